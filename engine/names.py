@@ -1,0 +1,117 @@
+"""The language of model names: exact, qualified, wildcards, families.
+
+`ViT-B-32`, `timm:resnet50`, `ViT-B-*`, `timm:convnext*`, `{ViT-B,RN}*`, `family:swin_transformer`, `timm:all`, `all`.
+Light: knows names from a mapping it is given or from the shipped catalogue, never from the libraries themselves.
+"""
+
+import csv
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from engine.specs import Refused, split_patterns
+
+LIBRARIES = ("open_clip", "timm", "torchvision")
+WILDCARD = re.compile(r"[*?\[]")
+
+
+class ModelNotFound(Refused):
+    """No model has this name, or several have."""
+
+
+def expand_braces(pattern: str) -> Iterator[str]:
+    """`{a,b}-32` yields `a-32` and `b-32`."""
+    if not (match := re.search(r"\{([^{}]*)\}", pattern)):
+        yield pattern
+        return
+    for choice in match[1].split(","):
+        yield from expand_braces(pattern[: match.start()] + choice + pattern[match.end() :])
+
+
+def resolve(patterns: Iterable[str], families: Mapping[str, str]) -> list[str]:
+    """The models that patterns mean, qualified (`library:model`), in the order asked, each once.
+
+    families: every known qualified name, with the family it belongs to.
+    Errors: ModelNotFound, naming the closest matches or the qualified names to choose from.
+    """
+    found: dict[str, None] = {}
+    for written in patterns:
+        for pattern in expand_braces(written):
+            found |= dict.fromkeys(_match(pattern, families))
+    return list(found)
+
+
+def _match(pattern: str, families: Mapping[str, str]) -> list[str]:
+    if pattern in families:
+        return [pattern]
+    if pattern == "all":
+        return list(families)
+    prefix, _, rest = pattern.rpartition(":")
+    if prefix == "family":
+        hits = [name for name, family in families.items() if fnmatchcase(family.lower(), rest.lower())]
+    elif prefix and rest == "all":
+        hits = [name for name in families if name.startswith(f"{prefix}:")]
+    elif WILDCARD.search(rest):
+        wanted = rest.lower()
+        hits = [
+            name
+            for name in families
+            if fnmatchcase(name.partition(":")[2].lower(), wanted) and name.startswith(f"{prefix}:" if prefix else "")
+        ]
+    else:
+        hits = [name for name in families if not prefix and name.partition(":")[2] == pattern]
+        if len(hits) > 1:
+            raise ModelNotFound(f"{pattern!r} is in several libraries: write {' or '.join(sorted(hits))}")
+    if not hits:
+        raise ModelNotFound(f"no model matches {pattern!r}; {_suggestion(prefix, rest, families)}")
+    return hits
+
+
+def _suggestion(prefix: str, rest: str, families: Mapping[str, str]) -> str:
+    if prefix == "family":
+        near = get_close_matches(rest, sorted(set(families.values())), n=3, cutoff=0.5)
+        return f"closest families: {', '.join(near)}" if near else "the catalogue lists the families"
+    if prefix and prefix not in LIBRARIES:
+        return f"libraries are {', '.join(LIBRARIES)}"
+    short: dict[str, str] = {}
+    for name in families:
+        short.setdefault(name.partition(":")[2].lower(), name)
+    near = get_close_matches(WILDCARD.sub("", rest).lower(), short, n=3, cutoff=0.5)
+    return f"closest: {', '.join(short[name] for name in near)}" if near else "nothing is close to it"
+
+
+def read_names(path: Path) -> list[str]:
+    """Names or patterns from a text file (one a line, # comments) or a CSV file with a `model` column.
+
+    A `library` column, where there is one, qualifies the names. Errors: Refused when the file is absent or empty.
+    """
+    if not path.is_file():
+        raise Refused(f"no file of names at {path}")
+    text = path.read_text(encoding="utf-8-sig", errors="replace")
+    return parse_names(text, path.name)
+
+
+def parse_names(text: str, source: str) -> list[str]:
+    """As `read_names`, from text already read; `source` is what an error calls it."""
+    lines = text.splitlines()
+    header = [cell.strip() for cell in lines[0].split(",")] if lines else []
+    if "model" in header:
+        table = csv.DictReader(lines, skipinitialspace=True)
+        rows = [(row.get("library") or "", (row.get("model") or "").strip()) for row in table]
+        names = [f"{library}:{model}" if library else model for library, model in rows if model]
+    else:
+        names = [name for line in lines for name in split_patterns(line.partition("#")[0])]
+    if not names:
+        raise Refused(f"{source} holds no model names: one a line, or a CSV with a column `model`")
+    return list(dict.fromkeys(names))
+
+
+def catalogue_families(catalog_dir: Path) -> dict[str, str]:
+    """Every model of the shipped catalogue with its family, by qualified name."""
+    families: dict[str, str] = {}
+    for path in sorted(catalog_dir.glob("*.csv")):
+        with path.open(newline="", encoding="utf-8") as file:
+            families |= {f"{row['library']}:{row['model']}": row["family"] for row in csv.DictReader(file)}
+    return families

@@ -1,0 +1,30 @@
+"""Where things are kept and how runs are started, from `VITALS_*` environment variables."""
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Settings(BaseSettings):
+    """Read once at an entry point and passed down; no module reads the environment for itself."""
+
+    model_config = SettingsConfigDict(env_prefix="VITALS_", frozen=True)
+
+    catalog_dir: Path = Field(ROOT / "data" / "catalog", description="The shipped catalogue of counted models.")
+    runs_dir: Path = Field(ROOT / "data" / "runs", description="One folder per run: log, exit record, artifacts.")
+    database_url: str = Field("", description="SQLAlchemy URL of the store; empty: vitals.sqlite in runs_dir.")
+    executor: str = Field("local", description="Which executor starts runs: a module of engine.jobs.executors.")
+    queue_limit: int = Field(500, ge=1, description="Runs that may wait at once.")
+    lease_s: float = Field(15, gt=0, description="Seconds after which a silent scheduler or worker is given up.")
+    idle_exit_s: float = Field(900, gt=0, description="Seconds without work after which a scheduler leaves.")
+    stop_grace_s: float = Field(10, gt=0, description="Seconds between asking a cancelled run to stop and killing it.")
+    min_free_gb: float = Field(1, ge=0, description="Free disk space below which no run starts, in GB (1e9 bytes).")
+    log_limit_mb: float = Field(10, gt=0, description="Size at which a run's log is cut, in MB (1e6 bytes).")
+
+    @property
+    def store_url(self) -> str:
+        """The SQLAlchemy URL actually used."""
+        return self.database_url or f"sqlite:///{self.runs_dir / 'vitals.sqlite'}"
