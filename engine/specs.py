@@ -7,7 +7,8 @@ import re
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, field_validator
-from pydantic_settings import NoDecode
+from pydantic_settings import CliSuppress, NoDecode
+from typing_extensions import TypeAliasType
 
 MAX_PIXELS_PER_SIDE = 4096
 DEVICE = re.compile(r"(meta|cpu|(cuda|mps|xpu|npu|hpu|mtia)(:\d+)?)")
@@ -40,14 +41,21 @@ def format_image_size(size: tuple[int, int]) -> str:
 
 
 Side = Annotated[int, Field(ge=1, le=MAX_PIXELS_PER_SIDE)]
-ImageSize = Annotated[
-    tuple[Side, Side], NoDecode, BeforeValidator(parse_image_size), PlainSerializer(format_image_size)
-]
+# Named aliases, because their names are what `--help` shows; NoDecode, because neither is written as JSON there.
+Size = TypeAliasType(
+    "SIZE", Annotated[tuple[Side, Side], BeforeValidator(parse_image_size), PlainSerializer(format_image_size)]
+)
+Pattern = Annotated[str, Field(min_length=1, max_length=200)]
 Patterns = Annotated[
-    tuple[Annotated[str, Field(min_length=1, max_length=200)], ...],
+    TypeAliasType(
+        "PATTERNS",
+        Annotated[
+            tuple[Pattern, ...],
+            BeforeValidator(lambda value: split_patterns(value) if isinstance(value, str) else value),
+            Field(min_length=1, max_length=2000),
+        ],
+    ),
     NoDecode,
-    BeforeValidator(lambda value: split_patterns(value) if isinstance(value, str) else value),
-    Field(min_length=1, max_length=2000),
 ]
 Precision = Literal["float32", "float16", "bfloat16", "float64"]
 
@@ -87,14 +95,16 @@ class ProfileSpec(Spec):
     )
     device: str = Field("meta", description="meta counts without allocating weights; cpu or cuda:0 run the real model.")
     batch_size: int = Field(1, ge=1, le=4096, description="Images per forward pass.")
-    image_size: ImageSize | None = Field(None, description="N or HxW in pixels; the model's own when left out.")
+    image_size: Annotated[Size | None, NoDecode] = Field(
+        None, description="N or HxW in pixels; the model's own when left out."
+    )
     context_length: int | None = Field(
         None, ge=1, le=8192, description="Text tokens per sample; the model's own when left out."
     )
     precision: Precision = Field("float32", description="Data type of weights and inputs.")
     training: bool = Field(False, description="Also estimate the training peak: runs a backward pass.")
     detail: bool = Field(False, description="Also keep a table of every module.")
-    configs: dict[str, dict[str, Any]] = Field(
+    configs: CliSuppress[dict[str, dict[str, Any]]] = Field(
         default_factory=dict, description="open_clip configurations of one's own, by name, as their JSON files hold."
     )
 

@@ -1,0 +1,86 @@
+# Two commands do everything on a fresh machine: `make run` and `make test`.
+#
+#   make run      set up, start the app on http://127.0.0.1:8501 and open it
+#   make test     set up with the development requirements and a browser, then run all tests
+#   make setup    the set-up alone; does nothing when nothing changed
+#   make check    format, lint, types, import contracts, fast tests
+#   make stop     end a scheduler that was left running
+#   make lock     compile requirements*.in into requirements*.txt at their newest releases
+#
+# TORCH_INDEX=<url> make setup takes torch and torchvision from another package index, such as that of the CPU wheels.
+
+.DEFAULT_GOAL := help
+.PHONY: help run test setup setup-dev check format stop lock clean
+SHELL := /bin/bash
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+PORT ?= 8501
+# What only the CUDA build of torch needs; left out when torch comes from another index.
+TORCH_OWN := ^(torch|torchvision|triton|cuda-[a-z]+|nvidia-(cu|nccl|nvjit|nvshmem|nvtx)[a-z0-9-]*)==
+
+help:
+	@sed -n '3,11s/^# \{0,1\}//p' Makefile
+
+run: setup
+	$(BIN)/streamlit run app.py --server.port $(PORT)
+
+test: setup-dev
+	scripts/find_browser.sh
+	$(BIN)/pytest -n 2 --dist worksteal -m "not gpu"
+
+check: setup-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -n 2 --dist worksteal -q -m "not slow and not browser and not gpu"
+
+format: setup-dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+setup: $(VENV)/.setup
+setup-dev: $(VENV)/.setup-dev
+
+$(BIN)/uv:
+	@test -n "$(PYTHON)" || { echo "Model Vitals needs Python 3.11 or newer; none was found."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+
+# The index is part of the target's state: another TORCH_INDEX means another set-up.
+$(VENV)/.torch-index: FORCE | $(BIN)/uv
+	@echo '$(TORCH_INDEX)' | cmp -s - $@ || echo '$(TORCH_INDEX)' > $@
+FORCE:
+
+$(VENV)/.setup: requirements.txt $(VENV)/.torch-index | $(BIN)/uv
+ifeq ($(TORCH_INDEX),)
+	@echo "Installing Model Vitals into $(VENV): several GB, because torch brings CUDA along."
+	@echo "(TORCH_INDEX=<url> make setup takes torch from another index, such as the CPU wheels'.)"
+	$(BIN)/uv pip install --python $(BIN)/python -r requirements.txt
+else
+	@echo "Installing Model Vitals into $(VENV), with torch from $(TORCH_INDEX)."
+	grep -E '^(torch|torchvision)==' requirements.txt | sed 's/ *;.*//' > $(VENV)/torch.txt
+	grep -vE '$(TORCH_OWN)' requirements.txt > $(VENV)/rest.txt
+	$(BIN)/uv pip install --python $(BIN)/python -r $(VENV)/torch.txt --index $(TORCH_INDEX) \
+		--index-strategy first-index
+	$(BIN)/uv pip install --python $(BIN)/python -r $(VENV)/rest.txt
+endif
+	@touch $@
+
+$(VENV)/.setup-dev: $(VENV)/.setup requirements-dev.txt
+	$(BIN)/uv pip install --python $(BIN)/python -r requirements-dev.txt
+	@touch $@
+
+stop:
+	@test -x $(BIN)/python && $(BIN)/python -m engine stop || echo "Nothing is set up, so nothing runs."
+
+lock: | $(BIN)/uv
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --no-emit-index-url \
+		--custom-compile-command "make lock" requirements.in -o requirements.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --no-emit-index-url \
+		--custom-compile-command "make lock" requirements-dev.in -o requirements-dev.txt
+
+clean: stop
+	rm -rf $(VENV)

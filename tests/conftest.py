@@ -1,0 +1,28 @@
+"""What every test may ask for: settings of its own below a temporary folder, and a real store there."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.settings import Settings
+from engine.store import Store, open_store
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Short leases; the environment says the same, so that processes started by the test agree."""
+    chosen = {"RUNS_DIR": str(tmp_path / "runs"), "LEASE_S": "3", "IDLE_EXIT_S": "20", "STOP_GRACE_S": "2"}
+    for name, value in chosen.items():
+        monkeypatch.setenv(f"VITALS_{name}", value)
+    return Settings()
+
+
+@pytest.fixture
+def store(settings: Settings) -> Iterator[Store]:
+    store = open_store(settings)
+    yield store
+    store.close()
