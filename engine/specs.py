@@ -6,7 +6,7 @@ A bound is stated once, here; the form, the command line and validation all read
 import re
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, field_validator, model_validator
 from pydantic_settings import CliSuppress, NoDecode
 from typing_extensions import TypeAliasType
 
@@ -41,22 +41,20 @@ def format_image_size(size: tuple[int, int]) -> str:
 
 
 Side = Annotated[int, Field(ge=1, le=MAX_PIXELS_PER_SIDE)]
-# Named aliases, because their names are what `--help` shows; NoDecode, because neither is written as JSON there.
-Size = TypeAliasType(
+Pattern = Annotated[str, Field(min_length=1, max_length=200)]
+
+# Named aliases, because their names are what `--help` shows.
+SIZE = TypeAliasType(
     "SIZE", Annotated[tuple[Side, Side], BeforeValidator(parse_image_size), PlainSerializer(format_image_size)]
 )
-Pattern = Annotated[str, Field(min_length=1, max_length=200)]
-Patterns = Annotated[
-    TypeAliasType(
-        "PATTERNS",
-        Annotated[
-            tuple[Pattern, ...],
-            BeforeValidator(lambda value: split_patterns(value) if isinstance(value, str) else value),
-            Field(min_length=1, max_length=2000),
-        ],
-    ),
-    NoDecode,
-]
+PATTERNS = TypeAliasType(
+    "PATTERNS",
+    Annotated[
+        tuple[Pattern, ...],
+        BeforeValidator(lambda value: split_patterns(value) if isinstance(value, str) else value),
+        Field(min_length=1, max_length=2000),
+    ],
+)
 Precision = Literal["float32", "float16", "bfloat16", "float64"]
 
 
@@ -87,15 +85,19 @@ class ProfileSpec(Spec):
 
     kind: ClassVar[str] = "profile"
 
-    models: Patterns = Field(
+    models: Annotated[PATTERNS, NoDecode] = Field(
         description="Names, wildcards (ViT-B-*), library:name, library:all, family:NAME or all; comma-separated."
     )
     counter: Literal["torch", "fvcore", "both"] = Field(
         "torch", description="torch: our dispatch counter. fvcore: an independent tracer. both: with differences."
     )
-    device: str = Field("meta", description="meta counts without allocating weights; cpu or cuda:0 run the real model.")
+    device: str = Field(
+        "meta",
+        description="meta counts without allocating weights; cpu or cuda:0 run the real model. "
+        "When left out with a counter that needs the real model: cpu.",
+    )
     batch_size: int = Field(1, ge=1, le=4096, description="Images per forward pass.")
-    image_size: Annotated[Size | None, NoDecode] = Field(
+    image_size: Annotated[SIZE | None, NoDecode] = Field(
         None, description="N or HxW in pixels; the model's own when left out."
     )
     context_length: int | None = Field(
@@ -107,6 +109,13 @@ class ProfileSpec(Spec):
     configs: CliSuppress[dict[str, dict[str, Any]]] = Field(
         default_factory=dict, description="open_clip configurations of one's own, by name, as their JSON files hold."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_device(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("counter") in ("fvcore", "both"):
+            return {"device": "cpu", **data}
+        return data
 
     @field_validator("device")
     @classmethod
