@@ -5,11 +5,13 @@ Light: knows names from a mapping it is given or from the shipped catalogue, nev
 """
 
 import csv
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from engine.specs import Refused, split_patterns
 
@@ -106,6 +108,39 @@ def parse_names(text: str, source: str) -> list[str]:
     if not names:
         raise Refused(f"{source} holds no model names: one a line, or a CSV with a column `model`")
     return list(dict.fromkeys(names))
+
+
+def expand_files(patterns: Iterable[str]) -> tuple[list[str], dict[str, Any]]:
+    """Read the files that patterns name: `@FILE` holds names, `FILE.json` is an open_clip configuration.
+
+    Returns the patterns with files replaced by what they hold (`config:NAME` for a configuration), and the
+    configurations by name. Errors: Refused when a file is absent or is not what it should be.
+    """
+    found: list[str] = []
+    configs: dict[str, Any] = {}
+    for pattern in patterns:
+        if pattern.startswith("@"):
+            found += read_names(Path(pattern[1:]))
+        elif pattern.endswith(".json"):
+            configs[Path(pattern).stem] = read_config(Path(pattern))
+            found.append(f"config:{Path(pattern).stem}")
+        else:
+            found.append(pattern)
+    return found, configs
+
+
+def read_config(path: Path) -> Any:
+    """An open_clip model configuration. Errors: Refused when the file is absent or lacks what every one has."""
+    if not path.is_file():
+        raise Refused(f"no model configuration at {path}")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise Refused(f"{path} is not JSON: {error}") from error
+    needed = ("embed_dim", "vision_cfg", "text_cfg")
+    if not isinstance(config, dict) or not all(key in config for key in needed):
+        raise Refused(f"{path} is not an open_clip configuration: it needs {', '.join(needed)}")
+    return config
 
 
 def catalogue_families(catalog_dir: Path) -> dict[str, str]:

@@ -1,0 +1,71 @@
+"""The command line, `python -m engine`: the same specs and the same tasks as the pages.
+
+Flags come from the specs themselves; only presentation is added. Exit codes: 0 all went well, 1 a model or a run
+failed, 2 the request was bad.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from pydantic import BaseModel, ValidationError
+from pydantic_settings import CliApp, CliSubCommand, SettingsConfigDict, SettingsError
+
+from engine.cli.costs import Catalog, CatalogBuild, Profile, SubmitProfile
+from engine.cli.output import note
+from engine.cli.processes import Probe, Scheduler, Stop, Warm, Work
+from engine.cli.runs import EndedBadly, Resume, Runs
+from engine.specs import Refused
+
+
+class Submit(BaseModel):
+    """Queue a run instead of running it here."""
+
+    profile: CliSubCommand[SubmitProfile]
+
+    def cli_cmd(self) -> None:
+        CliApp.run_subcommand(self)
+
+
+class Engine(BaseModel):
+    """What does a vision model cost, and is it worth it, on the machine in front of you?"""
+
+    model_config = SettingsConfigDict(
+        cli_prog_name="python -m engine", cli_kebab_case=True, cli_implicit_flags=True, cli_hide_none_type=True
+    )
+
+    catalog: CliSubCommand[Catalog]
+    catalog_build: CliSubCommand[CatalogBuild]
+    profile: CliSubCommand[Profile]
+    submit: CliSubCommand[Submit]
+    runs: CliSubCommand[Runs]
+    resume: CliSubCommand[Resume]
+    scheduler: CliSubCommand[Scheduler]
+    warm: CliSubCommand[Warm]
+    work: CliSubCommand[Work]
+    probe: CliSubCommand[Probe]
+    stop: CliSubCommand[Stop]
+
+    def cli_cmd(self) -> None:
+        CliApp.run_subcommand(self)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code."""
+    try:
+        CliApp.run(Engine, list(arguments) or ["--help"], cli_exit_on_error=False)
+    except ValidationError as error:
+        for problem in error.errors():
+            field = ".".join(str(part) for part in problem["loc"] if isinstance(part, str)) or "request"
+            note(f"error: {field}: {problem['msg'].removeprefix('Value error, ')} (given: {problem['input']!r})")
+        return 2
+    except (SettingsError, Refused, LookupError) as error:
+        note(f"error: {error}")
+        return 2
+    except EndedBadly as outcome:
+        note(str(outcome))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

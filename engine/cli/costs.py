@@ -1,0 +1,117 @@
+"""catalog, catalog-build, profile: what models cost."""
+
+from importlib import import_module
+from typing import Literal, cast
+
+from pydantic import BaseModel, Field
+
+from engine.cli.output import TableFile, note, print_detail, print_progress, show_table
+from engine.cli.runs import EndedBadly, submit
+from engine.jobs import foreground
+from engine.names import expand_files
+from engine.results import ProfileRow
+from engine.settings import Settings
+from engine.specs import ProfileSpec, Refused, split_patterns
+from engine.store import State, open_store
+
+
+class Catalog(BaseModel):
+    """Browse the shipped catalogue: what every model costs."""
+
+    source: Literal["open_clip", "timm", "torchvision"] | None = Field(None, description="Only this library.")
+    match: str = Field("", description="Only names that hold this text or match this wildcard.")
+    family: str = Field("", description="Only these families, comma-separated.")
+    image_size: int | None = Field(None, ge=1, description="Only models counted at this image height, in pixels.")
+    min_mparams: float | None = Field(None, ge=0, description="At least this many million parameters.")
+    max_mparams: float | None = Field(None, ge=0, description="At most this many million parameters.")
+    min_gmacs: float | None = Field(None, ge=0, description="At least this many GMACs.")
+    max_gmacs: float | None = Field(None, ge=0, description="At most this many GMACs.")
+    max_macts: float | None = Field(None, ge=0, description="At most this many million activations.")
+    max_peak_mb: float | None = Field(None, ge=0, description="At most this estimated inference peak, in MB.")
+    sort: str = Field("gmacs", description="Column to sort by; a leading - sorts downwards.")
+    output: TableFile | None = Field(None, description="Write all columns to this .csv or .json file.")
+
+    def cli_cmd(self) -> None:
+        from engine.report import catalog  # brings pandas along, which the other commands have no use for
+
+        frame = catalog.select(
+            catalog.read(Settings().catalog_dir),
+            library=self.source,
+            search=self.match,
+            families=tuple(split_patterns(self.family)),
+            image_size=self.image_size,
+            min_mparams=self.min_mparams,
+            max_mparams=self.max_mparams,
+            min_gmacs=self.min_gmacs,
+            max_gmacs=self.max_gmacs,
+            max_macts=self.max_macts,
+            max_inference_peak_mb=self.max_peak_mb,
+        )
+        column = self.sort.removeprefix("-")
+        if column not in frame.columns:
+            raise Refused(f"no column {column!r} to sort by; there are {', '.join(frame.columns)}")
+        frame = frame.sort_values(column, ascending=not self.sort.startswith("-"), kind="stable")
+        shown = ["library", "model", "image_size", "mparams", "gmacs", "macts", "inference_peak_mb", "status"]
+        show_table(frame, frame[shown], self.output)
+
+
+class CatalogBuild(BaseModel):
+    """Count every installed model again and write the catalogue."""
+
+    workers: int = Field(2, ge=1, le=64, description="Processes to count with.")
+    models: str = Field("all", description="Names, wildcards or families; rows of other models are kept.")
+
+    def cli_cmd(self) -> None:
+        build = import_module("engine.tasks.catalogue").build
+        for progress in build(split_patterns(self.models), Settings().catalog_dir, self.workers):
+            note(f"[{progress.done}/{progress.total}] {progress.note}")
+
+
+class ProfileFlags(ProfileSpec):
+    """The spec, and the two ways to name models that only a command line has: @FILE and FILE.json."""
+
+    def spec(self) -> ProfileSpec:
+        """The request alone, with the files it names read in."""
+        asked = self.model_dump(include=set(ProfileSpec.model_fields), exclude_unset=True)
+        models, configs = expand_files(self.models)
+        return ProfileSpec.model_validate(asked | {"models": models, "configs": self.configs | configs})
+
+
+class Profile(ProfileFlags):
+    """Count parameters, FLOPs, activations and memory of models, here and now.
+
+    @FILE reads names from a text or CSV file; FILE.json is an open_clip configuration of your own.
+    """
+
+    columns: Literal["full", "reference"] = Field(
+        "full", description="reference: the columns, order and rounding of open_clip's profiler."
+    )
+    output: TableFile | None = Field(None, description="Write the rows to this .csv or .json file.")
+
+    def cli_cmd(self) -> None:
+        from engine.report import frames  # brings pandas along, which the other commands have no use for
+
+        settings, spec = Settings(), self.spec()
+        store = open_store(settings)
+        run_id = foreground.run_here(store, settings, spec, on_event=print_progress)
+        rows = cast(list[ProfileRow], store.rows(run_id))
+        reference = frames.reference(rows, "fvcore" if spec.counter == "fvcore" else "torch")
+        show_table(frames.profile(rows) if self.columns == "full" else reference, reference, self.output)
+        if spec.detail:
+            print_detail(rows)
+        run, failed = store.run(run_id), [row for row in rows if row.status != "ok"]
+        for row in failed:
+            note(f"{row.library}:{row.model} failed ({row.status}): {row.error}")
+        if failed or run.state != State.FINISHED:
+            raise EndedBadly(
+                f"run {run_id} {run.state}: {len(failed)} of {len(rows)} models failed. {run.error}".strip()
+            )
+
+
+class SubmitProfile(ProfileFlags):
+    """Queue a profile run; the flags are those of `profile`."""
+
+    name: str = Field("", max_length=200, description="A name for lists of runs.")
+
+    def cli_cmd(self) -> None:
+        submit(self.spec(), self.name)

@@ -1,0 +1,67 @@
+"""What commands print: progress to stderr, tables to stdout or to a file."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import AfterValidator
+
+from engine.results import Event, ProfileRow, Progress, Row
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def writable_table(path: Path) -> Path:
+    """Refuse, before anything is measured, an output that could not be written afterwards."""
+    if path.suffix not in (".csv", ".json"):
+        raise ValueError(f"{path} is neither a .csv nor a .json file")
+    if not path.resolve().parent.is_dir():
+        raise ValueError(f"there is no folder {path.resolve().parent} to write to")
+    return path
+
+
+TableFile = Annotated[Path, AfterValidator(writable_table)]
+
+
+def note(text: str) -> None:
+    """A line for the person watching, not for a pipe."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_progress(event: Event) -> None:
+    """A line per model: what starts, then what came out."""
+    match event:
+        case Progress(done=done, total=total, note=model) if model:
+            note(f"[{done}/{total}] {model}")
+        case ProfileRow(status="ok", seconds=seconds) as row:
+            counts = [(row.gflops, "GFLOPs"), (row.mparams, "M parameters"), (row.fvcore_gmacs, "GMACs by fvcore")]
+            shown = ", ".join(f"{value:,.2f} {unit}" for value, unit in counts if value is not None)
+            note(f"        {shown}" + (f" in {seconds:.1f} s" if seconds is not None else ""))
+        case Row() as row:
+            note(f"        {row.status}: {row.error}")
+        case _:
+            pass
+
+
+def show_table(full: "pd.DataFrame", shown: "pd.DataFrame", output: Path | None) -> None:
+    """Print `shown`, or write `full` to a file."""
+    if output is None:
+        print(shown.to_string(index=False, na_rep="", float_format=lambda value: f"{value:,.2f}"))
+        return
+    from engine.report import export  # brings pandas along, which printing a list of runs has no use for
+
+    output.write_text(export.to_csv(full) if output.suffix == ".csv" else export.to_json(full), encoding="utf-8")
+    note(f"{len(full)} rows written to {output}")
+
+
+def print_detail(rows: Sequence[ProfileRow]) -> None:
+    """Per model: every operator with its share, and what was not counted."""
+    for row in rows:
+        print(f"\n{row.library}:{row.model} by operator, for the whole batch of {row.batch_size}")
+        print(f"{'operator':44} {'calls':>7} {'GFLOPs':>12} {'MB moved':>12}")
+        for count in sorted(row.operators, key=lambda count: (-count.flops, -count.read_bytes, count.operator)):
+            moved = (count.read_bytes + count.written_bytes) / 1e6
+            mark = "" if count.counted else "  not counted"
+            print(f"{count.operator:44} {count.calls:>7} {count.flops / 1e9:>12,.4f} {moved:>12,.2f}{mark}")

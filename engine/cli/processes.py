@@ -1,0 +1,43 @@
+"""scheduler, warm, work, probe, stop: the processes behind the queue. People need only `stop`."""
+
+from pydantic import BaseModel
+
+from engine import jobs
+from engine.cli.runs import OneRun
+from engine.jobs import probe, scheduler, warm, worker
+from engine.settings import Settings
+
+
+class Scheduler(BaseModel):
+    """Start queued runs as devices become free; leaves when idle for a while. The app and `submit` start one."""
+
+    def cli_cmd(self) -> None:
+        scheduler.main(Settings())
+
+
+class Warm(BaseModel):
+    """Keep the heavy libraries loaded, for runs to start from. The scheduler starts it."""
+
+    def cli_cmd(self) -> None:
+        warm.main(Settings())
+
+
+class Work(OneRun):
+    """Do the work of one run. An executor starts it."""
+
+    def cli_cmd(self) -> None:
+        worker.main(Settings(), self.run_id)
+
+
+class Probe(BaseModel):
+    """Look which devices this machine has, and store it. The scheduler starts it."""
+
+    def cli_cmd(self) -> None:
+        probe.main(Settings())
+
+
+class Stop(BaseModel):
+    """End the scheduler and its warm process now; queued runs wait for the next one."""
+
+    def cli_cmd(self) -> None:
+        print("the scheduler is stopped" if jobs.stop_scheduler(Settings()) else "no scheduler was running")

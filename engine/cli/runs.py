@@ -1,0 +1,140 @@
+"""runs, resume: what was asked for, how it stands, and what came of it."""
+
+from pathlib import Path
+
+from pydantic import BaseModel, Field
+from pydantic_settings import CliApp, CliPositionalArg, CliSubCommand
+
+from engine import jobs
+from engine.settings import Settings
+from engine.specs import Refused, Spec
+from engine.store import Store, open_store
+from engine.store.bundle import export_bundle, import_bundle
+from engine.store.files import RunFiles
+
+
+class EndedBadly(Exception):
+    """The command did what was asked, and some of it failed: exit code 1."""
+
+
+def store_here() -> Store:
+    return open_store(Settings())
+
+
+def submit(spec: Spec, name: str) -> None:
+    settings = Settings()
+    store = open_store(settings)
+    run_id = jobs.submit(store, settings, spec, name=name)
+    position = store.position(run_id)
+    print(f"queued as run {run_id}" + (f", position {position}" if position else ""))
+
+
+class List(BaseModel):
+    """The runs, newest first."""
+
+    limit: int = Field(30, ge=1, le=10_000, description="How many.")
+
+    def cli_cmd(self) -> None:
+        print(f"{'id':>5}  {'kind':10} {'state':10} {'done':>9}  {'created (UTC)':17} what")
+        for run in store_here().runs(limit=self.limit):
+            done = f"{run.done}/{run.total}" if run.total else ""
+            created = f"{run.created_at:%Y-%m-%d %H:%M}"
+            print(f"{run.id:>5}  {run.kind:10} {run.state:10} {done:>9}  {created:17} {run.name or run.spec.summary}")
+
+
+class OneRun(BaseModel):
+    """A run, by its id."""
+
+    run_id: CliPositionalArg[int] = Field(description="The id that `runs list` shows.")
+
+
+class Show(OneRun):
+    """State, request, environment and rows of one run."""
+
+    def cli_cmd(self) -> None:
+        store = store_here()
+        run = store.run(self.run_id)
+        print(f"run {run.id} ({run.kind}) is {run.state}" + (f": {run.cause}" if run.cause else ""))
+        if run.error:
+            print(run.error)
+        if (position := store.position(run.id)) is not None:
+            print(f"position in the queue: {position}")
+        print(f"spec         {run.spec.model_dump_json()}")
+        if run.environment:
+            print(f"environment  {run.environment.model_dump_json()}")
+        for row in store.rows(run.id):
+            print(f"row          {row.model_dump_json(exclude_defaults=True, exclude={'operators'})}")
+
+
+class Log(OneRun):
+    """The end of a run's log."""
+
+    lines: int = Field(100, ge=1, le=100_000, description="How many lines.")
+
+    def cli_cmd(self) -> None:
+        run = store_here().run(self.run_id)
+        print(RunFiles(Settings().runs_dir, run.id).log_tail(self.lines))
+
+
+class Cancel(OneRun):
+    """Ask a run to stop; its rows and checkpoints are kept."""
+
+    def cli_cmd(self) -> None:
+        store_here().request_cancel(self.run_id)
+        print(f"run {self.run_id} is asked to stop")
+
+
+class Delete(OneRun):
+    """Delete a run that has ended, with everything it wrote."""
+
+    def cli_cmd(self) -> None:
+        jobs.delete_run(store_here(), Settings(), self.run_id)
+        print(f"run {self.run_id} is deleted")
+
+
+class Export(OneRun):
+    """Write a run as a bundle (zip) that another machine can import."""
+
+    output: Path | None = Field(None, description="The file to write; run_ID.zip when left out.")
+
+    def cli_cmd(self) -> None:
+        path = self.output or Path(f"run_{self.run_id}.zip")
+        path.write_bytes(export_bundle(store_here(), Settings(), self.run_id))
+        print(path)
+
+
+class Import(BaseModel):
+    """Take in a bundle that `runs export` wrote."""
+
+    bundle: CliPositionalArg[Path] = Field(description="A zip file.")
+
+    def cli_cmd(self) -> None:
+        if not self.bundle.is_file():
+            raise Refused(f"no bundle at {self.bundle}")
+        print(f"imported as run {import_bundle(store_here(), Settings(), self.bundle)}")
+
+
+class Runs(BaseModel):
+    """List, show, follow, export and delete runs."""
+
+    list: CliSubCommand[List]
+    show: CliSubCommand[Show]
+    log: CliSubCommand[Log]
+    cancel: CliSubCommand[Cancel]
+    delete: CliSubCommand[Delete]
+    export: CliSubCommand[Export]
+    import_: CliSubCommand[Import] = Field(alias="import")
+
+    def cli_cmd(self) -> None:
+        if all(getattr(self, name) is None for name in type(self).model_fields):
+            List(limit=30).cli_cmd()
+        else:
+            CliApp.run_subcommand(self)
+
+
+class Resume(OneRun):
+    """Queue an ended run again. A profile run counts anew, as a run of its own."""
+
+    def cli_cmd(self) -> None:
+        run = store_here().run(self.run_id)
+        submit(run.spec, run.name)

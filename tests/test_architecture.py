@@ -1,0 +1,58 @@
+"""The plan of the house, as far as a machine can check it. CONTRIBUTING.md has it in words."""
+
+import subprocess
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from engine import results, specs
+from engine.__main__ import Engine, Submit
+from engine.settings import ROOT
+
+HEAVY = {"torch", "torchvision", "timm", "open_clip", "transformers", "fvcore", "sklearn"}
+KINDS = [spec.kind for spec in specs.Spec.__subclasses__()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_run_has_all_its_pieces(kind: str) -> None:
+    assert kind in {row.kind for row in results.Row.__subclasses__()}, "engine/results.py has no row of this kind"
+    assert find_spec(f"engine.tasks.{kind}"), f"engine/tasks/{kind}.py is missing"
+    assert hasattr(import_module("engine.report.frames"), kind), f"engine/report/frames.py has no {kind}()"
+    assert kind in Engine.model_fields, f"python -m engine has no command {kind}"
+    assert kind in Submit.model_fields, f"python -m engine submit has no command {kind}"
+    pages = {page.stem for page in (ROOT / "pages").glob("*/*.py")}
+    assert kind in pages, f"no page is called {kind}.py"
+    assert f"/{kind}.py" in (ROOT / "pages" / "frame.py").read_text(), f"pages/frame.py does not list {kind}.py"
+
+
+def test_pages_live_in_folders() -> None:
+    """Streamlit takes pages/*.py for pages of its own; frame.py is the one script there."""
+    assert {path.name for path in (ROOT / "pages").glob("*.py")} == {"__init__.py", "frame.py"}
+
+
+def test_import_contracts_hold() -> None:
+    linted = subprocess.run([Path(sys.executable).with_name("lint-imports")], cwd=ROOT, capture_output=True, text=True)
+    assert linted.returncode == 0, linted.stdout
+
+
+@pytest.mark.parametrize("module", ["engine.__main__", "engine.jobs", "engine.store", "engine.report.figures"])
+def test_light_modules_load_nothing_heavy(module: str) -> None:
+    """What import-linter cannot see: imports inside functions that run at import, and those of libraries."""
+    code = f"import sys, {module}; print(*{HEAVY!r} & set(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert loaded.stdout.split() == []
+
+
+def test_the_command_line_loads_no_pandas_before_a_table_is_asked_for() -> None:
+    code = "import sys, engine.__main__; print(*{'pandas', 'plotly', 'alembic'} & set(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert loaded.stdout.split() == []
+
+
+def test_modules_stay_small() -> None:
+    sources = [path for folder in ("engine", "pages") for path in (ROOT / folder).rglob("*.py")]
+    long = {str(path.relative_to(ROOT)): n for path in sources if (n := len(path.read_text().splitlines())) > 350}
+    assert not long, "an idea in them wants its own name"

@@ -1,0 +1,115 @@
+"""The language of model names."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.names import ModelNotFound, catalogue_families, expand_braces, expand_files, parse_names, resolve
+from engine.settings import Settings
+from engine.specs import Refused, split_patterns
+
+KNOWN = {
+    "open_clip:RN50": "RN",
+    "open_clip:ViT-B-16": "ViT",
+    "open_clip:ViT-B-32": "ViT",
+    "timm:convnext_tiny": "convnext",
+    "timm:resnet18": "resnet",
+    "torchvision:resnet18": "resnet",
+}
+
+
+@pytest.mark.parametrize(
+    ("patterns", "models"),
+    [
+        (["ViT-B-32"], ["open_clip:ViT-B-32"]),
+        (["open_clip:ViT-B-32"], ["open_clip:ViT-B-32"]),
+        (["vit-b-*"], ["open_clip:ViT-B-16", "open_clip:ViT-B-32"]),
+        (["ViT-B-[13]?"], ["open_clip:ViT-B-16", "open_clip:ViT-B-32"]),
+        (["ViT-B-{32,16}"], ["open_clip:ViT-B-32", "open_clip:ViT-B-16"]),
+        (["timm:*18"], ["timm:resnet18"]),
+        (["*18"], ["timm:resnet18", "torchvision:resnet18"]),
+        (["timm:all"], ["timm:convnext_tiny", "timm:resnet18"]),
+        (["all"], list(KNOWN)),
+        (["family:resnet"], ["timm:resnet18", "torchvision:resnet18"]),
+        (["family:r*"], ["open_clip:RN50", "timm:resnet18", "torchvision:resnet18"]),
+        (["RN50", "all", "RN50"], ["open_clip:RN50", *(name for name in KNOWN if name != "open_clip:RN50")]),
+    ],
+)
+def test_patterns_mean(patterns: list[str], models: list[str]) -> None:
+    assert resolve(patterns, KNOWN) == models
+
+
+@pytest.mark.parametrize(
+    ("pattern", "answer"),
+    [
+        ("resnet18", "timm:resnet18 or torchvision:resnet18"),
+        ("ViT-B-23", "closest: open_clip:ViT-B-32"),
+        ("vit-b-32x*", "closest: open_clip:ViT-B-32"),
+        ("family:resnett", "closest families: resnet"),
+        ("keras:resnet18", "libraries are open_clip, timm, torchvision"),
+        ("timm:RN50", "no model matches"),
+        ("https://example.org/model", "no model matches"),
+        ("../../etc/passwd", "no model matches"),
+        ("zzzzzzzz", "nothing is close to it"),
+    ],
+)
+def test_a_name_that_means_nothing_is_answered_with_what_would(pattern: str, answer: str) -> None:
+    with pytest.raises(ModelNotFound, match=answer.replace("/", ".")):
+        resolve([pattern], KNOWN)
+
+
+def test_commas_split_but_not_inside_braces() -> None:
+    assert split_patterns(" a, {b,c}-32,\n[de]* ,,") == ["a", "{b,c}-32", "[de]*"]
+    assert list(expand_braces("{a,b}-{1,2}")) == ["a-1", "a-2", "b-1", "b-2"]
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_a_match_or_a_refusal(text: str) -> None:
+    with suppress(ModelNotFound):
+        assert set(resolve([text], KNOWN)) <= set(KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("ViT-B-32\n# a comment\n\nresnet18, RN50 # both\n", ["ViT-B-32", "resnet18", "RN50"]),
+        ("model,gmacs\nViT-B-32,7.39\nRN50,9.1\n", ["ViT-B-32", "RN50"]),
+        ("library, model\ntimm, resnet18\n,RN50\n", ["timm:resnet18", "RN50"]),
+    ],
+)
+def test_a_file_of_names_is_text_or_csv(tmp_path: Path, text: str, names: list[str]) -> None:
+    file = tmp_path / "models.txt"
+    file.write_text("\ufeff" + text, encoding="utf-8")
+    assert expand_files([f"@{file}", "RN101"]) == ([*names, "RN101"], {})
+
+
+def test_an_empty_or_absent_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match=r"models\.csv holds no model names"):
+        parse_names("model,gmacs\n", "models.csv")
+    with pytest.raises(Refused, match="no file of names at"):
+        expand_files([f"@{tmp_path / 'absent'}"])
+
+
+def test_a_configuration_file_is_a_model(tmp_path: Path) -> None:
+    config = {"embed_dim": 8, "vision_cfg": {}, "text_cfg": {}}
+    (tmp_path / "tiny.json").write_text(json.dumps(config))
+    assert expand_files([str(tmp_path / "tiny.json")]) == (["config:tiny"], {"tiny": config})
+
+
+@pytest.mark.parametrize(("text", "answer"), [("{", "is not JSON"), ("[]", "it needs embed_dim"), ("{}", "it needs")])
+def test_another_json_file_is_not(tmp_path: Path, text: str, answer: str) -> None:
+    (tmp_path / "tiny.json").write_text(text)
+    with pytest.raises(Refused, match=answer):
+        expand_files([str(tmp_path / "tiny.json")])
+
+
+def test_the_shipped_catalogue_knows_the_libraries() -> None:
+    families = catalogue_families(Settings().catalog_dir)
+    assert families["timm:resnet50"] == "resnet"
+    assert "open_clip:ViT-B-32" in families
+    with pytest.raises(ModelNotFound, match="timm:resnet50 or torchvision:resnet50"):
+        resolve(["resnet50"], families)

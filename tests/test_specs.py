@@ -1,0 +1,61 @@
+"""What can be asked for, and what is refused."""
+
+import math
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from engine import specs
+from engine.specs import ProfileSpec
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "answer"),
+    [
+        ("models", "", "at least 1 item"),
+        ("models", ["x" * 201], "at most 200 characters"),
+        ("models", [f"m{i}" for i in range(2001)], "at most 2000 items"),
+        ("batch_size", 0, "greater than or equal to 1"),
+        ("batch_size", 10**9, "less than or equal to 4096"),
+        ("batch_size", math.nan, "finite number"),
+        ("image_size", "12x", "neither N nor HxW"),
+        ("image_size", "-224", "neither N nor HxW"),
+        ("image_size", "224x9999999", "neither N nor HxW"),
+        ("image_size", 4097, "less than or equal to 4096"),
+        ("image_size", True, "valid tuple"),
+        ("context_length", 0, "greater than or equal to 1"),
+        ("device", "gpu", "'gpu' is not one of meta, cpu, cuda"),
+        ("device", "cuda:0; rm -rf /", "is not one of"),
+        ("precision", "int8", "'float32', 'float16'"),
+        ("counter", "deepspeed", "'torch', 'fvcore' or 'both'"),
+        ("colour", "red", "Extra inputs are not permitted"),
+    ],
+)
+def test_a_bad_value_is_refused_by_name(field: str, value: Any, answer: str) -> None:
+    with pytest.raises(ValidationError, match=answer) as refused:
+        ProfileSpec.model_validate({"models": "resnet50", field: value})
+    assert refused.value.errors()[0]["loc"][0] == field
+
+
+def test_a_counter_that_needs_the_real_model_runs_on_the_cpu_unless_told() -> None:
+    assert ProfileSpec(models=("a",)).device == "meta"
+    assert ProfileSpec(models=("a",), counter="both").device == "cpu"
+    assert ProfileSpec(models=("a",), counter="fvcore", device="cuda:1").devices == ("cuda:1",)
+    with pytest.raises(ValidationError, match="choose device cpu or cuda, not meta"):
+        ProfileSpec(models=("a",), counter="both", device="meta")
+
+
+def test_a_spec_survives_its_json() -> None:
+    spec = ProfileSpec.model_validate(
+        {"models": "a,{b,c}*", "image_size": "224x320", "configs": {"t": {"embed_dim": 1}}}
+    )
+    assert spec.image_size == (224, 320)
+    assert specs.load("profile", spec.model_dump_json()) == spec
+    with pytest.raises(LookupError, match="no kind of run is called 'dance'"):
+        specs.load("dance", "{}")
+
+
+def test_a_spec_does_not_change() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        ProfileSpec(models=("a",)).batch_size = 2  # type: ignore[misc]
