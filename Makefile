@@ -49,24 +49,27 @@ $(BIN)/uv:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 
-# The index is part of the target's state: another TORCH_INDEX means another set-up.
+# Which index torch came from is part of the set-up: naming another one installs torch anew. Once set up, leaving
+# TORCH_INDEX out keeps what is there.
 $(VENV)/.torch-index: FORCE | $(BIN)/uv
-	@echo '$(TORCH_INDEX)' | cmp -s - $@ || echo '$(TORCH_INDEX)' > $@
+	@if [ ! -e $@ ] || { [ -n '$(TORCH_INDEX)' ] && [ "$$(cat $@)" != '$(TORCH_INDEX)' ]; }; then \
+		$(BIN)/uv pip uninstall --quiet --python $(BIN)/python torch torchvision 2>/dev/null; \
+		echo '$(TORCH_INDEX)' > $@; fi
 FORCE:
 
 $(VENV)/.setup: requirements.txt $(VENV)/.torch-index | $(BIN)/uv
-ifeq ($(TORCH_INDEX),)
-	@echo "Installing Model Vitals into $(VENV): several GB, because torch brings CUDA along."
-	@echo "(TORCH_INDEX=<url> make setup takes torch from another index, such as the CPU wheels'.)"
-	$(BIN)/uv pip install --python $(BIN)/python -r requirements.txt
-else
-	@echo "Installing Model Vitals into $(VENV), with torch from $(TORCH_INDEX)."
-	grep -E '^(torch|torchvision)==' requirements.txt | sed 's/ *;.*//' > $(VENV)/torch.txt
-	grep -vE '$(TORCH_OWN)' requirements.txt > $(VENV)/rest.txt
-	$(BIN)/uv pip install --python $(BIN)/python -r $(VENV)/torch.txt --index $(TORCH_INDEX) \
-		--index-strategy first-index
-	$(BIN)/uv pip install --python $(BIN)/python -r $(VENV)/rest.txt
-endif
+	@index=$$(cat $(VENV)/.torch-index); \
+	if [ -z "$$index" ]; then \
+		echo "Installing Model Vitals into $(VENV): several GB, because torch brings CUDA along."; \
+		echo "(TORCH_INDEX=<url> make setup takes torch from another index, such as the CPU wheels'.)"; \
+		$(BIN)/uv pip install --python $(BIN)/python -r requirements.txt; \
+	else \
+		echo "Installing Model Vitals into $(VENV), with torch from $$index"; \
+		$(BIN)/uv pip install --python $(BIN)/python --index "$$index" \
+			$$(grep -oE '^(torch|torchvision)==[^ ;]+' requirements.txt) && \
+		grep -vE '$(TORCH_OWN)' requirements.txt > $(VENV)/rest.txt && \
+		$(BIN)/uv pip install --python $(BIN)/python -r $(VENV)/rest.txt; \
+	fi
 	@touch $@
 
 $(VENV)/.setup-dev: $(VENV)/.setup requirements-dev.txt
