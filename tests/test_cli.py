@@ -1,0 +1,205 @@
+"""The command line, as a user runs it: a process of its own, its output and its exit code."""
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from engine.__main__ import main
+from engine.settings import ROOT, Settings
+from engine.store import State, Store, open_store
+
+TINY = {
+    "embed_dim": 16,
+    "vision_cfg": {"image_size": 32, "layers": 1, "width": 32, "head_width": 16, "patch_size": 16},
+    "text_cfg": {"context_length": 8, "vocab_size": 100, "width": 16, "heads": 2, "layers": 1},
+}
+REFERENCE = (
+    "model,image_size,image_width,text_width,embed_dim,mparams,image_mparams,text_mparams,"
+    "gflops,image_gflops,text_gflops"
+)
+
+
+def engine(*arguments: object, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end. The `settings` fixture has pointed it at a store of its own."""
+    command = [sys.executable, "-m", "engine", *map(str, arguments)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=cwd, env=environment)
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.json"
+    path.write_text(json.dumps(TINY))
+    return path
+
+
+@pytest.mark.parametrize("command", [[], ["profile"], ["submit", "profile"], ["runs"], ["catalog"], ["scheduler"]])
+def test_help_says_what_there_is(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main([*command, "--help"])
+    assert exit_.value.code == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("usage: python -m engine")
+    if "profile" in command:
+        assert "--models PATTERNS" in shown
+        assert "--image-size SIZE" in shown
+        assert "Images per forward pass." in shown
+        assert "config" not in shown.partition("options:")[2].lower().replace("configuration", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["profile"], "models: Field required"),
+        (["profile", "--models", "resnet18", "--batch-size", "0"], "batch_size: Input should be greater than or equal"),
+        (
+            ["profile", "--models", "resnet18", "--image-size", "big"],
+            "image_size: image size 'big' is neither N nor HxW",
+        ),
+        (["profile", "--models", "resnet18", "--output", "rows.xlsx"], "rows.xlsx is neither a .csv nor a .json file"),
+        (
+            ["profile", "--models", "resnet18", "--output", "/no/such/folder/rows.csv"],
+            "there is no folder /no/such/folder",
+        ),
+        (["profile", "--models", "resnet18", "--speed", "9"], "unrecognized arguments: --speed 9"),
+        (["profile", "--models", "@absent.txt"], "no file of names at absent.txt"),
+        (["submit", "profile", "--models", "ViT-B-23"], "no model matches 'ViT-B-23'; closest: open_clip:ViT-B-32"),
+        (["submit", "profile", "--models", "resnet50"], "write timm:resnet50 or torchvision:resnet50"),
+        (["catalog", "--sort", "beauty"], "no column 'beauty' to sort by; there are library, model"),
+        (["runs", "show", "77"], "77"),
+        (["runs", "import", "absent.zip"], "no bundle at absent.zip"),
+        (["dance"], "invalid choice: 'dance'"),
+    ],
+)
+def test_bad_usage_is_named_and_leaves_with_2(
+    settings: Settings, capsys: pytest.CaptureFixture[str], arguments: list[str], answer: str
+) -> None:
+    assert main(arguments) == 2
+    assert answer in capsys.readouterr().err
+
+
+def test_catalog_filters_sorts_and_exports(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    asked = ["catalog", "--source", "open_clip", "--match", "ViT-B-*", "--max-gmacs", "20", "--sort", "-gmacs"]
+    assert main(asked) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {"library", "model", "gmacs", "mparams"} <= set(lines[0].split())
+    assert all("open_clip" in line and "ViT-B-" in line for line in lines[1:])
+    assert main([*asked, "--output", str(tmp_path / "found.csv")]) == 0
+    found = list(csv.DictReader((tmp_path / "found.csv").open()))
+    assert len(found) == len(lines) - 1 > 5
+    gmacs = [float(row["gmacs"]) for row in found]
+    assert gmacs == sorted(gmacs, reverse=True)
+    assert gmacs[0] <= 20
+
+
+@pytest.mark.slow
+def test_profile_counts_here_and_is_recorded(store: Store, tmp_path: Path, tiny: Path) -> None:
+    names = tmp_path / "names.csv"
+    names.write_text("library,model\nopen_clip,ViT-B-32\ntimm,resnet18\n")
+    done = engine("profile", "--models", f"@{names},{tiny}", "--output", tmp_path / "rows.csv", "--detail")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"\[\d/3\] open_clip:ViT-B-32\n +14\.78 GFLOPs", done.stderr)
+    rows = {row["model"]: row for row in csv.DictReader((tmp_path / "rows.csv").open())}
+    assert set(rows) == {"ViT-B-32", "resnet18", "tiny"}
+    assert rows["resnet18"]["status"] == "ok"
+    # He et al. 2015, table 1 gives 1.8e9 multiply-adds for ResNet-18
+    assert float(rows["resnet18"]["gmacs"]) == pytest.approx(1.8, rel=0.02)
+    assert "timm:resnet18 by operator" in done.stdout
+    (run,) = store.runs()
+    assert (run.state, run.kind, run.done) == (State.FINISHED, "profile", 3)
+    assert len(store.rows(run.id)) == 3
+
+
+@pytest.mark.slow
+def test_reference_columns_are_the_reference_profilers(settings: Settings, tmp_path: Path) -> None:
+    out = tmp_path / "rows.csv"
+    done = engine("profile", "--models", "RN50,ViT-B-32,ViT-B-16", "--columns", "reference", "--output", out)
+    assert done.returncode == 0, done.stderr
+    # the rows that open_clip publishes in docs/model_profile.csv (mlfoundations/open_clip), sorted by gflops
+    assert out.read_text().splitlines() == [
+        REFERENCE,
+        "ViT-B-32,224,768,512,512,151.28,87.85,63.43,14.78,8.82,5.96",
+        "RN50,224,64,512,1024,102.01,38.32,63.69,18.18,12.22,5.96",
+        "ViT-B-16,224,768,512,512,149.62,86.19,63.43,41.09,35.13,5.96",
+    ]
+
+
+@pytest.mark.slow
+def test_a_failed_model_is_a_row_and_exit_code_1(settings: Settings, tmp_path: Path) -> None:
+    out = tmp_path / "rows.json"
+    done = engine("profile", "--models", "ViT-B-32,timm:vit_tiny_patch16_224", "--image-size", "225", "--output", out)
+    assert done.returncode == 1
+    rows = json.loads(out.read_text())
+    assert {row["status"] for row in rows} == {"error"} or {row["status"] for row in rows} == {"ok", "error"}
+    failed = [row for row in rows if row["status"] == "error"]
+    assert all("225" in row["error"] for row in failed)
+    assert f"{failed[0]['library']}:{failed[0]['model']} failed (error)" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_device_that_is_not_there_ends_before_anything_starts(store: Store) -> None:
+    done = engine("profile", "--models", "timm:resnet18", "--device", "cuda:7")
+    assert done.returncode in (1, 2)
+    assert "cuda:7" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert all(not store.rows(run.id) for run in store.runs())
+
+
+@pytest.mark.slow
+def test_ctrl_c_cancels_and_keeps_what_is_done(store: Store) -> None:
+    command = [sys.executable, "-m", "engine", "profile", "--models", "timm:all"]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "GFLOPs" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+    assert process.returncode == 1, rest
+    assert "Traceback" not in rest
+    (run,) = store.runs()
+    assert run.state == State.CANCELLED
+    assert 1 <= len(store.rows(run.id)) < 200
+
+
+@pytest.mark.slow
+def test_submit_show_log_export_import_delete(settings: Settings, tmp_path: Path, tiny: Path) -> None:
+    submitted = engine("submit", "profile", "--models", tiny, "--name", "a tiny one; $(id)")
+    assert submitted.returncode == 0, submitted.stderr
+    run_id = int(re.search(r"queued as run (\d+)", submitted.stdout)[1])  # type: ignore[index]
+    store = open_store(settings)
+    try:
+        wait_for_end(store, run_id)
+        assert "config:tiny" in engine("runs", "show", run_id).stdout
+        assert "a tiny one; $(id)" in engine("runs").stdout
+        assert engine("runs", "log", run_id).returncode == 0
+        bundle = tmp_path / "bundle.zip"
+        assert engine("runs", "export", run_id, "--output", bundle).returncode == 0
+        assert engine("runs", "delete", run_id).returncode == 0
+        assert engine("runs", "show", run_id).returncode == 2
+        imported = engine("runs", "import", bundle)
+        assert imported.returncode == 0, imported.stderr
+        (run,) = store.runs()
+        assert run.id != run_id
+        assert run.state == State.FINISHED
+        again = engine("resume", run.id)
+        wait_for_end(store, int(re.search(r"run (\d+)", again.stdout)[1]))  # type: ignore[index]
+        assert [row.status for run in store.runs() for row in store.rows(run.id)] == ["ok", "ok"]
+    finally:
+        store.close()
+        engine("stop")
+
+
+def wait_for_end(store: Store, run_id: int) -> None:
+    deadline = time.monotonic() + 120
+    while not store.run(run_id).state.ended:
+        assert time.monotonic() < deadline, store.run(run_id)
+        time.sleep(0.2)
