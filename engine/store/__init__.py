@@ -1,0 +1,19 @@
+"""The only SQL: runs, their attempts and results, on SQLite or PostgreSQL."""
+
+from engine.store.model import ACTIVE, ENDED, Attempt, Cause, Exit, QueueFull, Run, StaleAttempt, State, StoredArtifact
+from engine.store.store import Store, open_store
+
+__all__ = [
+    "ACTIVE",
+    "ENDED",
+    "Attempt",
+    "Cause",
+    "Exit",
+    "QueueFull",
+    "Run",
+    "StaleAttempt",
+    "State",
+    "Store",
+    "StoredArtifact",
+    "open_store",
+]

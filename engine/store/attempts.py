@@ -1,0 +1,162 @@
+"""What an attempt may write while it is its run's latest, and how its end becomes the run's.
+
+Every write names the attempt and the states it expects: a stale attempt changes nothing and gets `StaleAttempt`.
+"""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, case, delete, exists, insert, select, update
+
+from engine.results import Environment, Event, Metric, Progress, Row
+from engine.store.database import Database
+from engine.store.model import ACTIVE, Attempt, Cause, Exit, StaleAttempt, State, StoredArtifact
+from engine.store.records import ATTEMPTS, change_run, storable, to_attempt
+from engine.store.tables import artifacts, attempts, metrics, rows, runs, slots
+
+MOST_STARTS = 10
+"""Attempts that nobody begins (their process died before) cost no try, but do not go on for ever either."""
+
+
+def open_attempts(database: Database, host: str | None = None) -> list[Attempt]:
+    """Attempts whose processes are not known to be gone, on one host or everywhere."""
+    query = ATTEMPTS.where(attempts.c.closed_at.is_(None)).order_by(attempts.c.id)
+    if host is not None:
+        query = query.where(attempts.c.host == host)
+    with database.read() as connection:
+        return [to_attempt(row) for row in connection.execute(query)]
+
+
+def get(database: Database, token: int) -> Attempt:
+    """The attempt with this token. Errors: LookupError."""
+    with database.read() as connection:
+        if (row := connection.execute(ATTEMPTS.where(attempts.c.id == token)).first()) is None:
+            raise LookupError(f"there is no attempt {token}")
+        return to_attempt(row)
+
+
+def begin(database: Database, attempt: Attempt) -> None:
+    """The worker is there. What an earlier attempt had counted is dropped: results are never mixed.
+
+    Errors: StaleAttempt also when another worker has begun this very attempt.
+    """
+    now = time.time()
+    unbegun = (attempts.c.id == attempt.token, attempts.c.begun_at.is_(None), attempts.c.closed_at.is_(None))
+    with database.write() as connection:
+        if connection.execute(update(attempts).where(*unbegun).values(begun_at=now, heartbeat_at=now)).rowcount != 1:
+            raise StaleAttempt(f"attempt {attempt.number} of run {attempt.run_id} has begun or ended elsewhere")
+        _change(connection, attempt, started_at=now, tries_left=runs.c.tries_left - 1, done=0, total=None, note="")
+        connection.execute(delete(rows).where(rows.c.run_id == attempt.run_id, rows.c.attempt_id < attempt.token))
+
+
+def heartbeat(database: Database, attempt: Attempt) -> bool:
+    """Still here; a run taken for vanished is running again. Answers whether it should stop. Errors: StaleAttempt."""
+    mine = (runs.c.id == attempt.run_id, runs.c.attempt_id == attempt.token)
+    with database.write() as connection:
+        alive = update(attempts).where(attempts.c.id == attempt.token, attempts.c.closed_at.is_(None))
+        connection.execute(alive.values(heartbeat_at=time.time()))
+        change_run(connection, *mine, runs.c.state == State.VANISHED, state=State.RUNNING)
+        run = connection.execute(select(runs.c.cancel_requested).where(*mine, runs.c.state.in_(ACTIVE))).first()
+        if run is None:
+            raise _stale(attempt)
+        return bool(run.cancel_requested)
+
+
+def record(database: Database, attempt: Attempt, events: Sequence[Event]) -> None:
+    """Store events in order, all or none; the first makes the run `running`. Errors: StaleAttempt."""
+    with database.write() as connection:
+        silent = runs.c.state.in_((State.STARTING, State.VANISHED))
+        values: dict[str, Any] = {"state": case((silent, State.RUNNING), else_=runs.c.state)}
+        for event in events:
+            if isinstance(event, Progress):
+                values |= {"done": event.done, "total": event.total, "note": storable(event.note)}
+            elif isinstance(event, Environment):
+                values["environment"] = event.model_dump_json()
+        _change(connection, attempt, **values)
+        for event in events:
+            _insert_event(connection, attempt, event)
+
+
+def finish(database: Database, attempt: Attempt, state: State, cause: Cause | None = None, error: str = "") -> None:
+    """The worker's last word. Its slots stay taken until its process is gone. Errors: StaleAttempt."""
+    assert state.ended
+    assert (cause is None) == (state != State.FAILED)
+    with database.write() as connection:
+        _change(connection, attempt, state=state, cause=cause, error=storable(error), ended_at=time.time())
+
+
+def mark_stopping(database: Database, attempt: Attempt) -> None:
+    """A cancelled attempt has been asked to stop."""
+    with database.write() as connection:
+        unasked = (attempts.c.id == attempt.token, attempts.c.stop_at.is_(None))
+        connection.execute(update(attempts).where(*unasked).values(stop_at=time.time()))
+        going = (runs.c.state.in_(ACTIVE), runs.c.state != State.STOPPING, runs.c.cancel_requested)
+        change_run(connection, *_mine(attempt), *going, state=State.STOPPING)
+
+
+def mark_vanished(database: Database, attempt: Attempt) -> None:
+    """Its heartbeat is overdue and nobody knows why."""
+    with database.write() as connection:
+        change_run(connection, *_mine(attempt), runs.c.state.in_((State.STARTING, State.RUNNING)), state=State.VANISHED)
+
+
+def close(database: Database, attempt: Attempt, exit: Exit, cause: Cause, error: str) -> None:
+    """Its process is gone: free its slots and, unless the worker had its last word, decide what becomes of the run.
+
+    Cancelled when that was asked for; queued again when it was killed from outside and has tries left; else failed.
+    """
+    now = time.time()
+    with database.write() as connection:
+        unclosed = (attempts.c.id == attempt.token, attempts.c.closed_at.is_(None))
+        closing = update(attempts).where(*unclosed).values(closed_at=now, exit=json.dumps(asdict(exit)))
+        if connection.execute(closing).rowcount != 1:
+            return
+        connection.execute(delete(slots).where(slots.c.attempt_id == attempt.token))
+        active = (*_mine(attempt), runs.c.state.in_(ACTIVE))
+        never_begun = exists().where(attempts.c.id == attempt.token, attempts.c.begun_at.is_(None))
+        again = (runs.c.tries_left > 0) & (~never_begun | (runs.c.attempt < MOST_STARTS))
+        if change_run(connection, *active, runs.c.cancel_requested, state=State.CANCELLED, ended_at=now):
+            return
+        if cause == Cause.KILLED and change_run(connection, *active, again, state=State.QUEUED, attempt_id=None):
+            return
+        change_run(connection, *active, state=State.FAILED, cause=cause, error=storable(error), ended_at=now)
+
+
+def _mine(attempt: Attempt) -> tuple[ColumnElement[bool], ...]:
+    return runs.c.id == attempt.run_id, runs.c.attempt_id == attempt.token
+
+
+def _change(connection: Connection, attempt: Attempt, **values: Any) -> None:
+    if not change_run(connection, *_mine(attempt), runs.c.state.in_(ACTIVE), **values):
+        raise _stale(attempt)
+
+
+def _stale(attempt: Attempt) -> StaleAttempt:
+    return StaleAttempt(f"attempt {attempt.number} of run {attempt.run_id} is over: nothing more is taken from it")
+
+
+def _insert_event(connection: Connection, attempt: Attempt, event: Event) -> None:
+    of_run = {"run_id": attempt.run_id}
+    match event:
+        case Progress() | Environment():
+            pass  # columns of the run itself
+        case Row():
+            payload = event.model_dump_json()
+            promoted = {"library": event.library, "model": event.model, "status": event.status}
+            values = of_run | {"attempt_id": attempt.token, "kind": event.kind, **promoted, "payload": payload}
+            connection.execute(insert(rows).values(values))
+        case Metric():
+            _replace(connection, metrics, of_run | event.model_dump())
+        case StoredArtifact():
+            _replace(connection, artifacts, of_run | event.model_dump())
+        case _:
+            raise TypeError(f"{type(event).__name__} is not an event that is stored")
+
+
+def _replace(connection: Connection, table: Any, values: dict[str, Any]) -> None:
+    key = {column.name: values[column.name] for column in table.primary_key}
+    connection.execute(delete(table).where(*(table.c[name] == value for name, value in key.items())))
+    connection.execute(insert(table).values(values))

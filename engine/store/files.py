@@ -1,0 +1,45 @@
+"""The names of a run's files, in one place."""
+
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """The folder of one run below `runs_dir`."""
+
+    runs_dir: Path
+    run_id: int
+
+    @property
+    def dir(self) -> Path:
+        """Where the task writes its artifacts."""
+        return self.runs_dir / str(self.run_id)
+
+    @property
+    def log(self) -> Path:
+        """The newest half of what the run has printed, of all its attempts."""
+        return self.dir / "log.txt"
+
+    @property
+    def older_log(self) -> Path:
+        """The half before that, once the log has reached its limit."""
+        return self.dir / "log.older.txt"
+
+    def exit(self, attempt: int = 1) -> Path:
+        """How an attempt's process ended: `exit.json`, later ones `exit-2.json` and so on."""
+        return self.dir / ("exit.json" if attempt == 1 else f"exit-{attempt}.json")
+
+    def process(self, attempt: int = 1) -> Path:
+        """Which processes an attempt has: pid and start time."""
+        return self.dir / ("process.json" if attempt == 1 else f"process-{attempt}.json")
+
+    def log_tail(self, lines: int) -> str:
+        """The last lines of the log. What is not UTF-8 is shown as replacement characters; nothing is interpreted."""
+        last: deque[str] = deque(maxlen=lines)
+        for path in (self.older_log, self.log):
+            if path.is_file():
+                with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
+                    last.extend(file)
+        return "".join(last)

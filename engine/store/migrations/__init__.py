@@ -1,0 +1,51 @@
+"""Bring a database to the newest schema, all or nothing, once however many processes open it."""
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, inspect, text
+
+from engine.specs import Refused
+from engine.store.database import Database
+from engine.store.tables import HEAD
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+
+def upgrade(database: Database) -> None:
+    """Run what is due. Errors: Refused when the database was written by a newer version."""
+    with database.read() as connection:
+        if _version(connection) == HEAD:
+            return
+    with database.write() as connection:
+        found = _version(connection)  # again: somebody may have done it while we waited
+        if found != HEAD:
+            _run(connection, found)
+
+
+def _version(connection: Connection) -> str | None:
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+
+
+def _run(connection: Connection, found: str | None) -> None:
+    from alembic import command  # slow to import and seldom needed
+    from alembic.script import ScriptDirectory
+
+    config = alembic_config()
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    if found is not None and found not in known:
+        raise Refused(f"the store is at schema {found}, which this version (schema {HEAD}) does not know: upgrade it")
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+
+
+def alembic_config() -> "Config":
+    """Alembic's configuration, without a file: it lives in this package and is given a connection."""
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", "engine.store:migrations")
+    config.set_main_option("path_separator", "os")
+    return config

@@ -1,0 +1,149 @@
+"""How runs wait and how they are taken: in order, each by one attempt, when every slot they need is free."""
+
+import json
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import Connection, func, insert, select
+
+from engine.specs import Refused, Spec
+from engine.store.database import Database
+from engine.store.model import ACTIVE, Attempt, QueueFull, Run, State
+from engine.store.records import ATTEMPTS, change_run, run_values, to_attempt
+from engine.store.tables import attempts, runs, slots
+
+LONGEST_NAME = 200
+
+
+def enqueue(database: Database, spec: Spec, *, name: str, key: str | None, limit: int) -> int:
+    """A new queued run, or the one that was made with the same key. Errors: QueueFull, Refused (a name too long)."""
+    if len(name) > LONGEST_NAME:
+        raise Refused(f"a run's name has at most {LONGEST_NAME} characters, this one {len(name)}")
+    with database.write() as connection:
+        if key is not None and (known := connection.scalar(select(runs.c.id).where(runs.c.key == key))) is not None:
+            return int(known)
+        waiting = connection.scalar(select(func.count()).where(runs.c.state == State.QUEUED)) or 0
+        if waiting >= limit:
+            raise QueueFull(f"{waiting} runs are waiting and {limit} may: cancel some or try later")
+        return _insert(connection, spec, name, key=key)
+
+
+def claim(database: Database, host: str, run_id: int | None = None) -> Attempt | None:
+    """An attempt at the oldest queued run whose slots are free (or at run_id); None when there is none.
+
+    A run that waits for its slots keeps them from younger ones, so that none waits for ever.
+    """
+    waiting = (
+        select(runs.c.id, runs.c.devices, runs.c.exclusive).where(runs.c.state == State.QUEUED).order_by(runs.c.id)
+    )
+    with database.read() as connection:  # most often nothing waits, and then no writer need be held up
+        if connection.execute(waiting.limit(1)).first() is None:
+            return None
+    with database.write() as connection:
+        taken, alone = _taken(connection, host)
+        for run in connection.execute(waiting):
+            devices = set(json.loads(run.devices))
+            fits = not alone and not taken & devices and not (run.exclusive and taken)
+            if fits and run_id in (None, run.id):
+                return _occupy(connection, host, run.id)
+            taken |= devices
+            alone = alone or run.exclusive
+        return None
+
+
+def claim_new(database: Database, host: str, spec: Spec, *, name: str) -> Attempt | None:
+    """Record a run and start an attempt at it at once, past the queue; None when a slot it needs is held."""
+    with database.write() as connection:
+        taken, alone = _taken(connection, host)
+        if alone or taken & set(spec.devices) or (spec.exclusive and taken):
+            return None
+        return _occupy(connection, host, _insert(connection, spec, name))
+
+
+def holders(database: Database, host: str) -> dict[str, int]:
+    """Who holds what: run ids by device."""
+    with database.read() as connection:
+        return {
+            slot.device: slot.run_id
+            for slot in connection.execute(select(slots.c.device, slots.c.run_id).where(slots.c.host == host))
+        }
+
+
+def position(database: Database, run_id: int) -> int | None:
+    """1 for the run that is next; None for one that does not wait."""
+    with database.read() as connection:
+        state = connection.scalar(select(runs.c.state).where(runs.c.id == run_id))
+        if state != State.QUEUED:
+            return None
+        return connection.scalar(select(func.count()).where(runs.c.state == State.QUEUED, runs.c.id <= run_id))
+
+
+def request_cancel(database: Database, run_id: int) -> None:
+    """End a queued run now; ask for the end of an active one; leave an ended one as it is."""
+    with database.write() as connection:
+        this = runs.c.id == run_id
+        if not change_run(
+            connection,
+            this,
+            runs.c.state == State.QUEUED,
+            state=State.CANCELLED,
+            cancel_requested=True,
+            ended_at=_now(),
+        ):
+            change_run(connection, this, runs.c.state.in_(ACTIVE), cancel_requested=True)
+
+
+def retry(database: Database, run: Run) -> bool:
+    """Queue a failed or cancelled run again, with all its attempts before it; False when it is neither."""
+    with database.write() as connection:
+        return change_run(
+            connection,
+            runs.c.id == run.id,
+            runs.c.state.in_((State.FAILED, State.CANCELLED)),
+            state=State.QUEUED,
+            cause=None,
+            error="",
+            ended_at=None,
+            cancel_requested=False,
+            tries_left=run.spec.attempts,
+        )
+
+
+def _insert(connection: Connection, spec: Spec, name: str, key: str | None = None) -> int:
+    values = run_values(spec, name, _now()) | {"state": State.QUEUED, "key": key}
+    run_id = connection.execute(insert(runs).values(values).returning(runs.c.id)).scalar_one()
+    change_run(connection, runs.c.id == run_id)
+    return int(run_id)
+
+
+def _taken(connection: Connection, host: str) -> tuple[set[str], bool]:
+    """Devices held on a host, and whether one holder wants it for itself."""
+    held = connection.execute(select(slots.c.device, slots.c.exclusive).where(slots.c.host == host)).all()
+    return {slot.device for slot in held}, any(slot.exclusive for slot in held)
+
+
+def _occupy(connection: Connection, host: str, run_id: int) -> Attempt:
+    """Start an attempt at a queued run. We are the only writer, yet each step states what it relies on."""
+    run = connection.execute(select(runs.c.attempt, runs.c.devices, runs.c.exclusive).where(runs.c.id == run_id)).one()
+    values = {"run_id": run_id, "number": run.attempt + 1, "host": host, "created_at": _now(), "heartbeat_at": _now()}
+    token = connection.execute(insert(attempts).values(values).returning(attempts.c.id)).scalar_one()
+    taken = change_run(
+        connection,
+        runs.c.id == run_id,
+        runs.c.state == State.QUEUED,
+        state=State.STARTING,
+        attempt_id=token,
+        attempt=run.attempt + 1,
+    )
+    assert taken, f"run {run_id} was not queued"
+    _hold(connection, host, json.loads(run.devices), attempt_id=token, run_id=run_id, exclusive=run.exclusive)
+    return to_attempt(connection.execute(ATTEMPTS.where(attempts.c.id == token)).one())
+
+
+def _hold(connection: Connection, host: str, devices: Iterable[str], **holder: Any) -> None:
+    connection.execute(insert(slots), [{"host": host, "device": device, **holder} for device in devices])
+
+
+def _now() -> float:
+    return time.time()

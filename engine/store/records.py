@@ -1,0 +1,101 @@
+"""Between database rows and what the store hands out, and the one way in which a run's row is changed."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, Select, select, update
+
+from engine import specs
+from engine.results import Environment
+from engine.store.model import Attempt, Cause, Run, State
+from engine.store.tables import attempts, changes, runs
+
+LONGEST_TEXT = 20_000
+
+ATTEMPTS: Select[Any] = select(attempts, runs.c.cancel_requested, runs.c.state).join_from(attempts, runs)
+"""Attempts, each with what its run is asked and how it stands: what `to_attempt` reads."""
+
+
+def change_run(connection: Connection, *where: ColumnElement[bool], **values: Any) -> bool:
+    """Compare and set in one statement: change the run that `where` names if it still is as `where` says.
+
+    Answers whether it was. Revisions grow only then.
+    """
+    following = select(changes.c.revision + 1).scalar_subquery()
+    done = connection.execute(update(runs).where(*where).values(revision=following, **values)).rowcount == 1
+    if done:
+        mark_change(connection)
+    return done
+
+
+def mark_change(connection: Connection) -> None:
+    """Let readers know that there is something new."""
+    connection.execute(update(changes).values(revision=changes.c.revision + 1))
+
+
+def to_run(row: Row[Any]) -> Run:
+    """The run of a row with all columns of `runs`."""
+    return Run(
+        id=row.id,
+        kind=row.kind,
+        name=row.name,
+        spec=specs.load(row.kind, row.spec),
+        state=State(row.state),
+        cause=Cause(row.cause) if row.cause else None,
+        error=row.error,
+        created_at=datetime.fromtimestamp(row.created_at, UTC),
+        started_at=_moment(row.started_at),
+        ended_at=_moment(row.ended_at),
+        cancel_requested=row.cancel_requested,
+        attempt=row.attempt,
+        done=row.done,
+        total=row.total,
+        note=row.note,
+        environment=Environment.model_validate_json(row.environment) if row.environment else None,
+        revision=row.revision,
+    )
+
+
+def to_attempt(row: Row[Any]) -> Attempt:
+    """The attempt of a row of ATTEMPTS."""
+    return Attempt(
+        token=row.id,
+        run_id=row.run_id,
+        number=row.number,
+        host=row.host,
+        created_at=row.created_at,
+        begun_at=row.begun_at,
+        heartbeat_at=row.heartbeat_at,
+        stop_at=row.stop_at,
+        cancel_requested=row.cancel_requested,
+        run_state=State(row.state),
+    )
+
+
+def run_values(spec: specs.Spec, name: str, now: float) -> dict[str, Any]:
+    """The columns of a new run, all but its state."""
+    return {
+        "kind": spec.kind,
+        "name": storable(name),
+        "spec": spec.model_dump_json(),
+        "devices": json.dumps(sorted(set(spec.devices))),
+        "exclusive": spec.exclusive,
+        "error": "",
+        "created_at": now,
+        "cancel_requested": False,
+        "attempt": 0,
+        "tries_left": spec.attempts,
+        "done": 0,
+        "note": "",
+        "revision": 0,
+    }
+
+
+def storable(text: str) -> str:
+    """Text as every database takes it: no NUL, no lone surrogates, not without end."""
+    return text[:LONGEST_TEXT].replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
+
+
+def _moment(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

@@ -1,0 +1,139 @@
+"""The store as submitters and readers see it. Those who execute runs use `store.attempts`, `queue` and `leases` too."""
+
+import json
+import socket
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import delete, insert, select
+
+from engine import results
+from engine.results import Machine, Metric, Row
+from engine.settings import Settings
+from engine.specs import Refused, Spec
+from engine.store import migrations, queue
+from engine.store.database import Database
+from engine.store.model import Run, State, StoredArtifact
+from engine.store.records import mark_change, to_run
+from engine.store.tables import artifacts, attempts, changes, machines, metrics, rows, runs
+
+
+def open_store(settings: Settings) -> "Store":
+    """The store that settings name, created or migrated when that is due."""
+    settings.runs_dir.mkdir(parents=True, exist_ok=True)
+    database = Database(settings.store_url)
+    migrations.upgrade(database)
+    return Store(database, queue_limit=settings.queue_limit)
+
+
+class Store:
+    """Runs and what came of them. Safe to share between threads; open one's own after a fork."""
+
+    def __init__(self, database: Database, queue_limit: int) -> None:
+        self.database = database
+        self.queue_limit = queue_limit
+
+    def enqueue(self, spec: Spec, *, name: str = "", key: str | None = None) -> int:
+        """The id of a new queued run, or of the run once made with this key. Errors: QueueFull, Refused."""
+        return queue.enqueue(self.database, spec, name=name, key=key, limit=self.queue_limit)
+
+    def run(self, run_id: int) -> Run:
+        """Errors: LookupError."""
+        with self.database.read() as connection:
+            row = connection.execute(select(runs).where(runs.c.id == run_id)).first()
+        if row is None:
+            raise LookupError(f"there is no run {run_id}")
+        return to_run(row)
+
+    def runs(self, *, kind: str | None = None, states: Iterable[State] | None = None, limit: int = 200) -> list[Run]:
+        """Newest first."""
+        query = select(runs).order_by(runs.c.id.desc()).limit(limit)
+        if kind is not None:
+            query = query.where(runs.c.kind == kind)
+        if states is not None:
+            query = query.where(runs.c.state.in_(list(states)))
+        with self.database.read() as connection:
+            return [to_run(row) for row in connection.execute(query)]
+
+    def position(self, run_id: int) -> int | None:
+        """Place in the queue, 1 is next; None for a run that does not wait."""
+        return queue.position(self.database, run_id)
+
+    def request_cancel(self, run_id: int) -> None:
+        """A queued run ends at once, an active one is asked to stop; one that has ended stays as it is."""
+        queue.request_cancel(self.database, run_id)
+
+    def retry(self, run_id: int) -> None:
+        """Queue a failed or cancelled run again. Errors: LookupError, Refused."""
+        run = self.run(run_id)
+        if not queue.retry(self.database, run):
+            raise Refused(f"run {run_id} is {run.state}: only a failed or cancelled run can be tried again")
+
+    def delete(self, run_id: int) -> None:
+        """Forget a run that has ended, with all its results. Files are the caller's. Errors: LookupError, Refused."""
+        unclosed = select(attempts.c.id).where(attempts.c.run_id == run_id, attempts.c.closed_at.is_(None))
+        with self.database.write() as connection:
+            state = connection.scalar(select(runs.c.state).where(runs.c.id == run_id))
+            if state is None:
+                raise LookupError(f"there is no run {run_id}")
+            if not State(state).ended:
+                raise Refused(f"run {run_id} is {state}: cancel it first")
+            if connection.execute(unclosed).first():
+                raise Refused(f"run {run_id} has {state}, but its process is still ending: try again in a moment")
+            connection.execute(delete(runs).where(runs.c.id == run_id))
+            mark_change(connection)
+
+    def rows(self, run_id: int) -> list[Row]:
+        """Results in the order they came."""
+        query = select(rows.c.kind, rows.c.payload).where(rows.c.run_id == run_id).order_by(rows.c.id)
+        with self.database.read() as connection:
+            return [results.load(row.kind, json.loads(row.payload)) for row in connection.execute(query)]
+
+    def metrics(self, run_id: int) -> list[Metric]:
+        """By name, then step."""
+        columns = (metrics.c.step, metrics.c.name, metrics.c.value)
+        query = select(*columns).where(metrics.c.run_id == run_id).order_by(metrics.c.name, metrics.c.step)
+        with self.database.read() as connection:
+            return [Metric(step=row.step, name=row.name, value=row.value) for row in connection.execute(query)]
+
+    def artifacts(self, run_id: int) -> list[StoredArtifact]:
+        """Files of a run, by name, with size and SHA-256."""
+        query = select(artifacts).where(artifacts.c.run_id == run_id).order_by(artifacts.c.name)
+        with self.database.read() as connection:
+            return [
+                StoredArtifact(name=row.name, kind=row.kind, size=row.size, sha256=row.sha256)
+                for row in connection.execute(query)
+            ]
+
+    def machine(self) -> Machine | None:
+        """This host as last probed, else the host probed last (the scheduler may be elsewhere), else None."""
+        own_first = (machines.c.host == socket.gethostname()).desc()
+        query = select(machines.c.payload).order_by(own_first, machines.c.probed_at.desc()).limit(1)
+        with self.database.read() as connection:
+            payload = connection.scalar(query)
+        return Machine.model_validate_json(payload) if payload else None
+
+    def save_machine(self, machine: Machine, fingerprint: str = "") -> None:
+        """Replace what was known of its host. fingerprint: of the code and boot that probed it."""
+        values: dict[str, Any] = {"host": machine.host, "payload": machine.model_dump_json()}
+        with self.database.write() as connection:
+            connection.execute(delete(machines).where(machines.c.host == machine.host))
+            connection.execute(insert(machines).values(**values, fingerprint=fingerprint, probed_at=time.time()))
+            mark_change(connection)
+
+    def machine_age(self, host: str, fingerprint: str) -> float | None:
+        """Seconds since a host was probed by the code of this fingerprint; None when it never was."""
+        same = (machines.c.host == host, machines.c.fingerprint == fingerprint)
+        with self.database.read() as connection:
+            probed_at = connection.scalar(select(machines.c.probed_at).where(*same))
+        return None if probed_at is None else time.time() - probed_at
+
+    def revision(self) -> int:
+        """Grows whenever a reader could see something new, in any run."""
+        with self.database.read() as connection:
+            return int(connection.execute(select(changes.c.revision)).scalar_one())
+
+    def close(self) -> None:
+        """Give connections back."""
+        self.database.close()

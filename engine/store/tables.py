@@ -1,0 +1,124 @@
+"""The tables of the store. Times are seconds since the epoch (UTC); JSON is kept as text on every database."""
+
+from sqlalchemy import BigInteger, Boolean, Column, Float, ForeignKey, Index, Integer, MetaData, String, Table, Text
+
+HEAD = "0001"
+"""The newest migration. Kept here so that opening an up-to-date store need not import Alembic."""
+
+metadata = MetaData()
+
+
+def _of_run(*, primary_key: bool = False) -> Column[int]:
+    return Column("run_id", ForeignKey("runs.id", ondelete="CASCADE"), nullable=False, primary_key=primary_key)
+
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("key", String(200), unique=True),  # idempotency: asking twice with one key is asking once
+    Column("kind", String(40), nullable=False),
+    Column("name", Text, nullable=False, default=""),
+    Column("spec", Text, nullable=False),
+    Column("devices", Text, nullable=False),  # JSON list, so that the queue need not read specs
+    Column("exclusive", Boolean, nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("cause", String(20)),
+    Column("error", Text, nullable=False, default=""),
+    Column("created_at", Float, nullable=False),
+    Column("started_at", Float),
+    Column("ended_at", Float),
+    Column("cancel_requested", Boolean, nullable=False, default=False),
+    Column("attempt_id", Integer),  # the fencing token: only this attempt may write
+    Column("attempt", Integer, nullable=False, default=0),
+    Column("tries_left", Integer, nullable=False),
+    Column("done", Integer, nullable=False, default=0),
+    Column("total", Integer),
+    Column("note", Text, nullable=False, default=""),
+    Column("environment", Text),
+    Column("revision", Integer, nullable=False, default=0),
+    Index("runs_by_state", "state", "id"),
+    sqlite_autoincrement=True,  # the number of a deleted run is never given again
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("id", Integer, primary_key=True),  # grows for ever, hence a fencing token
+    _of_run(),
+    Column("number", Integer, nullable=False),
+    Column("host", String(255), nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("begun_at", Float),  # its worker reported; only one ever can
+    Column("heartbeat_at", Float, nullable=False),
+    Column("stop_at", Float),  # asked to stop
+    Column("closed_at", Float),  # its process is known to be gone, its slots are free
+    Column("exit", Text),
+    Index("attempts_by_host", "host", "closed_at"),
+    Index("attempts_by_run", "run_id"),
+    sqlite_autoincrement=True,
+)
+
+rows = Table(
+    "rows",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    _of_run(),
+    Column("attempt_id", Integer, nullable=False),
+    Column("kind", String(40), nullable=False),
+    Column("library", String(40), nullable=False),
+    Column("model", Text, nullable=False),
+    Column("status", String(20), nullable=False),
+    Column("payload", Text, nullable=False),
+    Index("rows_by_run", "run_id", "id"),
+)
+
+metrics = Table(
+    "metrics",
+    metadata,
+    _of_run(primary_key=True),
+    Column("name", String(100), primary_key=True),
+    Column("step", Integer, primary_key=True),
+    Column("value", Float, nullable=False),
+)
+
+artifacts = Table(
+    "artifacts",
+    metadata,
+    _of_run(primary_key=True),
+    Column("name", String(300), primary_key=True),
+    Column("kind", String(40), nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("sha256", String(64), nullable=False),
+)
+
+slots = Table(
+    "slots",
+    metadata,
+    Column("host", String(255), primary_key=True),
+    Column("device", String(40), primary_key=True),
+    Column("attempt_id", Integer, nullable=False),
+    _of_run(),
+    Column("exclusive", Boolean, nullable=False),  # the holder wants the host for itself
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("name", String(255), primary_key=True),
+    Column("holder", Text, nullable=False),  # JSON: pid and start time
+    Column("fingerprint", String(64), nullable=False),
+    Column("expires_at", Float, nullable=False),
+)
+
+machines = Table(
+    "machines",
+    metadata,
+    Column("host", String(255), primary_key=True),
+    Column("payload", Text, nullable=False),
+    Column("fingerprint", String(64), nullable=False),
+    Column("probed_at", Float, nullable=False),
+)
+
+changes = Table("changes", metadata, Column("revision", Integer, nullable=False))
+"""One row: how many changes readers could see there have been. Pages poll it instead of everything."""
