@@ -5,6 +5,7 @@ Units stand in names: `gflops` 1e9 FLOPs, `gmacs` 1e9 multiply-adds (2 FLOPs eac
 across batch sizes; traffic and memory are those of the whole batch.
 """
 
+import re
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -207,6 +208,11 @@ class ModuleCount(BaseModel):
     gmacs: float
     macts: float
     calls: int
+
+
+def detail_name(library: str, model: str) -> str:
+    """Where the per-module table of a model lies, below its run's folder."""
+    return f"detail/{library}__{re.sub(r'[^A-Za-z0-9._-]', '_', model)}.json"
 
 
 def load(kind: str, payload: dict[str, Any]) -> Row:
