@@ -1,0 +1,141 @@
+"""Where rows are made: the host, its devices and the versions of what counts and measures."""
+
+import os
+import platform
+import socket
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+import torch
+
+from engine.results import Device, Environment, Machine
+from engine.specs import Refused
+
+PACKAGES = ("torch", "timm", "open_clip_torch", "torchvision", "transformers", "fvcore")
+CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+CPUINFO = Path("/proc/cpuinfo")
+
+
+class DeviceNotFound(Refused):
+    """The machine has no such device."""
+
+
+def current(device: str, seed: int | None = None) -> Environment:
+    """The environment of a run on this device. Errors: DeviceNotFound, which names the devices there are."""
+    found = _device(device)
+    return Environment(
+        host=socket.gethostname(),
+        platform=platform.platform(),
+        python=platform.python_version(),
+        cpu=cpu_name(),
+        threads=threads(),
+        memory_gb=_memory_gb(),
+        device=device,
+        device_name=found.model,
+        driver=found.driver,
+        versions=versions(),
+        tf32=torch.backends.cuda.matmul.allow_tf32,
+        seed=seed,
+        date=_now(),
+    )
+
+
+def probe() -> Machine:
+    """This host with all its devices, as the light side needs to know them."""
+    return Machine(
+        host=socket.gethostname(),
+        platform=platform.platform(),
+        cpu=cpu_name(),
+        threads=threads(),
+        memory_gb=_memory_gb(),
+        devices=devices(),
+        versions=versions(),
+        date=_now(),
+    )
+
+
+def devices() -> tuple[Device, ...]:
+    """cpu, then every device of torch's accelerator."""
+    found = [Device(name="cpu", model=cpu_name(), memory_gb=_memory_gb())]
+    if (accelerator := torch.accelerator.current_accelerator(check_available=True)) is not None:
+        for index in range(torch.accelerator.device_count()):
+            found.append(_accelerator(accelerator.type, index))
+    return tuple(found)
+
+
+def _accelerator(kind: str, index: int) -> Device:
+    """`mps` has one device and no number; the others are numbered."""
+    if kind == "cuda":
+        properties = torch.cuda.get_device_properties(index)
+        return Device(
+            name=f"cuda:{index}",
+            model=properties.name,
+            memory_gb=round(properties.total_memory / 1e9, 1),
+            driver=nvidia_driver(),
+        )
+    return Device(name=kind if kind == "mps" else f"{kind}:{index}", model=kind)
+
+
+def _device(name: str) -> Device:
+    if name == "meta":
+        return Device(name="meta", model="shapes only")
+    known = {device.name: device for device in devices()}
+    qualified = name if name in known else f"{name}:0"
+    if qualified not in known:
+        raise DeviceNotFound(f"this machine has no device {name!r}; it has meta, {', '.join(known)}")
+    return known[qualified]
+
+
+def nvidia_driver() -> str:
+    """The NVIDIA driver's version; empty on an AMD build of torch, or where NVML does not answer."""
+    import pynvml  # loads a system library when it is used, so not before there is an NVIDIA device
+
+    try:
+        pynvml.nvmlInit()
+        try:
+            driver: str = pynvml.nvmlSystemGetDriverVersion()
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return ""
+    return driver
+
+
+def threads(quota_file: Path = CGROUP_QUOTA) -> int:
+    """CPUs this process may use: its affinity, cut by the cgroup's quota (`max 100000` or `150000 100000`, in us)."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if quota_file.is_file():
+        quota, _, period = quota_file.read_text().strip().partition(" ")
+        if quota != "max":
+            allowed = min(allowed, int(quota) // int(period or 100_000))
+    return max(allowed, 1)
+
+
+def cpu_name() -> str:
+    """The processor as its maker calls it."""
+    if CPUINFO.is_file():
+        for line in CPUINFO.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def versions() -> dict[str, str]:
+    """Installed versions of what decides on counts and timings."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _memory_gb() -> float:
+    return round(psutil.virtual_memory().total / 1e9, 1)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

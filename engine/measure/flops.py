@@ -1,0 +1,229 @@
+"""Counting what a forward pass costs, operator by operator, on meta or on a real device.
+
+Our own dispatch mode over torch.utils.flop_counter's formulas: that library's FlopCounterMode follows modules through
+autograd and fails without gradients on some models; this one uses forward hooks.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from engine.measure.memory import LiveBytes, state
+from engine.measure.operators import Operator, describe, kind_of
+from engine.results import OperatorCount
+
+aten = torch.ops.aten
+ANSWERED = "a value asked of a tensor without data (attention mask code) was answered with False"
+
+
+@dataclass
+class Tally:
+    """Sums over the operator calls of one kind, or of one module with all below it."""
+
+    calls: int = 0
+    flops: int = 0
+    activations: int = 0
+    read: int = 0
+    written: int = 0
+    counted: bool = True
+
+    def add(self, flops: int, activations: int) -> None:
+        self.flops += flops
+        self.activations += activations
+
+
+@dataclass(frozen=True)
+class Count:
+    """One forward pass of one batch."""
+
+    operators: tuple[OperatorCount, ...]
+    """Most FLOPs first."""
+    modules: dict[str, Tally]
+    """By dotted path, "" the whole model; each with all modules below it."""
+    peak_bytes: int
+    """The most bytes alive at once beyond weights and inputs."""
+    notes: tuple[str, ...]
+
+    @property
+    def flops(self) -> int:
+        return sum(operator.flops for operator in self.operators)
+
+    @property
+    def activations(self) -> int:
+        return sum(operator.activations for operator in self.operators)
+
+    @property
+    def traffic_bytes(self) -> int:
+        return sum(operator.read_bytes + operator.written_bytes for operator in self.operators)
+
+    @property
+    def uncounted(self) -> dict[str, int]:
+        """Operators whose work is missing, with their calls."""
+        return {operator.operator: operator.calls for operator in self.operators if not operator.counted}
+
+
+def count(model: torch.nn.Module, inputs: tuple[Any, ...], run: Callable[[], object] | None = None) -> Count:
+    """Count one forward pass. Gradients are as the caller has set them; `inference_mode` would hide every operator.
+
+    run: what to count instead of model(*inputs). Errors: RuntimeError in inference mode, and whatever the model raises.
+    """
+    if torch.is_inference_mode_enabled():
+        raise RuntimeError("counting needs no_grad or gradients: inference mode hides operators from the counter")
+    held = [*state(model), *(tensor for tensor in inputs if isinstance(tensor, torch.Tensor))]
+    counter = _Counter(LiveBytes(held))
+    with _unfused(), _modules_followed(model, counter), _FusedOnMeta(), counter:
+        run() if run else model(*inputs)
+    return counter.result()
+
+
+class _Counter(TorchDispatchMode):
+    """Sees every operator below autograd."""
+
+    def __init__(self, live: LiveBytes) -> None:
+        super().__init__()
+        self.live = live
+        self.kinds: dict[str, Tally] = {}
+        self.modules: dict[str, Tally] = {}
+        self.frames = [Tally()]
+        self.notes: set[str] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is aten._local_scalar_dense.default and args[0].is_meta and args[0].dtype == torch.bool:
+            self.notes.add(ANSWERED)
+            return False
+        operator = describe(func)
+        if operator.decomposes:
+            with self:
+                out = func.decompose(*args, **kwargs)
+            if out is not NotImplemented:
+                return out
+        out = func(*args, **kwargs)
+        if not operator.moves_nothing:
+            self._add(operator, args, kwargs, out)
+        return out
+
+    def _add(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        kind = kind_of(operator, args)
+        if (tally := self.kinds.get(kind)) is None:
+            tally = self.kinds[kind] = Tally(counted=operator.free or operator.flops is not None)
+        tally.calls += 1
+        written = _bytes(out)
+        tally.written += written
+        tally.read += written if operator.gathers else _bytes(args) + (_bytes(tuple(kwargs.values())) if kwargs else 0)
+        if operator.flops:
+            flops = operator.flops(args, kwargs, out)
+            activations = operator.activations(args, kwargs, out) if operator.activations else 0
+            tally.add(flops, activations)
+            self.frames[-1].add(flops, activations)
+        if operator.allocates:
+            self.live.see(out)
+
+    def result(self) -> Count:
+        self.modules[""] = self.frames[0]
+        operators = [
+            OperatorCount(
+                operator=kind,
+                calls=tally.calls,
+                flops=tally.flops,
+                activations=tally.activations,
+                read_bytes=tally.read,
+                written_bytes=tally.written,
+                counted=tally.counted,
+            )
+            for kind, tally in self.kinds.items()
+        ]
+        operators.sort(key=lambda each: (-each.flops, -each.read_bytes - each.written_bytes, each.operator))
+        return Count(tuple(operators), self.modules, self.live.peak, tuple(sorted(self.notes)))
+
+
+def _bytes(value: Any) -> int:
+    """Bytes of all tensors in an argument, in lists and tuples too."""
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size()
+    if isinstance(value, tuple | list):
+        return sum(_bytes(item) for item in value)
+    return 0
+
+
+@contextmanager
+def _modules_followed(model: torch.nn.Module, counter: _Counter) -> Iterator[None]:
+    """Books every operator under the innermost module being called, and hands sums outwards when it returns."""
+    paths = {id(module): path for path, module in model.named_modules()}
+
+    def enter(module: torch.nn.Module, _args: Any) -> None:
+        if paths.get(id(module)):
+            counter.frames.append(Tally())
+
+    def leave(module: torch.nn.Module, _args: Any, _out: Any) -> None:
+        if path := paths.get(id(module)):
+            frame = counter.frames.pop()
+            counter.frames[-1].add(frame.flops, frame.activations)
+            total = counter.modules.setdefault(path, Tally())
+            total.add(frame.flops, frame.activations)
+            total.calls += 1
+
+    hooks = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@contextmanager
+def _unfused() -> Iterator[None]:
+    """Without the fast path, attention and encoder layers are made of operators that have formulas."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+class _FusedOnMeta(TorchFunctionMode):
+    """On meta, attention falls apart into matrix products that keep all scores in memory; real devices fuse it.
+
+    Calling the fused operator by name gives meta the FLOPs, traffic and memory of a real device.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.nn.functional.scaled_dot_product_attention and (fused := _fused(*args, **kwargs)) is not None:
+            return fused
+        return func(*args, **kwargs)
+
+
+def _fused(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor | None:
+    """None where a real device would not fuse either, or where it is no meta tensor."""
+    if not query.is_meta or enable_gqa or query.dim() != 4 or query.shape[-1] != value.shape[-1]:
+        return None
+    if query.shape[:2] != key.shape[:2] or (attn_mask is not None and attn_mask.requires_grad):
+        return None
+    # dropout_p changes no shape and no count; the CPU operator, whose shape rules these are, takes none
+    out, _ = aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, 0.0, is_causal, attn_mask=attn_mask, scale=scale
+    )
+    fused: torch.Tensor = out
+    return fused

@@ -1,0 +1,180 @@
+"""What the counter knows of operators: a FLOP formula, or why none is needed.
+
+The convention is that of torch.utils.flop_counter and of the published figures: the multiply-adds of matrix products,
+convolutions and attention count, 2 FLOPs each. Free are, and only these: views; copies and gathers; elementwise
+operations; and what touches each element a fixed few times (reductions, and those named in `PROPORTIONAL`:
+normalisation, softmax, pooling, resampling). Any other operator is work left out and makes a count incomplete.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils.flop_counter import flop_registry, sdpa_flop_count
+
+aten = torch.ops.aten
+Figure = Callable[[tuple[Any, ...], dict[str, Any], Any], int]
+"""(args, kwargs, output) of one call -> FLOPs, or activations."""
+
+# Overloads that differ in a trailing underscore (in place) count as one. Views, elementwise operators and reductions
+# are known by their schema and tags, and are not repeated here.
+MOVES = frozenset(
+    """copy _to_copy cat stack repeat constant_pad_nd reflection_pad1d reflection_pad2d replication_pad2d roll flip
+    pixel_shuffle pixel_unshuffle im2col col2im tril triu masked_fill masked_scatter scatter index_put _index_put_impl
+    _unsafe_index_put index_copy lift_fresh_copy slice_scatter select_scatter diagonal_scatter repeat_interleave
+    native_channel_shuffle channel_shuffle resize nonzero unfold_copy expand_copy permute_copy unsafe_split
+    unsafe_split_with_sizes""".split()
+)
+UNMARKED_VIEWS = frozenset("_unsafe_view lift_fresh as_strided set_".split())
+"""Views whose schema does not say so, or says that they change their argument."""
+GATHERS = frozenset("embedding index index_select gather _unsafe_index take masked_select".split())
+"""These read what they return, not the whole of their source."""
+CREATES = frozenset(
+    """zeros ones empty full arange linspace logspace eye zeros_like ones_like empty_like full_like new_zeros new_ones
+    new_empty new_full empty_strided new_empty_strided scalar_tensor rand randn randint randperm rand_like randn_like
+    zero fill uniform normal bernoulli _efficientzerotensor tril_indices triu_indices _local_scalar_dense""".split()
+)
+PROPORTIONAL = frozenset(
+    """native_layer_norm native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training
+    _native_batch_norm_legit_functional cudnn_batch_norm miopen_batch_norm _batch_norm_with_update native_group_norm
+    _fused_rms_norm _weight_norm_interface _softmax _log_softmax _safe_softmax cumsum glu native_dropout
+    max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d
+    adaptive_max_pool2d mkldnn_max_pool2d upsample_nearest1d upsample_nearest2d _upsample_nearest_exact2d
+    upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa upsample_bicubic2d _upsample_bicubic2d_aa
+    grid_sampler_2d _thnn_fused_lstm_cell _thnn_fused_gru_cell""".split()
+)
+
+PRODUCTS = frozenset("mm addmm bmm baddbmm _scaled_mm mv addmv dot vdot addbmm".split())
+CONVOLUTIONS = frozenset(
+    "convolution _convolution cudnn_convolution miopen_convolution _slow_conv2d_forward convolution_overrideable".split()
+)
+ATTENTION = frozenset(
+    """_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention
+    _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention
+    _scaled_dot_product_fused_attention_overrideable _scaled_dot_product_attention_math_for_mps""".split()
+)
+
+
+def _pairs(args: tuple[Any, ...], *_: Any) -> int:
+    """Matrix-vector products, by the matrix: 2 FLOPs an element."""
+    return 2 * max(int(argument.numel()) for argument in args if isinstance(argument, torch.Tensor))
+
+
+def _addbmm(args: tuple[Any, ...], *_: Any) -> int:
+    return 2 * int(args[1].numel()) * int(args[2].shape[-1])
+
+
+def _attention(args: tuple[Any, ...], *_: Any) -> int:
+    return int(sdpa_flop_count(args[0].shape, args[1].shape, args[2].shape))
+
+
+def _attention_activations(args: tuple[Any, ...], *_: Any) -> int:
+    """The outputs of the two matrix products that attention is: scores, then values."""
+    query, value = args[0].shape, args[2].shape
+    return prod(query[:-1]) * (int(value[-2]) + int(value[-1]))
+
+
+def _recurrent_weights(args: tuple[Any, ...]) -> list[torch.Tensor]:
+    """The matrices of a fused recurrent layer: mkldnn passes two, cuDNN a list of weights and biases."""
+    weights = args[1] if isinstance(args[1], list | tuple) else args[1:3]
+    return [weight for weight in weights if weight.dim() == 2]
+
+
+def _recurrent(args: tuple[Any, ...], *_: Any) -> int:
+    """Every step multiplies every weight matrix by one vector per sample; packed input holds real steps only."""
+    steps = prod(args[0].shape[:-1])
+    return 2 * steps * sum(weight.numel() for weight in _recurrent_weights(args))
+
+
+def _recurrent_activations(args: tuple[Any, ...], *_: Any) -> int:
+    return prod(args[0].shape[:-1]) * sum(int(weight.shape[0]) for weight in _recurrent_weights(args))
+
+
+def _elements(_args: tuple[Any, ...], _kwargs: dict[str, Any], out: Any) -> int:
+    return int((out[0] if isinstance(out, tuple | list) else out).numel())
+
+
+FORMULAS: dict[str, Figure] = {
+    "mv": _pairs,
+    "addmv": _pairs,
+    "dot": _pairs,
+    "vdot": _pairs,
+    "addbmm": _addbmm,
+    "_scaled_dot_product_fused_attention_overrideable": _attention,
+    "_scaled_dot_product_attention_math_for_mps": _attention,
+    "mkldnn_rnn_layer": _recurrent,
+    "_cudnn_rnn": _recurrent,
+    "miopen_rnn": _recurrent,
+}
+"""Formulas that torch.utils.flop_counter lacks."""
+
+
+@dataclass(frozen=True)
+class Operator:
+    """What is known of one operator overload."""
+
+    kind: str
+    flops: Figure | None
+    activations: Figure | None
+    free: bool
+    moves_nothing: bool
+    """A view: reads and writes no memory."""
+    gathers: bool
+    allocates: bool
+    """Returns new memory: neither a view nor in place."""
+    decomposes: bool
+
+
+@cache
+def describe(op: OpOverload) -> Operator:
+    """Looked up once per overload."""
+    name = op._overloadpacket.__name__
+    base = name.removesuffix("_")
+    flops = _formula(op, base)
+    view = op.is_view or base in UNMARKED_VIEWS
+    tagged = torch.Tag.pointwise in op.tags or torch.Tag.reduction in op.tags
+    free = view or tagged or base in MOVES or base in GATHERS or base in CREATES or base in PROPORTIONAL
+    return Operator(
+        kind="scaled_dot_product_attention" if name in ATTENTION else base,
+        flops=flops,
+        activations=_activations(base) if flops else None,
+        free=free,
+        moves_nothing=view,
+        gathers=base in GATHERS,
+        allocates=not view and not op._schema.is_mutable,
+        decomposes=flops is None and not free and op._can_decompose(),
+    )
+
+
+def _formula(op: OpOverload, base: str) -> Figure | None:
+    if base in FORMULAS:
+        return FORMULAS[base]
+    if (formula := flop_registry.get(op._overloadpacket)) is None:
+        return None
+    return lambda args, kwargs, out: int(formula(*args, **kwargs, out_val=out))
+
+
+def _activations(base: str) -> Figure | None:
+    """fvcore's definition: the output elements of matrix products and convolutions."""
+    if base in ATTENTION:
+        return _attention_activations
+    if base in ("mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn"):
+        return _recurrent_activations
+    return _elements if base in PRODUCTS or base in CONVOLUTIONS else None
+
+
+def kind_of(operator: Operator, args: tuple[Any, ...]) -> str:
+    """The operator's kind; convolutions are told apart by their groups, as they differ in speed.
+
+    args of a convolution: input (N, C, ...), weight, bias, stride, padding, dilation, transposed, output padding,
+    groups.
+    """
+    if operator.kind in ("convolution", "_convolution"):
+        if args[8] == 1:
+            return "convolution"
+        return "depthwise_convolution" if args[8] == args[0].shape[1] else "grouped_convolution"
+    return operator.kind

@@ -1,0 +1,75 @@
+"""What building a model gives, and what can be asked of a builder."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from engine.specs import Refused, format_image_size
+
+DTYPES: dict[str, torch.dtype] = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float64": torch.float64,
+}
+
+
+class SizeRefused(Refused):
+    """The model cannot take images of this size, or texts of this length."""
+
+
+class ConfigRefused(Refused):
+    """A configuration of one's own that does not describe a model that can be built here."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How a model is to be built; None leaves the model's own."""
+
+    device: str = "meta"
+    batch_size: int = 1
+    image_size: tuple[int, int] | None = None
+    """(height, width) in pixels."""
+    context_length: int | None = None
+    precision: str = "float32"
+    config: dict[str, Any] | None = field(default=None, repr=False)
+    """An open_clip configuration, as its JSON files hold one; only for `config:NAME`."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return DTYPES[self.precision]
+
+
+@dataclass(frozen=True)
+class Built:
+    """A model in eval mode, with one batch of example inputs on the same device and in the same precision."""
+
+    model: torch.nn.Module
+    inputs: tuple[torch.Tensor, ...]
+    towers: dict[str, str]
+    """Module paths of the `image` and `text` towers; {"image": ""} when the model is its image tower."""
+    family: str
+    image_size: tuple[int, int]
+    native_size: tuple[int, int]
+    """What the model is built for when nothing is asked."""
+    context_length: int | None = None
+    image_width: int | None = None
+    """Features the image tower's trunk ends in; the channels after the stem for a CLIP ResNet, as its papers count."""
+    text_width: int | None = None
+    embed_dim: int | None = None
+    """Size of the space both towers project to."""
+
+
+def images(wanted: Wanted, size: tuple[int, int], channels: int = 3) -> torch.Tensor:
+    """(batch, channels, height, width) of ones."""
+    return torch.ones((wanted.batch_size, channels, *size), dtype=wanted.dtype, device=wanted.device)
+
+
+def size_refused(name: str, wanted: tuple[int, int], native: tuple[int, int], why: object) -> SizeRefused:
+    """The error for a model that fails at a size other than its own."""
+    reason = (str(why).strip().splitlines() or [type(why).__name__])[0]
+    return SizeRefused(
+        f"{name} cannot take images of {format_image_size(wanted)} pixels ({reason}); "
+        f"its own size is {format_image_size(native)}"
+    )

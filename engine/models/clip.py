@@ -1,0 +1,170 @@
+"""open_clip's models, and one's own open_clip configurations, built without weights and without a network."""
+
+import json
+import tempfile
+from collections.abc import Iterable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import open_clip
+import timm
+import torch
+
+from engine.models.built import Built, ConfigRefused, SizeRefused, Wanted, images, size_refused
+from engine.models.timm_models import family as timm_family
+
+HF_CONFIGS = Path(__file__).parent / "hf_configs"
+HF_TEXT_LENGTH = 77
+"""Tokens per text for Hugging Face towers: what open_clip's tokenizers give. The towers' own `context_length` is the
+size of their position table (514, 1024), not what CLIP models are trained on."""
+TOKEN = 3
+"""An ordinary token in every vocabulary; 0 and 1 are padding, which some towers mask out."""
+Config = dict[str, Any]
+
+
+def families() -> dict[str, str]:
+    """open_clip's models by name, with their family: how the two towers are built."""
+    return {name: family(config(name)) for name in open_clip.list_models()}
+
+
+def config(name: str) -> Config:
+    """A copy of open_clip's own configuration. Errors: ConfigRefused for an unknown name."""
+    found = open_clip.get_model_config(name)
+    if found is None:
+        raise ConfigRefused(f"open_clip has no model {name!r}")
+    return deepcopy(found)
+
+
+def family(cfg: Config) -> str:
+    """`clip_vit`, `clip_resnet`, `clip_<timm family>`, `siglip`, `coca`, or `clip_<Hugging Face text model>`."""
+    vision, text = cfg["vision_cfg"], cfg["text_cfg"]
+    if "multimodal_cfg" in cfg:
+        return "coca"
+    if text.get("hf_model_name"):
+        return f"clip_{hf_figures(text['hf_model_name'])['model_type'].replace('-', '_')}"
+    if timm_name := vision.get("timm_model_name"):
+        return "siglip" if "siglip" in timm_name else f"clip_{timm_family(timm_name)}"
+    return "clip_resnet" if isinstance(vision.get("layers"), list | tuple) else "clip_vit"
+
+
+def hf_folder(name: str) -> Path:
+    """The folder with the shipped architecture figures of a Hugging Face text model. Errors: ConfigRefused."""
+    known = sorted(path.parent.name.replace("--", "/") for path in HF_CONFIGS.glob("*/config.json"))
+    if name not in known:
+        raise ConfigRefused(
+            f"text tower {name!r} would need a look-up at Hugging Face, which is never made; known here: "
+            + ", ".join(known)
+        )
+    return HF_CONFIGS / name.replace("/", "--")
+
+
+def hf_figures(name: str) -> Config:
+    """The architecture figures themselves."""
+    figures: Config = json.loads((hf_folder(name) / "config.json").read_text())
+    return figures
+
+
+def build_own(name: str, cfg: Config, wanted: Wanted) -> Built:
+    """A user's configuration. Errors: ConfigRefused says which key or value is wrong."""
+    cfg = deepcopy(cfg)
+    for part, kind in (("embed_dim", int), ("vision_cfg", dict), ("text_cfg", dict)):
+        if not isinstance(cfg.get(part), kind):
+            raise ConfigRefused(f"configuration {name!r} has no {part} ({kind.__name__}), as open_clip's files do")
+    try:
+        timm_name = cfg["vision_cfg"].get("timm_model_name")
+        if timm_name is not None and not timm.is_model(timm_name):
+            raise ConfigRefused(f"configuration {name!r} names {timm_name!r}, which timm does not know")
+        return build(name, cfg, wanted)
+    except (TypeError, ValueError, KeyError, AttributeError, AssertionError, RuntimeError) as error:
+        if isinstance(error, ConfigRefused | SizeRefused | torch.OutOfMemoryError):
+            raise
+        raise ConfigRefused(f"configuration {name!r} cannot be built: {error}") from error
+
+
+def build(name: str, cfg: Config, wanted: Wanted) -> Built:
+    """The model that a configuration describes. Errors: SizeRefused, ConfigRefused."""
+    vision, text = open_clip.CLIPVisionCfg(**cfg["vision_cfg"]), open_clip.CLIPTextCfg(**cfg["text_cfg"])
+    native_size = _pair(vision.image_size)
+    length = _set_context_length(name, cfg, wanted.context_length)
+    found = family(cfg)
+    try:
+        model = _create(cfg, wanted, None if wanted.image_size in (None, native_size) else wanted.image_size)
+    except (TypeError, ValueError, AssertionError, RuntimeError) as error:
+        if wanted.image_size in (None, native_size) or isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise size_refused(name, wanted.image_size or native_size, native_size, error) from error
+    size = wanted.image_size or native_size
+    tokens = torch.full((wanted.batch_size, length), min(TOKEN, text.vocab_size - 1), device=wanted.device)
+    return Built(
+        model=model.to(wanted.dtype).eval(),
+        inputs=(images(wanted, size), tokens),
+        towers={"image": "visual", "text": "text"},
+        family=found,
+        image_size=size,
+        native_size=native_size,
+        context_length=length,
+        image_width=int(model.visual.trunk.num_features if vision.timm_model_name else vision.width),
+        text_width=int(_hf_width(model.text.config) if text.hf_model_name else text.width),
+        embed_dim=int(cfg["embed_dim"]),
+    )
+
+
+def _create(cfg: Config, wanted: Wanted, image_size: tuple[int, int] | None) -> Any:
+    cfg = deepcopy(cfg)
+    if name := cfg["text_cfg"].get("hf_model_name"):
+        cfg["text_cfg"]["hf_model_name"] = str(hf_folder(name))
+    if image_size and isinstance(cfg["vision_cfg"].get("layers"), list | tuple):
+        if image_size[0] != image_size[1]:
+            raise ValueError("the attention pool of a CLIP ResNet is square")
+        force: Any = image_size[0]
+    else:
+        force = image_size
+    # A folder is open_clip's own way in for a configuration that is not in its registry, and leaves that alone.
+    with tempfile.TemporaryDirectory() as folder, torch.device(wanted.device):
+        (Path(folder) / "open_clip_config.json").write_text(json.dumps({"model_cfg": cfg}))
+        return open_clip.create_model(
+            f"local-dir:{folder}",
+            load_weights=False,
+            pretrained_image=False,
+            pretrained_text=False,
+            force_custom_text=True,  # the text tower as a module of its own: model.text
+            force_image_size=force,
+            device=wanted.device,
+        )
+
+
+def _set_context_length(name: str, cfg: Config, wanted: int | None) -> int:
+    """The tokens of a text, after putting `wanted` into the configuration where it is written."""
+    text = cfg["text_cfg"]
+    decoder = cfg.get("multimodal_cfg")
+    if hf_name := text.get("hf_model_name"):
+        length = wanted or (decoder or {}).get("context_length", HF_TEXT_LENGTH)
+        if (limit := _positions(hf_figures(hf_name))) and length > limit:
+            raise SizeRefused(f"{name} cannot take texts of {length} tokens: {hf_name} has {limit} positions")
+    else:
+        length = wanted or text.get("context_length", open_clip.CLIPTextCfg.context_length)
+        text["context_length"] = length
+    if decoder is not None:
+        if length < 2:
+            raise SizeRefused(f"{name} cannot take texts of {length} token: its decoder predicts the next one")
+        decoder["context_length"] = length
+    return int(length)
+
+
+def _positions(figures: Config) -> int | None:
+    """How long a text may be; None where positions are computed. RoBERTa's table begins behind its padding id."""
+    if "roberta" not in figures["model_type"]:
+        return None
+    return int(figures["max_position_embeddings"] - figures["pad_token_id"] - 1)
+
+
+def _hf_width(figures: Any) -> int:
+    return int(figures.hidden_size)
+
+
+def _pair(size: int | Iterable[int]) -> tuple[int, int]:
+    if isinstance(size, int):
+        return size, size
+    height, width = size
+    return height, width

@@ -1,0 +1,70 @@
+"""Every model we know by name: open_clip's, timm's, torchvision's ResNets, and one's own open_clip configurations."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from engine.models import clip, timm_models, torchvision_models
+from engine.models.built import Built, ConfigRefused, Wanted, size_refused
+from engine.names import ModelNotFound
+
+
+def families() -> dict[str, str]:
+    """Every installed model, qualified, with the architecture family it belongs to."""
+    return (
+        {f"open_clip:{name}": family for name, family in clip.families().items()}
+        | {f"timm:{name}": family for name, family in timm_models.families().items()}
+        | {f"torchvision:{name}": family for name, family in torchvision_models.families().items()}
+    )
+
+
+def build(name: str, wanted: Wanted) -> Built:
+    """The model of this qualified name, randomly initialised (not at all on meta), with example inputs.
+
+    Errors: ModelNotFound, SizeRefused (image size or context length), ConfigRefused (one's own configuration).
+    """
+    library, _, model = name.partition(":")
+    with _quiet():
+        if library == "open_clip":
+            return clip.build(model, clip.config(model), wanted)
+        if library == "timm":
+            return timm_models.build(model, wanted)
+        if library == "torchvision":
+            return torchvision_models.build(model, wanted)
+        if library == "config":
+            if wanted.config is None:
+                raise ConfigRefused(f"no configuration was given for {name!r}")
+            return clip.build_own(model, wanted.config, wanted)
+    raise ModelNotFound(f"{name!r} does not name its library: open_clip:, timm:, torchvision: or config:")
+
+
+def run(name: str, built: Built) -> None:
+    """One forward pass. Errors: SizeRefused when it fails at an image size that is not the model's own."""
+    try:
+        built.model(*built.inputs)
+    except (RuntimeError, AssertionError, ValueError, TypeError, IndexError) as error:
+        if built.image_size == built.native_size or isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise size_refused(name, built.image_size, built.native_size, error) from error
+
+
+def _expected(record: logging.LogRecord) -> bool:
+    """False for what open_clip says of every model built without weights, which is how all of ours are built."""
+    return not record.getMessage().startswith(
+        ("No pretrained weights loaded for model", "Local config loaded, but no CLIP weights found")
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    # open_clip logs through logging.warning(), which installs a handler on a root logger that has none.
+    root, placeholder = logging.getLogger(), logging.NullHandler()
+    root.addFilter(_expected)
+    root.addHandler(placeholder)
+    try:
+        yield
+    finally:
+        root.removeHandler(placeholder)
+        root.removeFilter(_expected)

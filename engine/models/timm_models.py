@@ -1,0 +1,57 @@
+"""timm's models."""
+
+from collections.abc import Callable
+from typing import Any
+
+import timm
+import torch
+from timm.models import model_entrypoint
+
+from engine.models.built import Built, Wanted, images, size_refused
+
+
+def families() -> dict[str, str]:
+    """timm's models by name, with the module each is defined in: timm's own notion of an architecture family."""
+    return {name: family(name) for name in timm.list_models()}
+
+
+def family(name: str) -> str:
+    """`vision_transformer` for `vit_base_patch16_224`."""
+    entrypoint: Callable[..., Any] = model_entrypoint(name.partition(".")[0])
+    return entrypoint.__module__.rpartition(".")[2]
+
+
+def build(name: str, wanted: Wanted) -> Built:
+    """Errors: SizeRefused where the model is made for one size and was asked for another."""
+    native_size, channels = _input(timm.get_pretrained_cfg(name))
+    size = wanted.image_size or native_size
+    with torch.device(wanted.device):
+        model = timm.create_model(name) if size == native_size else _resized(name, size, native_size)
+    return Built(
+        model=model.to(wanted.dtype).eval(),
+        inputs=(images(wanted, size, channels),),
+        towers={"image": ""},
+        family=family(name),
+        image_size=size,
+        native_size=native_size,
+        image_width=int(model.num_features),
+    )
+
+
+def _input(pretrained_cfg: Any) -> tuple[tuple[int, int], int]:
+    channels, height, width = pretrained_cfg.input_size
+    return (height, width), channels
+
+
+def _resized(name: str, size: tuple[int, int], native: tuple[int, int]) -> Any:
+    """A model for another image size: told of it where its constructor wants to know, as it is where it does not."""
+    try:
+        return timm.create_model(name, img_size=size)
+    except TypeError as error:
+        if "img_size" not in str(error):
+            raise size_refused(name, size, native, error) from error
+    except (ValueError, AssertionError, RuntimeError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise size_refused(name, size, native, error) from error
+    return timm.create_model(name)

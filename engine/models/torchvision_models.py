@@ -1,0 +1,31 @@
+"""torchvision's ResNets."""
+
+import torch
+import torchvision
+
+from engine.models.built import Built, Wanted, images
+
+NATIVE_SIZE = (224, 224)
+FAMILY = "resnet"
+
+
+def families() -> dict[str, str]:
+    """torchvision's ResNets, ResNeXts and wide ResNets by name."""
+    names = torchvision.models.list_models(torchvision.models, include=["resnet*", "resnext*", "wide_resnet*"])
+    return dict.fromkeys(names, FAMILY)
+
+
+def build(name: str, wanted: Wanted) -> Built:
+    """Takes images of any size its strides leave a pixel of."""
+    with torch.device(wanted.device):
+        model = torchvision.models.get_model(name, weights=None)
+    size = wanted.image_size or NATIVE_SIZE
+    return Built(
+        model=model.to(wanted.dtype).eval(),
+        inputs=(images(wanted, size),),
+        towers={"image": ""},
+        family=FAMILY,
+        image_size=size,
+        native_size=NATIVE_SIZE,
+        image_width=int(model.fc.in_features),
+    )

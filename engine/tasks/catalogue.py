@@ -1,0 +1,128 @@
+"""Counts the shipped catalogue: one row per model at its own image size, over worker processes."""
+
+import csv
+import gzip
+import io
+import json
+import multiprocessing
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engine import names
+from engine.measure import environment
+from engine.models import library
+from engine.results import OperatorCount, ProfileRow, Progress
+from engine.specs import ProfileSpec, Refused
+from engine.tasks.profile import profile
+
+COLUMNS = (
+    "library model family image_size context_length image_width text_width embed_dim "
+    "mparams image_mparams text_mparams other_mparams trainable_mparams mbuffers "
+    "gmacs image_gmacs text_gmacs other_gmacs gflops image_gflops text_gflops other_gflops "
+    "macts image_macts text_macts other_macts traffic_mb intensity weights_mb inference_peak_mb "
+    "complete uncounted notes status error"
+).split()
+OPERATOR_COLUMNS = ["library", "model", "image_size", *OperatorCount.model_fields]
+Table = dict[tuple[str, str], dict[str, str]]
+
+
+class VersionsDiffer(Refused):
+    """Part of a catalogue cannot be recounted with other versions than the rest."""
+
+
+def build(models: Sequence[str], out_dir: Path, workers: int) -> Iterator[Progress]:
+    """Count models (names or patterns) and write the catalogue's files; what was there of other models stays.
+
+    Errors: ModelNotFound; VersionsDiffer when only some models are recounted and versions have changed.
+    """
+    known = library.families()
+    wanted = names.resolve(models, known)
+    out_dir.mkdir(parents=True, exist_ok=True)
+    rows, operators = _kept(out_dir, set(known) - set(wanted))
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        yield Progress(done=0, total=len(wanted))
+        counting = [pool.submit(count, name) for name in wanted]
+        for done, future in enumerate(as_completed(counting), start=1):
+            row = future.result()
+            rows[row.library, row.model] = catalogue_row(row)
+            operators[row.library, row.model] = [_operator_row(row, operator) for operator in row.operators]
+            yield Progress(done=done, total=len(wanted), note=f"{row.library}:{row.model}")
+    _write(out_dir, rows, operators)
+
+
+def count(name: str) -> ProfileRow:
+    """One model as the catalogue counts it: on meta, batch of one, its own image size, float32."""
+    return profile(name, ProfileSpec(models=(name,))).row
+
+
+def catalogue_row(row: ProfileRow) -> dict[str, str]:
+    """A row as the CSV holds it; figures to six decimals, absent ones empty."""
+    return {column: _cell(getattr(row, column)) for column in COLUMNS}
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.6f}".rstrip("0").rstrip(".")
+    if isinstance(value, dict | tuple):
+        return json.dumps(value)
+    return str(value)
+
+
+def _operator_row(row: ProfileRow, operator: OperatorCount) -> dict[str, str]:
+    figures = {name: str(value) for name, value in operator.model_dump().items()}
+    return {"library": row.library, "model": row.model, "image_size": row.image_size, **figures}
+
+
+def _kept(out_dir: Path, models: set[str]) -> tuple[Table, dict[tuple[str, str], list[dict[str, str]]]]:
+    """What is already there of models that are not recounted and still exist."""
+    rows = {
+        (row["library"], row["model"]): row
+        for path in sorted(out_dir.glob("*.csv"))
+        for row in csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
+        if f"{row['library']}:{row['model']}" in models
+    }
+    if not rows:
+        return {}, {}
+    before = json.loads((out_dir / "versions.json").read_text())
+    if changed := [name for name, version in environment.versions().items() if before.get(name, version) != version]:
+        raise VersionsDiffer(
+            f"the catalogue was counted with other versions of {', '.join(changed)}: recount all of it"
+        )
+    operators: dict[tuple[str, str], list[dict[str, str]]] = {}
+    for row in csv.DictReader(io.StringIO(gzip.decompress((out_dir / "operators.csv.gz").read_bytes()).decode())):
+        if (key := (row["library"], row["model"])) in rows:
+            operators.setdefault(key, []).append(row)
+    return rows, operators
+
+
+def _write(out_dir: Path, rows: Table, operators: dict[tuple[str, str], list[dict[str, str]]]) -> None:
+    for name in names.LIBRARIES:
+        mine = [rows[key] for key in sorted(rows) if key[0] == name]
+        _replace(out_dir / f"{name}.csv", _table(COLUMNS, mine).encode())
+    every = (row for key in sorted(operators) for row in operators[key])
+    _replace(out_dir / "operators.csv.gz", gzip.compress(_table(OPERATOR_COLUMNS, every).encode(), mtime=0))
+    versions = environment.versions() | {"counted_on": datetime.now(UTC).date().isoformat()}
+    _replace(out_dir / "versions.json", (json.dumps(versions, indent=2) + "\n").encode())
+
+
+def _table(columns: Sequence[str], rows: Iterable[dict[str, str]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Written beside, then renamed: a reader never sees half a file."""
+    beside = path.with_suffix(path.suffix + ".new")
+    beside.write_bytes(content)
+    beside.replace(path)

@@ -1,0 +1,202 @@
+"""Counts parameters, FLOPs, activations and memory of models: the task of a ProfileSpec."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engine import names
+from engine.measure import environment, flops, fvcore_counter, memory
+from engine.measure.flops import Count
+from engine.models import library
+from engine.models.built import Built, Wanted
+from engine.results import Artifact, Event, ModuleCount, ProfileRow, Progress, Status, detail_name
+from engine.specs import ProfileSpec, format_image_size
+
+Builder = Callable[[str, Wanted], Built]
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """A row, and the modules behind it where they were counted."""
+
+    row: ProfileRow
+    modules: tuple[ModuleCount, ...] = ()
+
+
+def run(spec: ProfileSpec, run_dir: Path) -> Iterator[Event]:
+    """The environment, then per model its progress and row. Errors: Refused, before anything is counted."""
+    models = names.resolve(spec.models, families(spec))
+    yield environment.current(spec.device)
+    torch.set_num_threads(environment.threads())
+    for done, model in enumerate(models):
+        yield Progress(done=done, total=len(models), note=model)
+        profiled = profile(model, spec)
+        if spec.detail and profiled.modules:
+            yield _write_detail(profiled, run_dir)
+        yield profiled.row
+    yield Progress(done=len(models), total=len(models))
+
+
+def families(spec: ProfileSpec) -> dict[str, str]:
+    """Every model a spec can name."""
+    return library.families() | {f"config:{name}": "config" for name in spec.configs}
+
+
+def profile(name: str, spec: ProfileSpec, build: Builder = library.build) -> Profiled:
+    """One model's row, whatever happens; after out-of-memory on an accelerator, counted on the CPU instead."""
+    profiled = _attempt(name, spec, spec.device, build)
+    if profiled.row.status == "out_of_memory" and spec.device not in ("cpu", "meta"):
+        note = f"out of memory on {spec.device}: counted on cpu instead"
+        profiled = _attempt(name, spec, "cpu", build)
+        row = profiled.row.model_copy(update={"notes": (note, *profiled.row.notes)})
+        profiled = replace(profiled, row=row)
+    return profiled
+
+
+def _attempt(name: str, spec: ProfileSpec, device: str, build: Builder) -> Profiled:
+    library_name, _, model = name.partition(":")
+    asked: dict[str, Any] = {
+        "library": library_name,
+        "model": model,
+        "counter": spec.counter,
+        "device": spec.device,
+        "device_used": device,
+        "batch_size": spec.batch_size,
+        "precision": spec.precision,
+    }
+    started = time.perf_counter()
+    try:
+        figures, modules = _measure(name, spec, device, build)
+        row = ProfileRow(**asked, **figures, seconds=round(time.perf_counter() - started, 3))
+        return Profiled(row, modules)
+    except Exception as error:  # noqa: BLE001 - models are other people's code: whatever fails is that model's row
+        status: Status = "out_of_memory" if _out_of_memory(error) else "error"
+        size = format_image_size(spec.image_size) if spec.image_size else ""
+        return Profiled(ProfileRow(**asked, image_size=size, status=status, error=f"{type(error).__name__}: {error}"))
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Torch's CPU allocator raises a plain RuntimeError."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
+
+
+def _measure(
+    name: str, spec: ProfileSpec, device: str, build: Builder
+) -> tuple[dict[str, Any], tuple[ModuleCount, ...]]:
+    wanted = Wanted(
+        device=device,
+        batch_size=spec.batch_size,
+        image_size=spec.image_size,
+        context_length=spec.context_length,
+        precision=spec.precision,
+        config=spec.configs.get(name.partition(":")[2]) if name.startswith("config:") else None,
+    )
+    built = build(name, wanted)
+    figures = _description(built) | _parameters(built)
+    modules: tuple[ModuleCount, ...] = ()
+    counted = None
+    if spec.counter != "fvcore":
+        with torch.no_grad():
+            counted = flops.count(built.model, built.inputs, run=lambda: library.run(name, built))
+        figures |= _costs(built, counted, spec.batch_size)
+        modules = _modules(built, counted, spec.batch_size)
+    if spec.counter != "torch":
+        figures |= fvcore_counter.figures(built, counted, spec.batch_size)
+    if spec.training:
+        figures |= _training(name, wanted, build, figures.get("notes", ()))
+    return figures, modules
+
+
+def _description(built: Built) -> dict[str, Any]:
+    return {
+        "family": built.family,
+        "image_size": format_image_size(built.image_size),
+        "context_length": built.context_length,
+        "image_width": built.image_width,
+        "text_width": built.text_width,
+        "embed_dim": built.embed_dim,
+        "weights_mb": memory.tensor_bytes(memory.state(built.model)) / 1e6,
+    }
+
+
+def _parameters(built: Built) -> dict[str, float]:
+    """Millions, whole and per tower; what is in neither tower is `other`."""
+    total = _millions(built.model)
+    towers = {name: _millions(built.model.get_submodule(path)) for name, path in built.towers.items()}
+    return {
+        "mparams": total,
+        **{f"{name}_mparams": figure for name, figure in towers.items()},
+        "other_mparams": total - sum(towers.values()),
+        "trainable_mparams": sum(p.numel() for p in built.model.parameters() if p.requires_grad) / 1e6,
+        "mbuffers": sum(buffer.numel() for buffer in built.model.buffers()) / 1e6,
+    }
+
+
+def _millions(module: torch.nn.Module) -> float:
+    return sum(parameter.numel() for parameter in module.parameters()) / 1e6
+
+
+def _costs(built: Built, counted: Count, batch_size: int) -> dict[str, Any]:
+    """Counts per sample; traffic and memory of the batch."""
+    towers = {name: counted.modules[path] for name, path in built.towers.items()}
+    parts = {
+        "": (counted.flops, counted.activations),
+        **{f"{name}_": (tally.flops, tally.activations) for name, tally in towers.items()},
+        "other_": (
+            counted.flops - sum(tally.flops for tally in towers.values()),
+            counted.activations - sum(tally.activations for tally in towers.values()),
+        ),
+    }
+    figures: dict[str, Any] = {}
+    for part, (part_flops, activations) in parts.items():
+        figures[f"{part}gflops"] = part_flops / batch_size / 1e9
+        figures[f"{part}gmacs"] = part_flops / batch_size / 2e9
+        figures[f"{part}macts"] = activations / batch_size / 1e6
+    held = memory.tensor_bytes([*memory.state(built.model), *built.inputs])
+    return figures | {
+        "traffic_mb": counted.traffic_bytes / 1e6,
+        "intensity": counted.flops / counted.traffic_bytes if counted.traffic_bytes else None,
+        "inference_peak_mb": (held + counted.peak_bytes) / 1e6,
+        "complete": not counted.uncounted,
+        "uncounted": counted.uncounted,
+        "operators": counted.operators,
+        "notes": counted.notes,
+    }
+
+
+def _modules(built: Built, counted: Count, batch_size: int) -> tuple[ModuleCount, ...]:
+    """Every module that was called, outermost first."""
+    return tuple(
+        ModuleCount(
+            path=path,
+            type=type(module).__name__,
+            mparams=_millions(module),
+            gmacs=counted.modules[path].flops / batch_size / 2e9,
+            macts=counted.modules[path].activations / batch_size / 1e6,
+            calls=max(counted.modules[path].calls, 1),
+        )
+        for path, module in built.model.named_modules()
+        if path in counted.modules
+    )
+
+
+def _training(name: str, wanted: Wanted, build: Builder, notes: tuple[str, ...]) -> dict[str, Any]:
+    """The training peak, always on meta: an estimate that no device has to hold. A model that cannot train says so."""
+    built = build(name, replace(wanted, device="meta"))
+    try:
+        return {"training_peak_mb": memory.training_peak_bytes(built.model, built.inputs) / 1e6}
+    except (RuntimeError, ValueError, NotImplementedError) as error:
+        return {"notes": (*notes, f"no training peak: {str(error).splitlines()[0]}")}
+
+
+def _write_detail(profiled: Profiled, run_dir: Path) -> Artifact:
+    name = detail_name(profiled.row.library, profiled.row.model)
+    path = run_dir / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps([module.model_dump() for module in profiled.modules]))
+    return Artifact(name=name, kind="detail")
