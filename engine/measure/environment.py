@@ -134,7 +134,7 @@ def versions() -> dict[str, str]:
 
 
 def _memory_gb() -> float:
-    return round(psutil.virtual_memory().total / 1e9, 1)
+    return round(int(psutil.virtual_memory().total) / 1e9, 1)
 
 
 def _now() -> str:

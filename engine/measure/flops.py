@@ -14,7 +14,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from engine.measure.memory import LiveBytes, state
+from engine.measure.live import LiveBytes, state
 from engine.measure.operators import Operator, describe, kind_of
 from engine.results import OperatorCount
 
@@ -77,16 +77,16 @@ def count(model: torch.nn.Module, inputs: tuple[Any, ...], run: Callable[[], obj
         raise RuntimeError("counting needs no_grad or gradients: inference mode hides operators from the counter")
     held = [*state(model), *(tensor for tensor in inputs if isinstance(tensor, torch.Tensor))]
     counter = _Counter(LiveBytes(held))
-    with _unfused(), _modules_followed(model, counter), _FusedOnMeta(), counter:
+    with unfused(), _modules_followed(model, counter), _FusedOnMeta(), counter:
         run() if run else model(*inputs)
     return counter.result()
 
 
-class _Counter(TorchDispatchMode):
+class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees every operator below autograd."""
 
     def __init__(self, live: LiveBytes) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.live = live
         self.kinds: dict[str, Tally] = {}
         self.modules: dict[str, Tally] = {}
@@ -180,7 +180,7 @@ def _modules_followed(model: torch.nn.Module, counter: _Counter) -> Iterator[Non
 
 
 @contextmanager
-def _unfused() -> Iterator[None]:
+def unfused() -> Iterator[None]:
     """Without the fast path, attention and encoder layers are made of operators that have formulas."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)

@@ -1,1 +1,131 @@
-"""placeholder"""
+"""The second opinion: fvcore traces the real model and applies formulas of its own.
+
+fvcore calls a multiply-add one FLOP; its figures are MACs here. It cannot trace on meta.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import prod
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from engine.measure.flops import Count, unfused
+from engine.measure.operators import PRODUCTS
+from engine.models.built import Built
+from engine.results import Difference
+
+ATTENTION = "scaled_dot_product_attention"
+CONVOLUTION = "convolution"
+MATRIX_PRODUCTS = "matrix products"
+GROUPS: dict[str, frozenset[str]] = {
+    CONVOLUTION: frozenset({"conv", "convolution", "depthwise_convolution", "grouped_convolution"}),
+    MATRIX_PRODUCTS: PRODUCTS | {"linear", "matmul", "einsum"},
+    ATTENTION: frozenset({ATTENTION}),
+    "normalisation": frozenset({"batch_norm", "layer_norm", "group_norm", "instance_norm"}),
+    "pooling and resampling": frozenset(
+        {"adaptive_avg_pool2d", "upsample_nearest2d", "upsample_bilinear2d", "grid_sampler"}
+    ),
+    "recurrent layers": frozenset({"mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn"}),
+}
+"""Operators of both counters, under what they have in common."""
+EXPLANATIONS = {
+    "normalisation": "fvcore counts 1 to 5 operations per element; ours counts multiply-adds of products only",
+    "pooling and resampling": "fvcore counts 1 to 4 operations per element; ours counts multiply-adds of products only",
+}
+PRODUCT_MAKERS = ("baddbmm", "addmv", "mv", "dot", "addbmm", "lstm", "gru", "rnn", "_native_multi_head_attention")
+
+
+def figures(built: Built, counted: Count | None, batch_size: int) -> dict[str, Any]:
+    """The fvcore columns of a row, per sample; with the dispatch counter's result, also where the two differ.
+
+    Errors: RuntimeError where torch.jit cannot trace the model.
+    """
+    import fvcore.nn  # slow to import, and needed by few runs
+
+    with torch.no_grad(), unfused(), _flat_output(built.model):
+        macs = fvcore.nn.FlopCountAnalysis(built.model, built.inputs)
+        activations = fvcore.nn.ActivationCountAnalysis(built.model, built.inputs)
+        macs.set_op_handle(f"aten::{ATTENTION}", _attention_macs)
+        activations.set_op_handle(f"aten::{ATTENTION}", _attention_activations)
+        for analysis in (macs, activations):
+            analysis.tracer_warnings("none").unsupported_ops_warnings(False).uncalled_modules_warnings(False)
+            analysis.total()
+    parts = {"": "", **{f"{tower}_": path for tower, path in built.towers.items()}}
+    found: dict[str, Any] = {"fvcore_unsupported": dict(macs.unsupported_ops().most_common())}
+    for part, path in parts.items():
+        found[f"fvcore_{part}gmacs"] = macs.total(path) / batch_size / 1e9
+        found[f"fvcore_{part}macts"] = activations.total(path) / batch_size / 1e6
+    if counted is not None:
+        found["differences"] = differences(counted, macs.by_operator(), macs.unsupported_ops(), batch_size)
+    return found
+
+
+def differences(
+    counted: Count, fvcore_macs: Counter[str], unsupported: Counter[str], batch_size: int
+) -> tuple[Difference, ...]:
+    """Per group of operators where the two counters disagree, GMACs per sample and why."""
+    ours: Counter[str] = Counter()
+    for operator in counted.operators:
+        if operator.flops:
+            ours[_group(operator.operator)] += operator.flops // 2
+    theirs: Counter[str] = Counter()
+    for traced, macs in fvcore_macs.items():
+        theirs[_group(traced)] += int(macs)
+    return tuple(
+        Difference(
+            operator=group,
+            torch_gmacs=ours[group] / batch_size / 1e9,
+            fvcore_gmacs=theirs[group] / batch_size / 1e9,
+            explanation=_explanation(group, unsupported),
+        )
+        for group in sorted(ours | theirs)
+        if ours[group] != theirs[group]
+    )
+
+
+def _group(operator: str) -> str:
+    return next((group for group, members in GROUPS.items() if operator in members), operator)
+
+
+def _explanation(group: str, unsupported: Counter[str]) -> str:
+    if group in EXPLANATIONS:
+        return EXPLANATIONS[group]
+    missing = [f"{name} ({calls} calls)" for name, calls in unsupported.items() if _makes_products(name)]
+    return f"fvcore has no formula for {', '.join(missing)}" if missing else "not explained"
+
+
+def _makes_products(traced: str) -> bool:
+    return traced.removeprefix("aten::") in PRODUCT_MAKERS
+
+
+def _shape(value: Any) -> list[int]:
+    sizes: list[int] = value.type().sizes()
+    return sizes
+
+
+def _attention_macs(inputs: list[Any], _outputs: list[Any]) -> int:
+    """Scores, then values. inputs: traced query (..., L, E), key (..., S, E), value (..., S, V), ..."""
+    query, value = _shape(inputs[0]), _shape(inputs[2])
+    return prod(query[:-1]) * value[-2] * (query[-1] + value[-1])
+
+
+def _attention_activations(inputs: list[Any], _outputs: list[Any]) -> int:
+    query, value = _shape(inputs[0]), _shape(inputs[2])
+    return prod(query[:-1]) * (value[-2] + value[-1])
+
+
+@contextmanager
+def _flat_output(model: torch.nn.Module) -> Iterator[None]:
+    """torch.jit does not trace a model that returns a dictionary, as CoCa does."""
+
+    def flatten(_module: torch.nn.Module, _args: Any, out: Any) -> Any:
+        return tuple(leaf for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor))
+
+    hook = model.register_forward_hook(flatten)
+    try:
+        yield
+    finally:
+        hook.remove()

@@ -1,55 +1,35 @@
-"""Memory that a model needs, from the sizes of the tensors that live at once."""
+"""Memory that a model needs to run and to train, estimated from the tensors that live at once."""
 
-import weakref
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Sequence
 
 import torch
+from torch.utils._pytree import tree_leaves
+
+from engine.measure import flops
+from engine.measure.live import state, tensor_bytes
 
 
-class LiveBytes:
-    """The bytes of all storages alive, beyond some that are held throughout; and the most there were at once.
+def inference_peak_bytes(model: torch.nn.Module, inputs: Sequence[torch.Tensor], counted: flops.Count) -> int:
+    """Weights, buffers, inputs, and the most that was alive beside them in a forward pass without gradients."""
+    return tensor_bytes([*state(model), *inputs]) + counted.peak_bytes
 
-    Sees tensors when an operator returns them, and their end when Python frees them; works on meta, where nothing is
-    allocated, as on a real device. Rounding and caching by an allocator are not part of it.
+
+def training_peak_bytes(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> int:
+    """The most bytes alive in a training step: weights, inputs, gradients, AdamW's two moments, saved activations.
+
+    Runs a forward and backward pass in training mode, of the mean of all outputs; a real loss adds next to nothing.
+    The moments are there throughout, as from the second step on; gradients are made anew by every backward pass.
+    Leaves the model in training mode. Errors: whatever the model raises there.
     """
 
-    def __init__(self, held: Iterable[torch.Tensor]) -> None:
-        self._held = {tensor.untyped_storage()._cdata for tensor in held}
-        self._alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}
-        self.now = 0
-        self.peak = 0
+    def step() -> None:
+        leaves = [leaf for leaf in tree_leaves(model(*inputs)) if isinstance(leaf, torch.Tensor)]
+        outputs = [leaf for leaf in leaves if leaf.requires_grad]
+        torch.stack([output.mean() for output in outputs]).sum().backward()  # type: ignore[no-untyped-call]
 
-    def see(self, out: Any) -> None:
-        """Take note of what an operator returned: a tensor, or a tuple or list of them."""
-        if isinstance(out, torch.Tensor):
-            self._see_tensor(out)
-        elif isinstance(out, tuple | list):
-            for item in out:
-                self.see(item)
-
-    def _see_tensor(self, tensor: torch.Tensor) -> None:
-        storage = tensor.untyped_storage()
-        key = storage._cdata
-        if key in self._alive or key in self._held:
-            return
-        size = storage.nbytes()
-
-        def forget(_: object) -> None:
-            del self._alive[key]
-            self.now -= size
-
-        self._alive[key] = weakref.ref(storage, forget)
-        self.now += size
-        self.peak = max(self.peak, self.now)
-
-
-def tensor_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Bytes of the storages behind some tensors, shared ones once."""
-    storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in tensors}
-    return sum(storage.nbytes() for storage in storages.values())
-
-
-def state(model: torch.nn.Module) -> list[torch.Tensor]:
-    """Parameters and buffers."""
-    return [*model.parameters(), *model.buffers()]
+    model.train()
+    with torch.enable_grad():
+        counted = flops.count(model, inputs, run=step)
+    model.zero_grad(set_to_none=True)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return tensor_bytes([*state(model), *inputs]) + counted.peak_bytes + 2 * tensor_bytes(trained)

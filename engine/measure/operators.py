@@ -20,43 +20,44 @@ aten = torch.ops.aten
 Figure = Callable[[tuple[Any, ...], dict[str, Any], Any], int]
 """(args, kwargs, output) of one call -> FLOPs, or activations."""
 
+
+def _names(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
 # Overloads that differ in a trailing underscore (in place) count as one. Views, elementwise operators and reductions
 # are known by their schema and tags, and are not repeated here.
-MOVES = frozenset(
-    """copy _to_copy cat stack repeat constant_pad_nd reflection_pad1d reflection_pad2d replication_pad2d roll flip
+MOVES = _names("""
+    copy _to_copy cat stack repeat constant_pad_nd reflection_pad1d reflection_pad2d replication_pad2d roll flip
     pixel_shuffle pixel_unshuffle im2col col2im tril triu masked_fill masked_scatter scatter index_put _index_put_impl
     _unsafe_index_put index_copy lift_fresh_copy slice_scatter select_scatter diagonal_scatter repeat_interleave
     native_channel_shuffle channel_shuffle resize nonzero unfold_copy expand_copy permute_copy unsafe_split
-    unsafe_split_with_sizes""".split()
-)
-UNMARKED_VIEWS = frozenset("_unsafe_view lift_fresh as_strided set_".split())
+    unsafe_split_with_sizes""")
+UNMARKED_VIEWS = _names("_unsafe_view lift_fresh as_strided set_")
 """Views whose schema does not say so, or says that they change their argument."""
-GATHERS = frozenset("embedding index index_select gather _unsafe_index take masked_select".split())
+GATHERS = _names("embedding index index_select gather _unsafe_index take masked_select")
 """These read what they return, not the whole of their source."""
-CREATES = frozenset(
-    """zeros ones empty full arange linspace logspace eye zeros_like ones_like empty_like full_like new_zeros new_ones
+CREATES = _names("""
+    zeros ones empty full arange linspace logspace eye zeros_like ones_like empty_like full_like new_zeros new_ones
     new_empty new_full empty_strided new_empty_strided scalar_tensor rand randn randint randperm rand_like randn_like
-    zero fill uniform normal bernoulli _efficientzerotensor tril_indices triu_indices _local_scalar_dense""".split()
-)
-PROPORTIONAL = frozenset(
-    """native_layer_norm native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training
+    zero fill uniform normal bernoulli _efficientzerotensor tril_indices triu_indices _local_scalar_dense""")
+PROPORTIONAL = _names("""
+    native_layer_norm native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training
     _native_batch_norm_legit_functional cudnn_batch_norm miopen_batch_norm _batch_norm_with_update native_group_norm
     _fused_rms_norm _weight_norm_interface _softmax _log_softmax _safe_softmax cumsum glu native_dropout
     max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d
     adaptive_max_pool2d mkldnn_max_pool2d upsample_nearest1d upsample_nearest2d _upsample_nearest_exact2d
     upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa upsample_bicubic2d _upsample_bicubic2d_aa
-    grid_sampler_2d _thnn_fused_lstm_cell _thnn_fused_gru_cell""".split()
-)
+    grid_sampler_2d _thnn_fused_lstm_cell _thnn_fused_gru_cell""")
 
-PRODUCTS = frozenset("mm addmm bmm baddbmm _scaled_mm mv addmv dot vdot addbmm".split())
-CONVOLUTIONS = frozenset(
-    "convolution _convolution cudnn_convolution miopen_convolution _slow_conv2d_forward convolution_overrideable".split()
+PRODUCTS = _names("mm addmm bmm baddbmm _scaled_mm mv addmv dot vdot addbmm")
+CONVOLUTIONS = _names(
+    "convolution _convolution cudnn_convolution miopen_convolution _slow_conv2d_forward convolution_overrideable"
 )
-ATTENTION = frozenset(
-    """_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention
+ATTENTION = _names("""
+    _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention
     _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention
-    _scaled_dot_product_fused_attention_overrideable _scaled_dot_product_attention_math_for_mps""".split()
-)
+    _scaled_dot_product_fused_attention_overrideable _scaled_dot_product_attention_math_for_mps""")
 
 
 def _pairs(args: tuple[Any, ...], *_: Any) -> int:
@@ -69,13 +70,14 @@ def _addbmm(args: tuple[Any, ...], *_: Any) -> int:
 
 
 def _attention(args: tuple[Any, ...], *_: Any) -> int:
-    return int(sdpa_flop_count(args[0].shape, args[1].shape, args[2].shape))
+    shapes = [tuple(argument.shape) for argument in args[:3]]
+    return int(sdpa_flop_count(*shapes))  # type: ignore[no-untyped-call]
 
 
 def _attention_activations(args: tuple[Any, ...], *_: Any) -> int:
     """The outputs of the two matrix products that attention is: scores, then values."""
     query, value = args[0].shape, args[2].shape
-    return prod(query[:-1]) * (int(value[-2]) + int(value[-1]))
+    return int(prod(query[:-1])) * (int(value[-2]) + int(value[-1]))
 
 
 def _recurrent_weights(args: tuple[Any, ...]) -> list[torch.Tensor]:
@@ -86,12 +88,12 @@ def _recurrent_weights(args: tuple[Any, ...]) -> list[torch.Tensor]:
 
 def _recurrent(args: tuple[Any, ...], *_: Any) -> int:
     """Every step multiplies every weight matrix by one vector per sample; packed input holds real steps only."""
-    steps = prod(args[0].shape[:-1])
+    steps = int(prod(args[0].shape[:-1]))
     return 2 * steps * sum(weight.numel() for weight in _recurrent_weights(args))
 
 
 def _recurrent_activations(args: tuple[Any, ...], *_: Any) -> int:
-    return prod(args[0].shape[:-1]) * sum(int(weight.shape[0]) for weight in _recurrent_weights(args))
+    return int(prod(args[0].shape[:-1])) * sum(int(weight.shape[0]) for weight in _recurrent_weights(args))
 
 
 def _elements(_args: tuple[Any, ...], _kwargs: dict[str, Any], out: Any) -> int:
@@ -146,7 +148,7 @@ def describe(op: OpOverload) -> Operator:
         moves_nothing=view,
         gathers=base in GATHERS,
         allocates=not view and not op._schema.is_mutable,
-        decomposes=flops is None and not free and op._can_decompose(),
+        decomposes=flops is None and not free and not base.endswith("_backward") and op._can_decompose(),
     )
 
 

@@ -86,15 +86,15 @@ def build(name: str, cfg: Config, wanted: Wanted) -> Built:
     """The model that a configuration describes. Errors: SizeRefused, ConfigRefused."""
     vision, text = open_clip.CLIPVisionCfg(**cfg["vision_cfg"]), open_clip.CLIPTextCfg(**cfg["text_cfg"])
     native_size = _pair(vision.image_size)
+    size = wanted.image_size or native_size
     length = _set_context_length(name, cfg, wanted.context_length)
     found = family(cfg)
     try:
-        model = _create(cfg, wanted, None if wanted.image_size in (None, native_size) else wanted.image_size)
+        model = _create(cfg, wanted, None if size == native_size else size)
     except (TypeError, ValueError, AssertionError, RuntimeError) as error:
-        if wanted.image_size in (None, native_size) or isinstance(error, torch.OutOfMemoryError):
+        if size == native_size or isinstance(error, torch.OutOfMemoryError):
             raise
-        raise size_refused(name, wanted.image_size or native_size, native_size, error) from error
-    size = wanted.image_size or native_size
+        raise size_refused(name, size, native_size, error) from error
     tokens = torch.full((wanted.batch_size, length), min(TOKEN, text.vocab_size - 1), device=wanted.device)
     return Built(
         model=model.to(wanted.dtype).eval(),

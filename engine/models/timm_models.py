@@ -26,7 +26,7 @@ def build(name: str, wanted: Wanted) -> Built:
     native_size, channels = _input(timm.get_pretrained_cfg(name))
     size = wanted.image_size or native_size
     with torch.device(wanted.device):
-        model = timm.create_model(name) if size == native_size else _resized(name, size, native_size)
+        model: Any = timm.create_model(name) if size == native_size else _resized(name, size, native_size)
     return Built(
         model=model.to(wanted.dtype).eval(),
         inputs=(images(wanted, size, channels),),

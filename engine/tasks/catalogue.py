@@ -20,13 +20,14 @@ from engine.results import OperatorCount, ProfileRow, Progress
 from engine.specs import ProfileSpec, Refused
 from engine.tasks.profile import profile
 
-COLUMNS = (
-    "library model family image_size context_length image_width text_width embed_dim "
-    "mparams image_mparams text_mparams other_mparams trainable_mparams mbuffers "
-    "gmacs image_gmacs text_gmacs other_gmacs gflops image_gflops text_gflops other_gflops "
-    "macts image_macts text_macts other_macts traffic_mb intensity weights_mb inference_peak_mb "
-    "complete uncounted notes status error"
-).split()
+FIGURES = """
+library model family image_size context_length image_width text_width embed_dim
+mparams image_mparams text_mparams other_mparams trainable_mparams mbuffers
+gmacs image_gmacs text_gmacs other_gmacs gflops image_gflops text_gflops other_gflops
+macts image_macts text_macts other_macts traffic_mb intensity weights_mb inference_peak_mb
+complete uncounted notes status error
+"""
+COLUMNS = FIGURES.split()
 OPERATOR_COLUMNS = ["library", "model", "image_size", *OperatorCount.model_fields]
 Table = dict[tuple[str, str], dict[str, str]]
 

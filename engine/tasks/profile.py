@@ -12,6 +12,7 @@ import torch
 from engine import names
 from engine.measure import environment, flops, fvcore_counter, memory
 from engine.measure.flops import Count
+from engine.measure.live import state, tensor_bytes
 from engine.models import library
 from engine.models.built import Built, Wanted
 from engine.results import Artifact, Event, ModuleCount, ProfileRow, Progress, Status, detail_name
@@ -120,7 +121,7 @@ def _description(built: Built) -> dict[str, Any]:
         "image_width": built.image_width,
         "text_width": built.text_width,
         "embed_dim": built.embed_dim,
-        "weights_mb": memory.tensor_bytes(memory.state(built.model)) / 1e6,
+        "weights_mb": tensor_bytes(state(built.model)) / 1e6,
     }
 
 
@@ -157,11 +158,10 @@ def _costs(built: Built, counted: Count, batch_size: int) -> dict[str, Any]:
         figures[f"{part}gflops"] = part_flops / batch_size / 1e9
         figures[f"{part}gmacs"] = part_flops / batch_size / 2e9
         figures[f"{part}macts"] = activations / batch_size / 1e6
-    held = memory.tensor_bytes([*memory.state(built.model), *built.inputs])
     return figures | {
         "traffic_mb": counted.traffic_bytes / 1e6,
         "intensity": counted.flops / counted.traffic_bytes if counted.traffic_bytes else None,
-        "inference_peak_mb": (held + counted.peak_bytes) / 1e6,
+        "inference_peak_mb": memory.inference_peak_bytes(built.model, built.inputs, counted) / 1e6,
         "complete": not counted.uncounted,
         "uncounted": counted.uncounted,
         "operators": counted.operators,

@@ -1,0 +1,55 @@
+"""The tensors that live at once, and their bytes."""
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+
+class LiveBytes:
+    """The bytes of all storages alive, beyond some that are held throughout; and the most there were at once.
+
+    Sees tensors when an operator returns them, and their end when Python frees them; works on meta, where nothing is
+    allocated, as on a real device. Rounding and caching by an allocator are not part of it.
+    """
+
+    def __init__(self, held: Iterable[torch.Tensor]) -> None:
+        self._held = {tensor.untyped_storage()._cdata for tensor in held}
+        self._alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self.now = 0
+        self.peak = 0
+
+    def see(self, out: Any) -> None:
+        """Take note of what an operator returned: a tensor, or a tuple or list of them."""
+        if isinstance(out, torch.Tensor):
+            self._see_tensor(out)
+        elif isinstance(out, tuple | list):
+            for item in out:
+                self.see(item)
+
+    def _see_tensor(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._alive or key in self._held:
+            return
+        size = storage.nbytes()
+
+        def forget(_: object) -> None:
+            del self._alive[key]
+            self.now -= size
+
+        self._alive[key] = weakref.ref(storage, forget)
+        self.now += size
+        self.peak = max(self.peak, self.now)
+
+
+def tensor_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of the storages behind some tensors, shared ones once."""
+    storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in tensors}
+    return sum(storage.nbytes() for storage in storages.values())
+
+
+def state(model: torch.nn.Module) -> list[torch.Tensor]:
+    """Parameters and buffers."""
+    return [*model.parameters(), *model.buffers()]
