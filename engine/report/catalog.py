@@ -1,0 +1,150 @@
+"""The shipped catalogue as a table: one row per (library, model, image size), counted by our own engine."""
+
+import json
+from collections.abc import Collection
+from fnmatch import fnmatchcase
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from engine.names import WILDCARD, expand_braces
+from engine.specs import split_patterns
+
+TEXT = ("library", "model", "family", "image_size", "uncounted", "notes", "status", "error")
+COLUMNS = (*TEXT[:4], "mparams", "gmacs", "macts", "complete", *TEXT[4:])
+
+
+def read(catalog_dir: Path) -> pd.DataFrame:
+    """Every row of the catalogue, with `name` (library:model) in front and `remark` behind.
+
+    Empty when nothing was built yet.
+    """
+    parts = [
+        pd.read_csv(path, dtype=dict.fromkeys(TEXT, str), keep_default_na=False, na_values=_numbers_only(path))
+        for path in sorted(catalog_dir.glob("*.csv"))
+    ]
+    frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(COLUMNS))
+    frame.insert(0, "name", frame["library"] + ":" + frame["model"])
+    frame["remark"] = [_remark(row) for row in frame[["status", "error", "uncounted"]].itertuples(index=False)]
+    return frame
+
+
+def _remark(row: Any) -> str:
+    """What a reader must know before trusting the figures; empty for a complete count."""
+    if row.status != "ok":
+        return f"{row.status}: {row.error}"
+    left_out = json.loads(row.uncounted or "{}")
+    return f"incomplete, not counted: {', '.join(left_out)}" if left_out else ""
+
+
+def _numbers_only(path: Path) -> dict[str, list[str]]:
+    """An empty cell is a missing number, but an empty text is text."""
+    columns = pd.read_csv(path, nrows=0).columns
+    return {column: [""] for column in columns if column not in TEXT}
+
+
+def select(
+    frame: pd.DataFrame,
+    *,
+    search: str = "",
+    library: str | None = None,
+    families: Collection[str] = (),
+    image_sizes: Collection[str] = (),
+    image_size: int | None = None,
+    **bounds: float | None,
+) -> pd.DataFrame:
+    """The rows that meet every condition.
+
+    image_sizes: as the column writes them. image_size: a height in pixels. bounds: `min_` or `max_` with a column's
+    name; they leave out rows that lack the figure, such as failed ones.
+    """
+    keep = matches(frame, search)
+    if library:
+        keep &= frame["library"] == library
+    if families:
+        keep &= frame["family"].isin(list(families))
+    if image_sizes:
+        keep &= frame["image_size"].isin(list(image_sizes))
+    if image_size is not None:
+        keep &= frame["image_size"].str.partition("x")[0] == str(image_size)
+    for name, bound in bounds.items():
+        side, _, column = name.partition("_")
+        if bound is not None:
+            keep &= frame[column] >= bound if side == "min" else frame[column] <= bound
+    return frame[keep]
+
+
+def matches(frame: pd.DataFrame, search: str) -> "pd.Series[bool]":
+    """Which rows a search means.
+
+    Commas separate alternatives. One with a wildcard (`ViT-B-*`, `timm:resnet*`) must fit the whole name; one without
+    asks that each of its words occurs in name or family. Case does not matter.
+    """
+    alternatives = [part for term in split_patterns(search) for part in expand_braces(term.lower())]
+    if not alternatives:
+        return pd.Series(True, index=frame.index)
+    names, families = frame["name"].str.lower(), frame["family"].str.lower()
+    keep = [
+        any(_fits(term, name, family) for term in alternatives) for name, family in zip(names, families, strict=True)
+    ]
+    return pd.Series(keep, index=frame.index, dtype=bool)
+
+
+def _fits(term: str, name: str, family: str) -> bool:
+    if term.startswith("family:"):
+        return fnmatchcase(family, term.removeprefix("family:"))
+    if WILDCARD.search(term):
+        return fnmatchcase(name if ":" in term else name.partition(":")[2], term)
+    return all(word in name or word in family for word in term.split())
+
+
+def image_sizes(frame: pd.DataFrame) -> list[str]:
+    """The image sizes that occur, smallest first."""
+    return sorted(set(frame["image_size"]) - {""}, key=lambda size: [int(side) for side in size.split("x")])
+
+
+def families(frame: pd.DataFrame) -> list[str]:
+    """The families that occur, most models first: the order that gives each family its colour."""
+    counts = frame.groupby("family").size().reset_index(name="models")
+    return list(counts.sort_values(["models", "family"], ascending=[False, True])["family"])
+
+
+def versions(catalog_dir: Path) -> dict[str, str]:
+    """What the catalogue was counted with: versions by distribution, and `counted_on`. Empty when unknown."""
+    path = catalog_dir / "versions.json"
+    if not path.is_file():
+        return {}
+    content = json.loads(path.read_text(encoding="utf-8"))
+    return {str(name): str(version) for name, version in content.items()}
+
+
+def mismatches(counted_with: dict[str, str]) -> dict[str, tuple[str, str]]:
+    """Distributions installed here in another version: {name: (counted with, installed)}.
+
+    Reads the installed metadata alone, importing nothing. A local suffix such as `+cpu` is no difference.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for name, version in counted_with.items():
+        if name == "counted_on":
+            continue
+        installed = _installed(name)
+        if installed.partition("+")[0] != version.partition("+")[0]:
+            found[name] = (version, installed)
+    return found
+
+
+def _installed(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def describe(counted_with: dict[str, str]) -> str:
+    """`torch 2.15.0, timm 1.0.31 on 2026-11-20`: what decides the figures."""
+    names = ("torch", "open_clip_torch", "timm", "torchvision")
+    parts = [f"{name} {counted_with[name]}" for name in names if name in counted_with]
+    date = counted_with.get("counted_on", "")
+    return ", ".join(parts) + (f" on {date[:10]}" if date else "")

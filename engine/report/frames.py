@@ -1,0 +1,142 @@
+"""Results as tables. The page, the CSV and the command line show these same frames."""
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, Literal
+
+import pandas as pd
+
+from engine.results import ModuleCount, ProfileRow
+from engine.store.model import Run
+
+TOWERS = ("image", "text", "other")
+LEFT_OUT = {"operators"}  # they have a table of their own
+NESTED = ("uncounted", "fvcore_unsupported", "differences")
+FULL = ["library", "model", *(name for name in ProfileRow.model_fields if name not in {"library", "model", *LEFT_OUT})]
+
+_PARAMETERS = ["mparams", "image_mparams", "text_mparams"]
+_HEAD = ["model", "image_size", "image_width", "text_width", "embed_dim", *_PARAMETERS]
+REFERENCE = {
+    "torch": [*_HEAD, "gflops", "image_gflops", "text_gflops"],
+    "fvcore": [*_HEAD, "gmacs", "macts", "image_gmacs", "image_macts", "text_gmacs", "text_macts"],
+}
+"""The columns of open_clip's own profiler, in its order."""
+
+
+def profile(rows: Iterable[ProfileRow]) -> pd.DataFrame:
+    """Every figure of every row, least costly first; failed models last."""
+    records = []
+    for row in rows:
+        record = row.model_dump(mode="json", exclude=LEFT_OUT)
+        record |= {name: json.dumps(record[name]) if record[name] else "" for name in NESTED}
+        records.append(record | {"notes": "; ".join(row.notes)})
+    frame = pd.DataFrame(records, columns=FULL)
+    texts = [name for name, field in ProfileRow.model_fields.items() if field.annotation in (float, float | None)]
+    frame = frame.astype(dict.fromkeys(texts, float))
+    return frame.sort_values(["gmacs", "mparams", "model"], ignore_index=True)
+
+
+def reference(rows: Iterable[ProfileRow], counter: Literal["torch", "fvcore"]) -> pd.DataFrame:
+    """Exactly the columns, order, rounding and sorting of open_clip's own profiler.
+
+    Its `image_size` is the height in pixels. A failed model keeps its line, without figures.
+    """
+    frame = profile(rows)
+    frame["image_size"] = [int(size.partition("x")[0]) if size else None for size in frame["image_size"]]
+    if counter == "fvcore":
+        for name in ("gmacs", "macts", "image_gmacs", "image_macts", "text_gmacs", "text_macts"):
+            frame[name] = frame[f"fvcore_{name}"]
+    frame = frame[REFERENCE[counter]].round(2)
+    whole = ["image_size", "image_width", "text_width", "embed_dim"]
+    frame = frame.astype(dict.fromkeys(whole, "Int64"))
+    leading = "gflops" if counter == "torch" else "gmacs"
+    return frame.sort_values([leading, "mparams", "model"], ignore_index=True)
+
+
+def towers(row: ProfileRow) -> pd.DataFrame:
+    """Parameters, MACs and activations of each tower, and the whole. Columns: tower, mparams, gmacs, macts."""
+    records = [
+        {"tower": tower} | {figure: getattr(row, f"{tower}_{figure}") for figure in ("mparams", "gmacs", "macts")}
+        for tower in TOWERS
+    ]
+    records.append({"tower": "total", "mparams": row.mparams, "gmacs": row.gmacs, "macts": row.macts})
+    frame = pd.DataFrame(records).astype({"mparams": float, "gmacs": float, "macts": float})
+    return frame[frame[["mparams", "gmacs", "macts"]].gt(0).any(axis=1)].reset_index(drop=True)
+
+
+def operators(row: ProfileRow) -> pd.DataFrame:
+    """One line per operator kind, most work first; MACs and activations per sample, bytes of the whole batch."""
+    records = [
+        {
+            "operator": count.operator,
+            "calls": count.calls,
+            "gmacs": count.flops / 2e9 / row.batch_size,
+            "macts": count.activations / 1e6 / row.batch_size,
+            "read_mb": count.read_bytes / 1e6,
+            "written_mb": count.written_bytes / 1e6,
+            "counted": count.counted,
+        }
+        for count in row.operators
+    ]
+    columns = ["operator", "calls", "gmacs", "share", "macts", "read_mb", "written_mb", "counted"]
+    frame = pd.DataFrame(records, columns=columns)
+    total = frame["gmacs"].sum()
+    frame["share"] = 100 * frame["gmacs"].astype(float) / total if total else 0.0
+    return frame.sort_values(["counted", "gmacs", "read_mb"], ascending=[True, False, False], ignore_index=True)
+
+
+def differences(row: ProfileRow) -> pd.DataFrame:
+    """Where the two counters disagree, per operator, in GMACs per sample."""
+    columns = ["operator", "torch_gmacs", "fvcore_gmacs", "explanation"]
+    return pd.DataFrame([item.model_dump() for item in row.differences], columns=columns)
+
+
+def modules(counts: Iterable[ModuleCount]) -> pd.DataFrame:
+    """One line per module, outermost first, with the `parent` it lies in and its `name` there.
+
+    Figures include everything below a module. The whole model has path "" and no parent.
+    """
+    frame = pd.DataFrame([count.model_dump() for count in counts], columns=list(ModuleCount.model_fields))
+    known = set(frame["path"])
+    frame["parent"] = [_parent(path, known) for path in frame["path"]]
+    frame["name"] = [path.rpartition(".")[2] or "model" for path in frame["path"]]
+    frame["depth"] = [path.count(".") + 1 if path else 0 for path in frame["path"]]
+    return frame
+
+
+def _parent(path: str, known: set[str]) -> str | None:
+    """The nearest listed module around this one; None for the whole model."""
+    while path:
+        path = path.rpartition(".")[0]
+        if path in known:
+            return path
+    return None
+
+
+def runs(runs: Iterable[Run], positions: Mapping[int, int] | None = None, now: datetime | None = None) -> pd.DataFrame:
+    """One line per run as the list of runs shows it. Durations in seconds; of a running one, until now."""
+    records = [
+        {
+            "id": run.id,
+            "kind": run.kind,
+            "what": run.name or run.spec.summary,
+            "state": run.state.value,
+            "position": (positions or {}).get(run.id),
+            "progress": run.done / run.total if run.total else None,
+            "created": run.created_at,
+            "duration_s": run.seconds(now),
+            "cause": run.cause.value if run.cause else "",
+            "error": run.error,
+        }
+        for run in runs
+    ]
+    columns = ["id", "kind", "what", "state", "position", "progress", "created", "duration_s", "cause", "error"]
+    types: dict[str, Any] = {"position": "Int64", "progress": float, "duration_s": float}
+    return pd.DataFrame(records, columns=columns).astype(types)
+
+
+def expected_s(models: int, rows: Iterable[ProfileRow]) -> float | None:
+    """Seconds that counting so many models should take, from the median of rows counted before; None without any."""
+    took = pd.Series([row.seconds for row in rows if row.seconds is not None], dtype=float)
+    return float(took.median()) * models if len(took) else None

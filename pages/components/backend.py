@@ -1,0 +1,54 @@
+"""What pages read from: settings, the store and the catalogue, opened once per server."""
+
+from pathlib import Path
+
+import pandas as pd
+import streamlit as st
+
+from engine.report import catalog
+from engine.report.style import Style, family_styles
+from engine.settings import Settings
+from engine.store import Store, open_store
+
+
+def settings() -> Settings:
+    """From the environment of the server."""
+    return Settings()
+
+
+def store() -> Store:
+    """The store, shared by all sessions."""
+    return _open(settings())
+
+
+@st.cache_resource(
+    max_entries=4, show_spinner=False, hash_funcs={Settings: Settings.model_dump_json}, on_release=Store.close
+)
+def _open(settings: Settings) -> Store:
+    return open_store(settings)
+
+
+def catalogue() -> pd.DataFrame:
+    """The shipped catalogue, read anew when its files change."""
+    folder = settings().catalog_dir
+    return _read(folder, _stamp(folder))
+
+
+def family_colours() -> dict[str, Style]:
+    """Colour and shape of every family, alike on all pages."""
+    folder = settings().catalog_dir
+    return _styles(folder, _stamp(folder))
+
+
+def _stamp(folder: Path) -> tuple[int, ...]:
+    return tuple(path.stat().st_mtime_ns for path in sorted(folder.glob("*.csv")))
+
+
+@st.cache_data(max_entries=2, show_spinner="Reading the catalogue")
+def _read(folder: Path, stamp: tuple[int, ...]) -> pd.DataFrame:
+    return catalog.read(folder)
+
+
+@st.cache_data(max_entries=2, show_spinner=False)
+def _styles(folder: Path, stamp: tuple[int, ...]) -> dict[str, Style]:
+    return family_styles(catalog.families(catalog.read(folder)))

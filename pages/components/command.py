@@ -1,0 +1,31 @@
+"""The command line that asks for the same as a form."""
+
+import shlex
+
+from engine.specs import Spec, format_image_size
+
+
+def command(spec: Spec) -> str:
+    """`python -m engine profile --models ...`, with the flags that differ from their defaults.
+
+    A configuration of one's own is written as the file it came from.
+    """
+    words = ["python", "-m", "engine", spec.kind]
+    for name, info in type(spec).model_fields.items():
+        value = getattr(spec, name)
+        if name == "configs" or value == info.get_default(call_default_factory=True):
+            continue
+        flag = f"--{name.replace('_', '-')}"
+        if value is True:
+            words.append(flag)
+        elif name == "models":
+            words += [flag, ",".join(_model(model) for model in value)]
+        elif name == "image_size":
+            words += [flag, format_image_size(value)]
+        else:
+            words += [flag, str(value)]
+    return shlex.join(words)
+
+
+def _model(name: str) -> str:
+    return f"{name.removeprefix('config:')}.json" if name.startswith("config:") else name

@@ -1,0 +1,195 @@
+"""What a profile run found: the table of its rows, then one card per selected model."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from engine.jobs import submit
+from engine.report import details, export, figures, frames
+from engine.report.quantities import title
+from engine.report.style import digits
+from engine.results import ProfileRow, detail_name
+from engine.specs import ProfileSpec, Refused
+from engine.store import Run
+from engine.store.files import RunFiles
+from pages.components import backend
+from pages.components.results_table import results_table
+from pages.components.text import plain
+
+COLUMNS = (
+    *("model", "library", "image_size", "mparams", "gmacs", "macts", "image_gmacs", "text_gmacs", "fvcore_gmacs"),
+    *("intensity", "weights_mb", "inference_peak_mb", "training_peak_mb", "status", "error", "notes", "seconds"),
+)
+BARS = ("gmacs", "mparams", "macts")
+CHART = {"displaylogo": False}
+
+
+def draw(run: Run, rows: Sequence[ProfileRow]) -> None:
+    """All of it, for the rows that have come so far."""
+    if not rows:
+        st.caption("No model has been counted yet: rows appear here as they come.")
+        return
+    frame = frames.profile(rows)
+    shown = frame.dropna(axis=1, how="all")
+    failed = int((frame["status"] != "ok").sum())
+    picked = results_table(
+        shown, key=f"rows_{run.id}", alt="Counted models, least costly first", columns=COLUMNS, selectable=True
+    )
+    with st.container(horizontal=True, vertical_alignment="center"):
+        _downloads(run, rows, frame)
+        if failed:
+            st.caption(f":material/error: {failed} of {len(frame)} could not be counted: status and error say why.")
+    if len(frame) - failed > 1:
+        _comparison(run, frame)
+    by_name = {(row.library, row.model): row for row in rows}
+    names = frame.loc[picked or [0] if len(frame) == 1 else picked, ["library", "model"]].itertuples(index=False)
+    cards = [by_name[tuple(name)] for name in names]
+    if not cards:
+        st.caption("Select rows to see towers, modules, operators and what was not counted.")
+    for row in cards:
+        card(run, row)
+
+
+def _downloads(run: Run, rows: Sequence[ProfileRow], frame: pd.DataFrame) -> None:
+    options: dict[str, Any] = {"mime": "text/csv", "on_click": "ignore", "icon": ":material/download:"}
+    st.download_button(
+        "CSV, all columns", lambda: export.to_csv(frame), f"profile-{run.id}.csv", key=f"full_{run.id}", **options
+    )
+    for counter in ("torch", "fvcore"):
+        if run.spec.counter in (counter, "both"):
+            st.download_button(
+                f"CSV as open_clip's profiler ({counter})",
+                lambda counter=counter: export.to_csv(frames.reference(rows, counter)),
+                f"profile-{run.id}-{counter}.csv",
+                key=f"{counter}_{run.id}",
+                **options,
+            )
+
+
+def _comparison(run: Run, frame: pd.DataFrame) -> None:
+    column = st.segmented_control(
+        "Compare by", BARS, format_func=title, default=BARS[0], required=True, key=f"bars_{run.id}"
+    )
+    st.plotly_chart(
+        figures.bars(frame, column, source=f"run {run.id}, counter {run.spec.counter} on {run.spec.device}"),
+        key=f"bars_chart_{run.id}",
+        config=CHART,
+        alt=f"{title(column)} of each model, split into towers",
+    )
+
+
+def card(run: Run, row: ProfileRow) -> None:
+    """One model: the figures that matter, then tabs with where they come from."""
+    name = f"{row.library}:{row.model}"
+    tag = f"{run.id}_{name}"
+    with st.container(border=True):
+        st.subheader(plain(f"{name} at {row.image_size} px" if row.image_size else name), anchor=False)
+        if row.status != "ok":
+            st.error(plain(row.error), title=row.status.replace("_", " "), icon=":material/error:")
+            return
+        _figures(row)
+        if not row.complete:
+            st.warning(
+                "These operators have no formula, so their work is missing: "
+                + plain(", ".join(f"{operator} ({calls} calls)" for operator, calls in row.uncounted.items())),
+                icon=":material/warning:",
+                title="Incomplete",
+            )
+        names = ["Towers", "Modules", "Operators", "Cross-check"]
+        towers, modules, operators, check = st.tabs(names, key=f"tabs_{tag}", on_change="rerun")
+        if towers.open:
+            with towers:
+                _towers(row, tag)
+        if modules.open:
+            with modules:
+                _modules(run, row, tag)
+        if operators.open:
+            with operators:
+                _operators(row, tag)
+        if check.open:
+            with check:
+                _cross_check(run, row, tag)
+
+
+def _figures(row: ProfileRow) -> None:
+    with st.container(horizontal=True):
+        for column in ("mparams", "gmacs", "gflops", "macts", "intensity", "inference_peak_mb", "training_peak_mb"):
+            if (value := getattr(row, column)) is not None:
+                st.metric(title(column), digits(value), width="content")
+    used = [f"counter {row.counter} on {row.device_used or row.device}", f"batch {row.batch_size}", row.precision]
+    if row.context_length:
+        used.append(f"{row.context_length} text tokens")
+    st.caption(plain("; ".join([*used, *row.notes])))
+
+
+def _towers(row: ProfileRow, tag: str) -> None:
+    frame = frames.towers(row)
+    if len(frame) == 2:
+        st.caption("This model is a single tower.")
+    else:
+        st.plotly_chart(figures.towers(frame), key=f"towers_{tag}", config=CHART, alt="Shares of image and text tower")
+    results_table(frame, key=f"towers_table_{tag}", alt="Parameters, MACs and activations by tower", pinned="tower")
+
+
+def _modules(run: Run, row: ProfileRow, tag: str) -> None:
+    run_dir = RunFiles(backend.settings().runs_dir, run.id).dir
+    frame = details.modules(run_dir, detail_name(row.library, row.model))
+    if frame is None:
+        st.caption("This run kept no table of modules.")
+        if st.button("Count again with modules", key=f"detail_{tag}", icon=":material/account_tree:"):
+            _start(run, row, detail=True)
+        return
+    column = st.segmented_control(
+        "Area", BARS, format_func=title, default=BARS[0], required=True, key=f"area_{tag}", label_visibility="collapsed"
+    )
+    st.plotly_chart(
+        figures.treemap(frame, column),
+        key=f"treemap_{tag}",
+        config=CHART,
+        alt=f"{title(column)} of every module, as nested areas",
+    )
+    columns = ["path", "type", "mparams", "gmacs", "macts", "calls"]
+    results_table(
+        frame, key=f"modules_{tag}", alt="Every module, outermost first", pinned="path", columns=columns, height=360
+    )
+
+
+def _operators(row: ProfileRow, tag: str) -> None:
+    frame = frames.operators(row)
+    if frame.empty:
+        st.caption("This counter keeps no table of operators.")
+        return
+    st.plotly_chart(
+        figures.operators(frame), key=f"operators_{tag}", config=CHART, alt="Share of MACs and traffic by operator"
+    )
+    results_table(frame, key=f"operators_table_{tag}", alt="Calls, work and bytes by operator", pinned="operator")
+    st.caption("Not counted comes first: work without a formula. Views and elementwise operations count as free.")
+
+
+def _cross_check(run: Run, row: ProfileRow, tag: str) -> None:
+    if row.fvcore_gmacs is not None:
+        frame = frames.differences(row)
+        if frame.empty:
+            st.caption("fvcore and the torch counter agree on every operator.")
+        else:
+            results_table(frame, key=f"differences_{tag}", alt="Where the counters disagree", pinned="operator")
+        if row.fvcore_unsupported:
+            skipped = ", ".join(f"{operator} ({calls})" for operator, calls in row.fvcore_unsupported.items())
+            st.caption(plain(f"fvcore skipped: {skipped}"))
+        return
+    st.caption("fvcore traces the real model on the CPU, which allocates its weights; differences are explained.")
+    if st.button("Cross-check with fvcore", key=f"check_{tag}", icon=":material/compare_arrows:"):
+        _start(run, row, counter="both", device="cpu")
+
+
+def _start(run: Run, row: ProfileRow, **changes: Any) -> None:
+    """Queue the same count of this one model with some fields changed, and open it."""
+    asked = run.spec.model_dump() | {"models": (f"{row.library}:{row.model}",)} | changes
+    try:
+        started = submit(backend.store(), backend.settings(), ProfileSpec.model_validate(asked))
+    except Refused as refusal:
+        st.error(plain(str(refusal)))
+        return
+    st.switch_page("runs/run.py", query_params={"run": str(started)})

@@ -1,0 +1,68 @@
+"""A run as it goes: its state, what can be done about it, and its results as they come."""
+
+from importlib import import_module
+
+import streamlit as st
+
+from engine.jobs import submit
+from engine.specs import ProfileSpec, Refused
+from engine.store import Cause, Run, State
+from pages.components import backend, spec_form
+from pages.components.state import state_line
+from pages.components.text import plain
+
+TICK_S = 1
+
+
+def follow(run: Run) -> None:
+    """Draw a run, again every second while it waits or goes; other parts of the page stay untouched meanwhile."""
+    st.fragment(_draw, run_every=None if run.state.ended else TICK_S, key=f"run_{run.id}")(run.id, not run.state.ended)
+
+
+def _draw(run_id: int, ticking: bool) -> None:
+    store = backend.store()
+    run = store.run(run_id)
+    state_line(run, store)
+    actions(run)
+    import_module(f"pages.components.{run.kind}_results").draw(run, store.rows(run.id))
+    if ticking and run.state.ended:
+        st.rerun()  # the last time: from here on nothing changes, so nothing ticks
+
+
+def actions(run: Run) -> None:
+    """Stop, clone and, after a failure, what may help."""
+    with st.container(horizontal=True):
+        if not run.state.ended:
+            stopping = run.cancel_requested
+            if st.button(
+                "Stopping" if stopping else "Cancel",
+                key=f"cancel_{run.id}",
+                icon=":material/stop:",
+                disabled=stopping,
+                help="Rows counted so far are kept.",
+            ):
+                backend.store().request_cancel(run.id)
+                st.rerun(scope="fragment")
+        if st.button("Clone", key=f"clone_{run.id}", icon=":material/content_copy:", help="The form, filled like this"):
+            spec_form.prefill(run.kind, run.spec)
+            st.switch_page(f"costs/{run.kind}.py")
+        if run.state in (State.FAILED, State.CANCELLED):
+            _retries(run)
+
+
+def _retries(run: Run) -> None:
+    if run.cause is Cause.OUT_OF_MEMORY and isinstance(run.spec, ProfileSpec) and run.spec.batch_size > 1:
+        half = run.spec.batch_size // 2
+        if st.button(f"Again with batch {half}", key=f"half_{run.id}", icon=":material/restart_alt:"):
+            _again(run.spec.model_copy(update={"batch_size": half}))
+    if st.button("Run again", key=f"again_{run.id}", icon=":material/restart_alt:", help="As a new run"):
+        _again(run.spec)
+
+
+def _again(spec: ProfileSpec) -> None:
+    try:
+        started = submit(backend.store(), backend.settings(), spec)
+    except Refused as refusal:
+        st.error(plain(str(refusal)))
+        return
+    st.switch_page("runs/run.py", query_params={"run": str(started)})

@@ -1,0 +1,186 @@
+"""Count models of one's choice: the form, then the run it started, then what it found."""
+
+import json
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
+from uuid import uuid4
+
+import streamlit as st
+
+from engine.jobs import submit
+from engine.names import LIBRARIES, catalogue_families, parse_names, resolve
+from engine.report import frames
+from engine.specs import ProfileSpec, Refused
+from engine.store import State
+from pages.components import backend, run_view, spec_form
+from pages.components.command import command
+from pages.components.text import duration, plain
+
+PREFIX = "profile"
+OPEN, FOLDED = ("counter", "device"), ("image_size", "batch_size", "precision", "context_length", "training", "detail")
+
+
+@st.cache_data(max_entries=2, show_spinner=False)
+def known_models(folder: str, stamp: int) -> dict[str, str]:
+    """Family by qualified name, from the shipped catalogue."""
+    return catalogue_families(backend.settings().catalog_dir)
+
+
+def families() -> dict[str, str]:
+    """All names that can be asked for."""
+    folder = backend.settings().catalog_dir
+    stamp = max((path.stat().st_mtime_ns for path in folder.glob("*.csv")), default=0)
+    return known_models(str(folder), stamp)
+
+
+def models_field() -> list[str]:
+    """Chips to search and type, and a list from a file or from the catalogue."""
+    names = [*families(), "all", *(f"{library}:all" for library in LIBRARIES)]
+    typed = st.session_state.get(spec_form.key(PREFIX, "models"), [])
+    chips = st.multiselect(
+        "Models",
+        list(dict.fromkeys([*names, *typed])),
+        key=spec_form.key(PREFIX, "models"),
+        bind="query-params",
+        accept_new_options=True,
+        select_all=False,
+        placeholder="Search, or type a wildcard such as ViT-B-* and press Enter",
+        help=ProfileSpec.model_fields["models"].description,
+    )
+    listed = st.session_state.get(spec_form.key(PREFIX, "listed"), [])
+    if listed:
+        with st.container(horizontal=True, vertical_alignment="center"):
+            st.text(f"and a list of {len(listed)}: {', '.join(listed[:4])}, ...")
+            if st.button("Remove the list", type="tertiary", icon=":material/close:"):
+                st.session_state[spec_form.key(PREFIX, "listed")] = []
+                st.rerun(scope="fragment")
+    return [*chips, *listed]
+
+
+def upload_field() -> tuple[list[str], dict[str, Any]]:
+    """Names from a text or CSV file, and open_clip configurations of one's own."""
+    names: list[str] = []
+    configs: dict[str, Any] = dict(st.session_state.get(spec_form.key(PREFIX, "configs"), {}))
+    files = st.file_uploader(
+        "Names (.txt, .csv) or open_clip configurations (.json)",
+        type=["txt", "csv", "json"],
+        accept_multiple_files=True,
+        key="profile_files",
+        help="Text: one name or pattern a line. CSV: a column `model`. JSON: a configuration as open_clip reads it.",
+    )
+    for file in files:
+        text = file.getvalue().decode("utf-8-sig", errors="replace")
+        stem = file.name.rsplit(".", 1)[0]
+        try:
+            if file.name.endswith(".json"):
+                configs[stem] = json.loads(text)
+            else:
+                names += parse_names(text, file.name)
+        except (Refused, json.JSONDecodeError) as error:
+            st.error(plain(f"{file.name}: {error}"))
+    return [*names, *(f"config:{name}" for name in configs)], configs
+
+
+def devices(counter: str) -> list[str]:
+    """What this machine can count on, as last probed; without weights where the counter allows it."""
+    machine = backend.store().machine()
+    real = [device.name for device in machine.devices] if machine else ["cpu"]
+    return real if counter != "torch" else ["meta", *real]
+
+
+def promise(spec: ProfileSpec) -> str:
+    """What pressing the button will do. Errors: ModelNotFound."""
+    own = {f"config:{name}": "own" for name in spec.configs}
+    models = resolve(spec.models, families() | own)
+    like = [run for run in backend.store().runs(kind="profile", states=[State.FINISHED], limit=8)]
+    before = [
+        row
+        for run in like
+        if (run.spec.counter, run.spec.device) == (spec.counter, spec.device)
+        for row in backend.store().rows(run.id)
+    ]
+    seconds = frames.expected_s(len(models), before)
+    time = f", about {duration(seconds)} going by the last runs" if seconds is not None else ""
+    first = f": {', '.join(models[:3])}{', ...' if len(models) > 3 else ''}"
+    return f"Counts {len(models)} model{'s' * (len(models) != 1)} on {spec.device}{time}{first}"
+
+
+def submission_key(spec: ProfileSpec) -> str:
+    """The same for a second click on the same request, so that one run comes of it; new once that run has ended."""
+    digest = sha256(spec.model_dump_json().encode()).hexdigest()
+    last: Mapping[str, Any] = st.session_state.get("profile_sent", {})
+    if last.get("digest") == digest and not backend.store().run(last["run"]).state.ended:
+        return str(last["key"])
+    return uuid4().hex
+
+
+@st.fragment
+def form() -> None:
+    """The form. It answers on its own, without redrawing the results below."""
+    models = models_field()
+    left, right = st.columns(2)
+    with left:
+        values: dict[str, Any] = {"counter": spec_form.field(ProfileSpec, "counter", PREFIX)}
+    with right:
+        values["device"] = spec_form.field(ProfileSpec, "device", PREFIX, devices(values["counter"]))
+    with st.expander("Image size, batch, precision, training peak, modules, files"):
+        columns = st.columns(3)
+        for place, name in enumerate(FOLDED):
+            with columns[place % 3]:
+                values[name] = spec_form.field(ProfileSpec, name, PREFIX)
+        names, values["configs"] = upload_field()
+    values["models"] = [*models, *names]
+    button = st.container(horizontal=True, vertical_alignment="center")
+    spec, problems = spec_form.build(ProfileSpec, values) if values["models"] else (None, [])
+    sentence = "Choose models: search for names, type a wildcard, or upload a list."
+    if spec:
+        try:
+            sentence = promise(spec)
+        except Refused as refusal:
+            problems.append(str(refusal))
+    for problem in problems:
+        st.error(plain(problem), icon=":material/error:")
+    ready = spec is not None and not problems
+    with button:
+        pressed = st.button("Count", type="primary", icon=":material/calculate:", disabled=not ready, key="profile_go")
+        if not problems:
+            st.text(sentence)
+    if ready:
+        st.code(command(spec), language=None, wrap_lines=True)
+    if ready and pressed:
+        start(spec)
+
+
+def start(spec: ProfileSpec) -> None:
+    """Queue it and show the run; when it is refused, say so and keep what was typed."""
+    key = submission_key(spec)
+    try:
+        run_id = submit(backend.store(), backend.settings(), spec, key=key)
+    except Refused as refusal:
+        st.error(plain(str(refusal)), icon=":material/error:")
+        return
+    digest = sha256(spec.model_dump_json().encode()).hexdigest()
+    st.session_state["profile_sent"] = {"digest": digest, "run": run_id, "key": key}
+    st.query_params["run"] = str(run_id)
+    st.rerun()
+
+
+st.title("Profile", anchor=False)
+st.caption("Parameters, MACs, activations and memory of any open_clip, timm or torchvision model, counted now.")
+form()
+asked = st.query_params.get("run", "")
+try:
+    run = backend.store().run(int(asked)) if asked.isdecimal() else None
+except LookupError as error:
+    st.warning(plain(f"{error}; it may have been deleted."), icon=":material/search_off:")
+    run = None
+if run and run.kind == "profile":
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.subheader(f"Run {run.id}", anchor=False)
+        st.page_link(
+            "runs/run.py", label="Log and environment", icon=":material/receipt_long:", query_params={"run": asked}
+        )
+    run_view.follow(run)
+else:
+    st.caption("Results appear here. Earlier ones are under Runs.")

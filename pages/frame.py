@@ -1,0 +1,37 @@
+"""The frame around every page: its title, its width and the navigation. Sections are the folders beside this file."""
+
+import streamlit as st
+
+st.set_page_config(page_title="Model Vitals", page_icon=":material/vital_signs:", layout="wide")
+
+page = st.navigation(
+    {
+        "Costs": [
+            st.Page(
+                "costs/catalog.py",
+                title="Catalogue",
+                icon=":material/table_view:",
+                default=True,
+                help="What every open_clip and timm model costs: filter, plot, pick models, take a CSV away.",
+            ),
+            st.Page(
+                "costs/profile.py",
+                title="Profile",
+                icon=":material/calculate:",
+                url_path="profile",
+                help="Count parameters, MACs, activations and memory of models of your choice, at your image size.",
+            ),
+        ],
+        "Runs": [
+            st.Page(
+                "runs/history.py",
+                title="Runs",
+                icon=":material/history:",
+                url_path="runs",
+                help="What runs now, what waits, and what came before.",
+            ),
+            st.Page("runs/run.py", title="Run", icon=":material/receipt_long:", url_path="run", visibility="hidden"),
+        ],
+    }
+)
+page.run()

@@ -1,0 +1,92 @@
+"""One run by its link: state, results, what was asked, where it ran and what it printed."""
+
+import streamlit as st
+from engine.store.bundle import export_bundle
+
+from engine.jobs import delete_run
+from engine.specs import Refused
+from engine.store import Run
+from engine.store.files import RunFiles
+from pages.components import backend, run_view
+from pages.components.command import command
+from pages.components.text import plain
+
+LOG_LINES = 400
+
+
+@st.dialog("Delete this run?")
+def confirm_deletion(run: Run) -> None:
+    """Ask once, since nothing brings it back."""
+    st.text(f"Run {run.id}: {run.name or run.spec.summary}")
+    st.text("Its rows, log and files are removed for good.")
+    if st.button("Delete", type="primary", icon=":material/delete:", key="run_delete_sure"):
+        try:
+            delete_run(backend.store(), backend.settings(), run.id)
+        except Refused as refusal:
+            st.error(plain(str(refusal)))
+            return
+        st.switch_page("runs/history.py")
+
+
+def log(run_id: int) -> None:
+    """The tail of the log, as text."""
+    tail = RunFiles(backend.settings().runs_dir, run_id).log_tail(LOG_LINES)
+    if tail:
+        st.code(tail, language=None, wrap_lines=True, height=320)
+    else:
+        st.caption("Nothing has been printed.")
+
+
+def request(run: Run) -> None:
+    """What was asked, and the command that asks for it."""
+    st.code(command(run.spec), language=None, wrap_lines=True)
+    st.json(run.spec.model_dump(mode="json"), expanded=1)
+
+
+def environment(run: Run) -> None:
+    """Where and with what the rows were made."""
+    if run.environment is None:
+        st.caption("Not recorded yet: it comes with the first event of the run.")
+        return
+    facts = run.environment.model_dump()
+    versions = facts.pop("versions")
+    facts |= {f"version of {name}": version for name, version in versions.items()}
+    st.dataframe(
+        {"what": list(facts), "value": [str(value) for value in facts.values()]},
+        hide_index=True,
+        alt="Host, device and versions of this run",
+    )
+
+
+asked = st.query_params.get("run", "")
+try:
+    run = backend.store().run(int(asked) if asked.isdecimal() else 0)
+except LookupError:
+    st.title("No such run", anchor=False)
+    st.text(f"There is no run {asked!r}; it may have been deleted." if asked else "Choose one from the list of runs.")
+    st.page_link("runs/history.py", label="All runs", icon=":material/history:")
+    st.stop()
+
+with st.container(horizontal=True, vertical_alignment="center"):
+    st.title(f"Run {run.id}", anchor=False, width="content")
+    st.page_link("runs/history.py", label="All runs", icon=":material/arrow_back:")
+st.text(f"{run.kind}: {run.name or run.spec.summary}")
+run_view.follow(run)
+
+about = st.tabs(["Log", "Request", "Environment"], key="run_about", on_change="rerun")
+for tab, content in zip(about, (lambda: log(run.id), lambda: request(run), lambda: environment(run)), strict=True):
+    if tab.open:
+        with tab:
+            content()
+with st.container(horizontal=True):
+    st.download_button(
+        "Export bundle",
+        data=lambda: export_bundle(backend.store(), backend.settings(), run.id),
+        file_name=f"run-{run.id}.zip",
+        mime="application/zip",
+        on_click="ignore",
+        icon=":material/archive:",
+        help="Request, environment, rows, metrics and log in one file that another machine can import.",
+    )
+    if run.state.ended and st.button("Delete", icon=":material/delete:", key="run_delete"):
+        confirm_deletion(run)
