@@ -38,6 +38,14 @@ def get(database: Database, token: int) -> Attempt:
         return to_attempt(row)
 
 
+def current(database: Database, run_id: int) -> Attempt | None:
+    """The attempt that is a run's latest, while it is open."""
+    mine = (attempts.c.run_id == run_id, attempts.c.id == runs.c.attempt_id, attempts.c.closed_at.is_(None))
+    with database.read() as connection:
+        row = connection.execute(ATTEMPTS.where(*mine)).first()
+        return to_attempt(row) if row else None
+
+
 def begin(database: Database, attempt: Attempt) -> None:
     """The worker is there. What an earlier attempt had counted is dropped: results are never mixed.
 

@@ -53,12 +53,12 @@ def claim(database: Database, host: str, run_id: int | None = None) -> Attempt |
 
 
 def claim_new(database: Database, host: str, spec: Spec, *, name: str) -> Attempt | None:
-    """Record a run and start an attempt at it at once, past the queue; None when a slot it needs is held."""
+    """Record a run and start its only attempt at once, past the queue; None when a slot it needs is held."""
     with database.write() as connection:
         taken, alone = _taken(connection, host)
         if alone or taken & set(spec.devices) or (spec.exclusive and taken):
             return None
-        return _occupy(connection, host, _insert(connection, spec, name))
+        return _occupy(connection, host, _insert(connection, spec, name, tries_left=1))
 
 
 def holders(database: Database, host: str) -> dict[str, int]:
@@ -110,8 +110,8 @@ def retry(database: Database, run: Run) -> bool:
         )
 
 
-def _insert(connection: Connection, spec: Spec, name: str, key: str | None = None) -> int:
-    values = run_values(spec, name, _now()) | {"state": State.QUEUED, "key": key}
+def _insert(connection: Connection, spec: Spec, name: str, **more: Any) -> int:
+    values = run_values(spec, name, _now()) | {"state": State.QUEUED} | more
     run_id = connection.execute(insert(runs).values(values).returning(runs.c.id)).scalar_one()
     change_run(connection, runs.c.id == run_id)
     return int(run_id)

@@ -1,0 +1,85 @@
+"""Attempts as processes of this host, forked from the warm process or started cold."""
+
+import signal
+import subprocess
+from dataclasses import asdict
+
+from engine.jobs.lifecycle import start_engine
+from engine.jobs.processes import Processes, read_json, write_json
+from engine.jobs.warm import WarmProcess
+from engine.settings import Settings
+from engine.store import Attempt, Exit
+from engine.store.files import RunFiles
+
+
+class Executor:
+    """See `executors.base`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._warm = WarmProcess(settings)
+        self._asked: dict[int, Attempt] = {}
+        """By token: what the warm process was asked for and has not shown a process of yet."""
+        self._cold: dict[int, subprocess.Popen[bytes]] = {}
+        """By token: supervisors that are our children, to be waited for."""
+
+    def start(self, attempt: Attempt) -> None:
+        """From the warm process if there is one, else cold."""
+        if self._warm.ask(attempt.run_id):
+            self._asked[attempt.token] = attempt
+        else:
+            self._start_cold(attempt)
+
+    def alive(self, attempt: Attempt) -> bool:
+        """Also while the warm process, or one starting cold, has yet to show its processes."""
+        if processes := self._processes(attempt):
+            self._asked.pop(attempt.token, None)
+            return processes.supervisor.alive() or processes.worker.alive()
+        cold = self._cold.get(attempt.token)
+        return attempt.token in self._asked or (cold is not None and cold.poll() is None)
+
+    def exit(self, attempt: Attempt) -> Exit | None:
+        """From the record; a supervisor that was killed leaves none, so its worker is ended and it is made here."""
+        path = self._files(attempt).exit(attempt.number)
+        processes = self._processes(attempt)
+        gone = processes is not None and not processes.supervisor.alive()  # looked at first: the record comes before
+        if record := read_json(path):
+            return Exit(record["code"], record["out_of_memory"], record.get("note", ""))
+        if processes is None or not gone:
+            return None
+        processes.signal_worker(signal.SIGKILL)
+        if processes.worker.alive():
+            return None
+        end = Exit(note="its supervisor was killed, and the worker with it")
+        write_json(path, asdict(end) | {"attempt": attempt.number})
+        return end
+
+    def stop(self, attempt: Attempt, *, force: bool) -> None:
+        """By signal; one that has no process yet gets it when it has."""
+        if processes := self._processes(attempt):
+            processes.signal_worker(signal.SIGKILL if force else signal.SIGTERM)
+
+    def tend(self) -> None:
+        """Keep a warm process; what a dead one was asked for is started cold."""
+        for token in [token for token, process in self._cold.items() if process.poll() is not None]:
+            del self._cold[token]
+        if not self._warm.alive:
+            lost, self._asked = self._asked, {}
+            for attempt in lost.values():
+                if self._processes(attempt) is None:
+                    self._start_cold(attempt)
+        self._warm.ensure()
+
+    def close(self) -> None:
+        """The warm process leaves; supervisors and workers stay."""
+        self._warm.close()
+
+    def _start_cold(self, attempt: Attempt) -> None:
+        log = self._settings.runs_dir / "scheduler.log"
+        self._cold[attempt.token] = start_engine(self._settings, "work", str(attempt.run_id), log=log)
+
+    def _files(self, attempt: Attempt) -> RunFiles:
+        return RunFiles(self._settings.runs_dir, attempt.run_id)
+
+    def _processes(self, attempt: Attempt) -> Processes | None:
+        return Processes.read(self._files(attempt).process(attempt.number))

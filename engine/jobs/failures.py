@@ -1,0 +1,89 @@
+"""Why a run failed, from the exception its task raised or from the way its process ended.
+
+Disk full and out of memory arrive as plain RuntimeError or OSError, so they are told by their causes, not their types.
+"""
+
+import errno
+import signal
+from collections.abc import Iterator
+
+from engine.specs import Refused, Spec
+from engine.store import Cause, Exit
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DISK_FULL_WORDS = ("no space left on device", "disk is full", "file write failed", "disk quota exceeded")
+MEMORY_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory", "failed to allocate", "bad_alloc")
+
+EXIT_CODES = {
+    Cause.ERROR: 70,
+    Cause.OUT_OF_MEMORY: 71,
+    Cause.DISK_FULL: 72,
+    Cause.TIMEOUT: 73,
+    Cause.REFUSED: 74,
+}
+"""What a worker leaves with, so that the cause is on record even when the store could not be told."""
+STALE = 75
+KILLED_BY_CONTAINER = 137
+"""128 + SIGKILL: what container runtimes report, in practice after the kernel has run out of memory."""
+
+
+def of_exception(error: BaseException) -> Cause:
+    """The cause named by an exception or by one that led to it."""
+    for link in _chain(error):
+        words = str(link).lower()
+        if isinstance(link, Refused):
+            return Cause.REFUSED
+        if (isinstance(link, OSError) and link.errno in DISK_FULL) or any(word in words for word in DISK_FULL_WORDS):
+            return Cause.DISK_FULL
+        if isinstance(link, MemoryError) or (isinstance(link, OSError) and link.errno == errno.ENOMEM):
+            return Cause.OUT_OF_MEMORY
+        if isinstance(link, RuntimeError) and any(word in words for word in MEMORY_WORDS):
+            return Cause.OUT_OF_MEMORY
+        if isinstance(link, TimeoutError):
+            return Cause.TIMEOUT
+    return Cause.ERROR
+
+
+def message(error: BaseException, cause: Cause, spec: Spec) -> str:
+    """What to tell the user; the trace is in the log."""
+    text = str(error) if cause == Cause.REFUSED else f"{type(error).__name__}: {error}".rstrip(": ")
+    return text + _advice(cause, spec)
+
+
+def of_exit(end: Exit, spec: Spec) -> tuple[Cause, str]:
+    """The cause of an end on which the worker itself has had no last word, and what to tell the user."""
+    code = end.code
+    for cause, its_code in EXIT_CODES.items():
+        if code == its_code:
+            return cause, f"the worker ended with {cause}; its log has the trace" + _advice(cause, spec)
+    if code == KILLED_BY_CONTAINER or (code == -signal.SIGKILL and end.out_of_memory):
+        advice = _advice(Cause.OUT_OF_MEMORY, spec)
+        return Cause.OUT_OF_MEMORY, "the system killed the worker when its memory ran out" + advice
+    if code is None:
+        return Cause.KILLED, end.note or "the worker is gone and nobody saw it end"
+    if code < 0:
+        return Cause.KILLED, f"killed by {_signal_name(-code)}"
+    return Cause.ERROR, f"the worker left with code {code} and no last word; see its log"
+
+
+def _advice(cause: Cause, spec: Spec) -> str:
+    batch_size = getattr(spec, "batch_size", 1)
+    if cause == Cause.OUT_OF_MEMORY and batch_size > 1:
+        return f"; try batch size {batch_size // 2} instead of {batch_size}"
+    return ""
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    link: BaseException | None = error
+    seen: set[int] = set()
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        yield link
+        link = link.__cause__ or link.__context__
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,80 @@
+"""A run in this very process, recorded like any other: for the command line."""
+
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+
+from engine.jobs import failures
+from engine.jobs.processes import Identity, write_json
+from engine.jobs.submit import check
+from engine.jobs.wake import nudge
+from engine.jobs.worker import OnEvent, Stop, execute
+from engine.results import Progress
+from engine.settings import Settings
+from engine.specs import Spec
+from engine.store import Attempt, Exit, Store, attempts, queue
+from engine.store.files import RunFiles
+
+LOOK_S = 0.5
+
+
+def run_here(store: Store, settings: Settings, spec: Spec, on_event: OnEvent, *, name: str = "") -> int:
+    """Do a run here and now, as soon as its slots are free; answers its id.
+
+    Ctrl-C cancels it after the model in hand, a second one at once. Errors: ModelNotFound, Refused.
+    """
+    check(store, settings, spec)
+    attempt = _claim(store, spec, name, on_event)
+    files = RunFiles(settings.runs_dir, attempt.run_id)
+    files.dir.mkdir(parents=True, exist_ok=True)
+    me = asdict(Identity.mine())
+    write_json(files.process(attempt.number), {"supervisor": me, "worker": me, "group": False})
+    stop = Stop()
+    code: int | None = None
+    try:
+        with _interrupts(stop):
+            code = execute(store, settings, attempt, stop, on_event)
+    finally:
+        end = Exit(code=-stop.signal if code is None and stop.signal else code)
+        write_json(files.exit(attempt.number), asdict(end) | {"attempt": attempt.number})
+        cause, error = failures.of_exit(end, spec)
+        attempts.close(store.database, attempt, end, cause, error)
+        nudge(settings.runs_dir)
+    return attempt.run_id
+
+
+def _claim(store: Store, spec: Spec, name: str, on_event: OnEvent) -> Attempt:
+    host, told = socket.gethostname(), ""
+    while (attempt := queue.claim_new(store.database, host, spec, name=name)) is None:
+        held = queue.holders(store.database, host)
+        note = "waiting for " + ", ".join(f"run {run_id} on {device}" for device, run_id in sorted(held.items()))
+        if note != told:
+            on_event(Progress(done=0, note=note))
+            told = note
+        time.sleep(LOOK_S)
+    return attempt
+
+
+@contextmanager
+def _interrupts(stop: Stop) -> Iterator[None]:
+    """The first Ctrl-C asks for a clean end, the second is one."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers
+        return
+
+    def interrupt(number: int, frame: object) -> None:
+        if stop.cancelled:
+            raise KeyboardInterrupt
+        stop.cancelled = True
+
+    former = {signal.SIGINT: signal.signal(signal.SIGINT, interrupt)}
+    former[signal.SIGTERM] = signal.signal(signal.SIGTERM, stop.on_signal)
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)

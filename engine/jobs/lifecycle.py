@@ -1,0 +1,88 @@
+"""How a scheduler comes, is replaced and leaves. At most one per host and executor: the holder of the lease."""
+
+import hashlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from engine.jobs.processes import Identity
+from engine.jobs.wake import nudge
+from engine.settings import ROOT, Settings
+from engine.store import leases, open_store
+
+STOP_S = 20.0
+LOG_BYTES = 1_000_000
+
+
+def lease_name(settings: Settings) -> str:
+    """One scheduler for each executor on each host."""
+    return f"{settings.executor}@{socket.gethostname()}"
+
+
+def fingerprint() -> str:
+    """Changes with our code and with the libraries that a warm process keeps in memory."""
+    digest = hashlib.sha256(sys.version.encode())
+    for path in sorted((ROOT / "engine").rglob("*.py")):
+        digest.update(str(path.relative_to(ROOT)).encode())
+        digest.update(path.read_bytes())
+    for package in ("torch", "torchvision", "timm", "open_clip_torch"):
+        try:
+            digest.update(f"{package} {version(package)}".encode())
+        except PackageNotFoundError:
+            continue
+    return digest.hexdigest()
+
+
+def ensure_scheduler(settings: Settings) -> None:
+    """Start a scheduler, detached, unless one with this very code is at work; then only wake it."""
+    store = open_store(settings)
+    lease = leases.read(store.database, lease_name(settings))
+    store.close()
+    if lease and not lease.expired and Identity.read(lease.holder).alive() and lease.fingerprint == fingerprint():
+        nudge(settings.runs_dir)
+        return
+    log = settings.runs_dir / "scheduler.log"
+    if log.is_file() and log.stat().st_size > LOG_BYTES:
+        log.replace(log.with_name("scheduler.older.log"))
+    start_engine(settings, "scheduler", log=log)
+
+
+def stop_scheduler(settings: Settings) -> bool:
+    """End the scheduler and its warm process; False when there was none. Runs under way end by themselves."""
+    store = open_store(settings)
+    lease = leases.read(store.database, lease_name(settings))
+    store.close()
+    if lease is None or not (scheduler := Identity.read(lease.holder)).alive():
+        return False
+    scheduler.send(signal.SIGTERM)
+    deadline = time.monotonic() + STOP_S
+    while scheduler.alive():
+        if time.monotonic() > deadline:
+            scheduler.send(signal.SIGKILL)
+        time.sleep(0.02)
+    return True
+
+
+def start_engine(settings: Settings, *arguments: str, log: Path, stdin: int | None = None) -> subprocess.Popen[bytes]:
+    """`python -m engine ...` with these settings, in a session of its own: no terminal's Ctrl-C reaches it."""
+    with log.open("ab") as out:
+        return subprocess.Popen(
+            [sys.executable, "-m", "engine", *arguments],
+            stdin=subprocess.DEVNULL if stdin is None else stdin,
+            stdout=out,
+            stderr=out,
+            env=environment(settings),
+            start_new_session=True,
+        )
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """The environment of a process that is to have these settings, wherever it runs."""
+    own = {f"VITALS_{name.upper()}": str(value) for name, value in settings.model_dump(mode="json").items()}
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | own | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}

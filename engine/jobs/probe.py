@@ -1,0 +1,15 @@
+"""What this host is, into the store: the light side refuses an absent device without knowing torch."""
+
+from importlib import import_module
+
+from engine.jobs.lifecycle import fingerprint
+from engine.settings import Settings
+from engine.store import open_store
+
+
+def main(settings: Settings) -> None:
+    """`python -m engine probe`."""
+    machine = import_module("engine.measure.environment").probe()
+    store = open_store(settings)
+    store.save_machine(machine, fingerprint())
+    store.close()

@@ -1,0 +1,129 @@
+"""Who a process is, whether it still is, and how it is ended. A pid alone says nothing: it may be another's by now."""
+
+import json
+import os
+import platform
+import signal
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+
+LINUX = platform.system() == "Linux"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A process, by its pid and the moment it started."""
+
+    pid: int
+    started: float
+    """Clock ticks since boot on Linux, where the wall clock may be set meanwhile; seconds since the epoch elsewhere."""
+
+    @classmethod
+    def mine(cls) -> Self:
+        """That of the calling process."""
+        return cls.of(os.getpid())
+
+    @classmethod
+    def of(cls, pid: int) -> Self:
+        """That of a process, if only a zombie. Errors: ProcessLookupError."""
+        if (found := _look(pid)) is None:
+            raise ProcessLookupError(f"no process {pid}")
+        return cls(pid, found[0])
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """As `str` has written it."""
+        return cls(**json.loads(text))
+
+    def __str__(self) -> str:
+        return json.dumps(asdict(self))
+
+    def alive(self) -> bool:
+        """A zombie is not."""
+        return _started(self.pid) == self.started
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal this process and no other that got its pid."""
+        if self.alive():
+            _quietly(os.kill, self.pid, number)
+
+    def send_group(self, number: signal.Signals) -> None:
+        """Signal the process group it leads, or led: its children live on in it."""
+        if _started(self.pid) in (None, self.started):  # a pid is not given again while it names a group
+            _quietly(os.killpg, self.pid, number)
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The processes of one attempt, as `process.json` holds them."""
+
+    supervisor: Identity
+    worker: Identity
+    group: bool
+    """Whether the worker leads a process group of its own; one in somebody's terminal does not."""
+
+    @classmethod
+    def read(cls, path: Path) -> Self | None:
+        """None while there are none."""
+        record = read_json(path)
+        if record is None:
+            return None
+        return cls(Identity(**record["supervisor"]), Identity(**record["worker"]), record["group"])
+
+    def signal_worker(self, number: signal.Signals) -> None:
+        """The worker with all its children, where they can be told from others'."""
+        if self.group:
+            self.worker.send_group(number)
+        else:
+            self.worker.send(number)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """None where there is no such file, or none that was written whole."""
+    try:
+        record: dict[str, Any] = json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+    return record
+
+
+def write_json(path: Path, record: dict[str, Any]) -> None:
+    """Whole or not at all: under a temporary name, then renamed."""
+    part = path.with_name(path.name + ".part")
+    with part.open("w") as file:
+        json.dump(record, file)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def _quietly(send: Any, pid: int, number: signal.Signals) -> None:
+    try:
+        send(pid, number)
+    except ProcessLookupError:
+        pass  # it has just ended
+
+
+def _started(pid: int) -> float | None:
+    """None for a process that has ended, a zombie included."""
+    found = _look(pid)
+    return None if found is None or found[1] else found[0]
+
+
+def _look(pid: int) -> tuple[float, bool] | None:
+    """When a process started, and whether it is a zombie."""
+    if LINUX:
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        fields = stat.rpartition(b")")[2].split()  # the name before it may hold anything
+        return float(fields[19]), fields[0] in (b"Z", b"X")
+    try:
+        process = psutil.Process(pid)
+        return process.create_time(), process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return None

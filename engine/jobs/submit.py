@@ -1,0 +1,42 @@
+"""From a request to a queued run, and from an ended run to nothing."""
+
+import shutil
+
+from engine.jobs.lifecycle import ensure_scheduler
+from engine.names import catalogue_families, resolve
+from engine.settings import Settings
+from engine.specs import Refused, Spec
+from engine.store import Store
+from engine.store.files import RunFiles
+
+
+def submit(store: Store, settings: Settings, spec: Spec, *, name: str = "", key: str | None = None) -> int:
+    """Queue a run and have a scheduler for it. key: two submissions with one key are one run.
+
+    Errors: ModelNotFound, Refused (an absent device), QueueFull.
+    """
+    check(store, settings, spec)
+    run_id = store.enqueue(spec, name=name, key=key)
+    ensure_scheduler(settings)
+    return run_id
+
+
+def check(store: Store, settings: Settings, spec: Spec) -> None:
+    """Refuse at once, and without torch, what cannot be served. Errors: ModelNotFound, Refused."""
+    if patterns := getattr(spec, "models", ()):
+        own = {f"config:{name}": "config" for name in getattr(spec, "configs", {})}
+        resolve(patterns, catalogue_families(settings.catalog_dir) | own)
+    if (machine := store.machine()) is None:
+        return  # not probed yet: the worker will look
+    known = ["meta", *(device.name for device in machine.devices)]
+    for device in spec.devices:
+        if device not in known and f"{device}:0" not in known:
+            raise Refused(f"{machine.host} has no device {device!r}; it has {', '.join(known)}")
+
+
+def delete_run(store: Store, settings: Settings, run_id: int) -> None:
+    """Forget a run that has ended, with everything it wrote. Errors: LookupError, Refused."""
+    store.delete(run_id)
+    folder = RunFiles(settings.runs_dir, run_id).dir
+    if folder.is_dir():
+        shutil.rmtree(folder)

@@ -1,0 +1,122 @@
+"""Watches one attempt to its end: pumps the bounded log, waits, and puts the exit on record.
+
+It lives in a session of its own and outlives whoever started it. It forks the worker and never touches torch itself:
+in a fork of the warm process the libraries are there already, in a fresh process the worker imports them.
+"""
+
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from engine.jobs.log import BoundedLog
+from engine.jobs.processes import Identity
+from engine.jobs.wake import nudge
+from engine.settings import Settings
+from engine.store import Attempt, Exit
+from engine.store.files import RunFiles
+
+LOOK_S = 0.2
+RESERVED_BYTES = 4096
+
+
+def supervise(files: RunFiles, attempt: Attempt, settings: Settings, work: Callable[[], int]) -> None:
+    """Run `work` in a child and see it to its end; its answer is the exit code."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # these are for the worker
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if not _claim(files.process(attempt.number)):
+        return  # another supervisor has this attempt
+    exit_path = files.exit(attempt.number)
+    part = exit_path.with_name(exit_path.name + ".part")
+    part.write_bytes(b" " * RESERVED_BYTES)  # room for the exit record, even if the worker fills the disk
+    out, into = os.pipe()
+    go, start = os.pipe()
+    kills = _oom_kills()
+    pid = os.fork()
+    if pid == 0:
+        os.close(out)
+        os.close(start)
+        _become_worker(into, go, work)
+    os.close(into)
+    os.close(go)
+    _record_processes(files.process(attempt.number), pid)
+    os.write(start, b"!")  # not before: whoever works is on record
+    with BoundedLog(files, int(settings.log_limit_mb * 1e6)) as log:
+        code = _pump(pid, out, log)
+    end = Exit(code=code, out_of_memory=_oom_kills() > kills)
+    with part.open("r+b") as file:
+        file.write(json.dumps(asdict(end) | {"attempt": attempt.number, "ended_at": time.time()}).encode())
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(exit_path)
+    nudge(settings.runs_dir)
+
+
+def _claim(path: Path) -> bool:
+    try:
+        path.open("x").close()
+    except FileExistsError:
+        return False
+    return True
+
+
+def _record_processes(path: Path, pid: int) -> None:
+    record = {"supervisor": asdict(Identity.mine()), "worker": asdict(Identity.of(pid)), "group": True}
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(record))
+    part.replace(path)
+
+
+def _become_worker(into: int, go: int, work: Callable[[], int]) -> None:
+    """The child's side of the fork; it never returns."""
+    code = 1
+    try:
+        os.setsid()  # leads a group of its own, so that it can be ended with its children and without its supervisor
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        null = os.open(os.devnull, os.O_RDONLY)
+        for target, source in ((0, null), (1, into), (2, into)):
+            os.dup2(source, target)
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # the last line survives SIGKILL
+        if os.read(go, 1):  # empty: the supervisor is gone already
+            code = work()
+        sys.stdout.flush()
+    except BaseException:  # noqa: BLE001  nothing may unwind into the frames of the forked parent
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(code)
+
+
+def _pump(pid: int, out: int, log: BoundedLog) -> int:
+    """Copy output to the log until the worker has ended; end what it leaves behind. Answers its exit code."""
+    worker_group = Identity.of(pid)
+    status: int | None = None
+    open_ = True
+    while status is None:
+        if open_ and select.select([out], [], [], LOOK_S)[0]:
+            data = os.read(out, 1 << 16)
+            open_ = bool(data)
+            log.write(data)
+        elif not open_:
+            time.sleep(LOOK_S / 10)  # it has closed its output, most likely because it ends
+        done, found = os.waitpid(pid, os.WNOHANG)
+        status = found if done else None
+    worker_group.send_group(signal.SIGKILL)
+    while open_ and select.select([out], [], [], 0)[0] and (data := os.read(out, 1 << 16)):
+        log.write(data)
+    return os.waitstatus_to_exitcode(status)
+
+
+def _oom_kills() -> int:
+    """How often the kernel has killed a process for want of memory; 0 where it does not say."""
+    try:
+        lines = Path("/proc/vmstat").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)

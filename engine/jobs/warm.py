@@ -1,0 +1,98 @@
+"""The warm process: the heavy libraries imported, and a fork of it for every run asked of it.
+
+It runs no operator and touches no device: a fork after a parallel operator would hang in the child, and a CUDA context
+cannot be forked at all. For the same reason it loads neither sklearn nor pandas.
+Linux only: elsewhere workers start cold.
+"""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib import import_module
+
+from engine.jobs import worker
+from engine.jobs.lifecycle import start_engine
+from engine.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+def main(settings: Settings) -> None:
+    """`python -m engine warm`: import, then read run ids from standard input, one a line, until it is closed."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    begun = time.monotonic()
+    for name in filter(None, settings.preload.split(",")):
+        import_module(name.strip())
+    log.info("warm process %d: imported %s in %.1f s", os.getpid(), settings.preload, time.monotonic() - begun)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors answer to nobody here
+    for line in sys.stdin.buffer:
+        if os.fork() == 0:
+            _become_supervisor(settings, int(line))
+
+
+def _become_supervisor(settings: Settings, run_id: int) -> None:
+    """The child's side of the fork; it never returns."""
+    try:
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)  # lets the scheduler's death reach the warm process, and not us
+        worker.main(settings, run_id)
+    except BaseException:  # nothing may unwind into the frames of the forked parent
+        log.exception("the supervisor of run %d has failed", run_id)
+    finally:
+        os._exit(0)
+
+
+class WarmProcess:
+    """The scheduler's end: starts it, asks it for runs, replaces it when it dies."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._process: subprocess.Popen[bytes] | None = None
+        self._deaths = 0
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is there to take a run."""
+        return self._process is not None and self._process.poll() is None
+
+    def ensure(self) -> bool:
+        """Have one, if this system and these settings allow it and it has not died too often. False: start cold."""
+        if self.alive:
+            return True
+        if self._process is not None:
+            self._deaths += 1
+            self._process = None
+        if sys.platform != "linux" or not self._settings.preload or self._deaths > 3:
+            return False
+        log_file = self._settings.runs_dir / "scheduler.log"
+        self._process = start_engine(self._settings, "warm", log=log_file, stdin=subprocess.PIPE)
+        return True
+
+    def ask(self, run_id: int) -> bool:
+        """Ask for a run; False when it cannot be asked."""
+        if not self.ensure():
+            return False
+        assert self._process is not None
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(b"%d\n" % run_id)
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Let it go: it leaves when its input is closed. What it has started stays."""
+        if self._process is None or self._process.stdin is None:
+            return
+        try:
+            self._process.stdin.close()
+        except BrokenPipeError:
+            pass
+        if self._process.poll() is None:
+            self._process.terminate()  # it may be in mid-import
+        self._process.wait()

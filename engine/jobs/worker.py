@@ -1,0 +1,180 @@
+"""The work of one attempt: load the task by name, iterate it, store each event as it comes."""
+
+import logging
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
+from hashlib import file_digest
+from importlib import import_module
+from pathlib import Path
+
+from engine.jobs import failures
+from engine.jobs.supervisor import supervise
+from engine.results import Artifact, Event
+from engine.settings import Settings
+from engine.specs import Refused
+from engine.store import Attempt, Cause, Run, StaleAttempt, State, Store, StoredArtifact, attempts, open_store
+from engine.store.files import RunFiles
+
+log = logging.getLogger(__name__)
+
+OnEvent = Callable[[Event], None]
+
+
+class DiskFull(OSError):
+    """Too little room to start."""
+
+
+class Stop:
+    """Whether the work should end, and why. Set by signals and by the heartbeat, read between events."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self.stale = False
+        self.cancelled = False
+
+    def __bool__(self) -> bool:
+        return self.signal is not None or self.stale or self.cancelled
+
+    def on_signal(self, number: int, _frame: object) -> None:
+        """A handler: the task is left alone until its next event, so that it is never torn in mid-step."""
+        self.signal = number
+
+
+def main(settings: Settings, run_id: int) -> None:
+    """`python -m engine work RUN_ID`: do the run's current attempt, supervised. Errors: Refused when it has none."""
+    store = open_store(settings)
+    attempt = attempts.current(store.database, run_id)
+    store.close()  # before the fork: connections are not for sharing
+    if attempt is None:
+        raise Refused(f"run {run_id} has no attempt under way; the scheduler makes one when its turn comes")
+    files = RunFiles(settings.runs_dir, run_id)
+    files.dir.mkdir(parents=True, exist_ok=True)
+    supervise(files, attempt, settings, lambda: work(settings, attempt.token))
+
+
+def work(settings: Settings, token: int) -> int:
+    """Do one attempt in a process of its own. Answers the exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", force=True)
+    stop = Stop()
+    signal.signal(signal.SIGTERM, stop.on_signal)
+    signal.signal(signal.SIGINT, stop.on_signal)
+    store = open_store(settings)
+    try:
+        code = execute(store, settings, attempts.get(store.database, token), stop)
+    finally:
+        store.close()
+    if code is None:  # ended by a signal that nobody here has asked for: leave as if by that signal
+        assert stop.signal is not None
+        signal.signal(stop.signal, signal.SIG_DFL)
+        os.kill(os.getpid(), stop.signal)
+        return 128 + stop.signal
+    return code
+
+
+def execute(
+    store: Store, settings: Settings, attempt: Attempt, stop: Stop, on_event: OnEvent = lambda event: None
+) -> int | None:
+    """Do an attempt to its end and record it. Answers an exit code, None when a signal from outside has ended it."""
+    run = store.run(attempt.run_id)
+    files = RunFiles(settings.runs_dir, run.id)
+    try:
+        attempts.begin(store.database, attempt)
+        with _heartbeat(store, attempt, settings.lease_s / 3, stop):
+            _refuse_full_disk(settings)
+            with closing(_events(run, files, stop)) as events:
+                for event in events:
+                    attempts.record(store.database, attempt, [event])
+                    on_event(event)
+        return _end(store, attempt, stop)
+    except StaleAttempt as stale:
+        log.warning("%s", stale)
+        return failures.STALE
+    except BaseException as error:  # noqa: BLE001  whatever a task raises, SystemExit too, is how its run has failed
+        return _fail(store, attempt, run, error, stop)
+
+
+def _events(run: Run, files: RunFiles, stop: Stop) -> Generator[Event]:
+    """What the task yields, until it should stop; closing it then lets its `finally` save what is worth saving."""
+    files.dir.mkdir(parents=True, exist_ok=True)
+    task = import_module(f"engine.tasks.{run.spec.kind}")
+    if torch := sys.modules.get("torch"):  # it does not notice when a fork of the warm process has other CPUs
+        torch.set_num_threads(import_module("engine.measure.environment").threads())
+    with closing(task.run(run.spec, files.dir)) as events:
+        for event in events:
+            yield _stored(event, files.dir) if isinstance(event, Artifact) else event
+            if stop:
+                return
+
+
+def _stored(artifact: Artifact, run_dir: Path) -> StoredArtifact:
+    path = run_dir / artifact.name
+    if not path.resolve().is_relative_to(run_dir.resolve()):
+        raise ValueError(f"artifact {artifact.name!r} lies outside its run's folder")
+    with path.open("rb") as file:
+        sha256 = file_digest(file, "sha256").hexdigest()
+    return StoredArtifact(name=artifact.name, kind=artifact.kind, size=path.stat().st_size, sha256=sha256)
+
+
+def _end(store: Store, attempt: Attempt, stop: Stop) -> int | None:
+    cancelled = stop.cancelled or attempts.heartbeat(store.database, attempt)
+    if not stop:
+        attempts.finish(store.database, attempt, State.FINISHED)
+    elif cancelled:
+        attempts.finish(store.database, attempt, State.CANCELLED)
+    else:
+        return None
+    return 0
+
+
+def _fail(store: Store, attempt: Attempt, run: Run, error: BaseException, stop: Stop) -> int:
+    cause = failures.of_exception(error)
+    if cause != Cause.REFUSED:
+        log.error("run %s failed: %s", run.id, cause, exc_info=error)
+    state = State.CANCELLED if stop.cancelled else State.FAILED
+    try:
+        text = failures.message(error, cause, run.spec)
+        if state == State.CANCELLED:
+            attempts.finish(store.database, attempt, state)
+        else:
+            attempts.finish(store.database, attempt, state, cause, text)
+    except Exception:  # no memory, no disk, no database, stale: the exit code still tells the cause
+        log.exception("run %s could not record its end", run.id)
+    return failures.EXIT_CODES[cause]
+
+
+def _refuse_full_disk(settings: Settings) -> None:
+    free_gb = shutil.disk_usage(settings.runs_dir).free / 1e9
+    if free_gb < settings.min_free_gb:
+        raise DiskFull(
+            f"no space left on device: {free_gb:.2f} GB are free in {settings.runs_dir} and "
+            f"{settings.min_free_gb:g} GB are needed (VITALS_MIN_FREE_GB)"
+        )
+
+
+@contextmanager
+def _heartbeat(store: Store, attempt: Attempt, seconds: float, stop: Stop) -> Iterator[None]:
+    """Say that we live, from a thread, and learn whether we should stop."""
+    done = threading.Event()
+
+    def beat() -> None:
+        while not done.wait(seconds):
+            try:
+                stop.cancelled = attempts.heartbeat(store.database, attempt) or stop.cancelled
+            except StaleAttempt:
+                stop.stale = True
+                return
+            except Exception:  # a database out of reach for a moment must not end the run
+                log.exception("no heartbeat")
+
+    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
