@@ -8,8 +8,14 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def guard(cell: Any) -> Any:
-    """A text that a spreadsheet would take for a formula gets an apostrophe in front; numbers stay numbers."""
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) and not _is_number(cell) else cell
+    """A text that a spreadsheet would take for a formula gets an apostrophe in front; numbers stay numbers.
+
+    Carriage returns become line feeds: the writer quotes only those, and an unquoted one would begin a new row.
+    """
+    if not isinstance(cell, str):
+        return cell
+    guarded = f"'{cell}" if cell.startswith(FORMULA) and not _is_number(cell) else cell
+    return guarded.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _is_number(text: str) -> bool:

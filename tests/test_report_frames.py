@@ -1,0 +1,115 @@
+"""Tables of results against figures worked out by hand."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from engine.report import frames
+from engine.results import ModuleCount, OperatorCount, ProfileRow
+
+
+def row(model: str = "ViT-B-32", **figures: object) -> ProfileRow:
+    known: dict[str, object] = {"library": "open_clip", "model": model, "counter": "torch", "device": "meta"}
+    return ProfileRow.model_validate(known | {"batch_size": 1, "precision": "float32"} | figures)
+
+
+def test_profile_keeps_every_figure_and_sorts_by_cost_with_failures_last() -> None:
+    rows = [
+        row("c", gmacs=8.0, mparams=3.0),
+        row("failed", status="error", error="RuntimeError: no"),
+        row("b", gmacs=2.0, mparams=9.0),
+        row("a", gmacs=2.0, mparams=4.0, uncounted={"aten.sort": 3}, notes=("one", "two")),
+    ]
+    frame = frames.profile(rows)
+    assert list(frame["model"]) == ["a", "b", "c", "failed"]
+    assert set(frame.columns) == set(ProfileRow.model_fields) - {"operators"}
+    assert json.loads(frame.loc[0, "uncounted"]) == {"aten.sort": 3}
+    assert frame.loc[0, "notes"] == "one; two"
+    assert frame.loc[3, "error"] == "RuntimeError: no"
+    assert frame["gmacs"].dtype == float
+
+
+def test_no_rows_are_an_empty_table_with_its_columns() -> None:
+    assert list(frames.profile([]).columns) == frames.FULL
+    assert list(frames.reference([], "torch").columns) == frames.REFERENCE["torch"]
+
+
+def test_reference_has_exactly_the_columns_of_open_clips_profiler() -> None:
+    assert frames.REFERENCE["torch"] == (
+        "model,image_size,image_width,text_width,embed_dim,mparams,image_mparams,text_mparams,"
+        "gflops,image_gflops,text_gflops"
+    ).split(",")
+    assert frames.REFERENCE["fvcore"] == (
+        "model,image_size,image_width,text_width,embed_dim,mparams,image_mparams,text_mparams,"
+        "gmacs,macts,image_gmacs,image_macts,text_gmacs,text_macts"
+    ).split(",")
+
+
+def test_reference_rounds_to_two_decimals_and_takes_the_height() -> None:
+    figures = {"image_size": "224x320", "image_width": 768, "text_width": 512, "embed_dim": 512}
+    whole = row(mparams=151.277313, gflops=14.7758, gmacs=7.3879, **figures)
+    frame = frames.reference([whole], "torch")
+    assert frame.to_csv(index=False).splitlines()[1] == "ViT-B-32,224,768,512,512,151.28,,,14.78,,"
+
+
+def test_reference_sorts_by_the_counters_own_figure() -> None:
+    rows = [
+        row("x", gflops=1.0, gmacs=0.5, fvcore_gmacs=0.9, fvcore_macts=1.5, mparams=1.0),
+        row("y", gflops=2.0, gmacs=1.0, fvcore_gmacs=0.4, fvcore_macts=2.5, mparams=1.0),
+        row("b", gflops=2.0, gmacs=1.0, fvcore_gmacs=0.4, fvcore_macts=2.5, mparams=1.0),
+    ]
+    assert list(frames.reference(rows, "torch")["model"]) == ["x", "b", "y"]
+    fvcore = frames.reference(rows, "fvcore")
+    assert list(fvcore["model"]) == ["b", "y", "x"]
+    assert list(fvcore["gmacs"]) == [0.4, 0.4, 0.9]
+    assert list(fvcore["macts"]) == [2.5, 2.5, 1.5]
+
+
+def test_a_failed_model_keeps_its_line_in_the_reference_columns() -> None:
+    frame = frames.reference([row("failed", status="error", error="no"), row("ok", gflops=1.0)], "torch")
+    assert list(frame["model"]) == ["ok", "failed"]
+    assert pd.isna(frame.loc[1, "gflops"])
+
+
+def test_towers_leave_out_what_a_model_lacks() -> None:
+    both = row(
+        **{"mparams": 10.0, "image_mparams": 7.0, "text_mparams": 3.0, "other_mparams": 0.0},
+        **{"gmacs": 4.0, "image_gmacs": 3.0, "text_gmacs": 1.0, "other_gmacs": 0.0},
+    )
+    assert list(frames.towers(both)["tower"]) == ["image", "text", "total"]
+    assert list(frames.towers(both)["gmacs"]) == [3.0, 1.0, 4.0]
+    single = row(mparams=10.0, image_mparams=10.0, gmacs=4.0, image_gmacs=4.0)
+    assert list(frames.towers(single)["tower"]) == ["image", "total"]
+
+
+def test_operators_are_per_sample_with_shares_and_put_the_uncounted_first() -> None:
+    def count(operator: str, flops: int, counted: bool = True) -> OperatorCount:
+        sizes = {"activations": 6_000_000, "read_bytes": 5_000_000, "written_bytes": 1_000_000}
+        return OperatorCount(operator=operator, calls=2, flops=flops, counted=counted, **sizes)
+
+    several = row(batch_size=2, operators=(count("mm", 12_000_000_000), count("conv", 4_000_000_000)))
+    frame = frames.operators(several)
+    assert list(frame["operator"]) == ["mm", "conv"]
+    assert list(frame["gmacs"]) == [3.0, 1.0]  # 12e9 FLOPs are 6e9 MACs of two samples
+    assert list(frame["share"]) == [75.0, 25.0]
+    assert list(frame["macts"]) == [3.0, 3.0]
+    assert list(frame["read_mb"]) == [5.0, 5.0]
+    left_out = row(operators=(count("mm", 2), count("sort", 0, counted=False)))
+    assert list(frames.operators(left_out)["operator"]) == ["sort", "mm"]
+    assert frames.operators(row()).empty
+
+
+def test_modules_know_the_nearest_listed_module_around_them() -> None:
+    def module(path: str) -> ModuleCount:
+        return ModuleCount(path=path, type="Linear", mparams=1, gmacs=1, macts=1, calls=1)
+
+    frame = frames.modules([module(path) for path in ("", "visual", "visual.blocks.0", "visual.blocks.0.mlp", "text")])
+    assert list(frame["parent"].fillna("none")) == ["none", "", "visual", "visual.blocks.0", ""]
+    assert list(frame["name"]) == ["model", "visual", "0", "mlp", "text"]
+    assert list(frame["depth"]) == [0, 1, 3, 4, 1]
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [([], None), ([None], None), ([0.2, 9.0, 0.4], 4.0)])
+def test_expected_time_is_the_median_of_rows_before(seconds: list[float | None], expected: float | None) -> None:
+    assert frames.expected_s(10, [row(seconds=took) for took in seconds]) == expected
