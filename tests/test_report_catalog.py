@@ -35,8 +35,8 @@ def frame(folder: Path) -> pd.DataFrame:
 def test_reading_keeps_texts_as_texts_and_figures_as_figures(frame: pd.DataFrame) -> None:
     assert list(frame["image_size"]) == ["224", "336", "224", "224x320", "1024"]
     assert frame["gmacs"].dtype == float
-    assert list(frame["name"])[2] == "timm:resnet50"
-    assert list(frame["error"])[0] == ""
+    assert frame.loc[2, "name"] == "timm:resnet50"
+    assert frame.loc[0, "error"] == ""
 
 
 def test_remarks_name_what_is_missing(frame: pd.DataFrame) -> None:
