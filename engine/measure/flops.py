@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.measure.live import LiveBytes, state
@@ -77,7 +76,7 @@ def count(model: torch.nn.Module, inputs: tuple[Any, ...], run: Callable[[], obj
         raise RuntimeError("counting needs no_grad or gradients: inference mode hides operators from the counter")
     held = [*state(model), *(tensor for tensor in inputs if isinstance(tensor, torch.Tensor))]
     counter = _Counter(LiveBytes(held))
-    with unfused(), _modules_followed(model, counter), _FusedOnMeta(), counter:
+    with unfused(), _modules_followed(model, counter), _fused_on_meta(), counter:
         run() if run else model(*inputs)
     return counter.result()
 
@@ -190,19 +189,25 @@ def unfused() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
-class _FusedOnMeta(TorchFunctionMode):
+@contextmanager
+def _fused_on_meta() -> Iterator[None]:
     """On meta, attention falls apart into matrix products that keep all scores in memory; real devices fuse it.
 
-    Calling the fused operator by name gives meta the FLOPs, traffic and memory of a real device.
+    Calling the fused operator by name gives meta the FLOPs, traffic and memory of a real device. The name is replaced,
+    as a mode for torch functions would not see the calls that torch.nn.functional makes of itself.
     """
+    functional = torch.nn.functional
+    real = functional.scaled_dot_product_attention
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func is torch.nn.functional.scaled_dot_product_attention and (fused := _fused(*args, **kwargs)) is not None:
-            return fused
-        return func(*args, **kwargs)
+    def attention(*args: Any, **kwargs: Any) -> torch.Tensor:
+        fused = _fused(*args, **kwargs)
+        return real(*args, **kwargs) if fused is None else fused
+
+    functional.scaled_dot_product_attention = attention
+    try:
+        yield
+    finally:
+        functional.scaled_dot_product_attention = real
 
 
 def _fused(

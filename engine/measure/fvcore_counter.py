@@ -3,9 +3,11 @@
 fvcore calls a multiply-add one FLOP; its figures are MACs here. It cannot trace on meta.
 """
 
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from math import prod
 from typing import Any
 
@@ -43,11 +45,10 @@ def figures(built: Built, counted: Count | None, batch_size: int) -> dict[str, A
 
     Errors: RuntimeError where torch.jit cannot trace the model.
     """
-    import fvcore.nn  # slow to import, and needed by few runs
-
+    fvcore = _fvcore()
     with torch.no_grad(), unfused(), _flat_output(built.model):
-        macs = fvcore.nn.FlopCountAnalysis(built.model, built.inputs)
-        activations = fvcore.nn.ActivationCountAnalysis(built.model, built.inputs)
+        macs = fvcore.FlopCountAnalysis(built.model, built.inputs)
+        activations = fvcore.ActivationCountAnalysis(built.model, built.inputs)
         macs.set_op_handle(f"aten::{ATTENTION}", _attention_macs)
         activations.set_op_handle(f"aten::{ATTENTION}", _attention_activations)
         for analysis in (macs, activations):
@@ -115,6 +116,13 @@ def _attention_macs(inputs: list[Any], _outputs: list[Any]) -> int:
 def _attention_activations(inputs: list[Any], _outputs: list[Any]) -> int:
     query, value = _shape(inputs[0]), _shape(inputs[2])
     return prod(query[:-1]) * (value[-2] + value[-1])
+
+
+def _fvcore() -> Any:
+    """Imported when it is needed: slow, and needed by few runs. Its losses are TorchScript, which torch deprecates."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"`torch\.jit\.\w+` is deprecated")
+        return import_module("fvcore.nn")
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -127,19 +127,19 @@ def _description(built: Built) -> dict[str, Any]:
 
 def _parameters(built: Built) -> dict[str, float]:
     """Millions, whole and per tower; what is in neither tower is `other`."""
-    total = _millions(built.model)
-    towers = {name: _millions(built.model.get_submodule(path)) for name, path in built.towers.items()}
+    total = _numel(built.model.parameters())
+    towers = {name: _numel(built.model.get_submodule(path).parameters()) for name, path in built.towers.items()}
     return {
-        "mparams": total,
-        **{f"{name}_mparams": figure for name, figure in towers.items()},
-        "other_mparams": total - sum(towers.values()),
-        "trainable_mparams": sum(p.numel() for p in built.model.parameters() if p.requires_grad) / 1e6,
-        "mbuffers": sum(buffer.numel() for buffer in built.model.buffers()) / 1e6,
+        "mparams": total / 1e6,
+        **{f"{name}_mparams": figure / 1e6 for name, figure in towers.items()},
+        "other_mparams": (total - sum(towers.values())) / 1e6,
+        "trainable_mparams": _numel(p for p in built.model.parameters() if p.requires_grad) / 1e6,
+        "mbuffers": _numel(built.model.buffers()) / 1e6,
     }
 
 
-def _millions(module: torch.nn.Module) -> float:
-    return sum(parameter.numel() for parameter in module.parameters()) / 1e6
+def _numel(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(tensor.numel() for tensor in tensors)
 
 
 def _costs(built: Built, counted: Count, batch_size: int) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def _modules(built: Built, counted: Count, batch_size: int) -> tuple[ModuleCount
         ModuleCount(
             path=path,
             type=type(module).__name__,
-            mparams=_millions(module),
+            mparams=_numel(module.parameters()) / 1e6,
             gmacs=counted.modules[path].flops / batch_size / 2e9,
             macts=counted.modules[path].activations / batch_size / 1e6,
             calls=max(counted.modules[path].calls, 1),
