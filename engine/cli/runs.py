@@ -133,8 +133,11 @@ class Runs(BaseModel):
 
 
 class Resume(OneRun):
-    """Queue an ended run again. A profile run counts anew, as a run of its own."""
+    """Queue a failed or cancelled run again. A profile run counts anew from its start."""
 
     def cli_cmd(self) -> None:
-        run = store_here().run(self.run_id)
-        submit(run.spec, run.name)
+        settings = Settings()
+        store = open_store(settings)
+        store.retry(self.run_id)
+        jobs.ensure_scheduler(settings)
+        print(f"run {self.run_id} is queued again")
