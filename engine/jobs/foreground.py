@@ -30,7 +30,7 @@ def run_here(store: Store, settings: Settings, spec: Spec, on_event: OnEvent, *,
     check(store, settings, spec)
     attempt = _claim(store, spec, name, on_event)
     files = RunFiles(settings.runs_dir, attempt.run_id)
-    files.dir.mkdir(parents=True, exist_ok=True)
+    files.prepare()
     me = asdict(Identity.mine())
     write_json(files.process(attempt.number), {"supervisor": me, "worker": me, "group": False})
     stop = Stop()

@@ -53,7 +53,6 @@ def main(settings: Settings, run_id: int) -> None:
     if attempt is None:
         raise Refused(f"run {run_id} has no attempt under way; the scheduler makes one when its turn comes")
     files = RunFiles(settings.runs_dir, run_id)
-    files.dir.mkdir(parents=True, exist_ok=True)
     supervise(files, attempt, settings, lambda: work(settings, attempt.token))
 
 
@@ -100,7 +99,6 @@ def execute(
 
 def _events(run: Run, files: RunFiles, stop: Stop) -> Generator[Event]:
     """What the task yields, until it should stop; closing it then lets its `finally` save what is worth saving."""
-    files.dir.mkdir(parents=True, exist_ok=True)
     task = import_module(f"engine.tasks.{run.spec.kind}")
     if torch := sys.modules.get("torch"):  # it does not notice when a fork of the warm process has other CPUs
         torch.set_num_threads(import_module("engine.measure.environment").threads())

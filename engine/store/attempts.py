@@ -85,7 +85,7 @@ def record(database: Database, attempt: Attempt, events: Sequence[Event]) -> Non
                 values["environment"] = event.model_dump_json()
         _change(connection, attempt, **values)
         for event in events:
-            _insert_event(connection, attempt, event)
+            insert_event(connection, attempt.run_id, attempt.token, event)
 
 
 def finish(database: Database, attempt: Attempt, state: State, cause: Cause | None = None, error: str = "") -> None:
@@ -146,15 +146,16 @@ def _stale(attempt: Attempt) -> StaleAttempt:
     return StaleAttempt(f"attempt {attempt.number} of run {attempt.run_id} is over: nothing more is taken from it")
 
 
-def _insert_event(connection: Connection, attempt: Attempt, event: Event) -> None:
-    of_run = {"run_id": attempt.run_id}
+def insert_event(connection: Connection, run_id: int, token: int, event: Event) -> None:
+    """Store one event of an attempt at a run; nothing is checked here."""
+    of_run = {"run_id": run_id}
     match event:
         case Progress() | Environment():
             pass  # columns of the run itself
         case Row():
             payload = event.model_dump_json()
             promoted = {"library": event.library, "model": event.model, "status": event.status}
-            values = of_run | {"attempt_id": attempt.token, "kind": event.kind, **promoted, "payload": payload}
+            values = of_run | {"attempt_id": token, "kind": event.kind, **promoted, "payload": payload}
             connection.execute(insert(rows).values(values))
         case Metric():
             _replace(connection, metrics, of_run | event.model_dump())

@@ -1,5 +1,6 @@
 """The names of a run's files, in one place."""
 
+import time
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,12 @@ class RunFiles:
     def process(self, attempt: int = 1) -> Path:
         """Which processes an attempt has: pid and start time."""
         return self.dir / ("process.json" if attempt == 1 else f"process-{attempt}.json")
+
+    def prepare(self) -> None:
+        """An empty folder for a new run. One that an earlier store has left here is moved aside, not mixed in."""
+        if self.dir.exists():
+            self.dir.rename(self.dir.with_name(f"{self.run_id}.before-{time.time_ns()}"))
+        self.dir.mkdir(parents=True)
 
     def log_tail(self, lines: int) -> str:
         """The last lines of the log. What is not UTF-8 is shown as replacement characters; nothing is interpreted."""

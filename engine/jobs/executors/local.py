@@ -25,6 +25,8 @@ class Executor:
 
     def start(self, attempt: Attempt) -> None:
         """From the warm process if there is one, else cold."""
+        if attempt.number == 1:
+            self._files(attempt).prepare()
         if self._warm.ask(attempt.run_id):
             self._asked[attempt.token] = attempt
         else:

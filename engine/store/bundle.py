@@ -1,0 +1,208 @@
+"""A run as one zip file that another machine can import: spec, environment, rows, metrics, log, artifacts.
+
+manifest.json       format, version, size and SHA-256 of every other member
+run.json            what was asked, how it went, where
+rows.jsonl          one result a line
+metrics.jsonl
+artifacts.json      every file of the run, those too large for the bundle included
+log.txt
+artifacts/...       the files themselves, up to a limit
+"""
+
+import json
+import stat
+import zipfile
+from hashlib import sha256
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from engine import results, specs
+from engine.results import Environment, Metric
+from engine.settings import Settings
+from engine.specs import Refused
+from engine.store import archive
+from engine.store.files import RunFiles
+from engine.store.model import Cause, State, StoredArtifact
+from engine.store.store import Store
+
+FORMAT, VERSION = "model-vitals-run", 1
+ARTIFACT_BYTES = 50_000_000
+"""All artifacts of a bundle together; the others stay behind and are named."""
+MOST_MEMBERS = 10_000
+MOST_BYTES = 500_000_000
+FREE_BYTES, MOST_RATIO = 50_000_000, 100
+"""Contents above FREE_BYTES may be MOST_RATIO times as large as the file that holds them: more is a bomb."""
+EPOCH = (1980, 1, 1, 0, 0, 0)
+"""Every member's date, so that two exports of one run are the same file."""
+
+
+class RunRecord(BaseModel):
+    """`run.json`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    kind: str
+    name: str
+    spec: dict[str, Any]
+    state: State
+    cause: Cause | None
+    error: str
+    created_at: float
+    started_at: float | None
+    ended_at: float | None
+    done: int
+    total: int | None
+    note: str
+    environment: Environment | None
+
+
+class Member(BaseModel):
+    """One line of the manifest."""
+
+    size: int
+    sha256: str
+
+
+class Manifest(BaseModel):
+    """`manifest.json`."""
+
+    format: str
+    version: int
+    files: dict[str, Member]
+
+
+def export_bundle(store: Store, settings: Settings, run_id: int) -> bytes:
+    """The bundle of a run that has ended. Errors: LookupError, Refused."""
+    run = store.run(run_id)
+    if not run.state.ended:
+        raise Refused(f"run {run_id} is {run.state}: a bundle is made of a run that has ended")
+    record = RunRecord(
+        **{name: getattr(run, name) for name in ("kind", "name", "state", "cause", "error", "done", "total", "note")},
+        spec=run.spec.model_dump(mode="json"),
+        created_at=run.created_at.timestamp(),
+        started_at=run.started_at and run.started_at.timestamp(),
+        ended_at=run.ended_at and run.ended_at.timestamp(),
+        environment=run.environment,
+    )
+    files = RunFiles(settings.runs_dir, run_id)
+    artifacts = store.artifacts(run_id)
+    members = {
+        "run.json": record.model_dump_json().encode(),
+        "rows.jsonl": _lines(store.rows(run_id)),
+        "metrics.jsonl": _lines(store.metrics(run_id)),
+        "artifacts.json": json.dumps([artifact.model_dump() for artifact in artifacts]).encode(),
+        "log.txt": b"".join(path.read_bytes() for path in (files.older_log, files.log) if path.is_file()),
+    }
+    return _zip(members | _contents(files.dir, artifacts))
+
+
+def import_bundle(store: Store, settings: Settings, path: Path) -> int:
+    """The id of a new run made of a bundle, or of the run that an earlier import of the same bundle has made.
+
+    Errors: Refused when the file is not a bundle, is damaged, or holds what no bundle holds.
+    """
+    try:
+        with zipfile.ZipFile(path) as bundle:
+            return _take_in(store, settings, _read(bundle, path.stat().st_size))
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, OSError) as error:
+        raise Refused(f"{path.name} is not a run bundle: {error}") from error
+    except (ValidationError, json.JSONDecodeError, UnicodeDecodeError, LookupError) as error:
+        raise Refused(f"{path.name} holds something no run has: {error}") from error
+
+
+def _lines(events: list[Any]) -> bytes:
+    return "".join(f"{event.model_dump_json()}\n" for event in events).encode()
+
+
+def _contents(run_dir: Path, artifacts: list[StoredArtifact]) -> dict[str, bytes]:
+    """Artifacts that are there unchanged, the smallest first, as long as there is room."""
+    room = ARTIFACT_BYTES
+    found = {}
+    for artifact in sorted(artifacts, key=lambda artifact: artifact.size):
+        path = run_dir / artifact.name
+        if artifact.size > room or not path.is_file():
+            continue
+        content = path.read_bytes()
+        if sha256(content).hexdigest() == artifact.sha256:
+            found[f"artifacts/{artifact.name}"] = content
+            room -= artifact.size
+    return found
+
+
+def _zip(members: dict[str, bytes]) -> bytes:
+    files = {name: Member(size=len(data), sha256=sha256(data).hexdigest()) for name, data in members.items()}
+    manifest = Manifest(format=FORMAT, version=VERSION, files=files)
+    target = BytesIO()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as bundle:
+        for name, data in {"manifest.json": manifest.model_dump_json().encode(), **members}.items():
+            bundle.writestr(zipfile.ZipInfo(name, EPOCH), data, zipfile.ZIP_DEFLATED)
+    return target.getvalue()
+
+
+def _read(bundle: zipfile.ZipFile, packed: int) -> dict[str, bytes]:
+    """All members, after everything that can be known without unpacking them has been looked at."""
+    infos = bundle.infolist()
+    total = sum(info.file_size for info in infos)
+    if len(infos) > MOST_MEMBERS or total > MOST_BYTES or total > max(FREE_BYTES, MOST_RATIO * packed):
+        raise Refused(f"the bundle would unpack to {len(infos)} files of {total} bytes from {packed}: too much")
+    if len({info.filename for info in infos}) != len(infos):
+        raise Refused("the bundle holds two files of one name")
+    for info in infos:
+        kind = stat.S_IFMT(info.external_attr >> 16)
+        if not _plain(info.orig_filename) or info.is_dir() or kind not in (0, stat.S_IFREG) or info.flag_bits & 1:
+            raise Refused(f"the bundle holds {info.orig_filename!r}, which is not a plain file of a run")
+    members = {info.filename: bundle.read(info) for info in infos}
+    manifest = Manifest.model_validate_json(members.pop("manifest.json"))
+    if (manifest.format, manifest.version) != (FORMAT, VERSION):
+        raise Refused(f"the bundle is {manifest.format} {manifest.version}, and {FORMAT} {VERSION} is known here")
+    found = {name: Member(size=len(data), sha256=sha256(data).hexdigest()) for name, data in members.items()}
+    if found != manifest.files:
+        raise Refused("the bundle's contents are not those of its manifest: it is damaged")
+    return members
+
+
+def _plain(name: str) -> bool:
+    """Whether a member's name stays where it is put, on any system."""
+    parts = PurePosixPath(name).parts
+    return (
+        0 < len(name) <= 300
+        and name.isprintable()
+        and not set(name) & set('\\:*?"<>|')
+        and not name.startswith("/")
+        and name == "/".join(parts)
+        and not {"..", "."} & set(parts)
+    )
+
+
+def _take_in(store: Store, settings: Settings, members: dict[str, bytes]) -> int:
+    record = RunRecord.model_validate_json(members["run.json"])
+    if not record.state.ended:
+        raise Refused(f"the bundle's run is {record.state}: only one that has ended can be imported")
+    spec = specs.load(record.kind, json.dumps(record.spec))
+    contents = {name.removeprefix("artifacts/"): data for name, data in members.items() if "/" in name}
+    imported = archive.Imported(
+        spec=spec,
+        columns=record.model_dump(exclude={"kind", "name", "spec", "environment"}),
+        name=record.name,
+        environment=record.environment,
+        rows=[results.load(record.kind, json.loads(line)) for line in members["rows.jsonl"].splitlines()],
+        metrics=[Metric.model_validate_json(line) for line in members["metrics.jsonl"].splitlines()],
+        artifacts=[StoredArtifact.model_validate(entry) for entry in json.loads(members["artifacts.json"])],
+    )
+    if not set(contents) <= {artifact.name for artifact in imported.artifacts}:
+        raise Refused("the bundle holds files that its run does not name")
+    key = "bundle:" + sha256(b"\0".join(members[name] for name in sorted(members))).hexdigest()
+
+    def write_files(run_id: int) -> None:
+        files = RunFiles(settings.runs_dir, run_id)
+        files.prepare()
+        files.log.write_bytes(members["log.txt"])
+        for name, data in contents.items():
+            target = files.dir / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+
+    return archive.insert_run(store.database, imported, key, write_files)
