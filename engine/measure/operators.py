@@ -33,6 +33,8 @@ MOVES = _names("""
     _unsafe_index_put index_copy lift_fresh_copy slice_scatter select_scatter diagonal_scatter repeat_interleave
     native_channel_shuffle channel_shuffle resize nonzero unfold_copy expand_copy permute_copy unsafe_split
     unsafe_split_with_sizes""")
+UNTAGGED = _names("hardswish floor_divide prelu _prelu_kernel _assert_async _assert_scalar")
+"""Elementwise operators, and checks, that carry no tag."""
 UNMARKED_VIEWS = _names("_unsafe_view lift_fresh as_strided set_")
 """Views whose schema does not say so, or says that they change their argument."""
 GATHERS = _names("embedding index index_select gather _unsafe_index take masked_select")
@@ -137,9 +139,9 @@ def describe(op: OpOverload) -> Operator:
     name = op._overloadpacket.__name__
     base = name.removesuffix("_")
     flops = _formula(op, base)
-    view = op.is_view or base in UNMARKED_VIEWS
+    view = _is_view(op, base)
     tagged = torch.Tag.pointwise in op.tags or torch.Tag.reduction in op.tags
-    free = view or tagged or base in MOVES or base in GATHERS or base in CREATES or base in PROPORTIONAL
+    free = view or tagged or base in MOVES | GATHERS | CREATES | PROPORTIONAL | UNTAGGED
     return Operator(
         kind="scaled_dot_product_attention" if name in ATTENTION else base,
         flops=flops,
@@ -150,6 +152,14 @@ def describe(op: OpOverload) -> Operator:
         allocates=not view and not op._schema.is_mutable,
         decomposes=flops is None and not free and not base.endswith("_backward") and op._can_decompose(),
     )
+
+
+def _is_view(op: OpOverload, base: str) -> bool:
+    """Also `transpose_` and the like, which change a tensor's shape and none of its memory."""
+    if op.is_view or base in UNMARKED_VIEWS:
+        return True
+    plain = getattr(aten, base, None) if op._schema.is_mutable else None
+    return plain is not None and any(getattr(plain, name).is_view for name in plain.overloads())
 
 
 def _formula(op: OpOverload, base: str) -> Figure | None:
