@@ -31,7 +31,7 @@ def bars(frame: pd.DataFrame, column: str, *, source: str = "") -> go.Figure:
         barmode="stack",
         height=70 + 26 * len(drawn),
         margin={"l": 8, "r": 48, "t": 8, "b": 8},
-        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"},
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
         showlegend=len(parts) > 1,
     )
     figure.update_xaxes(title_text=title(column), tickformat=",~g", automargin=True)

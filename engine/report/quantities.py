@@ -19,23 +19,23 @@ class Quantity:
 
 def _towers(stem: str, label: str, unit: str, help: str) -> dict[str, Quantity]:
     """A quantity of the whole model and of its image tower, text tower and the rest."""
-    return {
-        stem: Quantity(label, unit, f"{help} Whole model."),
-        f"image_{stem}": Quantity(f"Image {label[0].lower()}{label[1:]}", unit, f"{help} Image tower."),
-        f"text_{stem}": Quantity(f"Text {label[0].lower()}{label[1:]}", unit, f"{help} Text tower."),
-        f"other_{stem}": Quantity(f"Other {label[0].lower()}{label[1:]}", unit, f"{help} Neither tower."),
+    parts = {"image": "Image tower.", "text": "Text tower.", "other": "In neither tower."}
+    whole = {stem: Quantity(label[0].upper() + label[1:], unit, f"{help} Whole model.")}
+    return whole | {
+        f"{part}_{stem}": Quantity(f"{part.capitalize()} {label}", unit, f"{help} {where}")
+        for part, where in parts.items()
     }
 
 
 QUANTITIES: dict[str, Quantity] = {
-    **_towers("mparams", "Parameters", "M", "Weights, in millions."),
+    **_towers("mparams", "parameters", "M", "Weights, in millions."),
     **_towers("gmacs", "MACs", "G", "Multiply-adds of one forward pass per sample, in 1e9; 1 MAC is 2 FLOPs."),
     **_towers("gflops", "FLOPs", "G", "Floating-point operations of one forward pass per sample, in 1e9."),
-    **_towers("macts", "Activations", "M", "Elements of the outputs of convolutions and matrix products, in 1e6."),
+    **_towers("macts", "activations", "M", "Elements of the outputs of convolutions and matrix products, in 1e6."),
     "trainable_mparams": Quantity("Trainable parameters", "M", "Parameters that require a gradient, in millions."),
     "mbuffers": Quantity("Buffers", "M", "Elements of buffers, in millions."),
     "traffic_mb": Quantity("Memory traffic", "MB", "Bytes all operators read and write, nothing cached or fused."),
-    "intensity": Quantity("Arithmetic intensity", "FLOP/B", "FLOPs per byte of memory traffic."),
+    "intensity": Quantity("Intensity", "FLOP/B", "Arithmetic intensity: FLOPs per byte of memory traffic."),
     "weights_mb": Quantity("Weights", "MB", "Memory of parameters and buffers."),
     "inference_peak_mb": Quantity("Peak memory", "MB", "Estimated peak memory of a forward pass of the batch."),
     "training_peak_mb": Quantity(
@@ -75,5 +75,5 @@ def title(column: str) -> str:
     if column in QUANTITIES:
         return QUANTITIES[column].title
     if column == "image_size":
-        return "Image size (px)"
+        return "Image (px)"
     return column.replace("_", " ").capitalize()

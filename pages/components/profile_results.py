@@ -83,7 +83,6 @@ def _comparison(run: Run, frame: pd.DataFrame) -> None:
 def card(run: Run, row: ProfileRow) -> None:
     """One model: the figures that matter, then tabs with where they come from."""
     name = f"{row.library}:{row.model}"
-    tag = f"{run.id}_{name}"
     with st.container(border=True):
         st.subheader(plain(f"{name} at {row.image_size} px" if row.image_size else name), anchor=False)
         if row.status != "ok":
@@ -97,20 +96,25 @@ def card(run: Run, row: ProfileRow) -> None:
                 icon=":material/warning:",
                 title="Incomplete",
             )
-        names = ["Towers", "Modules", "Operators", "Cross-check"]
-        towers, modules, operators, check = st.tabs(names, key=f"tabs_{tag}", on_change="rerun")
-        if towers.open:
-            with towers:
-                _towers(row, tag)
-        if modules.open:
-            with modules:
-                _modules(run, row, tag)
-        if operators.open:
-            with operators:
-                _operators(row, tag)
-        if check.open:
-            with check:
-                _cross_check(run, row, tag)
+        _tabs(run, row, f"{run.id}_{name}")
+
+
+def _tabs(run: Run, row: ProfileRow, tag: str) -> None:
+    """Only the open tab is drawn; a model with one tower has no tab for towers."""
+    contents = {
+        "Towers": lambda: _towers(row, tag),
+        "Modules": lambda: _modules(run, row, tag),
+        "Operators": lambda: _operators(row, tag),
+        "Cross-check": lambda: _cross_check(run, row, tag),
+    }
+    if len(frames.towers(row)) <= 2:
+        del contents["Towers"]
+    for tab, content in zip(
+        st.tabs(list(contents), key=f"tabs_{tag}", on_change="rerun"), contents.values(), strict=True
+    ):
+        if tab.open:
+            with tab:
+                content()
 
 
 def _figures(row: ProfileRow) -> None:
@@ -126,10 +130,7 @@ def _figures(row: ProfileRow) -> None:
 
 def _towers(row: ProfileRow, tag: str) -> None:
     frame = frames.towers(row)
-    if len(frame) == 2:
-        st.caption("This model is a single tower.")
-    else:
-        st.plotly_chart(figures.towers(frame), key=f"towers_{tag}", config=CHART, alt="Shares of image and text tower")
+    st.plotly_chart(figures.towers(frame), key=f"towers_{tag}", config=CHART, alt="Shares of image and text tower")
     results_table(frame, key=f"towers_table_{tag}", alt="Parameters, MACs and activations by tower", pinned="tower")
 
 

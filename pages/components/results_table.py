@@ -18,9 +18,10 @@ def column_config(frame: pd.DataFrame, pinned: str) -> dict[str, Any]:
                 title(column), help=QUANTITIES[column].help, format="%.3g", alignment="right"
             )
         elif column in ("image_size", "calls", "batch_size"):
-            config[column] = st.column_config.Column(title(column), alignment="right", width="small")
+            config[column] = st.column_config.Column(title(column), alignment="right")
         else:
-            config[column] = st.column_config.Column(title(column), pinned=column == pinned)
+            width = "medium" if column == "model" else None
+            config[column] = st.column_config.Column(title(column), pinned=column == pinned, width=width)
     return config
 
 

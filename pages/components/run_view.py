@@ -8,7 +8,7 @@ from engine.jobs import submit
 from engine.specs import ProfileSpec, Refused
 from engine.store import Cause, Run, State
 from pages.components import backend, spec_form
-from pages.components.state import state_line
+from pages.components.state import badge, progress, sentence
 from pages.components.text import plain
 
 TICK_S = 1
@@ -22,8 +22,11 @@ def follow(run: Run) -> None:
 def _draw(run_id: int, ticking: bool) -> None:
     store = backend.store()
     run = store.run(run_id)
-    state_line(run, store)
-    actions(run)
+    with st.container(horizontal=True, vertical_alignment="center"):
+        badge(run)
+        st.text(sentence(run, store), width="stretch")
+        actions(run)
+    progress(run)
     import_module(f"pages.components.{run.kind}_results").draw(run, store.rows(run.id))
     if ticking and run.state.ended:
         st.rerun()  # the last time: from here on nothing changes, so nothing ticks
@@ -31,23 +34,20 @@ def _draw(run_id: int, ticking: bool) -> None:
 
 def actions(run: Run) -> None:
     """Stop, clone and, after a failure, what may help."""
-    with st.container(horizontal=True):
-        if not run.state.ended:
-            stopping = run.cancel_requested
-            if st.button(
-                "Stopping" if stopping else "Cancel",
-                key=f"cancel_{run.id}",
-                icon=":material/stop:",
-                disabled=stopping,
-                help="Rows counted so far are kept.",
-            ):
-                backend.store().request_cancel(run.id)
-                st.rerun(scope="fragment")
-        if st.button("Clone", key=f"clone_{run.id}", icon=":material/content_copy:", help="The form, filled like this"):
-            spec_form.prefill(run.kind, run.spec)
-            st.switch_page(f"costs/{run.kind}.py")
-        if run.state in (State.FAILED, State.CANCELLED):
-            _retries(run)
+    if not run.state.ended and st.button(
+        "Stopping" if run.cancel_requested else "Cancel",
+        key=f"cancel_{run.id}",
+        icon=":material/stop:",
+        disabled=run.cancel_requested,
+        help="Rows counted so far are kept.",
+    ):
+        backend.store().request_cancel(run.id)
+        st.rerun(scope="fragment")
+    if run.state in (State.FAILED, State.CANCELLED):
+        _retries(run)
+    if st.button("Clone", key=f"clone_{run.id}", icon=":material/content_copy:", help="The form, filled like this run"):
+        spec_form.prefill(run.kind, run.spec)
+        st.switch_page(f"costs/{run.kind}.py")
 
 
 def _retries(run: Run) -> None:

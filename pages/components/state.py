@@ -49,11 +49,8 @@ def sentence(run: Run, store: Store) -> str:
             return f"stopped on request; {done} done and kept"
 
 
-def state_line(run: Run, store: Store) -> None:
-    """Badge, sentence and, while it goes, a bar."""
-    with st.container(horizontal=True, vertical_alignment="center"):
-        badge(run)
-        st.text(sentence(run, store))
+def progress(run: Run) -> None:
+    """A bar while the run goes, and the error of one that failed."""
     if run.state in (State.RUNNING, State.STOPPING) and run.total:
         st.progress(min(run.done / run.total, 1.0))
     if run.state is State.FAILED and run.error:

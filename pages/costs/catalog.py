@@ -17,13 +17,13 @@ SHOWN = (
     "traffic_mb",
 )
 BOUNDS = ("mparams", "gmacs", "macts", "inference_peak_mb")
-FILTERS = ("search", "library", "families", "sizes", *(f"max_{column}" for column in BOUNDS))
+NO_FILTER = {"search": "", "library": None, "families": [], "sizes": []} | {f"max_{column}": None for column in BOUNDS}
 
 
 def reset() -> None:
-    """Forget every filter."""
-    for name in FILTERS:
-        st.session_state.pop(f"catalog_{name}", None)
+    """Forget every filter, in the address too."""
+    for name, value in NO_FILTER.items():
+        st.session_state[f"catalog_{name}"] = value
 
 
 def bound(column: str) -> float | None:
@@ -78,7 +78,7 @@ with st.sidebar:
     sizes = st.multiselect("Image size (px)", catalog.image_sizes(everything), key="catalog_sizes", bind=BIND)
     with st.grid(2, min_column_width=90, vertical_alignment="bottom"):
         bounds = {f"max_{column}": bound(column) for column in BOUNDS}
-    st.button("Reset filters", on_click=reset, icon=":material/filter_alt_off:", type="tertiary")
+    st.button("Reset filters", key="catalog_reset", on_click=reset, icon=":material/filter_alt_off:", type="tertiary")
 
 selected = catalog.select(
     everything,
@@ -90,7 +90,7 @@ selected = catalog.select(
 )
 if selected.empty:
     st.info(f"None of the {len(everything):,} rows meets these filters.", icon=":material/filter_alt:")
-    st.button("Show all again", on_click=reset)
+    st.button("Show all again", key="catalog_show_all", on_click=reset)
     st.stop()
 
 bar = st.container(horizontal=True, vertical_alignment="bottom")
@@ -142,6 +142,7 @@ with bar:
         icon=":material/calculate:",
         type="primary",
         disabled=not len(chosen),
+        key="catalog_profile",
         help="Select points (box or lasso) or rows; then count these models anew, at your image size if you like.",
     ):
         spec_form.choose_models("profile", list(dict.fromkeys(everything.loc[chosen, "name"])))

@@ -4,13 +4,13 @@ import tempfile
 from pathlib import Path
 
 import streamlit as st
-from engine.store.bundle import import_bundle
 
 from engine.report import frames
 from engine.specs import Refused
 from engine.store import ACTIVE, ENDED, Run, State
+from engine.store.bundle import import_bundle
 from pages.components import backend
-from pages.components.state import state_line
+from pages.components.state import badge, progress, sentence
 from pages.components.text import plain
 
 TICK_S = 1
@@ -31,7 +31,7 @@ def now(ticking: bool, last_ended: int | None) -> None:
         st.caption(f"and {len(waiting) - 10} more wait behind these.")
     if ticking and not runs:
         st.rerun()
-    elif [last_ended] != [run.id for run in store.runs(states=ENDED, limit=1)]:
+    elif last_ended != next((run.id for run in store.runs(states=ENDED, limit=1)), None):
         st.button("Show what has ended since", icon=":material/refresh:", key="runs_refresh", on_click=st.rerun)
 
 
@@ -39,12 +39,13 @@ def entry(run: Run) -> None:
     """One run that is not over."""
     with st.container(border=True):
         with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
-            st.text(f"{run.id}  {run.name or run.spec.summary}", width="stretch")
+            badge(run)
+            st.text(f"{run.id}  {run.name or run.spec.summary}: {sentence(run, backend.store())}", width="stretch")
             st.page_link("runs/run.py", label="Open", icon=":material/open_in_new:", query_params={"run": str(run.id)})
             if st.button("Cancel", key=f"runs_cancel_{run.id}", icon=":material/stop:", disabled=run.cancel_requested):
                 backend.store().request_cancel(run.id)
                 st.rerun(scope="fragment")
-        state_line(run, backend.store())
+        progress(run)
 
 
 def history(runs: list[Run]) -> None:
@@ -92,9 +93,8 @@ def importer() -> None:
 st.title("Runs", anchor=False)
 runs = backend.store().runs()
 busy = any(not run.state.ended for run in runs)
-st.fragment(now, run_every=TICK_S if busy else None, key="runs_now")(
-    busy, tuple(run.id for run in runs if run.state.ended)[:1]
-)
+last_ended = next((run.id for run in runs if run.state.ended), None)
+st.fragment(now, run_every=TICK_S if busy else None, key="runs_now")(busy, last_ended)
 if runs:
     history(runs)
     st.caption("Select a run to open it.")
