@@ -45,7 +45,7 @@ def figures(built: Built, counted: Count | None, batch_size: int) -> dict[str, A
 
     Errors: RuntimeError where torch.jit cannot trace the model.
     """
-    fvcore = _fvcore()
+    fvcore = load()
     with torch.no_grad(), unfused(), _flat_output(built.model):
         macs = fvcore.FlopCountAnalysis(built.model, built.inputs)
         activations = fvcore.ActivationCountAnalysis(built.model, built.inputs)
@@ -118,8 +118,8 @@ def _attention_activations(inputs: list[Any], _outputs: list[Any]) -> int:
     return prod(query[:-1]) * (value[-2] + value[-1])
 
 
-def _fvcore() -> Any:
-    """Imported when it is needed: slow, and needed by few runs. Its losses are TorchScript, which torch deprecates."""
+def load() -> Any:
+    """fvcore.nn, imported when it is needed: slow, and needed by few runs. Its losses are TorchScript, which torch deprecates."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"`torch\.jit\.\w+` is deprecated")
         return import_module("fvcore.nn")

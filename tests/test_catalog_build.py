@@ -1,0 +1,58 @@
+"""Building the catalogue's files with real worker processes."""
+
+import csv
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from engine.names import ModelNotFound, catalogue_families
+from engine.results import Progress
+from engine.tasks.catalogue import VersionsDiffer, build
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.slow
+def test_build_recounts_what_it_is_asked_and_keeps_the_rest(tmp_path: Path) -> None:
+    events = list(build(["torchvision:resnet18", "timm:resnet{18,26}"], tmp_path, workers=2))
+    assert all(isinstance(event, Progress) for event in events)
+    assert (events[0].done, events[0].total) == (0, 3)
+    assert (events[-1].done, events[-1].total) == (3, 3)
+    assert catalogue_families(tmp_path) == {
+        "timm:resnet18": "resnet",
+        "timm:resnet26": "resnet",
+        "torchvision:resnet18": "resnet",
+    }
+    (torchvision,) = read(tmp_path / "torchvision.csv")
+    assert torchvision["gmacs"] == "1.814073"
+    assert torchvision["mparams"] == "11.689512"
+    assert (torchvision["text_gmacs"], torchvision["status"], torchvision["complete"]) == ("", "ok", "True")
+
+    operators = list(
+        csv.DictReader(gzip.decompress((tmp_path / "operators.csv.gz").read_bytes()).decode().splitlines())
+    )
+    mine = [row for row in operators if (row["library"], row["model"]) == ("torchvision", "resnet18")]
+    assert sum(int(row["flops"]) for row in mine) == round(1.814073344e9) * 2
+    assert json.loads((tmp_path / "versions.json").read_text()).keys() >= {"torch", "timm", "counted_on"}
+
+    before = read(tmp_path / "timm.csv")
+    list(build(["open_clip:ViT-S-32-alt"], tmp_path, workers=1))
+    assert read(tmp_path / "timm.csv") == before
+    assert [row["model"] for row in read(tmp_path / "open_clip.csv")] == ["ViT-S-32-alt"]
+    assert not list(tmp_path.glob("*.new"))
+
+    versions = json.loads((tmp_path / "versions.json").read_text()) | {"timm": "0.0.1"}
+    (tmp_path / "versions.json").write_text(json.dumps(versions))
+    with pytest.raises(VersionsDiffer, match="other versions of timm"):
+        list(build(["open_clip:ViT-S-32-alt"], tmp_path, workers=1))
+
+
+def test_an_unknown_model_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound, match="no model matches 'timm:resnet1O'"):
+        list(build(["timm:resnet1O"], tmp_path / "catalog", workers=1))
+    assert not (tmp_path / "catalog").exists()

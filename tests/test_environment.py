@@ -1,0 +1,63 @@
+"""What the program says of the machine it runs on."""
+
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from engine.measure import environment
+from engine.specs import Refused
+
+
+def test_current_names_the_device_and_the_versions() -> None:
+    here = environment.current("cpu", seed=7)
+    assert (here.device, here.seed, here.tf32) == ("cpu", 7, False)
+    assert here.device_name == here.cpu != ""
+    assert here.versions["torch"].startswith(torch.__version__.partition("+")[0])
+    assert here.memory_gb == round(psutil.virtual_memory().total / 1e9, 1)
+    assert abs((datetime.now(UTC) - datetime.fromisoformat(here.date)).total_seconds()) < 60
+    assert environment.current("meta").device_name == "shapes only"
+
+
+@pytest.mark.parametrize("device", ["cuda:63", "xpu:9", "hpu"])
+def test_an_absent_device_is_refused_with_those_there_are(device: str) -> None:
+    with pytest.raises(environment.DeviceNotFound, match=rf"no device '{device}'; it has meta, cpu") as caught:
+        environment.current(device)
+    assert isinstance(caught.value, Refused)
+
+
+def test_probe_lists_the_cpu_first() -> None:
+    machine = environment.probe()
+    assert machine.devices[0].name == "cpu"
+    expected = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
+    assert len(machine.devices) == 1 + expected
+    assert machine.threads == environment.threads()
+
+
+@pytest.mark.parametrize(("quota", "most"), [("max 100000", None), ("150000 100000", 1), ("50000 100000", 1)])
+def test_threads_follow_the_cgroup_quota(tmp_path: Path, quota: str, most: int | None) -> None:
+    limit = tmp_path / "cpu.max"
+    limit.write_text(quota + "\n")
+    assert environment.threads(limit) == (most or len(os.sched_getaffinity(0)))
+
+
+def test_threads_follow_affinity() -> None:
+    only = min(os.sched_getaffinity(0))
+    code = f"import os; os.sched_setaffinity(0, {{{only}}}); from engine.measure import environment; "
+    code += "print(environment.threads())"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "1"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA device")
+def test_an_nvidia_device_has_name_memory_and_driver() -> None:
+    device = environment.probe().devices[1]
+    assert device.name == "cuda:0"
+    assert device.memory_gb
+    assert device.driver

@@ -1,0 +1,59 @@
+"""The same count on meta and on a real CPU model, for the smallest model of every architecture family."""
+
+import csv
+
+import pytest
+import torch
+
+from engine.measure.flops import Count, count
+from engine.models import library
+from engine.models.built import Wanted
+from engine.settings import Settings
+
+SMALLER = {
+    # families whose smallest model takes tens of seconds on a CPU at its own image size
+    "timm:deepseek_vit": (168, 168),
+    "timm:gemma4_vit": (192, 192),
+    "timm:qwen3_vit": (224, 224),
+    "timm:naflexvit": (192, 192),
+}
+
+
+def smallest_of_each_family() -> dict[str, str]:
+    """library:family -> library:model, by the catalogue's GMACs."""
+    smallest: dict[str, tuple[float, str]] = {}
+    for path in sorted(Settings().catalog_dir.glob("*.csv")):
+        with path.open(newline="") as file:
+            for row in csv.DictReader(file):
+                family = f"{row['library']}:{row['family']}"
+                entry = (float(row["gmacs"]), f"{row['library']}:{row['model']}")
+                smallest[family] = min(smallest.get(family, entry), entry)
+    return {family: model for family, (_, model) in smallest.items()}
+
+
+SMALLEST = smallest_of_each_family()
+
+
+def counted(model: str, device: str, image_size: tuple[int, int] | None) -> tuple[Count, dict[str, tuple[int, int]]]:
+    built = library.build(model, Wanted(device=device, image_size=image_size))
+    with torch.no_grad():
+        found = count(built.model, built.inputs)
+    return found, {path: (tally.flops, tally.activations) for path, tally in found.modules.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", sorted(SMALLEST))
+def test_meta_counts_what_the_cpu_counts(family: str) -> None:
+    size = SMALLER.get(family)
+    on_meta, modules_on_meta = counted(SMALLEST[family], "meta", size)
+    on_cpu, modules_on_cpu = counted(SMALLEST[family], "cpu", size)
+    assert on_meta.flops == on_cpu.flops > 0
+    assert on_meta.activations == on_cpu.activations
+    assert modules_on_meta == modules_on_cpu
+    assert on_meta.uncounted == on_cpu.uncounted == {}
+
+
+def test_every_installed_family_is_covered() -> None:
+    installed = {f"{name.partition(':')[0]}:{family}" for name, family in library.families().items()}
+    assert installed == set(SMALLEST)
+    assert set(SMALLER) <= installed

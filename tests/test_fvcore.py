@@ -1,0 +1,75 @@
+"""fvcore as a second opinion: what it agrees on, and what explains the rest."""
+
+import pytest
+import torch
+from torch import nn
+
+from engine.measure import fvcore_counter
+from engine.measure.flops import count, unfused
+from engine.models import library
+from engine.models.built import Built, Wanted
+from engine.results import ProfileRow
+from engine.specs import ProfileSpec
+from engine.tasks.profile import profile
+
+EXPLAINED_BY_CONVENTION = {"normalisation", "pooling and resampling"}
+
+
+def both(name: str, **how: object) -> ProfileRow:
+    row = profile(name, ProfileSpec(models=(name,), counter="both", device="cpu", **how)).row
+    assert row.status == "ok", row.error
+    return row
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["timm:resnet18", "timm:convnext_atto", "timm:vit_tiny_patch16_224", "open_clip:ViT-S-32-alt", "open_clip:RN50"],
+)
+def test_both_counters_agree_but_for_normalisation_and_pooling(name: str) -> None:
+    row = both(name)
+    assert row.fvcore_macts == pytest.approx(row.macts)
+    assert {difference.operator for difference in row.differences} <= EXPLAINED_BY_CONVENTION
+    extra = sum(difference.fvcore_gmacs for difference in row.differences)
+    assert row.fvcore_gmacs == pytest.approx((row.gmacs or 0) + extra)
+    assert all(difference.explanation for difference in row.differences)
+
+
+@pytest.mark.slow
+def test_a_model_that_returns_a_dictionary_is_traced_too() -> None:
+    row = both("open_clip:coca_ViT-B-32")
+    assert row.fvcore_image_macts == pytest.approx(row.image_macts)
+    assert {difference.operator for difference in row.differences} == {"normalisation"}
+
+
+def test_towers_are_those_of_separate_analyses() -> None:
+    """As the reference profiler takes them, one analysis a tower."""
+    row = both("open_clip:ViT-S-32-alt")
+    built = library.build("open_clip:ViT-S-32-alt", Wanted(device="cpu"))
+    fvcore = fvcore_counter.load()
+    with torch.no_grad(), unfused():
+        image = fvcore.FlopCountAnalysis(built.model.visual, built.inputs[0])
+        image.unsupported_ops_warnings(False).uncalled_modules_warnings(False).tracer_warnings("none")
+        text = fvcore.ActivationCountAnalysis(built.model.text, built.inputs[1])
+        text.unsupported_ops_warnings(False).uncalled_modules_warnings(False).tracer_warnings("none")
+        attention = 12 * 6 * 50 * 50 * 2 * 64  # layers, heads, tokens squared, two products over 64 channels a head
+        assert round((row.fvcore_image_gmacs or 0) * 1e9) == image.total() + attention
+        scores_and_values = 10 * 4 * 77 * (77 + 64)
+        assert round((row.fvcore_text_macts or 0) * 1e6) == text.total() + scores_and_values
+
+
+def test_figures_are_per_sample() -> None:
+    one, four = both("timm:resnet18"), both("timm:resnet18", batch_size=4)
+    assert four.fvcore_gmacs == pytest.approx(one.fvcore_gmacs)
+    assert four.fvcore_macts == pytest.approx(one.fvcore_macts)
+
+
+def test_what_fvcore_cannot_count_is_listed_and_explains_the_difference() -> None:
+    built = Built(nn.LSTM(5, 6).eval(), (torch.ones(7, 3, 5),), {"image": ""}, "lstm", (7, 3), (7, 3))
+    with torch.no_grad():
+        counted = count(built.model, built.inputs)
+    found = fvcore_counter.figures(built, counted, batch_size=1)
+    assert found["fvcore_unsupported"]["aten::lstm"] == 1
+    (difference,) = found["differences"]
+    assert difference.fvcore_gmacs == 0
+    assert difference.torch_gmacs == counted.flops / 2e9 > 0
+    assert "aten::lstm (1 calls)" in difference.explanation

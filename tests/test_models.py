@@ -1,0 +1,200 @@
+"""Building models: offline, quietly, at other sizes, and saying what is wrong when that cannot be done."""
+
+import logging
+import socket
+
+import open_clip
+import pytest
+import timm
+import torch
+
+from engine.models import clip, library
+from engine.models.built import Built, ConfigRefused, SizeRefused, Wanted
+from engine.models.clip import HF_CONFIGS
+from engine.names import ModelNotFound
+from engine.specs import Refused
+
+TEXT_TOWERS = {
+    # docs/model_profile.csv of mlfoundations/open_clip at 3b37473: mparams, text_mparams
+    "roberta-ViT-B-32": (212.72, 124.87),
+    "coca_roberta-ViT-B-32": (420.37, 124.45),
+    "xlm-roberta-base-ViT-B-32": (366.12, 278.27),
+    "xlm-roberta-large-ViT-H-14": (1193.01, 560.94),
+    "mt5-base-ViT-B-32": (365.71, 277.86),
+    "mt5-xl-ViT-H-14": (2306.75, 1674.68),
+    "nllb-clip-base": (501.89, 414.04),
+    "nllb-clip-large": (1399.22, 767.14),
+}
+
+
+def build(name: str, **how: object) -> Built:
+    return library.build(name, Wanted(**how))
+
+
+def forward(name: str, **how: object) -> Built:
+    built = build(name, **how)
+    with torch.no_grad():
+        library.run(name, built)
+    return built
+
+
+def millions(module: torch.nn.Module) -> float:
+    return round(sum(parameter.numel() for parameter in module.parameters()) / 1e6, 2)
+
+
+def test_families_names_every_installed_model() -> None:
+    families = library.families()
+    assert {name for name in families if name.startswith("open_clip:")} == {
+        f"open_clip:{name}" for name in open_clip.list_models()
+    }
+    assert {name for name in families if name.startswith("timm:")} == {f"timm:{name}" for name in timm.list_models()}
+    assert families["timm:vit_base_patch16_224"] == "vision_transformer"
+    assert families["torchvision:resnet18"] == "resnet"
+    assert families["open_clip:ViT-B-32"] == "clip_vit"
+    assert families["open_clip:RN50"] == "clip_resnet"
+    assert families["open_clip:coca_roberta-ViT-B-32"] == "coca"
+    assert families["open_clip:convnext_base"] == "clip_convnext"
+    assert families["open_clip:ViT-B-16-SigLIP"] == "siglip"
+    assert families["open_clip:mt5-xl-ViT-H-14"] == "clip_mt5"
+
+
+@pytest.mark.parametrize(("name", "figures"), TEXT_TOWERS.items())
+def test_hugging_face_text_towers_build_offline(
+    name: str, figures: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_network(*args: object) -> None:
+        raise AssertionError(f"a connection was opened: {args}")
+
+    monkeypatch.setattr(socket.socket, "connect", no_network)
+    built = build(f"open_clip:{name}")
+    assert (millions(built.model), millions(built.model.text)) == figures
+    assert built.context_length == (76 if name.startswith("coca") else 77)
+
+
+def test_every_hugging_face_tower_of_open_clip_is_known_and_no_other() -> None:
+    named = {clip.config(name)["text_cfg"].get("hf_model_name") for name in open_clip.list_models()} - {None}
+    assert named == {path.parent.name.replace("--", "/") for path in HF_CONFIGS.glob("*/config.json")}
+
+
+@pytest.mark.parametrize(
+    ("name", "widths"),
+    [
+        ("open_clip:ViT-B-32", (768, 512, 512)),
+        ("open_clip:RN50", (64, 512, 1024)),
+        # the reference profiler says 768 for both, a default of its dataclass
+        ("open_clip:EVA02-L-14", (1024, 768, 768)),
+        ("open_clip:xlm-roberta-large-ViT-H-14", (1280, 1024, 1024)),
+        ("open_clip:mt5-base-ViT-B-32", (768, 768, 512)),
+        ("open_clip:nllb-clip-base", (768, 1024, 512)),
+        ("timm:resnet50", (2048, None, None)),
+        ("timm:vit_tiny_patch16_224", (192, None, None)),
+        ("torchvision:resnet18", (512, None, None)),
+    ],
+)
+def test_widths_are_those_of_the_model(name: str, widths: tuple[int | None, ...]) -> None:
+    built = build(name)
+    assert (built.image_width, built.text_width, built.embed_dim) == widths
+
+
+@pytest.mark.parametrize(
+    "name", ["open_clip:ViT-B-32", "timm:vit_tiny_patch16_224", "timm:swin_tiny_patch4_window7_224"]
+)
+def test_other_image_sizes_where_the_model_allows_it(name: str) -> None:
+    built = forward(name, image_size=(256, 320), batch_size=2)
+    assert built.inputs[0].shape == (2, 3, 256, 320)
+    assert (built.image_size, built.native_size) == ((256, 320), (224, 224))
+
+
+@pytest.mark.parametrize("name", ["timm:resnet18", "torchvision:resnet18", "open_clip:convnext_base"])
+def test_convolutional_networks_take_any_size(name: str) -> None:
+    assert forward(name, image_size=(160, 96)).inputs[0].shape == (1, 3, 160, 96)
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("timm:levit_128s", (100, 100)),
+        ("open_clip:RN50", (224, 320)),
+        ("timm:vit_tiny_patch16_224", (8, 8)),
+        ("timm:nest_tiny", (100, 100)),
+        ("open_clip:ViT-B-32", (8, 8)),
+    ],
+)
+def test_an_impossible_size_is_a_named_error_that_says_what_would_be_right(name: str, size: tuple[int, int]) -> None:
+    with pytest.raises(SizeRefused, match=r"cannot take images of .* pixels .*; its own size is 224"):
+        forward(name, image_size=size)
+    assert issubclass(SizeRefused, Refused)
+
+
+def test_context_length() -> None:
+    assert build("open_clip:ViT-B-32").inputs[1].shape == (1, 77)
+    shorter = forward("open_clip:ViT-B-32", context_length=32)
+    assert shorter.inputs[1].shape == (1, 32)
+    assert shorter.model.text.positional_embedding.shape == (32, 512)
+    assert forward("open_clip:coca_ViT-B-32", context_length=20).context_length == 20
+    with pytest.raises(SizeRefused, match="texts of 600 tokens: roberta-base has 512 positions"):
+        build("open_clip:roberta-ViT-B-32", context_length=600)
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("float16", torch.float16), ("float64", torch.float64)])
+def test_precision_of_weights_and_inputs(precision: str, dtype: torch.dtype) -> None:
+    built = forward("open_clip:ViT-B-32", precision=precision)
+    assert built.inputs[0].dtype == dtype
+    assert {parameter.dtype for parameter in built.model.parameters()} == {dtype}
+
+
+def test_models_run_on_the_cpu_in_eval_mode() -> None:
+    built = forward("timm:resnet18", device="cpu", batch_size=2)
+    assert not built.model.training
+    assert not built.inputs[0].is_meta
+
+
+OWN = {
+    "embed_dim": 64,
+    "vision_cfg": {"image_size": 64, "layers": 2, "width": 128, "head_width": 64, "patch_size": 16},
+    "text_cfg": {"context_length": 16, "vocab_size": 100, "width": 64, "heads": 2, "layers": 2},
+}
+
+
+def test_a_configuration_of_ones_own() -> None:
+    built = forward("config:small", config=OWN, image_size=(96, 96))
+    assert built.family == "clip_vit"
+    assert (built.image_width, built.text_width, built.embed_dim) == (128, 64, 64)
+    assert built.inputs[1].shape == (1, 16)
+    assert "small" not in open_clip.list_models()
+    assert OWN["vision_cfg"]["image_size"] == 64
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"embed_dim": None}, "has no embed_dim"),
+        ({"text_cfg": {"hf_model_name": "someone/else"}}, "would need a look-up at Hugging Face"),
+        ({"text_cfg": {"widht": 3}}, "widht"),
+        ({"vision_cfg": {"timm_model_name": "hf-hub:some/model"}}, "timm does not know"),
+        ({"vision_cfg": {"timm_model_name": "no_such_model"}}, "timm does not know"),
+    ],
+)
+def test_a_wrong_configuration_says_what_is_wrong(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigRefused, match=message):
+        build("config:small", config=OWN | change)
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(ModelNotFound, match="does not name its library"):
+        build("ViT-B-32")
+
+
+def test_building_makes_no_noise(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:
+    handlers = list(logging.getLogger().handlers)
+    for name in ("open_clip:ViT-B-32", "open_clip:roberta-ViT-B-32", "timm:resnet18"):
+        build(name)
+    assert caplog.records == []
+    assert "".join(capfd.readouterr()) == ""
+    assert logging.getLogger().handlers == handlers
+
+
+def test_hugging_face_figures_name_their_source() -> None:
+    sources = (HF_CONFIGS / "SOURCES.md").read_text()
+    for path in HF_CONFIGS.glob("*/config.json"):
+        assert path.parent.name.rpartition("--")[2].removesuffix("1.3B").rstrip("-") in sources

@@ -1,0 +1,166 @@
+"""The profile task: events in order, a row for every model whatever happens."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.measure.environment import DeviceNotFound
+from engine.models import library
+from engine.models.built import Built, Wanted
+from engine.names import ModelNotFound
+from engine.results import Artifact, Environment, ModuleCount, ProfileRow, Progress, detail_name
+from engine.specs import ProfileSpec
+from engine.tasks.profile import profile, run
+
+SMALL = {
+    "embed_dim": 64,
+    "vision_cfg": {"image_size": 64, "layers": 2, "width": 128, "head_width": 64, "patch_size": 16},
+    "text_cfg": {"context_length": 16, "vocab_size": 100, "width": 64, "heads": 2, "layers": 2},
+}
+
+
+def rows(spec: ProfileSpec, run_dir: Path) -> list[ProfileRow]:
+    return [event for event in run(spec, run_dir) if isinstance(event, ProfileRow)]
+
+
+def test_events_come_in_order(tmp_path: Path) -> None:
+    events = list(run(ProfileSpec(models="timm:resnet18,torchvision:resnet18", detail=True), tmp_path))
+    kinds = [Environment, Progress, Artifact, ProfileRow, Progress, Artifact, ProfileRow, Progress]
+    assert [type(event) for event in events] == kinds
+    assert [(event.done, event.total) for event in events if isinstance(event, Progress)] == [(0, 2), (1, 2), (2, 2)]
+
+
+def test_nothing_starts_when_a_name_or_the_device_is_wrong(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound, match="closest: timm:resnet50"):
+        next(run(ProfileSpec(models="timm:resnet18,timm:resnet5O"), tmp_path))
+    with pytest.raises(DeviceNotFound, match="has no device 'cuda:63'"):
+        next(run(ProfileSpec(models="timm:resnet18", device="cuda:63"), tmp_path))
+
+
+def test_a_failed_model_is_a_row_and_the_sweep_goes_on(tmp_path: Path) -> None:
+    spec = ProfileSpec(models="timm:levit_128s,timm:resnet18", image_size="100")
+    failed, fine = rows(spec, tmp_path)
+    assert (failed.model, failed.status, failed.gmacs) == ("levit_128s", "error", None)
+    assert "its own size is 224" in failed.error
+    assert failed.image_size == "100"
+    assert (fine.status, fine.error) == ("ok", "")
+
+
+def test_figures_are_per_sample_and_traffic_is_the_batchs() -> None:
+    one, four = (
+        profile("open_clip:ViT-B-32", ProfileSpec(models="ViT-B-32", batch_size=batch)).row for batch in (1, 4)
+    )
+    for figure in ("gmacs", "image_gflops", "text_macts", "mparams", "weights_mb"):
+        assert getattr(four, figure) == pytest.approx(getattr(one, figure))
+    assert (four.traffic_mb or 0) > (one.traffic_mb or 0)
+    assert (four.inference_peak_mb or 0) > (one.inference_peak_mb or 0)
+    assert sum(operator.flops for operator in four.operators) == pytest.approx(4 * (one.gflops or 0) * 1e9)
+
+
+def test_towers_and_the_rest_make_the_whole() -> None:
+    row = profile("open_clip:coca_ViT-B-32", ProfileSpec(models="coca_ViT-B-32")).row
+    for figure in ("gmacs", "gflops", "macts", "mparams"):
+        parts = [getattr(row, f"{part}_{figure}") for part in ("image", "text", "other")]
+        assert all(part > 0 for part in parts)
+        assert getattr(row, figure) == pytest.approx(sum(parts))
+
+
+def test_an_image_model_is_its_own_image_tower() -> None:
+    row = profile("timm:resnet18", ProfileSpec(models="timm:resnet18")).row
+    assert (row.image_gmacs, row.image_mparams) == (row.gmacs, row.mparams)
+    assert (row.text_gmacs, row.other_gmacs, row.context_length) == (None, 0, None)
+
+
+def test_detail_lists_modules_outermost_first(tmp_path: Path) -> None:
+    list(run(ProfileSpec(models="open_clip:ViT-S-32-alt", detail=True), tmp_path))
+    path = tmp_path / detail_name("open_clip", "ViT-S-32-alt")
+    modules = [ModuleCount.model_validate(entry) for entry in json.loads(path.read_text())]
+    by_path = {module.path: module for module in modules}
+    assert modules[0].path == ""
+    assert by_path[""].gmacs == pytest.approx(by_path["visual"].gmacs + by_path["text"].gmacs)
+    assert by_path["visual.conv1"].type == "Conv2d"
+
+
+def test_a_name_that_is_no_file_name_keeps_its_detail_below_the_run(tmp_path: Path) -> None:
+    spec = ProfileSpec(models="config:../x y", configs={"../x y": SMALL}, detail=True)
+    (artifact,) = (event for event in run(spec, tmp_path) if isinstance(event, Artifact))
+    assert (tmp_path / artifact.name).resolve().is_relative_to(tmp_path.resolve())
+
+
+def test_a_configuration_of_ones_own(tmp_path: Path) -> None:
+    good, bad = rows(ProfileSpec(models="config:mine,config:bad", configs={"mine": SMALL, "bad": {}}), tmp_path)
+    assert (good.library, good.model, good.status, good.embed_dim) == ("config", "mine", "ok", 64)
+    tokens, width, layers, patches = 16, 64, 2, 16
+    text = layers * (2 * tokens * 12 * width**2 + 4 * tokens**2 * width) + 2 * width * 64
+    assert good.text_gflops == pytest.approx(text / 1e9)
+    image = (
+        2 * patches * 3 * 16 * 16 * 128
+        + layers * (2 * (patches + 1) * 12 * 128**2 + 4 * (patches + 1) ** 2 * 128)
+        + 2 * 128 * 64
+    )
+    assert good.image_gflops == pytest.approx(image / 1e9)
+    assert bad.status == "error"
+    assert "has no embed_dim" in bad.error
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_half_precision_halves_weights_and_traffic(precision: str) -> None:
+    name = "timm:resnet18"
+    whole = profile(name, ProfileSpec(models=name)).row
+    half = profile(name, ProfileSpec(models=name, precision=precision)).row
+    assert half.gmacs == whole.gmacs
+    assert half.weights_mb == pytest.approx((whole.weights_mb or 0) / 2, rel=0.001)
+    assert half.traffic_mb == pytest.approx((whole.traffic_mb or 0) / 2, rel=0.02)
+
+
+def test_training_peak_only_on_request() -> None:
+    name = "timm:resnet18"
+    assert profile(name, ProfileSpec(models=name)).row.training_peak_mb is None
+    row = profile(name, ProfileSpec(models=name, training=True, batch_size=8)).row
+    assert (row.training_peak_mb or 0) > 4 * (row.weights_mb or 0)
+
+
+def test_a_model_that_cannot_train_at_this_batch_says_so() -> None:
+    """Batch norm over a single value per channel has no variance to train with."""
+    name = "timm:botnet26t_256"
+    row = profile(name, ProfileSpec(models=name, training=True, image_size="32", batch_size=1)).row
+    assert row.status == "ok", row.error
+    assert row.training_peak_mb is None
+    assert any("no training peak: Expected more than 1 value per channel" in note for note in row.notes)
+
+
+def small_accelerator(limit: int) -> object:
+    """A builder standing in for a device that cannot hold more than `limit` parameters."""
+
+    def build(name: str, wanted: Wanted) -> Built:
+        built = library.build(name, Wanted(device="cpu"))
+        if wanted.device != "cpu" and sum(p.numel() for p in built.model.parameters()) > limit:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return built
+
+    return build
+
+
+def test_out_of_memory_on_an_accelerator_is_counted_on_the_cpu_and_the_row_says_so() -> None:
+    spec = ProfileSpec(models="timm:resnet18", device="cuda:0")
+    row = profile("timm:resnet18", spec, build=small_accelerator(limit=1000)).row
+    assert (row.status, row.device, row.device_used) == ("ok", "cuda:0", "cpu")
+    assert row.notes == ("out of memory on cuda:0: counted on cpu instead",)
+    assert row.gmacs == profile("timm:resnet18", ProfileSpec(models="timm:resnet18")).row.gmacs
+
+
+def test_out_of_memory_on_the_cpu_too_is_a_row() -> None:
+    def build(name: str, wanted: Wanted) -> Built:
+        raise torch.OutOfMemoryError(f"out of memory on {wanted.device}")
+
+    row = profile("timm:resnet18", ProfileSpec(models="timm:resnet18", device="cuda:0"), build=build).row
+    assert (row.status, row.device_used) == ("out_of_memory", "cpu")
+    assert row.error == "OutOfMemoryError: out of memory on cpu"
+
+
+def test_text_models_of_hugging_face_note_what_was_assumed() -> None:
+    row = profile("open_clip:roberta-ViT-B-32", ProfileSpec(models="roberta-ViT-B-32")).row
+    assert row.complete
+    assert any("was answered with False" in note for note in row.notes)

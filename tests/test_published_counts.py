@@ -1,0 +1,92 @@
+"""Our counts against figures that others published, each with its source. GMACs unless it says GFLOPs."""
+
+import csv
+from collections.abc import Iterator
+
+import pytest
+
+from engine.settings import Settings
+from engine.specs import ProfileSpec
+from engine.tasks.catalogue import COLUMNS, catalogue_row, count
+from engine.tasks.profile import profile
+
+PAPERS = {
+    # model: (GMACs, parameters in millions, source)
+    "torchvision:resnet18": (1.8, 11.7, "He et al. 2015, arXiv:1512.03385, table 1"),
+    "torchvision:resnet34": (3.6, 21.8, "He et al. 2015, table 1"),
+    "torchvision:resnet50": (4.1, 25.6, "torchvision documentation: GFLOPS 4.09 of multiply-adds"),
+    "torchvision:resnet101": (7.8, 44.5, "torchvision documentation: 7.80"),
+    "torchvision:resnet152": (11.5, 60.2, "torchvision documentation: 11.51"),
+    "timm:vgg16": (15.5, 138.4, "Simonyan & Zisserman 2014; torchvision documentation: 15.47"),
+    "timm:deit_tiny_patch16_224": (1.26, 5.7, "Touvron et al. 2020, arXiv:2012.12877: 1.3"),
+    "timm:deit_base_patch16_224": (17.58, 86.6, "Touvron et al. 2020: 17.6, 86M"),
+    "timm:convnext_tiny": (4.5, 28.6, "Liu et al. 2022, arXiv:2201.03545, table 9"),
+    "timm:convnext_base": (15.4, 88.6, "Liu et al. 2022, table 9"),
+    "timm:swin_tiny_patch4_window7_224": (4.5, 28.3, "Liu et al. 2021, arXiv:2103.14030, table 1"),
+    "timm:swin_base_patch4_window7_224": (15.4, 87.8, "Liu et al. 2021, table 1"),
+    "timm:efficientnet_b0": (0.39, 5.3, "Tan & Le 2019, arXiv:1905.11946, table 2"),
+    "timm:mobilenetv2_100": (0.30, 3.5, "Sandler et al. 2018, arXiv:1801.04381, table 4"),
+    "timm:regnety_040": (4.0, 20.6, "Radosavovic et al. 2020, arXiv:2003.13678, table 8"),
+}
+PROFILER = {
+    # docs/model_profile.csv of mlfoundations/open_clip at 3b37473: gflops, image_gflops, text_gflops, mparams
+    "ViT-B-32": (14.78, 8.82, 5.96, 151.28),
+    "ViT-B-16": (41.09, 35.13, 5.96, 149.62),
+    "ViT-L-14": (175.33, 162.03, 13.3, 427.62),
+    "ViT-H-14": (381.68, 334.59, 47.09, 986.11),
+    "ViT-bigG-14": (1065.36, 967.5, 97.86, 2539.57),
+    "RN50": (18.18, 12.22, 5.96, 102.01),
+    "RN50x64": (552.65, 529.11, 23.55, 623.26),
+    "convnext_base": (36.67, 30.71, 5.96, 151.52),
+    "ViT-B-16-SigLIP": (46.44, 35.42, 11.02, 203.16),
+    "EVA02-E-14-plus": (2362.19, 2264.33, 97.86, 5044.89),
+    "mt5-base-ViT-B-32": (22.12, 8.82, 13.3, 365.71),
+}
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_papers(name: str) -> None:
+    gmacs, mparams, _source = PAPERS[name]
+    row = count(name)
+    assert row.gmacs == pytest.approx(gmacs, rel=0.02, abs=0.006)
+    assert row.mparams == pytest.approx(mparams, rel=0.011)
+    assert row.complete
+
+
+@pytest.mark.parametrize("name", PROFILER)
+def test_open_clips_own_profile(name: str) -> None:
+    row = count(f"open_clip:{name}")
+    found = tuple(round(figure or 0, 2) for figure in (row.gflops, row.image_gflops, row.text_gflops, row.mparams))
+    assert found == PROFILER[name]
+
+
+def test_open_clips_profile_of_a_tower_with_1024_tokens() -> None:
+    spec = ProfileSpec(models=("open_clip:nllb-clip-base",), context_length=1024)
+    row = profile("open_clip:nllb-clip-base", spec).row
+    assert round(row.text_gflops or 0, 2) == 360.78
+
+
+def shipped(every: int) -> Iterator[dict[str, str]]:
+    for path in sorted(Settings().catalog_dir.glob("*.csv")):
+        with path.open(newline="") as file:
+            yield from list(csv.DictReader(file))[::every]
+
+
+@pytest.mark.slow
+def test_the_shipped_catalogue_is_what_we_count_today() -> None:
+    sample = list(shipped(every=60))
+    assert len(sample) > 20
+    for row in sample:
+        assert catalogue_row(count(f"{row['library']}:{row['model']}")) == row
+
+
+def test_the_shipped_catalogue_is_whole_and_every_gap_is_explained() -> None:
+    rows = list(shipped(every=1))
+    assert len(rows) >= 1500
+    for row in rows:
+        assert list(row) == COLUMNS
+        if row["status"] == "ok":
+            assert float(row["gflops"]) == pytest.approx(2 * float(row["gmacs"]), abs=2e-6)
+            assert (row["complete"] == "True") == (row["uncounted"] == "{}")
+        else:
+            assert row["error"]
