@@ -8,7 +8,9 @@ import streamlit as st
 from engine.report import catalog
 from engine.report.style import Style, family_styles
 from engine.settings import Settings
-from engine.store import Store, open_store
+from engine.store import Run, Store, open_store
+
+LONGEST_ID = 18  # digits that any database's integers hold
 
 
 def settings() -> Settings:
@@ -26,6 +28,17 @@ def store() -> Store:
 )
 def _open(settings: Settings) -> Store:
     return open_store(settings)
+
+
+def linked_run() -> Run | None:
+    """The run that the address names by `?run=ID`; None when it names none that exists."""
+    asked = st.query_params.get("run", "")
+    if not asked.isdecimal() or len(asked) > LONGEST_ID:
+        return None
+    try:
+        return store().run(int(asked))
+    except LookupError:
+        return None
 
 
 def catalogue() -> pd.DataFrame:

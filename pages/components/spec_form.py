@@ -78,7 +78,7 @@ def build(spec: type[Spec], values: Mapping[str, Any]) -> tuple[Spec | None, lis
 
 
 def _sentence(problem: Any) -> str:
-    where = ", ".join(LABELS.get(str(part), str(part).replace("_", " ")) for part in problem["loc"][:1])
+    where = ", ".join(LABELS.get(part, part.replace("_", " ")) for part in problem["loc"] if isinstance(part, str))
     message = problem["msg"].removeprefix("Value error, ")
     return f"{where}: {message}" if where else message
 

@@ -169,18 +169,18 @@ def start(spec: ProfileSpec) -> None:
 st.title("Profile", anchor=False)
 st.caption("Parameters, MACs, activations and memory of any open_clip, timm or torchvision model, counted now.")
 form()
-asked = st.query_params.get("run", "")
-try:
-    run = backend.store().run(int(asked)) if asked.isdecimal() else None
-except LookupError as error:
-    st.warning(plain(f"{error}; it may have been deleted."), icon=":material/search_off:")
-    run = None
+run = backend.linked_run()
 if run and run.kind == "profile":
     with st.container(horizontal=True, vertical_alignment="center"):
         st.subheader(f"Run {run.id}", anchor=False)
         st.page_link(
-            "runs/run.py", label="Log and environment", icon=":material/receipt_long:", query_params={"run": asked}
+            "runs/run.py",
+            label="Log and environment",
+            icon=":material/receipt_long:",
+            query_params={"run": str(run.id)},
         )
     run_view.follow(run)
+elif asked := st.query_params.get("run", ""):
+    st.warning(plain(f"There is no run {asked!r} of models; it may have been deleted."), icon=":material/search_off:")
 else:
     st.caption("Results appear here. Earlier ones are under Runs.")

@@ -1,11 +1,11 @@
 """One run by its link: state, results, what was asked, where it ran and what it printed."""
 
 import streamlit as st
-from engine.store.bundle import export_bundle
 
 from engine.jobs import delete_run
 from engine.specs import Refused
 from engine.store import Run
+from engine.store.bundle import export_bundle
 from engine.store.files import RunFiles
 from pages.components import backend, run_view
 from pages.components.command import command
@@ -17,15 +17,21 @@ LOG_LINES = 400
 @st.dialog("Delete this run?")
 def confirm_deletion(run: Run) -> None:
     """Ask once, since nothing brings it back."""
+    if "run_deleted" in st.session_state:
+        st.rerun()
     st.text(f"Run {run.id}: {run.name or run.spec.summary}")
     st.text("Its rows, log and files are removed for good.")
-    if st.button("Delete", type="primary", icon=":material/delete:", key="run_delete_sure"):
-        try:
-            delete_run(backend.store(), backend.settings(), run.id)
-        except Refused as refusal:
-            st.error(plain(str(refusal)))
-            return
-        st.switch_page("runs/history.py")
+    options = {"type": "primary", "icon": ":material/delete:", "key": "run_delete_sure"}
+    st.button("Delete", on_click=delete, args=(run.id,), **options)
+
+
+def delete(run_id: int) -> None:
+    """Forget the run; a refusal is shown where the run still stands."""
+    try:
+        delete_run(backend.store(), backend.settings(), run_id)
+        st.session_state["run_deleted"] = run_id
+    except Refused as refusal:
+        st.toast(plain(str(refusal)), icon=":material/error:")
 
 
 def log(run_id: int) -> None:
@@ -58,11 +64,12 @@ def environment(run: Run) -> None:
     )
 
 
-asked = st.query_params.get("run", "")
-try:
-    run = backend.store().run(int(asked) if asked.isdecimal() else 0)
-except LookupError:
+if st.session_state.pop("run_deleted", None):
+    st.switch_page("runs/history.py")
+run = backend.linked_run()
+if run is None:
     st.title("No such run", anchor=False)
+    asked = st.query_params.get("run", "")
     st.text(f"There is no run {asked!r}; it may have been deleted." if asked else "Choose one from the list of runs.")
     st.page_link("runs/history.py", label="All runs", icon=":material/history:")
     st.stop()
