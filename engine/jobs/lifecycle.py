@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -49,7 +50,9 @@ def ensure_scheduler(settings: Settings) -> None:
     log = settings.runs_dir / "scheduler.log"
     if log.is_file() and log.stat().st_size > LOG_BYTES:
         log.replace(log.with_name("scheduler.older.log"))
-    start_engine(settings, "scheduler", log=log)
+    scheduler = start_engine(settings, "scheduler", log=log)
+    # it outlives us, or ends long before a server does: then somebody must have waited for it
+    threading.Thread(target=scheduler.wait, name="scheduler's end", daemon=True).start()
 
 
 def stop_scheduler(settings: Settings) -> bool:

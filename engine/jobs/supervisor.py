@@ -4,6 +4,7 @@ It lives in a session of its own and outlives whoever started it. It forks the w
 in a fork of the warm process the libraries are there already, in a fresh process the worker imports them.
 """
 
+import ctypes
 import json
 import os
 import select
@@ -23,6 +24,7 @@ from engine.store.files import RunFiles
 
 LOOK_S = 0.2
 RESERVED_BYTES = 4096
+PR_SET_PDEATHSIG = 1
 
 
 def supervise(files: RunFiles, attempt: Attempt, settings: Settings, work: Callable[[], int]) -> None:
@@ -52,6 +54,7 @@ def supervise(files: RunFiles, attempt: Attempt, settings: Settings, work: Calla
     end = Exit(code=code, out_of_memory=_oom_kills() > kills)
     with part.open("r+b") as file:
         file.write(json.dumps(asdict(end) | {"attempt": attempt.number, "ended_at": time.time()}).encode())
+        file.truncate()
         file.flush()
         os.fsync(file.fileno())
     part.replace(exit_path)
@@ -77,6 +80,7 @@ def _become_worker(into: int, go: int, work: Callable[[], int]) -> None:
     """The child's side of the fork; it never returns."""
     code = 1
     try:
+        _die_with_parent()
         os.setsid()  # leads a group of its own, so that it can be ended with its children and without its supervisor
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
@@ -91,6 +95,12 @@ def _become_worker(into: int, go: int, work: Callable[[], int]) -> None:
         sys.excepthook(*sys.exc_info())
     finally:
         os._exit(code)
+
+
+def _die_with_parent() -> None:
+    """A worker whose supervisor was killed would be watched by nobody. Elsewhere than on Linux the scheduler ends it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _pump(pid: int, out: int, log: BoundedLog) -> int:

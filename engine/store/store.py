@@ -23,7 +23,11 @@ def open_store(settings: Settings) -> "Store":
     """The store that settings name, created or migrated when that is due."""
     settings.runs_dir.mkdir(parents=True, exist_ok=True)
     database = Database(settings.store_url)
-    migrations.upgrade(database)
+    try:
+        migrations.upgrade(database)
+    except BaseException:
+        database.close()
+        raise
     return Store(database, queue_limit=settings.queue_limit)
 
 

@@ -1,0 +1,133 @@
+"""Real schedulers, warm processes, supervisors and workers, serving kinds of run that misbehave on request."""
+
+import importlib
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from engine import jobs
+from engine.jobs.lifecycle import fingerprint, lease_name
+from engine.jobs.processes import Identity, Processes
+from engine.results import Device, Machine
+from engine.settings import ROOT, Settings
+from engine.store import Run, State, Store, leases, open_store
+from engine.store.files import RunFiles
+
+KINDS = Path(__file__).parent / "kinds"
+LONG_S = 120.0
+"""A time-out for a loaded machine, not a measurement."""
+
+
+def until(condition: Callable[[], Any], what: str = "", seconds: float = LONG_S) -> Any:
+    """Wait until something is so, and answer it."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"waited in vain for {what or condition}"
+        time.sleep(0.02)
+    return found
+
+
+@dataclass(frozen=True)
+class House:
+    """A store and the processes around it."""
+
+    settings: Settings
+    store: Store
+    kinds: Any
+    """The module `trial_kinds`."""
+
+    def submit(self, **fields: Any) -> int:
+        return jobs.submit(self.store, self.settings, self.kinds.TrialSpec(**fields))
+
+    def submit_retried(self, **fields: Any) -> int:
+        return jobs.submit(self.store, self.settings, self.kinds.RetriedSpec(**fields))
+
+    def end(self, run_id: int) -> Run:
+        """The run, once it has ended and its process is gone."""
+        until(lambda: self.store.run(run_id).state.ended, f"the end of {self.store.run(run_id)}")
+        run = self.store.run(run_id)
+        if run.attempt:
+            until(lambda: self.files(run_id).exit(run.attempt).is_file(), f"the exit record of run {run_id}")
+        return run
+
+    def steps(self, run_id: int, count: int) -> list[Any]:
+        """The rows, once there are so many."""
+        until(lambda: len(self.store.rows(run_id)) >= count, f"row {count} of run {run_id}")
+        return list(self.store.rows(run_id))
+
+    def files(self, run_id: int) -> RunFiles:
+        return RunFiles(self.settings.runs_dir, run_id)
+
+    def processes(self, run_id: int, attempt: int = 1) -> Processes:
+        found: Processes = until(lambda: Processes.read(self.files(run_id).process(attempt)), "process.json")
+        return found
+
+    def exit(self, run_id: int, attempt: int = 1) -> dict[str, Any]:
+        record: dict[str, Any] = json.loads(self.files(run_id).exit(attempt).read_text())
+        return record
+
+    def scheduler(self, other_than: int = 0) -> Identity:
+        """The process that holds the lease."""
+
+        def holder() -> Identity | None:
+            lease = leases.read(self.store.database, lease_name(self.settings))
+            found = lease and Identity.read(lease.holder)
+            return found if found and found.pid != other_than and found.alive() else None
+
+        return until(holder, "a scheduler")  # type: ignore[no-any-return]
+
+    def running(self) -> list[psutil.Process]:
+        """Every process that has these settings in its environment, but for ourselves."""
+        mark, found = str(self.settings.runs_dir), []
+        for process in psutil.process_iter():
+            try:
+                if process.pid != os.getpid() and process.environ().get("VITALS_RUNS_DIR") == mark:
+                    found.append(process)
+            except (psutil.NoSuchProcess, psutil.ZombieProcess, psutil.AccessDenied):
+                continue
+        return [process for process in found if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+
+    def warm(self) -> psutil.Process:
+        def find() -> psutil.Process | None:
+            return next((process for process in self.running() if process.cmdline()[-1] == "warm"), None)
+
+        return until(find, "a warm process")  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def house(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    """Everything of ours that runs must be gone in the end: 0 orphans."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(KINDS)]))
+    monkeypatch.syspath_prepend(KINDS)
+    kinds = importlib.import_module("trial_kinds")
+    settings = settings.model_copy(update={"preload": "json", "min_free_gb": 0.0, "log_limit_mb": 1.0})
+    store = open_store(settings)
+    machine = Machine(
+        host=socket.gethostname(),
+        platform="",
+        cpu="",
+        threads=1,
+        memory_gb=1,
+        devices=tuple(Device(name=name, model="") for name in ("cpu", "cuda:0", "cuda:1", "cuda:2")),
+        date="",
+    )
+    store.save_machine(machine, fingerprint())  # a probe would import torch for every test
+    house = House(settings, store, kinds)
+    yield house
+    jobs.stop_scheduler(settings)
+    open_runs = store.runs(states=[State.STARTING, State.RUNNING, State.STOPPING, State.VANISHED])
+    left = house.running()
+    store.close()
+    for process in left:
+        process.send_signal(signal.SIGKILL)
+    assert not open_runs
+    assert not left, "orphans"

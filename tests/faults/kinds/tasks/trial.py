@@ -1,0 +1,70 @@
+"""Counts, and makes the trouble it is asked for."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import trial_kinds
+
+from engine.results import Artifact, Event, Progress
+from engine.specs import Refused
+
+MEGABYTE = 1_000_000
+
+
+def run(spec: trial_kinds.Steps, run_dir: Path, row: type = trial_kinds.TrialRow) -> Iterator[Event]:
+    try:
+        for step in range(1, spec.steps + 1):
+            if step == spec.at:
+                yield from trouble(spec, run_dir)
+            time.sleep(spec.seconds)
+            print("step", step)
+            yield row(library="none", model=f"step {step}", step=step, pid=os.getpid())
+            yield Progress(done=step, total=spec.steps)
+    finally:
+        (run_dir / "finally.txt").write_text("saved what is worth saving")
+
+
+def trouble(spec: trial_kinds.Steps, run_dir: Path) -> Iterator[Event]:
+    match spec.trouble:
+        case "raise":
+            raise ValueError("<b>no</b>")
+        case "refuse":
+            raise Refused("no such thing; there are others")
+        case "kill itself":
+            print("the last line", end="")
+            sys.stdout.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "exit 137":
+            os._exit(137)
+        case "eat memory":
+            used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (used + spec.limit, used + spec.limit))
+            bytearray(2 * spec.limit)
+        case "fill the disk":
+            resource.setrlimit(resource.RLIMIT_FSIZE, (spec.limit, spec.limit))
+            (run_dir / "large").write_bytes(b"x" * 2 * spec.limit)
+        case "flood the log":
+            line = b"\x1b]0;title\x07<script>" + b"x" * 983 + b"\n"
+            for _ in range(spec.limit // len(line)):
+                os.write(2, line)
+        case "ignore SIGTERM":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            subprocess.Popen([sys.executable, "-S", "-c", IGNORING])
+            time.sleep(3600)
+        case "leave children":
+            subprocess.Popen([sys.executable, "-S", "-c", IGNORING])
+        case "write outside":
+            (run_dir.parent / "outside.txt").write_text("outside")
+            yield Artifact(name="../outside.txt", kind="text")
+        case "write an artifact":
+            (run_dir / "numbers.txt").write_text("1 2 3")
+            yield Artifact(name="numbers.txt", kind="text")
+
+
+IGNORING = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(3600)"

@@ -1,0 +1,70 @@
+"""Kinds of run that count to a number and misbehave on the way."""
+
+from typing import ClassVar, Literal
+
+from pydantic import BaseModel
+
+from engine.results import Row
+from engine.specs import Spec
+
+Trouble = Literal[
+    "",
+    "raise",
+    "refuse",
+    "kill itself",
+    "exit 137",
+    "eat memory",
+    "fill the disk",
+    "flood the log",
+    "ignore SIGTERM",
+    "leave children",
+    "write outside",
+    "write an artifact",
+]
+
+
+class Steps(BaseModel):
+    """Count to `steps`, a row each; at step `at` the trouble begins."""
+
+    steps: int = 3
+    seconds: float = 0.0
+    """Per step."""
+    trouble: Trouble = ""
+    at: int = 1
+    limit: int = 0
+    """Of address space or file size, in bytes, for the troubles that need one."""
+    device: str = "cpu"
+    batch_size: int = 8
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return (self.device,)
+
+
+class TrialSpec(Steps, Spec):
+    """Tried once."""
+
+    kind: ClassVar[str] = "trial"
+
+
+class RetriedSpec(Steps, Spec):
+    """Tried three times."""
+
+    kind: ClassVar[str] = "retried"
+    attempts: ClassVar[int] = 3
+
+
+class TrialRow(Row):
+    """A step, and the process that made it."""
+
+    kind: ClassVar[str] = "trial"
+    step: int
+    pid: int
+
+
+class RetriedRow(Row):
+    """The same of the other kind."""
+
+    kind: ClassVar[str] = "retried"
+    step: int
+    pid: int

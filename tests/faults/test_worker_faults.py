@@ -1,0 +1,165 @@
+"""What happens to a run, and to nothing else, when its worker fails in every way we know."""
+
+import hashlib
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from engine.store import Cause, State
+from tests.faults.conftest import House, until
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("preload", ["json", ""], ids=["warm", "cold"])
+def test_a_run_finishes(house: House, preload: str) -> None:
+    settings = house.settings.model_copy(update={"preload": preload})
+    house = House(settings, house.store, house.kinds)
+    run_id = house.submit(steps=3, trouble="write an artifact")
+    run = house.end(run_id)
+    assert (run.state, run.error, run.done, run.total) == (State.FINISHED, "", 3, 3)
+    assert [row.step for row in house.store.rows(run_id)] == [1, 2, 3]
+    (artifact,) = house.store.artifacts(run_id)
+    assert (artifact.size, artifact.sha256) == (5, hashlib.sha256(b"1 2 3").hexdigest())
+    assert house.exit(run_id)["code"] == 0
+    assert house.files(run_id).log_tail(2) == "step 2\nstep 3\n"
+    started = [process for process in house.running() if process.cmdline()[-1] == "warm"]
+    assert bool(started) == bool(preload)
+
+
+def test_failures_are_named_by_their_cause_and_the_next_run_goes_on(house: House) -> None:
+    asked = {
+        "raise": (Cause.ERROR, "ValueError: <b>no</b>"),
+        "refuse": (Cause.REFUSED, "no such thing; there are others"),
+        "kill itself": (Cause.KILLED, "killed by SIGKILL"),
+        "exit 137": (Cause.OUT_OF_MEMORY, "the system killed the worker when its memory ran out; try batch size 4"),
+        "eat memory": (Cause.OUT_OF_MEMORY, "MemoryError; try batch size 4 instead of 8"),
+        "fill the disk": (Cause.DISK_FULL, "File too large"),
+        "write outside": (Cause.ERROR, "lies outside its run's folder"),
+    }
+    runs = {trouble: house.submit(trouble=trouble, at=2, limit=50_000_000) for trouble in asked}
+    after = house.submit()
+    for trouble, (cause, words) in asked.items():
+        run = house.end(runs[trouble])
+        assert (run.state, run.cause) == (State.FAILED, cause), (trouble, run.error)
+        assert words in run.error
+        assert [row.step for row in house.store.rows(run.id)] == [1], "finished rows are kept"
+    assert house.end(after).state == State.FINISHED
+    assert house.files(runs["kill itself"]).log_tail(1) == "the last line"
+    assert "ValueError: <b>no</b>" in house.files(runs["raise"]).log_tail(1)
+    assert house.exit(runs["fill the disk"])["code"] == 72
+
+
+def test_a_worker_killed_from_outside_is_failed_with_its_rows_kept(house: House) -> None:
+    run_id = house.submit(steps=1000, seconds=0.05)
+    rows = house.steps(run_id, 3)
+    os.kill(rows[0].pid, signal.SIGKILL)
+    run = house.end(run_id)
+    assert (run.state, run.cause, run.error) == (State.FAILED, Cause.KILLED, "killed by SIGKILL")
+    assert house.store.rows(run_id)[:3] == rows
+    assert house.exit(run_id)["code"] == -signal.SIGKILL
+
+
+def test_a_kind_with_more_attempts_starts_anew_and_mixes_nothing(house: House) -> None:
+    run_id = house.submit_retried(steps=6, seconds=0.1)
+    first = house.steps(run_id, 3)[0].pid
+    os.kill(first, signal.SIGKILL)
+    run = house.end(run_id)
+    assert (run.state, run.attempt) == (State.FINISHED, 2)
+    rows = house.store.rows(run_id)
+    assert [row.step for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert first not in {row.pid for row in rows}
+    assert (house.exit(run_id, 1)["code"], house.exit(run_id, 2)["code"]) == (-signal.SIGKILL, 0)
+
+
+def test_a_poison_run_is_bounded(house: House) -> None:
+    run_id = house.submit_retried(trouble="kill itself")
+    run = house.end(run_id)
+    assert (run.state, run.cause, run.attempt) == (State.FAILED, Cause.KILLED, 3)
+
+
+def test_cancel_closes_the_task_which_saves_what_it_has(house: House) -> None:
+    run_id = house.submit(steps=1000, seconds=0.05)
+    rows = house.steps(run_id, 2)
+    house.store.request_cancel(run_id)
+    assert house.end(run_id).state == State.CANCELLED
+    assert house.store.rows(run_id)[:2] == rows
+    assert (house.files(run_id).dir / "finally.txt").is_file()
+
+
+def test_cancel_ends_a_group_that_ignores_sigterm(house: House) -> None:
+    run_id = house.submit(steps=9, trouble="ignore SIGTERM", at=3)
+    house.steps(run_id, 2)
+    worker = psutil.Process(house.processes(run_id).worker.pid)
+    child = until(worker.children, "the child that ignores SIGTERM too")[0]
+    time.sleep(0.5)  # for the child to have set its handler
+    asked = time.monotonic()
+    house.store.request_cancel(run_id)
+    until(lambda: house.store.run(run_id).state == State.STOPPING, "stopping")
+    run = house.end(run_id)
+    assert time.monotonic() - asked < house.settings.stop_grace_s + 13
+    assert run.state == State.CANCELLED
+    assert len(house.store.rows(run_id)) == 2
+    assert not worker.is_running()
+    until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "the end of its child")
+
+
+def test_children_do_not_outlive_their_run(house: House) -> None:
+    run_id = house.submit(trouble="leave children")
+    assert house.end(run_id).state == State.FINISHED
+    until(lambda: not [process for process in house.running() if "-S" in process.cmdline()], "the end of its children")
+
+
+def test_a_supervisor_that_is_killed_takes_its_worker_along_and_is_on_record(house: House) -> None:
+    run_id = house.submit(steps=1000, seconds=0.05)
+    house.steps(run_id, 2)
+    processes = house.processes(run_id)
+    os.kill(processes.supervisor.pid, signal.SIGKILL)
+    run = house.end(run_id)
+    assert (run.state, run.cause) == (State.FAILED, Cause.KILLED)
+    assert "supervisor was killed" in run.error
+    assert house.exit(run_id)["code"] is None
+    assert not processes.worker.alive()
+
+
+def test_a_flood_of_output_neither_stalls_the_run_nor_fills_the_disk(house: House) -> None:
+    run_id = house.submit(trouble="flood the log", limit=100_000_000)
+    assert house.end(run_id).state == State.FINISHED
+    files = house.files(run_id)
+    size = sum(path.stat().st_size for path in (files.log, files.older_log))
+    assert 500_000 <= size <= house.settings.log_limit_mb * 1e6
+    assert files.log_tail(1) == "step 3\n"
+    assert "\x1b]0;title\x07<script>" in files.log_tail(10), "shown as it was written"
+
+
+def test_nothing_starts_on_a_full_disk(house: House) -> None:
+    settings = house.settings.model_copy(update={"min_free_gb": 1e9})
+    house = House(settings, house.store, house.kinds)
+    run = house.end(house.submit())
+    assert (run.state, run.cause) == (State.FAILED, Cause.DISK_FULL)
+    assert "1e+09 GB are needed (VITALS_MIN_FREE_GB)" in run.error
+    assert house.store.rows(run.id) == []
+
+
+def test_a_silent_worker_is_vanished_and_comes_back(house: House) -> None:
+    run_id = house.submit(steps=40, seconds=0.05)
+    worker = house.steps(run_id, 2)[0].pid
+    os.kill(worker, signal.SIGSTOP)
+    until(lambda: house.store.run(run_id).state == State.VANISHED, "vanished")
+    os.kill(worker, signal.SIGCONT)
+    run = house.end(run_id)
+    assert (run.state, run.attempt) == (State.FINISHED, 1)
+    assert {row.pid for row in house.store.rows(run_id)} == {worker}
+
+
+def test_a_worker_silent_for_too_long_is_ended(house: House) -> None:
+    run_id = house.submit(steps=1000, seconds=0.05)
+    worker = house.steps(run_id, 2)[0].pid
+    os.kill(worker, signal.SIGSTOP)
+    run = house.end(run_id)
+    assert (run.state, run.cause) == (State.FAILED, Cause.KILLED)
+    assert not Path(f"/proc/{worker}").exists()
