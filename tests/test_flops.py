@@ -144,6 +144,46 @@ def test_packed_sequences_count_real_steps_only(layer: type[nn.RNNBase]) -> None
     check(found, 2 * sum(lengths) * (module.weight_ih_l0.numel() + module.weight_hh_l0.numel()))
 
 
+FUSED_ON_CUDA = {
+    "_scaled_dot_product_efficient_attention": (None, False),
+    "_scaled_dot_product_flash_attention": (),
+    "_scaled_dot_product_cudnn_attention": (None, False),
+    "_scaled_dot_product_fused_attention_overrideable": (),
+}
+
+
+class Operator(nn.Module):
+    """One operator by its name, as a device would call it; on meta it needs no such device."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def forward(self, *args: object) -> torch.Tensor:
+        return getattr(torch.ops.aten, self.name)(*args)[0]
+
+
+@pytest.mark.parametrize("name", FUSED_ON_CUDA)
+def test_attention_operators_of_accelerators(name: str) -> None:
+    query = torch.ones(B, HEADS, S, E, device="meta", dtype=torch.float16)
+    with torch.no_grad():
+        found = count(Operator(name), (query, query, query, *FUSED_ON_CUDA[name]))
+    check(found, 2 * 2 * B * HEADS * S * S * E, B * HEADS * S * (S + E))
+
+
+def test_cudnn_recurrent_operator() -> None:
+    """Two bidirectional layers of an LSTM (mode 2), weights and biases in one list, four to a direction."""
+    weights = list(nn.LSTM(INPUT, H, num_layers=2, bidirectional=True, device="meta").parameters())
+    state = torch.zeros(4, B, H, device="meta")
+    x = torch.ones(S, B, INPUT, device="meta")
+    with torch.no_grad():
+        found = count(
+            Operator("_cudnn_rnn"),
+            (x, weights, 4, None, state, state, 2, H, 0, 2, False, 0.0, False, True, [], None),
+        )
+    check(found, 2 * S * B * 2 * 4 * H * ((INPUT + H) + (2 * H + H)), S * B * 2 * 4 * H * 4)
+
+
 class Unknown(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.cdist(x, x) + torch.fft.rfft(x).abs().sum()
