@@ -40,10 +40,15 @@ def test_probe_lists_the_cpu_first() -> None:
 
 
 @pytest.mark.parametrize(("quota", "most"), [("max 100000", None), ("150000 100000", 1), ("50000 100000", 1)])
-def test_threads_follow_the_cgroup_quota(tmp_path: Path, quota: str, most: int | None) -> None:
-    limit = tmp_path / "cpu.max"
-    limit.write_text(quota + "\n")
-    assert environment.threads(limit) == (most or len(os.sched_getaffinity(0)))
+@pytest.mark.parametrize("where", ["", "user.slice", "user.slice/app.scope"])
+def test_threads_follow_the_quota_of_every_control_group_above(
+    tmp_path: Path, quota: str, most: int | None, where: str
+) -> None:
+    own = tmp_path / "own"
+    own.write_text("0::/user.slice/app.scope\n")
+    (tmp_path / "cgroup/user.slice/app.scope").mkdir(parents=True)
+    (tmp_path / "cgroup" / where / "cpu.max").write_text(quota + "\n")
+    assert environment.threads(tmp_path / "cgroup", own) == (most or len(os.sched_getaffinity(0)))
 
 
 def test_threads_follow_affinity() -> None:

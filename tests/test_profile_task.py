@@ -1,6 +1,8 @@
 """The profile task: events in order, a row for every model whatever happens."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -129,6 +131,18 @@ def test_a_model_that_cannot_train_at_this_batch_says_so() -> None:
     assert row.status == "ok", row.error
     assert row.training_peak_mb is None
     assert any("no training peak: Expected more than 1 value per channel" in note for note in row.notes)
+
+
+@pytest.mark.slow
+def test_five_billion_parameters_are_counted_in_little_memory() -> None:
+    code = (
+        "import resource; from engine.tasks.catalogue import count; row = count('open_clip:EVA02-E-14-plus');"
+        "print(row.mparams, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    mparams, peak_gb = map(float, done.stdout.split())
+    assert mparams > 5000
+    assert peak_gb < 1.2
 
 
 def small_accelerator(limit: int) -> object:

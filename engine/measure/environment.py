@@ -3,6 +3,7 @@
 import os
 import platform
 import socket
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,7 +15,8 @@ from engine.results import Device, Environment, Machine
 from engine.specs import Refused
 
 PACKAGES = ("torch", "timm", "open_clip_torch", "torchvision", "transformers", "fvcore")
-CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+CGROUPS = Path("/sys/fs/cgroup")
+OWN_CGROUP = Path("/proc/self/cgroup")
 CPUINFO = Path("/proc/cpuinfo")
 
 
@@ -103,14 +105,26 @@ def nvidia_driver() -> str:
     return driver
 
 
-def threads(quota_file: Path = CGROUP_QUOTA) -> int:
-    """CPUs this process may use: its affinity, cut by the cgroup's quota (`max 100000` or `150000 100000`, in us)."""
+def threads(cgroups: Path = CGROUPS, own: Path = OWN_CGROUP) -> int:
+    """CPUs this process may use: its affinity, cut by the quotas of the control groups (v2) it is in."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if quota_file.is_file():
-        quota, _, period = quota_file.read_text().strip().partition(" ")
-        if quota != "max":
-            allowed = min(allowed, int(quota) // int(period or 100_000))
-    return max(allowed, 1)
+    return max(1, min([allowed, *_quotas(cgroups, own)]))
+
+
+def _quotas(cgroups: Path, own: Path) -> Iterator[int]:
+    """Whole CPUs that each group from this process's own up to the root allows.
+
+    own holds `0::/path/of/group`; a group's cpu.max holds `max 100000` or `150000 100000`: quota and period in us.
+    """
+    lines = own.read_text().splitlines() if own.is_file() else []
+    path = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "/")
+    group = cgroups / path.strip("/")
+    for folder in [group, *group.parents]:
+        limit = folder / "cpu.max"
+        if folder.is_relative_to(cgroups) and limit.is_file():
+            quota, _, period = limit.read_text().strip().partition(" ")
+            if quota != "max":
+                yield int(quota) // int(period)
 
 
 def cpu_name() -> str:

@@ -119,7 +119,7 @@ def _attention_activations(inputs: list[Any], _outputs: list[Any]) -> int:
 
 
 def load() -> Any:
-    """fvcore.nn, imported when it is needed: slow, and needed by few runs. Its losses are TorchScript, which torch deprecates."""
+    """fvcore.nn, imported when it is needed, which is seldom. Its losses are TorchScript, which torch deprecates."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"`torch\.jit\.\w+` is deprecated")
         return import_module("fvcore.nn")

@@ -62,8 +62,8 @@ ATTENTION = _names("""
     _scaled_dot_product_fused_attention_overrideable _scaled_dot_product_attention_math_for_mps""")
 
 
-def _pairs(args: tuple[Any, ...], *_: Any) -> int:
-    """Matrix-vector products, by the matrix: 2 FLOPs an element."""
+def _matrix_vector(args: tuple[Any, ...], *_: Any) -> int:
+    """Each element of the matrix, or of one vector of a dot product, is multiplied and added once."""
     return 2 * max(int(argument.numel()) for argument in args if isinstance(argument, torch.Tensor))
 
 
@@ -103,10 +103,10 @@ def _elements(_args: tuple[Any, ...], _kwargs: dict[str, Any], out: Any) -> int:
 
 
 FORMULAS: dict[str, Figure] = {
-    "mv": _pairs,
-    "addmv": _pairs,
-    "dot": _pairs,
-    "vdot": _pairs,
+    "mv": _matrix_vector,
+    "addmv": _matrix_vector,
+    "dot": _matrix_vector,
+    "vdot": _matrix_vector,
     "addbmm": _addbmm,
     "_scaled_dot_product_fused_attention_overrideable": _attention,
     "_scaled_dot_product_attention_math_for_mps": _attention,
@@ -129,14 +129,15 @@ class Operator:
     """A view: reads and writes no memory."""
     gathers: bool
     allocates: bool
-    """Returns new memory: neither a view nor in place."""
+    """May return new memory: not only what it was given, seen otherwise or changed in place."""
     decomposes: bool
 
 
 @cache
 def describe(op: OpOverload) -> Operator:
     """Looked up once per overload."""
-    name = op._overloadpacket.__name__
+    # only torch's own operators are known by name; somebody else's `copy` may do anything
+    name = op._overloadpacket.__name__ if op.namespace == "aten" else op._schema.name
     base = name.removesuffix("_")
     flops = _formula(op, base)
     view = _is_view(op, base)
@@ -149,7 +150,7 @@ def describe(op: OpOverload) -> Operator:
         free=free,
         moves_nothing=view,
         gathers=base in GATHERS,
-        allocates=not view and not op._schema.is_mutable,
+        allocates=not view and any(returned.alias_info is None for returned in op._schema.returns),
         decomposes=flops is None and not free and not base.endswith("_backward") and op._can_decompose(),
     )
 
