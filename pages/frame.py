@@ -2,8 +2,6 @@
 
 import streamlit as st
 
-st.set_page_config(page_title="Model Vitals", page_icon=":material/vital_signs:", layout="wide")
-
 page = st.navigation(
     {
         "Costs": [
@@ -34,4 +32,5 @@ page = st.navigation(
         ],
     }
 )
+st.set_page_config(page_title=f"{page.title} – Model Vitals", page_icon=":material/vital_signs:", layout="wide")
 page.run()

@@ -1,0 +1,90 @@
+"""A real server with a real scheduler in a folder of its own, and a real browser."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from playwright.sync_api import Browser, sync_playwright
+
+from engine.jobs import stop_scheduler
+from engine.settings import ROOT, Settings
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+PATIENCE_S = 60
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running app."""
+
+    url: str
+    pid: int
+    settings: Settings
+    log: Path
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@contextmanager
+def serve(folder: Path, **settings: str) -> Iterator[Server]:
+    """`streamlit run app.py` with its runs in `folder`; ended, with its scheduler, afterwards."""
+    port, log = free_port(), folder / "server.log"
+    env = {f"VITALS_{name.upper()}": value for name, value in {"runs_dir": str(folder / "runs"), **settings}.items()}
+    # a terminal of nobody's: Streamlit must neither ask for an e-mail address nor open a browser
+    command = [sys.executable, "-m", "streamlit", "run", "app.py", "--server.headless", "true"]
+    with log.open("wb") as out:
+        server = subprocess.Popen(
+            [*command, "--server.port", str(port)],
+            cwd=ROOT,
+            env=os.environ | env | {"HF_HUB_OFFLINE": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+        )
+    used = Settings(runs_dir=folder / "runs")
+    try:
+        url = f"http://127.0.0.1:{port}"
+        wait_for(f"{url}/health", server, log)
+        yield Server(url, server.pid, used, log)
+    finally:
+        server.terminate()
+        server.wait(30)
+        stop_scheduler(used)
+
+
+def wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            raise RuntimeError(f"the server ended with {server.returncode}: {log.read_text()}")
+        try:
+            with urlopen(url, timeout=5) as answer:
+                assert answer.status == 200
+                return
+        except (URLError, ConnectionError):
+            time.sleep(0.05)
+    raise TimeoutError(f"no answer from {url}: {log.read_text()}")
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """$CHROMIUM, else the system's, else Playwright's own."""
+    found = (shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome"))
+    system = os.environ.get("CHROMIUM") or next(filter(None, found), None)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=system, args=FLAGS)
+        yield browser
+        browser.close()

@@ -1,0 +1,155 @@
+"""The app as people use it: a real server, a real scheduler, a real browser."""
+
+import csv
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from engine.names import catalogue_families
+from engine.report import catalog
+from engine.settings import Settings
+from engine.store import State, open_store
+from tests.browser_support import PATIENCE_S, Server, chromium, serve
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
+ROW = 31  # height of a table's row in pixels, at our font size
+expect.set_options(timeout=PATIENCE_S * 1000)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serve(tmp_path_factory.mktemp("served")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    context = browser.new_context(viewport={"width": 1440, "height": 1400}, accept_downloads=True)
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE_S * 1000)
+    yield page
+    expect(page.get_by_test_id("stException")).to_have_count(0)
+    context.close()
+
+
+def select_rows(table: Locator, *places: int) -> None:
+    """Tick the boxes in front of these rows, the first being 0. A table is a canvas, so it is clicked by place."""
+    for place in places:
+        table.click(position={"x": 16, "y": ROW * (place + 1.5)})
+
+
+def test_the_first_deep_link_on_a_fresh_server_shows_that_page_in_its_frame(browser: Browser, tmp_path: Path) -> None:
+    with serve(tmp_path, preload="") as fresh:
+        page = browser.new_page()
+        page.goto(f"{fresh.url}/runs")
+        expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
+        expect(page.get_by_test_id("stSidebarNavLink")).to_have_count(3)
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        expect(page.get_by_text("Page not found")).to_have_count(0)
+        assert page.title() == "Runs – Model Vitals"
+        page.close()
+
+
+def test_from_the_catalogue_to_a_csv(server: Server, page: Page) -> None:
+    families = catalogue_families(Settings().catalog_dir)
+    page.goto(server.url)
+    expect(page.get_by_text(re.compile(rf"^{len(families):,} models"))).to_be_visible()
+    expect(page.get_by_test_id("stPlotlyChart")).to_be_visible()
+
+    page.get_by_label("Search", exact=True).fill("ViT-B-32, timm:resnet18, timm:convnext_tiny")
+    found = catalog.select(catalog.read(Settings().catalog_dir), search="ViT-B-32, timm:resnet18, timm:convnext_tiny")
+    expect(page.get_by_role("button", name=f"CSV of {len(found)} rows")).to_be_visible()
+    assert "catalog_search=" in page.url
+
+    profile = page.get_by_role("button", name=re.compile("^Profile .*selected"))
+    expect(profile).to_be_disabled()
+    select_rows(page.get_by_test_id("stDataFrame"), 0, 1, 2)
+    expect(profile).to_have_text(re.compile("Profile 3 selected"))
+    profile.click()
+
+    expect(page.get_by_role("heading", name="Profile", exact=True)).to_be_visible()
+    asked = list(found["name"].iloc[:3])
+    for name in asked:
+        expect(
+            page.get_by_role("button", name=f"Remove {name}").or_(page.get_by_text(name, exact=True)).first
+        ).to_be_visible()
+    page.get_by_role("button", name="Count", exact=True).click()
+    expect(page.get_by_text("3 of 3 done in")).to_be_visible()
+    run_id = int(re.search(r"[?&]run=(\d+)", page.url)[1])
+
+    with page.expect_download() as download:
+        page.get_by_role("button", name="CSV, all columns").click()
+    with Path(download.value.path()).open(newline="") as file:
+        written = list(csv.DictReader(file))
+    store = open_store(server.settings)
+    rows = {f"{row.library}:{row.model}": row for row in store.rows(run_id)}
+    store.close()
+    assert sorted(rows) == sorted(asked)
+    assert {f"{line['library']}:{line['model']}" for line in written} == set(asked)
+    for line in written:
+        assert float(line["gmacs"]) == rows[f"{line['library']}:{line['model']}"].gmacs
+    with page.expect_download() as download:
+        page.get_by_role("button", name="CSV as open_clip's profiler (torch)").click()
+    header = Path(download.value.path()).read_text().splitlines()[0]
+    assert header.startswith("model,image_size,image_width,text_width,embed_dim,mparams")
+
+    select_rows(page.get_by_test_id("stDataFrame").first, 0)
+    expect(page.get_by_test_id("stMetric").first).to_be_visible()
+    page.get_by_role("tab", name="Operators").click()
+    expect(page.get_by_text("Views and elementwise operations count as free")).to_be_visible()
+
+
+def test_a_run_goes_on_while_the_page_is_reloaded_and_stops_on_request(server: Server, page: Page) -> None:
+    page.goto(f"{server.url}/profile?profile_models=timm:vit_*&profile_models=timm:resnet*")
+    page.get_by_role("button", name="Count", exact=True).click()
+    expect(page.get_by_text(re.compile(r"[1-9]\d* of \d+ done"))).to_be_visible()
+    link = page.url
+    before = int(re.search(r"(\d+) of \d+ done", page.get_by_test_id("stMain").inner_text())[1])
+    page.reload()
+    expect(page.get_by_text(re.compile(r"[1-9]\d* of \d+ done"))).to_be_visible()
+    assert page.url == link
+    assert int(re.search(r"(\d+) of \d+ done", page.get_by_test_id("stMain").inner_text())[1]) >= before
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_text("stopped on request")).to_be_visible()
+    run_id = int(re.search(r"[?&]run=(\d+)", page.url)[1])
+    store = open_store(server.settings)
+    assert store.run(run_id).state is State.CANCELLED
+    assert len(store.rows(run_id)) >= before
+    store.close()
+
+
+def test_runs_are_listed_and_open_by_link(server: Server, page: Page) -> None:
+    page.goto(f"{server.url}/runs")
+    expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
+    select_rows(page.get_by_test_id("stDataFrame"), 0)
+    expect(page.get_by_role("heading", name=re.compile(r"^Run \d+$"))).to_be_visible()
+    assert re.search(r"/run\?run=\d+", page.url)
+    page.get_by_role("tab", name="Request").click()
+    expect(page.get_by_text("python -m engine profile --models")).to_be_visible()
+
+
+def test_names_from_an_address_are_text(server: Server, page: Page) -> None:
+    evil = "<img src=x onerror=window.struck=1>"
+    page.goto(f"{server.url}/profile?profile_models={evil}")
+    expect(page.get_by_text("no model matches").first).to_be_visible()
+    assert page.evaluate("window.struck") is None
+    assert page.locator("img[src=x]").count() == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="memory maps are read from /proc")
+def test_the_server_never_loads_torch(server: Server, page: Page) -> None:
+    page.goto(f"{server.url}/profile?profile_models=timm:resnet18")
+    expect(page.get_by_text("Counts 1 model on meta")).to_be_visible()
+    maps = Path(f"/proc/{server.pid}/maps").read_text()
+    assert "pandas" in maps  # so this is the process that serves
+    for library in ("torch", "timm", "open_clip", "transformers", "sklearn"):
+        assert f"/{library}/" not in maps
