@@ -4,10 +4,12 @@ Flags come from the specs themselves; only presentation is added. Exit codes: 0 
 failed, 2 the request was bad.
 """
 
+import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from pydantic_settings import CliApp, CliSubCommand, SettingsConfigDict, SettingsError
 
 from engine.cli.costs import Catalog, CatalogBuild, Profile, SubmitProfile
@@ -17,10 +19,15 @@ from engine.cli.runs import EndedBadly, Resume, Runs
 from engine.specs import Refused
 
 
+def command(model: type[BaseModel]) -> Any:
+    """A subcommand that `--help` lists with the first sentence of its docstring."""
+    return Field(description=(model.__doc__ or "").strip().partition("\n")[0])
+
+
 class Submit(BaseModel):
     """Queue a run instead of running it here."""
 
-    profile: CliSubCommand[SubmitProfile]
+    profile: CliSubCommand[SubmitProfile] = command(SubmitProfile)
 
     def cli_cmd(self) -> None:
         CliApp.run_subcommand(self)
@@ -33,17 +40,17 @@ class Engine(BaseModel):
         cli_prog_name="python -m engine", cli_kebab_case=True, cli_implicit_flags=True, cli_hide_none_type=True
     )
 
-    catalog: CliSubCommand[Catalog]
-    catalog_build: CliSubCommand[CatalogBuild]
-    profile: CliSubCommand[Profile]
-    submit: CliSubCommand[Submit]
-    runs: CliSubCommand[Runs]
-    resume: CliSubCommand[Resume]
-    scheduler: CliSubCommand[Scheduler]
-    warm: CliSubCommand[Warm]
-    work: CliSubCommand[Work]
-    probe: CliSubCommand[Probe]
-    stop: CliSubCommand[Stop]
+    catalog: CliSubCommand[Catalog] = command(Catalog)
+    catalog_build: CliSubCommand[CatalogBuild] = command(CatalogBuild)
+    profile: CliSubCommand[Profile] = command(Profile)
+    submit: CliSubCommand[Submit] = command(Submit)
+    runs: CliSubCommand[Runs] = command(Runs)
+    resume: CliSubCommand[Resume] = command(Resume)
+    scheduler: CliSubCommand[Scheduler] = command(Scheduler)
+    warm: CliSubCommand[Warm] = command(Warm)
+    work: CliSubCommand[Work] = command(Work)
+    probe: CliSubCommand[Probe] = command(Probe)
+    stop: CliSubCommand[Stop] = command(Stop)
 
     def cli_cmd(self) -> None:
         CliApp.run_subcommand(self)
@@ -64,6 +71,8 @@ def main(arguments: Sequence[str]) -> int:
     except EndedBadly as outcome:
         note(str(outcome))
         return 1
+    except BrokenPipeError:  # whoever read our output has left, as `head` does: nothing is wrong
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

@@ -6,13 +6,17 @@ from typing import Literal, cast
 from pydantic import BaseModel, Field
 
 from engine.cli.output import TableFile, note, print_detail, print_progress, show_table
-from engine.cli.runs import EndedBadly, submit
+from engine.cli.runs import EndedBadly, store_here, submit
 from engine.jobs import foreground
 from engine.names import expand_files
 from engine.results import ProfileRow
 from engine.settings import Settings
 from engine.specs import ProfileSpec, Refused, split_patterns
-from engine.store import State, open_store
+from engine.store import State
+
+SHOWN = ["library", "model", "image_size", "batch_size", "mparams", "gflops", "gmacs", "macts", "fvcore_gmacs"]
+SHOWN += ["traffic_mb", "weights_mb", "inference_peak_mb", "training_peak_mb", "complete", "status"]
+"""The columns of a terminal; a file has all of them."""
 
 
 class Catalog(BaseModel):
@@ -28,7 +32,8 @@ class Catalog(BaseModel):
     max_gmacs: float | None = Field(None, ge=0, description="At most this many GMACs.")
     max_macts: float | None = Field(None, ge=0, description="At most this many million activations.")
     max_peak_mb: float | None = Field(None, ge=0, description="At most this estimated inference peak, in MB.")
-    sort: str = Field("gmacs", description="Column to sort by; a leading - sorts downwards.")
+    sort: str = Field("gmacs", description="Column to sort by.")
+    descending: bool = Field(False, description="Most first.")
     output: TableFile | None = Field(None, description="Write all columns to this .csv or .json file.")
 
     def cli_cmd(self) -> None:
@@ -47,11 +52,10 @@ class Catalog(BaseModel):
             max_macts=self.max_macts,
             max_inference_peak_mb=self.max_peak_mb,
         )
-        column = self.sort.removeprefix("-")
-        if column not in frame.columns:
-            raise Refused(f"no column {column!r} to sort by; there are {', '.join(frame.columns)}")
-        frame = frame.sort_values(column, ascending=not self.sort.startswith("-"), kind="stable")
-        shown = ["library", "model", "image_size", "mparams", "gmacs", "macts", "inference_peak_mb", "status"]
+        if self.sort not in frame.columns:
+            raise Refused(f"no column {self.sort!r} to sort by; there are {', '.join(frame.columns)}")
+        frame = frame.sort_values(self.sort, ascending=not self.descending, kind="stable")
+        shown = ["library", "model", "image_size", "mparams", "gmacs", "macts", "inference_peak_mb", "remark"]
         show_table(frame, frame[shown], self.output)
 
 
@@ -91,15 +95,19 @@ class Profile(ProfileFlags):
     def cli_cmd(self) -> None:
         from engine.report import frames  # brings pandas along, which the other commands have no use for
 
-        settings, spec = Settings(), self.spec()
-        store = open_store(settings)
-        run_id = foreground.run_here(store, settings, spec, on_event=print_progress)
-        rows = cast(list[ProfileRow], store.rows(run_id))
-        reference = frames.reference(rows, "fvcore" if spec.counter == "fvcore" else "torch")
-        show_table(frames.profile(rows) if self.columns == "full" else reference, reference, self.output)
+        spec = self.spec()
+        with store_here() as store:
+            run_id = foreground.run_here(store, Settings(), spec, on_event=print_progress)
+            run, rows = store.run(run_id), cast(list[ProfileRow], store.rows(run_id))
+        if self.columns == "reference":
+            frame = shown = frames.reference(rows, "fvcore" if spec.counter == "fvcore" else "torch")
+        else:
+            frame = frames.profile(rows)
+            shown = frame[[name for name in SHOWN if frame[name].notna().any()]]
+        show_table(frame, shown, self.output)
         if spec.detail:
             print_detail(rows)
-        run, failed = store.run(run_id), [row for row in rows if row.status != "ok"]
+        failed = [row for row in rows if row.status != "ok"]
         for row in failed:
             note(f"{row.library}:{row.model} failed ({row.status}): {row.error}")
         if failed or run.state != State.FINISHED:

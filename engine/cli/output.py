@@ -48,7 +48,8 @@ def print_progress(event: Event) -> None:
 def show_table(full: "pd.DataFrame", shown: "pd.DataFrame", output: Path | None) -> None:
     """Print `shown`, or write `full` to a file."""
     if output is None:
-        print(shown.to_string(index=False, na_rep="", float_format=lambda value: f"{value:,.2f}"))
+        text = shown.astype(object).where(shown.notna(), "")  # an absent figure is a blank, whatever its type
+        print(text.to_string(index=False, float_format=lambda value: f"{value:,.2f}"))
         return
     from engine.report import export  # brings pandas along, which printing a list of runs has no use for
 

@@ -1,5 +1,7 @@
 """runs, resume: what was asked for, how it stands, and what came of it."""
 
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from pydantic import BaseModel, Field
@@ -17,15 +19,18 @@ class EndedBadly(Exception):
     """The command did what was asked, and some of it failed: exit code 1."""
 
 
-def store_here() -> Store:
-    return open_store(Settings())
+@contextmanager
+def store_here() -> Iterator[Store]:
+    """The store that the environment names, closed afterwards."""
+    with closing(open_store(Settings())) as store:
+        yield store
 
 
 def submit(spec: Spec, name: str) -> None:
-    settings = Settings()
-    store = open_store(settings)
-    run_id = jobs.submit(store, settings, spec, name=name)
-    position = store.position(run_id)
+    """Queue a run and say where it stands."""
+    with store_here() as store:
+        run_id = jobs.submit(store, Settings(), spec, name=name)
+        position = store.position(run_id)
     print(f"queued as run {run_id}" + (f", position {position}" if position else ""))
 
 
@@ -36,7 +41,9 @@ class List(BaseModel):
 
     def cli_cmd(self) -> None:
         print(f"{'id':>5}  {'kind':10} {'state':10} {'done':>9}  {'created (UTC)':17} what")
-        for run in store_here().runs(limit=self.limit):
+        with store_here() as store:
+            runs = store.runs(limit=self.limit)
+        for run in runs:
             done = f"{run.done}/{run.total}" if run.total else ""
             created = f"{run.created_at:%Y-%m-%d %H:%M}"
             print(f"{run.id:>5}  {run.kind:10} {run.state:10} {done:>9}  {created:17} {run.name or run.spec.summary}")
@@ -52,17 +59,18 @@ class Show(OneRun):
     """State, request, environment and rows of one run."""
 
     def cli_cmd(self) -> None:
-        store = store_here()
-        run = store.run(self.run_id)
+        with store_here() as store:
+            run, rows = store.run(self.run_id), store.rows(self.run_id)
+            position = store.position(self.run_id)
         print(f"run {run.id} ({run.kind}) is {run.state}" + (f": {run.cause}" if run.cause else ""))
         if run.error:
             print(run.error)
-        if (position := store.position(run.id)) is not None:
+        if position is not None:
             print(f"position in the queue: {position}")
         print(f"spec         {run.spec.model_dump_json()}")
         if run.environment:
             print(f"environment  {run.environment.model_dump_json()}")
-        for row in store.rows(run.id):
+        for row in rows:
             print(f"row          {row.model_dump_json(exclude_defaults=True, exclude={'operators'})}")
 
 
@@ -72,15 +80,18 @@ class Log(OneRun):
     lines: int = Field(100, ge=1, le=100_000, description="How many lines.")
 
     def cli_cmd(self) -> None:
-        run = store_here().run(self.run_id)
-        print(RunFiles(Settings().runs_dir, run.id).log_tail(self.lines))
+        with store_here() as store:
+            store.run(self.run_id)  # a run that is not there is an error, one without a log is not
+        print(RunFiles(Settings().runs_dir, self.run_id).log_tail(self.lines))
 
 
 class Cancel(OneRun):
     """Ask a run to stop; its rows and checkpoints are kept."""
 
     def cli_cmd(self) -> None:
-        store_here().request_cancel(self.run_id)
+        with store_here() as store:
+            store.run(self.run_id)
+            store.request_cancel(self.run_id)
         print(f"run {self.run_id} is asked to stop")
 
 
@@ -88,7 +99,8 @@ class Delete(OneRun):
     """Delete a run that has ended, with everything it wrote."""
 
     def cli_cmd(self) -> None:
-        jobs.delete_run(store_here(), Settings(), self.run_id)
+        with store_here() as store:
+            jobs.delete_run(store, Settings(), self.run_id)
         print(f"run {self.run_id} is deleted")
 
 
@@ -99,7 +111,8 @@ class Export(OneRun):
 
     def cli_cmd(self) -> None:
         path = self.output or Path(f"run_{self.run_id}.zip")
-        path.write_bytes(export_bundle(store_here(), Settings(), self.run_id))
+        with store_here() as store:
+            path.write_bytes(export_bundle(store, Settings(), self.run_id))
         print(path)
 
 
@@ -111,7 +124,8 @@ class Import(BaseModel):
     def cli_cmd(self) -> None:
         if not self.bundle.is_file():
             raise Refused(f"no bundle at {self.bundle}")
-        print(f"imported as run {import_bundle(store_here(), Settings(), self.bundle)}")
+        with store_here() as store:
+            print(f"imported as run {import_bundle(store, Settings(), self.bundle)}")
 
 
 class Runs(BaseModel):
@@ -136,8 +150,7 @@ class Resume(OneRun):
     """Queue a failed or cancelled run again. A profile run counts anew from its start."""
 
     def cli_cmd(self) -> None:
-        settings = Settings()
-        store = open_store(settings)
-        store.retry(self.run_id)
-        jobs.ensure_scheduler(settings)
+        with store_here() as store:
+            store.retry(self.run_id)
+        jobs.ensure_scheduler(Settings())
         print(f"run {self.run_id} is queued again")
