@@ -11,11 +11,13 @@ from engine.models.built import Wanted
 from engine.settings import Settings
 
 SMALLER = {
-    # families whose smallest model takes tens of seconds on a CPU at its own image size
+    # families whose smallest model takes many seconds on a CPU at its own image size
     "timm:deepseek_vit": (168, 168),
     "timm:gemma4_vit": (192, 192),
     "timm:qwen3_vit": (224, 224),
     "timm:naflexvit": (192, 192),
+    "timm:pnasnet": (160, 160),
+    "timm:nasnet": (160, 160),
 }
 
 
