@@ -98,7 +98,7 @@ def _become_worker(into: int, go: int, work: Callable[[], int]) -> None:
 
 
 def _die_with_parent() -> None:
-    """A worker whose supervisor was killed would be watched by nobody. Elsewhere than on Linux the scheduler ends it."""
+    """Nobody would watch a worker whose supervisor was killed. Elsewhere than on Linux the scheduler ends it."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+import engine.tasks
 from engine import jobs
 from engine.jobs.lifecycle import fingerprint, lease_name
 from engine.jobs.processes import Identity, Processes
@@ -108,6 +109,7 @@ def house(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[House
     """Everything of ours that runs must be gone in the end: 0 orphans."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(KINDS)]))
     monkeypatch.syspath_prepend(KINDS)
+    monkeypatch.setattr(engine.tasks, "__path__", [*engine.tasks.__path__, str(KINDS / "tasks")])
     kinds = importlib.import_module("trial_kinds")
     settings = settings.model_copy(update={"preload": "json", "min_free_gb": 0.0, "log_limit_mb": 1.0})
     store = open_store(settings)

@@ -1,0 +1,217 @@
+"""The scheduler and the warm process may die at any time: their successors adopt or end what they left."""
+
+import os
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from sqlalchemy import update
+
+from engine import jobs
+from engine.jobs.foreground import run_here
+from engine.jobs.lifecycle import fingerprint, lease_name
+from engine.jobs.processes import Identity
+from engine.store import Cause, State, attempts, leases, open_store, tables
+from tests.faults.conftest import House, until
+
+pytestmark = pytest.mark.slow
+
+
+def kill(*pids: int) -> None:
+    """Also wait until they are gone, or a scheduler would be taken for alive."""
+    victims = [Identity.of(pid) for pid in pids]
+    for victim in victims:
+        victim.send(signal.SIGKILL)
+    until(lambda: not any(victim.alive() for victim in victims))
+
+
+def test_there_is_one_scheduler_however_many_are_started(house: House) -> None:
+    for _ in range(4):
+        jobs.ensure_scheduler(house.settings)
+    first = house.scheduler()
+    until(lambda: len([p for p in house.running() if p.cmdline()[-1] == "scheduler"]) == 1, "the others to leave")
+    jobs.ensure_scheduler(house.settings)
+    time.sleep(1)
+    assert house.scheduler() == first
+
+
+def test_a_killed_scheduler_is_replaced_and_its_runs_go_on(house: House) -> None:
+    going = house.submit(steps=60, seconds=0.1)
+    waiting = house.submit()
+    worker = house.steps(going, 2)[0].pid
+    killed = house.scheduler()
+    kill(killed.pid)
+    jobs.ensure_scheduler(house.settings)
+    assert house.scheduler(other_than=killed.pid)
+    assert house.end(going).state == State.FINISHED
+    assert {row.pid for row in house.store.rows(going)} == {worker}
+    assert len(house.store.rows(going)) == 60
+    assert house.end(waiting).state == State.FINISHED
+
+
+def test_a_successor_ends_what_died_with_the_scheduler(house: House) -> None:
+    run_id = house.submit(steps=1000, seconds=0.05)
+    house.steps(run_id, 2)
+    processes = house.processes(run_id)
+    kill(house.scheduler().pid, processes.supervisor.pid, processes.worker.pid)
+    assert house.store.run(run_id).state == State.RUNNING, "nobody is there to know"
+    jobs.ensure_scheduler(house.settings)
+    run = house.end(run_id)
+    assert (run.state, run.cause) == (State.FAILED, Cause.KILLED)
+    assert house.exit(run_id)["code"] is None
+    assert len(house.store.rows(run_id)) >= 2
+
+
+def test_an_exit_is_on_record_with_no_scheduler_alive(house: House) -> None:
+    run_id = house.submit(steps=1000, seconds=0.05)
+    worker = house.steps(run_id, 2)[0].pid
+    kill(house.scheduler().pid)
+    kill(worker)
+    until(lambda: house.files(run_id).exit().is_file(), "the exit record")
+    assert house.exit(run_id)["code"] == -signal.SIGKILL
+    jobs.ensure_scheduler(house.settings)
+    assert house.end(run_id).cause == Cause.KILLED
+
+
+def test_a_killed_warm_process_takes_no_run_along(house: House) -> None:
+    going = house.submit(steps=60, seconds=0.05)
+    waiting = house.submit()
+    house.steps(going, 2)
+    warm = house.warm()
+    kill(warm.pid)
+    assert house.end(going).state == State.FINISHED
+    assert house.end(waiting).state == State.FINISHED
+    assert house.warm().pid != warm.pid
+
+
+def test_what_a_dead_warm_process_was_asked_for_starts_cold(house: House) -> None:
+    jobs.ensure_scheduler(house.settings)
+    warm = house.warm()
+    warm.send_signal(signal.SIGSTOP)
+    run_id = house.submit()
+    until(lambda: house.store.run(run_id).state == State.STARTING, "starting")
+    warm.kill()
+    run = house.end(run_id)
+    assert (run.state, run.attempt) == (State.FINISHED, 1)
+
+
+def test_newer_code_takes_over_and_the_older_drains(house: House) -> None:
+    run_id = house.submit(steps=60, seconds=0.1)
+    worker = house.steps(run_id, 2)[0].pid
+    older = house.scheduler()
+    with house.store.database.write() as connection:
+        connection.execute(update(tables.leases).values(fingerprint="of older code"))
+    jobs.ensure_scheduler(house.settings)
+    assert house.scheduler(other_than=older.pid)
+    until(lambda: not older.alive(), "the older scheduler to leave")
+    assert house.end(run_id).state == State.FINISHED
+    assert {row.pid for row in house.store.rows(run_id)} == {worker}
+    lease = leases.read(house.store.database, lease_name(house.settings))
+    assert lease is not None
+    assert lease.fingerprint == fingerprint()
+
+
+def test_a_scheduler_that_hangs_is_replaced_and_leaves_when_it_wakes(house: House) -> None:
+    jobs.ensure_scheduler(house.settings)
+    hung = house.scheduler()
+    hung.send(signal.SIGSTOP)
+    run_id = house.submit()
+    jobs.ensure_scheduler(house.settings)
+    until(lambda: leases.read(house.store.database, lease_name(house.settings)).expired, "its lease to expire")  # type: ignore[union-attr]
+    jobs.ensure_scheduler(house.settings)
+    assert house.scheduler(other_than=hung.pid)
+    assert house.end(run_id).state == State.FINISHED
+    hung.send(signal.SIGCONT)
+    until(lambda: not hung.alive(), "the one that hung to leave")
+
+
+def test_an_idle_scheduler_and_its_warm_process_leave_and_come_back(house: House) -> None:
+    house = House(house.settings.model_copy(update={"idle_exit_s": 0.5}), house.store, house.kinds)
+    assert house.end(house.submit()).state == State.FINISHED
+    until(lambda: not house.running(), "all to leave")
+    assert leases.read(house.store.database, lease_name(house.settings)) is None
+    assert house.end(house.submit()).state == State.FINISHED
+
+
+def test_stop_ends_the_scheduler_and_lets_runs_end_by_themselves(house: House) -> None:
+    run_id = house.submit(steps=40, seconds=0.05)
+    house.steps(run_id, 2)
+    waiting = house.submit()
+    assert jobs.stop_scheduler(house.settings)
+    assert not jobs.stop_scheduler(house.settings)
+    assert not [process for process in house.running() if process.cmdline()[-1] in ("scheduler", "warm")]
+    assert house.end(run_id).state == State.FINISHED
+    assert house.store.run(waiting).state == State.QUEUED
+    jobs.ensure_scheduler(house.settings)
+    assert house.end(waiting).state == State.FINISHED
+
+
+def test_a_run_in_the_foreground_holds_its_slot_and_can_be_cancelled_from_elsewhere(house: House) -> None:
+    first = house.submit(steps=10, seconds=0.1)
+    house.steps(first, 1)
+    seen: list[str] = []
+    spec = house.kinds.TrialSpec(steps=1000, seconds=0.1)
+
+    def cancel() -> None:
+        store = open_store(house.settings)
+        (run,) = until(lambda: [run for run in store.runs() if run.id != first and run.done > 2])
+        store.request_cancel(run.id)
+        store.close()
+
+    other = threading.Thread(target=cancel)
+    other.start()
+    run_id = run_here(house.store, house.settings, spec, lambda event: seen.append(repr(event)))
+    other.join()
+    assert f"waiting for run {first} on cpu" in seen[0]
+    run = house.store.run(run_id)
+    assert run.state == State.CANCELLED
+    assert {row.pid for row in house.store.rows(run_id)} == {os.getpid()}
+    assert run.started_at > house.store.run(first).ended_at
+    assert attempts.open_attempts(house.store.database) == []
+
+
+def test_every_run_ends_once_whatever_is_killed(house: House) -> None:
+    """24 runs on three devices under seeded SIGKILLs of everything we start."""
+    dice = random.Random(20_261_120)
+    house = House(house.settings.model_copy(update={"lease_s": 2.0}), house.store, house.kinds)
+    submit = [house.submit, house.submit_retried]
+    runs = [dice.choice(submit)(steps=8, seconds=0.05, device=f"cuda:{number % 3}") for number in range(24)]
+    ends: dict[int, set[State]] = {run_id: set() for run_id in runs}
+    deadline, kills = time.monotonic() + 240, 0
+    while not all(ends.values()):
+        assert time.monotonic() < deadline, [run for run in house.store.runs() if not run.state.ended]
+        jobs.ensure_scheduler(house.settings)
+        time.sleep(dice.uniform(0.1, 0.6))
+        if kills < 25 and (victims := house.running()):
+            victim = dice.choice(victims)
+            kills += 1
+            try:
+                victim.kill()
+            except psutil.NoSuchProcess:
+                pass  # it has ended meanwhile
+        for run in house.store.runs():
+            if run.state.ended:
+                ends[run.id].add(run.state)
+    until(lambda: not attempts.open_attempts(house.store.database), "every attempt to be closed")
+    for run_id in runs:
+        run = house.store.run(run_id)
+        assert ends[run_id] == {run.state}, "an ended run stays as it ended"
+        rows = house.store.rows(run_id)
+        assert [row.step for row in rows] == list(range(1, len(rows) + 1)), "nothing lost, nothing twice"
+        assert len({row.pid for row in rows}) <= 1, "no two attempts mixed"
+        assert (run.state == State.FINISHED) == (len(rows) == 8) or run.cause == Cause.KILLED
+        for number in range(1, run.attempt + 1):
+            assert house.files(run_id).exit(number).is_file() or not _began(house, run_id, number)
+    states = [house.store.run(run_id).state for run_id in runs]
+    assert states.count(State.FINISHED) >= 6
+    assert set(states) <= {State.FINISHED, State.FAILED}
+    assert {house.store.run(run_id).cause for run_id in runs} <= {None, Cause.KILLED}
+
+
+def _began(house: House, run_id: int, number: int) -> bool:
+    record: Path = house.files(run_id).process(number)
+    return record.is_file() and record.stat().st_size > 0

@@ -1,0 +1,156 @@
+"""The database under several writers and under SIGKILL."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from engine.settings import ROOT, Settings
+from engine.specs import ProfileSpec
+from engine.store import Cause, Exit, State, Store, attempts, open_store, queue
+from tests import postgres
+
+pytestmark = pytest.mark.slow
+
+CLAIMERS, RUNS = 8, 400
+
+CLAIM = """
+import sys
+from engine.settings import Settings
+from engine.store import Cause, Exit, attempts, open_store, queue
+store = open_store(Settings())
+print("ready", flush=True)
+sys.stdin.readline()
+while attempt := queue.claim(store.database, sys.argv[1]):
+    print(attempt.run_id, attempt.token)
+    attempts.close(store.database, attempt, Exit(1), Cause.ERROR, "")
+store.close()
+"""
+
+WRITE = """
+import itertools, os, signal, sys
+from engine.settings import Settings
+from engine.results import Progress
+from engine.store import StaleAttempt, attempts, open_store
+store = open_store(Settings())
+attempt = attempts.get(store.database, int(sys.argv[1]))
+attempts.begin(store.database, attempt)
+try:
+    for done in itertools.count(1):
+        attempts.record(store.database, attempt, [Progress(done=done)])
+        os.kill(os.getpid(), signal.SIGSTOP)
+except StaleAttempt:
+    sys.exit(75)
+"""
+
+MIGRATE_AND_DIE = """
+import os, signal, sys
+from sqlalchemy import Engine, event
+from engine.settings import Settings
+from engine.store import open_store
+left = int(sys.argv[1])
+@event.listens_for(Engine, "before_cursor_execute")
+def count(*_):
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+open_store(Settings()).close()
+"""
+
+
+def python(code: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+    command = [sys.executable, "-W", "error", "-c", code, *arguments]
+    return subprocess.Popen(command, cwd=ROOT, text=True, **options)
+
+
+@pytest.fixture
+def database_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield ""
+    elif not postgres.installed():
+        pytest.skip(postgres.ABSENT)
+    else:
+        with postgres.server() as url:
+            yield postgres.new_database(url, uuid.uuid4().hex)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite", "postgresql"], indirect=True)
+def test_no_run_is_claimed_twice(settings: Settings, database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITALS_DATABASE_URL", database_url)
+    store = open_store(settings.model_copy(update={"database_url": database_url}))
+    spec = ProfileSpec(models=("a",), device="cpu")
+    for _ in range(RUNS):
+        store.enqueue(spec)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    claimers = [python(CLAIM, f"host {number}", **pipes) for number in range(CLAIMERS)]
+    for claimer in claimers:
+        assert claimer.stdout is not None
+        assert claimer.stdout.readline() == "ready\n"
+    for claimer in claimers:
+        assert claimer.stdin is not None
+        claimer.stdin.write("go\n")
+        claimer.stdin.flush()
+    claimed: list[tuple[str, ...]] = []
+    busy = 0
+    for claimer in claimers:
+        out, errors = claimer.communicate(timeout=200)
+        assert (claimer.returncode, errors) == (0, ""), "such as: database is locked"
+        mine = [tuple(line.split()) for line in out.splitlines()]
+        claimed += mine
+        busy += bool(mine)
+    assert len(claimed) == RUNS
+    assert set(Counter(run for run, _ in claimed).values()) == {1}
+    assert set(Counter(token for _, token in claimed).values()) == {1}
+    assert busy > 1, "several have claimed"
+    assert {run.state for run in store.runs(limit=RUNS)} == {State.FAILED}
+    store.close()
+
+
+def test_a_writer_that_slept_past_its_lease_is_refused(settings: Settings, store: Store) -> None:
+    run_id = store.enqueue(ProfileSpec(models=("a",), device="cpu"))
+    old = queue.claim(store.database, "a host")
+    assert old is not None
+    writer = python(WRITE, str(old.token))
+    os.waitid(os.P_PID, writer.pid, os.WSTOPPED)
+    attempts.close(store.database, old, Exit(note="it was given up"), Cause.ERROR, "")
+    store.retry(run_id)
+    new = queue.claim(store.database, "a host")
+    assert new is not None
+    attempts.begin(store.database, new)
+    before = store.run(run_id)
+    writer.send_signal(signal.SIGCONT)
+    assert writer.wait(60) == 75
+    assert store.run(run_id) == before
+
+
+def test_a_migration_killed_midway_leaves_nothing_behind(settings: Settings) -> None:
+    """Killed before each statement in turn: the store is as before or complete, and opens."""
+    path = settings.runs_dir / "vitals.sqlite"
+    settings.runs_dir.mkdir()
+    killed_at = [1, 5, 9, 12, 15, 18, 21, 24]
+    for statement in killed_at:
+        path.unlink(missing_ok=True)
+        dying = python(MIGRATE_AND_DIE, str(statement))
+        assert dying.wait(60) == -signal.SIGKILL, statement
+        connection = sqlite3.connect(path)
+        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        connection.close()
+        assert tables == [], f"killed at statement {statement}"
+        store = open_store(settings)
+        store.enqueue(ProfileSpec(models=("a",), device="cpu"))
+        store.close()
+
+
+def test_sqlite_is_in_wal_mode(settings: Settings, store: Store) -> None:
+    connection = sqlite3.connect(settings.runs_dir / "vitals.sqlite")
+    assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    connection.close()
