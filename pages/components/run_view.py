@@ -12,27 +12,32 @@ from pages.components.state import badge, progress, sentence
 from pages.components.text import plain
 
 TICK_S = 1
+CLONE = "Open the form, filled like this run."
 
 
-def follow(run: Run) -> None:
-    """Draw a run, again every second while it waits or goes; other parts of the page stay untouched meanwhile."""
-    st.fragment(_draw, run_every=None if run.state.ended else TICK_S, key=f"run_{run.id}")(run.id, not run.state.ended)
+def follow(run: Run, *, beside_form: bool = False) -> None:
+    """Draw a run, again every second while it waits or goes; other parts of the page stay untouched meanwhile.
+
+    beside_form: the form is on this very page, so there is nothing to clone into.
+    """
+    going = not run.state.ended
+    st.fragment(_draw, run_every=TICK_S if going else None, key=f"run_{run.id}")(run.id, going, beside_form)
 
 
-def _draw(run_id: int, ticking: bool) -> None:
+def _draw(run_id: int, ticking: bool, beside_form: bool) -> None:
     store = backend.store()
     run = store.run(run_id)
     with st.container(horizontal=True, vertical_alignment="center"):
         badge(run)
         st.text(sentence(run, store), width="stretch")
-        actions(run)
+        actions(run, beside_form)
     progress(run)
     import_module(f"pages.components.{run.kind}_results").draw(run, store.rows(run.id))
     if ticking and run.state.ended:
         st.rerun()  # the last time: from here on nothing changes, so nothing ticks
 
 
-def actions(run: Run) -> None:
+def actions(run: Run, beside_form: bool) -> None:
     """Stop, clone and, after a failure, what may help."""
     if not run.state.ended and st.button(
         "Stopping" if run.cancel_requested else "Cancel",
@@ -45,9 +50,8 @@ def actions(run: Run) -> None:
         st.rerun(scope="fragment")
     if run.state in (State.FAILED, State.CANCELLED):
         _retries(run)
-    if st.button("Clone", key=f"clone_{run.id}", icon=":material/content_copy:", help="The form, filled like this run"):
-        spec_form.prefill(run.kind, run.spec)
-        st.switch_page(f"costs/{run.kind}.py")
+    if not beside_form and st.button("Clone", key=f"clone_{run.id}", icon=":material/content_copy:", help=CLONE):
+        st.switch_page(f"costs/{run.kind}.py", query_params=spec_form.address(run.kind, run.spec))
 
 
 def _retries(run: Run) -> None:

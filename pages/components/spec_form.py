@@ -25,23 +25,23 @@ def key(prefix: str, field: str) -> str:
     return f"{prefix}_{field}"
 
 
-def choose_models(prefix: str, models: Sequence[str]) -> None:
-    """Put models into the form that `prefix` names: as chips, or as one list when there are many."""
-    few = len(models) <= IN_LINK
-    st.session_state[key(prefix, "models")] = list(models) if few else []
-    st.session_state[key(prefix, "listed")] = [] if few else list(models)
+def address(prefix: str, spec: Spec) -> dict[str, str | list[str]]:
+    """The query of a page's address that fills its form with a spec.
 
-
-def prefill(prefix: str, spec: Spec) -> None:
-    """Put all of a spec into its form, before the form is drawn."""
-    for name in type(spec).model_fields:
+    What no address can hold is put aside for the form: a long list of models, and configurations of one's own.
+    """
+    st.session_state[key(prefix, "listed")] = []
+    query: dict[str, str | list[str]] = {}
+    for name, info in type(spec).model_fields.items():
         value = getattr(spec, name)
-        if name == "models":
-            choose_models(prefix, value)
-        elif name == "image_size":
-            st.session_state[key(prefix, name)] = format_image_size(value) if value else ""
-        else:
-            st.session_state[key(prefix, name)] = value
+        if name == "configs" or (name == "models" and len(value) > IN_LINK):
+            st.session_state[key(prefix, "listed" if name == "models" else name)] = value
+        elif name == "models":
+            query[key(prefix, name)] = [model for model in value if not model.startswith("config:")]
+        elif value != info.default:
+            text = format_image_size(value) if name == "image_size" else str(value)
+            query[key(prefix, name)] = text.lower() if isinstance(value, bool) else text
+    return query
 
 
 def field(spec: type[Spec], name: str, prefix: str, choices: Sequence[str] | None = None) -> Any:

@@ -6,6 +6,7 @@ import streamlit as st
 from engine.report import catalog, export, scatter
 from engine.report.quantities import COMPARABLE, title
 from engine.report.scatter import SHOWN_FAMILIES
+from engine.specs import ProfileSpec
 from pages.components import backend, spec_form
 from pages.components.results_table import results_table
 from pages.components.text import plain
@@ -145,8 +146,8 @@ with bar:
         key="catalog_profile",
         help="Select points (box or lasso) or rows; then count these models anew, at your image size if you like.",
     ):
-        spec_form.choose_models("profile", list(dict.fromkeys(everything.loc[chosen, "name"])))
-        st.switch_page("costs/profile.py")
+        spec = ProfileSpec(models=tuple(everything.loc[chosen, "name"].unique()))
+        st.switch_page("costs/profile.py", query_params=spec_form.address("profile", spec))
     st.download_button(
         f"CSV of {len(selected):,} rows",
         data=lambda: export.to_csv(selected),

@@ -179,7 +179,7 @@ if run and run.kind == "profile":
             icon=":material/receipt_long:",
             query_params={"run": str(run.id)},
         )
-    run_view.follow(run)
+    run_view.follow(run, beside_form=True)
 elif asked := st.query_params.get("run", ""):
     st.warning(plain(f"There is no run {asked!r} of models; it may have been deleted."), icon=":material/search_off:")
 else:

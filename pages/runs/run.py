@@ -65,7 +65,7 @@ def environment(run: Run) -> None:
 
 
 if st.session_state.pop("run_deleted", None):
-    st.switch_page("runs/history.py")
+    st.switch_page("runs/history.py", query_params={})
 run = backend.linked_run()
 if run is None:
     st.title("No such run", anchor=False)
