@@ -1,6 +1,7 @@
 """What counting costs: against open_clip's own profiler, and against merely building the same models.
 
-python benchmarks/profile_sweep.py [--every 10] [--skip-reference] [--output benchmarks/results/profile_sweep.json]
+python benchmarks/profile_sweep.py [--every 10] [--repeats 1] [--skip-reference]
+                                   [--output benchmarks/results/profile_sweep.json]
 
 1. The same models, counted by us on meta and by `open_clip_train.profiler` on the CPU (without CUDA it knows no other
    device). Each in a fresh process, timed after imports. The reference counts every model twice (its retry loop has no
@@ -25,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-MODELS = ("ViT-B-32", "RN50", "convnext_base", "ViT-L-14", "ViT-H-14", "ViT-bigG-14")
-LARGE = ("ViT-L-14", "ViT-H-14", "ViT-bigG-14")
+MODELS = ("ViT-B-32", "RN50", "convnext_base", "ViT-L-14", "ViT-L-14-336", "ViT-H-14")
+LARGE = ("ViT-L-14", "ViT-L-14-336", "ViT-H-14")
 Figures = dict[str, Any]
 
 
@@ -154,7 +155,7 @@ def compare() -> list[Figures]:
     return found
 
 
-def sweep(every: int, repeats: int = 2) -> Figures:
+def sweep(every: int, repeats: int) -> Figures:
     """Counting against building and running, interleaved; the lesser CPU time of each."""
     runs = [(child("sweep_bare", str(every)), child("sweep_ours", str(every))) for _ in range(repeats)]
     bare, counting = (min((run[side] for run in runs), key=lambda run: run["cpu_seconds"]) for side in (0, 1))
@@ -164,6 +165,7 @@ def sweep(every: int, repeats: int = 2) -> Figures:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--every", type=int, default=10, help="take every N-th model of the catalogue")
+    parser.add_argument("--repeats", type=int, default=1, help="of the sweep")
     parser.add_argument("--skip-reference", action="store_true")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
@@ -176,7 +178,7 @@ def main() -> None:
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
         "versions": {name: version(name) for name in ("torch", "timm", "open_clip_torch")},
-        "sweep": sweep(chosen.every),
+        "sweep": sweep(chosen.every, chosen.repeats),
         "models": [] if chosen.skip_reference else compare(),
     }
     report["goals"] = {
