@@ -71,7 +71,7 @@ def test_any_two_figures_can_be_plotted_with_size_and_colour(colour: str) -> Non
     assert not app.exception
     figure = json.loads(app.get("plotly_chart")[0].proto.spec)
     assert figure["layout"]["xaxis"]["title"]["text"] == "Activations (M)"
-    assert figure["layout"]["yaxis"]["title"]["text"] == "Peak memory (MB)"
+    assert figure["layout"]["yaxis"]["title"]["text"] == "Peak mem. (MB)"
     assert ("colorbar" in figure["data"][0]["marker"]) == (colour != "family")
 
 

@@ -37,7 +37,7 @@ QUANTITIES: dict[str, Quantity] = {
     "traffic_mb": Quantity("Memory traffic", "MB", "Bytes all operators read and write, nothing cached or fused."),
     "intensity": Quantity("Intensity", "FLOP/B", "Arithmetic intensity: FLOPs per byte of memory traffic."),
     "weights_mb": Quantity("Weights", "MB", "Memory of parameters and buffers."),
-    "inference_peak_mb": Quantity("Peak memory", "MB", "Estimated peak memory of a forward pass of the batch."),
+    "inference_peak_mb": Quantity("Peak mem.", "MB", "Estimated peak memory of a forward pass of the batch."),
     "training_peak_mb": Quantity(
         "Training peak", "MB", "Estimate: weights, gradients, AdamW's two moments and saved activations."
     ),

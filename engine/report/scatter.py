@@ -35,7 +35,7 @@ def scatter(
     drawn = frame.dropna(subset=quantities)
     drawn = drawn[(drawn[x] > 0) | (not log_x)]
     drawn = drawn[(drawn[y] > 0) | (not log_y)]
-    diameters = _diameters(drawn[size]) if size else pd.Series(7.0, index=drawn.index)
+    diameters = _diameters(drawn[size]) if size else pd.Series(6.0, index=drawn.index)
     figure = go.Figure()
     for label, part, marker in _groups(drawn, colour, styles):
         figure.add_scattergl(

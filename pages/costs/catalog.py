@@ -30,7 +30,7 @@ def reset() -> None:
 def bound(column: str) -> float | None:
     """A number field for the largest value of a quantity to show."""
     return st.number_input(
-        f"{title(column)} ≤", min_value=0.0, value=None, key=f"catalog_max_{column}", bind=BIND, placeholder="any"
+        f"≤ {title(column)}", min_value=0.0, value=None, key=f"catalog_max_{column}", bind=BIND, placeholder="any"
     )
 
 
@@ -70,7 +70,7 @@ with st.sidebar:
         key="catalog_search",
         bind=BIND,
         type="search",
-        live=True,
+        live="50ms",
         placeholder="ViT-B-*, timm:resnet*, clip large",
         help="Words that occur in a name or family, or wildcards * ? [ ] { } for whole names; commas mean or.",
     )

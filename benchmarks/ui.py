@@ -1,0 +1,197 @@
+"""How quickly the pages answer, against a bare Streamlit page with the same rows and a scatter, in the same run.
+
+    python benchmarks/ui.py [--repeats 5]
+
+Writes benchmarks/results/ui.json. Goals: the catalogue's table is visible within 1.3 times the time of the bare page;
+a filter is answered in 300 ms; a submitted ViT-B-32 is a stored row within 1 s of the click when a warm process waits;
+the server stays below 300 MB.
+"""
+
+import argparse
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import psutil
+from playwright.sync_api import Browser, Page, expect
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from engine.report import catalog  # noqa: E402 -- found once the root is on the path
+from engine.settings import Settings  # noqa: E402
+from engine.store import Store, open_store  # noqa: E402
+from tests.browser_support import chromium, free_port, serve, wait_for  # noqa: E402
+
+RESULTS = ROOT / "benchmarks" / "results" / "ui.json"
+GOALS = {"table_over_bare": 1.3, "filter_ms": 300, "submit_to_row_ms": 1000, "server_mb": 300}
+BARE = """
+import pathlib
+import pandas as pd
+import plotly.express as px
+import streamlit as st
+
+st.set_page_config(layout="wide")
+st.title("Bare")
+folder = pathlib.Path({folder!r})
+frame = pd.concat([pd.read_csv(path) for path in sorted(folder.glob("*.csv"))])
+st.plotly_chart(px.scatter(frame, x="gmacs", y="mparams", color="library", log_x=True, log_y=True))
+st.dataframe(frame)
+"""
+
+
+@contextmanager
+def serve_bare(folder: Path) -> Iterator[tuple[str, int]]:
+    """A page of ten lines with the same rows: its address and process."""
+    script, log, port = folder / "bare.py", folder / "bare.log", free_port()
+    script.write_text(BARE.format(folder=str(Settings().catalog_dir)))
+    command = [sys.executable, "-m", "streamlit", "run", str(script), "--server.headless", "true"]
+    with log.open("wb") as out:
+        server = subprocess.Popen([*command, "--server.port", str(port)], cwd=ROOT, stdout=out, stderr=out)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        wait_for(f"{url}/_stcore/health", server, log)
+        yield url, server.pid
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+def milliseconds(action: Callable[[], object]) -> float:
+    """Wall time of an action."""
+    start = time.perf_counter()
+    action()
+    return 1000 * (time.perf_counter() - start)
+
+
+def table_visible(browser: Browser, url: str) -> float:
+    """From asking for the page in a fresh browser context until chart and table are drawn."""
+    context = browser.new_context(viewport={"width": 1440, "height": 1400})
+    page = context.new_page()
+
+    def load() -> None:
+        page.goto(url)
+        page.locator("[data-testid=stDataFrame] canvas").first.wait_for()
+        page.locator("[data-testid=stPlotlyChart] .main-svg").first.wait_for()
+
+    took = milliseconds(load)
+    context.close()
+    return took
+
+
+def filter_answered(page: Page, search: str) -> float:
+    """From the last key in the search field until the page shows as many rows as that search finds."""
+    rows = len(catalog.select(catalog.read(Settings().catalog_dir), search=search))
+    field, answer = page.get_by_label("Search", exact=True), page.get_by_role("button", name=f"CSV of {rows:,} rows")
+
+    def type_and_wait() -> None:
+        field.fill(search)
+        answer.wait_for()
+
+    return milliseconds(type_and_wait)
+
+
+def submit_to_row(page: Page, url: str, store: Store) -> float:
+    """From the click on Count until the row of ViT-B-32 is in the store."""
+    page.goto(f"{url}/profile?profile_models=open_clip:ViT-B-32")
+    button = page.get_by_role("button", name="Count", exact=True)
+    expect(button).to_be_enabled(timeout=60_000)
+    before = max((run.id for run in store.runs(limit=1)), default=0)
+    start = time.perf_counter()
+    button.click()
+    while not (runs := [run for run in store.runs(limit=1) if run.id > before]) or not store.rows(runs[0].id):
+        time.sleep(0.005)
+        if time.perf_counter() - start > 120:
+            raise TimeoutError("no row came")
+    took = 1000 * (time.perf_counter() - start)
+    expect(page.get_by_text("1 of 1 done in")).to_be_visible(timeout=60_000)
+    return took
+
+
+def wait_until_warm(runs_dir: Path) -> None:
+    """Until the scheduler's log says that its warm process has imported everything."""
+    log, deadline = runs_dir / "scheduler.log", time.monotonic() + 180
+    while not log.is_file() or not re.search(r"warm process \d+: imported", log.read_text()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no warm process: {log.read_text() if log.is_file() else 'no scheduler'}")
+        time.sleep(0.2)
+
+
+def measure(repeats: int) -> dict[str, object]:
+    """All samples, in milliseconds and MB (1e6 bytes)."""
+    with tempfile.TemporaryDirectory() as name, chromium() as browser:
+        folder = Path(name)
+        start = time.perf_counter()
+        with serve(folder) as ours:
+            started_ms = 1000 * (time.perf_counter() - start)
+            wait_until_warm(ours.settings.runs_dir)  # importing torch beside it would slow both pages down
+            with serve_bare(folder) as (bare_url, _):
+                first_ms, bare_first_ms = table_visible(browser, ours.url), table_visible(browser, bare_url)
+                pairs = [(table_visible(browser, ours.url), table_visible(browser, bare_url)) for _ in range(repeats)]
+            page = browser.new_page(viewport={"width": 1440, "height": 1400})
+            page.goto(ours.url)
+            page.locator("[data-testid=stPlotlyChart] .main-svg").first.wait_for()
+            searches = ["resnet", "ViT-B-*", "timm:convnext*", "swin", "clip large"]
+            filters = [filter_answered(page, searches[place % len(searches)]) for place in range(max(repeats, 5))]
+            store = open_store(ours.settings)
+            submits = [submit_to_row(page, ours.url, store) for _ in range(repeats)]
+            store.close()
+            server_mb = psutil.Process(ours.pid).memory_info().rss / 1e6
+    return {
+        "server_start_ms": started_ms,
+        "first_table_ms": first_ms,
+        "bare_first_table_ms": bare_first_ms,
+        "table_ms": [ours_ms for ours_ms, _ in pairs],
+        "bare_table_ms": [bare_ms for _, bare_ms in pairs],
+        "filter_ms": filters,
+        "submit_to_row_ms": submits,
+        "server_mb": server_mb,
+    }
+
+
+def summarise(samples: dict[str, object]) -> dict[str, float]:
+    """Medians of the samples, under the names of the goals."""
+    median = {name: statistics.median(value) for name, value in samples.items() if isinstance(value, list)}
+    return {
+        "table_over_bare": median["table_ms"] / median["bare_table_ms"],
+        "filter_ms": median["filter_ms"],
+        "submit_to_row_ms": median["submit_to_row_ms"],
+        "server_mb": float(str(samples["server_mb"])),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=5)
+    samples = measure(parser.parse_args().repeats)
+    medians = summarise(samples)
+    machine = {"platform": platform.platform(), "cpus": os.cpu_count(), "load": os.getloadavg()[0]}
+    machine |= {"memory_gb": round(psutil.virtual_memory().total / 1e9, 1)}
+    report = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine,
+        "versions": {name: version(name) for name in ("streamlit", "pandas", "plotly")},
+        "rows": len(catalog.read(Settings().catalog_dir)),
+        "goals": GOALS,
+        "medians": medians,
+        "samples": samples,
+    }
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    for name, value in medians.items():
+        print(f"{name:20} {value:10.2f}   goal {GOALS[name]:>6}   {'met' if value <= GOALS[name] else 'MISSED'}")
+
+
+if __name__ == "__main__":
+    main()
