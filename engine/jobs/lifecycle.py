@@ -50,9 +50,7 @@ def ensure_scheduler(settings: Settings) -> None:
     log = settings.runs_dir / "scheduler.log"
     if log.is_file() and log.stat().st_size > LOG_BYTES:
         log.replace(log.with_name("scheduler.older.log"))
-    scheduler = start_engine(settings, "scheduler", log=log)
-    # it outlives us, or ends long before a server does: then somebody must have waited for it
-    threading.Thread(target=scheduler.wait, name="scheduler's end", daemon=True).start()
+    detach(start_engine(settings, "scheduler", log=log))
 
 
 def stop_scheduler(settings: Settings) -> bool:
@@ -82,6 +80,11 @@ def start_engine(settings: Settings, *arguments: str, log: Path, stdin: int | No
             env=environment(settings),
             start_new_session=True,
         )
+
+
+def detach(process: subprocess.Popen[bytes]) -> None:
+    """Leave a process to itself: it may outlive us, and if it does not, a thread has waited for it."""
+    threading.Thread(target=process.wait, name=f"end of {process.pid}", daemon=True).start()
 
 
 def environment(settings: Settings) -> dict[str, str]:

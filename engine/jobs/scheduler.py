@@ -4,7 +4,6 @@ import logging
 import os
 import signal
 import socket
-import subprocess
 import time
 from importlib import import_module
 
@@ -12,11 +11,11 @@ import psutil
 
 from engine.jobs import failures
 from engine.jobs.executors.base import Executor
-from engine.jobs.lifecycle import fingerprint, lease_name, start_engine
+from engine.jobs.lifecycle import detach, fingerprint, lease_name, start_engine
 from engine.jobs.processes import Identity
 from engine.jobs.wake import Wake, nudge
 from engine.settings import Settings
-from engine.store import Attempt, Exit, Store, attempts, leases, open_store, queue
+from engine.store import Attempt, Exit, Store, Unavailable, attempts, leases, open_store, queue
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +58,6 @@ class Scheduler:
         self._holder = str(Identity.mine())
         self._host = socket.gethostname()
         self._stopped = False
-        self._probe: subprocess.Popen[bytes] | None = None
         self._looked = self._awake_since = self._busy = time.time()
         self._renewed = 0.0
 
@@ -69,13 +67,22 @@ class Scheduler:
         signal.signal(signal.SIGINT, self._stop)
         with Wake(self._settings.runs_dir) as wake:
             self._start_probe()
-            while not self._stopped and self._keep_lease():
-                self._executor.tend()
-                busy = self._watch()
-                busy = self._claim() or busy
-                if self._leave_when_idle(busy):
-                    return
+            while not self._stopped:
+                try:
+                    if not self._turn():
+                        return
+                except Unavailable:
+                    log.exception("the store is out of reach")  # a full disk, say: runs go on, and so do we
                 wake.wait(LOOK_S)
+
+    def _turn(self) -> bool:
+        """Look after everything once. False when it is time to leave."""
+        if not self._keep_lease():
+            return False
+        self._executor.tend()
+        busy = self._watch()
+        busy = self._claim() or busy
+        return not self._leave_when_idle(busy)
 
     def _stop(self, _number: int, _frame: object) -> None:
         self._stopped = True
@@ -155,4 +162,4 @@ class Scheduler:
         age = self._store.machine_age(self._host, self._code)
         if age is None or age > min(PROBE_S, time.time() - psutil.boot_time()):
             log_file = self._settings.runs_dir / "scheduler.log"
-            self._probe = start_engine(self._settings, "probe", log=log_file)
+            detach(start_engine(self._settings, "probe", log=log_file))

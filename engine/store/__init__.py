@@ -1,5 +1,6 @@
 """The only SQL: runs, their attempts and results, on SQLite or PostgreSQL."""
 
+from engine.store.database import Unavailable
 from engine.store.model import ACTIVE, ENDED, Attempt, Cause, Exit, QueueFull, Run, StaleAttempt, State, StoredArtifact
 from engine.store.store import Store, open_store
 
@@ -15,5 +16,6 @@ __all__ = [
     "State",
     "Store",
     "StoredArtifact",
+    "Unavailable",
     "open_store",
 ]

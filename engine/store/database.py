@@ -10,6 +10,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import Connection, create_engine, event, make_url
+from sqlalchemy.exc import OperationalError
+
+Unavailable = OperationalError
+"""The database does not answer: locked for too long, its disk full, its server gone."""
 
 BUSY_S = 60.0
 ONE_WRITER = 0x7669_7461_6C73

@@ -1,0 +1,201 @@
+"""A run travels as a zip file: what it holds comes back equal, and what no bundle holds is refused."""
+
+import json
+import stat
+import zipfile
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from engine.results import Environment, Metric, ProfileRow, Progress
+from engine.settings import Settings
+from engine.specs import ProfileSpec, Refused
+from engine.store import Cause, Exit, State, Store, StoredArtifact, attempts, bundle, open_store, queue
+from engine.store.files import RunFiles
+
+DETAIL = b'[{"path": ""}]'
+
+
+@pytest.fixture
+def run_id(settings: Settings, store: Store) -> int:
+    """A run that has ended, with something of everything."""
+    run_id = store.enqueue(ProfileSpec(models=("timm:a",)), name="<b>mine</b>\n")
+    attempt = queue.claim(store.database, "a host")
+    assert attempt is not None
+    files = RunFiles(settings.runs_dir, run_id)
+    (files.dir / "detail").mkdir(parents=True)
+    (files.dir / "detail" / "a.json").write_bytes(DETAIL)
+    files.log.write_bytes(b"\xff one\ntwo\n")
+    row = ProfileRow(library="timm", model="a", counter="torch", device="meta", batch_size=1, precision="float32")
+    environment = Environment(
+        host="h", platform="p", python="3", cpu="c", threads=2, memory_gb=1, device="d", device_name="n", date="now"
+    )
+    artifact = StoredArtifact(name="detail/a.json", kind="detail", size=len(DETAIL), sha256=sha256(DETAIL).hexdigest())
+    attempts.begin(store.database, attempt)
+    events = [environment, row, Metric(step=1, name="loss", value=0.1), artifact, Progress(done=1, total=1)]
+    attempts.record(store.database, attempt, events)
+    attempts.finish(store.database, attempt, State.FINISHED)
+    attempts.close(store.database, attempt, Exit(0), Cause.ERROR, "")
+    return run_id
+
+
+@pytest.fixture
+def exported(settings: Settings, store: Store, run_id: int, tmp_path: Path) -> Path:
+    path = tmp_path / "run.zip"
+    path.write_bytes(bundle.export_bundle(store, settings, run_id))
+    return path
+
+
+def rewrite(path: Path, change: Callable[[dict[str, bytes]], None], *, honest: bool = True) -> None:
+    """The same bundle with other contents; honest: with a manifest that says so."""
+    with zipfile.ZipFile(path) as old:
+        members = {name: old.read(name) for name in old.namelist()}
+    manifest = json.loads(members.pop("manifest.json"))
+    change(members)
+    if honest:
+        manifest["files"] = {
+            name: {"size": len(data), "sha256": sha256(data).hexdigest()} for name, data in members.items()
+        }
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
+        for name, data in {"manifest.json": json.dumps(manifest).encode(), **members}.items():
+            new.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
+
+
+def test_another_machine_gets_an_equal_run_under_a_new_id(
+    settings: Settings, store: Store, run_id: int, exported: Path, tmp_path: Path
+) -> None:
+    elsewhere = settings.model_copy(update={"runs_dir": tmp_path / "elsewhere"})
+    other = open_store(elsewhere)
+    other.enqueue(ProfileSpec(models=("b",)))
+    new_id = bundle.import_bundle(other, elsewhere, exported)
+    assert new_id != run_id
+    old, new = store.run(run_id), other.run(new_id)
+    for field in ("kind", "name", "spec", "state", "environment", "created_at", "started_at", "ended_at", "done"):
+        assert getattr(new, field) == getattr(old, field), field
+    assert other.rows(new_id) == store.rows(run_id)
+    assert other.metrics(new_id) == store.metrics(run_id)
+    assert other.artifacts(new_id) == store.artifacts(run_id)
+    files = RunFiles(elsewhere.runs_dir, new_id)
+    assert (files.dir / "detail" / "a.json").read_bytes() == DETAIL
+    assert files.log_tail(2) == "\ufffd one\ntwo\n"
+    assert bundle.export_bundle(other, elsewhere, new_id) == exported.read_bytes(), "and it travels on unchanged"
+    other.close()
+
+
+def test_a_second_import_is_recognised(settings: Settings, store: Store, exported: Path) -> None:
+    first = bundle.import_bundle(store, settings, exported)
+    assert bundle.import_bundle(store, settings, exported) == first
+    store.delete(first)
+    assert bundle.import_bundle(store, settings, exported) > first
+
+
+def test_only_an_ended_run_is_exported(settings: Settings, store: Store) -> None:
+    with pytest.raises(Refused, match="is queued: a bundle is made of a run that has ended"):
+        bundle.export_bundle(store, settings, store.enqueue(ProfileSpec(models=("a",))))
+
+
+def test_large_and_changed_artifacts_stay_behind(
+    settings: Settings, store: Store, run_id: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def names() -> list[str]:
+        path = tmp_path / "names.zip"
+        path.write_bytes(bundle.export_bundle(store, settings, run_id))
+        return [name for name in zipfile.ZipFile(path).namelist() if name.startswith("artifacts/")]
+
+    assert names() == ["artifacts/detail/a.json"]
+    (RunFiles(settings.runs_dir, run_id).dir / "detail" / "a.json").write_bytes(b"other")
+    assert names() == []
+    monkeypatch.setattr(bundle, "ARTIFACT_BYTES", len(DETAIL) - 1)
+    (RunFiles(settings.runs_dir, run_id).dir / "detail" / "a.json").write_bytes(DETAIL)
+    assert names() == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../evil",
+        "artifacts/../../evil",
+        "/etc/evil",
+        "artifacts//evil",
+        "a\\..\\evil",
+        "C:evil",
+        "./evil",
+        "a\nb",
+        "d/",
+    ],
+)
+def test_names_that_lead_elsewhere_are_refused(settings: Settings, store: Store, exported: Path, name: str) -> None:
+    rewrite(exported, lambda members: members.update({name: b"evil"}))
+    before = sorted(settings.runs_dir.parent.rglob("*"))
+    with pytest.raises(Refused, match="not a plain file of a run"):
+        bundle.import_bundle(store, settings, exported)
+    assert sorted(settings.runs_dir.parent.rglob("*")) == before
+    assert len(store.runs()) == 1
+
+
+def test_links_are_refused(settings: Settings, store: Store, exported: Path) -> None:
+    link = zipfile.ZipInfo("artifacts/link")
+    link.external_attr = (stat.S_IFLNK | 0o777) << 16
+    with zipfile.ZipFile(exported, "a") as changed:
+        changed.writestr(link, "/etc/passwd")
+    with pytest.raises(Refused, match="not a plain file"):
+        bundle.import_bundle(store, settings, exported)
+
+
+def test_bombs_are_refused_before_they_go_off(settings: Settings, store: Store, exported: Path) -> None:
+    rewrite(exported, lambda members: members.update({"artifacts/zeros": bytes(60_000_000)}))
+    assert exported.stat().st_size < 200_000
+    with pytest.raises(Refused, match="too much"):
+        bundle.import_bundle(store, settings, exported)
+    rewrite(exported, lambda members: members.clear())
+    with zipfile.ZipFile(exported, "a") as changed:
+        for number in range(bundle.MOST_MEMBERS + 1):
+            changed.writestr(f"artifacts/{number}", b"")
+    with pytest.raises(Refused, match="too much"):
+        bundle.import_bundle(store, settings, exported)
+
+
+def cut(members: dict[str, bytes], name: str, old: bytes, new: bytes) -> None:
+    assert old in members[name]
+    members[name] = members[name].replace(old, new)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda members: members.pop("run.json"),
+        lambda members: members.pop("rows.jsonl"),
+        lambda members: cut(members, "run.json", b'"finished"', b'"running"'),
+        lambda members: cut(members, "run.json", b'"profile"', b'"dance"'),
+        lambda members: cut(members, "run.json", b'"batch_size":1', b'"batch_size":1000000000'),
+        lambda members: cut(members, "rows.jsonl", b'"library":"timm"', b'"library":7'),
+        lambda members: cut(members, "metrics.jsonl", b"0.1", b"{"),
+        lambda members: members.update({"artifacts/unnamed": b"?"}),
+        lambda members: members.update({"rows.jsonl": b"\xff\n"}),
+    ],
+)
+def test_contents_are_validated_like_anything_else(
+    settings: Settings, store: Store, exported: Path, change: Callable[[dict[str, bytes]], None]
+) -> None:
+    rewrite(exported, change)
+    with pytest.raises(Refused):
+        bundle.import_bundle(store, settings, exported)
+    assert len(store.runs()) == 1
+
+
+def test_damage_and_other_files_are_refused(settings: Settings, store: Store, exported: Path, tmp_path: Path) -> None:
+    whole = exported.read_bytes()
+    rewrite(exported, lambda members: cut(members, "rows.jsonl", b"timm", b"tomm"), honest=False)
+    with pytest.raises(Refused, match="not those of its manifest: it is damaged"):
+        bundle.import_bundle(store, settings, exported)
+    other = tmp_path / "other.zip"
+    for content in (b"", b"a picture, say", whole[: len(whole) // 2], whole[:-200] + bytes(200)):
+        other.write_bytes(content)
+        with pytest.raises(Refused, match="is not a run bundle"):
+            bundle.import_bundle(store, settings, other)
+    with zipfile.ZipFile(other, "w") as another:
+        another.writestr("hello.txt", "hello")
+    with pytest.raises(Refused):
+        bundle.import_bundle(store, settings, other)

@@ -1,0 +1,200 @@
+"""The parts of `engine.jobs`, each for itself; tests/faults has them together."""
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from engine import jobs
+from engine.jobs import failures
+from engine.jobs.lifecycle import environment, fingerprint
+from engine.jobs.log import BoundedLog
+from engine.jobs.processes import Identity, Processes, read_json, write_json
+from engine.jobs.submit import check
+from engine.jobs.wake import Wake, nudge
+from engine.names import ModelNotFound
+from engine.results import Device, Machine
+from engine.settings import ROOT, Settings
+from engine.specs import ProfileSpec, Refused
+from engine.store import Cause, Exit, State, Store
+from engine.store.files import RunFiles
+
+SPEC = ProfileSpec(models=("open_clip:ViT-B-32",), batch_size=8)
+
+
+def caused(error: BaseException, cause: BaseException) -> BaseException:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (ValueError("no"), Cause.ERROR),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), Cause.ERROR),
+        (ValueError("a model called out of memory"), Cause.ERROR),
+        (Refused("no such device"), Cause.REFUSED),
+        (TimeoutError("too long"), Cause.TIMEOUT),
+        (MemoryError(), Cause.OUT_OF_MEMORY),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), Cause.OUT_OF_MEMORY),
+        (RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB"), Cause.OUT_OF_MEMORY),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), Cause.OUT_OF_MEMORY),
+        (OSError(errno.ENOSPC, "No space left on device"), Cause.DISK_FULL),
+        (OSError(errno.EFBIG, "File too large"), Cause.DISK_FULL),
+        (RuntimeError("basic_ios::clear: iostream error: No space left on device"), Cause.DISK_FULL),
+        (caused(RuntimeError("could not save"), OSError(errno.EDQUOT, "quota")), Cause.DISK_FULL),
+        (caused(ValueError("loader failed"), MemoryError()), Cause.OUT_OF_MEMORY),
+    ],
+)
+def test_an_exception_is_classified_by_its_cause(error: BaseException, cause: Cause) -> None:
+    assert failures.of_exception(error) == cause
+
+
+@pytest.mark.parametrize(
+    ("end", "cause", "words"),
+    [
+        (Exit(-9), Cause.KILLED, "killed by SIGKILL"),
+        (Exit(-9, out_of_memory=True), Cause.OUT_OF_MEMORY, "try batch size 4 instead of 8"),
+        (Exit(-11), Cause.KILLED, "killed by SIGSEGV"),
+        (Exit(137), Cause.OUT_OF_MEMORY, "memory ran out"),
+        (Exit(72), Cause.DISK_FULL, "the worker ended with disk_full"),
+        (Exit(1), Cause.ERROR, "left with code 1"),
+        (Exit(None, note="its supervisor was killed"), Cause.KILLED, "its supervisor was killed"),
+    ],
+)
+def test_an_exit_is_classified(end: Exit, cause: Cause, words: str) -> None:
+    found, error = failures.of_exit(end, SPEC)
+    assert found == cause
+    assert words in error
+
+
+def test_a_log_is_bounded_and_keeps_the_newest(settings: Settings) -> None:
+    files = RunFiles(settings.runs_dir, 1)
+    files.prepare()
+    with BoundedLog(files, 1000) as log:
+        for number in range(1000):
+            log.write(f"line {number:04}\n".encode())
+        log.write(b"x" * 5000 + b"\nthe end")
+    assert 500 <= files.log.stat().st_size + files.older_log.stat().st_size <= 1000
+    assert files.log_tail(1) == "the end"
+    with BoundedLog(files, 1000) as log:
+        log.write(b", or not")
+    assert files.log_tail(1) == "the end, or not"
+
+
+def test_a_log_without_room_drops_output_and_goes_on(settings: Settings) -> None:
+    files = RunFiles(settings.runs_dir, 1)
+    files.prepare()
+    files.log.symlink_to("/dev/full")
+    with BoundedLog(files, 1000) as log:
+        log.write(b"nobody will read this")
+
+
+def test_a_pid_alone_is_nobody() -> None:
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
+        identity = Identity.of(process.pid)
+        assert Identity.read(str(identity)) == identity
+        assert identity.alive()
+        other = Identity(identity.pid, identity.started - 1)
+        assert not other.alive()
+        other.send(signal.SIGKILL)
+        other.send_group(signal.SIGKILL)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.2)
+        identity.send_group(signal.SIGKILL)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert not identity.alive(), "a zombie is not alive"
+        assert process.wait() == -signal.SIGKILL
+    with pytest.raises(ProcessLookupError):
+        Identity.of(process.pid)
+
+
+def test_records_are_written_whole(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    assert read_json(path) is None
+    write_json(path, {"a": 1})
+    assert read_json(path) == {"a": 1}
+    path.write_text('{"a": ')
+    assert read_json(path) is None
+    assert Processes.read(path) is None
+
+
+def test_a_nudge_wakes_and_none_is_needed(tmp_path: Path) -> None:
+    nudge(tmp_path)
+    with Wake(tmp_path) as wake:
+        for _ in range(100_000 // 4096 + 1):
+            nudge(tmp_path)
+        asked = time.monotonic()
+        wake.wait(60)
+        assert time.monotonic() - asked < 30
+        wake.wait(0.01)
+
+
+def test_the_fingerprint_is_that_of_the_code() -> None:
+    assert fingerprint() == fingerprint()
+    code = "from engine.jobs.lifecycle import fingerprint; print(fingerprint())"
+    same = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert same.stdout.strip() == fingerprint()
+
+
+def test_a_process_gets_the_settings_it_is_started_with(settings: Settings) -> None:
+    chosen = settings.model_copy(update={"queue_limit": 7, "log_limit_mb": 0.5, "preload": ""})
+    code = "from engine.settings import Settings; print(Settings().model_dump_json())"
+    command = [sys.executable, "-c", code]
+    shown = subprocess.run(command, env=environment(chosen), cwd="/", capture_output=True, text=True, check=True)
+    assert Settings.model_validate_json(shown.stdout) == chosen
+
+
+def test_unknown_models_and_absent_devices_are_refused_at_once(settings: Settings, store: Store) -> None:
+    with pytest.raises(ModelNotFound, match="closest: open_clip:ViT-B-32"):
+        jobs.submit(store, settings, ProfileSpec(models=("ViT-B-23",)))
+    check(store, settings, ProfileSpec(models=("config:own", "ViT-B-32"), configs={"own": {}}))
+    cuda = ProfileSpec(models=("ViT-B-32",), device="cuda")
+    check(store, settings, cuda)  # the machine is not known yet
+    cpu = Device(name="cpu", model="c")
+    machine = Machine(host="h", platform="p", cpu="c", threads=1, memory_gb=1, devices=(cpu,), date="d")
+    store.save_machine(machine)
+    with pytest.raises(Refused, match="h has no device 'cuda'; it has meta, cpu"):
+        jobs.submit(store, settings, cuda)
+    gpu = Device(name="cuda:0", model="g")
+    store.save_machine(machine.model_copy(update={"devices": (cpu, gpu)}))
+    check(store, settings, cuda)
+    assert store.runs() == [], "nothing refused is recorded"
+
+
+def test_deleting_a_run_deletes_its_files(settings: Settings, store: Store) -> None:
+    run_id = store.enqueue(SPEC)
+    files = RunFiles(settings.runs_dir, run_id)
+    files.prepare()
+    files.log.write_text("hello")
+    with pytest.raises(Refused, match="cancel it first"):
+        jobs.delete_run(store, settings, run_id)
+    assert files.log.is_file()
+    store.request_cancel(run_id)
+    assert store.run(run_id).state == State.CANCELLED
+    jobs.delete_run(store, settings, run_id)
+    assert not files.dir.exists()
+    jobs.delete_run(store, settings, store_a_cancelled_run_without_files(store))
+
+
+def store_a_cancelled_run_without_files(store: Store) -> int:
+    run_id = store.enqueue(SPEC)
+    store.request_cancel(run_id)
+    return run_id
+
+
+def test_a_folder_left_by_an_earlier_store_is_moved_aside(settings: Settings) -> None:
+    files = RunFiles(settings.runs_dir, 1)
+    files.prepare()
+    files.log.write_text("of another life")
+    files.prepare()
+    assert not files.log.exists()
+    (aside,) = settings.runs_dir.glob("1.before-*")
+    assert (aside / "log.txt").read_text() == "of another life"
+    shutil.rmtree(aside)
