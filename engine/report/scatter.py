@@ -10,6 +10,8 @@ import plotly.graph_objects as go
 from engine.report.quantities import QUANTITIES, title
 from engine.report.style import GREY, Style, text
 
+Floats = np.ndarray[Any, Any]
+
 SHOWN_FAMILIES = 9
 SMALLEST, LARGEST = 5, 22  # marker diameters in pixels
 
@@ -33,65 +35,75 @@ def scatter(
     """
     quantities = list(dict.fromkeys(column for column in (x, y, size, colour) if column))
     drawn = frame.dropna(subset=quantities)
-    drawn = drawn[(drawn[x] > 0) | (not log_x)]
-    drawn = drawn[(drawn[y] > 0) | (not log_y)]
-    diameters = _diameters(drawn[size]) if size else pd.Series(6.0, index=drawn.index)
-    figure = go.Figure()
-    for label, part, marker in _groups(drawn, colour, styles):
-        figure.add_scattergl(
-            x=part[x],
-            y=part[y],
-            mode="markers",
-            name=text(label),
-            customdata=_hover_data(part, quantities),
-            hovertemplate=_hover_template(quantities, source),
-            marker=marker | {"size": diameters[part.index], "line": {"width": 0.5, "color": "rgba(128,128,128,0.6)"}},
-        )
-    figure.update_layout(
-        height=440,
-        margin={"l": 8, "r": 8, "t": 8, "b": 8},
-        legend={"orientation": "v", "itemsizing": "constant", "title": {"text": ""}},
-        hoverlabel={"align": "left"},
-        dragmode="pan",
-        uirevision=f"{x}/{y}/{log_x}/{log_y}",
-        annotations=_labels(drawn, x, y, log_x, log_y),
-    )
-    figure.update_xaxes(**_axis(drawn[x], x, log_x))
-    figure.update_yaxes(**_axis(drawn[y], y, log_y))
-    return figure
+    drawn = drawn[((drawn[x] > 0) | (not log_x)) & ((drawn[y] > 0) | (not log_y))]
+    across, up, hover = drawn[x].to_numpy(float), drawn[y].to_numpy(float), _hover_data(drawn, quantities)
+    diameters = _diameters(drawn[size]) if size else np.full(len(drawn), 6.0)
+    traces = [
+        {
+            "type": "scattergl",
+            "mode": "markers",
+            "name": text(label),
+            "x": across[places],
+            "y": up[places],
+            "customdata": hover[places],
+            "hovertemplate": _hover_template(quantities, source),
+            "marker": marker | {"size": diameters[places], "line": {"width": 0.5, "color": "rgba(128,128,128,0.6)"}},
+        }
+        for label, places, marker in _groups(drawn, colour, styles)
+    ]
+    layout = {
+        "height": 440,
+        "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
+        "legend": {"orientation": "v", "itemsizing": "constant"},
+        "hoverlabel": {"align": "left"},
+        "dragmode": "pan",
+        "uirevision": f"{x}/{y}/{log_x}/{log_y}",
+        "annotations": _labels(drawn, x, y, log_x, log_y),
+        "xaxis": _axis(across, x, log_x),
+        "yaxis": _axis(up, y, log_y),
+    }
+    return go.Figure({"data": traces, "layout": layout})  # in one go: each update would validate everything again
 
 
 def _groups(
     frame: pd.DataFrame, colour: str | None, styles: Mapping[str, Style]
-) -> list[tuple[str, pd.DataFrame, dict[str, Any]]]:
-    """The traces: one per leading family and one for all others, or a single one with a colour scale."""
+) -> list[tuple[str, Floats, dict[str, Any]]]:
+    """The traces, as label, row positions and marker: leading families and one for all others, or one in all."""
+    everything = np.arange(len(frame))
     if colour:
-        bar = {"title": {"text": title(colour), "side": "right"}, "thickness": 12}
-        values = np.log10(frame[colour].clip(lower=1e-6).astype(float))
-        ticks = np.arange(np.floor(values.min()), np.ceil(values.max()) + 1) if len(values) else np.array([0.0])
-        bar |= {"tickvals": ticks, "ticktext": [f"{10.0**tick:,g}" for tick in ticks]}
-        return [(title(colour), frame, {"color": values, "colorscale": "Cividis", "colorbar": bar, "opacity": 0.85})]
-    leading = list(frame["family"].value_counts().index[:SHOWN_FAMILIES])
-    others = frame[~frame["family"].isin(leading)]
+        return [(title(colour), everything, _colour_scale(frame[colour].to_numpy(float), colour))]
+    families = frame["family"].to_numpy(object)
+    counts = frame["family"].value_counts()
+    leading = list(counts.index[:SHOWN_FAMILIES])
     groups = []
-    if len(others):
-        label = f"{others['family'].nunique()} other families"
-        groups.append((label, others, {"color": GREY, "symbol": "circle", "opacity": 0.45}))
+    if len(counts) > len(leading):
+        rest = everything[~np.isin(families, leading)]
+        label = f"{len(counts) - len(leading)} other families"
+        groups.append((label, rest, {"color": GREY, "symbol": "circle", "opacity": 0.45}))
     for family in leading:
         hue, shape = styles.get(family, (GREY, "circle-open"))
-        groups.append((family, frame[frame["family"] == family], {"color": hue, "symbol": shape, "opacity": 0.85}))
+        groups.append((family, everything[families == family], {"color": hue, "symbol": shape, "opacity": 0.85}))
     return groups
 
 
-def _diameters(values: "pd.Series[Any]") -> "pd.Series[Any]":
+def _colour_scale(values: Floats, column: str) -> dict[str, Any]:
+    """A marker coloured by the logarithm of a quantity, its bar labelled in the quantity itself."""
+    decades = np.log10(values.clip(1e-6))
+    ticks = np.arange(np.floor(decades.min()), np.ceil(decades.max()) + 1) if len(values) else np.zeros(1)
+    bar = {"title": {"text": title(column), "side": "right"}, "thickness": 12}
+    bar |= {"tickvals": ticks, "ticktext": [f"{10.0**tick:,g}" for tick in ticks]}
+    return {"color": decades, "colorscale": "Cividis", "colorbar": bar, "opacity": 0.85}
+
+
+def _diameters(values: "pd.Series[Any]") -> Floats:
     """Marker diameters: area grows with the logarithm, since figures span decades."""
     logs = np.log10(values.to_numpy(float).clip(1e-6))
     span = np.ptp(logs) if len(logs) else 0.0
     share = (logs - logs.min()) / span if span else np.zeros(len(logs))
-    return pd.Series(SMALLEST + (LARGEST - SMALLEST) * np.sqrt(share), index=values.index)
+    return np.asarray(SMALLEST + (LARGEST - SMALLEST) * np.sqrt(share))
 
 
-def _axis(values: "pd.Series[Any]", column: str, log: bool) -> dict[str, Any]:
+def _axis(values: Floats, column: str, log: bool) -> dict[str, Any]:
     axis: dict[str, Any] = {"title": {"text": title(column)}, "zeroline": False, "automargin": True, "showgrid": True}
     if not log:
         return axis | {"type": "linear", "tickformat": ",~g", "rangemode": "tozero"}
@@ -134,7 +146,7 @@ def _labels(frame: pd.DataFrame, x: str, y: str, log_x: bool, log_y: bool) -> li
     return labels
 
 
-def _hover_data(frame: pd.DataFrame, quantities: Sequence[str]) -> "np.ndarray[Any, Any]":
+def _hover_data(frame: pd.DataFrame, quantities: Sequence[str]) -> Floats:
     """Columns: index label, name, image size, family, then the quantities; shape (rows, 4 + quantities)."""
     texts = [frame[column].map(text) for column in ("name", "image_size", "family")]
     columns = [frame.index.astype(str), *texts, *(frame[column] for column in quantities)]
