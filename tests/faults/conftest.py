@@ -97,9 +97,28 @@ class House:
                 continue
         return [process for process in found if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
+    def named(self, *words: str) -> list[psutil.Process]:
+        """Those of them with one of these words in their command: `scheduler`, `warm`."""
+        found = []
+        for process in self.running():
+            try:
+                if set(words) & set(process.cmdline()):
+                    found.append(process)
+            except (psutil.NoSuchProcess, psutil.ZombieProcess):
+                continue
+        return found
+
+    def settled(self) -> Identity:
+        """The scheduler, once there is no other one about to see that it is not needed."""
+        until(lambda: [process.pid for process in self.named("scheduler")] == [self.scheduler().pid], "one scheduler")
+        return self.scheduler()
+
     def warm(self) -> psutil.Process:
+        """Its forks bear the same name, but the scheduler is the parent of the first alone."""
+
         def find() -> psutil.Process | None:
-            return next((process for process in self.running() if process.cmdline()[-1] == "warm"), None)
+            schedulers = {process.pid for process in self.named("scheduler")}
+            return next((process for process in self.named("warm") if process.ppid() in schedulers), None)
 
         return until(find, "a warm process")  # type: ignore[no-any-return]
 
@@ -125,9 +144,11 @@ def house(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[House
     store.save_machine(machine, fingerprint())  # a probe would import torch for every test
     house = House(settings, store, kinds)
     yield house
-    jobs.stop_scheduler(settings)
     open_runs = store.runs(states=[State.STARTING, State.RUNNING, State.STOPPING, State.VANISHED])
-    left = house.running()
+    deadline = time.monotonic() + 15
+    while (left := house.running()) and time.monotonic() < deadline:
+        jobs.stop_scheduler(settings)  # again for one that was still about to start
+        time.sleep(0.1)
     store.close()
     for process in left:
         process.send_signal(signal.SIGKILL)

@@ -32,8 +32,7 @@ def kill(*pids: int) -> None:
 def test_there_is_one_scheduler_however_many_are_started(house: House) -> None:
     for _ in range(4):
         jobs.ensure_scheduler(house.settings)
-    first = house.scheduler()
-    until(lambda: len([p for p in house.running() if p.cmdline()[-1] == "scheduler"]) == 1, "the others to leave")
+    first = house.settled()
     jobs.ensure_scheduler(house.settings)
     time.sleep(1)
     assert house.scheduler() == first
@@ -138,12 +137,15 @@ def test_an_idle_scheduler_and_its_warm_process_leave_and_come_back(house: House
 
 
 def test_stop_ends_the_scheduler_and_lets_runs_end_by_themselves(house: House) -> None:
-    run_id = house.submit(steps=40, seconds=0.05)
+    run_id = house.submit(steps=60, seconds=0.1)
     house.steps(run_id, 2)
     waiting = house.submit()
+    house.settled()
+    warm = house.warm()
     assert jobs.stop_scheduler(house.settings)
     assert not jobs.stop_scheduler(house.settings)
-    assert not [process for process in house.running() if process.cmdline()[-1] in ("scheduler", "warm")]
+    assert not house.named("scheduler")
+    assert not warm.is_running()
     assert house.end(run_id).state == State.FINISHED
     assert house.store.run(waiting).state == State.QUEUED
     jobs.ensure_scheduler(house.settings)

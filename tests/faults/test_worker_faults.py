@@ -27,8 +27,7 @@ def test_a_run_finishes(house: House, preload: str) -> None:
     assert (artifact.size, artifact.sha256) == (5, hashlib.sha256(b"1 2 3").hexdigest())
     assert house.exit(run_id)["code"] == 0
     assert house.files(run_id).log_tail(2) == "step 2\nstep 3\n"
-    started = [process for process in house.running() if process.cmdline()[-1] == "warm"]
-    assert bool(started) == bool(preload)
+    assert bool(house.named("warm")) == bool(preload)
 
 
 def test_failures_are_named_by_their_cause_and_the_next_run_goes_on(house: House) -> None:
@@ -111,7 +110,7 @@ def test_cancel_ends_a_group_that_ignores_sigterm(house: House) -> None:
 def test_children_do_not_outlive_their_run(house: House) -> None:
     run_id = house.submit(trouble="leave children")
     assert house.end(run_id).state == State.FINISHED
-    until(lambda: not [process for process in house.running() if "-S" in process.cmdline()], "the end of its children")
+    until(lambda: not house.named("-S"), "the end of its children")
 
 
 def test_a_supervisor_that_is_killed_takes_its_worker_along_and_is_on_record(house: House) -> None:
@@ -146,9 +145,8 @@ def test_nothing_starts_on_a_full_disk(house: House) -> None:
 
 
 def test_a_silent_worker_is_vanished_and_comes_back(house: House) -> None:
-    run_id = house.submit(steps=40, seconds=0.05)
+    run_id = house.submit(steps=5, trouble="stop itself", at=3)
     worker = house.steps(run_id, 2)[0].pid
-    os.kill(worker, signal.SIGSTOP)
     until(lambda: house.store.run(run_id).state == State.VANISHED, "vanished")
     os.kill(worker, signal.SIGCONT)
     run = house.end(run_id)
@@ -157,9 +155,8 @@ def test_a_silent_worker_is_vanished_and_comes_back(house: House) -> None:
 
 
 def test_a_worker_silent_for_too_long_is_ended(house: House) -> None:
-    run_id = house.submit(steps=1000, seconds=0.05)
+    run_id = house.submit(steps=5, trouble="stop itself", at=3)
     worker = house.steps(run_id, 2)[0].pid
-    os.kill(worker, signal.SIGSTOP)
     run = house.end(run_id)
     assert (run.state, run.cause) == (State.FAILED, Cause.KILLED)
     assert not Path(f"/proc/{worker}").exists()

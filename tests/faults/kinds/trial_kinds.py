@@ -12,6 +12,7 @@ Trouble = Literal[
     "raise",
     "refuse",
     "kill itself",
+    "stop itself",
     "exit 137",
     "eat memory",
     "fill the disk",
