@@ -99,6 +99,13 @@ class Row(Event):
     error: str = ""
 
 
+Work = Literal["counted", "free", "minor", "unknown"]
+"""What a count makes of an operator: it has a formula; it is a view, a copy or elementwise, which are free; it has no
+formula, but touches each element a fixed few times (normalisation, softmax, reductions, pooling, resampling); it has no
+formula and could be anything, which makes the count incomplete.
+"""
+
+
 class OperatorCount(BaseModel):
     """All calls of one operator kind in one forward pass of the whole batch."""
 
@@ -112,8 +119,7 @@ class OperatorCount(BaseModel):
     """Elements of counted outputs, fvcore's definition."""
     read_bytes: int
     written_bytes: int
-    counted: bool
-    """True: has a formula, or is a view or an elementwise operation, which count as free. False: work left out."""
+    work: Work
 
 
 class Difference(BaseModel):
@@ -188,8 +194,9 @@ class ProfileRow(Row):
     """Weights, gradients, AdamW's two moments and saved activations; only when asked for."""
 
     complete: bool = True
-    """False: `uncounted` names operators whose work is missing from the figures."""
+    """False: work of unknown size is missing from the figures; `notes` names it."""
     uncounted: dict[str, int] = Field(default_factory=dict)
+    """Calls of every operator without a formula that is neither a view nor elementwise: minor and unknown work."""
     operators: tuple[OperatorCount, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float | None = None

@@ -127,6 +127,22 @@ def test_a_run_goes_on_while_the_page_is_reloaded_and_stops_on_request(server: S
     store.close()
 
 
+def test_ticks_follow_their_models_when_a_filter_moves_the_rows(server: Server, page: Page) -> None:
+    page.goto(f"{server.url}/?catalog_search=timm:resnet18*,timm:resnet50*")
+    found = catalog.select(catalog.read(Settings().catalog_dir), search="timm:resnet18*,timm:resnet50*")
+    place = next(place for place, name in enumerate(found["model"]) if name.startswith("resnet50"))
+    select_rows(page.get_by_test_id("stDataFrame"), place)
+    profile = page.get_by_role("button", name="Profile 1 selected")
+    expect(profile).to_be_enabled()
+    page.get_by_label("Search", exact=True).fill("timm:resnet50*")
+    narrowed = int(found["model"].str.startswith("resnet50").sum())
+    expect(page.get_by_role("button", name=f"CSV of {narrowed} rows")).to_be_visible()
+    profile.click()
+    expect(
+        page.get_by_text(re.compile(rf"^Counts 1 model on meta.*: timm:{found['model'].iloc[place]}$"))
+    ).to_be_visible()
+
+
 def test_runs_are_listed_and_open_by_link(server: Server, page: Page) -> None:
     page.goto(f"{server.url}/runs")
     expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()

@@ -52,7 +52,7 @@ def test_meta_counts_what_the_cpu_counts(family: str) -> None:
     assert on_meta.flops == on_cpu.flops > 0
     assert on_meta.activations == on_cpu.activations
     assert modules_on_meta == modules_on_cpu
-    assert on_meta.uncounted == on_cpu.uncounted == {}
+    assert on_meta.unknown == on_cpu.unknown == {}
 
 
 def test_every_installed_family_is_covered() -> None:

@@ -38,7 +38,7 @@ def test_failed_and_incomplete_rows_are_visible_as_such() -> None:
     app = open_page()
     remarks = dict(zip(models(app), app.dataframe[0].value["remark"], strict=True))
     assert remarks["broken"] == "error: RuntimeError: **no** <b>way</b>"
-    assert remarks["odd_one"] == "incomplete, not counted: aten.sort"
+    assert remarks["odd_one"] == "incomplete: work of unknown size is missing: sort (2 calls)"
     assert "1 of these could not be counted and 1 are incomplete" in texts(app)
 
 

@@ -10,12 +10,12 @@ import pytest
 from engine.report import catalog
 from engine.settings import Settings
 
-CSV = """library,model,family,image_size,mparams,gmacs,macts,complete,uncounted,status,error
-open_clip,ViT-B-32,clip_vit,224,151.28,7.39,10.3,True,{},ok,
-open_clip,ViT-L-14-336,clip_vit,336,427.94,197.76,270.0,True,{},ok,
-timm,resnet50,resnet,224,25.56,4.11,11.1,True,{},ok,
-timm,resnet50d_wide,resnet,224x320,26.0,6.2,16.9,False,"{""aten.sort"": 2}",ok,
-timm,broken,none,1024,,,,True,{},error,RuntimeError: no
+CSV = """library,model,family,image_size,mparams,gmacs,macts,complete,uncounted,notes,status,error
+open_clip,ViT-B-32,clip_vit,224,151.28,7.39,10.3,True,{},[],ok,
+open_clip,ViT-L-14-336,clip_vit,336,427.94,197.76,270.0,True,{},[],ok,
+timm,resnet50,resnet,224,25.56,4.11,11.1,True,{},[],ok,
+timm,resnet50d_wide,resnet,224x320,26.0,6.2,16.9,False,"{""sort"": 2}","[""work of unknown size is missing: sort (2 calls)""]",ok,
+timm,broken,none,1024,,,,True,{},[],error,RuntimeError: no
 """
 
 
@@ -42,7 +42,7 @@ def test_reading_keeps_texts_as_texts_and_figures_as_figures(frame: pd.DataFrame
 def test_remarks_name_what_is_missing(frame: pd.DataFrame) -> None:
     assert list(frame["remark"]) == [
         *("", "", ""),
-        "incomplete, not counted: aten.sort",
+        "incomplete: work of unknown size is missing: sort (2 calls)",
         "error: RuntimeError: no",
     ]
 

@@ -83,10 +83,10 @@ def test_towers_leave_out_what_a_model_lacks() -> None:
     assert list(frames.towers(single)["tower"]) == ["image", "total"]
 
 
-def test_operators_are_per_sample_with_shares_and_put_the_uncounted_first() -> None:
-    def count(operator: str, flops: int, counted: bool = True) -> OperatorCount:
+def test_operators_are_per_sample_with_shares_and_put_unknown_work_first() -> None:
+    def count(operator: str, flops: int, work: str = "counted") -> OperatorCount:
         sizes = {"activations": 6_000_000, "read_bytes": 5_000_000, "written_bytes": 1_000_000}
-        return OperatorCount(operator=operator, calls=2, flops=flops, counted=counted, **sizes)
+        return OperatorCount(operator=operator, calls=2, flops=flops, work=work, **sizes)
 
     several = row(batch_size=2, operators=(count("mm", 12_000_000_000), count("conv", 4_000_000_000)))
     frame = frames.operators(several)
@@ -95,8 +95,8 @@ def test_operators_are_per_sample_with_shares_and_put_the_uncounted_first() -> N
     assert list(frame["share"]) == [75.0, 25.0]
     assert list(frame["macts"]) == [3.0, 3.0]
     assert list(frame["read_mb"]) == [5.0, 5.0]
-    left_out = row(operators=(count("mm", 2), count("sort", 0, counted=False)))
-    assert list(frames.operators(left_out)["operator"]) == ["sort", "mm"]
+    left_out = row(operators=(count("softmax", 0, "minor"), count("mm", 2), count("sort", 0, "unknown")))
+    assert list(frames.operators(left_out)["operator"]) == ["sort", "mm", "softmax"]
     assert frames.operators(row()).empty
 
 

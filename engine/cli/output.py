@@ -64,5 +64,5 @@ def print_detail(rows: Sequence[ProfileRow]) -> None:
         print(f"{'operator':44} {'calls':>7} {'GFLOPs':>12} {'MB moved':>12}")
         for count in sorted(row.operators, key=lambda count: (-count.flops, -count.read_bytes, count.operator)):
             moved = (count.read_bytes + count.written_bytes) / 1e6
-            mark = "" if count.counted else "  not counted"
+            mark = {"minor": "  not counted", "unknown": "  NOT COUNTED, of unknown size"}.get(count.work, "")
             print(f"{count.operator:44} {count.calls:>7} {count.flops / 1e9:>12,.4f} {moved:>12,.2f}{mark}")

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.measure.live import LiveBytes, state
 from engine.measure.operators import Operator, describe, kind_of
-from engine.results import OperatorCount
+from engine.results import OperatorCount, Work
 
 aten = torch.ops.aten
 ANSWERED = "a value asked of a tensor without data (attention mask code) was answered with False"
@@ -30,7 +30,7 @@ class Tally:
     activations: int = 0
     read: int = 0
     written: int = 0
-    counted: bool = True
+    work: Work = "counted"
 
     def add(self, flops: int, activations: int) -> None:
         self.flops += flops
@@ -63,8 +63,13 @@ class Count:
 
     @property
     def uncounted(self) -> dict[str, int]:
-        """Operators whose work is missing, with their calls."""
-        return {operator.operator: operator.calls for operator in self.operators if not operator.counted}
+        """Operators without a formula that are neither views nor elementwise, with their calls."""
+        return {each.operator: each.calls for each in self.operators if each.work in ("minor", "unknown")}
+
+    @property
+    def unknown(self) -> dict[str, int]:
+        """Those among them whose work could be of any size, with their calls."""
+        return {each.operator: each.calls for each in self.operators if each.work == "unknown"}
 
 
 def count(model: torch.nn.Module, inputs: tuple[Any, ...], run: Callable[[], object] | None = None) -> Count:
@@ -113,7 +118,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _add(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         kind = kind_of(operator, args)
         if (tally := self.kinds.get(kind)) is None:
-            tally = self.kinds[kind] = Tally(counted=operator.free or operator.flops is not None)
+            tally = self.kinds[kind] = Tally(work=operator.work)
         tally.calls += 1
         written = _bytes(out)
         tally.written += written
@@ -136,7 +141,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 activations=tally.activations,
                 read_bytes=tally.read,
                 written_bytes=tally.written,
-                counted=tally.counted,
+                work=tally.work,
             )
             for kind, tally in self.kinds.items()
         ]

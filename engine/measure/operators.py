@@ -1,9 +1,9 @@
 """What the counter knows of operators: a FLOP formula, or why none is needed.
 
 The convention is that of torch.utils.flop_counter and of the published figures: the multiply-adds of matrix products,
-convolutions and attention count, 2 FLOPs each. Free are, and only these: views; copies and gathers; elementwise
-operations; and what touches each element a fixed few times (reductions, and those named in `PROPORTIONAL`:
-normalisation, softmax, pooling, resampling). Any other operator is work left out and makes a count incomplete.
+convolutions and attention count, 2 FLOPs each. Free are views, copies and gathers, and elementwise operations. Minor is
+what touches each element a fixed few times: reductions, and those named in `MINOR` (normalisation, softmax, pooling,
+resampling). Any other operator is work of unknown size and makes a count incomplete.
 """
 
 from collections.abc import Callable
@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
+
+from engine.results import Work
 
 aten = torch.ops.aten
 Figure = Callable[[tuple[Any, ...], dict[str, Any], Any], int]
@@ -43,7 +45,7 @@ CREATES = _names("""
     zeros ones empty full arange linspace logspace eye zeros_like ones_like empty_like full_like new_zeros new_ones
     new_empty new_full empty_strided new_empty_strided scalar_tensor rand randn randint randperm rand_like randn_like
     zero fill uniform normal bernoulli _efficientzerotensor tril_indices triu_indices _local_scalar_dense""")
-PROPORTIONAL = _names("""
+MINOR = _names("""
     native_layer_norm native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training
     _native_batch_norm_legit_functional cudnn_batch_norm miopen_batch_norm _batch_norm_with_update native_group_norm
     _fused_rms_norm _weight_norm_interface _softmax _log_softmax _safe_softmax cumsum glu native_dropout
@@ -124,7 +126,7 @@ class Operator:
     kind: str
     flops: Figure | None
     activations: Figure | None
-    free: bool
+    work: Work
     moves_nothing: bool
     """A view: reads and writes no memory."""
     gathers: bool
@@ -141,18 +143,25 @@ def describe(op: OpOverload) -> Operator:
     base = name.removesuffix("_")
     flops = _formula(op, base)
     view = _is_view(op, base)
-    tagged = torch.Tag.pointwise in op.tags or torch.Tag.reduction in op.tags
-    free = view or tagged or base in MOVES | GATHERS | CREATES | PROPORTIONAL | UNTAGGED
+    work = _work(op, base, view, flops)
     return Operator(
         kind="scaled_dot_product_attention" if name in ATTENTION else base,
         flops=flops,
         activations=_activations(base) if flops else None,
-        free=free,
+        work=work,
         moves_nothing=view,
         gathers=base in GATHERS,
         allocates=not view and any(returned.alias_info is None for returned in op._schema.returns),
-        decomposes=flops is None and not free and not base.endswith("_backward") and op._can_decompose(),
+        decomposes=work == "unknown" and not base.endswith("_backward") and op._can_decompose(),
     )
+
+
+def _work(op: OpOverload, base: str, view: bool, flops: Figure | None) -> Work:
+    if flops is not None:
+        return "counted"
+    if view or torch.Tag.pointwise in op.tags or base in MOVES | GATHERS | CREATES | UNTAGGED:
+        return "free"
+    return "minor" if torch.Tag.reduction in op.tags or base in MINOR else "unknown"
 
 
 def _is_view(op: OpOverload, base: str) -> bool:

@@ -27,7 +27,7 @@ def read(catalog_dir: Path) -> pd.DataFrame:
     ]
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(COLUMNS))
     frame.insert(0, "name", frame["library"] + ":" + frame["model"])
-    frame["remark"] = [_remark(row) for row in frame[["status", "error", "uncounted"]].itertuples(index=False)]
+    frame["remark"] = [_remark(row) for row in frame[["status", "error", "complete", "notes"]].itertuples(index=False)]
     return frame
 
 
@@ -35,8 +35,7 @@ def _remark(row: Any) -> str:
     """What a reader must know before trusting the figures; empty for a complete count."""
     if row.status != "ok":
         return f"{row.status}: {row.error}"
-    left_out = json.loads(row.uncounted or "{}")
-    return f"incomplete, not counted: {', '.join(left_out)}" if left_out else ""
+    return "" if row.complete else f"incomplete: {'; '.join(json.loads(row.notes or '[]'))}"
 
 
 def _numbers_only(path: Path) -> dict[str, list[str]]:

@@ -75,15 +75,17 @@ def operators(row: ProfileRow) -> pd.DataFrame:
             "macts": count.activations / 1e6 / row.batch_size,
             "read_mb": count.read_bytes / 1e6,
             "written_mb": count.written_bytes / 1e6,
-            "counted": count.counted,
+            "work": count.work,
         }
         for count in row.operators
     ]
-    columns = ["operator", "calls", "gmacs", "share", "macts", "read_mb", "written_mb", "counted"]
+    columns = ["operator", "calls", "gmacs", "share", "macts", "read_mb", "written_mb", "work"]
     frame = pd.DataFrame(records, columns=columns)
     total = frame["gmacs"].sum()
     frame["share"] = 100 * frame["gmacs"].astype(float) / total if total else 0.0
-    return frame.sort_values(["counted", "gmacs", "read_mb"], ascending=[True, False, False], ignore_index=True)
+    frame["unknown"] = frame["work"] == "unknown"  # what makes a count incomplete comes first
+    frame = frame.sort_values(["unknown", "gmacs", "read_mb"], ascending=False, ignore_index=True)
+    return frame.drop(columns="unknown")
 
 
 def differences(row: ProfileRow) -> pd.DataFrame:

@@ -162,11 +162,16 @@ def _costs(built: Built, counted: Count, batch_size: int) -> dict[str, Any]:
         "traffic_mb": counted.traffic_bytes / 1e6,
         "intensity": counted.flops / counted.traffic_bytes if counted.traffic_bytes else None,
         "inference_peak_mb": memory.inference_peak_bytes(built.model, built.inputs, counted) / 1e6,
-        "complete": not counted.uncounted,
+        "complete": not counted.unknown,
         "uncounted": counted.uncounted,
         "operators": counted.operators,
-        "notes": counted.notes,
+        "notes": (*_unknown(counted), *counted.notes),
     }
+
+
+def _unknown(counted: Count) -> tuple[str, ...]:
+    names = ", ".join(f"{operator} ({calls} calls)" for operator, calls in counted.unknown.items())
+    return (f"work of unknown size is missing: {names}",) if names else ()
 
 
 def _modules(built: Built, counted: Count, batch_size: int) -> tuple[ModuleCount, ...]:

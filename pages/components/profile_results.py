@@ -32,8 +32,9 @@ def draw(run: Run, rows: Sequence[ProfileRow]) -> None:
         st.caption("No model has been counted yet: rows appear here as they come.")
         return
     frame = frames.profile(rows)
-    shown = frame.dropna(axis=1, how="all")
     failed = int((frame["status"] != "ok").sum())
+    names = frame["library"] + ":" + frame["model"]
+    shown = frame.set_index(names).dropna(axis=1, how="all")
     picked = results_table(
         shown, key=f"rows_{run.id}", alt="Counted models, least costly first", columns=COLUMNS, selectable=True
     )
@@ -43,9 +44,8 @@ def draw(run: Run, rows: Sequence[ProfileRow]) -> None:
             st.caption(f":material/error: {failed} of {len(frame)} could not be counted: status and error say why.")
     if len(frame) - failed > 1:
         _comparison(run, frame)
-    by_name = {(row.library, row.model): row for row in rows}
-    names = frame.loc[picked or [0] if len(frame) == 1 else picked, ["library", "model"]].itertuples(index=False)
-    cards = [by_name[tuple(name)] for name in names]
+    by_name = {f"{row.library}:{row.model}": row for row in rows}
+    cards = [by_name[name] for name in (picked or list(names) if len(rows) == 1 else picked)]
     if not cards:
         st.caption("Select rows to see towers, modules, operators and what was not counted.")
     for row in cards:
@@ -91,8 +91,7 @@ def card(run: Run, row: ProfileRow) -> None:
         _figures(row)
         if not row.complete:
             st.warning(
-                "These operators have no formula, so their work is missing: "
-                + plain(", ".join(f"{operator} ({calls} calls)" for operator, calls in row.uncounted.items())),
+                plain("; ".join(row.notes)),
                 icon=":material/warning:",
                 title="Incomplete",
             )
@@ -166,7 +165,13 @@ def _operators(row: ProfileRow, tag: str) -> None:
         figures.operators(frame), key=f"operators_{tag}", config=CHART, alt="Share of MACs and traffic by operator"
     )
     results_table(frame, key=f"operators_table_{tag}", alt="Calls, work and bytes by operator", pinned="operator")
-    st.caption("Not counted comes first: work without a formula. Views and elementwise operations count as free.")
+    st.caption(
+        "Views, copies and elementwise operations are free. Minor work has no formula and touches each element a fixed "
+        "few times; unknown work has none either and could be anything, which makes a count incomplete."
+    )
+    if row.uncounted:
+        left_out = ", ".join(f"{operator} ({calls})" for operator, calls in row.uncounted.items())
+        st.caption(plain(f"Not counted, with calls: {left_out}"))
 
 
 def _cross_check(run: Run, row: ProfileRow, tag: str) -> None:
