@@ -91,7 +91,10 @@ def table_visible(browser: Browser, url: str) -> float:
 
 
 def filter_answered(page: Page, search: str) -> float:
-    """From the last key in the search field until the page shows as many rows as that search finds."""
+    """From the last key in the search field until the answer is there.
+
+    The count on the download button is the last thing the page's script sends, after table and chart.
+    """
     rows = len(catalog.select(catalog.read(Settings().catalog_dir), search=search))
     field, answer = page.get_by_label("Search", exact=True), page.get_by_role("button", name=f"CSV of {rows:,} rows")
 

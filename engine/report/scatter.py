@@ -13,6 +13,7 @@ from engine.report.style import GREY, Style, text
 Floats = np.ndarray[Any, Any]
 
 SHOWN_FAMILIES = 9
+MOST_SVG_POINTS = 1000  # below, drawing without WebGL is the quicker way to answer a filter
 SMALLEST, LARGEST = 5, 22  # marker diameters in pixels
 
 
@@ -40,7 +41,7 @@ def scatter(
     diameters = _diameters(drawn[size]) if size else np.full(len(drawn), 6.0)
     traces = [
         {
-            "type": "scattergl",
+            "type": "scattergl" if len(drawn) > MOST_SVG_POINTS else "scatter",
             "mode": "markers",
             "name": text(label),
             "x": across[places],

@@ -1,6 +1,6 @@
 """Tables of results: names pinned, units in headers, three significant digits."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -34,13 +34,13 @@ def results_table(
     columns: Sequence[str] | None = None,
     height: int | str = "auto",
     selectable: bool = False,
-    on_select: Callable[[], None] | None = None,
 ) -> list[Any]:
-    """Draw a table; the index labels of the rows selected in it, so that they stay right when the data changes."""
+    """Draw a table; answers the index labels of the rows selected in it."""
     shown = frame if columns is None else frame[[column for column in columns if column in frame]]
     options: dict[str, Any] = {}
     if selectable:
-        options = {"on_select": on_select or "rerun", "selection_mode": "multi-row"}
+        options = {"on_select": "rerun", "selection_mode": "multi-row"}
+        _keep_selection(key, list(shown.index))
     event = st.dataframe(
         shown,
         key=key,
@@ -54,3 +54,15 @@ def results_table(
     if not selectable:
         return []
     return [shown.index[position] for position in event.selection.rows if position < len(shown)]
+
+
+def _keep_selection(key: str, labels: list[Any]) -> None:
+    """Ticks go by position: when rows come, leave or move, let them follow the rows they were set for."""
+    before = st.session_state.get(f"{key}_labels")
+    st.session_state[f"{key}_labels"] = labels
+    if before in (None, labels) or not (state := st.session_state.get(key)):
+        return
+    places = {label: place for place, label in enumerate(labels)}
+    ticked = [before[place] for place in state["selection"]["rows"] if place < len(before)]
+    rows = [places[label] for label in ticked if label in places]
+    st.session_state[key] = {"selection": {"rows": rows, "columns": [], "cells": []}}

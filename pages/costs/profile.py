@@ -93,17 +93,23 @@ def promise(spec: ProfileSpec) -> str:
     """What pressing the button will do. Errors: ModelNotFound."""
     own = {f"config:{name}": "own" for name in spec.configs}
     models = resolve(spec.models, families() | own)
-    like = [run for run in backend.store().runs(kind="profile", states=[State.FINISHED], limit=8)]
-    before = [
-        row
-        for run in like
-        if (run.spec.counter, run.spec.device) == (spec.counter, spec.device)
-        for row in backend.store().rows(run.id)
-    ]
-    seconds = frames.expected_s(len(models), before)
-    time = f", about {duration(seconds)} going by the last runs" if seconds is not None else ""
+    like = (run for run in backend.store().runs(kind="profile", states=[State.FINISHED], limit=50))
+    latest = next((run.id for run in like if alike(run.spec, spec)), None)
+    seconds = expected_s(str(backend.settings().runs_dir), latest, len(models)) if latest else None
+    time = f", about {duration(seconds)} going by the last run like it" if seconds is not None else ""
     first = f": {', '.join(models[:3])}{', ...' if len(models) > 3 else ''}"
     return f"Counts {len(models)} model{'s' * (len(models) != 1)} on {spec.device}{time}{first}"
+
+
+def alike(one: ProfileSpec, other: ProfileSpec) -> bool:
+    """Whether a model takes about as long in both."""
+    return all(getattr(one, name) == getattr(other, name) for name in ("counter", "device", "training", "detail"))
+
+
+@st.cache_data(max_entries=100, show_spinner=False)
+def expected_s(runs_dir: str, run_id: int, models: int) -> float | None:
+    """Seconds for so many models, going by a finished run."""
+    return frames.expected_s(models, backend.store().rows(run_id))
 
 
 def submission_key(spec: ProfileSpec) -> str:
