@@ -11,6 +11,7 @@ from pydantic_settings import CliSuppress, NoDecode
 from typing_extensions import TypeAliasType
 
 MAX_PIXELS_PER_SIDE = 4096
+MAX_LAYERS = 1024
 DEVICE = re.compile(r"(meta|cpu|(cuda|mps|xpu|npu|hpu|mtia)(:\d+)?)")
 
 
@@ -123,6 +124,17 @@ class ProfileSpec(Spec):
         if not DEVICE.fullmatch(device):
             raise ValueError(f"device {device!r} is not one of meta, cpu, cuda[:i], mps, xpu, npu")
         return device
+
+    @field_validator("configs")
+    @classmethod
+    def _buildable(cls, configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        for name, config in configs.items():
+            for tower in ("vision_cfg", "text_cfg", "multimodal_cfg"):
+                layers = tower_config.get("layers", 0) if isinstance(tower_config := config.get(tower), dict) else 0
+                stages = layers if isinstance(layers, list) else [layers]  # a ResNet has a number per stage
+                if not all(isinstance(stage, int) and stage >= 0 for stage in stages) or sum(stages) > MAX_LAYERS:
+                    raise ValueError(f"{name}: {tower} has {layers!r} layers, but 0 to {MAX_LAYERS} can be built")
+        return configs
 
     def model_post_init(self, _context: Any) -> None:
         if self.device == "meta" and self.counter != "torch":

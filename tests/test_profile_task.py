@@ -174,6 +174,25 @@ def test_out_of_memory_on_the_cpu_too_is_a_row() -> None:
     assert row.error == "OutOfMemoryError: out of memory on cpu"
 
 
+class Untraceable(torch.nn.Linear):
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if torch.jit.is_tracing():
+            raise RuntimeError("cannot be traced")
+        return super().forward(input)
+
+
+def test_what_one_counter_found_is_kept_when_the_other_fails() -> None:
+    def build(name: str, wanted: Wanted) -> Built:
+        size = (1, 8)
+        return Built(Untraceable(8, 4), (torch.ones(2, 8),), {"image": ""}, "mine", size, size)
+
+    row = profile("timm:mine", ProfileSpec(models="timm:mine", counter="both", batch_size=2), build=build).row
+    assert (row.status, row.fvcore_gmacs) == ("error", None)
+    assert "cannot be traced" in row.error
+    assert row.gmacs == 8 * 4 / 1e9
+    assert row.mparams == (8 * 4 + 4) / 1e6
+
+
 def test_text_models_of_hugging_face_note_what_was_assumed() -> None:
     row = profile("open_clip:roberta-ViT-B-32", ProfileSpec(models="roberta-ViT-B-32")).row
     assert row.complete

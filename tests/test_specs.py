@@ -29,6 +29,8 @@ from engine.specs import ProfileSpec
         ("device", "cuda:0; rm -rf /", "is not one of"),
         ("precision", "int8", "'float32', 'float16'"),
         ("counter", "deepspeed", "'torch', 'fvcore' or 'both'"),
+        ("configs", {"x": {"vision_cfg": {"layers": 10**9}}}, "x: vision_cfg has 1000000000 layers, but 0 to 1024"),
+        ("configs", {"x": {"text_cfg": {"layers": [4, "6"]}}}, "can be built"),
         ("colour", "red", "Extra inputs are not permitted"),
     ],
 )

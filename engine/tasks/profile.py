@@ -15,7 +15,7 @@ from engine.measure.flops import Count
 from engine.measure.live import state, tensor_bytes
 from engine.models import library
 from engine.models.built import Built, Wanted
-from engine.results import Artifact, Event, ModuleCount, ProfileRow, Progress, Status, detail_name
+from engine.results import Artifact, Event, ModuleCount, ProfileRow, Progress, detail_name
 from engine.specs import ProfileSpec, format_image_size
 
 Builder = Callable[[str, Wanted], Built]
@@ -37,7 +37,7 @@ def run(spec: ProfileSpec, run_dir: Path) -> Iterator[Event]:
     for done, model in enumerate(models):
         yield Progress(done=done, total=len(models), note=model)
         profiled = profile(model, spec)
-        if spec.detail and profiled.modules:
+        if profiled.modules:
             yield _write_detail(profiled, run_dir)
         yield profiled.row
     yield Progress(done=len(models), total=len(models))
@@ -70,15 +70,18 @@ def _attempt(name: str, spec: ProfileSpec, device: str, build: Builder) -> Profi
         "batch_size": spec.batch_size,
         "precision": spec.precision,
     }
+    if spec.image_size:
+        asked["image_size"] = format_image_size(spec.image_size)
+    figures: dict[str, Any] = {}
     started = time.perf_counter()
     try:
-        figures, modules = _measure(name, spec, device, build)
-        row = ProfileRow(**asked, **figures, seconds=round(time.perf_counter() - started, 3))
-        return Profiled(row, modules)
+        for step in _steps(name, spec, device, build):
+            figures |= step
     except Exception as error:  # noqa: BLE001 - models are other people's code: whatever fails is that model's row
-        status: Status = "out_of_memory" if _out_of_memory(error) else "error"
-        size = format_image_size(spec.image_size) if spec.image_size else ""
-        return Profiled(ProfileRow(**asked, image_size=size, status=status, error=f"{type(error).__name__}: {error}"))
+        figures["status"] = "out_of_memory" if _out_of_memory(error) else "error"
+        figures["error"] = f"{type(error).__name__}: {error}"
+    modules = figures.pop("modules", ())
+    return Profiled(ProfileRow(**asked | figures, seconds=round(time.perf_counter() - started, 3)), modules)
 
 
 def _out_of_memory(error: Exception) -> bool:
@@ -86,9 +89,8 @@ def _out_of_memory(error: Exception) -> bool:
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
 
 
-def _measure(
-    name: str, spec: ProfileSpec, device: str, build: Builder
-) -> tuple[dict[str, Any], tuple[ModuleCount, ...]]:
+def _steps(name: str, spec: ProfileSpec, device: str, build: Builder) -> Iterator[dict[str, Any]]:
+    """Figures of a row as they are found, so that what is known stays known when a later step fails."""
     wanted = Wanted(
         device=device,
         batch_size=spec.batch_size,
@@ -98,19 +100,18 @@ def _measure(
         config=spec.configs.get(name.partition(":")[2]) if name.startswith("config:") else None,
     )
     built = build(name, wanted)
-    figures = _description(built) | _parameters(built)
-    modules: tuple[ModuleCount, ...] = ()
+    yield _description(built) | _parameters(built)
     counted = None
     if spec.counter != "fvcore":
         with torch.no_grad():
             counted = flops.count(built.model, built.inputs, run=lambda: library.run(name, built))
-        figures |= _costs(built, counted, spec.batch_size)
-        modules = _modules(built, counted, spec.batch_size)
-    if spec.counter != "torch":
-        figures |= fvcore_counter.figures(built, counted, spec.batch_size)
+        yield _costs(built, counted, spec.batch_size)
+        if spec.detail:
+            yield {"modules": _modules(built, counted, spec.batch_size)}
     if spec.training:
-        figures |= _training(name, wanted, build, figures.get("notes", ()))
-    return figures, modules
+        yield _training(name, wanted, build, _notes(counted))
+    if spec.counter != "torch":
+        yield fvcore_counter.figures(built, counted, spec.batch_size)
 
 
 def _description(built: Built) -> dict[str, Any]:
@@ -165,13 +166,15 @@ def _costs(built: Built, counted: Count, batch_size: int) -> dict[str, Any]:
         "complete": not counted.unknown,
         "uncounted": counted.uncounted,
         "operators": counted.operators,
-        "notes": (*_unknown(counted), *counted.notes),
+        "notes": _notes(counted),
     }
 
 
-def _unknown(counted: Count) -> tuple[str, ...]:
+def _notes(counted: Count | None) -> tuple[str, ...]:
+    if counted is None:
+        return ()
     names = ", ".join(f"{operator} ({calls} calls)" for operator, calls in counted.unknown.items())
-    return (f"work of unknown size is missing: {names}",) if names else ()
+    return (*([f"work of unknown size is missing: {names}"] if names else []), *counted.notes)
 
 
 def _modules(built: Built, counted: Count, batch_size: int) -> tuple[ModuleCount, ...]:
