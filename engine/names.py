@@ -1,7 +1,7 @@
 """The language of model names: exact, qualified, wildcards, families.
 
 `ViT-B-32`, `timm:resnet50`, `ViT-B-*`, `timm:convnext*`, `{ViT-B,RN}*`, `family:swin_transformer`, `timm:all`, `all`.
-Light: knows names from a mapping it is given or from the shipped catalogue, never from the libraries themselves.
+Light: knows names from a mapping it is given, never from the libraries themselves.
 """
 
 import csv
@@ -141,12 +141,3 @@ def read_config(path: Path) -> Any:
     if not isinstance(config, dict) or not all(key in config for key in needed):
         raise Refused(f"{path} is not an open_clip configuration: it needs {', '.join(needed)}")
     return config
-
-
-def catalogue_families(catalog_dir: Path) -> dict[str, str]:
-    """Every model of the shipped catalogue with its family, by qualified name."""
-    families: dict[str, str] = {}
-    for path in sorted(catalog_dir.glob("*.csv")):
-        with path.open(newline="", encoding="utf-8") as file:
-            families |= {f"{row['library']}:{row['model']}": row["family"] for row in csv.DictReader(file)}
-    return families

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from engine.names import catalogue_families
+from engine import shipped
 from engine.report import catalog
 from engine.settings import Settings
 from engine.store import State, open_store
@@ -60,7 +60,7 @@ def test_the_first_deep_link_on_a_fresh_server_shows_that_page_in_its_frame(brow
 
 
 def test_from_the_catalogue_to_a_csv(server: Server, page: Page) -> None:
-    families = catalogue_families(Settings().catalog_dir)
+    families = shipped.families(Settings().catalog_dir)
     page.goto(server.url)
     expect(page.get_by_text(re.compile(rf"^{len(families):,} models"))).to_be_visible()
     expect(page.get_by_test_id("stPlotlyChart")).to_be_visible()

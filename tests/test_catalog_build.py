@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.names import ModelNotFound, catalogue_families
+from engine import shipped
+from engine.names import ModelNotFound
 from engine.results import Progress
 from engine.tasks.catalogue import VersionsDiffer, build
 
@@ -23,7 +24,7 @@ def test_build_recounts_what_it_is_asked_and_keeps_the_rest(tmp_path: Path) -> N
     assert all(isinstance(event, Progress) for event in events)
     assert (events[0].done, events[0].total) == (0, 3)
     assert (events[-1].done, events[-1].total) == (3, 3)
-    assert catalogue_families(tmp_path) == {
+    assert shipped.families(tmp_path) == {
         "timm:resnet18": "resnet",
         "timm:resnet26": "resnet",
         "torchvision:resnet18": "resnet",

@@ -151,6 +151,19 @@ def test_a_process_gets_the_settings_it_is_started_with(settings: Settings) -> N
     assert Settings.model_validate_json(shown.stdout) == chosen
 
 
+def test_a_model_newer_than_the_catalogue_is_left_to_the_worker(
+    settings: Settings, store: Store, tmp_path: Path
+) -> None:
+    newer = ProfileSpec(models=("timm:resnet_of_next_year",))
+    catalog = tmp_path / "catalog"
+    shutil.copytree(settings.catalog_dir, catalog)
+    older = settings.model_copy(update={"catalog_dir": catalog})
+    with pytest.raises(ModelNotFound):
+        check(store, older, newer)
+    (catalog / "versions.json").write_text('{"timm": "0.0.1"}')
+    check(store, older, newer)
+
+
 def test_unknown_models_and_absent_devices_are_refused_at_once(settings: Settings, store: Store) -> None:
     with pytest.raises(ModelNotFound, match="closest: open_clip:ViT-B-32"):
         jobs.submit(store, settings, ProfileSpec(models=("ViT-B-23",)))

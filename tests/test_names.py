@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.names import ModelNotFound, catalogue_families, expand_braces, expand_files, parse_names, resolve
+from engine import shipped
+from engine.names import ModelNotFound, expand_braces, expand_files, parse_names, resolve
 from engine.settings import Settings
 from engine.specs import Refused, split_patterns
 
@@ -108,7 +109,7 @@ def test_another_json_file_is_not(tmp_path: Path, text: str, answer: str) -> Non
 
 
 def test_the_shipped_catalogue_knows_the_libraries() -> None:
-    families = catalogue_families(Settings().catalog_dir)
+    families = shipped.families(Settings().catalog_dir)
     assert families["timm:resnet50"] == "resnet"
     assert "open_clip:ViT-B-32" in families
     with pytest.raises(ModelNotFound, match="timm:resnet50 or torchvision:resnet50"):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from engine import shipped
 from engine.report import catalog
 from engine.settings import Settings
 
@@ -14,7 +15,8 @@ CSV = """library,model,family,image_size,mparams,gmacs,macts,complete,uncounted,
 open_clip,ViT-B-32,clip_vit,224,151.28,7.39,10.3,True,{},[],ok,
 open_clip,ViT-L-14-336,clip_vit,336,427.94,197.76,270.0,True,{},[],ok,
 timm,resnet50,resnet,224,25.56,4.11,11.1,True,{},[],ok,
-timm,resnet50d_wide,resnet,224x320,26.0,6.2,16.9,False,"{""sort"": 2}","[""work of unknown size is missing: sort (2 calls)""]",ok,
+timm,resnet50d_wide,resnet,224x320,26.0,6.2,16.9,False,"{""sort"": 2}","[""work of unknown size is \
+missing: sort (2 calls)""]",ok,
 timm,broken,none,1024,,,,True,{},[],error,RuntimeError: no
 """
 
@@ -51,7 +53,7 @@ def test_a_folder_without_a_catalogue_is_an_empty_table(tmp_path: Path) -> None:
     empty = catalog.read(tmp_path)
     assert empty.empty
     assert {"name", "library", "model", "gmacs", "remark"} <= set(empty.columns)
-    assert catalog.versions(tmp_path) == {}
+    assert shipped.versions(tmp_path) == {}
 
 
 @pytest.mark.parametrize(
@@ -94,8 +96,8 @@ def test_versions_that_differ_from_the_installed_ones_are_named(folder: Path) ->
     here = metadata.version("pydantic")
     counted = {"pydantic": f"{here}+cpu", "pandas": "0.1", "no-such-package": "1.0", "counted_on": "2026-11-20"}
     (folder / "versions.json").write_text(json.dumps(counted))
-    read = catalog.versions(folder)
-    assert catalog.mismatches(read) == {
+    read = shipped.versions(folder)
+    assert shipped.mismatches(read) == {
         "pandas": ("0.1", metadata.version("pandas")),
         "no-such-package": ("1.0", "not installed"),
     }

@@ -12,7 +12,7 @@ from engine.names import expand_files
 from engine.results import ProfileRow
 from engine.settings import Settings
 from engine.specs import ProfileSpec, Refused, split_patterns
-from engine.store import State
+from engine.store import Cause, State
 
 SHOWN = ["library", "model", "image_size", "batch_size", "mparams", "gflops", "gmacs", "macts", "fvcore_gmacs"]
 SHOWN += ["traffic_mb", "weights_mb", "inference_peak_mb", "training_peak_mb", "complete", "status"]
@@ -107,6 +107,8 @@ class Profile(ProfileFlags):
         show_table(frame, shown, self.output)
         if spec.detail:
             print_detail(rows)
+        if run.cause == Cause.REFUSED:
+            raise Refused(run.error)
         failed = [row for row in rows if row.status != "ok"]
         for row in failed:
             note(f"{row.library}:{row.model} failed ({row.status}): {row.error}")

@@ -2,8 +2,9 @@
 
 import shutil
 
+from engine import shipped
 from engine.jobs.lifecycle import ensure_scheduler
-from engine.names import catalogue_families, resolve
+from engine.names import ModelNotFound, resolve
 from engine.settings import Settings
 from engine.specs import Refused, Spec
 from engine.store import Store
@@ -23,15 +24,23 @@ def submit(store: Store, settings: Settings, spec: Spec, *, name: str = "", key:
 
 def check(store: Store, settings: Settings, spec: Spec) -> None:
     """Refuse at once, and without torch, what cannot be served. Errors: ModelNotFound, Refused."""
-    if patterns := getattr(spec, "models", ()):
-        own = {f"config:{name}": "config" for name in getattr(spec, "configs", {})}
-        resolve(patterns, catalogue_families(settings.catalog_dir) | own)
+    _check_models(settings, spec)
     if (machine := store.machine()) is None:
         return  # not probed yet: the worker will look
     known = ["meta", *(device.name for device in machine.devices)]
     for device in spec.devices:
         if device not in known and f"{device}:0" not in known:
             raise Refused(f"{machine.host} has no device {device!r}; it has {', '.join(known)}")
+
+
+def _check_models(settings: Settings, spec: Spec) -> None:
+    own = {f"config:{name}": "config" for name in getattr(spec, "configs", {})}
+    try:
+        resolve(getattr(spec, "models", ()), shipped.families(settings.catalog_dir) | own)
+    except ModelNotFound:
+        if not shipped.mismatches(shipped.versions(settings.catalog_dir)):
+            raise
+        # the installed libraries are others than the catalogue's: the worker knows their models, and refuses if need be
 
 
 def delete_run(store: Store, settings: Settings, run_id: int) -> None:

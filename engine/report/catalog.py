@@ -3,7 +3,6 @@
 import json
 from collections.abc import Collection
 from fnmatch import fnmatchcase
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -108,37 +107,6 @@ def families(frame: pd.DataFrame) -> list[str]:
     """The families that occur, most models first: the order that gives each family its colour."""
     counts = frame.groupby("family").size().reset_index(name="models")
     return list(counts.sort_values(["models", "family"], ascending=[False, True])["family"])
-
-
-def versions(catalog_dir: Path) -> dict[str, str]:
-    """What the catalogue was counted with: versions by distribution, and `counted_on`. Empty when unknown."""
-    path = catalog_dir / "versions.json"
-    if not path.is_file():
-        return {}
-    content = json.loads(path.read_text(encoding="utf-8"))
-    return {str(name): str(version) for name, version in content.items()}
-
-
-def mismatches(counted_with: dict[str, str]) -> dict[str, tuple[str, str]]:
-    """Distributions installed here in another version: {name: (counted with, installed)}.
-
-    Reads the installed metadata alone, importing nothing. A local suffix such as `+cpu` is no difference.
-    """
-    found: dict[str, tuple[str, str]] = {}
-    for name, version in counted_with.items():
-        if name == "counted_on":
-            continue
-        installed = _installed(name)
-        if installed.partition("+")[0] != version.partition("+")[0]:
-            found[name] = (version, installed)
-    return found
-
-
-def _installed(distribution: str) -> str:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return "not installed"
 
 
 def describe(counted_with: dict[str, str]) -> str:

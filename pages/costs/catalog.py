@@ -3,6 +3,7 @@
 import pandas as pd
 import streamlit as st
 
+from engine import shipped
 from engine.report import catalog, export, scatter
 from engine.report.quantities import COMPARABLE, title
 from engine.report.scatter import SHOWN_FAMILIES
@@ -46,7 +47,7 @@ def size_title(column: str) -> str:
 
 
 st.title("What does a vision model cost?", anchor=False)
-counted_with = catalog.versions(backend.settings().catalog_dir)
+counted_with = shipped.versions(backend.settings().catalog_dir)
 everything = backend.catalogue()
 if everything.empty:
     st.info("No model has been counted yet. This counts the whole catalogue:", icon=":material/table_view:")
@@ -56,7 +57,7 @@ st.caption(
     f"{everything['name'].nunique():,} models of open_clip, timm and torchvision, each at its own image size, "
     f"counted by this program with {plain(catalog.describe(counted_with))}. Per image or text; 1 MAC is 2 FLOPs."
 )
-if different := catalog.mismatches(counted_with):
+if different := shipped.mismatches(counted_with):
     st.warning(
         "Installed here are other versions than these figures were counted with: "
         + plain("; ".join(f"{name} {here} instead of {then}" for name, (then, here) in different.items()))

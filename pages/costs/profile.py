@@ -8,8 +8,9 @@ from uuid import uuid4
 
 import streamlit as st
 
+from engine import shipped
 from engine.jobs import submit
-from engine.names import LIBRARIES, catalogue_families, parse_names, resolve
+from engine.names import LIBRARIES, parse_names, resolve
 from engine.report import frames
 from engine.specs import ProfileSpec, Refused
 from engine.store import State
@@ -24,7 +25,7 @@ OPEN, FOLDED = ("counter", "device"), ("image_size", "batch_size", "precision", 
 @st.cache_data(max_entries=2, show_spinner=False)
 def known_models(folder: str, stamp: int) -> dict[str, str]:
     """Family by qualified name, from the shipped catalogue."""
-    return catalogue_families(backend.settings().catalog_dir)
+    return shipped.families(backend.settings().catalog_dir)
 
 
 def families() -> dict[str, str]:

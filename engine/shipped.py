@@ -1,0 +1,46 @@
+"""What the shipped catalogue says without pandas: which models there are, and what they were counted with."""
+
+import csv
+import json
+from importlib import metadata
+from pathlib import Path
+
+
+def families(catalog_dir: Path) -> dict[str, str]:
+    """Every model of the catalogue, qualified (`library:model`), with its family."""
+    found: dict[str, str] = {}
+    for path in sorted(catalog_dir.glob("*.csv")):
+        with path.open(newline="", encoding="utf-8") as file:
+            found |= {f"{row['library']}:{row['model']}": row["family"] for row in csv.DictReader(file)}
+    return found
+
+
+def versions(catalog_dir: Path) -> dict[str, str]:
+    """What the catalogue was counted with: versions by distribution, and `counted_on`. Empty when unknown."""
+    path = catalog_dir / "versions.json"
+    if not path.is_file():
+        return {}
+    content = json.loads(path.read_text(encoding="utf-8"))
+    return {str(name): str(version) for name, version in content.items()}
+
+
+def mismatches(counted_with: dict[str, str]) -> dict[str, tuple[str, str]]:
+    """Distributions installed here in another version: {name: (counted with, installed)}.
+
+    Reads the installed metadata alone, importing nothing. A local suffix such as `+cpu` is no difference.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for name, version in counted_with.items():
+        if name == "counted_on":
+            continue
+        installed = _installed(name)
+        if installed.partition("+")[0] != version.partition("+")[0]:
+            found[name] = (version, installed)
+    return found
+
+
+def _installed(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "not installed"
