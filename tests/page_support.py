@@ -10,7 +10,8 @@ from engine.settings import ROOT
 from engine.specs import ProfileSpec
 from engine.store import Store
 
-CATALOGUE = """library,model,family,image_size,mparams,gmacs,macts,inference_peak_mb,complete,uncounted,notes,status,error
+CATALOGUE = """library,model,family,image_size,mparams,gmacs,macts,inference_peak_mb,complete,uncounted,notes,\
+status,error
 open_clip,ViT-B-32,clip_vit,224,151.28,7.39,10.3,608,True,{},[],ok,
 open_clip,ViT-L-14,clip_vit,224,427.62,87.73,123.0,1800,True,{},[],ok,
 timm,resnet18,resnet,224,11.69,1.82,2.5,56,True,{},[],ok,

@@ -27,14 +27,14 @@ def follow(run: Run, *, beside_form: bool = False) -> None:
 def _draw(run_id: int, ticking: bool, beside_form: bool) -> None:
     store = backend.store()
     run = store.run(run_id)
+    if ticking and run.state.ended:
+        st.rerun()  # the last time: from here on nothing changes, so nothing ticks
     with st.container(horizontal=True, vertical_alignment="center"):
         badge(run)
         st.text(sentence(run, store), width="stretch")
         actions(run, beside_form)
     progress(run)
     import_module(f"pages.components.{run.kind}_results").draw(run, store.rows(run.id))
-    if ticking and run.state.ended:
-        st.rerun()  # the last time: from here on nothing changes, so nothing ticks
 
 
 def actions(run: Run, beside_form: bool) -> None:
