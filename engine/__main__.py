@@ -9,6 +9,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+# We use no pydantic plugins, and looking for some reads the metadata of every installed package: a tenth of a second.
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+
 from pydantic import BaseModel, Field, ValidationError
 from pydantic_settings import CliApp, CliSubCommand, SettingsConfigDict, SettingsError
 

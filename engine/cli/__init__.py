@@ -1,1 +1,4 @@
-"""The commands of `python -m engine`, one module per part of the program they speak to."""
+"""The commands of `python -m engine`, one module per part of the program they speak to.
+
+Each imports what it needs when it runs: SQLAlchemy takes half a second and pandas a whole one, and help needs neither.
+"""

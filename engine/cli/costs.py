@@ -7,12 +7,10 @@ from pydantic import BaseModel, Field
 
 from engine.cli.output import TableFile, note, print_detail, print_progress, show_table
 from engine.cli.runs import EndedBadly, store_here, submit
-from engine.jobs import foreground
 from engine.names import expand_files
 from engine.results import ProfileRow
 from engine.settings import Settings
 from engine.specs import ProfileSpec, Refused, split_patterns
-from engine.store import Cause, State
 
 SHOWN = ["library", "model", "image_size", "batch_size", "mparams", "gflops", "gmacs", "macts", "fvcore_gmacs"]
 SHOWN += ["traffic_mb", "weights_mb", "inference_peak_mb", "training_peak_mb", "complete", "status"]
@@ -37,7 +35,7 @@ class Catalog(BaseModel):
     output: TableFile | None = Field(None, description="Write all columns to this .csv or .json file.")
 
     def cli_cmd(self) -> None:
-        from engine.report import catalog  # brings pandas along, which the other commands have no use for
+        from engine.report import catalog
 
         frame = catalog.select(
             catalog.read(Settings().catalog_dir),
@@ -93,7 +91,9 @@ class Profile(ProfileFlags):
     output: TableFile | None = Field(None, description="Write the rows to this .csv or .json file.")
 
     def cli_cmd(self) -> None:
-        from engine.report import frames  # brings pandas along, which the other commands have no use for
+        from engine.jobs import foreground
+        from engine.report import frames
+        from engine.store import Cause, State
 
         spec = self.spec()
         with store_here() as store:

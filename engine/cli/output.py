@@ -51,7 +51,7 @@ def show_table(full: "pd.DataFrame", shown: "pd.DataFrame", output: Path | None)
         text = shown.astype(object).where(shown.notna(), "")  # an absent figure is a blank, whatever its type
         print(text.to_string(index=False, float_format=lambda value: f"{value:,.2f}"))
         return
-    from engine.report import export  # brings pandas along, which printing a list of runs has no use for
+    from engine.report import export
 
     output.write_text(export.to_csv(full) if output.suffix == ".csv" else export.to_json(full), encoding="utf-8")
     note(f"{len(full)} rows written to {output}")

@@ -2,9 +2,7 @@
 
 from pydantic import BaseModel
 
-from engine import jobs
 from engine.cli.runs import OneRun
-from engine.jobs import probe, scheduler, warm, worker
 from engine.settings import Settings
 
 
@@ -12,6 +10,8 @@ class Scheduler(BaseModel):
     """Start queued runs as devices become free; leaves when idle for a while. The app and `submit` start one."""
 
     def cli_cmd(self) -> None:
+        from engine.jobs import scheduler
+
         scheduler.main(Settings())
 
 
@@ -19,6 +19,8 @@ class Warm(BaseModel):
     """Keep the heavy libraries loaded, for runs to start from. The scheduler starts it."""
 
     def cli_cmd(self) -> None:
+        from engine.jobs import warm
+
         warm.main(Settings())
 
 
@@ -26,6 +28,8 @@ class Work(OneRun):
     """Do the work of one run. An executor starts it."""
 
     def cli_cmd(self) -> None:
+        from engine.jobs import worker
+
         worker.main(Settings(), self.run_id)
 
 
@@ -33,6 +37,8 @@ class Probe(BaseModel):
     """Look which devices this machine has, and store it. The scheduler starts it."""
 
     def cli_cmd(self) -> None:
+        from engine.jobs import probe
+
         probe.main(Settings())
 
 
@@ -40,4 +46,6 @@ class Stop(BaseModel):
     """End the scheduler and its warm process now; queued runs wait for the next one."""
 
     def cli_cmd(self) -> None:
+        from engine import jobs
+
         print("the scheduler is stopped" if jobs.stop_scheduler(Settings()) else "no scheduler was running")

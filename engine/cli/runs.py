@@ -3,16 +3,16 @@
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, Field
 from pydantic_settings import CliApp, CliPositionalArg, CliSubCommand
 
-from engine import jobs
 from engine.settings import Settings
 from engine.specs import Refused, Spec
-from engine.store import Store, open_store
-from engine.store.bundle import export_bundle, import_bundle
-from engine.store.files import RunFiles
+
+if TYPE_CHECKING:
+    from engine.store import Store
 
 
 class EndedBadly(Exception):
@@ -20,14 +20,18 @@ class EndedBadly(Exception):
 
 
 @contextmanager
-def store_here() -> Iterator[Store]:
+def store_here() -> "Iterator[Store]":
     """The store that the environment names, closed afterwards."""
+    from engine.store import open_store
+
     with closing(open_store(Settings())) as store:
         yield store
 
 
 def submit(spec: Spec, name: str) -> None:
     """Queue a run and say where it stands."""
+    from engine import jobs
+
     with store_here() as store:
         run_id = jobs.submit(store, Settings(), spec, name=name)
         position = store.position(run_id)
@@ -80,6 +84,8 @@ class Log(OneRun):
     lines: int = Field(100, ge=1, le=100_000, description="How many lines.")
 
     def cli_cmd(self) -> None:
+        from engine.store.files import RunFiles
+
         with store_here() as store:
             store.run(self.run_id)  # a run that is not there is an error, one without a log is not
         print(RunFiles(Settings().runs_dir, self.run_id).log_tail(self.lines))
@@ -99,6 +105,8 @@ class Delete(OneRun):
     """Delete a run that has ended, with everything it wrote."""
 
     def cli_cmd(self) -> None:
+        from engine import jobs
+
         with store_here() as store:
             jobs.delete_run(store, Settings(), self.run_id)
         print(f"run {self.run_id} is deleted")
@@ -110,6 +118,8 @@ class Export(OneRun):
     output: Path | None = Field(None, description="The file to write; run_ID.zip when left out.")
 
     def cli_cmd(self) -> None:
+        from engine.store.bundle import export_bundle
+
         path = self.output or Path(f"run_{self.run_id}.zip")
         with store_here() as store:
             path.write_bytes(export_bundle(store, Settings(), self.run_id))
@@ -122,6 +132,8 @@ class Import(BaseModel):
     bundle: CliPositionalArg[Path] = Field(description="A zip file.")
 
     def cli_cmd(self) -> None:
+        from engine.store.bundle import import_bundle
+
         if not self.bundle.is_file():
             raise Refused(f"no bundle at {self.bundle}")
         with store_here() as store:
@@ -150,6 +162,8 @@ class Resume(OneRun):
     """Queue a failed or cancelled run again. A profile run counts anew from its start."""
 
     def cli_cmd(self) -> None:
+        from engine import jobs
+
         with store_here() as store:
             store.retry(self.run_id)
         jobs.ensure_scheduler(Settings())
