@@ -3,6 +3,7 @@
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from ipaddress import ip_address
 
 import anyio
 import streamlit as st
@@ -12,6 +13,7 @@ from starlette.routing import Route
 
 from engine.jobs import ensure_scheduler
 from engine.settings import Settings
+from engine.specs import Refused
 from engine.store import Store, open_store
 from engine.store.model import ACTIVE, State
 
@@ -25,12 +27,28 @@ async def lifespan(_app: st.App) -> AsyncIterator[None]:
     An idle scheduler may leave; `submit` starts the next. Runs and scheduler outlive the server.
     """
     settings = Settings()
+    refuse_strangers(settings, st.get_option("server.address"))
     store = open_store(settings)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_keep_scheduler, settings, store)
         yield
         tasks.cancel_scope.cancel()
     store.close()
+
+
+def refuse_strangers(settings: Settings, address: str | None) -> None:
+    """The pages have no login, so they are served to this machine alone. Errors: Refused."""
+    if settings.public or address == "localhost":
+        return
+    try:
+        local = ip_address(address or "0.0.0.0").is_loopback  # noqa: S104  no address means all of them
+    except ValueError:
+        local = False
+    if not local:
+        raise Refused(
+            f"the address {address or 'of all interfaces'} can be reached from other machines, and these pages have no "
+            "login: keep 127.0.0.1, or set VITALS_PUBLIC=1 behind a proxy that has one"
+        )
 
 
 async def _keep_scheduler(settings: Settings, store: Store) -> None:

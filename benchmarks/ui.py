@@ -3,8 +3,8 @@
     python benchmarks/ui.py [--repeats 5]
 
 Writes benchmarks/results/ui.json. Goals: the catalogue's table is visible within 1.3 times the time of the bare page;
-a filter is answered in 300 ms; a submitted ViT-B-32 is a stored row within 1 s of the click when a warm process waits;
-the server stays below 300 MB.
+a filter is answered in 300 ms (how long the bare page takes for its own is measured beside it); a submitted ViT-B-32 is
+a stored row within 1 s of the click when a warm process waits; the server stays below 300 MB.
 """
 
 import argparse
@@ -35,6 +35,7 @@ from engine.store import Store, open_store  # noqa: E402
 from tests.browser_support import chromium, free_port, serve, wait_for  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "ui.json"
+SEARCHES = ("resnet", "ViT-B-", "convnext", "swin", "efficientnet_b")
 GOALS = {"table_over_bare": 1.3, "filter_ms": 300, "submit_to_row_ms": 1000, "server_mb": 300}
 BARE = """
 import pathlib
@@ -44,10 +45,16 @@ import streamlit as st
 
 st.set_page_config(layout="wide")
 st.title("Bare")
-folder = pathlib.Path({folder!r})
-frame = pd.concat([pd.read_csv(path) for path in sorted(folder.glob("*.csv"))])
+@st.cache_data
+def read():
+    return pd.concat([pd.read_csv(path) for path in sorted(pathlib.Path({folder!r}).glob("*.csv"))])
+
+search = st.text_input("Search", live="50ms")
+frame = read()
+frame = frame[frame["model"].str.contains(search or "", regex=False)]
 st.plotly_chart(px.scatter(frame, x="gmacs", y="mparams", color="library", log_x=True, log_y=True))
 st.dataframe(frame)
+st.download_button(f"CSV of {{len(frame):,}} rows", "")
 """
 
 
@@ -90,19 +97,36 @@ def table_visible(browser: Browser, url: str) -> float:
     return took
 
 
-def filter_answered(page: Page, search: str) -> float:
+def filter_answered(page: Page, search: str, rows: int) -> float:
     """From the last key in the search field until the answer is there.
 
-    The count on the download button is the last thing the page's script sends, after table and chart.
+    The count on the download button is the last thing either page's script sends, after table and chart.
     """
-    rows = len(catalog.select(catalog.read(Settings().catalog_dir), search=search))
-    field, answer = page.get_by_label("Search", exact=True), page.get_by_role("button", name=f"CSV of {rows:,} rows")
+    field, answer = (
+        page.get_by_test_id("stTextInputField").first,
+        page.get_by_role("button", name=f"CSV of {rows:,} rows"),
+    )
 
     def type_and_wait() -> None:
         field.fill(search)
         answer.wait_for()
 
     return milliseconds(type_and_wait)
+
+
+def filters_answered(ours: Page, bare: Page, search: str) -> tuple[float, float]:
+    """The answers of both pages to the same search; ours looks at families too."""
+    everything = catalog.read(Settings().catalog_dir)
+    found, held = catalog.select(everything, search=search), everything["model"].str.contains(search, regex=False)
+    return filter_answered(ours, search, len(found)), filter_answered(bare, search, int(held.sum()))
+
+
+def filter_page(browser: Browser, url: str) -> Page:
+    """A page whose filter can be typed into, once it is drawn."""
+    page = browser.new_page(viewport={"width": 1440, "height": 1400})
+    page.goto(url)
+    page.locator("[data-testid=stPlotlyChart] .main-svg").first.wait_for()
+    return page
 
 
 def submit_to_row(page: Page, url: str, store: Store) -> float:
@@ -142,11 +166,11 @@ def measure(repeats: int) -> dict[str, object]:
             with serve_bare(folder) as (bare_url, _):
                 first_ms, bare_first_ms = table_visible(browser, ours.url), table_visible(browser, bare_url)
                 pairs = [(table_visible(browser, ours.url), table_visible(browser, bare_url)) for _ in range(repeats)]
-            page = browser.new_page(viewport={"width": 1440, "height": 1400})
-            page.goto(ours.url)
-            page.locator("[data-testid=stPlotlyChart] .main-svg").first.wait_for()
-            searches = ["resnet", "ViT-B-*", "timm:convnext*", "swin", "clip large"]
-            filters = [filter_answered(page, searches[place % len(searches)]) for place in range(max(repeats, 5))]
+                page, bare = filter_page(browser, ours.url), filter_page(browser, bare_url)
+                searches = [SEARCHES[place % len(SEARCHES)] for place in range(2 * repeats)]
+                filters_answered(page, bare, "dla")  # the first answer of a page loads what later ones have
+                filters = [filters_answered(page, bare, search) for search in searches]
+                bare.close()
             store = open_store(ours.settings)
             submits = [submit_to_row(page, ours.url, store) for _ in range(repeats)]
             store.close()
@@ -157,7 +181,8 @@ def measure(repeats: int) -> dict[str, object]:
         "bare_first_table_ms": bare_first_ms,
         "table_ms": [ours_ms for ours_ms, _ in pairs],
         "bare_table_ms": [bare_ms for _, bare_ms in pairs],
-        "filter_ms": filters,
+        "filter_ms": [ours_ms for ours_ms, _ in filters],
+        "bare_filter_ms": [bare_ms for _, bare_ms in filters],
         "submit_to_row_ms": submits,
         "server_mb": server_mb,
     }
@@ -169,6 +194,7 @@ def summarise(samples: dict[str, object]) -> dict[str, float]:
     return {
         "table_over_bare": median["table_ms"] / median["bare_table_ms"],
         "filter_ms": median["filter_ms"],
+        "filter_over_bare": median["filter_ms"] / median["bare_filter_ms"],
         "submit_to_row_ms": median["submit_to_row_ms"],
         "server_mb": float(str(samples["server_mb"])),
     }
@@ -193,7 +219,8 @@ def main() -> None:
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     for name, value in medians.items():
-        print(f"{name:20} {value:10.2f}   goal {GOALS[name]:>6}   {'met' if value <= GOALS[name] else 'MISSED'}")
+        goal = f"goal {GOALS[name]:>6}   {'met' if value <= GOALS[name] else 'MISSED'}" if name in GOALS else ""
+        print(f"{name:20} {value:10.2f}   {goal}")
 
 
 if __name__ == "__main__":

@@ -133,11 +133,16 @@ def read_config(path: Path) -> Any:
     """An open_clip model configuration. Errors: Refused when the file is absent or lacks what every one has."""
     if not path.is_file():
         raise Refused(f"no model configuration at {path}")
+    return parse_config(path.read_text(encoding="utf-8-sig", errors="replace"), str(path))
+
+
+def parse_config(text: str, source: str) -> Any:
+    """As `read_config`, from text already read; `source` is what an error calls it."""
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise Refused(f"{path} is not JSON: {error}") from error
+        config = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise Refused(f"{source} is not JSON: {error}") from error
     needed = ("embed_dim", "vision_cfg", "text_cfg")
     if not isinstance(config, dict) or not all(key in config for key in needed):
-        raise Refused(f"{path} is not an open_clip configuration: it needs {', '.join(needed)}")
+        raise Refused(f"{source} is not an open_clip configuration: it needs {', '.join(needed)}")
     return config

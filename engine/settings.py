@@ -28,6 +28,8 @@ class Settings(BaseSettings):
     )
     log_limit_mb: float = Field(10, gt=0, description="Size at which a run's log is cut, in MB (1e6 bytes).")
 
+    public: bool = Field(False, description="Serve beyond this machine: only behind something that asks who is there.")
+
     @property
     def store_url(self) -> str:
         """The SQLAlchemy URL actually used."""

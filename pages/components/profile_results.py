@@ -7,8 +7,8 @@ import pandas as pd
 import streamlit as st
 
 from engine.jobs import submit
-from engine.report import details, export, figures, frames
-from engine.report.quantities import title
+from engine.report import details, export, figures, frames, scatter
+from engine.report.quantities import COMPARABLE, title
 from engine.report.style import digits
 from engine.results import ProfileRow, detail_name
 from engine.specs import ProfileSpec, Refused
@@ -43,7 +43,7 @@ def draw(run: Run, rows: Sequence[ProfileRow]) -> None:
         if failed:
             st.caption(f":material/error: {failed} of {len(frame)} could not be counted: status and error say why.")
     if len(frame) - failed > 1:
-        _comparison(run, frame)
+        _comparison(run, frame.assign(name=names))
     by_name = {f"{row.library}:{row.model}": row for row in rows}
     cards = [by_name[name] for name in (picked or list(names) if len(rows) == 1 else picked)]
     if not cards:
@@ -69,14 +69,36 @@ def _downloads(run: Run, rows: Sequence[ProfileRow], frame: pd.DataFrame) -> Non
 
 
 def _comparison(run: Run, frame: pd.DataFrame) -> None:
-    column = st.segmented_control(
-        "Compare by", BARS, format_func=title, default=BARS[0], required=True, key=f"bars_{run.id}"
-    )
+    """Models side by side: bars of one figure, or one figure against another."""
+    source = f"run {run.id}, counter {run.spec.counter} on {run.spec.device}"
+    bars, against = st.tabs(["Bars", "Scatter"], key=f"compare_{run.id}", on_change="rerun")
+    if bars.open:
+        with bars:
+            found = [column for column in BARS if frame[column].notna().any()]
+            column = st.segmented_control(
+                "Compare by", found, format_func=title, default=found[0], required=True, key=f"bars_{run.id}"
+            )
+            st.plotly_chart(
+                figures.bars(frame, column, source=source),
+                key=f"bars_chart_{run.id}",
+                config=CHART,
+                alt=f"{title(column)} of each model, split into towers",
+            )
+    if against.open:
+        with against:
+            _scatter(run, frame, source)
+
+
+def _scatter(run: Run, frame: pd.DataFrame, source: str) -> None:
+    choices = [column for column in COMPARABLE if column in frame and frame[column].notna().any()]
+    with st.container(horizontal=True):
+        x = st.selectbox("Across", choices, format_func=title, key=f"x_{run.id}")
+        y = st.selectbox("Up", choices, 1, format_func=title, key=f"y_{run.id}")
     st.plotly_chart(
-        figures.bars(frame, column, source=f"run {run.id}, counter {run.spec.counter} on {run.spec.device}"),
-        key=f"bars_chart_{run.id}",
+        scatter.scatter(frame, x, y, styles=backend.family_colours(), source=source),
+        key=f"scatter_{run.id}",
         config=CHART,
-        alt=f"{title(column)} of each model, split into towers",
+        alt=f"{title(y)} against {title(x)} of the models counted",
     )
 
 

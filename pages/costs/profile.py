@@ -1,6 +1,5 @@
 """Count models of one's choice: the form, then the run it started, then what it found."""
 
-import json
 from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
@@ -10,7 +9,7 @@ import streamlit as st
 
 from engine import shipped
 from engine.jobs import submit
-from engine.names import LIBRARIES, parse_names, resolve
+from engine.names import LIBRARIES, parse_config, parse_names, resolve
 from engine.report import frames
 from engine.specs import ProfileSpec, Refused
 from engine.store import State
@@ -75,11 +74,11 @@ def upload_field() -> tuple[list[str], dict[str, Any]]:
         stem = file.name.rsplit(".", 1)[0]
         try:
             if file.name.endswith(".json"):
-                configs[stem] = json.loads(text)
+                configs[stem] = parse_config(text, file.name)
             else:
                 names += parse_names(text, file.name)
-        except (Refused, json.JSONDecodeError) as error:
-            st.error(plain(f"{file.name}: {error}"))
+        except Refused as refusal:
+            st.error(plain(str(refusal)))
     return [*names, *(f"config:{name}" for name in configs)], configs
 
 
