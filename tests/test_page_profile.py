@@ -1,5 +1,6 @@
 """The profile page, driven in process. Runs are queued; what they find is stored by hand, as a worker would."""
 
+import json
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -125,13 +126,14 @@ def test_a_counter_of_real_models_offers_only_real_devices(store: Store) -> None
 def test_names_and_configurations_can_be_uploaded(store: Store) -> None:
     app = open_page(PAGE)
     app.file_uploader[0].upload("list.txt", b"resnet18  # small\nresnet50\n")
-    app.file_uploader[0].upload("mine.json", b'{"embed_dim": 64}')
+    mine = {"embed_dim": 64, "vision_cfg": {}, "text_cfg": {}}
+    app.file_uploader[0].upload("mine.json", json.dumps(mine).encode())
     app.run()
     assert "Counts 3 models" in texts(app)
     assert app.code[0].value.endswith("--models resnet18,resnet50,mine.json")
     go(app)
     assert spec_of(store).models == ("resnet18", "resnet50", "config:mine")
-    assert spec_of(store).configs == {"mine": {"embed_dim": 64}}
+    assert spec_of(store).configs == {"mine": mine}
 
 
 @pytest.mark.parametrize(("name", "content"), [("bad.json", b"{"), ("empty.txt", b"# nothing\n"), ("list.json", b"[]")])

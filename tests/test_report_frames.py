@@ -106,7 +106,7 @@ def test_modules_know_the_nearest_listed_module_around_them() -> None:
 
     frame = frames.modules([module(path) for path in ("", "visual", "visual.blocks.0", "visual.blocks.0.mlp", "text")])
     assert list(frame["parent"].fillna("none")) == ["none", "", "visual", "visual.blocks.0", ""]
-    assert list(frame["name"]) == ["model", "visual", "0", "mlp", "text"]
+    assert list(frame["name"]) == ["model", "visual", "blocks.0", "mlp", "text"]
     assert list(frame["depth"]) == [0, 1, 3, 4, 1]
 
 

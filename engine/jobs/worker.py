@@ -14,7 +14,7 @@ from pathlib import Path
 
 from engine.jobs import failures
 from engine.jobs.supervisor import supervise
-from engine.results import Artifact, Event
+from engine.results import Artifact, Event, Progress, Row
 from engine.settings import Settings
 from engine.specs import Refused
 from engine.store import Attempt, Cause, Run, StaleAttempt, State, Store, StoredArtifact, attempts, open_store
@@ -58,13 +58,14 @@ def main(settings: Settings, run_id: int) -> None:
 
 def work(settings: Settings, token: int) -> int:
     """Do one attempt in a process of its own. Answers the exit code."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", force=True)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", force=True)
+    logging.getLogger("engine").setLevel(logging.INFO)  # of the libraries, warnings will do
     stop = Stop()
     signal.signal(signal.SIGTERM, stop.on_signal)
     signal.signal(signal.SIGINT, stop.on_signal)
     store = open_store(settings)
     try:
-        code = execute(store, settings, attempts.get(store.database, token), stop)
+        code = execute(store, settings, attempts.get(store.database, token), stop, log_event)
     finally:
         store.close()
     if code is None:  # ended by a signal that nobody here has asked for: leave as if by that signal
@@ -73,6 +74,17 @@ def work(settings: Settings, token: int) -> int:
         os.kill(os.getpid(), stop.signal)
         return 128 + stop.signal
     return code
+
+
+def log_event(event: Event) -> None:
+    """What a reader of the log wants to know of an event."""
+    match event:
+        case Progress(done=done, total=total, note=note) if note:
+            log.info("%d of %s done, now %s", done, total, note)
+        case Row(status=status, error=error) if status != "ok":
+            log.warning("%s:%s: %s: %s", event.library, event.model, status, error)
+        case _:
+            pass
 
 
 def execute(

@@ -95,14 +95,16 @@ def differences(row: ProfileRow) -> pd.DataFrame:
 
 
 def modules(counts: Iterable[ModuleCount]) -> pd.DataFrame:
-    """One line per module, outermost first, with the `parent` it lies in and its `name` there.
+    """One line per module, outermost first, with the listed `parent` it lies in and its `name` from there.
 
     Figures include everything below a module. The whole model has path "" and no parent.
     """
     frame = pd.DataFrame([count.model_dump() for count in counts], columns=list(ModuleCount.model_fields))
     known = set(frame["path"])
     frame["parent"] = [_parent(path, known) for path in frame["path"]]
-    frame["name"] = [path.rpartition(".")[2] or "model" for path in frame["path"]]
+    frame["name"] = [
+        path.removeprefix(f"{parent}.") or "model" for path, parent in zip(frame["path"], frame["parent"], strict=True)
+    ]
     frame["depth"] = [path.count(".") + 1 if path else 0 for path in frame["path"]]
     return frame
 

@@ -41,6 +41,7 @@ QUANTITIES: dict[str, Quantity] = {
     "training_peak_mb": Quantity(
         "Training peak", "MB", "Estimate: weights, gradients, AdamW's two moments and saved activations."
     ),
+    "torch_gmacs": Quantity("torch MACs", "G", "Multiply-adds per sample as our own counter finds them."),
     "fvcore_gmacs": Quantity("fvcore MACs", "G", "Multiply-adds per sample as fvcore traces them."),
     "fvcore_image_gmacs": Quantity("fvcore image MACs", "G", "Image tower, as fvcore traces it."),
     "fvcore_text_gmacs": Quantity("fvcore text MACs", "G", "Text tower, as fvcore traces it."),
