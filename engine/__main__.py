@@ -1,7 +1,7 @@
 """The command line, `python -m engine`: the same specs and the same tasks as the pages.
 
 Flags come from the specs themselves; only presentation is added. Exit codes: 0 all went well, 1 a model or a run
-failed, 2 the request was bad.
+failed, 2 the request was bad, 130 interrupted.
 """
 
 import os
@@ -74,6 +74,9 @@ def main(arguments: Sequence[str]) -> int:
     except EndedBadly as outcome:
         note(str(outcome))
         return 1
+    except KeyboardInterrupt:
+        note("interrupted")
+        return 130  # 128 + SIGINT, as shells have it
     except BrokenPipeError:  # whoever read our output has left, as `head` does: nothing is wrong
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0

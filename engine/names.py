@@ -10,12 +10,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from engine.specs import Refused, split_patterns
 
 LIBRARIES = ("open_clip", "timm", "torchvision")
+MOST_EXPANSIONS = 1000
 WILDCARD = re.compile(r"[*?\[]")
 
 
@@ -23,13 +25,20 @@ class ModelNotFound(Refused):
     """No model has this name, or several have."""
 
 
-def expand_braces(pattern: str) -> Iterator[str]:
-    """`{a,b}-32` yields `a-32` and `b-32`."""
+def expand_braces(pattern: str) -> list[str]:
+    """`{a,b}-32` is `a-32` and `b-32`. Errors: Refused when there would be more than MOST_EXPANSIONS."""
+    choices = prod(1 + group.count(",") for group in re.findall(r"\{([^{}]*)\}", pattern))
+    if choices > MOST_EXPANSIONS:
+        raise Refused(f"the braces of {pattern!r} mean {choices:,} patterns, at most {MOST_EXPANSIONS:,} are taken")
+    return list(_expand(pattern))
+
+
+def _expand(pattern: str) -> Iterator[str]:
     if not (match := re.search(r"\{([^{}]*)\}", pattern)):
         yield pattern
         return
     for choice in match[1].split(","):
-        yield from expand_braces(pattern[: match.start()] + choice + pattern[match.end() :])
+        yield from _expand(pattern[: match.start()] + choice + pattern[match.end() :])
 
 
 def resolve(patterns: Iterable[str], families: Mapping[str, str]) -> list[str]:

@@ -142,7 +142,8 @@ class ProfileSpec(Spec):
 
     @property
     def devices(self) -> tuple[str, ...]:
-        return (self.device,)
+        numbered = ":" in self.device or self.device in ("meta", "cpu", "mps")
+        return (self.device if numbered else f"{self.device}:0",)
 
     @property
     def summary(self) -> str:

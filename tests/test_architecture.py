@@ -10,7 +10,7 @@ import pytest
 
 from engine import results, specs
 from engine.__main__ import Engine, Submit
-from engine.settings import ROOT
+from engine.settings import ROOT, Settings
 
 HEAVY = {"torch", "torchvision", "timm", "open_clip", "transformers", "fvcore", "sklearn"}
 KINDS = [spec.kind for spec in specs.Spec.__subclasses__()]
@@ -23,6 +23,9 @@ def test_every_kind_of_run_has_all_its_pieces(kind: str) -> None:
     assert hasattr(import_module("engine.report.frames"), kind), f"engine/report/frames.py has no {kind}()"
     assert kind in Engine.model_fields, f"python -m engine has no command {kind}"
     assert kind in Submit.model_fields, f"python -m engine submit has no command {kind}"
+    results_view = ROOT / "pages" / "components" / f"{kind}_results.py"
+    assert results_view.is_file(), f"pages/components/{kind}_results.py draws what a run of this kind found"
+    assert f"engine.tasks.{kind}" in Settings().preload, "engine/settings.py: the warm process preloads every task"
     pages = {page.stem for page in (ROOT / "pages").glob("*/*.py")}
     assert kind in pages, f"no page is called {kind}.py"
     assert f"/{kind}.py" in (ROOT / "pages" / "frame.py").read_text(), f"pages/frame.py does not list {kind}.py"

@@ -222,6 +222,20 @@ def test_traffic_is_what_operators_read_and_write() -> None:
     assert table.traffic_bytes == 2 * 4 * B * E, "an embedding reads the rows it returns, not its table"
 
 
+class Assigned(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        whole = torch.empty(B, 2 * E, device=x.device)
+        whole[:, :E] = x
+        return whole.zero_()
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_what_is_overwritten_is_written_and_not_read(device: str) -> None:
+    found = {each.operator: each for each in counted(Assigned(), torch.ones(B, E, device=device)).operators}
+    assert (found["copy"].read_bytes, found["copy"].written_bytes) == (4 * B * E, 4 * B * E)
+    assert (found["zero"].read_bytes, found["zero"].written_bytes) == (0, 4 * B * 2 * E)
+
+
 def test_inference_mode_is_refused_as_it_would_hide_everything() -> None:
     with torch.inference_mode(), pytest.raises(RuntimeError, match="inference mode hides"):
         count(nn.Linear(E, E), (torch.ones(E),))

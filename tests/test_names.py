@@ -65,7 +65,9 @@ def test_a_name_that_means_nothing_is_answered_with_what_would(pattern: str, ans
 
 def test_commas_split_but_not_inside_braces() -> None:
     assert split_patterns(" a, {b,c}-32,\n[de]* ,,") == ["a", "{b,c}-32", "[de]*"]
-    assert list(expand_braces("{a,b}-{1,2}")) == ["a-1", "a-2", "b-1", "b-2"]
+    assert expand_braces("{a,b}-{1,2}") == ["a-1", "a-2", "b-1", "b-2"]
+    with pytest.raises(Refused, match="mean 1,048,576 patterns, at most 1,000"):
+        expand_braces("{*,*}" * 20)
 
 
 @given(st.text(max_size=30))

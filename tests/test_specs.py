@@ -44,6 +44,7 @@ def test_a_counter_that_needs_the_real_model_runs_on_the_cpu_unless_told() -> No
     assert ProfileSpec(models=("a",)).device == "meta"
     assert ProfileSpec(models=("a",), counter="both").device == "cpu"
     assert ProfileSpec(models=("a",), counter="fvcore", device="cuda:1").devices == ("cuda:1",)
+    assert ProfileSpec(models=("a",), device="cuda").devices == ("cuda:0",), "one device has one slot"
     with pytest.raises(ValidationError, match="choose device cpu or cuda, not meta"):
         ProfileSpec(models=("a",), counter="both", device="meta")
 

@@ -122,7 +122,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         tally.calls += 1
         written = _bytes(out)
         tally.written += written
-        tally.read += written if operator.gathers else _bytes(args) + (_bytes(tuple(kwargs.values())) if kwargs else 0)
+        tally.read += written if operator.gathers else _read(operator, args, kwargs)
         if operator.flops:
             flops = operator.flops(args, kwargs, out)
             activations = operator.activations(args, kwargs, out) if operator.activations else 0
@@ -147,6 +147,11 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         ]
         operators.sort(key=lambda each: (-each.flops, -each.read_bytes - each.written_bytes, each.operator))
         return Count(tuple(operators), self.modules, self.live.peak, tuple(sorted(self.notes)))
+
+
+def _read(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    sources = args[1:] if operator.overwrites else args
+    return _bytes(sources) + _bytes(tuple(kwargs.values()))
 
 
 def _bytes(value: Any) -> int:

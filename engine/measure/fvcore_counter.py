@@ -80,7 +80,7 @@ def differences(
             operator=group,
             torch_gmacs=ours[group] / batch_size / 1e9,
             fvcore_gmacs=theirs[group] / batch_size / 1e9,
-            explanation=_explanation(group, unsupported),
+            explanation=_explanation(group, unsupported if ours[group] > theirs[group] else Counter()),
         )
         for group in sorted(ours | theirs)
         if ours[group] != theirs[group]

@@ -130,6 +130,8 @@ class Operator:
     moves_nothing: bool
     """A view: reads and writes no memory."""
     gathers: bool
+    overwrites: bool
+    """In place, without reading what was there."""
     allocates: bool
     """May return new memory: not only what it was given, seen otherwise or changed in place."""
     decomposes: bool
@@ -151,6 +153,7 @@ def describe(op: OpOverload) -> Operator:
         work=work,
         moves_nothing=view,
         gathers=base in GATHERS,
+        overwrites=op._schema.is_mutable and base in CREATES | {"copy"},
         allocates=not view and any(returned.alias_info is None for returned in op._schema.returns),
         decomposes=work == "unknown" and not base.endswith("_backward") and op._can_decompose(),
     )
@@ -169,7 +172,12 @@ def _is_view(op: OpOverload, base: str) -> bool:
     if op.is_view or base in UNMARKED_VIEWS:
         return True
     plain = getattr(aten, base, None) if op._schema.is_mutable else None
-    return plain is not None and any(getattr(plain, name).is_view for name in plain.overloads())
+    return plain is not None and any(_tensor_view(getattr(plain, name)) for name in plain.overloads())
+
+
+def _tensor_view(op: OpOverload) -> bool:
+    """`copy` has overloads for TorchScript's lists and dictionaries that call themselves views."""
+    return op.is_view and all(isinstance(each.type, torch.TensorType) for each in op._schema.returns)
 
 
 def _formula(op: OpOverload, base: str) -> Figure | None:

@@ -61,6 +61,13 @@ class Built:
     """Size of the space both towers project to."""
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """Whether a device ran out of memory: only CUDA has an exception of its own, the others raise RuntimeError."""
+    words = ("out of memory", "can't allocate memory", "failed to allocate", "not enough memory")
+    plain = isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
+    return plain or isinstance(error, torch.OutOfMemoryError | MemoryError)
+
+
 def images(wanted: Wanted, size: tuple[int, int], channels: int = 3) -> torch.Tensor:
     """(batch, channels, height, width) of ones."""
     return torch.ones((wanted.batch_size, channels, *size), dtype=wanted.dtype, device=wanted.device)
@@ -70,6 +77,6 @@ def size_refused(name: str, wanted: tuple[int, int], native: tuple[int, int], wh
     """The error for a model that fails at a size other than its own."""
     reason = (str(why).strip().splitlines() or [type(why).__name__])[0]
     return SizeRefused(
-        f"{name} cannot take images of {format_image_size(wanted)} pixels ({reason}); "
+        f"{name} fails at images of {format_image_size(wanted)} pixels ({reason}); "
         f"its own size is {format_image_size(native)}"
     )

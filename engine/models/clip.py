@@ -11,7 +11,7 @@ import open_clip
 import timm
 import torch
 
-from engine.models.built import Built, ConfigRefused, SizeRefused, Wanted, images, size_refused
+from engine.models.built import Built, ConfigRefused, SizeRefused, Wanted, images, out_of_memory, size_refused
 from engine.models.timm_models import family as timm_family
 
 HF_CONFIGS = Path(__file__).parent / "hf_configs"
@@ -92,7 +92,7 @@ def build(name: str, cfg: Config, wanted: Wanted) -> Built:
     try:
         model = _create(cfg, wanted, None if size == native_size else size)
     except (TypeError, ValueError, AssertionError, RuntimeError) as error:
-        if size == native_size or isinstance(error, torch.OutOfMemoryError):
+        if size == native_size or out_of_memory(error):
             raise
         raise size_refused(name, size, native_size, error) from error
     tokens = torch.full((wanted.batch_size, length), min(TOKEN, text.vocab_size - 1), device=wanted.device)

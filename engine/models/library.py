@@ -4,10 +4,8 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
-
 from engine.models import clip, timm_models, torchvision_models
-from engine.models.built import Built, ConfigRefused, Wanted, size_refused
+from engine.models.built import Built, ConfigRefused, Wanted, out_of_memory, size_refused
 from engine.names import ModelNotFound
 
 
@@ -45,7 +43,7 @@ def run(name: str, built: Built) -> None:
     try:
         built.model(*built.inputs)
     except (RuntimeError, AssertionError, ValueError, TypeError, IndexError) as error:
-        if built.image_size == built.native_size or isinstance(error, torch.OutOfMemoryError):
+        if built.image_size == built.native_size or out_of_memory(error):
             raise
         raise size_refused(name, built.image_size, built.native_size, error) from error
 

@@ -34,7 +34,8 @@ def profile(rows: Iterable[ProfileRow]) -> pd.DataFrame:
     frame = pd.DataFrame(records, columns=FULL)
     texts = [name for name, field in ProfileRow.model_fields.items() if field.annotation in (float, float | None)]
     frame = frame.astype(dict.fromkeys(texts, float))
-    return frame.sort_values(["gmacs", "mparams", "model"], ignore_index=True)
+    frame["cost"] = frame["gmacs"].fillna(frame["fvcore_gmacs"])
+    return frame.sort_values(["cost", "mparams", "model"], ignore_index=True).drop(columns="cost")
 
 
 def reference(rows: Iterable[ProfileRow], counter: Literal["torch", "fvcore"]) -> pd.DataFrame:

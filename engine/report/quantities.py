@@ -58,6 +58,7 @@ COMPARABLE = (
     "gmacs",
     "mparams",
     "macts",
+    "fvcore_gmacs",
     "gflops",
     "traffic_mb",
     "intensity",

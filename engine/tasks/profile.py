@@ -14,7 +14,7 @@ from engine.measure import environment, flops, fvcore_counter, memory
 from engine.measure.flops import Count
 from engine.measure.live import state, tensor_bytes
 from engine.models import library
-from engine.models.built import Built, Wanted
+from engine.models.built import Built, Wanted, out_of_memory
 from engine.results import Artifact, Event, ModuleCount, ProfileRow, Progress, detail_name
 from engine.specs import ProfileSpec, format_image_size
 
@@ -33,7 +33,6 @@ def run(spec: ProfileSpec, run_dir: Path) -> Iterator[Event]:
     """The environment, then per model its progress and row. Errors: Refused, before anything is counted."""
     models = names.resolve(spec.models, families(spec))
     yield environment.current(spec.device)
-    torch.set_num_threads(environment.threads())
     for done, model in enumerate(models):
         yield Progress(done=done, total=len(models), note=model)
         profiled = profile(model, spec)
@@ -78,15 +77,10 @@ def _attempt(name: str, spec: ProfileSpec, device: str, build: Builder) -> Profi
         for step in _steps(name, spec, device, build):
             figures |= step
     except Exception as error:  # noqa: BLE001 - models are other people's code: whatever fails is that model's row
-        figures["status"] = "out_of_memory" if _out_of_memory(error) else "error"
+        figures["status"] = "out_of_memory" if out_of_memory(error) else "error"
         figures["error"] = f"{type(error).__name__}: {error}"
     modules = figures.pop("modules", ())
     return Profiled(ProfileRow(**asked | figures, seconds=round(time.perf_counter() - started, 3)), modules)
-
-
-def _out_of_memory(error: Exception) -> bool:
-    """Torch's CPU allocator raises a plain RuntimeError."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 def _steps(name: str, spec: ProfileSpec, device: str, build: Builder) -> Iterator[dict[str, Any]]:

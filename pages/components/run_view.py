@@ -1,6 +1,7 @@
 """A run as it goes: its state, what can be done about it, and its results as they come."""
 
 from importlib import import_module
+from pathlib import Path
 
 import streamlit as st
 
@@ -51,7 +52,13 @@ def actions(run: Run, beside_form: bool) -> None:
     if run.state in (State.FAILED, State.CANCELLED):
         _retries(run)
     if not beside_form and st.button("Clone", key=f"clone_{run.id}", icon=":material/content_copy:", help=CLONE):
-        st.switch_page(f"costs/{run.kind}.py", query_params=spec_form.address(run.kind, run.spec))
+        st.switch_page(form_page(run.kind), query_params=spec_form.address(run.kind, run.spec))
+
+
+def form_page(kind: str) -> str:
+    """The page with the form of a kind of run, as `st.switch_page` names it."""
+    pages = Path(__file__).parent.parent
+    return str(next(pages.glob(f"*/{kind}.py")).relative_to(pages))
 
 
 def _retries(run: Run) -> None:

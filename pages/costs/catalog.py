@@ -7,7 +7,7 @@ from engine import shipped
 from engine.report import catalog, export, scatter
 from engine.report.quantities import COMPARABLE, title
 from engine.report.scatter import SHOWN_FAMILIES
-from engine.specs import ProfileSpec
+from engine.specs import ProfileSpec, Refused
 from pages.components import backend, spec_form
 from pages.components.results_table import results_table
 from pages.components.text import plain
@@ -82,14 +82,13 @@ with st.sidebar:
         bounds = {f"max_{column}": bound(column) for column in BOUNDS}
     st.button("Reset filters", key="catalog_reset", on_click=reset, icon=":material/filter_alt_off:", type="tertiary")
 
-selected = catalog.select(
-    everything,
-    search=search or "",
-    library=library,
-    families=families,
-    image_sizes=sizes,
-    **bounds,
-)
+try:
+    selected = catalog.select(
+        everything, search=search or "", library=library, families=families, image_sizes=sizes, **bounds
+    )
+except Refused as refusal:
+    st.error(plain(str(refusal)), icon=":material/error:")
+    st.stop()
 if selected.empty:
     st.info(f"None of the {len(everything):,} rows meets these filters.", icon=":material/filter_alt:")
     st.button("Show all again", key="catalog_show_all", on_click=reset)

@@ -18,6 +18,7 @@ from pages.components.command import command
 from pages.components.text import duration, plain
 
 PREFIX = "profile"
+ALIKE = ("counter", "device", "batch_size", "image_size", "precision", "training", "detail")
 OPEN, FOLDED = ("counter", "device"), ("image_size", "batch_size", "precision", "context_length", "training", "detail")
 
 
@@ -54,6 +55,12 @@ def models_field() -> list[str]:
             st.text(f"and a list of {len(listed)}: {', '.join(listed[:4])}, ...")
             if st.button("Remove the list", type="tertiary", icon=":material/close:"):
                 st.session_state[spec_form.key(PREFIX, "listed")] = []
+                st.rerun(scope="fragment")
+    if own := st.session_state.get(spec_form.key(PREFIX, "configs"), {}):
+        with st.container(horizontal=True, vertical_alignment="center"):
+            st.text(f"and {len(own)} configurations of the run this was cloned from: {', '.join(own)}")
+            if st.button("Remove them", type="tertiary", icon=":material/close:"):
+                st.session_state[spec_form.key(PREFIX, "configs")] = {}
                 st.rerun(scope="fragment")
     return [*chips, *listed]
 
@@ -103,7 +110,7 @@ def promise(spec: ProfileSpec) -> str:
 
 def alike(one: ProfileSpec, other: ProfileSpec) -> bool:
     """Whether a model takes about as long in both."""
-    return all(getattr(one, name) == getattr(other, name) for name in ("counter", "device", "training", "detail"))
+    return all(getattr(one, name) == getattr(other, name) for name in ALIKE)
 
 
 @st.cache_data(max_entries=100, show_spinner=False)

@@ -14,6 +14,7 @@ from pages.components.state import badge, progress, sentence
 from pages.components.text import plain
 
 TICK_S = 1
+LISTED = 200
 WAITING = (State.QUEUED, *ACTIVE)
 
 
@@ -57,7 +58,7 @@ def history(runs: list[Run]) -> None:
         on_select="rerun",
         selection_mode="single-row",
         hide_index=True,
-        alt="All runs, newest first",
+        alt="Runs, newest first",
         column_config={
             "id": st.column_config.NumberColumn("Run", format="%d", pinned=True, width="small"),
             "kind": st.column_config.TextColumn("Kind", width="small"),
@@ -91,13 +92,14 @@ def importer() -> None:
 
 
 st.title("Runs", anchor=False)
-runs = backend.store().runs()
+runs = backend.store().runs(limit=LISTED)
 busy = any(not run.state.ended for run in runs)
 last_ended = next((run.id for run in runs if run.state.ended), None)
 st.fragment(now, run_every=TICK_S if busy else None, key="runs_now")(busy, last_ended)
 if runs:
     history(runs)
-    st.caption("Select a run to open it.")
+    more = f" These are the newest {LISTED}; `python -m engine runs list --limit N` shows older ones."
+    st.caption("Select a run to open it." + more * (len(runs) == LISTED))
 else:
     st.info("No run has been asked for yet.", icon=":material/history:")
     st.page_link("costs/profile.py", label="Count models", icon=":material/calculate:")

@@ -12,6 +12,7 @@ from pages.components.command import command
 from pages.components.text import plain
 
 LOG_LINES = 400
+TICK_S = 2
 
 
 @st.dialog("Delete this run?")
@@ -64,6 +65,16 @@ def environment(run: Run) -> None:
     )
 
 
+def about(run_id: int) -> None:
+    """Log, request and environment, kept up to date while the run goes."""
+    run = backend.store().run(run_id)
+    tabs = st.tabs(["Log", "Request", "Environment"], key="run_about", on_change="rerun")
+    for tab, content in zip(tabs, (lambda: log(run.id), lambda: request(run), lambda: environment(run)), strict=True):
+        if tab.open:
+            with tab:
+                content()
+
+
 if st.session_state.pop("run_deleted", None):
     st.switch_page("runs/history.py", query_params={})
 run = backend.linked_run()
@@ -80,20 +91,17 @@ with st.container(horizontal=True, vertical_alignment="center"):
 st.text(f"{run.kind}: {run.name or run.spec.summary}")
 run_view.follow(run)
 
-about = st.tabs(["Log", "Request", "Environment"], key="run_about", on_change="rerun")
-for tab, content in zip(about, (lambda: log(run.id), lambda: request(run), lambda: environment(run)), strict=True):
-    if tab.open:
-        with tab:
-            content()
+st.fragment(about, run_every=None if run.state.ended else TICK_S, key="run_about_now")(run.id)
 with st.container(horizontal=True):
-    st.download_button(
-        "Export bundle",
-        data=lambda: export_bundle(backend.store(), backend.settings(), run.id),
-        file_name=f"run-{run.id}.zip",
-        mime="application/zip",
-        on_click="ignore",
-        icon=":material/archive:",
-        help="Request, environment, rows, metrics and log in one file that another machine can import.",
-    )
+    if run.state.ended:
+        st.download_button(
+            "Export bundle",
+            data=lambda: export_bundle(backend.store(), backend.settings(), run.id),
+            file_name=f"run-{run.id}.zip",
+            mime="application/zip",
+            on_click="ignore",
+            icon=":material/archive:",
+            help="Request, environment, rows, metrics and log in one file that another machine can import.",
+        )
     if run.state.ended and st.button("Delete", icon=":material/delete:", key="run_delete"):
         confirm_deletion(run)
