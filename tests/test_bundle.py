@@ -185,6 +185,21 @@ def test_contents_are_validated_like_anything_else(
     assert len(store.runs()) == 1
 
 
+@pytest.mark.parametrize("field", ["created_at", "started_at", "ended_at", "done", "total"])
+@pytest.mark.parametrize("value", ["1e20", "-1", "NaN", "Infinity"])
+def test_what_no_list_of_runs_could_show_is_refused(
+    settings: Settings, store: Store, exported: Path, field: str, value: str
+) -> None:
+    def change(members: dict[str, bytes]) -> None:
+        record = json.loads(members["run.json"]) | {field: float(value)}
+        members["run.json"] = json.dumps(record).encode()
+
+    rewrite(exported, change)
+    with pytest.raises(Refused, match=field):
+        bundle.import_bundle(store, settings, exported)
+    assert len(store.runs()) == 1
+
+
 def test_damage_and_other_files_are_refused(settings: Settings, store: Store, exported: Path, tmp_path: Path) -> None:
     whole = exported.read_bytes()
     rewrite(exported, lambda members: cut(members, "rows.jsonl", b"timm", b"tomm"), honest=False)

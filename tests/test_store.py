@@ -273,6 +273,35 @@ def test_a_killed_run_is_tried_as_often_as_its_kind_says(store: Store, tries: in
     assert store.run(run_id).state == State.QUEUED
 
 
+def test_a_run_tried_again_starts_from_nothing_but_keeps_its_rows_until_then(store: Store) -> None:
+    attempt = started(store, row("a"), Progress(done=1, total=2, note="b"))
+    close(store, attempt)
+    assert store.run(attempt.run_id).seconds() is not None
+    store.retry(attempt.run_id)
+    run = store.run(attempt.run_id)
+    assert (run.state, run.started_at, run.ended_at, run.seconds()) == (State.QUEUED, None, None, None)
+    assert (run.done, run.total, run.note) == (0, None, "")
+    assert store.rows(attempt.run_id) == [row("a")]
+    again = queue.claim(store.database, HOST)
+    assert again is not None
+    attempts.begin(store.database, again)
+    assert store.rows(attempt.run_id) == []
+
+
+@pytest.mark.parametrize("changed", ["kind = 'of another version'", "spec = '{}'", "created_at = 1e20"])
+def test_a_run_that_cannot_be_read_spoils_no_list(store: Store, changed: str, caplog: pytest.LogCaptureFixture) -> None:
+    bad, good = store.enqueue(spec()), store.enqueue(spec())
+    store.request_cancel(bad)
+    with store.database.write() as connection:
+        connection.execute(text(f"UPDATE runs SET {changed} WHERE id = {bad}"))
+    assert [run.id for run in store.runs()] == [good]
+    assert f"run {bad} is left out" in caplog.text
+    store.delete(bad)
+    caplog.clear()
+    assert [run.id for run in store.runs()] == [good]
+    assert caplog.text == ""
+
+
 def test_an_attempt_nobody_began_costs_no_try_but_not_for_ever(store: Store) -> None:
     run_id = store.enqueue(spec())
     for _ in range(attempts.MOST_STARTS):

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection, case, delete, exists, insert, 
 from engine.results import Environment, Event, Metric, Progress, Row
 from engine.store.database import Database
 from engine.store.model import ACTIVE, Attempt, Cause, Exit, StaleAttempt, State, StoredArtifact
-from engine.store.records import ATTEMPTS, change_run, storable, to_attempt
+from engine.store.records import ATTEMPTS, UNSTARTED, change_run, storable, to_attempt
 from engine.store.tables import artifacts, attempts, metrics, rows, runs, slots
 
 MOST_STARTS = 10
@@ -56,7 +56,7 @@ def begin(database: Database, attempt: Attempt) -> None:
     with database.write() as connection:
         if connection.execute(update(attempts).where(*unbegun).values(begun_at=now, heartbeat_at=now)).rowcount != 1:
             raise StaleAttempt(f"attempt {attempt.number} of run {attempt.run_id} has begun or ended elsewhere")
-        _change(connection, attempt, started_at=now, tries_left=runs.c.tries_left - 1, done=0, total=None, note="")
+        _change(connection, attempt, **UNSTARTED | {"started_at": now, "tries_left": runs.c.tries_left - 1})
         connection.execute(delete(rows).where(rows.c.run_id == attempt.run_id, rows.c.attempt_id < attempt.token))
 
 
@@ -128,7 +128,8 @@ def close(database: Database, attempt: Attempt, exit: Exit, cause: Cause, error:
         again = (runs.c.tries_left > 0) & (~never_begun | (runs.c.attempt < MOST_STARTS))
         if change_run(connection, *active, runs.c.cancel_requested, state=State.CANCELLED, ended_at=now):
             return
-        if cause == Cause.KILLED and change_run(connection, *active, again, state=State.QUEUED, attempt_id=None):
+        queued = UNSTARTED | {"state": State.QUEUED, "attempt_id": None}
+        if cause == Cause.KILLED and change_run(connection, *active, again, **queued):
             return
         change_run(connection, *active, state=State.FAILED, cause=cause, error=storable(error), ended_at=now)
 

@@ -15,9 +15,9 @@ import zipfile
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from engine import results, specs
 from engine.results import Environment, Metric
@@ -38,6 +38,11 @@ FREE_BYTES, MOST_RATIO = 50_000_000, 100
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """Every member's date, so that two exports of one run are the same file."""
 
+Moment = Annotated[float, Field(ge=0, le=4e9, allow_inf_nan=False)]
+"""Seconds since the epoch that are a date: what lies beyond could be stored, and then no list of runs be read."""
+Count = Annotated[int, Field(ge=0, lt=2**31)]
+"""What an integer column takes."""
+
 
 class RunRecord(BaseModel):
     """`run.json`."""
@@ -50,11 +55,11 @@ class RunRecord(BaseModel):
     state: State
     cause: Cause | None
     error: str
-    created_at: float
-    started_at: float | None
-    ended_at: float | None
-    done: int
-    total: int | None
+    created_at: Moment
+    started_at: Moment | None
+    ended_at: Moment | None
+    done: Count
+    total: Count | None
     note: str
     environment: Environment | None
 

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, func, insert, select
 from engine.specs import Refused, Spec
 from engine.store.database import Database
 from engine.store.model import ACTIVE, Attempt, QueueFull, Run, State
-from engine.store.records import ATTEMPTS, change_run, run_values, to_attempt
+from engine.store.records import ATTEMPTS, UNSTARTED, change_run, run_values, to_attempt
 from engine.store.tables import attempts, runs, slots
 
 LONGEST_NAME = 200
@@ -95,7 +95,10 @@ def request_cancel(database: Database, run_id: int) -> None:
 
 
 def retry(database: Database, run: Run) -> bool:
-    """Queue a failed or cancelled run again, with all its attempts before it; False when it is neither."""
+    """Queue a failed or cancelled run again, with all its attempts before it; False when it is neither.
+
+    Its rows stay until the next attempt begins.
+    """
     with database.write() as connection:
         return change_run(
             connection,
@@ -107,6 +110,7 @@ def retry(database: Database, run: Run) -> bool:
             ended_at=None,
             cancel_requested=False,
             tries_left=run.spec.attempts,
+            **UNSTARTED,
         )
 
 

@@ -1,6 +1,7 @@
 """Between database rows and what the store hands out, and the one way in which a run's row is changed."""
 
 import json
+import logging
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,7 +12,12 @@ from engine.results import Environment
 from engine.store.model import Attempt, Cause, Run, State
 from engine.store.tables import attempts, changes, runs
 
+log = logging.getLogger(__name__)
+
 LONGEST_TEXT = 20_000
+
+UNSTARTED: dict[str, Any] = {"started_at": None, "done": 0, "total": None, "note": ""}
+"""How far a run is while no attempt has begun."""
 
 ATTEMPTS: Select[Any] = select(attempts, runs.c.cancel_requested, runs.c.state).join_from(attempts, runs)
 """Attempts, each with what its run is asked and how it stands: what `to_attempt` reads."""
@@ -55,6 +61,15 @@ def to_run(row: Row[Any]) -> Run:
         environment=Environment.model_validate_json(row.environment) if row.environment else None,
         revision=row.revision,
     )
+
+
+def readable_run(row: Row[Any]) -> Run | None:
+    """The run of a row; None for one that this version cannot read, of a kind that is gone, say."""
+    try:
+        return to_run(row)
+    except (LookupError, ValueError, OverflowError) as error:
+        log.warning("run %d is left out, this version cannot read it: %s", row.id, error)
+        return None
 
 
 def to_attempt(row: Row[Any]) -> Attempt:

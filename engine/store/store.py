@@ -15,7 +15,7 @@ from engine.specs import Refused, Spec
 from engine.store import migrations, queue
 from engine.store.database import Database
 from engine.store.model import Run, State, StoredArtifact
-from engine.store.records import mark_change, to_run
+from engine.store.records import mark_change, readable_run, to_run
 from engine.store.tables import artifacts, attempts, changes, machines, metrics, rows, runs
 
 
@@ -51,14 +51,14 @@ class Store:
         return to_run(row)
 
     def runs(self, *, kind: str | None = None, states: Iterable[State] | None = None, limit: int = 200) -> list[Run]:
-        """Newest first."""
+        """Newest first. A run that this version cannot read is left out; by its id it can be deleted."""
         query = select(runs).order_by(runs.c.id.desc()).limit(limit)
         if kind is not None:
             query = query.where(runs.c.kind == kind)
         if states is not None:
             query = query.where(runs.c.state.in_(list(states)))
         with self.database.read() as connection:
-            return [to_run(row) for row in connection.execute(query)]
+            return [run for row in connection.execute(query) if (run := readable_run(row))]
 
     def position(self, run_id: int) -> int | None:
         """Place in the queue, 1 is next; None for a run that does not wait."""
