@@ -52,15 +52,19 @@ def refuse_strangers(settings: Settings, address: str | None) -> None:
 
 
 async def _keep_scheduler(settings: Settings, store: Store) -> None:
+    def unended() -> bool:
+        return bool(store.runs(states=(State.QUEUED, *ACTIVE), limit=1))
+
     wanted = True
     while True:
         try:
-            if wanted:
+            if wanted or await anyio.to_thread.run_sync(unended):
                 await anyio.to_thread.run_sync(ensure_scheduler, settings)
-        except Exception:
-            log.exception("no scheduler could be started")
+            wanted = False
+        except Exception:  # the server stays up; after a failure nobody knows whether runs wait
+            wanted = True
+            log.exception("no scheduler could be looked after")
         await anyio.sleep(settings.lease_s)
-        wanted = bool(await anyio.to_thread.run_sync(lambda: store.runs(states=(State.QUEUED, *ACTIVE), limit=1)))
 
 
 async def health(_request: Request) -> JSONResponse:
