@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, ValidationError
 from pydantic_settings import CliApp, CliSubCommand, SettingsConfigDict, SettingsError
 
 from engine.cli.costs import Catalog, CatalogBuild, Profile, SubmitProfile
-from engine.cli.output import note
+from engine.cli.output import note, printable
 from engine.cli.processes import Probe, Scheduler, Stop, Warm, Work
 from engine.cli.runs import EndedBadly, Resume, Runs
 from engine.specs import Refused
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
             note(f"error: {field}: {problem['msg'].removeprefix('Value error, ')} (given: {problem['input']!r})")
         return 2
     except (SettingsError, Refused, LookupError) as error:
-        note(f"error: {error}")
+        note(f"error: {printable(str(error))}")
         return 2
     except EndedBadly as outcome:
         note(str(outcome))
@@ -79,6 +79,9 @@ def main(arguments: Sequence[str]) -> int:
         return 130  # 128 + SIGINT, as shells have it
     except BrokenPipeError:  # whoever read our output has left, as `head` does: nothing is wrong
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        note(f"error: {printable(str(error))}")
+        return 2
     return 0
 
 

@@ -18,6 +18,9 @@ from engine.specs import Refused, split_patterns
 
 LIBRARIES = ("open_clip", "timm", "torchvision")
 MOST_EXPANSIONS = 1000
+MOST_BRACES = 20
+DEEPEST_CONFIG = 10
+LARGEST_FILE = 1_000_000
 WILDCARD = re.compile(r"[*?\[]")
 
 
@@ -27,6 +30,8 @@ class ModelNotFound(Refused):
 
 def expand_braces(pattern: str) -> list[str]:
     """`{a,b}-32` is `a-32` and `b-32`. Errors: Refused when there would be more than MOST_EXPANSIONS."""
+    if pattern.count("{") > MOST_BRACES:
+        raise Refused(f"a pattern has at most {MOST_BRACES} pairs of braces")
     choices = prod(1 + group.count(",") for group in re.findall(r"\{([^{}]*)\}", pattern))
     if choices > MOST_EXPANSIONS:
         raise Refused(f"the braces of {pattern!r} mean {choices:,} patterns, at most {MOST_EXPANSIONS:,} are taken")
@@ -100,23 +105,42 @@ def read_names(path: Path) -> list[str]:
     """
     if not path.is_file():
         raise Refused(f"no file of names at {path}")
-    text = path.read_text(encoding="utf-8-sig", errors="replace")
-    return parse_names(text, path.name)
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        return parse_names(file.read(LARGEST_FILE + 1), path.name)
 
 
 def parse_names(text: str, source: str) -> list[str]:
     """As `read_names`, from text already read; `source` is what an error calls it."""
+    if len(text) > LARGEST_FILE:
+        raise Refused(f"{source} is larger than {LARGEST_FILE:,} characters: too large for a list of names")
     lines = text.splitlines()
     header = [cell.strip() for cell in lines[0].split(",")] if lines else []
     if "model" in header:
         table = csv.DictReader(lines, skipinitialspace=True)
-        rows = [(row.get("library") or "", (row.get("model") or "").strip()) for row in table]
+        try:
+            rows = [(row.get("library") or "", (row.get("model") or "").strip()) for row in table]
+        except csv.Error as error:
+            raise Refused(f"{source} is no table that can be read: {error}") from error
         names = [f"{library}:{model}" if library else model for library, model in rows if model]
     else:
         names = [name for line in lines for name in split_patterns(line.partition("#")[0])]
     if not names:
         raise Refused(f"{source} holds no model names: one a line, or a CSV with a column `model`")
     return list(dict.fromkeys(names))
+
+
+def _depth(value: Any) -> int:
+    """How many lists and dictionaries lie inside each other."""
+    depth, level = 0, [value]
+    while level := [inner for outer in level for inner in _inside(outer)]:
+        depth += 1
+    return depth
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def expand_files(patterns: Iterable[str]) -> tuple[list[str], dict[str, Any]]:
@@ -149,8 +173,10 @@ def parse_config(text: str, source: str) -> Any:
     """As `read_config`, from text already read; `source` is what an error calls it."""
     try:
         config = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise Refused(f"{source} is not JSON: {error}") from error
+    if _depth(config) > DEEPEST_CONFIG:
+        raise Refused(f"{source} is nested more than {DEEPEST_CONFIG} levels deep: no configuration is")
     needed = ("embed_dim", "vision_cfg", "text_cfg")
     if not isinstance(config, dict) or not all(key in config for key in needed):
         raise Refused(f"{source} is not an open_clip configuration: it needs {', '.join(needed)}")

@@ -219,7 +219,7 @@ class ModuleCount(BaseModel):
 
 def detail_name(library: str, model: str) -> str:
     """Where the per-module table of a model lies, below its run's folder."""
-    return f"detail/{library}__{re.sub(r'[^A-Za-z0-9._-]', '_', model)}.json"
+    return f"detail/{re.sub(r'[^A-Za-z0-9._-]', '_', f'{library}__{model}')}.json"
 
 
 def load(kind: str, payload: dict[str, Any]) -> Row:

@@ -3,6 +3,7 @@
 A bound is stated once, here; the form, the command line and validation all read it.
 """
 
+import json
 import re
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -11,7 +12,14 @@ from pydantic_settings import CliSuppress, NoDecode
 from typing_extensions import TypeAliasType
 
 MAX_PIXELS_PER_SIDE = 4096
+MAX_CONTEXT = 8192
+LONGEST_PATTERN = 200
+
+# What a configuration of one's own may ask for: several times the largest published model.
+MAX_CONFIG_BYTES = 65_536
 MAX_LAYERS = 1024
+MAX_WIDTH = 65_536
+MAX_VOCABULARY = 10_000_000
 DEVICE = re.compile(r"(meta|cpu|(cuda|mps|xpu|npu|hpu|mtia)(:\d+)?)")
 
 
@@ -20,8 +28,21 @@ class Refused(ValueError):
 
 
 def split_patterns(text: str) -> list[str]:
-    """Split at commas and line breaks, but not inside braces: `a,{b,c}-32` is `a` and `{b,c}-32`."""
-    return [part.strip() for part in re.split(r"[,\n](?![^{}]*\})", text) if part.strip()]
+    """Split at commas and line breaks, but not inside braces: `a,{b,c}-32` is `a` and `{b,c}-32`.
+
+    An opening brace that is never closed is a letter like any other.
+    """
+    parts, begin, closing = [], 0, -1
+    for sign in re.finditer(r"[{,\n]", text):
+        place = sign.start()
+        if place < closing:
+            continue
+        if sign[0] == "{":
+            closing = text.find("}", place, place + LONGEST_PATTERN)
+        else:
+            parts.append(text[begin:place])
+            begin = place + 1
+    return [part.strip() for part in [*parts, text[begin:]] if part.strip()]
 
 
 def parse_image_size(value: Any) -> Any:
@@ -42,7 +63,7 @@ def format_image_size(size: tuple[int, int]) -> str:
 
 
 Side = Annotated[int, Field(ge=1, le=MAX_PIXELS_PER_SIDE)]
-Pattern = Annotated[str, Field(min_length=1, max_length=200)]
+Pattern = Annotated[str, Field(min_length=1, max_length=LONGEST_PATTERN)]
 
 # Named aliases, because their names are what `--help` shows.
 SIZE = TypeAliasType(
@@ -57,6 +78,27 @@ PATTERNS = TypeAliasType(
     ],
 )
 Precision = Literal["float32", "float16", "bfloat16", "float64"]
+
+
+def _check_tower(where: str, config: Any) -> None:
+    """Refuse figures of a tower beyond what the same figures may be on the form. Errors: ValueError."""
+    if not isinstance(config, dict):
+        return
+    limits = {
+        "layers": (_listed(config.get("layers", 0)), MAX_LAYERS),  # a ResNet has a number per stage
+        "image_size": (_listed(config.get("image_size", 0)), MAX_PIXELS_PER_SIDE),
+        "context_length": ([config.get("context_length", 0)], MAX_CONTEXT),
+        "width": ([config.get("width", 0)], MAX_WIDTH),
+        "vocab_size": ([config.get("vocab_size", 0)], MAX_VOCABULARY),
+    }
+    for name, (values, most) in limits.items():
+        whole = all(isinstance(value, int) and not isinstance(value, bool) and value >= 0 for value in values)
+        if not whole or sum(values) > (most * len(values) if name == "image_size" else most):
+            raise ValueError(f"{where} has {name} {config[name]!r}, but whole numbers up to {most:,} can be built")
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 class Spec(BaseModel):
@@ -102,7 +144,7 @@ class ProfileSpec(Spec):
         None, description="N or HxW in pixels; the model's own when left out."
     )
     context_length: int | None = Field(
-        None, ge=1, le=8192, description="Text tokens per sample; the model's own when left out."
+        None, ge=1, le=MAX_CONTEXT, description="Text tokens per sample; the model's own when left out."
     )
     precision: Precision = Field("float32", description="Data type of weights and inputs.")
     training: bool = Field(False, description="Also estimate the training peak: runs a backward pass.")
@@ -129,11 +171,10 @@ class ProfileSpec(Spec):
     @classmethod
     def _buildable(cls, configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         for name, config in configs.items():
+            if (size := len(json.dumps(config))) > MAX_CONFIG_BYTES:
+                raise ValueError(f"{name}: a configuration has at most {MAX_CONFIG_BYTES:,} bytes, this one {size:,}")
             for tower in ("vision_cfg", "text_cfg", "multimodal_cfg"):
-                layers = tower_config.get("layers", 0) if isinstance(tower_config := config.get(tower), dict) else 0
-                stages = layers if isinstance(layers, list) else [layers]  # a ResNet has a number per stage
-                if not all(isinstance(stage, int) and stage >= 0 for stage in stages) or sum(stages) > MAX_LAYERS:
-                    raise ValueError(f"{name}: {tower} has {layers!r} layers, but 0 to {MAX_LAYERS} can be built")
+                _check_tower(f"{name}: {tower}", config.get(tower))
         return configs
 
     def model_post_init(self, _context: Any) -> None:

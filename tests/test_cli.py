@@ -14,6 +14,7 @@ import pytest
 
 from engine.__main__ import main
 from engine.settings import ROOT, Settings
+from engine.specs import ProfileSpec
 from engine.store import State, Store, open_store
 
 TINY = {
@@ -79,6 +80,10 @@ def test_help_says_what_there_is(command: list[str], capsys: pytest.CaptureFixtu
         (["submit", "profile", "--models", "resnet50"], "write timm:resnet50 or torchvision:resnet50"),
         (["catalog", "--sort", "beauty"], "no column 'beauty' to sort by; there are name, library, model"),
         (["runs", "show", "77"], "77"),
+        (["runs", "show", "9" * 30], "less than 9223372036854775808"),
+        (["runs", "export", "1", "--output", "/no/such/folder/run.zip"], "there is no folder /no/such/folder"),
+        (["catalog", "--output", "tests.csv/x.csv"], "there is no folder"),
+        (["catalog", "--match", "{*,*}" * 20], "at most 1,000 are taken"),
         (["runs", "import", "absent.zip"], "no bundle at absent.zip"),
         (["dance"], "invalid choice: 'dance'"),
     ],
@@ -88,6 +93,14 @@ def test_bad_usage_is_named_and_leaves_with_2(
 ) -> None:
     assert main(arguments) == 2
     assert answer in capsys.readouterr().err
+
+
+def test_what_others_wrote_cannot_steer_the_terminal(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    store.enqueue(ProfileSpec(models=("resnet18",)), name="x\n    9  profile    finished \x1b[2K\x1b]0;title\x07")
+    assert main(["runs"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert lines[1].isprintable()
 
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:

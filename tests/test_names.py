@@ -65,6 +65,8 @@ def test_a_name_that_means_nothing_is_answered_with_what_would(pattern: str, ans
 
 def test_commas_split_but_not_inside_braces() -> None:
     assert split_patterns(" a, {b,c}-32,\n[de]* ,,") == ["a", "{b,c}-32", "[de]*"]
+    assert split_patterns("{a,b") == ["{a", "b"]
+    assert len(split_patterns("a," * 500_000)) == 500_000  # in one pass, however long
     assert expand_braces("{a,b}-{1,2}") == ["a-1", "a-2", "b-1", "b-2"]
     with pytest.raises(Refused, match="mean 1,048,576 patterns, at most 1,000"):
         expand_braces("{*,*}" * 20)
@@ -103,7 +105,19 @@ def test_a_configuration_file_is_a_model(tmp_path: Path) -> None:
     assert expand_files([str(tmp_path / "tiny.json")]) == (["config:tiny"], {"tiny": config})
 
 
-@pytest.mark.parametrize(("text", "answer"), [("{", "is not JSON"), ("[]", "it needs embed_dim"), ("{}", "it needs")])
+DEEP = '{"embed_dim": 1, "vision_cfg": ' + '{"a": ' * 30 + "1" + "}" * 30 + ', "text_cfg": {}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ("[]", "it needs embed_dim"),
+        ("{}", "it needs"),
+        (DEEP, "nested more than 10 levels"),
+    ],
+)
 def test_another_json_file_is_not(tmp_path: Path, text: str, answer: str) -> None:
     (tmp_path / "tiny.json").write_text(text)
     with pytest.raises(Refused, match=answer):

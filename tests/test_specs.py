@@ -29,8 +29,15 @@ from engine.specs import ProfileSpec
         ("device", "cuda:0; rm -rf /", "is not one of"),
         ("precision", "int8", "'float32', 'float16'"),
         ("counter", "deepspeed", "'torch', 'fvcore' or 'both'"),
-        ("configs", {"x": {"vision_cfg": {"layers": 10**9}}}, "x: vision_cfg has 1000000000 layers, but 0 to 1024"),
+        (
+            "configs",
+            {"x": {"vision_cfg": {"layers": 10**9}}},
+            "x: vision_cfg has layers 1000000000, but whole numbers up to 1,024",
+        ),
         ("configs", {"x": {"text_cfg": {"layers": [4, "6"]}}}, "can be built"),
+        ("configs", {"x": {"vision_cfg": {"image_size": 10**6}}}, "image_size 1000000, but whole numbers up to 4,096"),
+        ("configs", {"x": {"text_cfg": {"context_length": True}}}, "context_length True, but whole numbers"),
+        ("configs", {"x": {"note": "y" * 70_000}}, "at most 65,536 bytes"),
         ("colour", "red", "Extra inputs are not permitted"),
     ],
 )

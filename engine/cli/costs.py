@@ -5,7 +5,7 @@ from typing import Literal, cast
 
 from pydantic import BaseModel, Field
 
-from engine.cli.output import TableFile, note, print_detail, print_progress, show_table
+from engine.cli.output import TableFile, note, print_detail, print_progress, printable, show_table
 from engine.cli.runs import EndedBadly, store_here, submit
 from engine.names import expand_files
 from engine.results import ProfileRow
@@ -53,8 +53,8 @@ class Catalog(BaseModel):
         if self.sort not in frame.columns:
             raise Refused(f"no column {self.sort!r} to sort by; there are {', '.join(frame.columns)}")
         frame = frame.sort_values(self.sort, ascending=not self.descending, kind="stable")
-        shown = ["library", "model", "image_size", "mparams", "gmacs", "macts", "inference_peak_mb", "remark"]
-        show_table(frame, frame[shown], self.output)
+        brief = ["library", "model", "image_size", "mparams", "gmacs", "macts", "inference_peak_mb", "remark"]
+        show_table(frame, frame[brief], self.output)
 
 
 class CatalogBuild(BaseModel):
@@ -100,18 +100,18 @@ class Profile(ProfileFlags):
             run_id = foreground.run_here(store, Settings(), spec, on_event=print_progress)
             run, rows = store.run(run_id), cast(list[ProfileRow], store.rows(run_id))
         if self.columns == "reference":
-            frame = shown = frames.reference(rows, "fvcore" if spec.counter == "fvcore" else "torch")
+            frame = brief = frames.reference(rows, "fvcore" if spec.counter == "fvcore" else "torch")
         else:
             frame = frames.profile(rows)
-            shown = frame[[name for name in SHOWN if frame[name].notna().any()]]
-        show_table(frame, shown, self.output)
+            brief = frame[[name for name in SHOWN if frame[name].notna().any()]]
+        show_table(frame, brief, self.output)
         if spec.detail:
             print_detail(rows)
         if run.cause == Cause.REFUSED:
             raise Refused(run.error)
         failed = [row for row in rows if row.status != "ok"]
         for row in failed:
-            note(f"{row.library}:{row.model} failed ({row.status}): {row.error}")
+            note(f"{row.library}:{row.model} failed ({row.status}): {printable(row.error)}")
         if failed or run.state != State.FINISHED:
             raise EndedBadly(
                 f"run {run_id} {run.state}: {len(failed)} of {len(rows)} models failed. {run.error}".strip()

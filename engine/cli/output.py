@@ -1,5 +1,6 @@
 """What commands print: progress to stderr, tables to stdout or to a file."""
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,11 +18,25 @@ def writable_table(path: Path) -> Path:
     """Refuse, before anything is measured, an output that could not be written afterwards."""
     if path.suffix not in (".csv", ".json"):
         raise ValueError(f"{path} is neither a .csv nor a .json file")
-    if not path.resolve().parent.is_dir():
-        raise ValueError(f"there is no folder {path.resolve().parent} to write to")
+    return writable(path)
+
+
+def writable(path: Path) -> Path:
+    """Refuse a file that could not be written. Errors: ValueError."""
+    folder = path.resolve().parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise ValueError(f"there is no folder {folder} to write to")
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder, not a file")
     return path
 
 
+def printable(text: str) -> str:
+    """Text of unknown origin as a terminal may have it: one line, and no control characters."""
+    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)
+
+
+OutputFile = Annotated[Path, AfterValidator(writable)]
 TableFile = Annotated[Path, AfterValidator(writable_table)]
 
 
@@ -34,21 +49,25 @@ def print_progress(event: Event) -> None:
     """A line per model: what starts, then what came out."""
     match event:
         case Progress(done=done, total=total, note=model) if model:
-            note(f"[{done}/{total}] {model}")
+            note(f"[{done}/{total}] {printable(model)}" if total else printable(model))
         case ProfileRow(status="ok", seconds=seconds) as row:
             counts = [(row.gflops, "GFLOPs"), (row.mparams, "M parameters"), (row.fvcore_gmacs, "GMACs by fvcore")]
             shown = ", ".join(f"{value:,.2f} {unit}" for value, unit in counts if value is not None)
             note(f"        {shown}" + (f" in {seconds:.1f} s" if seconds is not None else ""))
         case Row() as row:
-            note(f"        {row.status}: {row.error}")
+            note(f"        {row.status}: {printable(row.error)}")
         case _:
             pass
 
 
-def show_table(full: "pd.DataFrame", shown: "pd.DataFrame", output: Path | None) -> None:
-    """Print `shown`, or write `full` to a file."""
+def show_table(full: "pd.DataFrame", brief: "pd.DataFrame", output: Path | None) -> None:
+    """Print `brief`, or write `full` to a file."""
+    if output is None and full.empty:
+        note("no rows")
+        return
     if output is None:
-        text = shown.astype(object).where(shown.notna(), "")  # an absent figure is a blank, whatever its type
+        text = brief.astype(object).where(brief.notna(), "")  # an absent figure is a blank, whatever its type
+        text = text.map(lambda cell: printable(cell) if isinstance(cell, str) else cell)
         print(text.to_string(index=False, float_format=lambda value: f"{value:,.2f}"))
         return
     from engine.report import export

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, Field
 from pydantic_settings import CliApp, CliPositionalArg, CliSubCommand
 
+from engine.cli.output import OutputFile, printable
 from engine.settings import Settings
 from engine.specs import Refused, Spec
 
@@ -49,14 +50,15 @@ class List(BaseModel):
             runs = store.runs(limit=self.limit)
         for run in runs:
             done = f"{run.done}/{run.total}" if run.total else ""
+            what = printable(run.name or run.spec.summary)
             created = f"{run.created_at:%Y-%m-%d %H:%M}"
-            print(f"{run.id:>5}  {run.kind:10} {run.state:10} {done:>9}  {created:17} {run.name or run.spec.summary}")
+            print(f"{run.id:>5}  {run.kind:10} {run.state:10} {done:>9}  {created:17} {what}")
 
 
 class OneRun(BaseModel):
     """A run, by its id."""
 
-    run_id: CliPositionalArg[int] = Field(description="The id that `runs list` shows.")
+    run_id: CliPositionalArg[int] = Field(ge=1, lt=2**63, description="The id that `runs list` shows.")
 
 
 class Show(OneRun):
@@ -68,7 +70,7 @@ class Show(OneRun):
             position = store.position(self.run_id)
         print(f"run {run.id} ({run.kind}) is {run.state}" + (f": {run.cause}" if run.cause else ""))
         if run.error:
-            print(run.error)
+            print(printable(run.error))
         if position is not None:
             print(f"position in the queue: {position}")
         print(f"spec         {run.spec.model_dump_json()}")
@@ -88,7 +90,8 @@ class Log(OneRun):
 
         with store_here() as store:
             store.run(self.run_id)  # a run that is not there is an error, one without a log is not
-        print(RunFiles(Settings().runs_dir, self.run_id).log_tail(self.lines))
+        for line in RunFiles(Settings().runs_dir, self.run_id).log_tail(self.lines).splitlines():
+            print(printable(line))
 
 
 class Cancel(OneRun):
@@ -96,9 +99,9 @@ class Cancel(OneRun):
 
     def cli_cmd(self) -> None:
         with store_here() as store:
-            store.run(self.run_id)
             store.request_cancel(self.run_id)
-        print(f"run {self.run_id} is asked to stop")
+            run = store.run(self.run_id)
+        print(f"run {run.id} is {'asked to stop' if not run.state.ended else run.state}")
 
 
 class Delete(OneRun):
@@ -115,7 +118,7 @@ class Delete(OneRun):
 class Export(OneRun):
     """Write a run as a bundle (zip) that another machine can import."""
 
-    output: Path | None = Field(None, description="The file to write; run_ID.zip when left out.")
+    output: OutputFile | None = Field(None, description="The file to write; run_ID.zip when left out.")
 
     def cli_cmd(self) -> None:
         from engine.store.bundle import export_bundle

@@ -77,7 +77,7 @@ def build_own(name: str, cfg: Config, wanted: Wanted) -> Built:
             raise ConfigRefused(f"configuration {name!r} names {timm_name!r}, which timm does not know")
         return build(name, cfg, wanted)
     except (TypeError, ValueError, KeyError, AttributeError, AssertionError, RuntimeError) as error:
-        if isinstance(error, ConfigRefused | SizeRefused | torch.OutOfMemoryError):
+        if isinstance(error, ConfigRefused | SizeRefused) or out_of_memory(error):
             raise
         raise ConfigRefused(f"configuration {name!r} cannot be built: {error}") from error
 

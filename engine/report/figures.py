@@ -85,12 +85,15 @@ def treemap(modules: pd.DataFrame, column: str) -> go.Figure:
             ],
             labels=[text(name) for name in modules["name"]],
             values=own,
-            customdata=np.stack([modules["type"].map(text), modules[column].map(digits), modules["calls"]], axis=-1),
+            customdata=np.stack(
+                [modules["type"].map(text), modules[column].map(digits), modules["calls"], modules["path"].map(text)],
+                axis=-1,
+            ),
             branchvalues="remainder",
             maxdepth=4,
             texttemplate=f"%{{label}}<br>%{{customdata[1]}} {unit}",
             hovertemplate=(
-                f"<b>%{{id}}</b><br>%{{customdata[0]}}, called %{{customdata[2]}} times<br>"
+                f"<b>%{{customdata[3]}}</b><br>%{{customdata[0]}}, called %{{customdata[2]}} times<br>"
                 f"{QUANTITIES[column].label} %{{customdata[1]}} {unit}<extra></extra>"
             ),
             marker={"cornerradius": 2},
