@@ -74,6 +74,13 @@ def test_an_exit_is_classified(end: Exit, cause: Cause, words: str) -> None:
     assert words in error
 
 
+def test_an_exit_is_classified_without_a_spec_that_can_be_read() -> None:
+    assert failures.of_exit(Exit(71), None) == (
+        Cause.OUT_OF_MEMORY,
+        "the worker ended with out_of_memory; its log has the trace",
+    )
+
+
 def test_a_log_is_bounded_and_keeps_the_newest(settings: Settings) -> None:
     files = RunFiles(settings.runs_dir, 1)
     files.prepare()
@@ -173,7 +180,7 @@ def test_unknown_models_and_absent_devices_are_refused_at_once(settings: Setting
     cpu = Device(name="cpu", model="c")
     machine = Machine(host="h", platform="p", cpu="c", threads=1, memory_gb=1, devices=(cpu,), date="d")
     store.save_machine(machine)
-    with pytest.raises(Refused, match="h has no device 'cuda'; it has meta, cpu"):
+    with pytest.raises(Refused, match="h has no device 'cuda:0'; it has meta, cpu"):
         jobs.submit(store, settings, cuda)
     gpu = Device(name="cuda:0", model="g")
     store.save_machine(machine.model_copy(update={"devices": (cpu, gpu)}))

@@ -44,13 +44,13 @@ def of_exception(error: BaseException) -> Cause:
     return Cause.ERROR
 
 
-def message(error: BaseException, cause: Cause, spec: Spec) -> str:
+def message(error: BaseException, cause: Cause, spec: Spec | None) -> str:
     """What to tell the user; the trace is in the log."""
     text = str(error) if cause == Cause.REFUSED else f"{type(error).__name__}: {error}".rstrip(": ")
     return text + _advice(cause, spec)
 
 
-def of_exit(end: Exit, spec: Spec) -> tuple[Cause, str]:
+def of_exit(end: Exit, spec: Spec | None) -> tuple[Cause, str]:
     """The cause of an end on which the worker itself has had no last word, and what to tell the user."""
     code = end.code
     for cause, its_code in EXIT_CODES.items():
@@ -66,7 +66,7 @@ def of_exit(end: Exit, spec: Spec) -> tuple[Cause, str]:
     return Cause.ERROR, f"the worker left with code {code} and no last word; see its log"
 
 
-def _advice(cause: Cause, spec: Spec) -> str:
+def _advice(cause: Cause, spec: Spec | None) -> str:
     batch_size = getattr(spec, "batch_size", 1)
     if cause == Cause.OUT_OF_MEMORY and batch_size > 1:
         return f"; try batch size {batch_size // 2} instead of {batch_size}"

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 
 from engine.jobs import failures
+from engine.jobs.lifecycle import ensure_scheduler
 from engine.jobs.processes import Identity, write_json
 from engine.jobs.submit import check
 from engine.jobs.wake import nudge
@@ -25,10 +26,11 @@ LOOK_S = 0.5
 def run_here(store: Store, settings: Settings, spec: Spec, on_event: OnEvent, *, name: str = "") -> int:
     """Do a run here and now, as soon as its slots are free; answers its id.
 
-    Ctrl-C cancels it after the model in hand, a second one at once. Errors: ModelNotFound, Refused.
+    Ctrl-C cancels it after the model in hand, a second one at once; KeyboardInterrupt while it waits, and no run is
+    recorded. Errors: ModelNotFound, Refused.
     """
     check(store, settings, spec)
-    attempt = _claim(store, spec, name, on_event)
+    attempt = _claim(store, settings, spec, name, on_event)
     files = RunFiles(settings.runs_dir, attempt.run_id)
     files.prepare()
     me = asdict(Identity.mine())
@@ -47,9 +49,11 @@ def run_here(store: Store, settings: Settings, spec: Spec, on_event: OnEvent, *,
     return attempt.run_id
 
 
-def _claim(store: Store, spec: Spec, name: str, on_event: OnEvent) -> Attempt:
+def _claim(store: Store, settings: Settings, spec: Spec, name: str, on_event: OnEvent) -> Attempt:
     host, told = socket.gethostname(), ""
     while (attempt := queue.claim_new(store.database, host, spec, name=name)) is None:
+        if not told:
+            ensure_scheduler(settings)  # the holder may have been killed, and only a scheduler frees its slots
         held = queue.holders(store.database, host)
         note = "waiting for " + ", ".join(f"run {run_id} on {device}" for device, run_id in sorted(held.items()))
         if note != told:

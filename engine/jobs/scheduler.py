@@ -15,6 +15,7 @@ from engine.jobs.lifecycle import detach, fingerprint, lease_name, start_engine
 from engine.jobs.processes import Identity
 from engine.jobs.wake import Wake, nudge
 from engine.settings import Settings
+from engine.specs import Spec
 from engine.store import Attempt, Exit, Store, Unavailable, attempts, leases, open_store, queue
 
 log = logging.getLogger(__name__)
@@ -71,8 +72,8 @@ class Scheduler:
                 try:
                     if not self._turn():
                         return
-                except Unavailable:
-                    log.exception("the store is out of reach")  # a full disk, say: runs go on, and so do we
+                except (Unavailable, OSError):
+                    log.exception("the store or the system fails")  # a full disk, say: runs go on, and so do we
                 wake.wait(LOOK_S)
 
     def _turn(self) -> bool:
@@ -113,7 +114,11 @@ class Scheduler:
         claimed = False
         while attempt := queue.claim(self._store.database, self._host):
             log.info("run %d, attempt %d", attempt.run_id, attempt.number)
-            self._executor.start(attempt)
+            try:
+                self._executor.start(attempt)
+            except OSError as error:
+                log.exception("run %d, attempt %d could not be started", attempt.run_id, attempt.number)
+                self._give_up(attempt, error)
             claimed = True
         return claimed
 
@@ -153,9 +158,22 @@ class Scheduler:
             self._executor.stop(attempt, force=overdue)
 
     def _close(self, attempt: Attempt, end: Exit) -> None:
-        cause, error = failures.of_exit(end, self._store.run(attempt.run_id).spec)
+        cause, error = failures.of_exit(end, self._spec(attempt))
         log.info("run %d, attempt %d has ended: %s", attempt.run_id, attempt.number, end)
         attempts.close(self._store.database, attempt, end, cause, error)
+
+    def _give_up(self, attempt: Attempt, error: OSError) -> None:
+        """Close an attempt that has no process, by the cause that kept it from one."""
+        cause = failures.of_exception(error)
+        words = failures.message(error, cause, self._spec(attempt))
+        attempts.close(self._store.database, attempt, Exit(note="it could not be started"), cause, words)
+
+    def _spec(self, attempt: Attempt) -> Spec | None:
+        """None for one that this version cannot read: its run is seen to its end all the same."""
+        try:
+            return self._store.run(attempt.run_id).spec
+        except (LookupError, ValueError):
+            return None
 
     def _start_probe(self) -> None:
         """Which devices there are takes torch to know: asked of a process of its own, once a day and after a boot."""

@@ -1,24 +1,45 @@
 """The scheduler and the warm process may die at any time: their successors adopt or end what they left."""
 
+import logging
 import os
 import random
+import resource
 import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 
+import anyio
 import psutil
 import pytest
-from sqlalchemy import update
+from sqlalchemy import text, update
 
+from app import _keep_scheduler
 from engine import jobs
 from engine.jobs.foreground import run_here
 from engine.jobs.lifecycle import fingerprint, lease_name
 from engine.jobs.processes import Identity
-from engine.store import Cause, State, attempts, leases, open_store, tables
+from engine.settings import ROOT
+from engine.store import Cause, State, attempts, leases, open_store, queue, tables
 from tests.faults.conftest import House, until
 
 pytestmark = pytest.mark.slow
+
+RUN_HERE = """
+from engine.jobs.foreground import run_here
+from engine.settings import Settings
+from engine.store import open_store
+from trial_kinds import TrialSpec
+settings = Settings()
+store = open_store(settings)
+try:
+    run_here(store, settings, TrialSpec(steps=1000, seconds=0.1), lambda event: print(event, flush=True))
+except KeyboardInterrupt:
+    print("left", flush=True)
+"""
 
 
 def kill(*pids: int) -> None:
@@ -98,7 +119,86 @@ def test_what_a_dead_warm_process_was_asked_for_starts_cold(house: House) -> Non
     assert (run.state, run.attempt) == (State.FINISHED, 1)
 
 
-def test_newer_code_takes_over_and_the_older_drains(house: House) -> None:
+def test_a_run_whose_scheduler_died_before_it_had_a_folder_is_started_by_the_next(house: House) -> None:
+    run_id = house.store.enqueue(house.kinds.TrialSpec())
+    assert queue.claim(house.store.database, socket.gethostname())  # as the scheduler that died did
+    jobs.ensure_scheduler(house.settings)
+    run = house.end(run_id)
+    assert (run.state, run.attempt) == (State.FINISHED, 2)
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_run_whose_supervisor_had_no_room_for_a_record_is_not_starting_for_ever(
+    house: House, cancelled: bool
+) -> None:
+    house = House(house.settings.model_copy(update={"lease_s": 2.0}), house.store, house.kinds)
+    jobs.ensure_scheduler(house.settings)
+    warm = house.warm()
+    _, most = warm.rlimit(resource.RLIMIT_FSIZE)
+    warm.rlimit(resource.RLIMIT_FSIZE, (0, most))  # to all that it forks, the disk is full
+    run_id = house.submit()
+    until(lambda: house.store.run(run_id).state == State.STARTING, "starting")
+    if cancelled:
+        house.store.request_cancel(run_id)
+        until(lambda: house.store.run(run_id).state == State.CANCELLED, "its end")
+    else:
+        until(lambda: house.store.run(run_id).attempt == 2, "the next attempt")
+    warm.rlimit(resource.RLIMIT_FSIZE, (most, most))
+    assert house.end(house.submit()).state == State.FINISHED, "its slot is free"
+    assert cancelled or house.end(run_id).state == State.FINISHED
+
+
+def test_a_run_that_cannot_be_started_is_failed_and_the_next_goes_on(house: House) -> None:
+    jobs.ensure_scheduler(house.settings)
+    scheduler = house.scheduler()
+    house.files(1).dir.symlink_to("nowhere")  # no folder can be made here
+    run_id = house.submit()
+    assert run_id == 1
+    until(lambda: house.store.run(run_id).state.ended, "its end")
+    run = house.store.run(run_id)
+    assert (run.state, run.cause) == (State.FAILED, Cause.ERROR)
+    assert "FileExistsError" in run.error
+    assert house.end(house.submit()).state == State.FINISHED
+    assert scheduler.alive()
+
+
+def test_an_attempt_at_a_run_that_nobody_can_read_any_more_is_ended(house: House) -> None:
+    bad = house.store.enqueue(house.kinds.TrialSpec())
+    with house.store.database.write() as connection:
+        connection.execute(text("UPDATE runs SET kind = 'of another version'"))
+    assert house.end(house.submit()).state == State.FINISHED
+    assert attempts.open_attempts(house.store.database) == []
+    assert [run.id for run in house.store.runs()] == [bad + 1]
+    jobs.delete_run(house.store, house.settings, bad)
+
+
+def test_the_server_gets_a_scheduler_again_after_the_store_was_out_of_reach(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    def rename(old: str, new: str) -> None:
+        with house.store.database.write() as connection:
+            connection.execute(text(f"ALTER TABLE {old} RENAME TO {new}"))
+
+    def outage() -> None:
+        before = house.scheduler()
+        rename("runs", "gone")
+        until(lambda: "no scheduler could be looked after" in caplog.text, "the outage to be seen")
+        jobs.stop_scheduler(house.settings)
+        rename("gone", "runs")
+        assert house.scheduler(other_than=before.pid), "there is nothing to run, but nobody could know"
+
+    async def serve() -> None:
+        settings = house.settings.model_copy(update={"lease_s": 1.0})
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_keep_scheduler, settings, house.store)
+            await anyio.to_thread.run_sync(outage)
+            tasks.cancel_scope.cancel()
+
+    with caplog.at_level(logging.ERROR):
+        anyio.run(serve)
+
+
+def test_newer_code_takes_over_and_adopts_what_the_older_started(house: House) -> None:
     run_id = house.submit(steps=60, seconds=0.1)
     worker = house.steps(run_id, 2)[0].pid
     older = house.scheduler()
@@ -174,6 +274,30 @@ def test_a_run_in_the_foreground_holds_its_slot_and_can_be_cancelled_from_elsewh
     assert {row.pid for row in house.store.rows(run_id)} == {os.getpid()}
     assert run.started_at > house.store.run(first).ended_at
     assert attempts.open_attempts(house.store.database) == []
+
+
+def test_a_run_in_the_foreground_gets_the_slot_of_a_killed_one(house: House) -> None:
+    with subprocess.Popen([sys.executable, "-c", RUN_HERE], cwd=ROOT, stdout=subprocess.DEVNULL) as first:
+        (killed,) = until(lambda: [run for run in house.store.runs() if run.done > 2], "the first run")
+        assert not house.named("scheduler")
+        first.kill()
+    run_id = run_here(house.store, house.settings, house.kinds.TrialSpec(), lambda event: None)
+    assert house.store.run(run_id).state == State.FINISHED
+    run = house.store.run(killed.id)
+    assert (run.state, run.cause) == (State.FAILED, Cause.KILLED)
+
+
+def test_ctrl_c_ends_the_wait_for_a_slot_and_leaves_no_run(house: House) -> None:
+    first = house.submit(steps=1000, seconds=0.1)
+    house.steps(first, 1)
+    with subprocess.Popen([sys.executable, "-c", RUN_HERE], cwd=ROOT, stdout=subprocess.PIPE, text=True) as waiting:
+        assert waiting.stdout is not None
+        assert f"waiting for run {first} on cpu" in waiting.stdout.readline()
+        waiting.send_signal(signal.SIGINT)
+        assert waiting.communicate() == ("left\n", None)
+    assert [run.id for run in house.store.runs()] == [first]
+    house.store.request_cancel(first)
+    assert house.end(first).state == State.CANCELLED
 
 
 def test_every_run_ends_once_whatever_is_killed(house: House) -> None:

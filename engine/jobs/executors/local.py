@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+import time
 from dataclasses import asdict
 
 from engine.jobs.lifecycle import start_engine
@@ -10,6 +11,9 @@ from engine.jobs.warm import WarmProcess
 from engine.settings import Settings
 from engine.store import Attempt, Exit
 from engine.store.files import RunFiles
+
+PATIENCE_LEASES = 4
+"""So long the warm process may take to show what it was asked for: it may still be importing."""
 
 
 class Executor:
@@ -25,8 +29,11 @@ class Executor:
 
     def start(self, attempt: Attempt) -> None:
         """From the warm process if there is one, else cold."""
+        files = self._files(attempt)
         if attempt.number == 1:
-            self._files(attempt).prepare()
+            files.prepare()
+        else:
+            files.dir.mkdir(parents=True, exist_ok=True)  # the first may have died before it had one
         if self._warm.ask(attempt.run_id):
             self._asked[attempt.token] = attempt
         else:
@@ -62,9 +69,11 @@ class Executor:
             processes.signal_worker(signal.SIGKILL if force else signal.SIGTERM)
 
     def tend(self) -> None:
-        """Keep a warm process; what a dead one was asked for is started cold."""
+        """Keep a warm process. What a dead one was asked for is started cold; what one never showed is given up."""
         for token in [token for token, process in self._cold.items() if process.poll() is not None]:
             del self._cold[token]
+        oldest = time.time() - PATIENCE_LEASES * self._settings.lease_s
+        self._asked = {token: attempt for token, attempt in self._asked.items() if attempt.created_at > oldest}
         if not self._warm.alive:
             lost, self._asked = self._asked, {}
             for attempt in lost.values():
