@@ -1,7 +1,9 @@
 """A run travels as a zip file: what it holds comes back equal, and what no bundle holds is refused."""
 
 import json
+import os
 import stat
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from hashlib import sha256
@@ -214,3 +216,155 @@ def test_damage_and_other_files_are_refused(settings: Settings, store: Store, ex
         another.writestr("hello.txt", "hello")
     with pytest.raises(Refused):
         bundle.import_bundle(store, settings, other)
+
+
+def test_a_size_that_lies_is_refused_without_unpacking_the_rest(
+    settings: Settings, store: Store, exported: Path
+) -> None:
+    with zipfile.ZipFile(exported, "a", zipfile.ZIP_DEFLATED) as changed:
+        changed.writestr("artifacts/zeros", bytes(50_000_000))
+        changed.getinfo("artifacts/zeros").file_size = 10
+    tracemalloc.start()
+    try:
+        with pytest.raises(Refused):
+            bundle.import_bundle(store, settings, exported)
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_member_shorter_than_it_says_is_refused(settings: Settings, store: Store, exported: Path) -> None:
+    with zipfile.ZipFile(exported, "a") as changed:
+        changed.writestr("artifacts/short", b"short")
+        changed.getinfo("artifacts/short").file_size = 10
+    with pytest.raises(Refused):
+        bundle.import_bundle(store, settings, exported)
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_other_compressions_are_refused(settings: Settings, store: Store, exported: Path, compression: int) -> None:
+    with zipfile.ZipFile(exported, "a") as changed:
+        changed.writestr("artifacts/more", b"more", compression)
+    with pytest.raises(Refused, match="neither stored nor deflated"):
+        bundle.import_bundle(store, settings, exported)
+
+
+def test_damaged_compressed_data_is_refused(settings: Settings, store: Store, exported: Path) -> None:
+    whole = bytearray(exported.read_bytes())
+    with zipfile.ZipFile(exported) as old:
+        start = old.getinfo("rows.jsonl").header_offset + 30 + len("rows.jsonl")
+    whole[start : start + 20] = b"\xff" * 20
+    exported.write_bytes(whole)
+    with pytest.raises(Refused, match="is not a run bundle"):
+        bundle.import_bundle(store, settings, exported)
+
+
+def test_any_flipped_byte_is_imported_or_refused(settings: Settings, store: Store, exported: Path) -> None:
+    """Damaged headers too: a header that leads nowhere is no other kind of error."""
+    whole = exported.read_bytes()
+    directory = whole.index(b"PK\1\2")
+    refused = 0
+    for at in (*range(60), *range(directory, len(whole))):
+        exported.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+        try:
+            bundle.import_bundle(store, settings, exported)
+        except Refused:
+            refused += 1
+    assert refused > 100
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("rows.jsonl", None, b"[" * 100_000),
+        ("rows.jsonl", None, b"5"),
+        ("rows.jsonl", b'"batch_size":1', b'"batch_size":1' + b"0" * 5000),
+        ("rows.jsonl", b'"seconds":null', b'"seconds":NaN'),
+        ("metrics.jsonl", b"0.1", b"NaN"),
+        ("metrics.jsonl", b"0.1", b"1e999"),
+        ("metrics.jsonl", b'"step":1', b'"step":1e23'),
+        ("metrics.jsonl", b'"step":1', b'"step":' + str(2**31).encode()),
+        ("metrics.jsonl", b'"step":1', b'"step":-1'),
+        ("artifacts.json", None, b"5"),
+        ("artifacts.json", None, b"null"),
+        ("artifacts.json", None, b"[" * 100_000),
+        ("artifacts.json", b'"size": 14', b'"size": 1e30'),
+        ("artifacts.json", b'"size": 14', b'"size": -1'),
+        ("run.json", None, b"[" * 100_000),
+    ],
+)
+def test_values_that_no_column_takes_are_refused(
+    settings: Settings, store: Store, exported: Path, name: str, old: bytes | None, new: bytes
+) -> None:
+    def change(members: dict[str, bytes]) -> None:
+        if old is None:
+            members[name] = new
+        else:
+            cut(members, name, old, new)
+
+    rewrite(exported, change)
+    with pytest.raises(Refused, match="holds something no run has"):
+        bundle.import_bundle(store, settings, exported)
+    assert len(store.runs()) == 1
+
+
+@pytest.mark.parametrize("name", ["../../../../etc/passwd", "/etc/hostname", "a/../../b", "..", ""])
+def test_artifacts_of_other_folders_are_refused(settings: Settings, store: Store, exported: Path, name: str) -> None:
+    def change(members: dict[str, bytes]) -> None:
+        del members["artifacts/detail/a.json"]
+        cut(members, "artifacts.json", b"detail/a.json", name.encode())
+
+    rewrite(exported, change)
+    with pytest.raises(Refused, match="not the name of a file below the run's folder"):
+        bundle.import_bundle(store, settings, exported)
+    assert len(store.runs()) == 1
+
+
+@pytest.mark.parametrize("way", ["relative", "absolute", "link"])
+def test_artifacts_of_other_folders_are_not_exported(
+    settings: Settings, store: Store, tmp_path: Path, way: str
+) -> None:
+    run_id = store.enqueue(ProfileSpec(models=("timm:a",)))
+    attempt = queue.claim(store.database, "a host")
+    assert attempt is not None
+    secret = tmp_path / "secret.txt"
+    secret.write_bytes(DETAIL)
+    run_dir = RunFiles(settings.runs_dir, run_id).dir
+    run_dir.mkdir(parents=True)
+    (run_dir / "link").symlink_to(secret)
+    name = {"relative": os.path.relpath(secret, run_dir), "absolute": str(secret), "link": "link"}[way]
+    attempts.begin(store.database, attempt)
+    artifact = StoredArtifact(name=name, kind="detail", size=len(DETAIL), sha256=sha256(DETAIL).hexdigest())
+    attempts.record(store.database, attempt, [artifact])
+    attempts.finish(store.database, attempt, State.FINISHED)
+    attempts.close(store.database, attempt, Exit(0), Cause.ERROR, "")
+    path = tmp_path / "run.zip"
+    path.write_bytes(bundle.export_bundle(store, settings, run_id))
+    with zipfile.ZipFile(path) as made:
+        assert not [member for member in made.namelist() if member.startswith("artifacts/")]
+
+
+@pytest.mark.parametrize("library", ["../../etc", "a/b", "..", "a\\\\b", "", "a" * 41])
+def test_rows_of_libraries_that_are_no_plain_name_are_refused(
+    settings: Settings, store: Store, exported: Path, library: str
+) -> None:
+    old, new = b'"library":"timm"', f'"library":"{library}"'.encode()
+    rewrite(exported, lambda members: cut(members, "rows.jsonl", old, new))
+    with pytest.raises(Refused, match="not a plain name"):
+        bundle.import_bundle(store, settings, exported)
+
+
+@pytest.mark.parametrize(("name", "most"), [("rows.jsonl", 10_000), ("metrics.jsonl", 100_000)])
+def test_more_lines_than_a_run_has_are_refused(
+    settings: Settings, store: Store, exported: Path, name: str, most: int
+) -> None:
+    rewrite(exported, lambda members: members.update({name: b"{}\n" * (most + 1)}))
+    with pytest.raises(Refused, match=f"at most {most:,} are taken"):
+        bundle.import_bundle(store, settings, exported)
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "log.txt"])
+def test_texts_longer_than_a_run_has_are_refused(settings: Settings, store: Store, exported: Path, name: str) -> None:
+    rewrite(exported, lambda members: members.update({name: bytes(20_000_001)}))
+    with pytest.raises(Refused, match=f"{name} has 20,000,001 bytes"):
+        bundle.import_bundle(store, settings, exported)

@@ -10,17 +10,21 @@ artifacts/...       the files themselves, up to a limit
 """
 
 import json
+import re
 import stat
+import struct
 import zipfile
+import zlib
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter
+from pydantic_core import from_json
 
 from engine import results, specs
-from engine.results import Environment, Metric
+from engine.results import Environment, Metric, Row
 from engine.settings import Settings
 from engine.specs import Refused
 from engine.store import archive
@@ -33,8 +37,13 @@ ARTIFACT_BYTES = 50_000_000
 """All artifacts of a bundle together; the others stay behind and are named."""
 MOST_MEMBERS = 10_000
 MOST_BYTES = 500_000_000
+TEXT_BYTES = 20_000_000
+"""Every member that is not an artifact: rows, metrics, log and so on."""
+MOST_ROWS, MOST_METRICS = 10_000, 100_000
 FREE_BYTES, MOST_RATIO = 50_000_000, 100
 """Contents above FREE_BYTES may be MOST_RATIO times as large as the file that holds them: more is a bomb."""
+DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, OverflowError, OSError)
+"""What zipfile raises of files that are none, or whose headers or contents are damaged."""
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """Every member's date, so that two exports of one run are the same file."""
 
@@ -42,6 +51,8 @@ Moment = Annotated[float, Field(ge=0, le=4e9, allow_inf_nan=False)]
 """Seconds since the epoch that are a date: what lies beyond could be stored, and then no list of runs be read."""
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 """What an integer column takes."""
+LIBRARY = re.compile(r"[\w-]{1,40}")
+"""A row's library becomes part of a file's name."""
 
 
 class RunRecord(BaseModel):
@@ -62,6 +73,42 @@ class RunRecord(BaseModel):
     total: Count | None
     note: str
     environment: Environment | None
+
+
+class BundledMetric(Metric):
+    """One line of `metrics.jsonl`: a metric that its table takes."""
+
+    step: Count
+    name: Annotated[str, Field(max_length=100)]
+    value: FiniteFloat
+
+
+def _plain(name: str) -> bool:
+    """Whether a file's name stays where it is put, on any system."""
+    parts = PurePosixPath(name).parts
+    return (
+        0 < len(name) <= 300
+        and name.isprintable()
+        and not set(name) & set('\\:*?"<>|')
+        and not name.startswith("/")
+        and name == "/".join(parts)
+        and not {"..", "."} & set(parts)
+    )
+
+
+def _check_name(name: str) -> str:
+    if not _plain(name):
+        raise ValueError("not the name of a file below the run's folder")
+    return name
+
+
+class BundledArtifact(StoredArtifact):
+    """One entry of `artifacts.json`: a file below the run's folder."""
+
+    name: Annotated[str, AfterValidator(_check_name)]
+    kind: Annotated[str, Field(max_length=40)]
+    size: Annotated[int, Field(ge=0, lt=2**63)]
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class Member(BaseModel):
@@ -112,9 +159,11 @@ def import_bundle(store: Store, settings: Settings, path: Path) -> int:
     try:
         with zipfile.ZipFile(path) as bundle:
             return _take_in(store, settings, _read(bundle, path.stat().st_size))
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, OSError) as error:
+    except Refused:
+        raise
+    except DAMAGED as error:
         raise Refused(f"{path.name} is not a run bundle: {error}") from error
-    except (ValidationError, json.JSONDecodeError, UnicodeDecodeError, LookupError) as error:
+    except (ValueError, LookupError) as error:
         raise Refused(f"{path.name} holds something no run has: {error}") from error
 
 
@@ -123,12 +172,13 @@ def _lines(events: list[Any]) -> bytes:
 
 
 def _contents(run_dir: Path, artifacts: list[StoredArtifact]) -> dict[str, bytes]:
-    """Artifacts that are there unchanged, the smallest first, as long as there is room."""
+    """Artifacts that are there unchanged, the smallest first, as long as there is room; none from other folders."""
+    run_dir = run_dir.resolve()
     room = ARTIFACT_BYTES
     found = {}
     for artifact in sorted(artifacts, key=lambda artifact: artifact.size):
-        path = run_dir / artifact.name
-        if artifact.size > room or not path.is_file():
+        path = (run_dir / artifact.name).resolve()
+        if artifact.size > room or not path.is_relative_to(run_dir) or not path.is_file():
             continue
         content = path.read_bytes()
         if sha256(content).hexdigest() == artifact.sha256:
@@ -159,7 +209,11 @@ def _read(bundle: zipfile.ZipFile, packed: int) -> dict[str, bytes]:
         kind = stat.S_IFMT(info.external_attr >> 16)
         if not _plain(info.orig_filename) or info.is_dir() or kind not in (0, stat.S_IFREG) or info.flag_bits & 1:
             raise Refused(f"the bundle holds {info.orig_filename!r}, which is not a plain file of a run")
-    members = {info.filename: bundle.read(info) for info in infos}
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise Refused(f"the bundle holds {info.filename}, which is neither stored nor deflated")
+        if "/" not in info.filename and info.file_size > TEXT_BYTES:
+            raise Refused(f"{info.filename} has {info.file_size:,} bytes, at most {TEXT_BYTES:,} are taken")
+    members = {info.filename: _unpack(bundle, info) for info in infos}
     manifest = Manifest.model_validate_json(members.pop("manifest.json"))
     if (manifest.format, manifest.version) != (FORMAT, VERSION):
         raise Refused(f"the bundle is {manifest.format} {manifest.version}, and {FORMAT} {VERSION} is known here")
@@ -169,17 +223,29 @@ def _read(bundle: zipfile.ZipFile, packed: int) -> dict[str, bytes]:
     return members
 
 
-def _plain(name: str) -> bool:
-    """Whether a member's name stays where it is put, on any system."""
-    parts = PurePosixPath(name).parts
-    return (
-        0 < len(name) <= 300
-        and name.isprintable()
-        and not set(name) & set('\\:*?"<>|')
-        and not name.startswith("/")
-        and name == "/".join(parts)
-        and not {"..", "."} & set(parts)
-    )
+def _unpack(bundle: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    """A member's content. Reads with a bound: without one, zipfile unpacks more than the size that was looked at."""
+    with bundle.open(info) as member:
+        content = member.read(info.file_size + 1)
+    if len(content) != info.file_size:
+        raise Refused(f"{info.filename} does not have the {info.file_size:,} bytes it should: the bundle is damaged")
+    return content
+
+
+def _lines_of(members: dict[str, bytes], name: str, most: int) -> list[bytes]:
+    lines = members[name].splitlines()
+    if len(lines) > most:
+        raise Refused(f"{name} has {len(lines):,} lines, at most {most:,} are taken")
+    return lines
+
+
+def _row(kind: str, line: bytes) -> Row:
+    # from_json refuses NaN and deep nesting with a ValueError, where the json module takes the one and overflows its
+    # stack on the other.
+    row = results.load(kind, from_json(line, allow_inf_nan=False))
+    if not LIBRARY.fullmatch(row.library):
+        raise Refused(f"a row's library is {row.library!r}, which is not a plain name")
+    return row
 
 
 def _take_in(store: Store, settings: Settings, members: dict[str, bytes]) -> int:
@@ -193,9 +259,9 @@ def _take_in(store: Store, settings: Settings, members: dict[str, bytes]) -> int
         columns=record.model_dump(exclude={"kind", "name", "spec", "environment"}),
         name=record.name,
         environment=record.environment,
-        rows=[results.load(record.kind, json.loads(line)) for line in members["rows.jsonl"].splitlines()],
-        metrics=[Metric.model_validate_json(line) for line in members["metrics.jsonl"].splitlines()],
-        artifacts=[StoredArtifact.model_validate(entry) for entry in json.loads(members["artifacts.json"])],
+        rows=[_row(record.kind, line) for line in _lines_of(members, "rows.jsonl", MOST_ROWS)],
+        metrics=[BundledMetric.model_validate_json(line) for line in _lines_of(members, "metrics.jsonl", MOST_METRICS)],
+        artifacts=list(TypeAdapter(list[BundledArtifact]).validate_json(members["artifacts.json"])),
     )
     if not set(contents) <= {artifact.name for artifact in imported.artifacts}:
         raise Refused("the bundle holds files that its run does not name")
