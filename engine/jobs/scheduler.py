@@ -91,7 +91,7 @@ class Scheduler:
 
     def _keep_lease(self) -> bool:
         now, lease_s = time.time(), self._settings.lease_s
-        if now - self._looked > lease_s:
+        if now - self._looked > LOOK_S + lease_s:
             self._awake_since = now  # the machine slept, or we were stopped: nobody's silence counts from before
         self._looked = now
         if now - self._renewed < lease_s / 3:
