@@ -1,6 +1,7 @@
 """What every test may ask for: settings of its own below a temporary folder, and a real store there."""
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,12 @@ from engine.settings import Settings
 from engine.store import Store, open_store
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture(autouse=True)
+def main_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """AppTest leaves a page behind as `__main__`, which processes that are spawned later would run."""
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
 
 
 @pytest.fixture

@@ -29,6 +29,8 @@ from tests.faults.conftest import House, until
 pytestmark = pytest.mark.slow
 
 RUN_HERE = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job is born with it ignored
 from engine.jobs.foreground import run_here
 from engine.settings import Settings
 from engine.store import open_store
