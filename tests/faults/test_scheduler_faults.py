@@ -169,7 +169,7 @@ def test_an_attempt_at_a_run_that_nobody_can_read_any_more_is_ended(house: House
     with house.store.database.write() as connection:
         connection.execute(text("UPDATE runs SET kind = 'of another version'"))
     assert house.end(house.submit()).state == State.FINISHED
-    assert attempts.open_attempts(house.store.database) == []
+    until(lambda: attempts.open_attempts(house.store.database) == [], "both attempts to be closed")
     assert [run.id for run in house.store.runs()] == [bad + 1]
     jobs.delete_run(house.store, house.settings, bad)
 
