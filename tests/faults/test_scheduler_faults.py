@@ -275,7 +275,7 @@ def test_a_run_in_the_foreground_holds_its_slot_and_can_be_cancelled_from_elsewh
     assert run.state == State.CANCELLED
     assert {row.pid for row in house.store.rows(run_id)} == {os.getpid()}
     assert run.started_at > house.store.run(first).ended_at
-    assert attempts.open_attempts(house.store.database) == []
+    until(lambda: attempts.open_attempts(house.store.database) == [], "every attempt to be closed")
 
 
 def test_a_run_in_the_foreground_gets_the_slot_of_a_killed_one(house: House) -> None:
