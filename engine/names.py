@@ -14,13 +14,15 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from engine.specs import Refused, split_patterns
+from engine import suite
+from engine.specs import Refused, Spec, split_patterns
 
 LIBRARIES = ("open_clip", "timm", "torchvision")
 MOST_EXPANSIONS = 1000
 MOST_BRACES = 20
 DEEPEST_CONFIG = 10
 LARGEST_FILE = 1_000_000
+SEARCH_S = 0.1
 WILDCARD = re.compile(r"[*?\[]")
 
 
@@ -57,6 +59,39 @@ def resolve(patterns: Iterable[str], families: Mapping[str, str]) -> list[str]:
         for pattern in expand_braces(written):
             found |= dict.fromkeys(_match(pattern, families))
     return list(found)
+
+
+def select(spec: Spec, families: Mapping[str, str]) -> list[str]:
+    """The models a spec asks for, after its filters, where its kind has some. families: as for resolve.
+
+    Errors: ModelNotFound; Refused when the filters leave nothing.
+    """
+    found = resolve(suite.expand(getattr(spec, "models", ())), families)
+    kept = found
+    if expression := getattr(spec, "filter", ""):
+        kept = [name for name in kept if _search(expression, name)]
+    if expression := getattr(spec, "exclude", ""):
+        kept = [name for name in kept if not _search(expression, name)]
+    exact = set(split_patterns(getattr(spec, "exclude_exact", "")))
+    kept = [name for name in kept if exact.isdisjoint((name, name.partition(":")[2]))]
+    if partition := getattr(spec, "partition", ""):
+        part, parts = (int(number) for number in partition.split("/"))
+        kept = kept[part - 1 :: parts]
+    if found and not kept:
+        raise Refused(f"filter, exclude and partition leave none of {len(found)} models")
+    return kept
+
+
+def _search(expression: str, name: str) -> bool:
+    """Errors: Refused of an expression that takes for ever, which Python's own engine could not be stopped at."""
+    import regex  # a tenth of the commands need it
+
+    try:
+        return bool(regex.search(expression, name, timeout=SEARCH_S))
+    except TimeoutError as error:
+        raise Refused(f"the regular expression {expression!r} takes too long on {name!r}: simplify it") from error
+    except regex.error as error:
+        raise Refused(f"{expression!r} is no regular expression: {error}") from error
 
 
 def _match(pattern: str, families: Mapping[str, str]) -> list[str]:

@@ -4,7 +4,7 @@ import shutil
 
 from engine import shipped
 from engine.jobs.lifecycle import ensure_scheduler
-from engine.names import ModelNotFound, resolve
+from engine.names import ModelNotFound, select
 from engine.settings import Settings
 from engine.specs import Refused, Spec
 from engine.store import Store
@@ -36,7 +36,7 @@ def check(store: Store, settings: Settings, spec: Spec) -> None:
 def _check_models(settings: Settings, spec: Spec) -> None:
     own = {f"config:{name}": "config" for name in getattr(spec, "configs", {})}
     try:
-        resolve(getattr(spec, "models", ()), shipped.families(settings.catalog_dir) | own)
+        select(spec, shipped.families(settings.catalog_dir) | own)
     except ModelNotFound:
         if not shipped.mismatches(shipped.versions(settings.catalog_dir)):
             raise

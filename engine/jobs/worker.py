@@ -97,8 +97,12 @@ def execute(
         attempts.begin(store.database, attempt)
         with _heartbeat(store, attempt, settings.lease_s / 3, stop):
             _refuse_full_disk(settings)
+            told: Event | None = None
             with closing(_events(run, files, stop)) as events:
                 for event in events:
+                    if event == told:
+                        continue  # progress that says nothing new: the task lives, and gives us leave to stop it
+                    told = event
                     attempts.record(store.database, attempt, [event])
                     on_event(event)
         return _end(store, attempt, stop)

@@ -31,7 +31,7 @@ class Profiled:
 
 def run(spec: ProfileSpec, run_dir: Path) -> Iterator[Event]:
     """The environment, then per model its progress and row. Errors: Refused, before anything is counted."""
-    models = names.resolve(spec.models, families(spec))
+    models = names.select(spec, families(spec))
     yield environment.current(spec.device)
     for done, model in enumerate(models):
         yield Progress(done=done, total=len(models), note=model)

@@ -9,7 +9,7 @@ import streamlit as st
 
 from engine import shipped
 from engine.jobs import submit
-from engine.names import LIBRARIES, parse_config, parse_names, resolve
+from engine.names import LIBRARIES, parse_config, parse_names, select
 from engine.report import frames
 from engine.specs import ProfileSpec, Refused
 from engine.store import State
@@ -99,7 +99,7 @@ def devices(counter: str) -> list[str]:
 def promise(spec: ProfileSpec) -> str:
     """What pressing the button will do. Errors: ModelNotFound."""
     own = {f"config:{name}": "own" for name in spec.configs}
-    models = resolve(spec.models, families() | own)
+    models = select(spec, families() | own)
     like = (run for run in backend.store().runs(kind="profile", states=[State.FINISHED], limit=50))
     latest = next((run.id for run in like if alike(run.spec, spec)), None)
     seconds = expected_s(str(backend.settings().runs_dir), latest, len(models)) if latest else None

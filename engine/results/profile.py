@@ -1,103 +1,11 @@
-"""What comes back: the events a task yields, and the rows among them, typed per kind.
-
-Units stand in names: `gflops` 1e9 FLOPs, `gmacs` 1e9 multiply-adds (2 FLOPs each), `macts` 1e6 elements,
-`mparams` 1e6 parameters, `_mb` 1e6 bytes. Counts are per sample (one image, one text), so that they compare
-across batch sizes; traffic and memory are those of the whole batch.
-"""
+"""What counting a model gives."""
 
 import re
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Status = Literal["ok", "error", "out_of_memory"]
-
-
-class Event(BaseModel):
-    """Anything a task yields."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Progress(Event):
-    """How far a run has come; `total` is None while unknown."""
-
-    done: int
-    total: int | None = None
-    note: str = ""
-
-
-class Metric(Event):
-    """One point of a curve."""
-
-    step: int
-    name: str
-    value: float
-
-
-class Artifact(Event):
-    """A file the task has written; `name` is its path below the run's folder."""
-
-    name: str
-    kind: str
-
-
-class Environment(Event):
-    """Where and with what the rows that follow were made."""
-
-    host: str
-    platform: str
-    python: str
-    cpu: str
-    threads: int
-    memory_gb: float
-    device: str
-    device_name: str
-    driver: str = ""
-    versions: dict[str, str] = Field(default_factory=dict)
-    tf32: bool = False
-    seed: int | None = None
-    date: str
-    """UTC, ISO 8601."""
-
-
-class Device(BaseModel):
-    """One device of a machine, under the name a spec asks for it by."""
-
-    model_config = ConfigDict(frozen=True)
-
-    name: str
-    """`cpu`, `cuda:0`, `mps`, ..."""
-    model: str
-    memory_gb: float | None = None
-    driver: str = ""
-
-
-class Machine(BaseModel):
-    """What a host is, as its last probe found it; lets the light side refuse an absent device without torch."""
-
-    model_config = ConfigDict(frozen=True)
-
-    host: str
-    platform: str
-    cpu: str
-    threads: int
-    memory_gb: float
-    devices: tuple[Device, ...]
-    versions: dict[str, str] = Field(default_factory=dict)
-    date: str
-    """UTC, ISO 8601."""
-
-
-class Row(Event):
-    """One result. A failed model is a row with its status and error, never a gap."""
-
-    kind: ClassVar[str]
-    library: str
-    model: str
-    status: Status = "ok"
-    error: str = ""
-
+from engine.results.base import Row
 
 Work = Literal["counted", "free", "minor", "unknown"]
 """What a count makes of an operator: it has a formula; it is a view, a copy or elementwise, which are free; it has no
@@ -220,11 +128,3 @@ class ModuleCount(BaseModel):
 def detail_name(library: str, model: str) -> str:
     """Where the per-module table of a model lies, below its run's folder."""
     return f"detail/{re.sub(r'[^A-Za-z0-9._-]', '_', f'{library}__{model}')}.json"
-
-
-def load(kind: str, payload: dict[str, Any]) -> Row:
-    """The row of `kind` from its stored payload."""
-    for row in Row.__subclasses__():
-        if row.kind == kind:
-            return row.model_validate(payload)
-    raise LookupError(f"no kind of row is called {kind!r}")

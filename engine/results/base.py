@@ -1,0 +1,97 @@
+"""What all results share: the events a task yields, machines, and the base class of rows."""
+
+from typing import ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Status = Literal["ok", "error", "out_of_memory", "timeout"]
+
+
+class Event(BaseModel):
+    """Anything a task yields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Progress(Event):
+    """How far a run has come; `total` is None while unknown."""
+
+    done: int
+    total: int | None = None
+    note: str = ""
+
+
+class Metric(Event):
+    """One point of a curve."""
+
+    step: int
+    name: str
+    value: float
+
+
+class Artifact(Event):
+    """A file the task has written; `name` is its path below the run's folder."""
+
+    name: str
+    kind: str
+
+
+class Environment(Event):
+    """Where and with what the rows that follow were made."""
+
+    host: str
+    platform: str
+    python: str
+    cpu: str
+    threads: int
+    memory_gb: float
+    device: str
+    device_name: str
+    driver: str = ""
+    versions: dict[str, str] = Field(default_factory=dict)
+    tf32: bool = False
+    seed: int | None = None
+    date: str
+    """UTC, ISO 8601."""
+
+
+class Device(BaseModel):
+    """One device of a machine, under the name a spec asks for it by."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    """`cpu`, `cuda:0`, `mps`, ..."""
+    model: str
+    memory_gb: float | None = None
+    driver: str = ""
+
+
+class Machine(BaseModel):
+    """What a host is, as its last probe found it; lets the light side refuse an absent device without torch."""
+
+    model_config = ConfigDict(frozen=True)
+
+    host: str
+    platform: str
+    cpu: str
+    threads: int
+    memory_gb: float
+    devices: tuple[Device, ...]
+    cores: int | None = None
+    """Physical cores, where the system tells."""
+    caches: dict[str, str] = Field(default_factory=dict)
+    """Sizes by name, such as {"L1d": "48 KiB", "L2": "1 MiB", "L3": "32 MiB"}."""
+    versions: dict[str, str] = Field(default_factory=dict)
+    date: str
+    """UTC, ISO 8601."""
+
+
+class Row(Event):
+    """One result. A failed model is a row with its status and error, never a gap."""
+
+    kind: ClassVar[str]
+    library: str
+    model: str
+    status: Status = "ok"
+    error: str = ""

@@ -1,0 +1,39 @@
+"""What can be asked for: frozen, closed, serialisable requests, one module per kind of run.
+
+A bound is stated once, here; the form, the command line and validation all read it.
+"""
+
+from engine.specs.base import (
+    Precision,
+    Refused,
+    Spec,
+    format_image_size,
+    parse_image_size,
+    split_patterns,
+)
+from engine.specs.benchmark import BenchmarkSpec
+from engine.specs.device import DeviceSpec
+from engine.specs.profile import ProfileSpec
+from engine.specs.variant import Variant
+
+__all__ = [
+    "BenchmarkSpec",
+    "DeviceSpec",
+    "Precision",
+    "ProfileSpec",
+    "Refused",
+    "Spec",
+    "Variant",
+    "format_image_size",
+    "load",
+    "parse_image_size",
+    "split_patterns",
+]
+
+
+def load(kind: str, payload: str) -> Spec:
+    """The spec of `kind` from its JSON. Errors: LookupError of an unknown kind, ValidationError of a bad payload."""
+    for spec in Spec.__subclasses__():
+        if spec.kind == kind:
+            return spec.model_validate_json(payload)
+    raise LookupError(f"no kind of run is called {kind!r}")

@@ -1,0 +1,118 @@
+"""What all specs share: their base class, and the fields that several have, each with its bounds."""
+
+import re
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from typing_extensions import TypeAliasType
+
+MAX_PIXELS_PER_SIDE = 4096
+MAX_CONTEXT = 8192
+LONGEST_PATTERN = 200
+DEVICE = re.compile(r"(meta|cpu|(cuda|mps|xpu|npu|hpu|mtia)(:\d+)?)")
+
+
+class Refused(ValueError):
+    """A request that cannot be served as asked. The message names what was given and what would be right."""
+
+
+def split_patterns(text: str) -> list[str]:
+    """Split at commas and line breaks, but not inside braces: `a,{b,c}-32` is `a` and `{b,c}-32`.
+
+    An opening brace that is never closed is a letter like any other.
+    """
+    parts, begin, closing = [], 0, -1
+    for sign in re.finditer(r"[{,\n]", text):
+        place = sign.start()
+        if place < closing:
+            continue
+        if sign[0] == "{":
+            closing = text.find("}", place, place + LONGEST_PATTERN)
+        else:
+            parts.append(text[begin:place])
+            begin = place + 1
+    return [part.strip() for part in [*parts, text[begin:]] if part.strip()]
+
+
+def parse_image_size(value: Any) -> Any:
+    """`224`, `"224"` and `"224x320"` become (height, width) in pixels; anything else is left to validation."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return (value, value)
+    if isinstance(value, str):
+        if not (match := re.fullmatch(r"(\d{1,6})(?:[xX](\d{1,6}))?", value.strip())):
+            raise ValueError(f"image size {value!r} is neither N nor HxW, such as 224 or 224x320")
+        return (int(match[1]), int(match[2] or match[1]))
+    return value
+
+
+def format_image_size(size: tuple[int, int]) -> str:
+    """(224, 224) is written `224`, (224, 320) is written `224x320`."""
+    height, width = size
+    return str(height) if height == width else f"{height}x{width}"
+
+
+Side = Annotated[int, Field(ge=1, le=MAX_PIXELS_PER_SIDE)]
+Pattern = Annotated[str, Field(min_length=1, max_length=LONGEST_PATTERN)]
+
+# Named aliases, because their names are what `--help` shows.
+SIZE = TypeAliasType(
+    "SIZE", Annotated[tuple[Side, Side], BeforeValidator(parse_image_size), PlainSerializer(format_image_size)]
+)
+PATTERNS = TypeAliasType(
+    "PATTERNS",
+    Annotated[
+        tuple[Pattern, ...],
+        BeforeValidator(lambda value: split_patterns(value) if isinstance(value, str) else value),
+        Field(min_length=1, max_length=2000),
+    ],
+)
+Precision = Literal["float32", "float16", "bfloat16", "float64"]
+
+
+def known_device(device: str) -> str:
+    """Errors: ValueError of what is no device's name."""
+    if not DEVICE.fullmatch(device):
+        raise ValueError(f"device {device!r} is not one of meta, cpu, cuda[:i], mps, xpu, npu")
+    return device
+
+
+def real_device(device: str) -> str:
+    """As known_device, without meta, on which nothing can be timed. Errors: ValueError."""
+    if device == "meta":
+        raise ValueError("nothing runs on meta, so nothing can be timed there: choose cpu or an accelerator")
+    return known_device(device)
+
+
+def numbered(device: str) -> str:
+    """`cuda` is `cuda:0`; devices there is one of keep their names."""
+    return device if ":" in device or device in ("meta", "cpu", "mps") else f"{device}:0"
+
+
+RealDevice = Annotated[str, AfterValidator(real_device)]
+
+
+def shown(names: tuple[str, ...]) -> str:
+    """The first three, and how many more there are."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+class Spec(BaseModel):
+    """A request for one run. Subclasses name their `kind`, which is also the name of the task that serves them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    kind: ClassVar[str]
+    attempts: ClassVar[int] = 1
+    """How often a run is tried when its worker is killed from outside."""
+    exclusive: ClassVar[bool] = False
+    """Whether nothing else of ours may run on the host meanwhile: true of timings."""
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices a run of this spec must hold, such as ("cuda:0",)."""
+        return ("cpu",)
+
+    @property
+    def summary(self) -> str:
+        """A few words for lists of runs."""
+        return self.kind

@@ -1,0 +1,202 @@
+"""What a benchmark times: which models, in which ways, at which batch sizes, and how thoroughly."""
+
+import re
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic_settings import NoDecode
+from typing_extensions import TypeAliasType
+
+from engine.specs.base import MAX_CONTEXT, PATTERNS, SIZE, RealDevice, Spec, numbered, shown
+from engine.specs.variant import RunPrecision, Variant
+
+MAX_BATCH = 65_536
+MOST_VARIANTS = 16
+LONGEST_EXPRESSION = 200
+QUOTABLE, PUBLISHABLE = 3, 5
+"""Fresh processes of a result that can be quoted, and of one that can be published."""
+
+
+def _split(value: Any) -> Any:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+split_words = BeforeValidator(_split)
+"""Reads `a,b` as (a, b)."""
+
+
+def _batch(value: Any) -> Any:
+    return int(value) if isinstance(value, str) and re.fullmatch(r"\d{1,9}", value.strip()) else value
+
+
+# Named aliases, because their names are what `--help` shows.
+BATCH = TypeAliasType(
+    "BATCH",
+    Annotated[Annotated[int, Field(ge=1, le=MAX_BATCH)] | Literal["recorded", "sweep", "max"], BeforeValidator(_batch)],
+)
+VARIANTS = TypeAliasType(
+    "VARIANTS", Annotated[tuple[str, ...], split_words, Field(min_length=1, max_length=MOST_VARIANTS)]
+)
+PRECISIONS = TypeAliasType(
+    "PRECISIONS", Annotated[tuple[RunPrecision, ...], split_words, Field(min_length=1, max_length=7)]
+)
+
+
+class BenchmarkSpec(Spec):
+    """Time models on this machine: inference or training, in several ways side by side."""
+
+    kind: ClassVar[str] = "benchmark"
+    attempts: ClassVar[int] = 2
+    exclusive: ClassVar[bool] = True
+
+    models: Annotated[PATTERNS, NoDecode] = Field(
+        description="Names, wildcards, library:name, family:NAME, all; suite is the models of PyTorch's own benchmark."
+    )
+    mode: Literal["inference", "training", "both"] = Field(
+        "inference", description="inference: forward. training: forward, backward and optimizer, each also on its own."
+    )
+    purpose: Literal["performance", "accuracy", "tolerance"] = Field(
+        "performance",
+        description="performance: how fast. accuracy: does each variant compute the same. tolerance: by how much not.",
+    )
+    device: RealDevice = Field("cpu", description="cpu, cuda:0, mps, ...")
+    batch_size: Annotated[BATCH, NoDecode] = Field(
+        1,
+        description="Images per call; recorded: the suite's own; sweep: 1, 2, 4, ...; max: the largest that fits.",
+    )
+    max_batch_size: int | None = Field(
+        None, ge=1, le=MAX_BATCH, description="Where a sweep (64) or a search (4096) ends at the latest."
+    )
+    variants: Annotated[VARIANTS, NoDecode] = Field(
+        ("eager",),
+        description="Ways to run a model, the first being the baseline: eager, compile[:BACKEND][:MODE], trace, "
+        "export, cudagraphs; each with +channels_last, +reparameterized, +fast_norm, +checkpointing or +PRECISION.",
+    )
+    precision: Annotated[PRECISIONS, NoDecode] = Field(
+        ("float32",),
+        description="float32, tf32, float16, bfloat16, amp, amp_float16, amp_bfloat16; several multiply the variants.",
+    )
+    channels_last: bool = Field(False, description="Run every variant in channels_last memory format.")
+    image_size: Annotated[SIZE | None, NoDecode] = Field(
+        None, description="N or HxW in pixels; the model's own when left out (its test size for inference)."
+    )
+    context_length: int | None = Field(
+        None, ge=1, le=MAX_CONTEXT, description="Text tokens per sample; the model's own when left out."
+    )
+    tower: Literal["whole", "image", "text"] = Field(
+        "whole", description="Which part of an open_clip model: all of it, its image tower or its text tower."
+    )
+    optimizer: Literal["sgd", "adamw"] = Field("sgd", description="Of a training step.")
+    publishable: bool = Field(False, description="5 fresh processes and 10 s of samples each, instead of 3 and 2 s.")
+    replicates: int | None = Field(
+        None, ge=1, le=20, description="Fresh processes to time each model in; 1 is a quick look."
+    )
+    min_samples: int | None = Field(None, ge=1, le=100_000, description="At least this many samples (10).")
+    min_seconds: float | None = Field(
+        None, gt=0, le=3600, allow_inf_nan=False, description="At least this much sampled time (2 s; publishable 10 s)."
+    )
+    time_limit: float = Field(
+        1800, gt=0, le=86_400, allow_inf_nan=False, description="Seconds a model may take, all its processes together."
+    )
+    threads: int | None = Field(
+        None, ge=1, le=1024, description="CPU threads; all that affinity and quota allow when left out."
+    )
+    cache: Literal["hot", "cold"] = Field(
+        "hot", description="cold: the caches (a GPU's L2) are flushed before every sample."
+    )
+    cudnn_benchmark: bool = Field(False, description="Let cuDNN try its algorithms and keep the fastest.")
+    deterministic: bool = Field(False, description="Deterministic algorithms only.")
+    filter: str = Field(
+        "", max_length=LONGEST_EXPRESSION, description="Only models whose name this regular expression is found in."
+    )
+    exclude: str = Field(
+        "", max_length=LONGEST_EXPRESSION, description="Not the models whose name this regular expression is found in."
+    )
+    exclude_exact: str = Field("", max_length=10_000, description="Not these models: names, comma-separated.")
+    partition: str = Field(
+        "", pattern=r"^(\d{1,4}/\d{1,4})?$", description="I/N: only the I-th of N parts of the models, from 1."
+    )
+    seed: int = Field(1337, ge=0, le=2**31, description="Of weights and inputs.")
+
+    @field_validator("variants")
+    @classmethod
+    def _parsed(cls, variants: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(Variant.parse(text).label for text in variants))
+
+    @field_validator("filter", "exclude")
+    @classmethod
+    def _compiles(cls, expression: str) -> str:
+        try:
+            re.compile(expression)
+        except re.error as error:
+            raise ValueError(f"{expression!r} is no regular expression: {error}") from error
+        return expression
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "BenchmarkSpec":
+        if self.partition:
+            part, parts = (int(number) for number in self.partition.split("/"))
+            if not 1 <= part <= parts:
+                raise ValueError(f"partition {self.partition!r}: parts are counted from 1 to {parts}")
+        if len(self.plan) > MOST_VARIANTS:
+            raise ValueError(f"{len(self.plan)} variants are asked for, at most {MOST_VARIANTS} run side by side")
+        if self.mode != "inference" and any(v.execution in ("export", "trace") for v in self.plan):
+            raise ValueError("trace and export give inference graphs: choose mode inference for them")
+        return self
+
+    @property
+    def plan(self) -> tuple[Variant, ...]:
+        """Every variant at every precision, each once, the baseline first."""
+        found: dict[Variant, None] = {}
+        for text in self.variants:
+            variant = Variant.parse(text)
+            precisions = (variant.precision,) if variant.precision else self.precision
+            for precision in precisions:
+                more = {"precision": precision, "channels_last": variant.channels_last or self.channels_last}
+                found[variant.model_copy(update=more)] = None
+        return tuple(found)
+
+    def baseline(self, variant: Variant) -> Variant | None:
+        """What a variant is compared with: the first of the same precision and memory format, or else the first of all.
+
+        None for the first of all.
+        """
+        alike = ((v.precision, v.channels_last) == (variant.precision, variant.channels_last) for v in self.plan)
+        first = next(v for v, same in zip(self.plan, alike, strict=True) if same)
+        return next((v for v in (first, self.plan[0]) if v != variant), None)
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """inference, training or both, one after the other."""
+        return ("inference", "training") if self.mode == "both" else (self.mode,)
+
+    @property
+    def processes(self) -> int:
+        """Fresh processes per model and batch size. Comparing results needs but one."""
+        if self.purpose != "performance":
+            return 1
+        return self.replicates or (PUBLISHABLE if self.publishable else QUOTABLE)
+
+    @property
+    def floor_samples(self) -> int:
+        """At least so many samples per process and variant."""
+        return self.min_samples or 10
+
+    @property
+    def floor_seconds(self) -> float:
+        """At least so much sampled time per process and variant, in s."""
+        return self.min_seconds or (10.0 if self.publishable else 2.0)
+
+    @property
+    def below_floor(self) -> bool:
+        """Whether less was asked for than a result needs."""
+        return self.floor_samples < 10 or self.floor_seconds < (10 if self.publishable else 2)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return (numbered(self.device),)
+
+    @property
+    def summary(self) -> str:
+        ways = ", ".join(self.variants)
+        return f"{shown(self.models)} ({self.mode} {self.purpose}, {ways}, {self.device})"

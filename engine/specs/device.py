@@ -1,0 +1,43 @@
+"""What is measured of a device itself."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+from pydantic_settings import NoDecode
+from typing_extensions import TypeAliasType
+
+from engine.specs.base import RealDevice, Spec, numbered
+from engine.specs.benchmark import split_words
+
+RateType = Literal["float64", "float32", "tf32", "float16", "bfloat16"]
+# A named alias, because its name is what `--help` shows.
+RATE_TYPES = TypeAliasType(
+    "RATE_TYPES", Annotated[tuple[RateType, ...], split_words, Field(min_length=1, max_length=5)]
+)
+
+
+class DeviceSpec(Spec):
+    """Measure what a device can do: matrix products per data type, and copying memory."""
+
+    kind: ClassVar[str] = "device"
+    attempts: ClassVar[int] = 2
+    exclusive: ClassVar[bool] = True
+
+    device: RealDevice = Field("cpu", description="cpu, cuda:0, mps, ...")
+    dtypes: Annotated[RATE_TYPES, NoDecode] = Field(
+        ("float32", "bfloat16", "float16"), description="Data types of the matrix products; tf32 is for CUDA."
+    )
+    seconds: float = Field(
+        2, gt=0, le=600, allow_inf_nan=False, description="At least this much sampled time per measurement."
+    )
+    threads: int | None = Field(
+        None, ge=1, le=1024, description="CPU threads; all that affinity and quota allow when left out."
+    )
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return (numbered(self.device),)
+
+    @property
+    def summary(self) -> str:
+        return f"{self.device}: {', '.join(self.dtypes)}, copy"

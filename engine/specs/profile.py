@@ -1,0 +1,111 @@
+"""What a profile counts, and on what."""
+
+import json
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import CliSuppress, NoDecode
+
+from engine.specs.base import (
+    MAX_CONTEXT,
+    MAX_PIXELS_PER_SIDE,
+    PATTERNS,
+    SIZE,
+    Precision,
+    Spec,
+    known_device,
+    numbered,
+    shown,
+)
+
+# What a configuration of one's own may ask for: several times the largest published model.
+MAX_CONFIG_BYTES = 65_536
+MAX_LAYERS = 1024
+MAX_WIDTH = 65_536
+MAX_VOCABULARY = 10_000_000
+
+
+def _check_tower(where: str, config: Any) -> None:
+    """Refuse figures of a tower beyond what the same figures may be on the form. Errors: ValueError."""
+    if not isinstance(config, dict):
+        return
+    limits = {
+        "layers": (_listed(config.get("layers", 0)), MAX_LAYERS),  # a ResNet has a number per stage
+        "image_size": (_listed(config.get("image_size", 0)), MAX_PIXELS_PER_SIDE),
+        "context_length": ([config.get("context_length", 0)], MAX_CONTEXT),
+        "width": ([config.get("width", 0)], MAX_WIDTH),
+        "vocab_size": ([config.get("vocab_size", 0)], MAX_VOCABULARY),
+    }
+    for name, (values, most) in limits.items():
+        whole = all(isinstance(value, int) and not isinstance(value, bool) and value >= 0 for value in values)
+        if not whole or sum(values) > (most * len(values) if name == "image_size" else most):
+            raise ValueError(f"{where} has {name} {config[name]!r}, but whole numbers up to {most:,} can be built")
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+class ProfileSpec(Spec):
+    """Count parameters, FLOPs, activations and memory of models."""
+
+    kind: ClassVar[str] = "profile"
+
+    models: Annotated[PATTERNS, NoDecode] = Field(
+        description="Names, wildcards (ViT-B-*), library:name, library:all, family:NAME or all; comma-separated."
+    )
+    counter: Literal["torch", "fvcore", "both"] = Field(
+        "torch", description="torch: our dispatch counter. fvcore: an independent tracer. both: with differences."
+    )
+    device: str = Field(
+        "meta",
+        description="meta counts without allocating weights; cpu or cuda:0 run the real model. "
+        "When left out with a counter that needs the real model: cpu.",
+    )
+    batch_size: int = Field(1, ge=1, le=4096, description="Images per forward pass.")
+    image_size: Annotated[SIZE | None, NoDecode] = Field(
+        None, description="N or HxW in pixels; the model's own when left out."
+    )
+    context_length: int | None = Field(
+        None, ge=1, le=MAX_CONTEXT, description="Text tokens per sample; the model's own when left out."
+    )
+    precision: Precision = Field("float32", description="Data type of weights and inputs.")
+    training: bool = Field(False, description="Also estimate the training peak: runs a backward pass.")
+    detail: bool = Field(False, description="Also keep a table of every module.")
+    configs: CliSuppress[dict[str, dict[str, Any]]] = Field(
+        default_factory=dict, description="open_clip configurations of one's own, by name, as their JSON files hold."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_device(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("counter") in ("fvcore", "both"):
+            return {"device": "cpu", **data}
+        return data
+
+    @field_validator("device")
+    @classmethod
+    def _known_device(cls, device: str) -> str:
+        return known_device(device)
+
+    @field_validator("configs")
+    @classmethod
+    def _buildable(cls, configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        for name, config in configs.items():
+            if (size := len(json.dumps(config))) > MAX_CONFIG_BYTES:
+                raise ValueError(f"{name}: a configuration has at most {MAX_CONFIG_BYTES:,} bytes, this one {size:,}")
+            for tower in ("vision_cfg", "text_cfg", "multimodal_cfg"):
+                _check_tower(f"{name}: {tower}", config.get(tower))
+        return configs
+
+    def model_post_init(self, _context: Any) -> None:
+        if self.device == "meta" and self.counter != "torch":
+            raise ValueError(f"counter {self.counter} runs the real model: choose device cpu or cuda, not meta")
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return (numbered(self.device),)
+
+    @property
+    def summary(self) -> str:
+        return f"{shown(self.models)} ({self.counter}, {self.device})"

@@ -1,0 +1,80 @@
+"""The ways to run one model that can be timed side by side, and how they are written.
+
+`eager`, `compile`, `compile:max-autotune`, `compile:aot_eager`, `compile:inductor:reduce-overhead`, `trace`, `export`,
+`cudagraphs`, each with modifiers behind a plus sign: `eager+channels_last+bfloat16`, `compile+reparameterized`.
+"""
+
+import re
+from typing import Literal, get_args
+
+from pydantic import BaseModel, ConfigDict
+
+Execution = Literal["eager", "compile", "trace", "export", "cudagraphs"]
+RunPrecision = Literal["float32", "tf32", "float16", "bfloat16", "amp", "amp_float16", "amp_bfloat16"]
+"""amp: autocast in the device's own type (float16 on CUDA, bfloat16 on CPU); the row says which it was."""
+EXECUTIONS: tuple[str, ...] = get_args(Execution)
+PRECISIONS: tuple[str, ...] = get_args(RunPrecision)
+MODIFIERS = ("channels_last", "reparameterized", "fast_norm", "checkpointing")
+COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+BACKEND = re.compile(r"[A-Za-z_][\w.-]{0,60}")
+
+
+class Variant(BaseModel):
+    """One way to run a model."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    execution: Execution = "eager"
+    backend: str = ""
+    """Of torch.compile; empty: inductor."""
+    compile_mode: str = ""
+    precision: RunPrecision | None = None
+    """None until a spec's precisions are spread over its variants."""
+    channels_last: bool = False
+    reparameterized: bool = False
+    fast_norm: bool = False
+    checkpointing: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> "Variant":
+        """Errors: ValueError, naming the word that is not understood and what would be."""
+        execution, *words = text.strip().split("+")
+        name, *options = execution.strip().split(":")
+        if name not in EXECUTIONS:
+            raise ValueError(f"{text!r}: a variant begins with one of {', '.join(EXECUTIONS)}, not with {name!r}")
+        found: dict[str, object] = {"execution": name, **_compile_options(text, name, options)}
+        for word in (word.strip() for word in words):
+            if word in PRECISIONS:
+                if "precision" in found:
+                    raise ValueError(f"{text!r} names two precisions")
+                found["precision"] = word
+            elif word in MODIFIERS:
+                found[word] = True
+            else:
+                raise ValueError(f"{text!r}: {word!r} is none of {', '.join((*MODIFIERS, *PRECISIONS))}")
+        return cls.model_validate(found)
+
+    @property
+    def label(self) -> str:
+        """As it is written; float32 goes without saying."""
+        parts = [":".join(part for part in (self.execution, self.backend, self.compile_mode) if part)]
+        parts += [name for name in MODIFIERS if getattr(self, name)]
+        if self.precision not in (None, "float32"):
+            parts.append(str(self.precision))
+        return "+".join(parts)
+
+
+def _compile_options(text: str, name: str, options: list[str]) -> dict[str, str]:
+    if options and name != "compile":
+        raise ValueError(f"{text!r}: only compile takes a backend or a mode")
+    if not options:
+        return {}
+    if len(options) > 2:
+        raise ValueError(f"{text!r}: compile takes a backend and a mode, compile:BACKEND:MODE")
+    if len(options) == 1 and options[0] in COMPILE_MODES:
+        return {"compile_mode": options[0]}
+    if not BACKEND.fullmatch(options[0]):
+        raise ValueError(f"{text!r}: {options[0]!r} is no backend's name")
+    if len(options) == 2 and options[1] not in COMPILE_MODES:
+        raise ValueError(f"{text!r}: {options[1]!r} is none of the modes {', '.join(COMPILE_MODES)}")
+    return dict(zip(("backend", "compile_mode"), options, strict=False))

@@ -1,0 +1,1 @@
+"""What can be said of samples: percentiles, drift, spread between processes, and the ratio of two medians."""
