@@ -1,0 +1,194 @@
+"""What can be asked of a timing, and what is refused."""
+
+import re
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from engine import names, specs, suite
+from engine.specs import BenchmarkSpec, DeviceSpec, Refused, Variant
+
+FAMILIES = {f"timm:{entry.model}": "suite" for entry in suite.entries()} | {"torchvision:resnet18": "resnet"}
+
+
+def benchmark(**fields: Any) -> BenchmarkSpec:
+    return BenchmarkSpec.model_validate({"models": ["resnet18"], **fields})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "eager",
+        "compile",
+        "compile:max-autotune",
+        "compile:aot_eager",
+        "compile:inductor:reduce-overhead",
+        "trace+channels_last",
+        "compile+channels_last+reparameterized+fast_norm+checkpointing+amp_float16",
+    ],
+)
+def test_a_variant_reads_what_it_writes(text: str) -> None:
+    assert Variant.parse(text).label == text
+
+
+def test_a_mode_is_told_from_a_backend() -> None:
+    assert Variant.parse("compile:max-autotune").backend == ""
+    assert Variant.parse("compile:max-autotune").compile_mode == "max-autotune"
+    assert Variant.parse("compile:aot_eager").backend == "aot_eager"
+    assert Variant.parse("compile:aot_eager").compile_mode == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("", "begins with one of eager, compile, trace, export, cudagraphs, not with ''"),
+        ("fast", "not with 'fast'"),
+        ("eager:inductor", "only compile takes a backend"),
+        ("compile:inductor:fast", "'fast' is none of the modes"),
+        ("compile:a:b:c", "compile:BACKEND:MODE"),
+        ("compile:$(id)", "no backend's name"),
+        ("eager+float32+amp", "names two precisions"),
+        ("eager+int8", "'int8' is none of channels_last"),
+    ],
+)
+def test_a_variant_says_which_word_is_wrong(text: str, answer: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(answer)):
+        Variant.parse(text)
+
+
+def test_precisions_multiply_the_variants_that_name_none() -> None:
+    spec = benchmark(variants="eager,compile,eager+amp", precision="float32,bfloat16")
+    labels = [variant.label for variant in spec.plan]
+    assert labels == ["eager", "eager+bfloat16", "compile", "compile+bfloat16", "eager+amp"]
+
+
+def test_a_variant_is_compared_with_the_first_of_its_own_precision() -> None:
+    spec = benchmark(variants="eager,compile", precision="float32,bfloat16")
+    found = {variant.label: (base.label if (base := spec.baseline(variant)) else None) for variant in spec.plan}
+    assert found == {"eager": None, "eager+bfloat16": "eager", "compile": "eager", "compile+bfloat16": "eager+bfloat16"}
+
+
+def test_channels_last_is_for_all_variants() -> None:
+    assert [variant.label for variant in benchmark(variants="eager,compile", channels_last=True).plan] == [
+        "eager+channels_last",
+        "compile+channels_last",
+    ]
+
+
+def test_variants_written_twice_run_once() -> None:
+    assert benchmark(variants="eager,eager,compile,eager+float32").plan == benchmark(variants="eager,compile").plan
+
+
+@pytest.mark.parametrize(
+    ("fields", "answer"),
+    [
+        ({"device": "meta"}, "nothing can be timed there"),
+        ({"device": "gpu"}, "is not one of"),
+        ({"batch_size": 0}, "greater than or equal to 1"),
+        ({"batch_size": 10**9}, "less than or equal to 65536"),
+        ({"batch_size": "many"}, "'recorded', 'sweep' or 'max'"),
+        ({"variants": ""}, "at least 1 item"),
+        ({"variants": "quick"}, "not with 'quick'"),
+        ({"precision": "int8"}, "'float32', 'tf32'"),
+        ({"variants": ",".join(f"compile:b{i}" for i in range(9)), "precision": "float32,amp"}, "at most 16 run"),
+        ({"filter": "("}, "no regular expression"),
+        ({"partition": "3/2"}, "counted from 1 to 2"),
+        ({"partition": "1of2"}, "match pattern"),
+        ({"time_limit": float("inf")}, "finite"),
+        ({"min_seconds": 0}, "greater than 0"),
+        ({"replicates": 21}, "less than or equal to 20"),
+        ({"variants": "eager,trace", "mode": "training"}, "inference graphs"),
+    ],
+)
+def test_bad_requests_are_refused(fields: dict[str, Any], answer: str) -> None:
+    with pytest.raises(ValidationError) as refusal:
+        benchmark(**fields)
+    assert answer in str(refusal.value)
+
+
+def test_a_spec_survives_the_store() -> None:
+    spec = benchmark(
+        batch_size="sweep", variants="eager,compile:max-autotune", precision="float32,amp", image_size="64x96"
+    )
+    assert specs.load("benchmark", spec.model_dump_json()) == spec
+    device = DeviceSpec(dtypes=("float32", "tf32"), device="cuda")
+    assert specs.load("device", device.model_dump_json()) == device
+    assert device.devices == ("cuda:0",)
+
+
+@pytest.mark.parametrize(
+    ("fields", "processes", "samples", "seconds", "below"),
+    [
+        ({}, 3, 10, 2, False),
+        ({"publishable": True}, 5, 10, 10, False),
+        ({"replicates": 1}, 1, 10, 2, False),
+        ({"publishable": True, "min_seconds": 5}, 5, 10, 5, True),
+        ({"min_samples": 9}, 3, 9, 2, True),
+        ({"min_seconds": 1.9}, 3, 10, 1.9, True),
+        ({"purpose": "accuracy", "replicates": 7}, 1, 10, 2, False),
+    ],
+)
+def test_thoroughness(fields: dict[str, Any], processes: int, samples: int, seconds: float, below: bool) -> None:
+    spec = benchmark(**fields)
+    assert (spec.processes, spec.floor_samples, spec.floor_seconds, spec.below_floor) == (
+        processes,
+        samples,
+        seconds,
+        below,
+    )
+
+
+def test_timings_want_the_host_for_themselves() -> None:
+    assert BenchmarkSpec.exclusive
+    assert DeviceSpec.exclusive
+    assert benchmark(device="cuda").devices == ("cuda:0",)
+
+
+def test_the_suite_is_named_by_one_word() -> None:
+    found = names.select(benchmark(models=["suite", "torchvision:resnet18"]), FAMILIES)
+    assert found[-1] == "torchvision:resnet18"
+    assert len(found) == len({entry.model for entry in suite.entries()}) + 1
+    assert "timm:nest_base_jx" in found
+
+
+def test_filters_exclusions_and_parts() -> None:
+    spec = benchmark(models=["suite"], filter="^timm:(vit|mobile)", exclude="v3", exclude_exact="mobilevit_s")
+    found = names.select(spec, FAMILIES)
+    assert "timm:mobilenetv2_100" in found
+    assert all(name.startswith(("timm:vit", "timm:mobile")) and "v3" not in name for name in found)
+    assert "timm:mobilevit_s" not in found
+    parts = [names.select(spec.model_copy(update={"partition": f"{i}/3"}), FAMILIES) for i in (1, 2, 3)]
+    assert sorted(name for part in parts for name in part) == sorted(found)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_filters_that_leave_nothing_are_refused() -> None:
+    with pytest.raises(Refused, match="leave none of"):
+        names.select(benchmark(models=["suite"], filter="no such name"), FAMILIES)
+
+
+def test_a_regular_expression_without_end_is_refused() -> None:
+    with pytest.raises(Refused, match="takes too long"):
+        names.select(benchmark(models=["timm:*"], filter="(a|aa)+b"), {f"timm:{'a' * 60}": "f"})
+
+
+@pytest.mark.parametrize(
+    ("model", "batch_size"),
+    [
+        ("timm:ghostnet_100", 512),
+        ("timm:mobilevit_s", 64),  # 128, halved
+        ("timm:nest_base_jx", 32),  # jx_nest_base there: 128, quartered
+        ("timm:resnext101_32x16d", 32),  # swsl_resnext101_32x16d there: 64, halved
+        ("timm:resnet18", None),
+        ("open_clip:mobilevit_s", None),
+    ],
+)
+def test_recorded_batch_sizes(model: str, batch_size: int | None) -> None:
+    assert suite.recorded_batch_size(model) == batch_size
+
+
+def test_named_lists_go_by_the_benchmarks_own_names() -> None:
+    assert suite.is_in("timm:nest_base_jx", suite.QUARTERED)
+    assert suite.is_in("timm:resnext101_32x16d", suite.HIGHER_WHEN_FROZEN)
+    assert not suite.is_in("torchvision:inception_v3", suite.HIGHER_TOLERANCE)
