@@ -90,6 +90,16 @@ def test_cancel_closes_the_task_which_saves_what_it_has(house: House) -> None:
     assert (house.files(run_id).dir / "finally.txt").is_file()
 
 
+def test_progress_that_says_nothing_new_is_not_stored_yet_lets_a_run_be_cancelled(house: House) -> None:
+    run_id = house.submit(trouble="say nothing new")
+    until(lambda: house.store.run(run_id).note == "waiting")
+    before = house.store.run(run_id).revision
+    time.sleep(1)  # some hundred events, and at the utmost a heartbeat
+    assert house.store.run(run_id).revision - before < 10
+    house.store.request_cancel(run_id)
+    assert house.end(run_id).state == State.CANCELLED
+
+
 def test_cancel_ends_a_group_that_ignores_sigterm(house: House) -> None:
     run_id = house.submit(steps=9, trouble="ignore SIGTERM", at=3)
     house.steps(run_id, 2)

@@ -21,6 +21,7 @@ Trouble = Literal[
     "leave children",
     "write outside",
     "write an artifact",
+    "say nothing new",
 ]
 
 

@@ -55,6 +55,10 @@ def trouble(spec: trial_kinds.Steps, run_dir: Path) -> Iterator[Event]:
             line = b"\x1b]0;title\x07<script>" + b"x" * 983 + b"\n"
             for _ in range(spec.limit // len(line)):
                 os.write(2, line)
+        case "say nothing new":
+            while True:
+                yield Progress(done=0, total=spec.steps, note="waiting")
+                time.sleep(0.01)
         case "ignore SIGTERM":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             subprocess.Popen([sys.executable, "-S", "-c", IGNORING])
