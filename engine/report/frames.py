@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from engine.results import ModuleCount, ProfileRow
+from engine.results import Contention, DeviceRow, ModuleCount, ProfileRow
 from engine.store.model import Run
 
 TOWERS = ("image", "text", "other")
@@ -117,6 +117,20 @@ def _parent(path: str, known: set[str]) -> str | None:
         if path in known:
             return path
     return None
+
+
+def device(rows: Iterable[DeviceRow]) -> pd.DataFrame:
+    """Every figure of every row, in the order measured."""
+    records = []
+    for row in rows:
+        record = row.model_dump(mode="json", exclude={"contention"}) | {"flags": ", ".join(row.flags)}
+        record |= row.contention.model_dump() if row.contention else {}
+        records.append(record | {"rates": json.dumps(row.rates) if row.rates else "", "notes": "; ".join(row.notes)})
+    columns = ["model", *(name for name in DeviceRow.model_fields if name not in ("model", "contention"))]
+    frame = pd.DataFrame(records, columns=[*columns, *Contention.model_fields])
+    figures = [name for name, field in DeviceRow.model_fields.items() if field.annotation == float | None]
+    types = dict.fromkeys([*figures, *Contention.model_fields], float)
+    return frame.astype(types | {"threads": "Int64", "size": "Int64"})
 
 
 def runs(runs: Iterable[Run], positions: Mapping[int, int] | None = None, now: datetime | None = None) -> pd.DataFrame:
