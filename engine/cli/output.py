@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator
 
-from engine.results import Event, ProfileRow, Progress, Row
+from engine.results import BenchmarkRow, Event, ProfileRow, Progress, Row
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,10 +54,26 @@ def print_progress(event: Event) -> None:
             counts = [(row.gflops, "GFLOPs"), (row.mparams, "M parameters"), (row.fvcore_gmacs, "GMACs by fvcore")]
             shown = ", ".join(f"{value:,.2f} {unit}" for value, unit in counts if value is not None)
             note(f"        {shown}" + (f" in {seconds:.1f} s" if seconds is not None else ""))
+        case BenchmarkRow(status="ok") as row:
+            note(f"        {_timing(row)}")
         case Row() as row:
             note(f"        {row.status}: {printable(row.error)}")
         case _:
             pass
+
+
+def _timing(row: BenchmarkRow) -> str:
+    """`resnet18 eager, inference, batch 8: 12.3 ms, 651 samples/s; 1.52 times as fast as eager (faster); unstable`."""
+    parts = []
+    if row.latency_ms is not None:
+        parts.append(f"{row.latency_ms:.4g} ms" + (f", {row.samples_per_s:.4g} samples/s" if row.samples_per_s else ""))
+    if row.speedup is not None:
+        parts.append(f"{row.speedup:.3g} times as fast as {row.baseline} ({row.verdict})")
+    if row.max_deviation is not None:
+        parts.append(f"deviates by {row.max_deviation:.3g} at most")
+    parts += [row.accuracy] if row.accuracy else []
+    parts += [flag.replace("_", " ") for flag in row.flags]
+    return f"{row.model} {row.variant}, {row.mode}, batch {row.batch_size}: {'; '.join(parts)}"
 
 
 def show_table(full: "pd.DataFrame", brief: "pd.DataFrame", output: Path | None) -> None:

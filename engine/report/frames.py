@@ -7,12 +7,13 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from engine.results import Contention, DeviceRow, ModuleCount, ProfileRow
+from engine.results import BenchmarkRow, Contention, DeviceRow, ModuleCount, ProfileRow
 from engine.store.model import Run
 
 TOWERS = ("image", "text", "other")
 LEFT_OUT = {"operators"}  # they have a table of their own
 NESTED = ("uncounted", "fvcore_unsupported", "differences")
+BENCHMARK_LISTS = ("process_medians_ms", "flags", "differs_in", "notes")
 FULL = ["library", "model", *(name for name in ProfileRow.model_fields if name not in {"library", "model", *LEFT_OUT})]
 
 _PARAMETERS = ["mparams", "image_mparams", "text_mparams"]
@@ -53,6 +54,21 @@ def reference(rows: Iterable[ProfileRow], counter: Literal["torch", "fvcore"]) -
     frame = frame.astype(dict.fromkeys(whole, "Int64"))
     leading = "gflops" if counter == "torch" else "gmacs"
     return frame.sort_values([leading, "mparams", "model"], ignore_index=True)
+
+
+def benchmark(rows: Iterable[BenchmarkRow]) -> pd.DataFrame:
+    """Every figure of every row, in the order they came; several words in one cell are joined by semicolons."""
+    fields = [name for name in BenchmarkRow.model_fields if name not in {"library", "model", "contention"}]
+    columns = ["library", "model", *fields, *Contention.model_fields]
+    records = []
+    for row in rows:
+        record = row.model_dump(mode="json", exclude={"contention"})
+        record |= {name: "; ".join(map(str, getattr(row, name))) for name in BENCHMARK_LISTS}
+        records.append(record | (row.contention.model_dump() if row.contention else {}))
+    frame = pd.DataFrame(records, columns=columns)
+    fields = [name for name, field in BenchmarkRow.model_fields.items() if field.annotation == float | None]
+    whole = [name for name, field in BenchmarkRow.model_fields.items() if field.annotation == int | None]
+    return frame.astype(dict.fromkeys([*fields, *Contention.model_fields], float) | dict.fromkeys(whole, "Int64"))
 
 
 def towers(row: ProfileRow) -> pd.DataFrame:

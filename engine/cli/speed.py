@@ -1,0 +1,80 @@
+"""benchmark, suite-build: how fast models are here."""
+
+from importlib import import_module
+from typing import Literal, cast
+
+from pydantic import BaseModel, Field
+
+from engine.cli.output import TableFile, note, print_progress, printable, show_table
+from engine.cli.runs import EndedBadly, store_here, submit
+from engine.names import expand_files
+from engine.results import BenchmarkRow
+from engine.settings import Settings
+from engine.specs import BenchmarkSpec, Refused
+
+SHOWN = ["library", "model", "mode", "variant", "batch_size", "latency_ms", "p90_ms", "samples_per_s", "spread"]
+SHOWN += ["speedup", "speedup_low", "speedup_high", "verdict", "accuracy", "max_deviation", "flags", "status"]
+"""The columns of a terminal; a file has all of them."""
+
+
+class BenchmarkFlags(BenchmarkSpec):
+    """The spec, and the way to name models that only a command line has: @FILE."""
+
+    def spec(self) -> BenchmarkSpec:
+        """The request alone, with the files it names read in. Errors: Refused."""
+        asked = self.model_dump(include=set(BenchmarkSpec.model_fields), exclude_unset=True)
+        models, configs = expand_files(self.models)
+        if configs:
+            raise Refused("a configuration of one's own can be counted (profile), not timed: name a model")
+        return BenchmarkSpec.model_validate(asked | {"models": models})
+
+
+class Benchmark(BenchmarkFlags):
+    """Time models here and now: inference or training, in several ways side by side.
+
+    @FILE reads names from a text or CSV file.
+    """
+
+    format: Literal["full", "timm", "dynamo"] = Field(
+        "full", description="timm, dynamo: the columns of timm's benchmark.py, of PyTorch's dynamo benchmark."
+    )
+    output: TableFile | None = Field(None, description="Write the rows to this .csv or .json file.")
+
+    def cli_cmd(self) -> None:
+        from engine.jobs import foreground
+        from engine.report import exports
+        from engine.store import Cause, State
+
+        spec = self.spec()
+        with store_here() as store:
+            run_id = foreground.run_here(store, Settings(), spec, on_event=print_progress)
+            run, rows = store.run(run_id), cast(list[BenchmarkRow], store.rows(run_id))
+        frame = brief = exports.export(rows, self.format)
+        if self.format == "full":
+            brief = frame[[name for name in SHOWN if frame[name].replace("", None).notna().any()]]
+        show_table(frame, brief, self.output)
+        if run.cause == Cause.REFUSED:
+            raise Refused(run.error)
+        failed = [row for row in rows if row.status != "ok"]
+        for row in failed:
+            way = f"{row.variant}, {row.mode}, batch {row.batch_size}"
+            note(f"{row.library}:{row.model} ({way}) failed ({row.status}): {printable(row.error)}")
+        if failed or run.state != State.FINISHED:
+            raise EndedBadly(f"run {run_id} {run.state}: {len(failed)} of {len(rows)} rows failed. {run.error}".strip())
+
+
+class SubmitBenchmark(BenchmarkFlags):
+    """Queue a benchmark; the flags are those of `benchmark`."""
+
+    name: str = Field("", max_length=200, description="A name for lists of runs.")
+
+    def cli_cmd(self) -> None:
+        submit(self.spec(), self.name)
+
+
+class SuiteBuild(BaseModel):
+    """Bring the suite's list up to date with the installed timm."""
+
+    def cli_cmd(self) -> None:
+        entries = import_module("engine.tasks.suite").build()
+        note(f"{len(entries)} models")

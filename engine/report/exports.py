@@ -1,0 +1,127 @@
+"""Timings in the formats of two other programs, column for column: timm's benchmark.py and PyTorch's dynamo benchmark.
+
+What failed has empty figures, never 0.0, which would poison a mean.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import pandas as pd
+
+from engine.report import frames
+from engine.results import BenchmarkRow
+
+_PART = ("samples_per_sec", "step_time", "batch_size", "img_size")
+TIMM = [
+    *("model", *(f"infer_{name}" for name in _PART), "infer_gmacs", "infer_macts"),
+    *(*(f"train_{name}" for name in _PART), "param_count"),
+]
+"""Of timm's benchmark.py: images per s, ms per step, pixels, 1e9 MACs, 1e6 activations, 1e6 parameters."""
+
+GRAPHS = ["calls_captured", "unique_graphs", "graph_breaks", "unique_graph_breaks"]
+DYNAMO = {
+    "performance": [
+        *("dev", "name", "batch_size", "speedup", "abs_latency", "compilation_latency"),
+        *("compression_ratio", "eager_peak_mem", "dynamo_peak_mem", *GRAPHS),
+    ],
+    "accuracy": ["dev", "name", "batch_size", "accuracy", *GRAPHS],
+    "tolerance": ["dev", "name", "batch_size", "max", "mean", "std"],
+}
+"""Of PyTorch's dynamo benchmark, by purpose: latency in ms, compilation in s, memory in 1e9 bytes."""
+
+NO_RESULT = {"out_of_memory": "OOM", "timeout": "timeout"}
+
+Format = Literal["full", "timm", "dynamo"]
+
+
+def export(rows: Sequence[BenchmarkRow], format: Format) -> pd.DataFrame:
+    """The rows in one of the formats."""
+    return {"full": frames.benchmark, "timm": timm, "dynamo": dynamo}[format](rows)
+
+
+def timm(rows: Iterable[BenchmarkRow]) -> pd.DataFrame:
+    """One line per model and batch size, its baseline's inference and training side by side, the fastest first."""
+    lines: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        if row.baseline:
+            continue
+        # a sweep has several batch sizes in each mode; elsewhere the two modes may have ended up at different ones
+        swept = row.batch_size if row.batch_size_requested == "sweep" else None
+        line = lines.setdefault((_name(row), row.tower, row.batch_size_requested, swept), {"model": _name(row)})
+        line |= _timm_part(row)
+        if row.mparams is not None:
+            line["param_count"] = round(row.mparams, 2)
+    frame = pd.DataFrame(list(lines.values()), columns=TIMM)
+    whole = [f"{part}_{name}" for part in ("infer", "train") for name in ("batch_size", "img_size")]
+    frame = frame.astype(dict.fromkeys(TIMM[1:], float)).astype(dict.fromkeys(whole, "Int64"))
+    leading = "infer_samples_per_sec" if frame["infer_samples_per_sec"].notna().any() else "train_samples_per_sec"
+    return frame.sort_values(leading, ascending=False, kind="stable", ignore_index=True)
+
+
+def _timm_part(row: BenchmarkRow) -> dict[str, Any]:
+    if row.status != "ok":
+        return {}
+    figures = {
+        "samples_per_sec": _rounded(row.samples_per_s, 2),
+        "step_time": _rounded(row.latency_ms, 3),
+        "batch_size": row.batch_size,
+        "img_size": int(row.image_size.rpartition("x")[2]) if row.image_size else None,
+    }
+    if row.mode == "training":
+        return {f"train_{name}": value for name, value in figures.items()}
+    figures |= {"gmacs": _rounded(row.gmacs, 2), "macts": _rounded(row.macts, 2)}
+    return {f"infer_{name}": value for name, value in figures.items()}
+
+
+def dynamo(rows: Sequence[BenchmarkRow]) -> pd.DataFrame:
+    """One line per model and variant that is not the baseline itself, in the columns of the rows' purpose.
+
+    There a file holds one variant in one mode. Where ours hold more, `name` says which, in brackets.
+    """
+    compared = [row for row in rows if row.baseline]
+    baselines = {_place(row, row.variant): row for row in rows}
+    several = len({(row.mode, row.variant) for row in compared}) > 1
+    lines = []
+    for row in compared:
+        name = f"{_name(row)} [{row.mode}, {row.variant}]" if several else _name(row)
+        line = {"dev": row.device, "name": name, "batch_size": row.batch_size}
+        line |= {column: getattr(row, column) for column in GRAPHS}
+        line |= {"accuracy": row.accuracy or NO_RESULT.get(row.status, "fail_to_run" if row.status != "ok" else None)}
+        line |= {"max": row.max_deviation, "mean": row.mean_deviation, "std": row.std_deviation}
+        lines.append(line | _dynamo_speed(row, baselines.get(_place(row, row.baseline))))
+    columns = DYNAMO[compared[0].purpose if compared else "performance"]
+    frame = pd.DataFrame(lines, columns=columns)
+    whole = {name: "Int64" for name in GRAPHS if name in columns}
+    real = [name for name in columns if name not in ("dev", "name", "batch_size", "accuracy", *GRAPHS)]
+    return frame.astype(whole | dict.fromkeys(real, float))
+
+
+def _dynamo_speed(row: BenchmarkRow, baseline: BenchmarkRow | None) -> dict[str, float | None]:
+    ours, its = _peak_gb(row), _peak_gb(baseline) if baseline else None
+    return {
+        "speedup": row.speedup,
+        "abs_latency": row.latency_ms,
+        "compilation_latency": row.compile_cold_ms / 1000 if row.compile_cold_ms is not None else None,
+        "compression_ratio": its / ours if its is not None and ours else None,
+        "eager_peak_mem": its,
+        "dynamo_peak_mem": ours,
+    }
+
+
+def _peak_gb(row: BenchmarkRow) -> float | None:
+    """Of the accelerator where there is one, else of the process."""
+    peak = row.process_peak_mb if row.device_peak_mb is None else row.device_peak_mb
+    return None if peak is None else peak / 1000
+
+
+def _place(row: BenchmarkRow, variant: str) -> tuple[Any, ...]:
+    return row.library, row.model, row.tower, row.mode, row.batch_size, variant
+
+
+def _name(row: BenchmarkRow) -> str:
+    """Both programs know timm's models alone; others carry their library's name."""
+    return row.model if row.library == "timm" else f"{row.library}:{row.model}"
+
+
+def _rounded(value: float | None, decimals: int) -> float | None:
+    return None if value is None else round(value, decimals)
