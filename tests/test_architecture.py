@@ -11,9 +11,10 @@ import pytest
 from engine import results, specs
 from engine.__main__ import Engine, Submit
 from engine.settings import ROOT, Settings
+from pages.components.run_view import form_page
 
 HEAVY = {"torch", "torchvision", "timm", "open_clip", "transformers", "fvcore", "sklearn"}
-KINDS = [spec.kind for spec in specs.Spec.__subclasses__()]
+KINDS = {spec.kind: spec for spec in specs.Spec.__subclasses__()}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -26,9 +27,8 @@ def test_every_kind_of_run_has_all_its_pieces(kind: str) -> None:
     results_view = ROOT / "pages" / "components" / f"{kind}_results.py"
     assert results_view.is_file(), f"pages/components/{kind}_results.py draws what a run of this kind found"
     assert f"engine.tasks.{kind}" in Settings().preload, "engine/settings.py: the warm process preloads every task"
-    pages = {page.stem for page in (ROOT / "pages").glob("*/*.py")}
-    assert kind in pages, f"no page is called {kind}.py"
-    assert f"/{kind}.py" in (ROOT / "pages" / "frame.py").read_text(), f"pages/frame.py does not list {kind}.py"
+    page = form_page(KINDS[kind])  # fails when no page builds such a spec
+    assert f'"{page}"' in (ROOT / "pages" / "frame.py").read_text(), f"pages/frame.py does not list {page}"
 
 
 def test_pages_live_in_folders() -> None:

@@ -39,6 +39,23 @@ def test_probe_lists_the_cpu_first() -> None:
     assert machine.threads == environment.threads()
 
 
+def test_probe_tells_cores_and_caches() -> None:
+    machine = environment.probe()
+    assert machine.cores == psutil.cpu_count(logical=False)
+    assert list(machine.caches) == list(environment.caches())
+
+
+def test_caches_are_read_as_the_kernel_writes_them(tmp_path: Path) -> None:
+    written = [("1", "Data", "48K"), ("1", "Instruction", "32K"), ("2", "Unified", "1536K"), ("3", "Unified", "32768K")]
+    for number, values in enumerate(written):
+        folder = tmp_path / f"index{number}"
+        folder.mkdir()
+        for name, value in zip(("level", "type", "size"), values, strict=True):
+            (folder / name).write_text(value + "\n")
+    assert environment.caches(tmp_path) == {"L1d": 48 * 1024, "L1i": 32 * 1024, "L2": 1536 * 1024, "L3": 32 * 2**20}
+    assert environment.caches(tmp_path / "none") == {}
+
+
 @pytest.mark.parametrize(("quota", "most"), [("max 100000", None), ("150000 100000", 1), ("50000 100000", 1)])
 @pytest.mark.parametrize("where", ["", "user.slice", "user.slice/app.scope"])
 def test_threads_follow_the_quota_of_every_control_group_above(

@@ -18,6 +18,7 @@ PACKAGES = ("torch", "timm", "open_clip_torch", "torchvision", "transformers", "
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_CGROUP = Path("/proc/self/cgroup")
 CPUINFO = Path("/proc/cpuinfo")
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 class DeviceNotFound(Refused):
@@ -53,6 +54,8 @@ def probe() -> Machine:
         threads=threads(),
         memory_gb=_memory_gb(),
         devices=devices(),
+        cores=psutil.cpu_count(logical=False),
+        caches={name: _binary(size) for name, size in caches().items()},
         versions=versions(),
         date=_now(),
     )
@@ -134,6 +137,24 @@ def cpu_name() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def caches(folder: Path = CACHES) -> dict[str, int]:
+    """Bytes of each cache that a core sees, by name, such as {"L1d": 49152, "L2": 1048576, "L3": 33554432}.
+
+    Smallest level first; empty where the system does not tell.
+    """
+    found = {}
+    for index in (path.parent for path in folder.glob("index*/size")):
+        level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
+        name = f"L{level}{kind[0].lower() if kind != 'Unified' else ''}"
+        found[name] = int(size.removesuffix("K")) * 1024
+    return dict(sorted(found.items()))
+
+
+def _binary(size: int) -> str:
+    """`48 KiB`, `1 MiB`: how makers of processors write sizes of caches."""
+    return f"{size / 2**20:.4g} MiB" if size >= 2**20 else f"{size / 2**10:.4g} KiB"
 
 
 def versions() -> dict[str, str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import streamlit as st
 
 from engine.jobs import submit
-from engine.specs import ProfileSpec, Refused
+from engine.specs import ProfileSpec, Refused, Spec
 from engine.store import Cause, Run, State
 from pages.components import backend, spec_form
 from pages.components.state import badge, progress, sentence
@@ -52,13 +52,16 @@ def actions(run: Run, beside_form: bool) -> None:
     if run.state in (State.FAILED, State.CANCELLED):
         _retries(run)
     if not beside_form and st.button("Clone", key=f"clone_{run.id}", icon=":material/content_copy:", help=CLONE):
-        st.switch_page(form_page(run.kind), query_params=spec_form.address(run.kind, run.spec))
+        st.switch_page(form_page(type(run.spec)), query_params=spec_form.address(run.kind, run.spec))
 
 
-def form_page(kind: str) -> str:
-    """The page with the form of a kind of run, as `st.switch_page` names it."""
+def form_page(spec: type[Spec]) -> str:
+    """The page whose form builds specs of this class, as `st.switch_page` names it. Errors: LookupError."""
     pages = Path(__file__).parent.parent
-    return str(next(pages.glob(f"*/{kind}.py")).relative_to(pages))
+    for page in sorted(pages.glob("*/*.py")):
+        if f"build({spec.__name__}," in page.read_text(encoding="utf-8"):
+            return str(page.relative_to(pages))
+    raise LookupError(f"no page calls spec_form.build({spec.__name__}, ...)")
 
 
 def _retries(run: Run) -> None:
