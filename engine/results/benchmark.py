@@ -46,6 +46,13 @@ class Contention(BaseModel):
     """Involuntary context switches."""
 
 
+COMPARABLE = (
+    *("mode", "tower", "device", "threads", "batch_size", "image_size", "context_length", "precision", "dtype"),
+    *("autocast_dtype", "tf32", "memory_format", "cudnn_benchmark", "deterministic", "cache", "optimizer"),
+)
+"""What two rows must have in common for one to be called faster than the other."""
+
+
 class BenchmarkRow(Row):
     """How fast one model is in one way, at one batch size."""
 
@@ -151,6 +158,10 @@ class BenchmarkRow(Row):
     notes: tuple[str, ...] = ()
     seconds: float | None = None
     """What timing this model took, all its variants and processes together."""
+
+    def differences(self, other: "BenchmarkRow") -> tuple[str, ...]:
+        """The settings for which this row and another are not comparable."""
+        return tuple(name for name in COMPARABLE if getattr(self, name) != getattr(other, name))
 
 
 def samples_name(library: str, model: str, batch_size: int) -> str:
