@@ -51,7 +51,40 @@ QUANTITIES: dict[str, Quantity] = {
     "read_mb": Quantity("Read", "MB", "Bytes read by all calls, whole batch."),
     "written_mb": Quantity("Written", "MB", "Bytes written by all calls, whole batch."),
     "share": Quantity("Share of MACs", "%", "Of the model's counted MACs."),
-    "seconds": Quantity("Counting took", "s", "Wall time of counting this model."),
+    "latency_ms": Quantity("Latency p50", "ms", "Median time per call, that is per batch, of all samples."),
+    "p90_ms": Quantity("p90", "ms", "90 % of the samples are faster; needs 64 of them."),
+    "p95_ms": Quantity("p95", "ms", "95 % of the samples are faster; needs 130 of them."),
+    "p99_ms": Quantity("p99", "ms", "99 % of the samples are faster; needs 662 of them."),
+    "mean_ms": Quantity("Mean", "ms", "Mean time per call; outliers weigh in."),
+    "std_ms": Quantity("Deviation", "ms", "Standard deviation of the samples."),
+    "samples_per_s": Quantity("Throughput", "samples/s", "Batch size / median latency."),
+    "forward_ms": Quantity("Forward", "ms", "Median of a training step's forward pass."),
+    "backward_ms": Quantity("Backward", "ms", "Median of a training step's backward pass."),
+    "optimizer_ms": Quantity("Optimizer", "ms", "Median of a training step's update."),
+    "first_call_ms": Quantity("First call", "ms", "Outside the timed region."),
+    "compile_cold_ms": Quantity("Compile cold", "ms", "Compilation and first call with an empty cache folder."),
+    "compile_warm_ms": Quantity("Compile warm", "ms", "The same with the caches that the first process has left."),
+    "loop_ms": Quantity("Timing loop", "ms", "What the timing loop itself costs per call; not subtracted."),
+    "spread_percent": Quantity(
+        "Spread", "%", "(largest - smallest) / median of the processes' medians; above 5 % is unstable."
+    ),
+    "utilisation_percent": Quantity(
+        "FLOP utilisation", "%", "Counted FLOPs / median latency, of this device's own measured matmul rate."
+    ),
+    "speedup": Quantity("Speed-up", "×", "Median latency of the baseline / of this variant."),
+    "speedup_low": Quantity("Speed-up from", "×", "Lower end of its 99 % bootstrap interval."),
+    "speedup_high": Quantity("Speed-up to", "×", "Upper end of its 99 % bootstrap interval."),
+    "device_peak_mb": Quantity("Device peak", "MB", "Most memory allocated on the accelerator, in a loop of its own."),
+    "process_peak_mb": Quantity("Process peak", "MB", "Most resident memory of the process, in a loop of its own."),
+    "joules_per_sample": Quantity("Energy", "J/sample", "From the GPU's energy counter over the timed region."),
+    "max_deviation": Quantity("Largest deviation", "", "Of abs(result - reference) / (1 + abs(reference))."),
+    "mean_deviation": Quantity("Mean deviation", "", "Of abs(result - reference) / (1 + abs(reference))."),
+    "std_deviation": Quantity("Deviation's spread", "", "Standard deviation of the deviations."),
+    "here": Quantity("Here", "samples/s", "Measured by us, on this machine."),
+    "theirs": Quantity("Published", "samples/s", "Somebody else's figure, on their machine."),
+    "times": Quantity("Published / here", "×", "How many times as fast theirs was."),
+    "geometric_mean": Quantity("Geometric mean", "×", "Of the speed-ups of all models that have one."),
+    "seconds": Quantity("Took", "s", "Wall time of this model."),
 }
 
 COMPARABLE = (

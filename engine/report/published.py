@@ -1,0 +1,56 @@
+"""Speeds that somebody else has published, beside ours: always with whose they are."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pandas as pd
+
+from engine.results import BenchmarkRow
+from engine.settings import ROOT
+
+SPEEDS = ROOT / "data" / "published" / "timm_speed.csv"
+PUBLISHER = "timm's authors (huggingface/pytorch-image-models, results/benchmark-*.csv, Apache-2.0)"
+
+
+def speeds(path: Path = SPEEDS) -> pd.DataFrame:
+    """Published images per second, with `setup`: the words that tell a row's device, precision and torch."""
+    frame = pd.read_csv(path, dtype={"image_size": str, "torch": str})
+    how = frame["compiled"].map({True: "compiled", False: "eager"})
+    frame["setup"] = frame["device"] + ", " + frame["precision"] + ", " + how + ", torch " + frame["torch"]
+    return frame
+
+
+def setups(published: pd.DataFrame, rows: Iterable[BenchmarkRow]) -> list[str]:
+    """The setups that have figures for some of the rows, those with most first."""
+    found = beside(rows, published)
+    return list(found["setup"].value_counts().index)
+
+
+def beside(rows: Iterable[BenchmarkRow], published: pd.DataFrame) -> pd.DataFrame:
+    """Each timed row of timm's with every published figure of the same model, image size and mode.
+
+    Columns: name, model, family, mode, variant, image_size, batch_size, here (samples/s), and of the published:
+    setup, theirs (samples/s), their_batch_size; `times` is theirs / here.
+    """
+    ours = pd.DataFrame(
+        [
+            {
+                "name": f"timm:{row.model}",
+                **{name: getattr(row, name) for name in ("model", "family", "mode", "variant", "batch_size")},
+                "image_size": row.image_size.split("x")[0] if _square(row.image_size) else row.image_size,
+                "here": row.samples_per_s,
+            }
+            for row in rows
+            if row.library == "timm" and row.samples_per_s
+        ],
+        columns=["name", "model", "family", "mode", "variant", "batch_size", "image_size", "here"],
+    )
+    theirs = published[["model", "mode", "image_size", "setup", "samples_per_s", "batch_size"]].rename(
+        columns={"samples_per_s": "theirs", "batch_size": "their_batch_size"}
+    )
+    both = ours.merge(theirs, on=["model", "mode", "image_size"])
+    return both.assign(times=both["theirs"] / both["here"])
+
+
+def _square(image_size: str) -> bool:
+    return len(set(image_size.split("x"))) == 1

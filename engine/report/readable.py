@@ -1,0 +1,73 @@
+"""Timings as a reader wants them: percentiles that say what they lack, flags and verdicts in words, summaries."""
+
+from collections.abc import Iterable, Sequence
+from statistics import geometric_mean
+
+import pandas as pd
+
+from engine.report import frames
+from engine.report.style import digits
+from engine.results import BenchmarkRow
+from engine.statistics import NEEDED
+
+FLAGS = {
+    "single_process": "One process says nothing of how much processes differ: a quick look, not to be quoted.",
+    "unstable": "The medians of the processes differ by more than 5 %: the figure depends on which process is asked.",
+    "contended": "Something else used the processors while this was timed, or its threads had to wait.",
+    "drifting": "The first and the last third of the samples differ by 2 % or more: it was still warming up, or slows.",
+    "throttled": "The GPU held its clocks back while this was timed.",
+    "below_floor": "Fewer samples or seconds were asked for than such a result needs.",
+}
+VERDICTS = {
+    "faster": "The whole interval lies above the margin of 2 %.",
+    "slower": "The whole interval lies below the margin of 2 %.",
+    "no difference": "The whole interval lies within the margin of 2 %.",
+    "undecided": "The interval is too wide to tell: time in more processes or for longer.",
+    "not comparable": "They compute in different ways, such as another precision: the ratio stands without a verdict.",
+}
+LONG = ("p90", "p95", "p99")
+
+
+def percentile(row: BenchmarkRow, q: int) -> str:
+    """`12.3 ms`, or how many samples it would take."""
+    value = getattr(row, f"p{q}_ms")
+    if value is not None:
+        return f"{digits(value)} ms"
+    return f"needs {NEEDED[q]} samples" if row.samples else "–"
+
+
+def words(flags: Iterable[str]) -> str:
+    """`single process, unstable`."""
+    return ", ".join(flag.replace("_", " ") for flag in flags)
+
+
+def table(rows: Sequence[BenchmarkRow], utilisation: Sequence[float | None]) -> pd.DataFrame:
+    """frames.benchmark for reading: percentiles and flags as words, shares in per cent, one column per utilisation."""
+    frame = frames.benchmark(rows)
+    for name in LONG:
+        frame[f"{name}_ms"] = [percentile(row, int(name[1:])).removesuffix(" ms") for row in rows]
+    frame["flags"] = [words(row.flags) for row in rows]
+    frame["differs_in"] = [words(row.differs_in) for row in rows]
+    frame["spread_percent"] = 100 * frame["spread"]
+    frame["utilisation_percent"] = [None if share is None else 100 * share for share in utilisation]
+    return frame.astype({"utilisation_percent": float})
+
+
+def summary(rows: Iterable[BenchmarkRow]) -> pd.DataFrame:
+    """Per mode and variant: models, geometric mean of the speed-ups, verdicts, and what passed of what was compared.
+
+    The geometric mean is of rows that have a speed-up; a failure is counted, never a speed-up of zero.
+    """
+    frame = frames.benchmark(rows)
+    frame = frame[frame["baseline"] != ""]
+    lines = []
+    for (mode, variant), part in frame.groupby(["mode", "variant"], sort=False):
+        ratios = [float(value) for value in part["speedup"].dropna()]
+        judged = part["accuracy"].dropna()
+        line = {"mode": mode, "variant": variant, "rows": len(part), "failed": int((part["status"] != "ok").sum())}
+        line["geometric_mean"] = geometric_mean(ratios) if ratios else None
+        line |= {verdict: int((part["verdict"] == verdict).sum()) for verdict in VERDICTS}
+        passed = int(judged.str.startswith("pass").sum())
+        lines.append(line | {"passed": f"{passed} of {len(judged)}" if len(judged) else ""})
+    columns = ["mode", "variant", "rows", "failed", "geometric_mean", *VERDICTS, "passed"]
+    return pd.DataFrame(lines, columns=columns).astype({"geometric_mean": float})

@@ -1,0 +1,51 @@
+"""The samples that a timing has kept, and what can be said of them again: the ratio of any two variants."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from engine import statistics
+from engine.results import BenchmarkRow
+
+PLACE = ("process", "mode", "variant", "round", "calls")
+"""Columns in front; all others are phases, in ms per call."""
+
+
+def read(run_dir: Path, row: BenchmarkRow) -> pd.DataFrame | None:
+    """Every sample taken of a row's model at its batch size, all modes and variants; None where none were kept.
+
+    Columns: PLACE, the phases, and `ms`: their sum, which is what latencies are made of.
+    Errors: ValueError of a name that leads out of the run's folder.
+    """
+    path = (run_dir / row.samples_file).resolve()
+    if not path.is_relative_to(run_dir.resolve()):
+        raise ValueError(f"{row.samples_file!r} lies outside the run's folder")
+    if not row.samples_file or not path.is_file():
+        return None
+    frame = pd.read_csv(path)
+    phases = [column for column in frame.columns if column not in PLACE]
+    return frame.assign(ms=frame[phases].sum(axis=1))
+
+
+def of(frame: pd.DataFrame, mode: str, variant: str) -> pd.DataFrame:
+    """The samples of one variant in one mode, in the order they were taken."""
+    kept = frame[(frame["mode"] == mode) & (frame["variant"] == variant)]
+    return kept.sort_values(["process", "round"], ignore_index=True)
+
+
+def ratio(frame: pd.DataFrame, mode: str, baseline: str, other: str) -> statistics.Ratio | None:
+    """How many times as fast `other` is, with its interval; None when the two share no round.
+
+    Only rounds that both have are compared: what a round shares is what makes the two comparable.
+    """
+    one, two = (of(frame, mode, variant).set_index(["process", "round"])["ms"] for variant in (baseline, other))
+    both = pd.concat([one.rename("one"), two.rename("two")], axis=1, join="inner").sort_index()
+    if both.empty:
+        return None
+    processes = [part for _, part in both.groupby(level="process")]
+    return statistics.ratio([_ms(part, "one") for part in processes], [_ms(part, "two") for part in processes])
+
+
+def _ms(frame: pd.DataFrame, column: str) -> Sequence[float]:
+    return [float(value) for value in frame[column]]

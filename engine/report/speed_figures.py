@@ -1,0 +1,223 @@
+"""Timings as plotly figures: every figure with its unit, every flag and verdict in words."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from engine.report.quantities import title
+from engine.report.style import COLOURS, GREY, Style, digits, text
+
+MARGIN = {"l": 8, "r": 8, "t": 8, "b": 8}
+LEGEND = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "normal"}
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+VERDICTS = {
+    "faster": ("triangle-right", COLOURS[2]),
+    "slower": ("triangle-left", COLOURS[5]),
+    "no difference": ("circle-open", COLOURS[0]),
+    "undecided": ("diamond-open", COLOURS[1]),
+    "not comparable": ("x-thin-open", GREY),
+}
+"""Sign and colour of each verdict; it is also written beside its interval."""
+MARGIN_OF_RATIO = (0.98, 1.02)
+
+
+def labels(frame: pd.DataFrame) -> "pd.Series[str]":
+    """What tells the rows of a table apart: the model, and of the rest what differs between them."""
+    parts = frame["model"].map(text)
+    for column, form in (("tower", "{}"), ("mode", "{}"), ("variant", "{}"), ("batch_size", "batch {}")):
+        if frame[column].nunique() > 1:
+            parts = parts + " · " + frame[column].map(lambda value, form=form: text(form.format(value)))
+    return parts
+
+
+def latency(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
+    """A bar to each median, a whisker to p90 where the samples suffice, a tick per process; flags are written out.
+
+    frame: of frames.benchmark.
+    """
+    drawn = frame.dropna(subset=["latency_ms"]).assign(label=labels)
+    figure = go.Figure()
+    for place, (variant, rows) in enumerate(drawn.groupby("variant", sort=False)):
+        whisker = (rows["p90_ms"] - rows["latency_ms"]).clip(lower=0)
+        figure.add_bar(
+            x=rows["latency_ms"],
+            y=rows["label"],
+            orientation="h",
+            name=text(variant),
+            marker_color=COLOURS[place % len(COLOURS)],
+            error_x={"array": whisker.fillna(0), "arrayminus": [0] * len(rows), "thickness": 1.2, "color": GREY},
+            customdata=np.stack([rows["samples"], rows["processes"], rows["flags"].map(_words)], axis=-1),
+            hovertemplate=(
+                "<b>%{y}</b><br>median %{x:,.3~r} ms of %{customdata[0]} samples in %{customdata[1]} processes"
+                f"<br>%{{customdata[2]}}<br>{text(source)}<extra></extra>"
+            ),
+        )
+    figure.add_scatter(**_process_ticks(drawn))
+    for row in drawn.to_dict("records"):
+        said = f"{digits(row['latency_ms'])} ms" + (f"  <i>{text(_words(row['flags']))}</i>" if row["flags"] else "")
+        figure.add_annotation(x=_end(row), y=row["label"], text=said, showarrow=False, xanchor="left", xshift=5)
+    _horizontal(figure, len(drawn), title("latency_ms"))
+    figure.update_layout(showlegend=drawn["variant"].nunique() > 1, barmode="overlay")
+    ends = [_end(row) for row in drawn.to_dict("records")]
+    figure.update_xaxes(range=[0, 1.35 * max(ends, default=1.0)])  # room for what is written beside the longest bar
+    return figure
+
+
+def _end(row: Mapping[Any, Any]) -> float:
+    """Where the bar of a row ends, whisker and processes included, in ms."""
+    ends = [row["latency_ms"], row["p90_ms"], *_medians(row["process_medians_ms"])]
+    return float(np.nanmax(ends))
+
+
+def _process_ticks(frame: pd.DataFrame) -> dict[str, Any]:
+    points = [(ms, row["label"]) for row in frame.to_dict("records") for ms in _medians(row["process_medians_ms"])]
+    return {
+        "x": [ms for ms, _ in points],
+        "y": [label for _, label in points],
+        "mode": "markers",
+        "name": "median of one process",
+        "marker": {"symbol": "line-ns-open", "size": 11, "color": GREY, "line": {"width": 1.6}},
+        "hovertemplate": "%{y}<br>one process: %{x:,.3~r} ms<extra></extra>",
+    }
+
+
+def speedups(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
+    """Each variant against its baseline: ratio, interval and verdict around the line of 1.
+
+    frame: of frames.benchmark.
+    """
+    drawn = frame.dropna(subset=["speedup"]).assign(label=labels)
+    figure = go.Figure()
+    for verdict, rows in drawn.groupby("verdict", sort=False):
+        symbol, colour = VERDICTS[str(verdict)]
+        up, down = rows["speedup_high"] - rows["speedup"], rows["speedup"] - rows["speedup_low"]
+        figure.add_scatter(
+            x=rows["speedup"],
+            y=rows["label"],
+            mode="markers",
+            name=verdict,
+            marker={"symbol": symbol, "size": 10, "color": colour, "line": {"width": 2, "color": colour}},
+            error_x={"array": up.fillna(0), "arrayminus": down.fillna(0), "color": colour, "thickness": 1.6},
+            customdata=np.stack([rows[name] for name in ("baseline", "speedup_low", "speedup_high")], axis=-1),
+            hovertemplate=(
+                f"<b>%{{y}}</b><br>{verdict}: %{{x:.3~r}} times as fast as %{{customdata[0]}}"
+                f"<br>%{{customdata[1]:.3~r}} to %{{customdata[2]:.3~r}} (99 %)<br>{text(source)}<extra></extra>"
+            ),
+        )
+    for row in drawn.to_dict("records"):
+        end = np.nanmax([row["speedup"], row["speedup_high"]])
+        said = f"{digits(row['speedup'])}×  <i>{row['verdict']}</i>"
+        figure.add_annotation(x=end, y=row["label"], text=said, showarrow=False, xanchor="left", xshift=9)
+    low, high = MARGIN_OF_RATIO
+    figure.add_vrect(x0=low, x1=high, fillcolor=GREY, opacity=0.25, line_width=0, layer="below")
+    figure.add_vline(x=1, line={"color": GREY, "width": 1})
+    _horizontal(figure, len(drawn), "Speed-up over the baseline (×), 99 % interval; grey: margin of 2 %")
+    ends = [1.05, *drawn["speedup"], *drawn["speedup_high"].dropna()]
+    begins = [0.95, *drawn["speedup"], *drawn["speedup_low"].dropna()]
+    span = max(ends) - min(begins)
+    figure.update_xaxes(range=[min(begins) - 0.05 * span, max(ends) + 0.35 * span])
+    return figure
+
+
+def curves(frame: pd.DataFrame, styles: Mapping[str, Style], *, source: str = "") -> go.Figure:
+    """Throughput against latency, one line per model and variant, one point per batch size. frame: of
+    frames.benchmark."""
+    drawn = frame.dropna(subset=["latency_ms", "samples_per_s"]).sort_values("batch_size")
+    drawn = drawn.assign(label=labels(drawn.assign(batch_size=0)))  # a line is all batch sizes of a model
+    dashes = dict(zip(drawn["variant"].drop_duplicates(), DASHES * 3, strict=False))
+    figure = go.Figure()
+    for label, rows in drawn.groupby("label", sort=False):
+        colour, symbol = styles.get(rows["family"].iloc[0], (COLOURS[0], "circle"))
+        figure.add_scatter(
+            x=rows["latency_ms"],
+            y=rows["samples_per_s"],
+            mode="lines+markers+text",
+            name=label,
+            text=rows["batch_size"],
+            textposition="top left",
+            textfont={"size": 10},
+            line={"color": colour, "dash": dashes[rows["variant"].iloc[0]], "width": 1.6},
+            marker={"symbol": symbol, "size": 7},
+            hovertemplate=(
+                f"<b>{label}</b><br>batch %{{text}}: %{{x:,.3~r}} ms, %{{y:,.3~r}} samples/s"
+                f"<br>{text(source)}<extra></extra>"
+            ),
+        )
+    figure.update_layout(height=420, margin=MARGIN, legend=LEGEND, showlegend=True, uirevision="curves")
+    figure.update_xaxes(title_text=title("latency_ms"), type="log", tickformat=",~g")
+    figure.update_yaxes(title_text=title("samples_per_s"), type="log", tickformat=",~g")
+    return figure
+
+
+def raw(samples: pd.DataFrame, variants: Sequence[str], *, source: str = "") -> go.Figure:
+    """Every sample in the order it was taken, one panel per process. samples: of report.samples, of one mode."""
+    processes = sorted(samples["process"].unique())
+    names = [f"Process {process}" for process in processes]
+    figure = make_subplots(1, max(len(processes), 1), shared_yaxes=True, subplot_titles=names, horizontal_spacing=0.015)
+    for column, process in enumerate(processes, start=1):
+        for place, variant in enumerate(variants):
+            rows = samples[(samples["process"] == process) & (samples["variant"] == variant)]
+            figure.add_scatter(
+                x=rows["round"],
+                y=rows["ms"],
+                mode="markers",
+                name=text(variant),
+                legendgroup=variant,
+                showlegend=column == 1,
+                marker={"size": 4, "color": COLOURS[place % len(COLOURS)], "opacity": 0.7},
+                hovertemplate=(
+                    f"{text(variant)}, process {process}, round %{{x}}<br>%{{y:,.3~r}} ms per call"
+                    f"<br>{text(source)}<extra></extra>"
+                ),
+                row=1,
+                col=column,
+            )
+    figure.update_layout(height=360, margin=MARGIN | {"t": 48}, legend=LEGEND | {"y": 1.1}, uirevision="raw")
+    figure.update_xaxes(title_text="Round")
+    figure.update_yaxes(title_text="Time per call (ms)", col=1, rangemode="tozero", tickformat=",~g")
+    return figure
+
+
+def against(both: pd.DataFrame, setup: str, styles: Mapping[str, Style]) -> go.Figure:
+    """Throughput here against somebody else's, one point per timed row. both: of published.beside, of one setup."""
+    figure = go.Figure()
+    for family, rows in both.groupby("family", sort=False):
+        colour, symbol = styles.get(str(family), (GREY, "circle-open"))
+        figure.add_scatter(
+            x=rows["theirs"],
+            y=rows["here"],
+            mode="markers+text",
+            name=text(family or "other"),
+            text=rows["model"].map(text),
+            textposition="top center",
+            textfont={"size": 10},
+            marker={"color": colour, "symbol": symbol, "size": 9},
+            customdata=np.stack([rows[name] for name in ("variant", "batch_size", "their_batch_size")], axis=-1),
+            hovertemplate=(
+                "<b>%{text}</b><br>here %{y:,.3~r} samples/s (%{customdata[0]}, batch %{customdata[1]})"
+                f"<br>published %{{x:,.3~r}} samples/s (batch %{{customdata[2]}})<br>{text(setup)}<extra></extra>"
+            ),
+        )
+    figure.update_layout(height=420, margin=MARGIN, legend=LEGEND, uirevision=setup)
+    figure.update_xaxes(title_text=f"Published: {text(setup)} (samples/s)", type="log", tickformat=",~g")
+    figure.update_yaxes(title_text="Here (samples/s)", type="log", tickformat=",~g")
+    return figure
+
+
+def _horizontal(figure: go.Figure, rows: int, axis: str) -> None:
+    figure.update_layout(height=90 + 26 * rows, margin=MARGIN, legend=LEGEND, uirevision=axis)
+    figure.update_xaxes(title_text=axis, tickformat=",~g", automargin=True)
+    figure.update_yaxes(automargin=True, autorange="reversed", type="category")
+
+
+def _words(flags: str) -> str:
+    """`single_process; unstable` as a reader has it."""
+    return flags.replace("_", " ").replace(";", ",")
+
+
+def _medians(cell: str) -> list[float]:
+    return [float(value) for value in cell.split("; ") if value]
