@@ -19,6 +19,8 @@ from engine.cli.costs import Catalog, CatalogBuild, Profile, SubmitProfile
 from engine.cli.output import note, printable
 from engine.cli.processes import Probe, Scheduler, Stop, Warm, Work
 from engine.cli.runs import EndedBadly, Resume, Runs
+from engine.cli.speed import Benchmark, SubmitBenchmark, SuiteBuild
+from engine.cli.speed_device import Device, SubmitDevice
 from engine.specs import Refused
 
 
@@ -31,6 +33,8 @@ class Submit(BaseModel):
     """Queue a run instead of running it here."""
 
     profile: CliSubCommand[SubmitProfile] = command(SubmitProfile)
+    benchmark: CliSubCommand[SubmitBenchmark] = command(SubmitBenchmark)
+    device: CliSubCommand[SubmitDevice] = command(SubmitDevice)
 
     def cli_cmd(self) -> None:
         CliApp.run_subcommand(self)
@@ -46,6 +50,9 @@ class Engine(BaseModel):
     catalog: CliSubCommand[Catalog] = command(Catalog)
     catalog_build: CliSubCommand[CatalogBuild] = command(CatalogBuild)
     profile: CliSubCommand[Profile] = command(Profile)
+    benchmark: CliSubCommand[Benchmark] = command(Benchmark)
+    suite_build: CliSubCommand[SuiteBuild] = command(SuiteBuild)
+    device: CliSubCommand[Device] = command(Device)
     submit: CliSubCommand[Submit] = command(Submit)
     runs: CliSubCommand[Runs] = command(Runs)
     resume: CliSubCommand[Resume] = command(Resume)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator
 
-from engine.results import BenchmarkRow, Event, ProfileRow, Progress, Row
+from engine.results import BenchmarkRow, DeviceRow, Event, ProfileRow, Progress, Row
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,6 +56,9 @@ def print_progress(event: Event) -> None:
             note(f"        {shown}" + (f" in {seconds:.1f} s" if seconds is not None else ""))
         case BenchmarkRow(status="ok") as row:
             note(f"        {_timing(row)}")
+        case DeviceRow(status="ok") as row:
+            rate = f"{row.gb_per_s:,.4g} GB/s" if row.gflop_per_s is None else f"{row.gflop_per_s:,.4g} GFLOP/s"
+            note(f"        {'; '.join([rate, *(flag.replace('_', ' ') for flag in row.flags)])}")
         case Row() as row:
             note(f"        {row.status}: {printable(row.error)}")
         case _:
