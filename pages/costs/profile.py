@@ -1,19 +1,15 @@
 """Count models of one's choice: the form, then the run it started, then what it found."""
 
-from collections.abc import Mapping
-from hashlib import sha256
 from typing import Any
-from uuid import uuid4
 
 import streamlit as st
 
 from engine import shipped
-from engine.jobs import submit
 from engine.names import LIBRARIES, parse_config, parse_names, select
 from engine.report import frames
 from engine.specs import ProfileSpec, Refused
 from engine.store import State
-from pages.components import backend, run_view, spec_form
+from pages.components import backend, launch, spec_form
 from pages.components.command import command
 from pages.components.text import duration, plain
 
@@ -119,15 +115,6 @@ def expected_s(runs_dir: str, run_id: int, models: int) -> float | None:
     return frames.expected_s(models, backend.store().rows(run_id))
 
 
-def submission_key(spec: ProfileSpec) -> str:
-    """The same for a second click on the same request, so that one run comes of it; new once that run has ended."""
-    digest = sha256(spec.model_dump_json().encode()).hexdigest()
-    last: Mapping[str, Any] = st.session_state.get("profile_sent", {})
-    if last.get("digest") == digest and not backend.store().run(last["run"]).state.ended:
-        return str(last["key"])
-    return uuid4().hex
-
-
 @st.fragment
 def form() -> None:
     """The form. It answers on its own, without redrawing the results below."""
@@ -162,38 +149,10 @@ def form() -> None:
     if ready:
         st.code(command(spec), language=None, wrap_lines=True)
     if ready and pressed:
-        start(spec)
-
-
-def start(spec: ProfileSpec) -> None:
-    """Queue it and show the run; when it is refused, say so and keep what was typed."""
-    key = submission_key(spec)
-    try:
-        run_id = submit(backend.store(), backend.settings(), spec, key=key)
-    except Refused as refusal:
-        st.error(plain(str(refusal)), icon=":material/error:")
-        return
-    digest = sha256(spec.model_dump_json().encode()).hexdigest()
-    st.session_state["profile_sent"] = {"digest": digest, "run": run_id, "key": key}
-    st.query_params["run"] = str(run_id)
-    st.rerun()
+        launch.start(spec)
 
 
 st.title("Profile", anchor=False)
 st.caption("Parameters, MACs, activations and memory of any open_clip, timm or torchvision model, counted now.")
 form()
-run = backend.linked_run()
-if run and run.kind == "profile":
-    with st.container(horizontal=True, vertical_alignment="center"):
-        st.subheader(f"Run {run.id}", anchor=False)
-        st.page_link(
-            "runs/run.py",
-            label="Log and environment",
-            icon=":material/receipt_long:",
-            query_params={"run": str(run.id)},
-        )
-    run_view.follow(run, beside_form=True)
-elif asked := st.query_params.get("run", ""):
-    st.warning(plain(f"There is no run {asked!r} of models; it may have been deleted."), icon=":material/search_off:")
-else:
-    st.caption("Results appear here. Earlier ones are under Runs.")
+launch.linked_run("profile", "Results appear here. Earlier ones are under Runs.")

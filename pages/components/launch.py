@@ -1,0 +1,104 @@
+"""What forms that start runs share: the field of models, and the one way from a spec to a run."""
+
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+from uuid import uuid4
+
+import streamlit as st
+
+from engine import shipped
+from engine.jobs import submit
+from engine.names import LIBRARIES
+from engine.specs import Refused, Spec
+from pages.components import backend, spec_form
+from pages.components.command import command
+from pages.components.text import plain
+
+
+@st.cache_data(max_entries=2, show_spinner=False)
+def _known_models(folder: str, stamp: int) -> dict[str, str]:
+    return shipped.families(backend.settings().catalog_dir)
+
+
+def families() -> dict[str, str]:
+    """All names that can be asked for, qualified, with their families: those of the shipped catalogue."""
+    folder = backend.settings().catalog_dir
+    stamp = max((path.stat().st_mtime_ns for path in folder.glob("*.csv")), default=0)
+    return _known_models(str(folder), stamp)
+
+
+def devices() -> list[str]:
+    """What this machine can run on, as last probed."""
+    machine = backend.store().machine()
+    return [device.name for device in machine.devices] if machine else ["cpu"]
+
+
+def models_field(spec: type[Spec], prefix: str, groups: Sequence[str] = ()) -> list[str]:
+    """Chips to search and type, and a list from a file or from the catalogue. groups: further names on offer."""
+    names = [*families(), "all", *(f"{library}:all" for library in LIBRARIES), *groups]
+    typed = st.session_state.get(spec_form.key(prefix, "models"), [])
+    chips = st.multiselect(
+        "Models",
+        list(dict.fromkeys([*names, *typed])),
+        key=spec_form.key(prefix, "models"),
+        bind="query-params",
+        accept_new_options=True,
+        select_all=False,
+        placeholder="Search, or type a wildcard such as ViT-B-* and press Enter",
+        help=spec.model_fields["models"].description,
+    )
+    listed = st.session_state.get(spec_form.key(prefix, "listed"), [])
+    if listed:
+        with st.container(horizontal=True, vertical_alignment="center"):
+            st.text(f"and a list of {len(listed)}: {', '.join(listed[:4])}, ...")
+            if st.button("Remove the list", type="tertiary", icon=":material/close:"):
+                st.session_state[spec_form.key(prefix, "listed")] = []
+                st.rerun(scope="fragment")
+    return [*chips, *listed]
+
+
+def launch(
+    spec: Spec | None, problems: Sequence[str], *, prefix: str, label: str, icon: str, sentence: str, beside: str = ""
+) -> None:
+    """The button with what it will do, what stands against it, and the command that does the same.
+
+    beside: a further line of what is to be known before pressing it.
+    """
+    button = st.container(horizontal=True, vertical_alignment="center")
+    for problem in problems:
+        st.error(plain(problem), icon=":material/error:")
+    ready = spec is not None and not problems
+    with button:
+        pressed = st.button(label, type="primary", icon=icon, disabled=not ready, key=f"{prefix}_go")
+        if not problems:
+            st.text(f"{sentence}\n{beside}" if beside else sentence)
+    if spec is not None and ready:
+        st.code(command(spec), language=None, wrap_lines=True)
+        if pressed:
+            start(spec, prefix)
+
+
+def submission_key(spec: Spec, prefix: str) -> str:
+    """The same for a second click on the same request, so that one run comes of it; new once that run has ended."""
+    last: Mapping[str, Any] = st.session_state.get(f"{prefix}_sent", {})
+    if last.get("digest") == _digest(spec) and not backend.store().run(last["run"]).state.ended:
+        return str(last["key"])
+    return uuid4().hex
+
+
+def start(spec: Spec, prefix: str) -> None:
+    """Queue it and show the run; when it is refused, say so and keep what was typed."""
+    key = submission_key(spec, prefix)
+    try:
+        run_id = submit(backend.store(), backend.settings(), spec, key=key)
+    except Refused as refusal:
+        st.error(plain(str(refusal)), icon=":material/error:")
+        return
+    st.session_state[f"{prefix}_sent"] = {"digest": _digest(spec), "run": run_id, "key": key}
+    st.query_params["run"] = str(run_id)
+    st.rerun()
+
+
+def _digest(spec: Spec) -> str:
+    return sha256(spec.model_dump_json().encode()).hexdigest()
