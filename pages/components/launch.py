@@ -11,7 +11,7 @@ from engine import shipped
 from engine.jobs import submit
 from engine.names import LIBRARIES
 from engine.specs import Refused, Spec
-from pages.components import backend, spec_form
+from pages.components import backend, run_view, spec_form
 from pages.components.command import command
 from pages.components.text import plain
 
@@ -59,7 +59,7 @@ def models_field(spec: type[Spec], prefix: str, groups: Sequence[str] = ()) -> l
 
 
 def launch(
-    spec: Spec | None, problems: Sequence[str], *, prefix: str, label: str, icon: str, sentence: str, beside: str = ""
+    spec: Spec | None, problems: Sequence[str], *, key: str, label: str, icon: str, sentence: str, beside: str = ""
 ) -> None:
     """The button with what it will do, what stands against it, and the command that does the same.
 
@@ -70,34 +70,55 @@ def launch(
         st.error(plain(problem), icon=":material/error:")
     ready = spec is not None and not problems
     with button:
-        pressed = st.button(label, type="primary", icon=icon, disabled=not ready, key=f"{prefix}_go")
+        pressed = st.button(label, type="primary", icon=icon, disabled=not ready, key=key)
         if not problems:
             st.text(f"{sentence}\n{beside}" if beside else sentence)
     if spec is not None and ready:
         st.code(command(spec), language=None, wrap_lines=True)
         if pressed:
-            start(spec, prefix)
+            start(spec)
 
 
-def submission_key(spec: Spec, prefix: str) -> str:
+def submission_key(spec: Spec) -> str:
     """The same for a second click on the same request, so that one run comes of it; new once that run has ended."""
-    last: Mapping[str, Any] = st.session_state.get(f"{prefix}_sent", {})
+    last: Mapping[str, Any] = st.session_state.get(f"{spec.kind}_sent", {})
     if last.get("digest") == _digest(spec) and not backend.store().run(last["run"]).state.ended:
         return str(last["key"])
     return uuid4().hex
 
 
-def start(spec: Spec, prefix: str) -> None:
+def start(spec: Spec) -> None:
     """Queue it and show the run; when it is refused, say so and keep what was typed."""
-    key = submission_key(spec, prefix)
+    key = submission_key(spec)
     try:
         run_id = submit(backend.store(), backend.settings(), spec, key=key)
     except Refused as refusal:
         st.error(plain(str(refusal)), icon=":material/error:")
         return
-    st.session_state[f"{prefix}_sent"] = {"digest": _digest(spec), "run": run_id, "key": key}
+    st.session_state[f"{spec.kind}_sent"] = {"digest": _digest(spec), "run": run_id, "key": key}
     st.query_params["run"] = str(run_id)
     st.rerun()
+
+
+def linked_run(kind: str, empty: str) -> None:
+    """The run that the address names, as it goes; `empty` is what stands there when it names none."""
+    run = backend.linked_run()
+    if run and run.kind == kind:
+        with st.container(horizontal=True, vertical_alignment="center"):
+            st.subheader(f"Run {run.id}", anchor=False)
+            st.page_link(
+                "runs/run.py",
+                label="Log and environment",
+                icon=":material/receipt_long:",
+                query_params={"run": str(run.id)},
+            )
+        run_view.follow(run, beside_form=True)
+    elif asked := st.query_params.get("run", ""):
+        st.warning(
+            plain(f"There is no run {asked!r} of this kind; it may have been deleted."), icon=":material/search_off:"
+        )
+    else:
+        st.caption(empty)
 
 
 def _digest(spec: Spec) -> str:

@@ -4,13 +4,11 @@ from typing import Any
 
 import streamlit as st
 
-from engine import shipped
-from engine.names import LIBRARIES, parse_config, parse_names, select
+from engine.names import parse_config, parse_names, select
 from engine.report import frames
 from engine.specs import ProfileSpec, Refused
 from engine.store import State
 from pages.components import backend, launch, spec_form
-from pages.components.command import command
 from pages.components.text import duration, plain
 
 PREFIX = "profile"
@@ -18,47 +16,14 @@ ALIKE = ("counter", "device", "batch_size", "image_size", "precision", "training
 OPEN, FOLDED = ("counter", "device"), ("image_size", "batch_size", "precision", "context_length", "training", "detail")
 
 
-@st.cache_data(max_entries=2, show_spinner=False)
-def known_models(folder: str, stamp: int) -> dict[str, str]:
-    """Family by qualified name, from the shipped catalogue."""
-    return shipped.families(backend.settings().catalog_dir)
-
-
-def families() -> dict[str, str]:
-    """All names that can be asked for."""
-    folder = backend.settings().catalog_dir
-    stamp = max((path.stat().st_mtime_ns for path in folder.glob("*.csv")), default=0)
-    return known_models(str(folder), stamp)
-
-
-def models_field() -> list[str]:
-    """Chips to search and type, and a list from a file or from the catalogue."""
-    names = [*families(), "all", *(f"{library}:all" for library in LIBRARIES)]
-    typed = st.session_state.get(spec_form.key(PREFIX, "models"), [])
-    chips = st.multiselect(
-        "Models",
-        list(dict.fromkeys([*names, *typed])),
-        key=spec_form.key(PREFIX, "models"),
-        bind="query-params",
-        accept_new_options=True,
-        select_all=False,
-        placeholder="Search, or type a wildcard such as ViT-B-* and press Enter",
-        help=ProfileSpec.model_fields["models"].description,
-    )
-    listed = st.session_state.get(spec_form.key(PREFIX, "listed"), [])
-    if listed:
-        with st.container(horizontal=True, vertical_alignment="center"):
-            st.text(f"and a list of {len(listed)}: {', '.join(listed[:4])}, ...")
-            if st.button("Remove the list", type="tertiary", icon=":material/close:"):
-                st.session_state[spec_form.key(PREFIX, "listed")] = []
-                st.rerun(scope="fragment")
+def own_configurations() -> None:
+    """Those of the run this was cloned from, which no address can hold."""
     if own := st.session_state.get(spec_form.key(PREFIX, "configs"), {}):
         with st.container(horizontal=True, vertical_alignment="center"):
             st.text(f"and {len(own)} configurations of the run this was cloned from: {', '.join(own)}")
             if st.button("Remove them", type="tertiary", icon=":material/close:"):
                 st.session_state[spec_form.key(PREFIX, "configs")] = {}
                 st.rerun(scope="fragment")
-    return [*chips, *listed]
 
 
 def upload_field() -> tuple[list[str], dict[str, Any]]:
@@ -87,15 +52,13 @@ def upload_field() -> tuple[list[str], dict[str, Any]]:
 
 def devices(counter: str) -> list[str]:
     """What this machine can count on, as last probed; without weights where the counter allows it."""
-    machine = backend.store().machine()
-    real = [device.name for device in machine.devices] if machine else ["cpu"]
-    return real if counter != "torch" else ["meta", *real]
+    return launch.devices() if counter != "torch" else ["meta", *launch.devices()]
 
 
 def promise(spec: ProfileSpec) -> str:
     """What pressing the button will do. Errors: ModelNotFound."""
     own = {f"config:{name}": "own" for name in spec.configs}
-    models = select(spec, families() | own)
+    models = select(spec, launch.families() | own)
     like = (run for run in backend.store().runs(kind="profile", states=[State.FINISHED], limit=50))
     latest = next((run.id for run in like if alike(run.spec, spec)), None)
     seconds = expected_s(str(backend.settings().runs_dir), latest, len(models)) if latest else None
@@ -118,7 +81,8 @@ def expected_s(runs_dir: str, run_id: int, models: int) -> float | None:
 @st.fragment
 def form() -> None:
     """The form. It answers on its own, without redrawing the results below."""
-    models = models_field()
+    models = launch.models_field(ProfileSpec, PREFIX)
+    own_configurations()
     left, right = st.columns(2)
     with left:
         values: dict[str, Any] = {"counter": spec_form.field(ProfileSpec, "counter", PREFIX)}
@@ -131,7 +95,6 @@ def form() -> None:
                 values[name] = spec_form.field(ProfileSpec, name, PREFIX)
         names, values["configs"] = upload_field()
     values["models"] = [*models, *names]
-    button = st.container(horizontal=True, vertical_alignment="center")
     spec, problems = spec_form.build(ProfileSpec, values) if values["models"] else (None, [])
     sentence = "Choose models: search for names, type a wildcard, or upload a list."
     if spec:
@@ -139,17 +102,7 @@ def form() -> None:
             sentence = promise(spec)
         except Refused as refusal:
             problems.append(str(refusal))
-    for problem in problems:
-        st.error(plain(problem), icon=":material/error:")
-    ready = spec is not None and not problems
-    with button:
-        pressed = st.button("Count", type="primary", icon=":material/calculate:", disabled=not ready, key="profile_go")
-        if not problems:
-            st.text(sentence)
-    if ready:
-        st.code(command(spec), language=None, wrap_lines=True)
-    if ready and pressed:
-        launch.start(spec)
+    launch.launch(spec, problems, key="profile_go", label="Count", icon=":material/calculate:", sentence=sentence)
 
 
 st.title("Profile", anchor=False)
