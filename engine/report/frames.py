@@ -139,7 +139,7 @@ def device(rows: Iterable[DeviceRow]) -> pd.DataFrame:
     """Every figure of every row, in the order measured."""
     records = []
     for row in rows:
-        record = row.model_dump(mode="json", exclude={"contention"}) | {"flags": ", ".join(row.flags)}
+        record = row.model_dump(mode="json", exclude={"contention"}) | {"flags": "; ".join(row.flags)}
         record |= row.contention.model_dump() if row.contention else {}
         records.append(record | {"rates": json.dumps(row.rates) if row.rates else "", "notes": "; ".join(row.notes)})
     columns = ["model", *(name for name in DeviceRow.model_fields if name not in ("model", "contention"))]

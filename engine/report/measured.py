@@ -10,9 +10,25 @@ from engine.store import Store
 
 LATEST = 50
 """Runs looked through, newest first."""
+POINTS = [
+    *(
+        "where",
+        "name",
+        "model",
+        "family",
+        "variant",
+        "mode",
+        "batch_size",
+        "image_size",
+        "dtype",
+        "device",
+        "device_name",
+    ),
+    *("threads", "latency_ms", "intensity", "gflop_per_s", "flags", "run", "date"),
+]
 KEY = ["device", "device_name", "threads", "dtype"]
 COLUMNS = (
-    *("host", "device", "device_name", "threads", "operation", "dtype", "size", "gflop_per_s", "gb_per_s"),
+    *("where", "host", "device", "device_name", "threads", "operation", "dtype", "size", "gflop_per_s", "gb_per_s"),
     *("latency_ms", "samples", "flags", "run", "date"),
 )
 
@@ -20,8 +36,8 @@ COLUMNS = (
 def rates(store: Store, host: str | None = None) -> pd.DataFrame:
     """The latest rate of every operation, data type and device, of one host where it is given.
 
-    A CPU measured with other threads is another device. Columns: those of COLUMNS; `run` is the run that measured it,
-    `date` (UTC) when. A failed measurement hides no earlier one.
+    A CPU measured with other threads is another device. A failed measurement hides no earlier one. Columns: those of
+    COLUMNS; `where` tells devices apart, `run` is the run that measured the rate and `date` (UTC) when.
     """
     rows, origins = [], []
     for run in store.runs(kind="device", limit=LATEST):
@@ -32,8 +48,29 @@ def rates(store: Store, host: str | None = None) -> pd.DataFrame:
         origins += [(run.environment.host, run.id, run.environment.date)] * len(measured)
     frame = frames.device(rows).join(pd.DataFrame(origins, columns=["host", "run", "date"]))
     frame["date"] = pd.to_datetime(frame["date"], utc=True)
+    frame["where"] = [_where(*key) for key in frame[["host", "device", "device_name", "threads"]].to_numpy(object)]
     latest = frame.drop_duplicates(["host", "operation", *KEY])
     return latest[list(COLUMNS)].reset_index(drop=True)
+
+
+def models(store: Store) -> pd.DataFrame:
+    """The latest timing of every model in every way that was timed and counted: the points of a roofline.
+
+    Columns: those of POINTS; `gflop_per_s` is what was achieved, `intensity` in FLOPs per byte.
+    """
+    points = []
+    for run in store.runs(kind="benchmark", limit=LATEST):
+        for row in store.rows(run.id):
+            if not isinstance(row, BenchmarkRow) or row.status != "ok" or not row.intensity or not achieved(row):
+                continue
+            figures = {name: getattr(row, name) for name in POINTS if name in BenchmarkRow.model_fields}
+            figures |= {"name": f"{row.library}:{row.model}", "dtype": computes_in(row), "gflop_per_s": achieved(row)}
+            host, date = (run.environment.host, run.environment.date) if run.environment else ("", "")
+            where = _where(host, row.device, row.device_name, row.threads)
+            points.append(figures | {"where": where, "run": run.id, "date": date[:10]})
+    frame = pd.DataFrame(points, columns=POINTS)
+    way = ["where", "name", "variant", "mode", "batch_size", "image_size", "dtype"]
+    return frame.drop_duplicates(way, ignore_index=True)
 
 
 def achieved(row: BenchmarkRow) -> float | None:
@@ -66,6 +103,12 @@ def utilisation(rows: Iterable[BenchmarkRow], rates: pd.DataFrame) -> list[float
         got = achieved(row)
         shares.append(got / rate if got is not None and rate else None)
     return shares
+
+
+def _where(host: str, device: str, name: str, threads: int | None) -> str:
+    """`AMD EPYC, 2 threads, on vm`; of accelerators `cuda:0 NVIDIA H200, on vm`."""
+    described = [f"{name}, {threads} threads" if device == "cpu" else f"{device} {name}"]
+    return ", ".join([*described, *([f"on {host}"] if host else [])])
 
 
 def _key(device: str, name: str, threads: int | None, dtype: str) -> tuple[str, str, int | None, str]:

@@ -50,7 +50,7 @@ def scatter(
             "hovertemplate": _hover_template(quantities, source),
             "marker": marker | {"size": diameters[places], "line": {"width": 0.5, "color": "rgba(128,128,128,0.6)"}},
         }
-        for label, places, marker in _groups(drawn, colour, styles)
+        for label, places, marker in groups(drawn, colour, styles)
     ]
     layout = {
         "height": 440,
@@ -66,7 +66,7 @@ def scatter(
     return go.Figure({"data": traces, "layout": layout})  # in one go: each update would validate everything again
 
 
-def _groups(
+def groups(
     frame: pd.DataFrame, colour: str | None, styles: Mapping[str, Style]
 ) -> list[tuple[str, Floats, dict[str, Any]]]:
     """The traces, as label, row positions and marker: leading families and one for all others, or one in all."""

@@ -37,3 +37,13 @@ def digits(value: float | None) -> str:
 def text(value: Any) -> str:
     """Plotly reads a few tags in labels and hovers, so names are escaped."""
     return escape(str(value), quote=False)
+
+
+def compute(gflop_per_s: float) -> str:
+    """`112 GFLOP/s`, `1.23 TFLOP/s`."""
+    return f"{digits(gflop_per_s / 1e3)} TFLOP/s" if gflop_per_s >= 1e3 else f"{digits(gflop_per_s)} GFLOP/s"
+
+
+def bandwidth(gb_per_s: float) -> str:
+    """`23.4 GB/s`, `4.1 TB/s`."""
+    return f"{digits(gb_per_s / 1e3)} TB/s" if gb_per_s >= 1e3 else f"{digits(gb_per_s)} GB/s"
