@@ -22,6 +22,10 @@ def command(spec: Spec) -> str:
             words += [flag, ",".join(_model(model) for model in value)]
         elif name == "image_size":
             words += [flag, format_image_size(value)]
+        elif isinstance(value, tuple):
+            words += [flag, ",".join(value)]
+        elif isinstance(value, str) and value.startswith("-"):
+            words.append(f"{flag}={value}")  # or it would be taken for a flag
         else:
             words += [flag, str(value)]
     return shlex.join(words)

@@ -6,18 +6,36 @@ typed; nothing is sent before the button.
 
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
 import streamlit as st
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
+from typing_extensions import TypeAliasType
 
 from engine.specs import Spec, format_image_size
 
 BIND = "query-params"
 IN_LINK = 40  # more models than this would make a link too long to reload
-LABELS = {"image_size": "Image size (px)", "training": "Training peak", "detail": "Table of modules"}
+LABELS = {
+    "image_size": "Image size (px)",
+    "training": "Training peak",
+    "detail": "Table of modules",
+    "replicates": "Processes",
+    "min_seconds": "Sampled time (s)",
+    "min_samples": "Samples",
+    "time_limit": "Time limit (s)",
+    "max_batch_size": "Largest batch size",
+    "filter": "Only names with",
+    "exclude": "Not names with",
+    "exclude_exact": "Not these",
+    "partition": "Part (I/N)",
+    "cudnn_benchmark": "cuDNN benchmark",
+}
+OF_MODEL = ("image_size", "context_length")
+"""What is the model's own when left out."""
+UNIONS = (types.UnionType, Union)
 
 
 def key(prefix: str, field: str) -> str:
@@ -38,6 +56,8 @@ def address(prefix: str, spec: Spec) -> dict[str, str | list[str]]:
             st.session_state[key(prefix, "listed" if name == "models" else name)] = value
         elif name == "models":
             query[key(prefix, name)] = [model for model in value if not model.startswith("config:")]
+        elif value != info.default and name != "image_size" and isinstance(value, tuple):
+            query[key(prefix, name)] = list(value)
         elif value != info.default:
             text = format_image_size(value) if name == "image_size" else str(value)
             query[key(prefix, name)] = text.lower() if isinstance(value, bool) else text
@@ -45,32 +65,60 @@ def address(prefix: str, spec: Spec) -> dict[str, str | list[str]]:
 
 
 def field(spec: type[Spec], name: str, prefix: str, choices: Sequence[str] | None = None) -> Any:
-    """Draw the widget of one field and return what it holds. choices: offered for a free text; the first is the
-    default."""
+    """Draw the widget of one field and return what it holds.
+
+    choices: offered for a free text, the first being the default, and beside what may be typed for lists and for
+    numbers that have words as well.
+    """
     info = spec.model_fields[name]
     annotation, optional = _without_none(info.annotation)
     label = LABELS.get(name, name.replace("_", " ").capitalize())
     shared: dict[str, Any] = {"key": key(prefix, name), "help": info.description, "bind": BIND}
+    hint = "the model's own" if name in OF_MODEL else "as usual" if optional else None
     if get_origin(annotation) is Literal:
         return st.segmented_control(
             label, get_args(annotation), default=info.default, required=True, width="stretch", **shared
         )
+    if get_origin(annotation) is tuple and get_args(annotation)[1:] == (...,):
+        return _several(label, info.default, get_args(annotation)[0], choices, shared)
+    if get_origin(annotation) in UNIONS:
+        return _number_or_word(label, str(info.default), annotation, choices or (), shared)
     if annotation is bool:
         return st.toggle(label, value=info.default, **shared)
-    if annotation is int:
-        low, high = _bounds(info)
-        hint = "the model's own" if optional else None
-        return st.number_input(label, low, high, info.default, step=1, placeholder=hint, **shared)
+    if annotation in (int, float):
+        low, high = (None if bound is None else annotation(bound) for bound in _bounds(info))
+        default = None if info.default is None else annotation(info.default)
+        step = 1 if annotation is int else None
+        return st.number_input(label, low, high, default, step=step, placeholder=hint, **shared)
     if choices is not None:
         if st.session_state.get(shared["key"]) not in choices:
             st.session_state.pop(shared["key"], None)
         return st.selectbox(label, choices, **shared)
-    return st.text_input(label, placeholder="the model's own" if optional else None, **shared)
+    return st.text_input(label, placeholder=hint, **shared)
+
+
+def _several(label: str, default: Any, item: Any, choices: Sequence[str] | None, shared: dict[str, Any]) -> list[str]:
+    """A list: of given words, or of words that can be typed too."""
+    given = get_args(item) if get_origin(item) is Literal else None
+    options = list(given or dict.fromkeys([*default, *(choices or ()), *st.session_state.get(shared["key"], [])]))
+    return st.multiselect(label, options, default=list(default), accept_new_options=given is None, **shared)
+
+
+def _number_or_word(
+    label: str, default: str, annotation: Any, choices: Sequence[str], shared: dict[str, Any]
+) -> str | None:
+    """A number that can be typed, or one of the words that stand for one."""
+    words = [
+        word for part in map(_plain, get_args(annotation)) if get_origin(part) is Literal for word in get_args(part)
+    ]
+    typed = st.session_state.get(shared["key"])
+    options = list(dict.fromkeys([default, *choices, *words, *([typed] if typed else [])]))
+    return st.selectbox(label, options, accept_new_options=True, **shared)
 
 
 def build(spec: type[Spec], values: Mapping[str, Any]) -> tuple[Spec | None, list[str]]:
     """The spec, or what is wrong with the values, one sentence each. Empty values mean a field's default."""
-    given = {name: value for name, value in values.items() if value not in (None, "")}
+    given = {name: value for name, value in values.items() if value not in (None, "", [])}
     try:
         return spec.model_validate(given), []
     except ValidationError as error:
@@ -83,14 +131,25 @@ def _sentence(problem: Any) -> str:
     return f"{where}: {message}" if where else message
 
 
+def _plain(annotation: Any) -> Any:
+    """Without the names and validators around a type."""
+    while isinstance(annotation, TypeAliasType) or get_origin(annotation) is Annotated:
+        annotation = annotation.__value__ if isinstance(annotation, TypeAliasType) else get_args(annotation)[0]
+    return annotation
+
+
 def _without_none(annotation: Any) -> tuple[Any, bool]:
     """`int | None` is (int, True)."""
-    if get_origin(annotation) is types.UnionType or str(get_origin(annotation)) == "typing.Union":
-        return next(part for part in get_args(annotation) if part is not types.NoneType), True
+    annotation = _plain(annotation)
+    parts = get_args(annotation) if get_origin(annotation) in UNIONS else ()
+    if types.NoneType in parts:
+        return _plain(next(part for part in parts if part is not types.NoneType)), True
     return annotation, False
 
 
 def _bounds(info: FieldInfo) -> tuple[int | None, int | None]:
     low = next((item.ge for item in info.metadata if isinstance(item, annotated_types.Ge)), None)
+    if low is None:  # a widget has no open bounds; the engine refuses what lies on one
+        low = next((item.gt for item in info.metadata if isinstance(item, annotated_types.Gt)), None)
     high = next((item.le for item in info.metadata if isinstance(item, annotated_types.Le)), None)
     return low, high
