@@ -76,8 +76,8 @@ def ratio(baseline: Sequence[Sequence[float]], other: Sequence[Sequence[float]],
     Two levels of chance are resampled. Within a process, blocks of consecutive samples, of the same stretches of time
     for both: neighbours in time are alike, and what disturbs one disturbs the other. Between processes, a draw from
     Student's t with the spread of the processes' own ratios: resampling 3 processes would know but 10 different sets,
-    and calls a difference certain as soon as all 3 happen to lie on one side. The interval of one process holds for that
-    process only. Errors: ValueError for unequal numbers of processes, or one without samples.
+    and calls a difference certain as soon as all 3 happen to lie on one side. The interval of one process holds for
+    that process only. Errors: ValueError for unequal numbers of processes, or one without samples.
     """
     if len(baseline) != len(other) or not baseline or any(len(process) == 0 for process in (*baseline, *other)):
         raise ValueError("both need the same processes, at least one, each with samples")

@@ -1,0 +1,104 @@
+"""What an NVIDIA GPU did while something was timed: clocks, reasons to hold them back, other processes, energy.
+
+NVML tells. Without it (no NVIDIA GPU, an AMD build of torch) nothing is watched and nothing is claimed.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import torch
+
+LOOK_EVERY_S = 0.5
+LEAST_CLOCK = 0.75
+"""Of the highest clock seen; below it a GPU at work was held back, whatever reasons it gives (nvbench's limit)."""
+REASONS = {
+    0x4: "software power cap",
+    0x8: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "hardware power brake",
+}
+"""NVML's reasons for clocks below what was asked for, without the harmless: idle, application clocks, sync boost."""
+IDLE = 0x1
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What was seen, all looks together."""
+
+    clocks_mhz: tuple[int, int]
+    """Lowest and highest SM clock of a GPU at work."""
+    reasons: tuple[str, ...]
+    """For which the clocks were held back at any look."""
+    others: int | None
+    """Most other processes at once that had memory on the GPU; None where NVML lists not even this process."""
+
+    @property
+    def throttled(self) -> bool:
+        """Whether the clocks were held back."""
+        return bool(self.reasons) or self.clocks_mhz[0] < LEAST_CLOCK * self.clocks_mhz[1]
+
+
+class Watch:
+    """Looks at one GPU between samples."""
+
+    def __init__(
+        self, nvml: Any, handle: Any, clock: Callable[[], float] = time.perf_counter, every_s: float = LOOK_EVERY_S
+    ) -> None:
+        self._nvml = nvml
+        self._handle = handle
+        self._clock = clock
+        self._every_s = every_s
+        self._next = float("-inf")
+        self._clocks: list[int] = []
+        self._reasons: set[str] = set()
+        self._others: list[int] = []
+
+    def look(self) -> None:
+        """Read the GPU's state, unless it was read a moment ago."""
+        if self._clock() < self._next:
+            return
+        nvml, handle = self._nvml, self._handle
+        bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+        if not bits & IDLE:
+            self._clocks.append(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
+        self._reasons |= {name for bit, name in REASONS.items() if bits & bit}
+        running = nvml.nvmlDeviceGetComputeRunningProcesses(handle) + nvml.nvmlDeviceGetGraphicsRunningProcesses(handle)
+        pids = {process.pid for process in running}
+        # Inside a container NVML counts pids differently: then one of those listed is this process all the same.
+        if pids:
+            self._others.append(len(pids - {os.getpid()}) if os.getpid() in pids else len(pids) - 1)
+        self._next = self._clock() + self._every_s
+
+    def watched(self) -> Watched | None:
+        """All looks so far; None when the GPU was never seen at work."""
+        if not self._clocks:
+            return None
+        return Watched(
+            clocks_mhz=(min(self._clocks), max(self._clocks)),
+            reasons=tuple(sorted(self._reasons)),
+            others=max(self._others, default=None),
+        )
+
+
+def _opened(device: str, nvml: Any) -> tuple[Any, Any] | None:
+    """NVML and its handle of torch's device, found by PCI address or id, for CUDA_VISIBLE_DEVICES renumbers devices."""
+    if not device.startswith("cuda") or torch.version.cuda is None:
+        return None
+    nvml = nvml or import_module("pynvml")  # loads a system library, so not before there is an NVIDIA device
+    try:
+        nvml.nvmlInit()
+        uuid = str(torch.cuda.get_device_properties(torch.device(device)).uuid)
+        return nvml, nvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}")
+    except nvml.NVMLError:
+        return None
+
+
+def watch(device: str, nvml: Any = None) -> Watch | None:
+    """A watch on this device; None where there is no NVML for it. `nvml` stands in for the module pynvml."""
+    opened = _opened(device, nvml)
+    return Watch(*opened) if opened else None
