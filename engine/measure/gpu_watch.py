@@ -3,7 +3,6 @@
 NVML tells. Without it (no NVIDIA GPU, an AMD build of torch) nothing is watched and nothing is claimed.
 """
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -59,20 +58,29 @@ class Watch:
         self._others: list[int] = []
 
     def look(self) -> None:
-        """Read the GPU's state, unless it was read a moment ago."""
+        """Read the GPU's state, unless it was read a moment ago. What it does not tell stays unknown."""
         if self._clock() < self._next:
             return
-        nvml, handle = self._nvml, self._handle
-        bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
-        if not bits & IDLE:
-            self._clocks.append(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
+        nvml = self._nvml
+        bits = self._asked(nvml.nvmlDeviceGetCurrentClocksEventReasons) or 0
+        mhz = self._asked(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM)
+        if mhz is not None and not bits & IDLE:
+            self._clocks.append(mhz)
         self._reasons |= {name for bit, name in REASONS.items() if bits & bit}
-        running = nvml.nvmlDeviceGetComputeRunningProcesses(handle) + nvml.nvmlDeviceGetGraphicsRunningProcesses(handle)
-        pids = {process.pid for process in running}
-        # Inside a container NVML counts pids differently: then one of those listed is this process all the same.
-        if pids:
-            self._others.append(len(pids - {os.getpid()}) if os.getpid() in pids else len(pids) - 1)
+        listed = [
+            self._asked(nvml.nvmlDeviceGetComputeRunningProcesses) or [],
+            self._asked(nvml.nvmlDeviceGetGraphicsRunningProcesses) or [],
+        ]
+        if pids := {process.pid for processes in listed for process in processes}:
+            # Inside a container NVML numbers processes differently: one of those listed is this one all the same.
+            self._others.append(len(pids) - 1)
         self._next = self._clock() + self._every_s
+
+    def _asked(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return function(self._handle, *arguments)
+        except self._nvml.NVMLError:
+            return None
 
     def watched(self) -> Watched | None:
         """All looks so far; None when the GPU was never seen at work."""
@@ -86,7 +94,7 @@ class Watch:
 
 
 def _opened(device: str, nvml: Any) -> tuple[Any, Any] | None:
-    """NVML and its handle of torch's device, found by PCI address or id, for CUDA_VISIBLE_DEVICES renumbers devices."""
+    """NVML and its handle of torch's device, found by its id, for CUDA_VISIBLE_DEVICES renumbers."""
     if not device.startswith("cuda") or torch.version.cuda is None:
         return None
     nvml = nvml or import_module("pynvml")  # loads a system library, so not before there is an NVIDIA device
@@ -99,6 +107,36 @@ def _opened(device: str, nvml: Any) -> tuple[Any, Any] | None:
 
 
 def watch(device: str, nvml: Any = None) -> Watch | None:
-    """A watch on this device; None where there is no NVML for it. `nvml` stands in for the module pynvml."""
+    """A watch on this device; None where NVML knows no such device. `nvml` stands in for the module pynvml."""
     opened = _opened(device, nvml)
     return Watch(*opened) if opened else None
+
+
+def joules(
+    run: Callable[[], object],
+    device: str,
+    seconds: float,
+    *,
+    nvml: Any = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float | None:
+    """J per call of `run`, by the GPU's own counter of its energy, over at least `seconds` of calls without a pause.
+
+    The whole board's, idle share included. The counter moves in steps of up to 0.1 s: give it a second or more. None
+    where it cannot be had.
+    """
+    opened = _opened(device, nvml)
+    if opened is None:
+        return None
+    nvml, handle = opened
+    try:
+        torch.cuda.synchronize(device)
+        before, calls, start = nvml.nvmlDeviceGetTotalEnergyConsumption(handle), 0, clock()
+        while clock() - start < seconds:
+            run()
+            calls += 1
+        torch.cuda.synchronize(device)
+        after = nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+    except nvml.NVMLError:
+        return None
+    return float(after - before) / 1e3 / calls
