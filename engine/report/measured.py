@@ -1,10 +1,12 @@
 """What devices have been measured to do, and how much of that a model gets out of them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pandas as pd
 
 from engine.report import frames
+from engine.report.style import bandwidth, compute, digits
 from engine.results import BenchmarkRow, DeviceRow
 from engine.store import Store
 
@@ -115,3 +117,28 @@ def _key(device: str, name: str, threads: int | None, dtype: str) -> tuple[str, 
     """A CPU is as fast as its threads; of an accelerator, neither they nor its number matter."""
     kind = device.partition(":")[0]
     return kind, name, threads if kind == "cpu" else None, dtype
+
+
+def readable(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rates as a reader has them, of rates() or frames.device: with `what`, `rate` and `at`, the size, in words."""
+    copies, flags = frame["operation"] == "copy", frame["flags"].str.replace("_", " ").str.replace(";", ",")
+    rate = [_rate(*figures) for figures in _each(frame, "gb_per_s", "gflop_per_s")]
+    at = [_size(size, copy) for size, copy in _each(frame, "size")]
+    what = frame["operation"].where(copies, "matmul " + frame["dtype"])
+    return frame.assign(what=what, rate=rate, at=at, flags=flags)
+
+
+def _each(frame: pd.DataFrame, *columns: str) -> Iterator[Any]:
+    return frame.assign(copy=frame["operation"] == "copy")[[*columns, "copy"]].itertuples(index=False)
+
+
+def _rate(gb_per_s: float, gflop_per_s: float, copy: bool) -> str:
+    if pd.isna(gb_per_s if copy else gflop_per_s):
+        return "–"
+    return bandwidth(gb_per_s) if copy else compute(gflop_per_s)
+
+
+def _size(size: Any, copy: bool) -> str:
+    if pd.isna(size):
+        return "–"
+    return f"{digits(size / 1e6)} MB" if copy else f"{size:,} × {size:,}"

@@ -3,7 +3,7 @@
 Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for multicore architectures", 2009.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from engine.report.scatter import groups, standouts
-from engine.report.style import GREY, Style, bandwidth, compute, digits, text
+from engine.report.style import COLOURS, GREY, SHAPES, Style, bandwidth, compute, digits, text
+from engine.results import DeviceRow
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 
@@ -132,3 +133,29 @@ def _model_labels(models: pd.DataFrame) -> list[dict[str, Any]]:
 def _label(x: float, y: float, said: str, **more: Any) -> dict[str, Any]:
     """Annotations on a log axis are placed by the exponent."""
     return {"x": np.log10(x), "y": np.log10(y), "text": said, "showarrow": False, "font": {"size": 11}, **more}
+
+
+def sizes(rows: Sequence[DeviceRow]) -> go.Figure:
+    """The rate of matrix products at every size tried, one line per data type."""
+    figure = go.Figure()
+    for place, row in enumerate(row for row in rows if row.operation == "matmul" and row.rates):
+        sides, rates = [int(side) for side in row.rates], list(row.rates.values())
+        figure.add_scatter(
+            x=sides,
+            y=rates,
+            mode="lines+markers+text",
+            name=row.dtype,
+            text=[
+                f"{row.dtype} {compute(rate)}" if side == row.size else ""
+                for side, rate in zip(sides, rates, strict=True)
+            ],
+            textposition="top center",
+            line={"color": COLOURS[place % len(COLOURS)], "width": 1.6},
+            marker={"symbol": SHAPES[place % len(SHAPES)], "size": 7},
+            hovertemplate=f"matmul {row.dtype}, %{{x}} × %{{x}}<br>%{{y:,.3~r}} GFLOP/s<extra></extra>",
+        )
+    figure.update_layout(height=300, margin={"l": 8, "r": 8, "t": 8, "b": 8}, uirevision="sizes")
+    ticks = sorted({int(side) for row in rows for side in row.rates if row.operation == "matmul"})
+    figure.update_xaxes(title_text="Side of the matrices", type="log", tickvals=ticks, automargin=True)
+    figure.update_yaxes(title_text="Rate (GFLOP/s)", type="log", tickformat=",~g", automargin=True)
+    return figure

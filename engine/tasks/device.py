@@ -1,0 +1,90 @@
+"""Measures what a device can do: the task of a DeviceSpec."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engine import statistics
+from engine.measure import environment, rates
+from engine.measure.contention import contended
+from engine.measure.rates import Rate
+from engine.measure.timing import Plan
+from engine.models.built import out_of_memory
+from engine.results import DeviceRow, Event, Progress
+from engine.results.benchmark import Flag
+from engine.specs import DeviceSpec
+from engine.specs.base import numbered
+
+ENOUGH_S = 2.0
+
+
+def run(spec: DeviceSpec, run_dir: Path) -> Iterator[Event]:
+    """The environment, then per operation its progress and row. Errors: DeviceNotFound."""
+    yield environment.current(spec.device)
+    before, threads = torch.get_num_threads(), spec.threads or environment.threads()
+    wanted = [*(("matmul", dtype) for dtype in dict.fromkeys(spec.dtypes)), ("copy", "float32")]
+    torch.set_num_threads(threads)
+    try:
+        for done, (operation, dtype) in enumerate(wanted):
+            yield Progress(done=done, total=len(wanted), note=label(operation, dtype))
+            yield measure(operation, dtype, spec, threads)
+    finally:
+        torch.set_num_threads(before)
+    yield Progress(done=len(wanted), total=len(wanted))
+
+
+def label(operation: str, dtype: str) -> str:
+    """`matmul bfloat16`; of copies there is one."""
+    return f"{operation} {dtype}" if operation == "matmul" else operation
+
+
+def measure(operation: str, dtype: str, spec: DeviceSpec, threads: int) -> DeviceRow:
+    """One operation's row, whatever happens."""
+    asked: dict[str, Any] = {
+        "model": label(operation, dtype),
+        "device": numbered(spec.device),
+        "device_name": environment.current(spec.device).device_name,
+        "threads": threads if spec.device == "cpu" else None,
+        "operation": operation,
+        "dtype": dtype,
+    }
+    plan = Plan(min_seconds=spec.seconds)
+    started = time.perf_counter()
+    try:
+        rate = rates.copy(spec.device, plan) if operation == "copy" else rates.matmul(spec.device, dtype, plan)
+        figures = _figures(rate, operation) | _caveats(rate, spec)
+    except Exception as error:  # noqa: BLE001 - devices and drivers fail in ways of their own: that is the row's result
+        status = "out_of_memory" if out_of_memory(error) else "error"
+        figures = {"status": status, "error": f"{type(error).__name__}: {error}"}
+    return DeviceRow(**asked | figures, seconds=round(time.perf_counter() - started, 3))
+
+
+def _figures(rate: Rate, operation: str) -> dict[str, Any]:
+    return {
+        "size": rate.size,
+        "gflop_per_s" if operation == "matmul" else "gb_per_s": rate.per_s / 1e9,
+        "latency_ms": rate.latency_ms,
+        "samples": len(rate.timed.samples_ms),
+        "rates": {str(size): per_s / 1e9 for size, per_s in rate.by_size.items()},
+        "contention": rate.session.contention,
+    }
+
+
+def _caveats(rate: Rate, spec: DeviceSpec) -> dict[str, Any]:
+    """What is to be known before quoting the rate: flags, and in words why."""
+    contention, gpu = rate.session.contention, rate.session.gpu
+    disturbed = contended(contention) if contention else []
+    if gpu and gpu.others:
+        disturbed.append(f"{gpu.others} other processes used the GPU")
+    raised: dict[Flag, bool] = {
+        "single_process": True,
+        "contended": bool(disturbed),
+        "drifting": statistics.drifting(rate.timed.samples_ms),
+        "throttled": bool(gpu and gpu.throttled),
+        "below_floor": spec.seconds < ENOUGH_S,
+    }
+    reasons = gpu.reasons if gpu else ()
+    return {"flags": tuple(flag for flag, up in raised.items() if up), "notes": (*rate.notes, *disturbed, *reasons)}

@@ -1,0 +1,47 @@
+"""What measuring a device found: its rates, and the rate at every size tried."""
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from engine.report import export, frames, measured, roofline
+from engine.results import DeviceRow
+from engine.store import Run
+from pages.components.results_table import results_table
+
+COLUMNS = ("what", "rate", "at", "latency_ms", "samples", "flags", "status", "error", "notes")
+FLAGGED = (
+    "One process, so single process: good for a roof, not for a claim. Contended: something else used the processors "
+    "meanwhile, so the device can do more."
+)
+
+
+def draw(run: Run, rows: Sequence[DeviceRow]) -> None:
+    """All of it, for the rows that have come so far."""
+    if not rows:
+        st.caption("Nothing has been measured yet: rates appear here as they come.")
+        return
+    frame = measured.readable(frames.device(rows)).dropna(axis=1, how="all")
+    results_table(frame, key=f"rates_{run.id}", alt="Measured rates", pinned="what", columns=COLUMNS)
+    failed = [row for row in rows if row.status != "ok"]
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.download_button(
+            "CSV, all columns",
+            lambda: export.to_csv(frames.device(rows)),
+            f"device-{run.id}.csv",
+            key=f"full_{run.id}",
+            mime="text/csv",
+            on_click="ignore",
+            icon=":material/download:",
+        )
+        if failed:
+            st.caption(f":material/error: {len(failed)} of {len(rows)} could not be measured: error says why.")
+    if any(len(row.rates) > 1 for row in rows):
+        st.plotly_chart(
+            roofline.sizes(rows),
+            key=f"sizes_{run.id}",
+            config={"displaylogo": False},
+            alt="Rate of matrix products by their size, per data type",
+        )
+    if any(row.flags for row in rows):
+        st.caption(FLAGGED)
