@@ -5,20 +5,21 @@ from pathlib import Path
 
 from streamlit.testing.v1 import AppTest
 
-from engine.results import Environment, OperatorCount, ProfileRow, Progress
+from engine.results import BenchmarkRow, Environment, OperatorCount, ProfileRow, Progress, Row, samples_name
 from engine.settings import ROOT
-from engine.specs import ProfileSpec
-from engine.store import Store
+from engine.specs import BenchmarkSpec, ProfileSpec
+from engine.store import State, Store, attempts
+from engine.store import queue as queueing
 
-CATALOGUE = """library,model,family,image_size,mparams,gmacs,macts,inference_peak_mb,complete,uncounted,notes,\
+CATALOGUE = """library,model,family,image_size,mparams,gmacs,macts,weights_mb,inference_peak_mb,complete,uncounted,notes,\
 status,error
-open_clip,ViT-B-32,clip_vit,224,151.28,7.39,10.3,608,True,{},[],ok,
-open_clip,ViT-L-14,clip_vit,224,427.62,87.73,123.0,1800,True,{},[],ok,
-timm,resnet18,resnet,224,11.69,1.82,2.5,56,True,{},[],ok,
-timm,resnet50,resnet,224,25.56,4.09,11.1,113,True,{},[],ok,
-timm,vit_tiny_patch16_224,vision_transformer,224,5.72,1.26,5.97,30,True,{},[],ok,
-timm,odd_one,oddity,320,9.0,3.0,4.0,60,False,"{""sort"": 2}","[""work of unknown size is missing: sort (2 calls)""]",ok,
-timm,broken,oddity,1024,,,,,True,{},[],error,RuntimeError: **no** <b>way</b>
+open_clip,ViT-B-32,clip_vit,224,151.28,7.39,10.3,605,608,True,{},[],ok,
+open_clip,ViT-L-14,clip_vit,224,427.62,87.73,123.0,1710,1800,True,{},[],ok,
+timm,resnet18,resnet,224,11.69,1.82,2.5,46.8,56,True,{},[],ok,
+timm,resnet50,resnet,224,25.56,4.09,11.1,102,113,True,{},[],ok,
+timm,vit_tiny_patch16_224,vision_transformer,224,5.72,1.26,5.97,23,30,True,{},[],ok,
+timm,odd_one,oddity,320,9.0,3.0,4.0,36,60,False,"{""sort"": 2}","[""work of unknown size is missing: sort (2 calls)""]",ok,
+timm,broken,oddity,1024,,,,,,True,{},[],error,RuntimeError: **no** <b>way</b>
 """
 
 
@@ -71,9 +72,9 @@ ENVIRONMENT = Environment(
 )
 
 
-def events(rows: Iterable[ProfileRow], total: int) -> list[Environment | Progress | ProfileRow]:
+def events(rows: Iterable[Row], total: int) -> list[Environment | Progress | Row]:
     """What a task yields for such rows."""
-    out: list[Environment | Progress | ProfileRow] = [ENVIRONMENT]
+    out: list[Environment | Progress | Row] = [ENVIRONMENT]
     for done, row in enumerate(rows):
         out += [Progress(done=done, total=total, note=row.model), row]
     return [*out, Progress(done=len(out) // 2, total=total)]
@@ -82,3 +83,44 @@ def events(rows: Iterable[ProfileRow], total: int) -> list[Environment | Progres
 def queue(store: Store, *models: str, **fields: object) -> int:
     """A queued profile run that no scheduler knows of."""
     return store.enqueue(ProfileSpec.model_validate({"models": models, **fields}))
+
+
+def benchmark_row(model: str, variant: str = "eager", **figures: object) -> BenchmarkRow:
+    """A row of three processes with 30 samples. A variant other than eager is compared with eager."""
+    known: dict[str, object] = {
+        **{"library": "timm", "model": model, "family": "resnet", "mode": "inference", "variant": variant},
+        **{"device": "cpu", "device_name": "a cpu", "threads": 2, "batch_size_requested": "8", "batch_size": 8},
+        **{"image_size": "224", "precision": "float32", "dtype": "float32", "latency_ms": 20.0, "mean_ms": 21.0},
+        **{"std_ms": 1.5, "samples_per_s": 400.0, "first_call_ms": 90.0, "samples": 30, "calls_per_sample": 1},
+        **{"loop_ms": 0.001, "processes": 3, "process_medians_ms": (19.5, 20.0, 20.4), "spread": 0.045},
+        **{"process_peak_mb": 300.0, "mparams": 11.69, "gmacs": 1.82, "gflops": 3.64, "macts": 2.5, "seconds": 12.0},
+        "samples_file": samples_name("timm", model, 8),
+    }
+    if variant != "eager":
+        known |= {"baseline": "eager", "speedup": 1.25, "speedup_low": 1.2, "speedup_high": 1.3, "verdict": "faster"}
+    return BenchmarkRow.model_validate(known | figures)
+
+
+def write_samples(run_dir: Path, row: BenchmarkRow, **variants: list[list[float]]) -> None:
+    """The file that a task keeps. variants: of each, per process, the ms of every round's sample."""
+    path = run_dir / row.samples_file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = ["process,mode,variant,round,calls,forward_ms,backward_ms,optimizer_ms"]
+    for variant, processes in variants.items():
+        for process, samples in enumerate(processes, start=1):
+            lines += [f"{process},{row.mode},{variant},{place},1,{ms},," for place, ms in enumerate(samples)]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def finish(store: Store, run_id: int, rows: list[Row]) -> None:
+    """Do a queued run as a worker would, with these rows."""
+    attempt = queueing.claim(store.database, ENVIRONMENT.host, run_id)
+    assert attempt
+    attempts.begin(store.database, attempt)
+    attempts.record(store.database, attempt, events(rows, len(rows)))
+    attempts.finish(store.database, attempt, State.FINISHED)
+
+
+def queue_benchmark(store: Store, *models: str, **fields: object) -> int:
+    """A queued benchmark that no scheduler knows of."""
+    return store.enqueue(BenchmarkSpec.model_validate({"models": models, **fields}))

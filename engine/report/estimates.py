@@ -96,7 +96,7 @@ def least_s(spec: BenchmarkSpec, models: int) -> float:
     return models * sizes * per_size
 
 
-def expected_s(spec: BenchmarkSpec, models: int, rows: Iterable[BenchmarkRow]) -> float | None:
+def expected_s(models: int, rows: Iterable[BenchmarkRow]) -> float | None:
     """Seconds for so many models going by rows of a run like it, each of which knows what its model took.
 
     None without any.

@@ -34,7 +34,7 @@ def of(frame: pd.DataFrame, mode: str, variant: str) -> pd.DataFrame:
     return kept.sort_values(["process", "round"], ignore_index=True)
 
 
-def ratio(frame: pd.DataFrame, mode: str, baseline: str, other: str) -> statistics.Ratio | None:
+def ratio(frame: pd.DataFrame, mode: str, baseline: str, other: str, *, seed: int) -> statistics.Ratio | None:
     """How many times as fast `other` is, with its interval; None when the two share no round.
 
     Only rounds that both have are compared: what a round shares is what makes the two comparable.
@@ -44,7 +44,8 @@ def ratio(frame: pd.DataFrame, mode: str, baseline: str, other: str) -> statisti
     if both.empty:
         return None
     processes = [part for _, part in both.groupby(level="process")]
-    return statistics.ratio([_ms(part, "one") for part in processes], [_ms(part, "two") for part in processes])
+    ones, twos = ([_ms(part, column) for part in processes] for column in ("one", "two"))
+    return statistics.ratio(ones, twos, seed=seed)
 
 
 def _ms(frame: pd.DataFrame, column: str) -> Sequence[float]:

@@ -8,6 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from engine import statistics
 from engine.report.quantities import title
 from engine.report.style import COLOURS, GREY, Style, digits, text
 
@@ -22,7 +23,6 @@ VERDICTS = {
     "not comparable": ("x-thin-open", GREY),
 }
 """Sign and colour of each verdict; it is also written beside its interval."""
-MARGIN_OF_RATIO = (0.98, 1.02)
 
 
 def labels(frame: pd.DataFrame) -> "pd.Series[str]":
@@ -112,8 +112,9 @@ def speedups(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
         end = np.nanmax([row["speedup"], row["speedup_high"]])
         said = f"{digits(row['speedup'])}×  <i>{row['verdict']}</i>"
         figure.add_annotation(x=end, y=row["label"], text=said, showarrow=False, xanchor="left", xshift=9)
-    low, high = MARGIN_OF_RATIO
-    figure.add_vrect(x0=low, x1=high, fillcolor=GREY, opacity=0.25, line_width=0, layer="below")
+    figure.add_vrect(
+        x0=1 - statistics.MARGIN, x1=1 + statistics.MARGIN, fillcolor=GREY, opacity=0.25, line_width=0, layer="below"
+    )
     figure.add_vline(x=1, line={"color": GREY, "width": 1})
     _horizontal(figure, len(drawn), "Speed-up over the baseline (×), 99 % interval; grey: margin of 2 %")
     ends = [1.05, *drawn["speedup"], *drawn["speedup_high"].dropna()]

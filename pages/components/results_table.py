@@ -8,16 +8,27 @@ import streamlit as st
 
 from engine.report.quantities import QUANTITIES, title
 
+HELP = {
+    "flags": "What is to be known before quoting a figure; select a row to read what each means.",
+    "verdict": "Of the interval of the ratio to the baseline, with a margin of 2 %.",
+    "baseline": "What the speed-up refers to.",
+    "differs_in": "Settings for which a variant is not comparable with its baseline.",
+}
+
 
 def column_config(frame: pd.DataFrame, pinned: str) -> dict[str, Any]:
     """Headers with units and formats for the columns of a frame."""
     config: dict[str, Any] = {}
     for column in frame.columns:
-        if column in QUANTITIES:
+        if column in QUANTITIES and not pd.api.types.is_numeric_dtype(frame[column]):  # figures, or why there is none
+            config[column] = st.column_config.TextColumn(title(column), help=QUANTITIES[column].help, alignment="right")
+        elif column in QUANTITIES:
             config[column] = st.column_config.NumberColumn(
                 title(column), help=QUANTITIES[column].help, format="%.3g", alignment="right"
             )
-        elif column in ("image_size", "calls", "batch_size"):
+        elif column in HELP:
+            config[column] = st.column_config.Column(title(column), help=HELP[column], pinned=column == pinned)
+        elif column in ("image_size", "calls", "batch_size", "processes", "samples"):
             config[column] = st.column_config.Column(title(column), alignment="right")
         else:
             width = "medium" if column == "model" else None

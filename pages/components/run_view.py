@@ -6,23 +6,26 @@ from pathlib import Path
 import streamlit as st
 
 from engine.jobs import submit
-from engine.specs import ProfileSpec, Refused, Spec
+from engine.specs import Refused, Spec
 from engine.store import Cause, Run, State
 from pages.components import backend, spec_form
 from pages.components.state import badge, progress, sentence
 from pages.components.text import plain
 
 TICK_S = 1
+TIMING_TICK_S = 3
+"""While something is timed: drawing costs processor time, which the timing would see."""
 CLONE = "Open the form, filled like this run."
 
 
 def follow(run: Run, *, beside_form: bool = False) -> None:
-    """Draw a run, again every second while it waits or goes; other parts of the page stay untouched meanwhile.
+    """Draw a run, again every few seconds while it waits or goes; other parts of the page stay untouched meanwhile.
 
     beside_form: the form is on this very page, so there is nothing to clone into.
     """
     going = not run.state.ended
-    st.fragment(_draw, run_every=TICK_S if going else None, key=f"run_{run.id}")(run.id, going, beside_form)
+    tick = TIMING_TICK_S if run.spec.exclusive else TICK_S
+    st.fragment(_draw, run_every=tick if going else None, key=f"run_{run.id}")(run.id, going, beside_form)
 
 
 def _draw(run_id: int, ticking: bool, beside_form: bool) -> None:
@@ -45,7 +48,7 @@ def actions(run: Run, beside_form: bool) -> None:
         key=f"cancel_{run.id}",
         icon=":material/stop:",
         disabled=run.cancel_requested,
-        help="Rows counted so far are kept.",
+        help="Rows that are there already are kept.",
     ):
         backend.store().request_cancel(run.id)
         st.rerun(scope="fragment")
@@ -65,15 +68,17 @@ def form_page(spec: type[Spec]) -> str:
 
 
 def _retries(run: Run) -> None:
-    if run.cause is Cause.OUT_OF_MEMORY and isinstance(run.spec, ProfileSpec) and run.spec.batch_size > 1:
-        half = run.spec.batch_size // 2
+    batch_size = getattr(run.spec, "batch_size", None)
+    if run.cause is Cause.OUT_OF_MEMORY and isinstance(batch_size, int) and batch_size > 1:
+        half = batch_size // 2
         if st.button(f"Again with batch {half}", key=f"half_{run.id}", icon=":material/restart_alt:"):
-            _again(run.spec.model_copy(update={"batch_size": half}))
+            again(run.spec.model_copy(update={"batch_size": half}))
     if st.button("Run again", key=f"again_{run.id}", icon=":material/restart_alt:", help="As a new run"):
-        _again(run.spec)
+        again(run.spec)
 
 
-def _again(spec: ProfileSpec) -> None:
+def again(spec: Spec) -> None:
+    """Start a new run and open it."""
     try:
         started = submit(backend.store(), backend.settings(), spec)
     except Refused as refusal:

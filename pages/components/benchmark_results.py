@@ -1,0 +1,197 @@
+"""What a benchmark found: its rows as they come, charts of them, and one card per selected row."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from engine.report import export, exports, frames, measured, published, readable, speed_figures
+from engine.results import BenchmarkRow
+from engine.specs import BenchmarkSpec
+from engine.specs.benchmark import QUOTABLE
+from engine.store import Run
+from pages.components import backend, benchmark_card, benchmark_samples, run_view
+from pages.components.results_table import results_table
+from pages.components.text import plain
+
+COLUMNS = (
+    *("model", "library", "mode", "variant", "batch_size", "latency_ms", "p90_ms", "p99_ms", "samples_per_s"),
+    *("spread_percent", "flags", "speedup", "speedup_low", "speedup_high", "verdict", "accuracy", "max_deviation"),
+    *("mean_deviation", "forward_ms", "backward_ms", "optimizer_ms", "first_call_ms", "compile_cold_ms"),
+    *("compile_warm_ms", "device_peak_mb", "process_peak_mb", "utilisation_percent", "joules_per_sample"),
+    *("graph_breaks", "unique_graphs", "image_size", "samples", "status", "error", "notes"),
+)
+ALWAYS = ("model", "variant", "latency_ms", "samples_per_s", "flags", "status")
+CHART = {"displaylogo": False}
+
+
+def draw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
+    """All of it, for the rows that have come so far."""
+    if not rows:
+        st.caption("Nothing has been timed yet: the rows of a model appear when all its variants are done.")
+        return
+    utilisation = measured.utilisation(rows, measured.rates(backend.store()))
+    table = readable.table(rows, utilisation)
+    table.index = [_label(row) for row in rows]
+    picked = results_table(
+        _shown(table), key=f"rows_{run.id}", alt="Timings, model by model", columns=COLUMNS, selectable=True
+    )
+    with st.container(horizontal=True, vertical_alignment="center"):
+        _downloads(run, rows)
+        _quotable(run)
+        if failed := sum(row.status != "ok" for row in rows):
+            st.caption(f":material/error: {failed} of {len(rows)} rows have failed: status and error say why.")
+    _charts(run, rows)
+    by_label = {_label(row): (row, share) for row, share in zip(rows, utilisation, strict=True)}
+    for label in picked:
+        if label in by_label:
+            benchmark_card.card(run, *by_label[label])
+    if not picked:
+        st.caption("Select rows to see percentiles, memory, compilation, conditions and what each flag means.")
+
+
+def _label(row: BenchmarkRow) -> str:
+    """Unlike any other row's of the run."""
+    return f"{row.library}:{row.model} {row.tower} {row.mode} {row.variant} {row.batch_size}"
+
+
+def _shown(table: pd.DataFrame) -> pd.DataFrame:
+    """Without columns that say nothing."""
+    said = [name for name in table if name in ALWAYS or table[name].replace(["", "–"], None).notna().any()]
+    alike = [name for name in ("library", "mode", "image_size") if table[name].nunique() == 1 and len(table) > 1]
+    return table[[name for name in said if name not in alike]]
+
+
+def _downloads(run: Run, rows: Sequence[BenchmarkRow]) -> None:
+    labels = {"full": "CSV, all columns", "timm": "CSV as timm's benchmark.py", "dynamo": "CSV as PyTorch's dynamo"}
+    offered = ["full", *(["timm"] if run.spec.purpose == "performance" else [])]
+    offered += ["dynamo"] if any(row.baseline for row in rows) else []
+    for format in offered:
+        st.download_button(
+            labels[format],
+            lambda format=format: export.to_csv(exports.export(rows, format)),
+            f"benchmark-{run.id}" + (f"-{format}" * (format != "full")) + ".csv",
+            key=f"csv_{format}_{run.id}",
+            mime="text/csv",
+            on_click="ignore",
+            icon=":material/download:",
+        )
+
+
+def _quotable(run: Run) -> None:
+    """What was a quick look can be asked for again in enough processes to be quoted."""
+    spec: BenchmarkSpec = run.spec
+    if run.state.ended and spec.purpose == "performance" and spec.processes < QUOTABLE:
+        asked = spec.model_copy(update={"replicates": None, "min_samples": None, "min_seconds": None})
+        told = f"The same in {asked.processes} fresh processes, as a new run"
+        if st.button("Run as quotable", key=f"quotable_{run.id}", icon=":material/verified:", help=told):
+            run_view.again(asked)
+
+
+def _charts(run: Run, rows: Sequence[BenchmarkRow]) -> None:
+    """Only the open tab is drawn, and only tabs there are figures for are offered."""
+    frame = frames.benchmark(rows)
+    timed = frame["latency_ms"].notna()
+    swept = (
+        frame[timed].groupby(["library", "model", "mode", "variant"])["batch_size"].nunique().max() if any(timed) else 0
+    )
+    contents: dict[str, Any] = {}
+    if any(timed):
+        contents["Latency"] = lambda: _latency(run, frame)
+    if frame["speedup"].notna().any():
+        contents["Speed-up"] = lambda: _speedup(run, rows, frame)
+    elif frame["accuracy"].notna().any():
+        contents["Passed"] = lambda: _summary(run, rows)
+    if swept > 1:
+        contents["Batch sizes"] = lambda: _curves(run, frame)
+    if any(row.samples_file for row in rows):
+        contents["Samples"] = lambda: benchmark_samples.raw(run, rows)
+        if len({row.variant for row in rows if row.latency_ms}) > 1:
+            contents["Compare two"] = lambda: benchmark_samples.compare(run, rows)
+    if any(timed) and (frame["library"] == "timm").any():
+        contents["Published"] = lambda: _published(run, rows)
+    if not contents:
+        return
+    tabs = st.tabs(list(contents), key=f"charts_{run.id}", on_change="rerun")
+    for tab, content in zip(tabs, contents.values(), strict=True):
+        if tab.open:
+            with tab:
+                content()
+
+
+def _source(run: Run) -> str:
+    return f"run {run.id} on {run.environment.device_name if run.environment else run.spec.device}"
+
+
+def _latency(run: Run, frame: pd.DataFrame) -> None:
+    st.plotly_chart(
+        speed_figures.latency(frame, source=_source(run)),
+        key=f"latency_{run.id}",
+        config=CHART,
+        alt="Median latency of every row, with p90 and the medians of the single processes",
+    )
+    st.caption(
+        "Bar: median of all samples. Whisker: to p90, which needs 64 samples. Ticks: the median of each process. "
+        "Flags stand beside the figure."
+    )
+
+
+def _speedup(run: Run, rows: Sequence[BenchmarkRow], frame: pd.DataFrame) -> None:
+    st.plotly_chart(
+        speed_figures.speedups(frame, source=_source(run)),
+        key=f"speedup_{run.id}",
+        config=CHART,
+        alt="Speed-up of every variant over its baseline, with its 99 % interval and verdict",
+    )
+    said = [verdict for verdict in readable.VERDICTS if (frame["verdict"] == verdict).any()]
+    st.caption("  \n".join(f"**{verdict}**: {plain(readable.VERDICTS[verdict])}" for verdict in said))
+    _summary(run, rows)
+
+
+def _summary(run: Run, rows: Sequence[BenchmarkRow]) -> None:
+    summary = readable.summary(rows)
+    empty = [name for name in (*readable.VERDICTS, "failed", "passed") if not summary[name].astype(bool).any()]
+    if summary["geometric_mean"].isna().all():
+        empty.append("geometric_mean")
+    results_table(
+        summary.drop(columns=empty),
+        key=f"summary_{run.id}",
+        alt="All models of each variant together",
+        pinned="variant",
+    )
+
+
+def _curves(run: Run, frame: pd.DataFrame) -> None:
+    st.plotly_chart(
+        speed_figures.curves(frame, backend.family_colours(), source=_source(run)),
+        key=f"curves_{run.id}",
+        config=CHART,
+        alt="Throughput against latency, one point per batch size",
+    )
+    st.caption("Each point is a batch size. Where a line turns flat, a larger batch costs latency and gains nothing.")
+
+
+def _published(run: Run, rows: Sequence[BenchmarkRow]) -> None:
+    speeds = _speeds()
+    setups = published.setups(speeds, rows)
+    if not setups:
+        st.caption("Nobody has published speeds of these models at this image size and in this mode.")
+        return
+    setup = st.selectbox("Published for", setups, key=f"setup_{run.id}")
+    both = published.beside(rows, speeds)
+    both = both[both["setup"] == setup]
+    st.plotly_chart(
+        speed_figures.against(both, setup, backend.family_colours()),
+        key=f"published_{run.id}",
+        config=CHART,
+        alt="Throughput here against throughput that somebody else has published",
+    )
+    columns = ["model", "variant", "mode", "image_size", "batch_size", "here", "theirs", "their_batch_size", "times"]
+    results_table(both, key=f"published_table_{run.id}", alt="Throughput here and published", columns=columns)
+    st.caption(plain(f"Published figures are somebody else's: {published.PUBLISHER}; {setup}. Ours: {_source(run)}."))
+
+
+@st.cache_data(max_entries=1, show_spinner="Reading published speeds")
+def _speeds() -> pd.DataFrame:
+    return published.speeds()

@@ -1,0 +1,95 @@
+"""The raw samples of a benchmark: every one of them drawn, and any two variants compared anew."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+import streamlit as st
+
+from engine.report import readable, samples, speed_figures
+from engine.report.style import digits
+from engine.results import BenchmarkRow
+from engine.store import Run
+from engine.store.files import RunFiles
+from pages.components import backend
+from pages.components.text import plain
+
+CHART = {"displaylogo": False}
+
+
+def raw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
+    """Every sample of one model, in the order they were taken."""
+    chosen = _choose(run, rows, "raw")
+    frame = _read(run, chosen[0])
+    if frame is None:
+        return
+    mode = chosen[0].mode
+    st.plotly_chart(
+        speed_figures.raw(frame[frame["mode"] == mode], [row.variant for row in chosen], source=f"run {run.id}"),
+        key=f"raw_{run.id}",
+        config=CHART,
+        alt="Every sample over its round, one panel per process",
+    )
+    st.caption(
+        "Each point is a sample. In every round each variant is timed once, in random order; no sample is dropped. "
+        "What differs between the panels is what differs between fresh processes."
+    )
+
+
+def compare(run: Run, rows: Sequence[BenchmarkRow]) -> None:
+    """Any two variants of one model, their ratio computed here from the samples."""
+    chosen = _choose(run, [row for row in rows if row.latency_ms], "compare")
+    by_variant = {row.variant: row for row in chosen}
+    if len(by_variant) < 2:
+        st.caption("Only one variant of this model could be timed.")
+        return
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        baseline = st.selectbox("Baseline", list(by_variant), key=f"baseline_{run.id}")
+        others = [variant for variant in by_variant if variant != baseline]
+        other = st.selectbox("Compared with it", others, key=f"other_{run.id}")
+    frame = _read(run, by_variant[other])
+    if frame is None:
+        return
+    ratio = samples.ratio(frame, by_variant[other].mode, baseline, other, seed=run.spec.seed)
+    if ratio is None:
+        st.caption("The two were never timed in the same round, so they cannot be compared.")
+        return
+    differs = by_variant[other].differences(by_variant[baseline])
+    verdict = "not comparable" if differs else ratio.verdict
+    with st.container(horizontal=True):
+        st.metric("Speed-up (×)", digits(ratio.value), width="content")
+        st.metric("99 % interval (×)", f"{digits(ratio.low)} to {digits(ratio.high)}", width="content")
+        st.metric("Verdict", verdict, width="content", help=readable.VERDICTS[verdict])
+    told = f" They differ in {readable.words(differs)}." if differs else ""
+    st.caption(
+        plain(
+            f"Median of {baseline} / median of {other}: above 1, {other} is faster. {readable.VERDICTS[verdict]}{told}"
+        )
+    )
+
+
+def _choose(run: Run, rows: Sequence[BenchmarkRow], place: str) -> list[BenchmarkRow]:
+    """The rows of one model in one mode at one batch size, all its variants."""
+    groups: dict[str, list[BenchmarkRow]] = {}
+    for row in rows:
+        if row.samples_file and row.samples:
+            groups.setdefault(f"{row.library}:{row.model}, {row.mode}, batch {row.batch_size}", []).append(row)
+    chosen = (
+        st.selectbox("Model", list(groups), key=f"{place}_model_{run.id}") if len(groups) > 1 else next(iter(groups))
+    )
+    return groups[chosen]
+
+
+def _read(run: Run, row: BenchmarkRow) -> pd.DataFrame | None:
+    """Its samples, or word that they are gone."""
+    path = RunFiles(backend.settings().runs_dir, run.id).dir
+    stamp = (path / row.samples_file).stat().st_mtime_ns if (path / row.samples_file).is_file() else 0
+    frame = _cached(path, row, stamp)
+    if frame is None:
+        st.caption(f"The samples are not here: {plain(row.samples_file)} was not kept with this run.")
+    return frame
+
+
+@st.cache_data(max_entries=8, show_spinner=False, hash_funcs={BenchmarkRow: BenchmarkRow.model_dump_json})
+def _cached(run_dir: Path, row: BenchmarkRow, stamp: int) -> pd.DataFrame | None:
+    return samples.read(run_dir, row)

@@ -1,0 +1,152 @@
+"""Time models of one's choice: a preset, the models, what differs; then the run it started and what it found."""
+
+from typing import Any
+
+import streamlit as st
+
+from engine.names import select
+from engine.report import estimates
+from engine.report.style import digits
+from engine.specs import BenchmarkSpec, Refused
+from engine.specs.variant import EXECUTIONS
+from engine.store import State
+from pages.components import backend, launch, spec_form
+from pages.components.text import duration
+
+PREFIX = "benchmark"
+PRESETS: dict[str, dict[str, Any]] = {
+    "Quick look": {"replicates": 1, "variants": ["eager"], "publishable": False},
+    "Quotable": {"replicates": None, "variants": ["eager"], "publishable": False},
+    "Compile or not?": {"replicates": None, "variants": ["eager", "compile"], "publishable": False},
+}
+MEANING = (
+    "Quick look: one process, eager; not to be quoted. Quotable: three fresh processes, whose disagreement is "
+    "reported. Compile or not?: the same, eager beside torch.compile, interleaved."
+)
+OFFERED = [*EXECUTIONS, "compile:max-autotune", "compile:aot_eager", "eager+channels_last", "eager+bfloat16"]
+BATCHES = ("1", "8", "32", "64")
+FOLDED = {
+    "How it computes": ("precision", "image_size", "channels_last", "tower", "context_length", "optimizer"),
+    "How it is timed": (
+        *("purpose", "replicates", "publishable", "min_samples", "min_seconds", "time_limit"),
+        *("threads", "cache", "max_batch_size", "cudnn_benchmark", "deterministic", "seed"),
+    ),
+    "Which of the models": ("filter", "exclude", "exclude_exact", "partition"),
+}
+ALIKE = ("mode", "purpose", "device", "variants", "precision", "processes", "floor_seconds", "image_size")
+TIGHT = 0.8
+"""Share of the memory above which an estimate is called tight."""
+
+
+def prefill() -> None:
+    """Put what the chosen preset stands for into the fields."""
+    for name, value in PRESETS.get(st.session_state["benchmark_preset"] or "", {}).items():
+        st.session_state[spec_form.key(PREFIX, name)] = value
+
+
+def preset(place: Any, values: dict[str, Any]) -> None:
+    """The presets, the one that the fields agree with being lit: it stands first and is drawn when they are known."""
+    fits = (name for name, preset in PRESETS.items() if all(values[field] == preset[field] for field in preset))
+    st.session_state["benchmark_preset"] = next(fits, None)
+    with place:
+        st.segmented_control(
+            "Preset", list(PRESETS), key="benchmark_preset", on_change=prefill, help=MEANING, width="stretch"
+        )
+
+
+def folded() -> dict[str, Any]:
+    """Everything that seldom differs, in three groups."""
+    values: dict[str, Any] = {}
+    with st.expander("What differs: precision, image size, processes, samples, conditions, filters"):
+        for heading, names in FOLDED.items():
+            st.caption(heading)
+            columns = st.columns(3)
+            for place, name in enumerate(names):
+                with columns[place % 3]:
+                    values[name] = spec_form.field(BenchmarkSpec, name, PREFIX)
+    return values
+
+
+def promise(spec: BenchmarkSpec, models: list[str]) -> str:
+    """What pressing the button will do, and for about how long."""
+    like = (run for run in backend.store().runs(kind="benchmark", states=[State.FINISHED], limit=50))
+    latest = next((run.id for run in like if alike(run.spec, spec)), None)
+    seconds = expected_s(str(backend.settings().runs_dir), latest, len(models)) if latest else None
+    least = estimates.least_s(spec, len(models))
+    time = f"about {duration(least)}" if seconds is None else f"about {duration(seconds)} going by the last run like it"
+    ways = f"{len(spec.plan)} variants interleaved" if len(spec.plan) > 1 else spec.plan[0].label
+    processes = f"{spec.processes} fresh process{'es' * (spec.processes != 1)} each"
+    first = f"{', '.join(models[:3])}{', ...' if len(models) > 3 else ''}"
+    batch = f"batch {spec.batch_size}"
+    doing = "Times" if spec.purpose == "performance" else "Compares the results of"
+    return (
+        f"{doing} {len(models)} model{'s' * (len(models) != 1)} ({ways}, {spec.mode}, {batch}) on {spec.device} in "
+        f"{processes}, {time}: {first}"
+    )
+
+
+def alike(one: BenchmarkSpec, other: BenchmarkSpec) -> bool:
+    """Whether a model takes about as long in both."""
+    return all(getattr(one, name) == getattr(other, name) for name in ALIKE)
+
+
+@st.cache_data(max_entries=100, show_spinner=False)
+def expected_s(runs_dir: str, run_id: int, models: int) -> float | None:
+    """Seconds for so many models, going by a finished run."""
+    return estimates.expected_s(models, backend.store().rows(run_id))
+
+
+def memory(spec: BenchmarkSpec, models: list[str]) -> str:
+    """Whether it should fit, from the catalogue's counts and this machine's memory."""
+    need = estimates.memory(spec, models, backend.catalogue())
+    if need is None:
+        return "Memory: the largest batch that fits is searched for." if spec.batch_size == "max" else ""
+    unknown = f"; {need.unknown} models are not in the catalogue" if need.unknown else ""
+    said = f"Memory: about {digits(need.gb)} GB for {need.model} at batch {need.batch_size}"
+    assumed = (
+        "activations kept for the backward pass are guessed" if "training" in spec.modes else "PyTorch's own beside it"
+    )
+    if (there := memory_there(spec.device)) is None:
+        return f"{said} ({assumed}){unknown}"
+    verdict = "will not fit" if need.gb > there else "is tight" if need.gb > TIGHT * there else "fits"
+    return f"{said}, of {digits(there)} GB: {verdict} ({assumed}){unknown}"
+
+
+def memory_there(device: str) -> float | None:
+    """GB of a device, of the host for the CPU; None where the probe has not told."""
+    machine = backend.store().machine()
+    if machine is None or device == "cpu":
+        return machine.memory_gb if machine else None
+    named = {one.name: one.memory_gb for one in machine.devices}
+    return named.get(device, named.get(f"{device}:0"))
+
+
+@st.fragment
+def form() -> None:
+    """The form. It answers on its own, without redrawing the results below."""
+    place = st.container()
+    models = launch.models_field(BenchmarkSpec, PREFIX, groups=("suite",))
+    columns = st.columns([3, 1, 2, 1])
+    choices = {"variants": OFFERED, "batch_size": BATCHES, "mode": None, "device": launch.devices()}
+    values: dict[str, Any] = {}
+    for column, (name, offered) in zip(columns, choices.items(), strict=True):
+        with column:
+            values[name] = spec_form.field(BenchmarkSpec, name, PREFIX, offered)
+    values |= folded()
+    preset(place, values)
+    spec, problems = spec_form.build(BenchmarkSpec, values | {"models": models}) if models else (None, [])
+    sentence, beside = "Choose models: search for names, type a wildcard, or take the whole suite.", ""
+    if spec:
+        try:
+            chosen = select(spec, launch.families())
+            sentence, beside = promise(spec, chosen), memory(spec, chosen)
+        except Refused as refusal:
+            problems.append(str(refusal))
+    options = {"key": "benchmark_go", "label": "Time", "icon": ":material/timer:"}
+    launch.launch(spec, problems, sentence=sentence, beside=beside, **options)
+
+
+st.title("Vision speed", anchor=False)
+st.caption("Latency, throughput and memory of timm, open_clip and torchvision models on this machine, timed now.")
+form()
+launch.linked_run("benchmark", "Results appear here. Earlier ones are under Runs.")
