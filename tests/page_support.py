@@ -8,17 +8,17 @@ from streamlit.testing.v1 import AppTest
 from engine.results import BenchmarkRow, Environment, OperatorCount, ProfileRow, Progress, Row, samples_name
 from engine.settings import ROOT
 from engine.specs import BenchmarkSpec, ProfileSpec
-from engine.store import State, Store, attempts
+from engine.store import Exit, State, Store, attempts
 from engine.store import queue as queueing
 
-CATALOGUE = """library,model,family,image_size,mparams,gmacs,macts,weights_mb,inference_peak_mb,complete,uncounted,notes,\
-status,error
+CATALOGUE = """library,model,family,image_size,mparams,gmacs,macts,weights_mb,inference_peak_mb,complete,uncounted,\
+notes,status,error
 open_clip,ViT-B-32,clip_vit,224,151.28,7.39,10.3,605,608,True,{},[],ok,
 open_clip,ViT-L-14,clip_vit,224,427.62,87.73,123.0,1710,1800,True,{},[],ok,
 timm,resnet18,resnet,224,11.69,1.82,2.5,46.8,56,True,{},[],ok,
 timm,resnet50,resnet,224,25.56,4.09,11.1,102,113,True,{},[],ok,
 timm,vit_tiny_patch16_224,vision_transformer,224,5.72,1.26,5.97,23,30,True,{},[],ok,
-timm,odd_one,oddity,320,9.0,3.0,4.0,36,60,False,"{""sort"": 2}","[""work of unknown size is missing: sort (2 calls)""]",ok,
+timm,odd_one,oddity,320,9,3,4,36,60,False,"{""sort"": 2}","[""work of unknown size is missing: sort (2 calls)""]",ok,
 timm,broken,oddity,1024,,,,,,True,{},[],error,RuntimeError: **no** <b>way</b>
 """
 
@@ -119,6 +119,7 @@ def finish(store: Store, run_id: int, rows: list[Row]) -> None:
     attempts.begin(store.database, attempt)
     attempts.record(store.database, attempt, events(rows, len(rows)))
     attempts.finish(store.database, attempt, State.FINISHED)
+    attempts.close(store.database, attempt, Exit(code=0), None, "")
 
 
 def queue_benchmark(store: Store, *models: str, **fields: object) -> int:

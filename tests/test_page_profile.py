@@ -12,10 +12,10 @@ from engine.jobs import stop_scheduler
 from engine.results import Device, Machine
 from engine.settings import Settings
 from engine.specs import ProfileSpec
-from engine.store import State, Store, attempts
+from engine.store import Store, attempts
 from engine.store import queue as queueing
 from pages.components.command import command
-from tests.page_support import ENVIRONMENT, events, open_page, profile_row, queue, texts, write_catalogue
+from tests.page_support import ENVIRONMENT, events, finish, open_page, profile_row, queue, texts, write_catalogue
 
 PAGE = "costs/profile.py"
 
@@ -144,15 +144,6 @@ def test_a_file_that_cannot_be_used_is_named(name: str, content: bytes) -> None:
     assert not app.exception
     assert app.error
     assert name.partition(".")[0] in texts(app).replace("\\", "")
-
-
-def finish(store: Store, run_id: int, rows: list) -> None:
-    """Do a queued run as a worker would, with these rows."""
-    attempt = queueing.claim(store.database, ENVIRONMENT.host, run_id)
-    assert attempt
-    attempts.begin(store.database, attempt)
-    attempts.record(store.database, attempt, events(rows, len(rows)))
-    attempts.finish(store.database, attempt, State.FINISHED)
 
 
 def test_results_show_every_row_and_failures_as_such(store: Store) -> None:
