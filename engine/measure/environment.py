@@ -115,19 +115,31 @@ def threads(cgroups: Path = CGROUPS, own: Path = OWN_CGROUP) -> int:
 
 
 def _quotas(cgroups: Path, own: Path) -> Iterator[int]:
-    """Whole CPUs that each group from this process's own up to the root allows.
-
-    own holds `0::/path/of/group`; a group's cpu.max holds `max 100000` or `150000 100000`: quota and period in us.
-    """
-    lines = own.read_text().splitlines() if own.is_file() else []
-    path = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "/")
-    group = cgroups / path.strip("/")
-    for folder in [group, *group.parents]:
+    """Whole CPUs that each group allows; its cpu.max holds `max 100000` or `150000 100000`: quota and period in us."""
+    for folder in _groups(cgroups, own):
         limit = folder / "cpu.max"
-        if folder.is_relative_to(cgroups) and limit.is_file():
+        if limit.is_file():
             quota, _, period = limit.read_text().strip().partition(" ")
             if quota != "max":
                 yield int(quota) // int(period)
+
+
+def _groups(cgroups: Path, own: Path) -> Iterator[Path]:
+    """The folder of each group from this process's own up to the root. own holds `0::/path/of/group`."""
+    lines = own.read_text().splitlines() if own.is_file() else []
+    path = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "/")
+    group = cgroups / path.strip("/")
+    return (folder for folder in [group, *group.parents] if folder.is_relative_to(cgroups))
+
+
+def available_bytes(cgroups: Path = CGROUPS, own: Path = OWN_CGROUP) -> int:
+    """Memory that can still be had: what the system has left, cut by the limits of our control groups (v2)."""
+    left = [int(psutil.virtual_memory().available)]
+    for folder in _groups(cgroups, own):
+        limit, used = folder / "memory.max", folder / "memory.current"
+        if limit.is_file() and used.is_file() and (most := limit.read_text().strip()) != "max":
+            left.append(max(0, int(most) - int(used.read_text())))
+    return min(left)
 
 
 def cpu_name() -> str:

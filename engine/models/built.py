@@ -1,11 +1,14 @@
 """What building a model gives, and what can be asked of a builder."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from engine.specs import Refused, format_image_size
+
+TOKEN = 3
+"""An ordinary token in every vocabulary; 0 and 1 are padding, which some towers mask out."""
 
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
@@ -17,6 +20,10 @@ DTYPES: dict[str, torch.dtype] = {
 
 class SizeRefused(Refused):
     """The model cannot take images of this size, or texts of this length."""
+
+
+class TowerRefused(Refused):
+    """The model has no such tower."""
 
 
 class ConfigRefused(Refused):
@@ -35,6 +42,12 @@ class Wanted:
     precision: str = "float32"
     config: dict[str, Any] | None = field(default=None, repr=False)
     """An open_clip configuration, as its JSON files hold one; only for `config:NAME`."""
+    test_size: bool = False
+    """At the image size a timm model is tested at, where that is not the one it is trained at."""
+    tower: Literal["whole", "image", "text"] = "whole"
+    """Only this part of the model, with the inputs it takes."""
+    seed: int | None = None
+    """Of weights and inputs; None leaves weights to chance and fills inputs with ones, enough for counting."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -63,14 +76,32 @@ class Built:
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether a device ran out of memory: only CUDA has an exception of its own, the others raise RuntimeError."""
-    words = ("out of memory", "can't allocate memory", "failed to allocate", "not enough memory")
+    words = ("out of memory", "can't allocate memory", "failed to allocate", "not enough memory", "bad_alloc")
     plain = isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
     return plain or isinstance(error, torch.OutOfMemoryError | MemoryError)
 
 
 def images(wanted: Wanted, size: tuple[int, int], channels: int = 3) -> torch.Tensor:
-    """(batch, channels, height, width) of ones."""
-    return torch.ones((wanted.batch_size, channels, *size), dtype=wanted.dtype, device=wanted.device)
+    """(batch, channels, height, width) of ones; with a seed, random bytes standardised by their mean and deviation."""
+    shape = (wanted.batch_size, channels, *size)
+    if wanted.seed is None:
+        return torch.ones(shape, dtype=wanted.dtype, device=wanted.device)
+    pixels = torch.randint(256, shape, generator=_generator(wanted.seed)).to(torch.float32)
+    return ((pixels - pixels.mean()) / pixels.std()).to(wanted.device, wanted.dtype)
+
+
+def tokens(wanted: Wanted, length: int, vocabulary: int) -> torch.Tensor:
+    """(batch, length), int64: one ordinary token throughout; with a seed, any but padding."""
+    shape = (wanted.batch_size, length)
+    if wanted.seed is None:
+        return torch.full(shape, min(TOKEN, vocabulary - 1), device=wanted.device)
+    low = min(TOKEN, vocabulary - 1)
+    return torch.randint(low, vocabulary, shape, generator=_generator(wanted.seed)).to(wanted.device)
+
+
+def _generator(seed: int) -> torch.Generator:
+    """On the CPU, so that every device gets the same numbers."""
+    return torch.Generator().manual_seed(seed)
 
 
 def size_refused(name: str, wanted: tuple[int, int], native: tuple[int, int], why: object) -> SizeRefused:

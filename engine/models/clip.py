@@ -4,6 +4,7 @@ import json
 import tempfile
 from collections.abc import Iterable
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,13 @@ import open_clip
 import timm
 import torch
 
-from engine.models.built import Built, ConfigRefused, SizeRefused, Wanted, images, out_of_memory, size_refused
+from engine.models.built import Built, ConfigRefused, SizeRefused, Wanted, images, out_of_memory, size_refused, tokens
 from engine.models.timm_models import family as timm_family
 
 HF_CONFIGS = Path(__file__).parent / "hf_configs"
 HF_TEXT_LENGTH = 77
 """Tokens per text for Hugging Face towers: what open_clip's tokenizers give. The towers' own `context_length` is the
 size of their position table (514, 1024), not what CLIP models are trained on."""
-TOKEN = 3
-"""An ordinary token in every vocabulary; 0 and 1 are padding, which some towers mask out."""
 Config = dict[str, Any]
 
 
@@ -95,10 +94,9 @@ def build(name: str, cfg: Config, wanted: Wanted) -> Built:
         if size == native_size or out_of_memory(error):
             raise
         raise size_refused(name, size, native_size, error) from error
-    tokens = torch.full((wanted.batch_size, length), min(TOKEN, text.vocab_size - 1), device=wanted.device)
-    return Built(
+    whole = Built(
         model=model.to(wanted.dtype).eval(),
-        inputs=(images(wanted, size), tokens),
+        inputs=(images(wanted, size), tokens(wanted, length, text.vocab_size)),
         towers={"image": "visual", "text": "text"},
         family=found,
         image_size=size,
@@ -107,6 +105,17 @@ def build(name: str, cfg: Config, wanted: Wanted) -> Built:
         image_width=int(model.visual.trunk.num_features if vision.timm_model_name else vision.width),
         text_width=int(_hf_width(model.text.config) if text.hf_model_name else text.width),
         embed_dim=int(cfg["embed_dim"]),
+    )
+    return whole if wanted.tower == "whole" else _tower(whole, wanted.tower)
+
+
+def _tower(whole: Built, tower: str) -> Built:
+    """One tower with its own input; the rest of the model is let go."""
+    return replace(
+        whole,
+        model=whole.model.get_submodule(whole.towers[tower]),
+        inputs=whole.inputs[:1] if tower == "image" else whole.inputs[1:],
+        towers={tower: ""},
     )
 
 

@@ -1,16 +1,23 @@
-"""Every model we know by name: open_clip's, timm's, torchvision's ResNets, and one's own open_clip configurations."""
+"""Every model we know by name: open_clip's, timm's, torchvision's ResNets, and one's own open_clip configurations.
+
+A library is imported when a name needs it: a process that times one timm model waits for timm alone.
+"""
 
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 
-from engine.models import clip, timm_models, torchvision_models
-from engine.models.built import Built, ConfigRefused, Wanted, out_of_memory, size_refused
+import torch
+
+from engine.models.built import Built, ConfigRefused, TowerRefused, Wanted, out_of_memory, size_refused
 from engine.names import ModelNotFound
 
 
 def families() -> dict[str, str]:
     """Every installed model, qualified, with the architecture family it belongs to."""
+    from engine.models import clip, timm_models, torchvision_models
+
     return (
         {f"open_clip:{name}": family for name, family in clip.families().items()}
         | {f"timm:{name}": family for name, family in timm_models.families().items()}
@@ -18,20 +25,37 @@ def families() -> dict[str, str]:
     )
 
 
+def load(name: str) -> None:
+    """Import what building this model needs."""
+    modules = {"timm": "timm_models", "torchvision": "torchvision_models"}
+    import_module(f"engine.models.{modules.get(name.partition(':')[0], 'clip')}")
+
+
 def build(name: str, wanted: Wanted) -> Built:
     """The model of this qualified name, randomly initialised (not at all on meta), with example inputs.
 
-    Errors: ModelNotFound, SizeRefused (image size or context length), ConfigRefused (one's own configuration).
+    Errors: ModelNotFound, SizeRefused (image size or context length), TowerRefused, ConfigRefused (one's own
+    configuration).
     """
     library, _, model = name.partition(":")
+    if wanted.seed is not None:
+        torch.manual_seed(wanted.seed)
+    if library in ("timm", "torchvision") and wanted.tower == "text":
+        raise TowerRefused(f"{name} has no text tower: it takes images alone")
     with _quiet():
-        if library == "open_clip":
-            return clip.build(model, clip.config(model), wanted)
         if library == "timm":
+            from engine.models import timm_models
+
             return timm_models.build(model, wanted)
         if library == "torchvision":
+            from engine.models import torchvision_models
+
             return torchvision_models.build(model, wanted)
-        if library == "config":
+        if library in ("open_clip", "config"):
+            from engine.models import clip
+
+            if library == "open_clip":
+                return clip.build(model, clip.config(model), wanted)
             if wanted.config is None:
                 raise ConfigRefused(f"no configuration was given for {name!r}")
             return clip.build_own(model, wanted.config, wanted)

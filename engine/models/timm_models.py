@@ -23,10 +23,11 @@ def family(name: str) -> str:
 
 def build(name: str, wanted: Wanted) -> Built:
     """Errors: SizeRefused where the model is made for one size and was asked for another."""
-    native_size, channels = _input(timm.get_pretrained_cfg(name))
+    native_size, channels = _input(timm.get_pretrained_cfg(name), wanted.test_size)
+    made_for, _ = _input(timm.get_pretrained_cfg(name), test_size=False)
     size = wanted.image_size or native_size
     with torch.device(wanted.device):
-        model: Any = timm.create_model(name) if size == native_size else _resized(name, size, native_size)
+        model: Any = timm.create_model(name) if size == made_for else _resized(name, size, native_size)
     return Built(
         model=model.to(wanted.dtype).eval(),
         inputs=(images(wanted, size, channels),),
@@ -38,8 +39,9 @@ def build(name: str, wanted: Wanted) -> Built:
     )
 
 
-def _input(pretrained_cfg: Any) -> tuple[tuple[int, int], int]:
-    channels, height, width = pretrained_cfg.input_size
+def _input(pretrained_cfg: Any, test_size: bool) -> tuple[tuple[int, int], int]:
+    tested = pretrained_cfg.test_input_size if test_size else None
+    channels, height, width = tested or pretrained_cfg.input_size
     return (height, width), channels
 
 

@@ -1,0 +1,106 @@
+"""Whether two ways to run a model compute the same: the rule of PyTorch's dynamo benchmark.
+
+Results are trees (tuples, lists, dictionaries) of tensors; what is no floating point tensor must be equal.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_leaves
+
+from engine import suite
+
+SAME_DIRECTION = 0.99
+"""Cosine similarity from which results are the same, where there is no reference in float64."""
+HALF = (torch.float16, torch.bfloat16)
+FEW, LARGE_TOLERANCE = 1000, 2e-2
+"""Below so many elements, or from such a tolerance on, noise decides much of a root mean square."""
+
+
+def tolerance(name: str, *, training: bool, frozen: bool = False) -> float:
+    """What a model's results may differ by. frozen: whether inductor folds weights into constants."""
+    if training:
+        if suite.is_in(name, {suite.LEVIT}):
+            return 8e-2
+        return 4e-2 if suite.is_in(name, suite.HIGHER_TOLERANCE) else 1e-2
+    return 8e-2 if frozen and suite.is_in(name, suite.HIGHER_WHEN_FROZEN) else 1e-3
+
+
+def same(eager: Any, result: Any, reference: Any | None, tol: float) -> bool:
+    """Whether every tensor of `result` is what eager gave, or as near to the reference as eager is.
+
+    reference: the same computed in float64; None where that was not possible, and then directions are compared.
+    """
+    _, shape = tree_flatten(eager)
+    found, found_shape = tree_flatten(result)
+    if found_shape != shape:
+        return False
+    wanted = tree_leaves(eager)
+    exact = [None] * len(wanted) if reference is None else tree_leaves(reference)
+    return len(exact) == len(wanted) and all(
+        _same(one, other, true, tol, cosine=reference is None)
+        for one, other, true in zip(wanted, found, exact, strict=True)
+    )
+
+
+def identical(one: Any, other: Any) -> bool:
+    """Whether two runs gave the same bits; NaN is equal to NaN."""
+    ones, others = tree_leaves(one), tree_leaves(other)
+    return len(ones) == len(others) and all(_equal(a, b) for a, b in zip(ones, others, strict=True))
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if not isinstance(one, torch.Tensor):
+        return bool(one == other)
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return torch.allclose(one, other, rtol=0, atol=0, equal_nan=True) if one.is_floating_point() else one.equal(other)
+
+
+def _same(eager: Any, result: Any, reference: Any, tol: float, *, cosine: bool) -> bool:
+    if not isinstance(eager, torch.Tensor) or not eager.is_floating_point():
+        return _equal(eager, result)
+    if eager.dtype != result.dtype or eager.shape != result.shape:
+        return False
+    if torch.allclose(eager, result, rtol=tol, atol=tol):
+        return True
+    if cosine:
+        one, other = (each.flatten().to(torch.float32) for each in (eager, result))
+        return torch.nn.functional.cosine_similarity(one, other, dim=0, eps=1e-6).item() >= SAME_DIRECTION
+    loose = eager.dtype in HALF or reference.numel() < FEW or tol >= LARGE_TOLERANCE
+    return rmse(reference, result) <= (3 if loose else 2) * rmse(reference, eager) + tol / 10
+
+
+def rmse(reference: torch.Tensor, result: torch.Tensor) -> float:
+    """Root of the mean squared difference, in float64."""
+    return float((reference.double() - result.double()).square().mean().sqrt())
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """Of abs(result - reference) / (1 + abs(reference)) over all elements of all tensors."""
+
+    max: float
+    mean: float
+    std: float
+
+
+def deviation(reference: Any, result: Any) -> Deviation:
+    """Errors: ValueError where there is nothing to compare, or the shapes differ."""
+    parts = list(_deviations(reference, result))
+    if not parts:
+        raise ValueError("the results hold no floating point tensors to compare")
+    every = torch.cat(parts)
+    spread = float(every.std()) if every.numel() > 1 else 0.0
+    return Deviation(float(every.max()), float(every.mean()), spread)
+
+
+def _deviations(reference: Any, result: Any) -> Iterator[torch.Tensor]:
+    wanted, found = tree_leaves(reference), tree_leaves(result)
+    for one, other in zip(wanted, found, strict=True):
+        if isinstance(one, torch.Tensor) and one.is_floating_point():
+            if one.shape != other.shape:
+                raise ValueError(f"a result has the shape {tuple(other.shape)} where {tuple(one.shape)} is right")
+            yield ((one.double() - other.double()).abs() / (1 + one.double().abs())).flatten()

@@ -1,0 +1,188 @@
+"""Making a model ready to run in one way: the type of its numbers, its memory format, what is done to it, what runs it.
+
+What a device or a model cannot do is refused by name; nothing falls back to another way.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from engine.models import library
+from engine.models.built import DTYPES, Built, Wanted
+from engine.specs import Refused, Variant
+
+Builder = Callable[[str, Wanted], Built]
+GRAPH_WARMUP = 3
+"""Calls before a CUDA graph is captured, as PyTorch's documentation has it."""
+
+
+class VariantRefused(Refused):
+    """This device, or this model, cannot run in this way."""
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What a precision means on a device."""
+
+    weights: str
+    autocast: str = ""
+    tf32: bool = False
+
+
+def numbers(precision: str, device: str) -> Numbers:
+    """amp alone is the device's own type. Errors: VariantRefused of tf32 where there is none."""
+    if precision == "tf32":
+        if not device.startswith("cuda") or torch.cuda.get_device_capability(device) < (8, 0):
+            raise VariantRefused(f"tf32 needs an NVIDIA GPU of compute capability 8.0 or more, which {device} is not")
+        return Numbers("float32", tf32=True)
+    if precision.startswith("amp"):
+        own = "float16" if device.startswith("cuda") else "bfloat16"
+        return Numbers("float32", autocast=precision.removeprefix("amp").lstrip("_") or own)
+    return Numbers(precision)
+
+
+def check(variant: Variant, device: str) -> None:
+    """Errors: VariantRefused of what the device cannot do."""
+    graphs = variant.execution == "cudagraphs" or variant.backend == "cudagraphs"
+    if (graphs or variant.compile_mode == "reduce-overhead") and not device.startswith("cuda"):
+        raise VariantRefused(f"{variant.label} needs CUDA graphs, which {device} has none of")
+
+
+@contextmanager
+def switches(found: Numbers, *, training: bool, cudnn_benchmark: bool, deterministic: bool) -> Iterator[None]:
+    """Everything global that decides what is computed, set for as long as this lasts and then as it was."""
+    matmul = torch.backends.cuda.matmul
+    before = matmul.allow_tf32, torch.are_deterministic_algorithms_enabled()
+    cudnn = torch.backends.cudnn.flags(
+        enabled=True, benchmark=cudnn_benchmark, deterministic=deterministic, allow_tf32=found.tf32
+    )
+    try:
+        matmul.allow_tf32 = found.tf32
+        torch.use_deterministic_algorithms(deterministic)
+        with cudnn, torch.set_grad_enabled(training):
+            yield
+    finally:
+        matmul.allow_tf32 = before[0]
+        torch.use_deterministic_algorithms(before[1])
+
+
+def build(name: str, wanted: Wanted, variant: Variant, *, training: bool, build: Builder = library.build) -> Built:
+    """A model of a variant's own, with the weights that every variant of the same seed has.
+
+    Errors: VariantRefused where there is nothing in the model that the variant would change; those of library.build.
+    """
+    with _fast_norm() if variant.fast_norm else nullcontext():
+        built = build(name, wanted)
+    model: Any = built.model
+    if variant.fast_norm and not any(getattr(module, "_fast_norm", False) for module in model.modules()):
+        raise VariantRefused(f"{name} has no norm layer with a fast form")
+    if variant.checkpointing:
+        if not hasattr(model, "set_grad_checkpointing"):
+            raise VariantRefused(f"{name} has no gradient checkpointing")
+        model.set_grad_checkpointing(True)
+    if variant.reparameterized:
+        model = _reparameterized(name, model, training)
+    model.train(training)
+    if not variant.channels_last:
+        return replace(built, model=model)
+    inputs = tuple(tensor.to(memory_format=_format(tensor)) for tensor in built.inputs)
+    return replace(built, model=model.to(memory_format=torch.channels_last), inputs=inputs)
+
+
+def _format(tensor: torch.Tensor) -> torch.memory_format:
+    return torch.channels_last if tensor.dim() == 4 else torch.preserve_format
+
+
+@contextmanager
+def _fast_norm() -> Iterator[None]:
+    # layers read the switch when they are built
+    from timm.layers import is_fast_norm, set_fast_norm  # type: ignore[attr-defined]
+
+    before = is_fast_norm()  # type: ignore[no-untyped-call]
+    set_fast_norm(True)  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        set_fast_norm(before)  # type: ignore[no-untyped-call]
+
+
+def _reparameterized(name: str, model: torch.nn.Module, training: bool) -> torch.nn.Module:
+    if training:
+        raise VariantRefused("a reparameterised model is for inference: its branches are merged")
+    from timm.utils import reparameterize_model  # type: ignore[attr-defined]
+
+    merged: torch.nn.Module = reparameterize_model(model, inplace=False)
+    if merged.state_dict().keys() == model.state_dict().keys():
+        raise VariantRefused(f"{name} has nothing to reparameterise")
+    return merged
+
+
+def runner(variant: Variant, built: Built, found: Numbers, device: str) -> Callable[[], Any]:
+    """One forward pass, as often as it is called. Capturing happens here for trace, export and CUDA graphs, which
+    keep autocast's casts in what they capture; torch.compile captures at the first call.
+    """
+    model, inputs = built.model, built.inputs
+    autocast = partial(
+        torch.autocast, device.partition(":")[0], dtype=DTYPES.get(found.autocast), enabled=bool(found.autocast)
+    )
+    if variant.execution in ("eager", "compile"):
+        run = _compiled(model, variant) if variant.execution == "compile" else model
+        return _under(autocast, partial(run, *inputs)) if found.autocast else partial(run, *inputs)
+    with autocast(cache_enabled=False):  # a cached cast would be captured as a constant
+        if variant.execution == "trace":
+            return partial(_traced(model, inputs), *inputs)
+        if variant.execution == "export":
+            return partial(torch.export.export(model, inputs).module(), *inputs)
+        return _graphed(model, inputs)
+
+
+def _compiled(model: torch.nn.Module, variant: Variant) -> Callable[..., Any]:
+    # Isolated, because variants of one model share its code, and with it the limit on recompilations.
+    how: dict[str, Any] = {"backend": variant.backend or "inductor", "mode": variant.compile_mode or None}
+    compiled: Callable[..., Any] = torch.compile(model, **how, isolate_recompiles=True)  # type: ignore[call-overload]
+    return compiled
+
+
+def _traced(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Callable[..., Any]:
+    with warnings.catch_warnings():
+        # TorchScript is deprecated, which is why one may want to know what it is still worth.
+        warnings.filterwarnings("ignore", message=r"`torch\.jit\.trace", category=FutureWarning)
+        warnings.filterwarnings("ignore", message=r"`torch\.jit\.trace", category=DeprecationWarning)
+        warnings.filterwarnings("ignore", category=torch.jit.TracerWarning)  # type: ignore[attr-defined]
+        traced: Callable[..., Any] = torch.jit.trace(model, inputs, check_trace=False)  # type: ignore[no-untyped-call]
+    return traced
+
+
+def _under(context: Callable[[], AbstractContextManager[Any]], run: Callable[[], Any]) -> Callable[[], Any]:
+    def call() -> Any:
+        with context():
+            return run()
+
+    return call
+
+
+def _graphed(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Callable[[], Any]:
+    """The whole forward pass as one CUDA graph; with gradients, forward and backward as one each."""
+    if torch.is_grad_enabled():
+        graphed: Callable[..., Any] = torch.cuda.make_graphed_callables(model, inputs)
+        return partial(graphed, *inputs)
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(GRAPH_WARMUP):
+            model(*inputs)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = model(*inputs)
+
+    def replay() -> Any:
+        graph.replay()
+        return output
+
+    return replay

@@ -1,0 +1,168 @@
+"""Whether, and how far, the variants of a model compute the same: purposes accuracy and tolerance, in one process.
+
+The procedure of PyTorch's dynamo benchmark: two calls or steps from the same weights, random state and inputs. What is
+compared is the output; in training the loss, gradients, weights and buffers after the last step.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from engine import suite
+from engine.measure import accuracy
+from engine.models import steps, variants
+from engine.models.built import Built
+from engine.models.variants import Builder, Numbers
+from engine.results.benchmark import AccuracyStatus
+from engine.specs import Variant
+from engine.tasks.measured import Job, Measured, Report
+from engine.tasks.prepared import describe, failure, numbers, plan, release, switches, wanted
+
+ITERATIONS = 2
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What eager computes in one precision, or why it does not."""
+
+    status: AccuracyStatus = "pass"
+    failed: Measured | None = None
+    eager: Any = None
+    exact: Any = None
+    """The same in float64; None where the model cannot."""
+
+
+def compare(job: Job, build: Builder) -> Iterator[Report]:
+    """One report per variant."""
+    judge = _accuracy if job.spec.purpose == "accuracy" else _tolerance
+    known: dict[str, Any] = {}
+    for variant in plan(job):
+        yield Report(doing=f"{variant.label}: comparing", variant=variant.label)
+        measured = judge(job, variant, build, known)
+        release()
+        yield Report(measured=measured)
+        if job.decays and measured.status == "out_of_memory" and variant == job.spec.plan[0]:
+            return  # a smaller batch is next, for all of them
+
+
+def _accuracy(job: Job, variant: Variant, build: Builder, known: dict[str, Any]) -> Measured:
+    """known: the references so far, by precision."""
+    if suite.is_in(job.model, suite.ACCURACY_SKIPPED):
+        return Measured(variant=variant.label, accuracy="pass_due_to_skip")
+    precision = str(variant.precision)
+    if precision not in known:
+        known[precision] = _reference(job, Variant(precision=variant.precision), build)
+    reference: Reference = known[precision]
+    if reference.failed:
+        return reference.failed.model_copy(update={"variant": variant.label, "accuracy": reference.status})
+    try:
+        built, found, notes = _built(job, variant, build)
+        result = _results(job, variant, built, found)
+    except Exception as error:  # noqa: BLE001 - models and compilers are other people's code: what fails is that row
+        return _failed(variant, error, "fail_to_run")
+    status: AccuracyStatus = reference.status
+    if status == "pass":
+        tol = accuracy.tolerance(job.model, training=job.mode == "training", frozen=_frozen(variant))
+        if not accuracy.same(reference.eager, result, reference.exact, tol):
+            status = "fail_accuracy"
+    if reference.exact is None:
+        notes = (*notes, "the model does not run in float64: directions were compared instead")
+    return Measured(variant=variant.label, accuracy=status, row=describe(job, built, found), notes=notes)
+
+
+def _tolerance(job: Job, variant: Variant, build: Builder, known: dict[str, Any]) -> Measured:
+    """Against the variant's baseline; the baseline of all against a second run of itself. known: results, by label."""
+    base = job.spec.baseline(variant) or variant
+    try:
+        if base.label not in known:
+            known[base.label] = _results(job, base, *_built(job, base, build)[:2])
+        built, found, notes = _built(job, variant, build)
+        deviation = accuracy.deviation(known[base.label], _results(job, variant, built, found))
+    except Exception as error:  # noqa: BLE001 - as above
+        return _failed(variant, error, "fail_to_run")
+    figures = {
+        "max_deviation": deviation.max,
+        "mean_deviation": deviation.mean,
+        "std_deviation": deviation.std,
+    }
+    return Measured(variant=variant.label, row=describe(job, built, found) | figures, notes=notes)
+
+
+def _failed(variant: Variant, error: Exception, status: AccuracyStatus) -> Measured:
+    failed = failure(variant, error)
+    return failed.model_copy(update={"accuracy": "OOM" if failed.status == "out_of_memory" else status})
+
+
+def _reference(job: Job, eager: Variant, build: Builder) -> Reference:
+    """Two runs of eager, which must be the same to the bit, and one in float64."""
+    stage: AccuracyStatus = "model_fail_to_load"
+    try:
+        built, found, _ = _built(job, eager, build)
+        stage = "eager_fail_to_run"
+        first = _results(job, eager, built, found)
+        second = _results(job, eager, *_built(job, eager, build)[:2])
+    except Exception as error:  # noqa: BLE001 - as above
+        failed = _failed(eager, error, stage)
+        return Reference(failed.accuracy or stage, failed)
+    if not accuracy.identical(first, second):
+        return Reference("eager_two_runs_differ", eager=first, exact=second)
+    try:
+        built, _, _ = _built(job, eager, build)
+        exact = _results(job, eager, _doubled(built), replace(found, weights="float64", autocast=""))
+    except Exception:  # noqa: BLE001 - the rule has another comparison for models that float64 is too much for
+        exact = None
+    return Reference(eager=first, exact=exact)
+
+
+def _built(job: Job, variant: Variant, build: Builder) -> tuple[Built, Numbers, tuple[str, ...]]:
+    """A fresh model of the variant's own. Errors: VariantRefused, and those of building."""
+    found, notes = numbers(job, variant)
+    variants.check(variant, job.spec.device)
+    built = variants.build(job.model, wanted(job, found), variant, training=job.mode == "training", build=build)
+    return built, found, notes
+
+
+def _doubled(built: Built) -> Built:
+    """From the weights as they are, so that rounding them to a half precision is no part of the comparison."""
+    inputs = tuple(tensor.double() if tensor.is_floating_point() else tensor for tensor in built.inputs)
+    return replace(built, model=built.model.double(), inputs=inputs)
+
+
+def _results(job: Job, variant: Variant, built: Built, found: Numbers) -> Any:
+    torch.manual_seed(job.spec.seed)
+    with switches(job, found)():
+        run = variants.runner(variant, built, found, job.spec.device)
+        if job.mode == "inference":
+            for _ in range(ITERATIONS):
+                output = run()
+            return _kept(output)
+        return _trained(job, built.model, run)
+
+
+def _trained(job: Job, model: torch.nn.Module, run: Callable[[], Any]) -> Any:
+    optimizer = steps.optimizer(job.spec.optimizer, model, steps.COMPARED_RATE)
+    for _ in range(ITERATIONS):
+        optimizer.zero_grad(set_to_none=True)
+        loss = steps.loss(job.model, run())
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    parameters = dict(model.named_parameters())
+    # a parameter that got no gradient is as good as one whose gradient is zero
+    gradients = {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in parameters.items()}
+    return _kept([loss, gradients, parameters, dict(model.named_buffers())])
+
+
+def _kept(results: Any) -> Any:
+    return tree_map(lambda each: each.detach().clone() if isinstance(each, torch.Tensor) else each, results)
+
+
+def _frozen(variant: Variant) -> bool:
+    """Whether inductor folds this variant's weights into constants (TORCHINDUCTOR_FREEZING=1)."""
+    if variant.execution != "compile":
+        return False
+    from torch._inductor import config
+
+    return bool(config.freezing)

@@ -1,0 +1,95 @@
+"""Times models, or compares what their variants compute: the task of a BenchmarkSpec.
+
+This process takes no measurements: it starts a fresh one per repetition, waits, and makes rows of what they report.
+"""
+
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from engine import names, suite
+from engine.measure import environment
+from engine.models import library
+from engine.results import Artifact, Event, Progress, samples_name
+from engine.specs import BenchmarkSpec, Refused
+from engine.tasks import combine
+from engine.tasks.measured import Mode
+from engine.tasks.processes import Processes
+
+SWEEP_END = 64
+MODES: dict[str, tuple[Mode, ...]] = {
+    "inference": ("inference",),
+    "training": ("training",),
+    "both": ("inference", "training"),
+}
+
+
+def run(spec: BenchmarkSpec, run_dir: Path) -> Iterator[Event]:
+    """The environment, then per model and batch size the file of its samples and a row per mode and variant.
+
+    Errors: Refused, before anything is timed.
+    """
+    models = names.select(spec, library.families())
+    _check(spec, models)
+    here = environment.current(spec.device, spec.seed)
+    yield here
+    for done, model in enumerate(models):
+        progress = Progress(done=done, total=len(models), note=model)
+        yield progress
+        yield from _model(spec, model, run_dir, progress, here.device_name)
+    yield Progress(done=len(models), total=len(models))
+
+
+def _check(spec: BenchmarkSpec, models: list[str]) -> None:
+    if spec.batch_size == "recorded" and (unknown := [m for m in models if suite.recorded_batch_size(m) is None]):
+        raise Refused(f"no batch size is recorded for {', '.join(unknown[:5])}: give a number, sweep or max instead")
+
+
+def _model(spec: BenchmarkSpec, model: str, run_dir: Path, progress: Progress, device_name: str) -> Iterator[Event]:
+    written: set[Path] = set()
+    with tempfile.TemporaryDirectory(prefix="vitals-", ignore_cleanup_errors=True) as folder:
+        processes = Processes(spec, model, Path(folder), time.monotonic() + spec.time_limit)
+        for size in _sizes(spec, model):
+            for mode in MODES[spec.mode]:
+                started = time.monotonic()
+                outcome = yield from processes.outcome(mode, size, progress)
+                library_name, _, name = model.partition(":")
+                common = {
+                    "library": library_name,
+                    "model": name,
+                    "tower": spec.tower,
+                    "purpose": spec.purpose,
+                    "device": spec.device,
+                    "device_name": device_name,
+                    "threads": spec.threads or environment.threads(),
+                    "batch_size_requested": str(spec.batch_size),
+                    "cudnn_benchmark": spec.cudnn_benchmark,
+                    "deterministic": spec.deterministic,
+                    "cache": spec.cache,
+                    "optimizer": spec.optimizer if mode == "training" else "",
+                    "seconds": round(time.monotonic() - started, 3),
+                }
+                if any(each.rounds for process in outcome.processes for each in process.values()):
+                    file = samples_name(library_name, name, outcome.batch_size)
+                    common["samples_file"] = file
+                    combine.write_samples(run_dir / file, outcome, begin=run_dir / file not in written)
+                    written.add(run_dir / file)
+                    yield Artifact(name=file, kind="samples")
+                yield from combine.rows(spec, common, outcome)
+            if processes.exhausted:
+                return
+
+
+def _sizes(spec: BenchmarkSpec, model: str) -> list[int]:
+    """Batch sizes to time, in turn; 0 where the largest is to be searched for."""
+    if spec.batch_size == "max":
+        return [0]
+    if spec.batch_size == "sweep":
+        last = spec.max_batch_size or SWEEP_END
+        return [2**power for power in range(last.bit_length())]
+    if spec.batch_size == "recorded":
+        recorded = suite.recorded_batch_size(model)
+        assert recorded is not None, "checked before"
+        return [recorded]
+    return [spec.batch_size]

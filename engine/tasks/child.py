@@ -1,0 +1,90 @@
+"""A fresh process for one job, watched from outside: its reports as they come, and how it ended."""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.results import Status
+from engine.settings import ROOT
+from engine.tasks.measured import Job, Report
+
+TICK_S = 1.0
+"""How often a wait is interrupted to see whether it should go on. Nothing else happens here while samples are taken."""
+VMSTAT = Path("/proc/vmstat")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A process that has not ended well: out of memory by the kernel's hand, out of time, or dead of something else."""
+
+    status: Status
+    error: str
+
+
+def reports(job: Job, environment: Mapping[str, str], deadline: float) -> Generator[Report | Ended | None]:
+    """What the process says; None about once a second while it says nothing; at last Ended, if it did not end well.
+
+    deadline: by time.monotonic(). Closing this kills the process and all it has started.
+    """
+    kills = oom_kills()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "engine.tasks.replicate"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        process_group=0,  # its own, so that its children can be ended with it and Ctrl-C is not sent to it
+    )
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # it has died already: how is told below
+            process.stdin.write(job.model_dump_json().encode())
+            process.stdin.close()
+        for line in _lines(process.stdout.fileno(), deadline):
+            yield Report.model_validate_json(line) if line else None
+        if time.monotonic() >= deadline:
+            yield Ended("timeout", f"the time limit of {job.spec.time_limit:g} s is over")
+        elif code := process.wait():
+            yield _ended(code, killed_for_memory=oom_kills() > kills)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            with contextlib.suppress(BrokenPipeError):
+                pipe and pipe.close()
+
+
+def _lines(fileno: int, deadline: float) -> Iterator[bytes]:
+    """Whole lines until the end of the pipe or the deadline; empty ones for every tick of silence."""
+    held = b""
+    while (left := deadline - time.monotonic()) > 0:
+        ready, _, _ = select.select([fileno], [], [], min(TICK_S, left))
+        if not ready:
+            yield b""
+            continue
+        if not (chunk := os.read(fileno, 1 << 20)):
+            return
+        *lines, held = (held + chunk).split(b"\n")
+        yield from filter(None, lines)
+
+
+def oom_kills() -> int:
+    """How many processes the kernel has killed for memory since it started; 0 where it does not tell."""
+    lines = VMSTAT.read_text().splitlines() if VMSTAT.is_file() else []
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+
+
+def _ended(code: int, *, killed_for_memory: bool) -> Ended:
+    if code == -signal.SIGKILL and killed_for_memory:
+        return Ended("out_of_memory", "the kernel killed the process: the machine was out of memory")
+    how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    return Ended("error", f"the process ended with {how}: its last words are in the log")

@@ -1,0 +1,81 @@
+"""One fresh process of a benchmark: `python -m engine.tasks.replicate`, a job on stdin, reports on stdout.
+
+It is exec'd, not forked from a warm one, and imports what its model needs and no more: how memory happens to lie and
+which processor it starts on are part of what differs between processes, and what their spread is to show.
+"""
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+import torch
+
+from engine.measure import environment
+from engine.models import library
+from engine.models.variants import Builder
+from engine.tasks.measured import Job, Report
+
+PR_SET_PDEATHSIG = 1
+STATUS = Path("/proc/self/status")
+
+
+def main() -> None:
+    """Errors: those of work, as a traceback in the run's log and an exit code."""
+    out = _own_stdout()
+    job = Job.model_validate_json(sys.stdin.buffer.read())
+    _die_with(job.parent)
+    if job.spec.device == "cpu":
+        _limit_memory()
+    torch.set_num_threads(job.spec.threads or environment.threads())
+    for report in work(job):
+        out.write(report.model_dump_json(exclude_defaults=True) + "\n")
+        out.flush()
+
+
+def work(job: Job, build: Builder = library.build) -> Iterator[Report]:
+    """Whatever the job is."""
+    if job.search:
+        from engine.tasks import search
+
+        return search.largest(job, build)
+    if job.spec.purpose == "performance":
+        from engine.tasks import timed
+
+        return timed.measure(job, build)
+    from engine.tasks import agreement
+
+    return agreement.compare(job, build)
+
+
+def _own_stdout() -> TextIO:
+    """The stdout we were given, for reports alone: what libraries print goes to the log instead."""
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return out
+
+
+def _die_with(parent: int) -> None:
+    """Be killed when the parent ends, however it does (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            sys.exit("the benchmark has ended before this process began")
+
+
+def _limit_memory() -> None:
+    """Make running out of memory an exception here, before it becomes the kernel's choice of whom to kill (Linux)."""
+    if STATUS.is_file():
+        lines = dict(line.split(":", 1) for line in STATUS.read_text().splitlines())
+        used = int(lines["VmData"].split()[0]) * 1024
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        most = used + environment.available_bytes()
+        resource.setrlimit(resource.RLIMIT_DATA, (most if soft == resource.RLIM_INFINITY else min(most, soft), hard))
+
+
+if __name__ == "__main__":
+    main()

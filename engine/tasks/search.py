@@ -1,0 +1,48 @@
+"""The largest batch size that the baseline runs at."""
+
+from collections.abc import Iterator
+
+from engine.measure import timing
+from engine.models import steps, variants
+from engine.models.variants import Builder
+from engine.tasks.measured import Job, Report, described
+from engine.tasks.prepared import numbers, once, release, switches, wanted
+
+RESOLUTION = 16
+"""The search ends when the gap between what fits and what does not is this part of what fits: where exactly it lies
+depends on how memory happens to be divided."""
+
+
+def largest(job: Job, build: Builder) -> Iterator[Report]:
+    """Doubles until something fails, then halves the gap. Whatever fails is a size that does not fit."""
+    assert job.search is not None
+    fits, limit = job.search
+    fails = limit
+    while fails - fits > max(1, fits // RESOLUTION):
+        size = min(max(1, 2 * fits), fails - 1) if fails == limit else (fits + fails) // 2
+        yield Report(trying=size)
+        try:
+            _try(job.model_copy(update={"batch_size": size}), build)
+        except Exception as error:  # noqa: BLE001 - some kernels fail in their own ways on too much
+            fails, why = size, described(error)
+            report = Report(fails=size, doing=why)
+        else:
+            fits = size
+            report = Report(fits=size)
+        release()
+        yield report
+        if fails == 1:
+            return
+
+
+def _try(job: Job, build: Builder) -> None:
+    """Two calls: the second holds what the first leaves, such as an optimizer's moments."""
+    baseline = job.spec.plan[0]
+    training = job.mode == "training"
+    found, _ = numbers(job, baseline)
+    variants.check(baseline, job.spec.device)
+    built = variants.build(job.model, wanted(job, found), baseline, training=training, build=build)
+    with switches(job, found)():
+        run = variants.runner(baseline, built, found, job.spec.device)
+        phases = steps.phases(job.model, built.model, run, training=training, kind=job.spec.optimizer)
+        timing.first_call(timing.stopwatch(job.spec.device), [lambda: once(phases), lambda: once(phases)])
