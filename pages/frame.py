@@ -20,6 +20,22 @@ page = st.navigation(
                 help="Count parameters, MACs, activations and memory of models of your choice, at your image size.",
             ),
         ],
+        "Speed": [
+            st.Page(
+                "speed/vision.py",
+                title="Vision speed",
+                icon=":material/timer:",
+                url_path="vision",
+                help="Time models here: inference or training, eager against compiled, in figures that can be quoted.",
+            ),
+            st.Page(
+                "speed/device.py",
+                title="Device",
+                icon=":material/memory:",
+                url_path="device",
+                help="What this machine is, what it was measured to do, and how much of that models get.",
+            ),
+        ],
         "Runs": [
             st.Page(
                 "runs/history.py",
