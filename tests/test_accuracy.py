@@ -1,0 +1,110 @@
+"""The rule of accuracy against numbers computed by hand, on both sides of each limit."""
+
+import math
+
+import pytest
+import torch
+
+from engine.measure.accuracy import deviation, identical, rmse, same, tolerance
+
+
+def tensor(value: float, elements: int = 1, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.full((elements,), value, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("name", "training", "frozen", "expected"),
+    [
+        ("timm:resnet18", False, False, 1e-3),
+        ("timm:resnet18", True, False, 1e-2),
+        ("timm:mobilenetv3_large_100", True, False, 4e-2),
+        ("timm:mobilenetv3_large_100", False, False, 1e-3),
+        ("timm:levit_128", True, False, 8e-2),
+        ("timm:botnet26t_256", False, True, 8e-2),
+        ("timm:botnet26t_256", False, False, 1e-3),
+        ("open_clip:ViT-B-32", True, False, 1e-2),
+    ],
+)
+def test_tolerances(name: str, training: bool, frozen: bool, expected: float) -> None:
+    assert tolerance(name, training=training, frozen=frozen) == expected
+
+
+def test_within_the_tolerance_is_the_same() -> None:
+    # |result - eager| <= tol + tol x |eager|: 0.002 at 1
+    assert same(tensor(1), tensor(1.0019), tensor(1, dtype=torch.float64), 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("elements", "dtype", "tol", "factor"),
+    [
+        (1000, torch.float32, 1e-3, 2),
+        (999, torch.float32, 1e-3, 3),
+        (1000, torch.bfloat16, 1e-3, 3),
+        (1000, torch.float16, 1e-3, 3),
+        (1000, torch.float32, 2e-2, 3),
+        (1000, torch.float32, 1.9e-2, 2),
+    ],
+)
+def test_beyond_it_a_result_may_be_so_many_times_as_far_from_the_reference_as_eager_is(
+    elements: int, dtype: torch.dtype, tol: float, factor: int
+) -> None:
+    """Eager is 1 off; the limit is factor x 1 + tol / 10. Values are whole in every type."""
+    reference = tensor(0, elements, torch.float64)
+    eager = tensor(1, elements, dtype)
+    assert same(eager, tensor(-factor, elements, dtype), reference, tol)
+    assert not same(eager, tensor(-factor - 0.25, elements, dtype), reference, tol)
+
+
+def test_a_tenth_of_the_tolerance_is_allowed_on_top() -> None:
+    reference, eager = tensor(0, 1000, torch.float64), tensor(1, 1000)
+    assert same(eager, tensor(-2.00009, 1000), reference, 1e-3)
+    assert not same(eager, tensor(-2.00011, 1000), reference, 1e-3)
+
+
+def test_without_a_reference_directions_are_compared() -> None:
+    eager = torch.tensor([1.0, 0.0])
+
+    def turned(cosine: float) -> torch.Tensor:
+        return 5 * torch.tensor([cosine, math.sqrt(1 - cosine**2)])
+
+    assert same(eager, turned(0.9901), None, 1e-3)
+    assert not same(eager, turned(0.9899), None, 1e-3)
+
+
+def test_not_a_number_is_no_pass() -> None:
+    broken = tensor(math.nan, 1000)
+    assert not same(tensor(1, 1000), broken, tensor(1, 1000, torch.float64), 1e-3)
+    assert not same(tensor(1, 2), tensor(math.nan, 2), None, 1e-3)
+
+
+def test_types_shapes_and_trees_must_agree() -> None:
+    one, exact = tensor(1), tensor(1, dtype=torch.float64)
+    assert not same(one, one.to(torch.bfloat16), exact, 1e-3)
+    assert not same(one, tensor(1, 2), exact, 1e-3)
+    assert not same({"a": one}, {"b": one}, {"a": exact}, 1e-3)
+    assert not same([one], [one, one], [exact], 1e-3)
+    assert same({"a": [one]}, {"a": [one]}, {"a": [exact]}, 1e-3)
+    assert not same([one, torch.tensor(3)], [one, torch.tensor(4)], [exact, torch.tensor(3)], 1e-3)
+
+
+def test_identical_is_to_the_bit() -> None:
+    one = torch.tensor([1.0, math.nan])
+    assert identical([one], [one.clone()])
+    assert not identical([tensor(1)], [tensor(math.nextafter(1.0, 2.0) + 1e-7)])
+    assert not identical([one], [one, one])
+    assert not identical([tensor(1)], [tensor(1, dtype=torch.float64)])
+
+
+def test_root_mean_square() -> None:
+    assert rmse(torch.tensor([0.0, 0.0]), torch.tensor([3.0, 4.0])) == pytest.approx(math.sqrt(12.5))
+
+
+def test_deviation() -> None:
+    """abs(delta) / (1 + abs(reference)): 1/2 and 3/4; what is no floating point tensor is left out."""
+    found = deviation([torch.tensor([1.0, -3.0]), torch.tensor(4)], [torch.tensor([2.0, -6.0]), torch.tensor(5)])
+    assert (found.max, found.mean) == (0.75, 0.625)
+    assert found.std == pytest.approx(math.sqrt(2 * 0.125**2))
+    with pytest.raises(ValueError, match="shape"):
+        deviation(tensor(1, 2), tensor(1, 3))
+    with pytest.raises(ValueError, match="nothing|no floating"):
+        deviation([], [])
