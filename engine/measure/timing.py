@@ -141,7 +141,8 @@ class _Bench:
             elif refill:
                 for phase in phases:
                     phase()
-            spent = self.stopwatch.block(phases, run.calls)
+            with _collections_counted(run):
+                spent = self.stopwatch.block(phases, run.calls)
         return flushing + math.fsum(spent) / 1e3, spent
 
     def warm_up(self, run: _Run) -> None:
@@ -165,6 +166,7 @@ class _Bench:
             plateau = statistics.median(blocks[-LEAST_PLATEAU:])
             run.calls = math.ceil(SLACK * plan.block_ms / plateau) if plateau < plan.block_ms else 1
             run.block_seconds = run.calls * plateau / 1e3
+        run.gc_runs = 0
 
     def sample(self, runs: list[_Run], failed: dict[str, Exception], between: Callable[[], object]) -> None:
         """Rounds until every subject has what was asked for; `between` is called after each."""
@@ -176,7 +178,7 @@ class _Bench:
             for run in order.sample(runs, len(runs)):
                 name = run.subject.name
                 if number % every[name] == 0:
-                    with _guarded(name, failed), _collections_counted(run):
+                    with _guarded(name, failed):
                         seconds, spent = self.block(run, refill=last != name)
                         run.seconds += seconds
                         run.rounds.append(number)
