@@ -60,7 +60,7 @@ def latency(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
     for row in drawn.to_dict("records"):
         said = f"{digits(row['latency_ms'])} ms" + (f"  <i>{text(_words(row['flags']))}</i>" if row["flags"] else "")
         figure.add_annotation(x=_end(row), y=row["label"], text=said, showarrow=False, xanchor="left", xshift=5)
-    _horizontal(figure, len(drawn), title("latency_ms"))
+    _horizontal(figure, list(drawn["label"]), title("latency_ms"))
     figure.update_layout(showlegend=drawn["variant"].nunique() > 1, barmode="overlay")
     ends = [_end(row) for row in drawn.to_dict("records")]
     figure.update_xaxes(range=[0, 1.35 * max(ends, default=1.0)])  # room for what is written beside the longest bar
@@ -110,13 +110,13 @@ def speedups(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
         )
     for row in drawn.to_dict("records"):
         end = np.nanmax([row["speedup"], row["speedup_high"]])
-        said = f"{digits(row['speedup'])}×  <i>{row['verdict']}</i>"
+        said = f"{times(row['speedup'])}  <i>{row['verdict']}</i>"
         figure.add_annotation(x=end, y=row["label"], text=said, showarrow=False, xanchor="left", xshift=9)
     figure.add_vrect(
         x0=1 - statistics.MARGIN, x1=1 + statistics.MARGIN, fillcolor=GREY, opacity=0.25, line_width=0, layer="below"
     )
     figure.add_vline(x=1, line={"color": GREY, "width": 1})
-    _horizontal(figure, len(drawn), "Speed-up over the baseline (×), 99 % interval; grey: margin of 2 %")
+    _horizontal(figure, list(drawn["label"]), "Speed-up over the baseline (×), 99 % interval; grey: margin of 2 %")
     ends = [1.05, *drawn["speedup"], *drawn["speedup_high"].dropna()]
     begins = [0.95, *drawn["speedup"], *drawn["speedup_low"].dropna()]
     span = max(ends) - min(begins)
@@ -149,8 +149,8 @@ def curves(frame: pd.DataFrame, styles: Mapping[str, Style], *, source: str = ""
             ),
         )
     figure.update_layout(height=420, margin=MARGIN, legend=LEGEND, showlegend=True, uirevision="curves")
-    figure.update_xaxes(title_text=title("latency_ms"), type="log", tickformat=",~g")
-    figure.update_yaxes(title_text=title("samples_per_s"), type="log", tickformat=",~g")
+    figure.update_xaxes(_log(title("latency_ms"), drawn["latency_ms"]))
+    figure.update_yaxes(_log(title("samples_per_s"), drawn["samples_per_s"]))
     return figure
 
 
@@ -179,13 +179,15 @@ def raw(samples: pd.DataFrame, variants: Sequence[str], *, source: str = "") -> 
             )
     figure.update_layout(height=360, margin=MARGIN | {"t": 48}, legend=LEGEND | {"y": 1.1}, uirevision="raw")
     figure.update_xaxes(title_text="Round")
-    figure.update_yaxes(title_text="Time per call (ms)", col=1, rangemode="tozero", tickformat=",~g")
+    figure.update_yaxes(title_text="Time per call (ms)", col=1, tickformat=",~g")
+    figure.update_annotations(font_size=12)
     return figure
 
 
 def against(both: pd.DataFrame, setup: str, styles: Mapping[str, Style]) -> go.Figure:
     """Throughput here against somebody else's, one point per timed row. both: of published.beside, of one setup."""
     figure = go.Figure()
+    both = both.assign(label=both["model"].map(text).where(~both.duplicated("model"), ""))  # one label per model
     for family, rows in both.groupby("family", sort=False):
         colour, symbol = styles.get(str(family), (GREY, "circle-open"))
         figure.add_scatter(
@@ -193,26 +195,41 @@ def against(both: pd.DataFrame, setup: str, styles: Mapping[str, Style]) -> go.F
             y=rows["here"],
             mode="markers+text",
             name=text(family or "other"),
-            text=rows["model"].map(text),
+            text=rows["label"],
             textposition="top center",
             textfont={"size": 10},
             marker={"color": colour, "symbol": symbol, "size": 9},
-            customdata=np.stack([rows[name] for name in ("variant", "batch_size", "their_batch_size")], axis=-1),
+            customdata=np.stack(
+                [rows[name] for name in ("model", "variant", "batch_size", "their_batch_size")], axis=-1
+            ),
             hovertemplate=(
-                "<b>%{text}</b><br>here %{y:,.3~r} samples/s (%{customdata[0]}, batch %{customdata[1]})"
-                f"<br>published %{{x:,.3~r}} samples/s (batch %{{customdata[2]}})<br>{text(setup)}<extra></extra>"
+                "<b>%{customdata[0]}</b><br>here %{y:,.3~r} samples/s (%{customdata[1]}, batch %{customdata[2]})"
+                f"<br>published %{{x:,.3~r}} samples/s (batch %{{customdata[3]}})<br>{text(setup)}<extra></extra>"
             ),
         )
     figure.update_layout(height=420, margin=MARGIN, legend=LEGEND, uirevision=setup)
-    figure.update_xaxes(title_text=f"Published: {text(setup)} (samples/s)", type="log", tickformat=",~g")
-    figure.update_yaxes(title_text="Here (samples/s)", type="log", tickformat=",~g")
+    figure.update_xaxes(_log(f"Published: {text(setup)} (samples/s)", both["theirs"]))
+    figure.update_yaxes(_log("Here (samples/s)", both["here"]))
     return figure
 
 
-def _horizontal(figure: go.Figure, rows: int, axis: str) -> None:
-    figure.update_layout(height=90 + 26 * rows, margin=MARGIN, legend=LEGEND, uirevision=axis)
+def _horizontal(figure: go.Figure, names: list[str], axis: str) -> None:
+    figure.update_layout(height=90 + 26 * len(names), margin=MARGIN, legend=LEGEND, uirevision=axis)
     figure.update_xaxes(title_text=axis, tickformat=",~g", automargin=True)
-    figure.update_yaxes(automargin=True, autorange="reversed", type="category")
+    # one below the other as in the table, not trace by trace
+    figure.update_yaxes(automargin=True, autorange="reversed", categoryorder="array", categoryarray=names)
+
+
+def _log(name: str, values: "pd.Series[Any]") -> dict[str, Any]:
+    """An axis over decades, labelled at 1, 2, 5 where there are few."""
+    decades = np.log10(values.max() / values.min()) if len(values) else 0
+    ticks = {"dtick": 1} if decades > 2 else {"dtick": "D2"} if decades > 0.4 else {"nticks": 6}
+    return {"title_text": name, "type": "log", "tickformat": ",~g", **ticks}
+
+
+def times(ratio: float) -> str:
+    """`1.00×`: of a ratio, zeros are figures too."""
+    return f"{ratio:.2f}×" if ratio < 10 else f"{digits(ratio)}×"
 
 
 def _words(flags: str) -> str:

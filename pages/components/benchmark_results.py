@@ -16,13 +16,14 @@ from pages.components.results_table import results_table
 from pages.components.text import plain
 
 COLUMNS = (
-    *("model", "library", "mode", "variant", "batch_size", "latency_ms", "p90_ms", "p99_ms", "samples_per_s"),
-    *("spread_percent", "flags", "speedup", "speedup_low", "speedup_high", "verdict", "accuracy", "max_deviation"),
-    *("mean_deviation", "forward_ms", "backward_ms", "optimizer_ms", "first_call_ms", "compile_cold_ms"),
-    *("compile_warm_ms", "device_peak_mb", "process_peak_mb", "utilisation_percent", "joules_per_sample"),
-    *("graph_breaks", "unique_graphs", "image_size", "samples", "status", "error", "notes"),
+    *("model", "library", "mode", "variant", "batch_size", "status", "error", "latency_ms", "p90_ms"),
+    *("samples_per_s", "spread_percent", "flags", "speedup", "speedup_low", "speedup_high", "verdict", "differs_in"),
+    *("accuracy", "max_deviation", "mean_deviation", "std_deviation", "forward_ms", "backward_ms", "optimizer_ms"),
+    *("p95_ms", "p99_ms", "mean_ms", "std_ms", "first_call_ms", "compile_cold_ms", "compile_warm_ms"),
+    *("device_peak_mb", "process_peak_mb", "utilisation_percent", "joules_per_sample", "graph_breaks"),
+    *("unique_graphs", "image_size", "samples", "notes"),
 )
-ALWAYS = ("model", "variant", "latency_ms", "samples_per_s", "flags", "status")
+ALWAYS = ("model", "variant", "latency_ms", "samples_per_s", "flags")
 CHART = {"displaylogo": False}
 
 
@@ -60,7 +61,8 @@ def _shown(table: pd.DataFrame) -> pd.DataFrame:
     """Without columns that say nothing."""
     said = [name for name in table if name in ALWAYS or table[name].replace(["", "–"], None).notna().any()]
     alike = [name for name in ("library", "mode", "image_size") if table[name].nunique() == 1 and len(table) > 1]
-    return table[[name for name in said if name not in alike]]
+    fine = ["status"] if (table["status"] == "ok").all() else []
+    return table[[name for name in said if name not in (*alike, *fine)]]
 
 
 def _downloads(run: Run, rows: Sequence[BenchmarkRow]) -> None:

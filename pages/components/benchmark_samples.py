@@ -7,7 +7,6 @@ import pandas as pd
 import streamlit as st
 
 from engine.report import readable, samples, speed_figures
-from engine.report.style import digits
 from engine.results import BenchmarkRow
 from engine.store import Run
 from engine.store.files import RunFiles
@@ -57,8 +56,9 @@ def compare(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     differs = by_variant[other].differences(by_variant[baseline])
     verdict = "not comparable" if differs else ratio.verdict
     with st.container(horizontal=True):
-        st.metric("Speed-up (×)", digits(ratio.value), width="content")
-        st.metric("99 % interval (×)", f"{digits(ratio.low)} to {digits(ratio.high)}", width="content")
+        times = speed_figures.times
+        st.metric("Speed-up", times(ratio.value), width="content")
+        st.metric("99 % interval", f"{times(ratio.low)} to {times(ratio.high)}", width="content")
         st.metric("Verdict", verdict, width="content", help=readable.VERDICTS[verdict])
     told = f" They differ in {readable.words(differs)}." if differs else ""
     st.caption(

@@ -72,7 +72,7 @@ def launch(
     with button:
         pressed = st.button(label, type="primary", icon=icon, disabled=not ready, key=key)
         if not problems:
-            st.text(f"{sentence}\n{beside}" if beside else sentence)
+            st.text(f"{sentence}\n{beside}" if beside else sentence, width="stretch")
     if spec is not None and ready:
         st.code(command(spec), language=None, wrap_lines=True)
         if pressed:

@@ -27,7 +27,7 @@ def column_config(frame: pd.DataFrame, pinned: str) -> dict[str, Any]:
                 title(column), help=QUANTITIES[column].help, format="%.3g", alignment="right"
             )
         elif column in HELP:
-            config[column] = st.column_config.Column(title(column), help=HELP[column], pinned=column == pinned)
+            config[column] = st.column_config.Column(title(column), help=HELP[column], width="medium")
         elif column in ("image_size", "calls", "batch_size", "processes", "samples"):
             config[column] = st.column_config.Column(title(column), alignment="right")
         else:

@@ -32,6 +32,7 @@ LABELS = {
     "exclude_exact": "Not these",
     "partition": "Part (I/N)",
     "cudnn_benchmark": "cuDNN benchmark",
+    "context_length": "Text length (tokens)",
 }
 OF_MODEL = ("image_size", "context_length")
 """What is the model's own when left out."""
@@ -74,7 +75,7 @@ def field(spec: type[Spec], name: str, prefix: str, choices: Sequence[str] | Non
     annotation, optional = _without_none(info.annotation)
     label = LABELS.get(name, name.replace("_", " ").capitalize())
     shared: dict[str, Any] = {"key": key(prefix, name), "help": info.description, "bind": BIND}
-    hint = "the model's own" if name in OF_MODEL else "as usual" if optional else None
+    hint = "the model's own" if name in OF_MODEL else "by default" if optional else None
     if get_origin(annotation) is Literal:
         return st.segmented_control(
             label, get_args(annotation), default=info.default, required=True, width="stretch", **shared
@@ -88,8 +89,8 @@ def field(spec: type[Spec], name: str, prefix: str, choices: Sequence[str] | Non
     if annotation in (int, float):
         low, high = (None if bound is None else annotation(bound) for bound in _bounds(info))
         default = None if info.default is None else annotation(info.default)
-        step = 1 if annotation is int else None
-        return st.number_input(label, low, high, default, step=step, placeholder=hint, **shared)
+        options = {"step": 1} if annotation is int else {"format": "%g"}
+        return st.number_input(label, low, high, default, placeholder=hint, **options, **shared)
     if choices is not None:
         if st.session_state.get(shared["key"]) not in choices:
             st.session_state.pop(shared["key"], None)

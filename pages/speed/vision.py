@@ -26,16 +26,15 @@ MEANING = (
 OFFERED = [*EXECUTIONS, "compile:max-autotune", "compile:aot_eager", "eager+channels_last", "eager+bfloat16"]
 BATCHES = ("1", "8", "32", "64")
 FOLDED = {
-    "How it computes": ("precision", "image_size", "channels_last", "tower", "context_length", "optimizer"),
+    "How it computes": ("precision", "image_size", "context_length", "tower", "optimizer", "channels_last"),
     "How it is timed": (
         *("purpose", "replicates", "publishable", "min_samples", "min_seconds", "time_limit"),
-        *("threads", "cache", "max_batch_size", "cudnn_benchmark", "deterministic", "seed"),
+        *("threads", "max_batch_size", "seed", "cache", "cudnn_benchmark", "deterministic"),
     ),
     "Which of the models": ("filter", "exclude", "exclude_exact", "partition"),
 }
 ALIKE = ("mode", "purpose", "device", "variants", "precision", "processes", "floor_seconds", "image_size")
-TIGHT = 0.8
-"""Share of the memory above which an estimate is called tight."""
+TIGHT = 0.8  # share of the memory above which an estimate is called tight
 
 
 def prefill() -> None:
@@ -60,10 +59,10 @@ def folded() -> dict[str, Any]:
     with st.expander("What differs: precision, image size, processes, samples, conditions, filters"):
         for heading, names in FOLDED.items():
             st.caption(heading)
-            columns = st.columns(3)
-            for place, name in enumerate(names):
-                with columns[place % 3]:
-                    values[name] = spec_form.field(BenchmarkSpec, name, PREFIX)
+            for row in (names[place : place + 3] for place in range(0, len(names), 3)):
+                for column, name in zip(st.columns(3, vertical_alignment="bottom"), row, strict=False):
+                    with column:
+                        values[name] = spec_form.field(BenchmarkSpec, name, PREFIX)
     return values
 
 
@@ -102,14 +101,19 @@ def memory(spec: BenchmarkSpec, models: list[str]) -> str:
     if need is None:
         return "Memory: the largest batch that fits is searched for." if spec.batch_size == "max" else ""
     unknown = f"; {need.unknown} models are not in the catalogue" if need.unknown else ""
-    said = f"Memory: about {digits(need.gb)} GB for {need.model} at batch {need.batch_size}"
+    said = f"Memory: about {size(need.gb)} for {need.model} at batch {need.batch_size}"
     assumed = (
         "activations kept for the backward pass are guessed" if "training" in spec.modes else "PyTorch's own beside it"
     )
     if (there := memory_there(spec.device)) is None:
         return f"{said} ({assumed}){unknown}"
     verdict = "will not fit" if need.gb > there else "is tight" if need.gb > TIGHT * there else "fits"
-    return f"{said}, of {digits(there)} GB: {verdict} ({assumed}){unknown}"
+    return f"{said}, of {size(there)}: {verdict} ({assumed}){unknown}"
+
+
+def size(gb: float) -> str:
+    """`53.8 MB`, `1.2 GB`."""
+    return f"{digits(gb)} GB" if gb >= 1 else f"{digits(1000 * gb)} MB"
 
 
 def memory_there(device: str) -> float | None:
