@@ -71,11 +71,11 @@ def contended(found: Contention) -> list[str]:
     reasons = []
     if found.cpu_share < LEAST_CPU_SHARE:
         reasons.append(
-            f"the threads ran {found.cpu_share:.0%} of the time (at least {LEAST_CPU_SHARE:.0%}): they waited for "
+            f"the threads ran {found.cpu_share:.1%} of the time (at least {LEAST_CPU_SHARE:.0%}): they waited for "
             "others, or the model is too small for so many"
         )
     if found.neighbour_share is not None and found.neighbour_share > MOST_NEIGHBOUR_SHARE:
-        reasons.append(f"others used {found.neighbour_share:.0%} of the CPUs (at most {MOST_NEIGHBOUR_SHARE:.0%})")
+        reasons.append(f"others used {found.neighbour_share:.1%} of the CPUs (at most {MOST_NEIGHBOUR_SHARE:.0%})")
     if found.switches_per_s is not None and found.switches_per_s > MOST_SWITCHES_PER_S:
         reasons.append(f"{found.switches_per_s:.0f} involuntary switches/s (at most {MOST_SWITCHES_PER_S:.0f})")
     return reasons
