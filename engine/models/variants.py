@@ -123,22 +123,24 @@ def _reparameterized(name: str, model: torch.nn.Module, training: bool) -> torch
 
 
 def runner(variant: Variant, built: Built, found: Numbers, device: str) -> Callable[[], Any]:
-    """One forward pass, as often as it is called. Capturing happens here for trace, export and CUDA graphs, which
-    keep autocast's casts in what they capture; torch.compile captures at the first call.
+    """One forward pass, as often as it is called.
+
+    Trace, export and CUDA graphs are captured here, torch.compile captures at the first call. Traces and CUDA graphs
+    hold autocast's casts; an exported graph does not, and like eager and compiled models it is run under autocast.
     """
     model, inputs = built.model, built.inputs
     autocast = partial(
         torch.autocast, device.partition(":")[0], dtype=DTYPES.get(found.autocast), enabled=bool(found.autocast)
     )
-    if variant.execution in ("eager", "compile"):
-        run = _compiled(model, variant) if variant.execution == "compile" else model
-        return _under(autocast, partial(run, *inputs)) if found.autocast else partial(run, *inputs)
-    with autocast(cache_enabled=False):  # a cached cast would be captured as a constant
-        if variant.execution == "trace":
-            return partial(_traced(model, inputs), *inputs)
-        if variant.execution == "export":
-            return partial(torch.export.export(model, inputs).module(), *inputs)
-        return _graphed(model, inputs)
+    if variant.execution in ("trace", "cudagraphs"):
+        with autocast(cache_enabled=False):  # a cached cast would be captured as a constant
+            return partial(_traced(model, inputs), *inputs) if variant.execution == "trace" else _graphed(model, inputs)
+    run: Callable[..., Any] = model
+    if variant.execution == "compile":
+        run = _compiled(model, variant)
+    elif variant.execution == "export":
+        run = torch.export.export(model, inputs).module()
+    return _under(autocast, partial(run, *inputs)) if found.autocast else partial(run, *inputs)
 
 
 def _compiled(model: torch.nn.Module, variant: Variant) -> Callable[..., Any]:
