@@ -46,6 +46,7 @@ def table(rows: Sequence[BenchmarkRow], utilisation: Sequence[float | None]) -> 
     frame = frames.benchmark(rows)
     for name in LONG:
         frame[f"{name}_ms"] = [percentile(row, int(name[1:])).removesuffix(" ms") for row in rows]
+    frame["status"] = frame["status"].str.replace("_", " ")
     frame["flags"] = [words(row.flags) for row in rows]
     frame["differs_in"] = [words(row.differs_in) for row in rows]
     frame["spread_percent"] = 100 * frame["spread"]

@@ -16,8 +16,8 @@ from pages.components.results_table import results_table
 from pages.components.text import plain
 
 COLUMNS = (
-    *("model", "library", "mode", "variant", "batch_size", "status", "error", "latency_ms", "p90_ms"),
-    *("samples_per_s", "spread_percent", "flags", "speedup", "speedup_low", "speedup_high", "verdict", "differs_in"),
+    *("model", "library", "mode", "variant", "batch_size", "status", "latency_ms", "p90_ms", "samples_per_s"),
+    *("speedup", "verdict", "spread_percent", "flags", "speedup_low", "speedup_high", "differs_in", "error"),
     *("accuracy", "max_deviation", "mean_deviation", "std_deviation", "forward_ms", "backward_ms", "optimizer_ms"),
     *("p95_ms", "p99_ms", "mean_ms", "std_ms", "first_call_ms", "compile_cold_ms", "compile_warm_ms"),
     *("device_peak_mb", "process_peak_mb", "utilisation_percent", "joules_per_sample", "graph_breaks"),

@@ -10,6 +10,7 @@ from engine.report.quantities import QUANTITIES, title
 
 HELP = {
     "flags": "What is to be known before quoting a figure; select a row to read what each means.",
+    "status": "ok, or why there are no figures; `error` at the end says more.",
     "verdict": "Of the interval of the ratio to the baseline, with a margin of 2 %.",
     "baseline": "What the speed-up refers to.",
     "differs_in": "Settings for which a variant is not comparable with its baseline.",
@@ -27,8 +28,9 @@ def column_config(frame: pd.DataFrame, pinned: str) -> dict[str, Any]:
                 title(column), help=QUANTITIES[column].help, format="%.3g", alignment="right"
             )
         elif column in HELP:
-            config[column] = st.column_config.Column(title(column), help=HELP[column], width="medium")
-        elif column in ("image_size", "calls", "batch_size", "processes", "samples"):
+            width = "medium" if column == "flags" else None
+            config[column] = st.column_config.Column(title(column), help=HELP[column], width=width)
+        elif column in ("image_size", "calls", "batch_size", "processes", "samples", "rate", "at"):
             config[column] = st.column_config.Column(title(column), alignment="right")
         else:
             width = "medium" if column == "model" else None

@@ -1,0 +1,223 @@
+"""Timings for readers: figures, samples, published speeds, summaries and estimates, against hand formulas."""
+
+import math
+import random
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from engine.report import catalog, estimates, frames, published, readable, samples, speed_figures
+from engine.specs import BenchmarkSpec
+from engine.statistics import ratio
+from tests.page_support import benchmark_row, write_catalogue, write_samples
+
+
+def spec(**fields: object) -> BenchmarkSpec:
+    return BenchmarkSpec.model_validate({"models": ["resnet18"], **fields})
+
+
+def said(figure: object) -> list[str]:
+    return [annotation.text for annotation in figure.layout.annotations]
+
+
+def test_percentiles_say_what_they_lack() -> None:
+    row = benchmark_row("m", samples=100, p90_ms=23.456)
+    assert readable.percentile(row, 90) == "23.5 ms"
+    assert readable.percentile(row, 95) == "needs 130 samples"
+    assert readable.percentile(row, 99) == "needs 662 samples"
+    assert readable.percentile(benchmark_row("m", samples=0), 99) == "–"
+
+
+def test_every_flag_and_verdict_has_its_meaning() -> None:
+    from typing import get_args
+
+    from engine.results.benchmark import Flag, Verdict
+
+    assert set(readable.FLAGS) == set(get_args(Flag))
+    assert set(readable.VERDICTS) == set(speed_figures.VERDICTS) == set(get_args(Verdict))
+
+
+def test_latency_bars_write_flags_out_and_keep_the_order_of_the_table() -> None:
+    rows = [
+        benchmark_row("a", p90_ms=25.0, flags=("unstable", "single_process")),
+        benchmark_row("a", "compile", latency_ms=15.0, process_medians_ms=(14.0, 15.0, 17.0)),
+        benchmark_row("b", status="error", latency_ms=None, p90_ms=None),
+    ]
+    figure = speed_figures.latency(frames.benchmark(rows), source="run 7")
+    bars = [trace for trace in figure.data if trace.type == "bar"]
+    assert [(bar.name, list(bar.x)) for bar in bars] == [("eager", [20.0]), ("compile", [15.0])]
+    assert list(bars[0].error_x.array) == [5.0]  # from the median to p90
+    assert list(bars[1].error_x.array) == [0.0]
+    assert said(figure) == ["20 ms  <i>unstable, single process</i>", "15 ms"]
+    assert [annotation.x for annotation in figure.layout.annotations] == [25.0, 17.0]
+    assert list(figure.layout.yaxis.categoryarray) == ["a · eager", "a · compile"]
+    assert figure.layout.xaxis.title.text == "Latency p50 (ms)"
+    assert "run 7" in bars[0].hovertemplate
+    ticks = figure.data[-1]
+    assert sorted(ticks.x) == [14.0, 15.0, 17.0, 19.5, 20.0, 20.4]
+
+
+def test_names_are_text() -> None:
+    figure = speed_figures.latency(frames.benchmark([benchmark_row("<b>x</b>")]))
+    assert list(figure.data[0].y) == ["&lt;b&gt;x&lt;/b&gt;"]
+
+
+def test_speedups_say_their_verdict_beside_the_line_of_one() -> None:
+    rows = [
+        benchmark_row("a", "compile", verdict="faster"),
+        benchmark_row("b", "compile", speedup=1.001, speedup_low=0.99, speedup_high=1.01, verdict="no difference"),
+        benchmark_row("c", "compile", verdict="not comparable"),
+        benchmark_row("c"),
+    ]
+    figure = speed_figures.speedups(frames.benchmark(rows))
+    assert said(figure) == ["1.25×  <i>faster</i>", "1.00×  <i>no difference</i>", "1.25×  <i>not comparable</i>"]
+    drawn = {trace.name: trace for trace in figure.data}
+    assert set(drawn) == {"faster", "no difference", "not comparable"}
+    assert drawn["faster"].error_x.array[0] == pytest.approx(0.05)
+    assert drawn["faster"].error_x.arrayminus[0] == pytest.approx(0.05)
+    assert drawn["not comparable"].marker.color == "#8A8F98"
+    line = [shape for shape in figure.layout.shapes if shape.type == "line"]
+    assert [(shape.x0, shape.x1) for shape in line] == [(1, 1)]
+
+
+def test_curves_have_a_line_per_model_and_variant_and_a_point_per_batch_size() -> None:
+    rows = [
+        benchmark_row(model, variant, batch_size=size, latency_ms=float(size), samples_per_s=100.0 * size)
+        for model in ("a", "b")
+        for variant in ("eager", "compile")
+        for size in (4, 1, 2)
+    ]
+    figure = speed_figures.curves(frames.benchmark(rows), {"resnet": ("#123456", "square")})
+    assert [trace.name for trace in figure.data] == ["a · eager", "a · compile", "b · eager", "b · compile"]
+    assert list(figure.data[0].text) == [1, 2, 4]
+    assert {trace.line.color for trace in figure.data} == {"#123456"}
+    assert figure.data[0].line.dash != figure.data[1].line.dash
+    assert figure.layout.xaxis.type == figure.layout.yaxis.type == "log"
+
+
+def test_samples_are_read_and_compared_as_a_task_compares_them(tmp_path: Path) -> None:
+    row = benchmark_row("m")
+    rng = random.Random(3)
+    slow = [[rng.gauss(20, 0.2) for _ in range(20)] for _ in range(3)]
+    fast = [[rng.gauss(10, 0.1) for _ in range(20)] for _ in range(3)]
+    write_samples(tmp_path, row, eager=slow, compile=fast)
+    frame = samples.read(tmp_path, row)
+    assert frame is not None
+    assert list(samples.of(frame, "inference", "compile")["ms"]) == [ms for process in fast for ms in process]
+    assert samples.ratio(frame, "inference", "eager", "compile", seed=5) == ratio(slow, fast, seed=5)
+    assert samples.ratio(frame, "training", "eager", "compile", seed=5) is None
+    figure = speed_figures.raw(frame, ["eager", "compile"])
+    assert [len(trace.x) for trace in figure.data] == [20] * 6  # three panels of two variants
+    assert said(figure) == ["Process 1", "Process 2", "Process 3"]
+
+
+def test_phases_add_up_and_absent_files_are_told_from_those_elsewhere(tmp_path: Path) -> None:
+    row = benchmark_row("m", mode="training")
+    path = tmp_path / row.samples_file
+    path.parent.mkdir()
+    path.write_text(
+        "process,mode,variant,round,calls,forward_ms,backward_ms,optimizer_ms\n1,training,eager,0,2,1.5,2.5,0.25\n"
+    )
+    frame = samples.read(tmp_path, row)
+    assert frame is not None
+    assert list(frame["ms"]) == [4.25]
+    assert samples.read(tmp_path, benchmark_row("other", samples_file="samples/none.csv")) is None
+    assert samples.read(tmp_path, benchmark_row("other", samples_file="")) is None
+    with pytest.raises(ValueError, match="outside the run's folder"):
+        samples.read(tmp_path, benchmark_row("m", samples_file="../other/samples.csv"))
+
+
+def test_published_speeds_are_joined_by_model_size_and_mode() -> None:
+    table = pd.DataFrame(
+        {
+            **{"model": ["m", "m", "m", "n"], "mode": ["inference", "inference", "training", "inference"]},
+            **{"image_size": ["224", "288", "224", "224"], "samples_per_s": [800.0, 500.0, 90.0, 1.0]},
+            **{"batch_size": [256] * 4, "setup": ["GPU, amp"] * 4},
+        }
+    )
+    rows = [benchmark_row("m"), benchmark_row("m", library="torchvision"), benchmark_row("k")]
+    both = published.beside([*rows, benchmark_row("m", status="error", samples_per_s=None)], table)
+    assert both[["model", "here", "theirs", "times", "their_batch_size"]].values.tolist() == [["m", 400, 800, 2, 256]]
+    figure = speed_figures.against(both, "GPU, amp", {})
+    assert figure.layout.xaxis.title.text == "Published: GPU, amp (samples/s)"
+    assert "GPU, amp" in figure.data[0].hovertemplate
+
+
+def test_shipped_speeds_name_their_device_precision_and_torch() -> None:
+    speeds = published.speeds()
+    known = speeds[(speeds["model"] == "resnet18") & (speeds["image_size"] == "224")]
+    assert not known.empty
+    assert not speeds.duplicated(["model", "mode", "image_size", "device", "compiled"]).any()
+    assert all(setup.count(", ") == 3 and "torch" in setup for setup in speeds["setup"].unique())
+    assert published.setups(speeds, [benchmark_row("resnet18")])
+
+
+def test_summary_takes_the_geometric_mean_and_counts_failures_apart() -> None:
+    rows = [
+        benchmark_row("a"),
+        benchmark_row("a", "compile", speedup=2.0),
+        benchmark_row("b", "compile", speedup=0.5, verdict="slower"),
+        benchmark_row("c", "compile", speedup=8.0),
+        benchmark_row("d", "compile", status="error", speedup=None, verdict=None),
+    ]
+    (line,) = readable.summary(rows).to_dict("records")
+    assert line["geometric_mean"] == pytest.approx(math.prod([2, 0.5, 8]) ** (1 / 3))
+    assert (line["rows"], line["failed"], line["faster"], line["slower"]) == (4, 1, 2, 1)
+    judged = [benchmark_row(str(n), "compile", accuracy=a) for n, a in enumerate(("pass", "pass_due_to_skip", "OOM"))]
+    assert readable.summary(judged)["passed"].tolist() == ["2 of 3"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "mb"),
+    [
+        ({"batch_size": 1}, 56.0),  # the catalogue's own: 46.8 of weights and 9.2 of activations
+        ({"batch_size": 10}, 46.8 + 10 * 9.2),
+        ({"batch_size": 10, "image_size": 448}, 46.8 + 4 * 10 * 9.2),
+        ({"batch_size": 10, "variants": "eager,compile"}, 2 * 46.8 + 10 * 9.2),  # both hold their weights
+        ({"batch_size": 10, "precision": "bfloat16"}, 46.8 / 2 + 10 * 9.2 / 2),
+        ({"batch_size": 10, "precision": "float32,bfloat16"}, 1.5 * 46.8 + 10 * 9.2),
+        ({"batch_size": "sweep", "max_batch_size": 32}, 46.8 + 32 * 9.2),
+        ({"batch_size": 10, "mode": "training"}, 2 * 46.8 + 2 * 2.5 * 4 * 10),
+        ({"batch_size": 10, "mode": "both", "optimizer": "adamw"}, 4 * 46.8 + 2 * 2.5 * 4 * 10),
+    ],
+)
+def test_memory_is_estimated_from_the_catalogue(tmp_path: Path, fields: dict[str, object], mb: float) -> None:
+    catalogue = catalog.read(write_catalogue(tmp_path / "catalog"))
+    need = estimates.memory(spec(**fields), ["timm:resnet18", "timm:unknown"], catalogue)
+    assert need is not None
+    assert (need.model, need.unknown) == ("timm:resnet18", 1)
+    assert need.gb == pytest.approx(mb / 1000)
+
+
+def test_the_model_that_needs_most_is_named(tmp_path: Path) -> None:
+    catalogue = catalog.read(write_catalogue(tmp_path / "catalog"))
+    names = ["timm:vit_tiny_patch16_224", "timm:resnet50", "timm:resnet18"]
+    need = estimates.memory(spec(batch_size=2), names, catalogue)
+    assert need == estimates.Need("timm:resnet50", 2, pytest.approx(0.124), 0)
+
+
+def test_nothing_is_estimated_of_a_search_or_of_unknown_models(tmp_path: Path) -> None:
+    catalogue = catalog.read(write_catalogue(tmp_path / "catalog"))
+    assert estimates.memory(spec(batch_size="max"), ["timm:resnet18"], catalogue) is None
+    assert estimates.memory(spec(), ["timm:unknown", "timm:broken"], catalogue) is None
+
+
+def test_recorded_batch_sizes_are_the_suites() -> None:
+    # recorded as 128 there, and halved
+    assert estimates.batch_size(spec(batch_size="recorded"), "timm:beit_base_patch16_224") == 64
+    assert estimates.batch_size(spec(batch_size="recorded"), "timm:resnet18") == 1
+
+
+def test_time_is_expected_from_rows_before() -> None:
+    rows = [
+        benchmark_row(model, variant, seconds=s)
+        for model, s in (("a", 10.0), ("b", 30.0))
+        for variant in ("eager", "trace")
+    ]
+    assert estimates.expected_s(5, rows) == 5 * 20.0
+    swept = [benchmark_row("a", batch_size=size, seconds=4.0) for size in (1, 2, 4)]
+    assert estimates.expected_s(2, swept) == 2 * 3 * 4.0
+    assert estimates.expected_s(5, []) is None
+    assert estimates.least_s(spec(), 2) == 2 * estimates.least_s(spec(), 1)
+    assert estimates.least_s(spec(publishable=True), 1) > 5 * 10
