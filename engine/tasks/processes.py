@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -11,11 +11,12 @@ from engine.specs import BenchmarkSpec
 from engine.tasks import child
 from engine.tasks.child import Ended
 from engine.tasks.combine import Outcome, failed
-from engine.tasks.measured import Job, Measured, Mode
+from engine.tasks.measured import Job, Measured, Mode, Report
 
 SEARCH_END = 4096
 CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
 Found = dict[str, Measured]
+Reports = Callable[[Job, Mapping[str, str], float], Generator[Report | Ended | None]]
 
 
 def decayed(batch_size: int) -> int:
@@ -27,12 +28,15 @@ def decayed(batch_size: int) -> int:
 class Processes:
     """All that is done for one model. Waiting yields progress, if an unchanged one: that gives leave to stop."""
 
-    def __init__(self, spec: BenchmarkSpec, model: str, folder: Path, deadline: float) -> None:
-        """folder: temporary, for compilers' caches. deadline: by time.monotonic()."""
+    def __init__(
+        self, spec: BenchmarkSpec, model: str, folder: Path, deadline: float, reports: Reports = child.reports
+    ) -> None:
+        """folder: temporary, for compilers' caches. deadline: by time.monotonic(). reports: does one job elsewhere."""
         self.spec = spec
         self.model = model
         self.folder = folder
         self.deadline = deadline
+        self.reports = reports
         self.exhausted = False
         """Whether memory or time has run out, so that a larger batch need not be tried."""
         self._baseline = spec.plan[0].label
@@ -57,7 +61,7 @@ class Processes:
                 continue
             self.exhausted = self.exhausted or timed_out or "out_of_memory" in statuses
             if size != asked:
-                notes.append(f"batch size {size} instead of {asked}: out of memory down from there")
+                notes.append(f"batch size {size} instead of {asked}, which ran out of memory")
             return Outcome(mode, size, tuple(found), tuple(notes))
 
     def _processes(
@@ -94,7 +98,7 @@ class Processes:
             if not labels:
                 return found
             at, ended = "", None
-            with closing(child.reports(attempt, self._environment(job), self.deadline)) as heard:
+            with closing(self.reports(attempt, self._environment(job), self.deadline)) as heard:
                 for each in heard:
                     if isinstance(each, Ended):
                         ended = each
@@ -133,7 +137,7 @@ class Processes:
                 spec=self.spec, model=self.model, mode=mode, batch_size=1, search=(fits, fails), parent=os.getpid()
             )
             tried, ended = 0, None
-            with closing(child.reports(job, self._environment(job), self.deadline)) as heard:
+            with closing(self.reports(job, self._environment(job), self.deadline)) as heard:
                 for each in heard:
                     if isinstance(each, Ended):
                         ended = each
