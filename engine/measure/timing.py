@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from engine.measure import contention as cpu
 from engine.measure.flush import flusher
+from engine.measure.garbage import collections_counted, no_automatic_collection
 from engine.measure.gpu_watch import Watch, Watched
 from engine.measure.stopwatch import EventStopwatch, HostStopwatch, Phase, Stopwatch, first_call, stopwatch
 from engine.results import Contention
@@ -141,8 +142,9 @@ class _Bench:
             elif refill:
                 for phase in phases:
                     phase()
-            with _collections_counted(run):
+            with collections_counted() as collections:
                 spent = self.stopwatch.block(phases, run.calls)
+            run.gc_runs += len(collections)
         return flushing + math.fsum(spent) / 1e3, spent
 
     def warm_up(self, run: _Run) -> None:
@@ -238,7 +240,7 @@ def measure(
     if not ready:
         return Session({}, failed, None, None)
     on_phase("sampling")
-    with _no_automatic_collection():
+    with no_automatic_collection():
         before = usage()
         bench.sample(ready, failed, _between_rounds(gpu))
         after = usage()
@@ -270,30 +272,3 @@ def _guarded(name: str, failed: dict[str, Exception]) -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 - whatever a model raises is its own result
         traceback.clear_frames(error.__traceback__)  # the tensors in their variables may be what took all memory
         failed[name] = error
-
-
-@contextmanager
-def _no_automatic_collection() -> Iterator[None]:
-    """What is alive now is left out of collections inside, so that they are quick."""
-    was_on = gc.isenabled()
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-        if was_on:
-            gc.enable()
-
-
-@contextmanager
-def _collections_counted(run: _Run) -> Iterator[None]:
-    def count(phase: str, _: object) -> None:
-        run.gc_runs += phase == "start"
-
-    gc.callbacks.append(count)
-    try:
-        yield
-    finally:
-        gc.callbacks.remove(count)
