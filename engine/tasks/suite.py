@@ -1,0 +1,81 @@
+"""Brings the suite up to date with the installed timm: `python -m engine suite-build`."""
+
+import csv
+import io
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from engine import suite
+from engine.models import timm_models
+from engine.settings import ROOT
+from engine.specs import Refused
+from engine.suite import Entry
+
+CATALOG = ROOT / "data" / "catalog" / "timm.csv"
+LARGEST_BATCH = 1024
+"""As in the list of PyTorch's benchmark."""
+Counted = Mapping[str, tuple[float, float]]
+"""GMACs and millions of activations per image, by model."""
+
+
+def build(file: Path = suite.FILE, catalog: Path = CATALOG) -> list[Entry]:
+    """Keep the listed models that timm still has, add one for every family without one, and write the file anew.
+
+    Errors: Refused when the catalogue does not know the models of a family.
+    """
+    entries = updated(suite.read(file), timm_models.families(), _counted(catalog))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["name", "model", "batch_size"])
+    writer.writerows([entry.name, entry.model, entry.batch_size] for entry in entries)
+    beside = file.with_suffix(".csv.new")
+    beside.write_text(text.getvalue(), encoding="utf-8")
+    beside.replace(file)
+    suite.entries.cache_clear()
+    return entries
+
+
+def updated(listed: Sequence[Entry], families: Mapping[str, str], counted: Counted) -> list[Entry]:
+    """The entries in the order of their names. families: of every model of timm."""
+    kept = [entry for entry in listed if entry.model in families]
+    members: dict[str, list[str]] = {}
+    for model, family in families.items():
+        if not model.startswith("test_"):  # tiny models for tests of timm itself
+            members.setdefault(family, []).append(model)
+    for family in {families[entry.model] for entry in kept}:
+        members.pop(family, None)
+    budget = _budget(kept, counted)
+    added = [_entry(_middle(family, models, counted), counted, budget) for family, models in members.items()]
+    return sorted([*kept, *added], key=lambda entry: entry.name)
+
+
+def _middle(family: str, models: Sequence[str], counted: Counted) -> str:
+    """The member of median GMACs; of two in the middle the smaller."""
+    known = sorted((model for model in models if model in counted), key=lambda model: (counted[model][0], model))
+    if not known:
+        raise Refused(f"the catalogue has no model of the family {family}: run catalog-build first")
+    return known[(len(known) - 1) // 2]
+
+
+def _budget(listed: Sequence[Entry], counted: Counted) -> float:
+    """Millions of activations in a batch, of the median listed model."""
+    batches = [entry.batch_size * counted[entry.model][1] for entry in listed if entry.model in counted]
+    if not batches:
+        raise Refused("none of the listed models is in the catalogue: batch sizes of new ones cannot be estimated")
+    return statistics.median(batches)
+
+
+def _entry(model: str, counted: Counted, budget: float) -> Entry:
+    """With the power of two that comes closest to the budget from below."""
+    most = max(1, min(LARGEST_BATCH, int(budget / counted[model][1])))
+    return Entry(name=model, model=model, batch_size=2 ** (most.bit_length() - 1))
+
+
+def _counted(catalog: Path) -> dict[str, tuple[float, float]]:
+    with catalog.open(newline="", encoding="utf-8") as file:
+        return {
+            line["model"]: (float(line["gmacs"]), float(line["macts"]))
+            for line in csv.DictReader(file)
+            if line["gmacs"] and float(line["macts"] or 0) > 0
+        }
