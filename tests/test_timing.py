@@ -319,6 +319,14 @@ def test_who_needs_fewer_samples_sits_out_evenly(clock: Clock) -> None:
     assert timed["slow"].rounds == tuple(range(0, 512, 32))
 
 
+def test_of_any_two_one_takes_part_in_all_rounds_of_the_other(clock: Clock) -> None:
+    """However their speeds relate, they have pairs to be compared by."""
+    timed = run(clock, [subject(name, clock.work(1 / int(name))) for name in ("5", "17", "100", "333")]).timed
+    fewest_first = sorted((set(each.rounds) for each in timed.values()), key=len)
+    assert all(fewer <= more for fewer, more in itertools.pairwise(fewest_first))
+    assert len(fewest_first[0]) < 30 < 600 < len(fewest_first[-1])
+
+
 def test_a_subject_that_fails_is_taken_out_and_the_others_go_on(clock: Clock) -> None:
     held: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
     calls = itertools.count()

@@ -173,7 +173,8 @@ class _Bench:
     def sample(self, runs: list[_Run], failed: dict[str, Exception], between: Callable[[], object]) -> None:
         """Rounds until every subject has what was asked for; `between` is called after each."""
         needed = [max(self.plan.min_samples, math.ceil(self.plan.min_seconds / run.block_seconds)) for run in runs]
-        every = {run.subject.name: max(needed) // own for run, own in zip(runs, needed, strict=True)}
+        # powers of two, so that of any two subjects one takes part in all rounds of the other
+        every = {r.subject.name: 2 ** int(math.log2(max(needed) / own)) for r, own in zip(runs, needed, strict=True)}
         order = random.Random(self.plan.seed)  # noqa: S311 - nothing secret
         last, number = "", 0
         while not all(run.has(self.plan) for run in runs):
