@@ -1,5 +1,8 @@
 """What a device can do: the rates against their samples, the rows against what was asked, the reading side by hand."""
 
+import csv
+import subprocess
+import sys
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
@@ -15,8 +18,9 @@ from engine.measure.timing import Plan
 from engine.report import frames, machine, measured
 from engine.report.roofline import roofline, sizes
 from engine.results import BenchmarkRow, Device, DeviceRow, Environment, Machine, Progress, Row
+from engine.settings import ROOT, Settings
 from engine.specs import BenchmarkSpec, DeviceSpec, Spec
-from engine.store import State, Store, attempts
+from engine.store import Exit, State, Store, attempts
 from engine.store import queue as queueing
 from engine.tasks import device as task
 from tests.page_support import ENVIRONMENT
@@ -93,6 +97,20 @@ def test_a_data_type_that_cannot_be_multiplied_is_that_types_row(monkeypatch: py
     assert "not implemented for 'Half'" in row.error
 
 
+@pytest.mark.slow
+def test_the_command_line_measures_here_and_now_and_tells_of_failures(settings: Settings, tmp_path: Path) -> None:
+    out = tmp_path / "rates.csv"
+    words = ["device", "--dtypes", "tf32", "--seconds", "0.05", "--output", str(out)]
+    done = subprocess.run(
+        [sys.executable, "-m", "engine", *words], cwd=ROOT, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 1
+    assert "matmul tf32 failed (error)" in done.stderr
+    tf32, copied = csv.DictReader(out.read_text().splitlines())
+    assert (tf32["status"], tf32["gflop_per_s"]) == ("error", "")
+    assert (copied["status"], float(copied["gb_per_s"]) > 0) == ("ok", True)
+
+
 def rate(operation: str = "matmul", dtype: str = "float32", **figures: object) -> DeviceRow:
     known = {"device": "cpu", "device_name": "x", "threads": 2, "operation": operation, "dtype": dtype, "size": 1024}
     return DeviceRow.model_validate(known | {"model": f"{operation} {dtype}"} | figures)
@@ -108,21 +126,15 @@ def timed(model: str = "resnet18", **figures: object) -> BenchmarkRow:
 
 
 def finish(store: Store, spec: Spec, *rows: Row, **where: str) -> int:
-    """A finished run with these rows, as a worker would leave it."""
+    """A finished run with these rows, made in an environment with these differences."""
     run_id = store.enqueue(spec)
     attempt = queueing.claim(store.database, "here", run_id)
     assert attempt
     attempts.begin(store.database, attempt)
     attempts.record(store.database, attempt, [ENVIRONMENT.model_copy(update=where), *rows])
     attempts.finish(store.database, attempt, State.FINISHED)
-    attempts.close(store.database, attempt, *_ended())
+    attempts.close(store.database, attempt, Exit(code=0), None, "")
     return run_id
-
-
-def _ended() -> tuple[Any, ...]:
-    from engine.store import Exit
-
-    return Exit(code=0), None, ""
 
 
 def test_the_latest_rates_are_found_and_failures_hide_none(store: Store) -> None:

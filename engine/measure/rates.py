@@ -8,14 +8,15 @@ from statistics import median
 import torch
 
 from engine.measure import environment, gpu_watch, timing
-from engine.measure.timing import Plan, Session, Subject, Timed
+from engine.measure.timing import Plan, Session, Stopwatch, Subject, Timed
 from engine.models.built import out_of_memory
 
 SIZES = tuple(2**power for power in range(8, 16))
 """Sides of the square matrices, small ones first."""
 LONGEST_MS = 100.0
 """Sizes grow while the next one's call should stay below."""
-TRIES = 5
+TRIES, TRIES_MS = 5, 100.0
+"""Calls, and time, that a size is tried for before the next."""
 SMALLEST_COPY = 256 * 2**20
 CACHES_APART = 4
 """A copied tensor is so many times the last-level cache, as STREAM demands, so that memory is measured."""
@@ -113,10 +114,17 @@ def _products(device: str, dtype: torch.dtype, notes: list[str]) -> dict[int, Ca
             notes.append(f"matrices of {size} do not fit in memory")
             break
         products[size] = product
-        quickest = min(stopwatch.block([product], 1)[0] for _ in range(TRIES))  # others can make a call slower only
-        if 8 * quickest > LONGEST_MS:  # twice the side is eight times the work
+        if 8 * _quickest(product, stopwatch) > LONGEST_MS:  # twice the side is eight times the work
             break
     return products
+
+
+def _quickest(product: Callable[[], object], stopwatch: Stopwatch) -> float:
+    """ms of the quickest of several calls: whoever else is at work can only make them slower."""
+    took: list[float] = []
+    while len(took) < TRIES or sum(took) < TRIES_MS:
+        took += stopwatch.block([product], 1)
+    return min(took)
 
 
 def _product(size: int, device: str, dtype: torch.dtype) -> Callable[[], object]:

@@ -15,6 +15,8 @@ from engine.report.style import COLOURS, GREY, SHAPES, Style, bandwidth, compute
 from engine.results import DeviceRow
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+WIDE, HIGH = 0.6, 0.12
+"""What a label covers, in decades."""
 
 
 def roofline(rates: pd.DataFrame, models: pd.DataFrame, *, styles: Mapping[str, Style]) -> go.Figure:
@@ -29,7 +31,7 @@ def roofline(rates: pd.DataFrame, models: pd.DataFrame, *, styles: Mapping[str, 
     figure = go.Figure([*_points(models, styles), *_roofs(peaks, slope, left, right)])
     labels = [*_peak_labels(peaks, right), *_model_labels(models)]
     if slope:
-        labels.append(_label(left, slope * left, f"copy {bandwidth(slope)}", xanchor="left", yshift=16, xshift=8))
+        labels.append(_label(left, slope * left, f"copy {bandwidth(slope)}", xanchor="left", yshift=-4, xshift=16))
     figure.update_layout(
         height=460,
         margin={"l": 8, "r": 8, "t": 12, "b": 8},
@@ -42,14 +44,20 @@ def roofline(rates: pd.DataFrame, models: pd.DataFrame, *, styles: Mapping[str, 
     ticks = {"type": "log", "tickformat": ",~g", "dtick": 1, "zeroline": False, "automargin": True}
     minor = {"dtick": "D1", "showgrid": False, "ticks": "outside"}
     figure.update_xaxes(title_text="Intensity (FLOP/B)", range=[np.log10(left), np.log10(right)], minor=minor, **ticks)
-    figure.update_yaxes(title_text="Rate (GFLOP/s)", minor=minor, **ticks)
+    figure.update_yaxes(title_text="Rate (GFLOP/s)", range=_heights(peaks, models, slope, left), minor=minor, **ticks)
     return figure
 
 
 def _span(peaks: pd.DataFrame, models: pd.DataFrame, slope: float | None) -> tuple[float, float]:
-    """Ends of the x axis, FLOPs per byte: all points, and where every roof leaves the slope, with room beside them."""
-    seen = [1.0, *models["intensity"], *(peaks["gflop_per_s"] / slope if slope else ())]
+    """Ends of the x axis, FLOPs per byte: all points, and where the highest roof meets the slope, with room beside."""
+    seen = [1.0, *models["intensity"], *(peaks["gflop_per_s"].head(1) / slope if slope else ())]
     return min(seen) / 3, max(seen) * 10
+
+
+def _heights(peaks: pd.DataFrame, models: pd.DataFrame, slope: float | None, left: float) -> list[float]:
+    """Ends of the y axis, as exponents."""
+    seen = [*peaks["gflop_per_s"], *models["gflop_per_s"], *([slope * left] if slope else [])] or [1.0]
+    return [np.log10(min(seen) / 2), np.log10(max(seen) * 2.5)]
 
 
 def _roofs(peaks: pd.DataFrame, slope: float | None, left: float, right: float) -> list[dict[str, Any]]:
@@ -62,7 +70,7 @@ def _roofs(peaks: pd.DataFrame, slope: float | None, left: float, right: float) 
         roofs.append(_line((left, ridge), (slope * left, slope * ridge), line, hover))
     for place, peak in enumerate(peaks.to_dict("records")):
         rate = float(peak["gflop_per_s"])
-        begin = rate / slope if slope else left
+        begin = max(rate / slope, left) if slope else left
         hover = f"matmul {peak['dtype']}: {compute(rate)} at {peak['size']} × {peak['size']}<br>"
         hover += f"{peak['date']:%Y-%m-%d}, run {peak['run']}<extra></extra>"
         line = {"color": GREY, "width": 1.5, "dash": DASHES[place % len(DASHES)]}
@@ -123,10 +131,13 @@ def _peak_labels(peaks: pd.DataFrame, right: float) -> list[dict[str, Any]]:
 
 
 def _model_labels(models: pd.DataFrame) -> list[dict[str, Any]]:
-    labels = []
+    """Direct labels for what stands out, but none over another."""
+    labels: list[dict[str, Any]] = []
     for index in standouts(models, "intensity", "gflop_per_s"):
         row = models.loc[index]
-        labels.append(_label(row["intensity"], row["gflop_per_s"], text(row["model"]), xanchor="left", xshift=8))
+        label = _label(row["intensity"], row["gflop_per_s"], text(row["model"]), xanchor="left", xshift=8)
+        if all(abs(label["x"] - other["x"]) > WIDE or abs(label["y"] - other["y"]) > HIGH for other in labels):
+            labels.append(label)
     return labels
 
 
@@ -149,12 +160,13 @@ def sizes(rows: Sequence[DeviceRow]) -> go.Figure:
                 f"{row.dtype} {compute(rate)}" if side == row.size else ""
                 for side, rate in zip(sides, rates, strict=True)
             ],
-            textposition="top center",
+            textposition=["top left" if side == max(sides) and len(sides) > 1 else "top right" for side in sides],
+            cliponaxis=False,
             line={"color": COLOURS[place % len(COLOURS)], "width": 1.6},
             marker={"symbol": SHAPES[place % len(SHAPES)], "size": 7},
             hovertemplate=f"matmul {row.dtype}, %{{x}} × %{{x}}<br>%{{y:,.3~r}} GFLOP/s<extra></extra>",
         )
-    figure.update_layout(height=300, margin={"l": 8, "r": 8, "t": 8, "b": 8}, uirevision="sizes")
+    figure.update_layout(height=300, margin={"l": 8, "r": 8, "t": 8, "b": 8}, uirevision="sizes", showlegend=False)
     ticks = sorted({int(side) for row in rows for side in row.rates if row.operation == "matmul"})
     figure.update_xaxes(title_text="Side of the matrices", type="log", tickvals=ticks, automargin=True)
     figure.update_yaxes(title_text="Rate (GFLOP/s)", type="log", tickformat=",~g", automargin=True)

@@ -5,15 +5,13 @@ from collections.abc import Sequence
 import streamlit as st
 
 from engine.report import export, frames, measured, roofline
+from engine.report.readable import FLAGS
 from engine.results import DeviceRow
 from engine.store import Run
 from pages.components.results_table import results_table
+from pages.components.text import plain
 
 COLUMNS = ("what", "rate", "at", "latency_ms", "samples", "flags", "status", "error", "notes")
-FLAGGED = (
-    "One process, so single process: good for a roof, not for a claim. Contended: something else used the processors "
-    "meanwhile, so the device can do more."
-)
 
 
 def draw(run: Run, rows: Sequence[DeviceRow]) -> None:
@@ -21,7 +19,7 @@ def draw(run: Run, rows: Sequence[DeviceRow]) -> None:
     if not rows:
         st.caption("Nothing has been measured yet: rates appear here as they come.")
         return
-    frame = measured.readable(frames.device(rows)).dropna(axis=1, how="all")
+    frame = measured.readable(frames.device(rows)).replace("", None).dropna(axis=1, how="all")
     results_table(frame, key=f"rates_{run.id}", alt="Measured rates", pinned="what", columns=COLUMNS)
     failed = [row for row in rows if row.status != "ok"]
     with st.container(horizontal=True, vertical_alignment="center"):
@@ -43,5 +41,5 @@ def draw(run: Run, rows: Sequence[DeviceRow]) -> None:
             config={"displaylogo": False},
             alt="Rate of matrix products by their size, per data type",
         )
-    if any(row.flags for row in rows):
-        st.caption(FLAGGED)
+    for flag in dict.fromkeys(flag for row in rows for flag in row.flags):
+        st.caption(f":material/flag: **{flag.replace('_', ' ')}**: {plain(FLAGS[flag])}")

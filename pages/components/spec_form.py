@@ -33,6 +33,8 @@ LABELS = {
     "partition": "Part (I/N)",
     "cudnn_benchmark": "cuDNN benchmark",
     "context_length": "Text length (tokens)",
+    "dtypes": "Data types",
+    "seconds": "Sampled time (s)",
 }
 OF_MODEL = ("image_size", "context_length")
 """What is the model's own when left out."""

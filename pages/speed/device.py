@@ -48,8 +48,9 @@ def peaks(rates: pd.DataFrame) -> None:
         )
         return
     shown = measured.readable(rates)
+    places = list(rates["where"].unique())
     event = st.dataframe(
-        shown[["what", "rate", "at", "where", "date", "run", "flags"]],
+        shown[["what", "rate", "at", "date", "run", "flags", *(["where"] if len(places) > 1 else [])]],
         key="device_peaks",
         on_select="rerun",
         selection_mode="single-row",
