@@ -110,7 +110,7 @@ def test_dynamo_tolerance() -> None:
 
 @pytest.mark.parametrize("format", ["timm", "dynamo", "full"])
 def test_no_rows_are_a_header(format: exports.Format) -> None:
-    assert len(lines(exports.export([], format))) == 1
+    assert len(lines(exports.export([], format, []))) == 1
 
 
 def test_the_full_table_holds_every_figure() -> None:
@@ -124,5 +124,6 @@ def test_the_full_table_holds_every_figure() -> None:
     assert first["flags"] == "unstable; contended"
     assert first["process_medians_ms"] == "19.5; 20.0; 20.4"
     assert frame["latency_ms"].isna().tolist() == [False, True]
+    assert exports.export([row, failed("n")], "full", [0.25, None])["utilisation"].fillna(-1).tolist() == [0.25, -1]
     written = json.loads(export.to_json(frame))
     assert (written[0]["unique_graphs"], written[1]["latency_ms"]) == (3, None)

@@ -150,7 +150,8 @@ def test_shipped_speeds_name_their_device_precision_and_torch() -> None:
     assert not known.empty
     assert not speeds.duplicated(["model", "mode", "image_size", "device", "compiled"]).any()
     assert all(setup.count(", ") == 3 and "torch" in setup for setup in speeds["setup"].unique())
-    assert published.setups(speeds, [benchmark_row("resnet18")])
+    assert "Intel" in published.setups(speeds, [benchmark_row("resnet18")])[0]
+    assert "NVIDIA" in published.setups(speeds, [benchmark_row("resnet18", device="cuda:0")])[0]
 
 
 def test_summary_takes_the_geometric_mean_and_counts_failures_apart() -> None:

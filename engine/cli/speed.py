@@ -42,14 +42,15 @@ class Benchmark(BenchmarkFlags):
 
     def cli_cmd(self) -> None:
         from engine.jobs import foreground
-        from engine.report import exports
+        from engine.report import exports, measured
         from engine.store import Cause, State
 
         spec = self.spec()
         with store_here() as store:
             run_id = foreground.run_here(store, Settings(), spec, on_event=print_progress)
             run, rows = store.run(run_id), cast(list[BenchmarkRow], store.rows(run_id))
-        frame = brief = exports.export(rows, self.format)
+            utilisation = measured.utilisation(rows, measured.rates(store))
+        frame = brief = exports.export(rows, self.format, utilisation)
         if self.format == "full":
             brief = frame[[name for name in SHOWN if frame[name].replace("", None).notna().any()]]
         show_table(frame, brief, self.output)

@@ -3,6 +3,7 @@
 What failed has empty figures, never 0.0, which would poison a mean.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -34,9 +35,13 @@ NO_RESULT = {"out_of_memory": "OOM", "timeout": "timeout"}
 Format = Literal["full", "timm", "dynamo"]
 
 
-def export(rows: Sequence[BenchmarkRow], format: Format) -> pd.DataFrame:
-    """The rows in one of the formats."""
-    return {"full": frames.benchmark, "timm": timm, "dynamo": dynamo}[format](rows)
+def export(rows: Sequence[BenchmarkRow], format: Format, utilisation: Sequence[float | None]) -> pd.DataFrame:
+    """The rows in one of the formats. utilisation: of each row, a share, as `measured.utilisation` finds it."""
+    if format == "timm":
+        return timm(rows)
+    if format == "dynamo":
+        return dynamo(rows)
+    return frames.benchmark(rows).assign(utilisation=[math.nan if share is None else share for share in utilisation])
 
 
 def timm(rows: Iterable[BenchmarkRow]) -> pd.DataFrame:

@@ -1,6 +1,6 @@
 """Speeds that somebody else has published, beside ours: always with whose they are."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -20,10 +20,11 @@ def speeds(path: Path = SPEEDS) -> pd.DataFrame:
     return frame
 
 
-def setups(published: pd.DataFrame, rows: Iterable[BenchmarkRow]) -> list[str]:
-    """The setups that have figures for some of the rows, those with most first."""
-    found = beside(rows, published)
-    return list(found["setup"].value_counts().index)
+def setups(published: pd.DataFrame, rows: Sequence[BenchmarkRow]) -> list[str]:
+    """The setups that have figures for some of the rows: processors before GPUs if ours is one, then by how many."""
+    counts = beside(rows, published)["setup"].value_counts()
+    on_cpu = any(row.device == "cpu" for row in rows)
+    return sorted(counts.index, key=lambda setup: (("NVIDIA" in setup) == on_cpu, -counts[setup]))
 
 
 def beside(rows: Iterable[BenchmarkRow], published: pd.DataFrame) -> pd.DataFrame:

@@ -39,7 +39,7 @@ def draw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
         _shown(table), key=f"rows_{run.id}", alt="Timings, model by model", columns=COLUMNS, selectable=True
     )
     with st.container(horizontal=True, vertical_alignment="center"):
-        _downloads(run, rows)
+        _downloads(run, rows, utilisation)
         _quotable(run)
         if failed := sum(row.status != "ok" for row in rows):
             st.caption(f":material/error: {failed} of {len(rows)} rows have failed: status and error say why.")
@@ -65,14 +65,14 @@ def _shown(table: pd.DataFrame) -> pd.DataFrame:
     return table[[name for name in said if name not in (*alike, *fine)]]
 
 
-def _downloads(run: Run, rows: Sequence[BenchmarkRow]) -> None:
+def _downloads(run: Run, rows: Sequence[BenchmarkRow], utilisation: Sequence[float | None]) -> None:
     labels = {"full": "CSV, all columns", "timm": "CSV as timm's benchmark.py", "dynamo": "CSV as PyTorch's dynamo"}
     offered = ["full", *(["timm"] if run.spec.purpose == "performance" else [])]
     offered += ["dynamo"] if any(row.baseline for row in rows) else []
     for format in offered:
         st.download_button(
             labels[format],
-            lambda format=format: export.to_csv(exports.export(rows, format)),
+            lambda format=format: export.to_csv(exports.export(rows, format, utilisation)),
             f"benchmark-{run.id}" + (f"-{format}" * (format != "full")) + ".csv",
             key=f"csv_{format}_{run.id}",
             mime="text/csv",
