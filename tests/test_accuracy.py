@@ -106,5 +106,7 @@ def test_deviation() -> None:
     assert found.std == pytest.approx(math.sqrt(2 * 0.125**2))
     with pytest.raises(ValueError, match="shape"):
         deviation(tensor(1, 2), tensor(1, 3))
-    with pytest.raises(ValueError, match="nothing|no floating"):
+    with pytest.raises(ValueError, match="no finite numbers"):
+        deviation(tensor(1), tensor(math.nan))
+    with pytest.raises(ValueError, match="no floating point tensors"):
         deviation([], [])

@@ -276,7 +276,7 @@ def test_the_largest_batch_is_found_to_within_a_sixteenth(limit: int, tmp_path: 
     (found,) = rows_of(asked, 0, small_device(limit), tmp_path)
     most = min(limit, 64)
     assert most - most // 16 <= found.batch_size <= most
-    assert found.notes[0].startswith("64 fit, and no more" if limit > 64 else f"{found.batch_size} fit, ")
+    assert found.notes[0].startswith("64 fit, and no more" if limit >= 64 else f"{found.batch_size} fit, ")
 
 
 def test_a_failing_variant_is_a_row_and_the_others_go_on(tmp_path: Path) -> None:

@@ -93,6 +93,8 @@ def deviation(reference: Any, result: Any) -> Deviation:
     if not parts:
         raise ValueError("the results hold no floating point tensors to compare")
     every = torch.cat(parts)
+    if not every.isfinite().all():
+        raise ValueError("the results hold values that are no finite numbers")
     spread = float(every.std()) if every.numel() > 1 else 0.0
     return Deviation(float(every.max()), float(every.mean()), spread)
 

@@ -31,8 +31,8 @@ class Job(_Message):
     """Labels of variants to leave out."""
     decays: bool = False
     """Whether a smaller batch is tried when the baseline runs out of memory, so that no variant need go on."""
-    search: tuple[int, int] | None = None
-    """Search for the largest batch size instead: from what is known to fit, to below what is known not to."""
+    search: tuple[int, int | None] | None = None
+    """Search for the largest batch size up to batch_size instead: what is known to fit (0: nothing), and not to."""
     parent: int
     """The process without which this one has no purpose."""
 

@@ -131,10 +131,10 @@ class Processes:
     def _largest(self, mode: Mode, notes: list[str], progress: Progress) -> Generator[Progress, None, int]:
         """The largest batch size that the baseline runs at, to within a sixteenth; 1 when there is none."""
         limit = self.spec.max_batch_size or SEARCH_END
-        fits, fails, why = 0, limit + 1, ""
+        fits, fails, why = 0, None, ""
         while True:
             job = Job(
-                spec=self.spec, model=self.model, mode=mode, batch_size=1, search=(fits, fails), parent=os.getpid()
+                spec=self.spec, model=self.model, mode=mode, batch_size=limit, search=(fits, fails), parent=os.getpid()
             )
             tried, ended = 0, None
             with closing(self.reports(job, self._environment(job), self.deadline)) as heard:
@@ -152,7 +152,7 @@ class Processes:
             if fits == 0:
                 return 1  # which fails again when it is timed, and says why
             notes.append(
-                f"{fits} fit, and no more were asked for" if fits == limit else f"{fits} fit, {fails} did not: {why}"
+                f"{fits} fit, {fails} did not: {why}" if fails else f"{fits} fit, and no more were to be tried"
             )
             return fits
 

@@ -16,10 +16,8 @@ depends on how memory happens to be divided."""
 def largest(job: Job, build: Builder) -> Iterator[Report]:
     """Doubles until something fails, then halves the gap. Whatever fails is a size that does not fit."""
     assert job.search is not None
-    fits, limit = job.search
-    fails = limit
-    while fails - fits > max(1, fits // RESOLUTION):
-        size = min(max(1, 2 * fits), fails - 1) if fails == limit else (fits + fails) // 2
+    fits, fails = job.search
+    while size := _next(fits, fails, job.batch_size):
         yield Report(trying=size)
         try:
             _try(job.model_copy(update={"batch_size": size}), build)
@@ -31,8 +29,13 @@ def largest(job: Job, build: Builder) -> Iterator[Report]:
             report = Report(fits=size)
         release()
         yield report
-        if fails == 1:
-            return
+
+
+def _next(fits: int, fails: int | None, limit: int) -> int:
+    """What to try; 0 when the answer is near enough."""
+    if fails is None:
+        return 0 if fits == limit else min(max(1, 2 * fits), limit)
+    return (fits + fails) // 2 if fails - fits > max(1, fits // RESOLUTION) else 0
 
 
 def _try(job: Job, build: Builder) -> None:

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import anyio
@@ -343,3 +345,16 @@ def test_every_run_ends_once_whatever_is_killed(house: House) -> None:
 def _began(house: House, run_id: int, number: int) -> bool:
     record: Path = house.files(run_id).process(number)
     return record.is_file() and record.stat().st_size > 0
+
+
+def test_ten_timings_and_a_training_at_once_never_overlap(house: House) -> None:
+    """The training is on another device: only that timings want the host for themselves keeps them apart."""
+    submit = partial(jobs.submit, house.store, house.settings)
+    runs = [submit(house.kinds.TimingSpec(steps=2, seconds=0.05)) for _ in range(5)]
+    runs.append(house.submit(steps=4, seconds=0.1, device="cuda:0"))
+    runs += [submit(house.kinds.TimingSpec(steps=2, seconds=0.05)) for _ in range(5)]
+    ended = [house.end(run_id) for run_id in runs]
+    assert {run.state for run in ended} == {State.FINISHED}
+    intervals = sorted((run.started_at, run.ended_at) for run in ended if run.started_at and run.ended_at)
+    assert len(intervals) == 11
+    assert all(before[1] <= after[0] for before, after in pairwise(intervals))

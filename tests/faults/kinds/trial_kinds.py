@@ -56,6 +56,13 @@ class RetriedSpec(Steps, Spec):
     attempts: ClassVar[int] = 3
 
 
+class TimingSpec(Steps, Spec):
+    """Wants the host for itself, as timings do."""
+
+    kind: ClassVar[str] = "timing"
+    exclusive: ClassVar[bool] = True
+
+
 class TrialRow(Row):
     """A step, and the process that made it."""
 
@@ -68,5 +75,13 @@ class RetriedRow(Row):
     """The same of the other kind."""
 
     kind: ClassVar[str] = "retried"
+    step: int
+    pid: int
+
+
+class TimingRow(Row):
+    """The same of the kind that wants the host for itself."""
+
+    kind: ClassVar[str] = "timing"
     step: int
     pid: int
