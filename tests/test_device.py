@@ -152,6 +152,17 @@ def test_the_latest_rates_are_found_and_failures_hide_none(store: Store) -> None
     assert str(here["date"].iloc[0]) == "2026-11-20 00:00:00+00:00"
 
 
+def test_a_disturbed_measurement_hides_no_undisturbed_one(store: Store) -> None:
+    finish(store, DeviceSpec(), rate(gflop_per_s=5.0, flags=("contended",)))
+    finish(store, DeviceSpec(), rate(gflop_per_s=6.0, flags=("single_process", "contended")))
+    assert measured.rates(store)["gflop_per_s"].to_list() == [6.0]
+    quiet = finish(store, DeviceSpec(), rate(gflop_per_s=100.0, flags=("single_process",)))
+    finish(store, DeviceSpec(), rate(gflop_per_s=7.0, flags=("throttled",)), rate(dtype="bfloat16", gflop_per_s=9.0))
+    found = measured.rates(store).set_index("dtype")
+    assert found.loc["float32", ["gflop_per_s", "run"]].to_list() == [100.0, quiet]
+    assert found.loc["bfloat16", "gflop_per_s"] == 9.0
+
+
 def test_utilisation_is_counted_work_over_time_over_the_measured_rate(store: Store) -> None:
     rows = (rate(gflop_per_s=100.0), rate(dtype="bfloat16", gflop_per_s=400.0), rate("copy", gb_per_s=20.0))
     finish(store, DeviceSpec(), *rows)

@@ -38,7 +38,8 @@ COLUMNS = (
 def rates(store: Store, host: str | None = None) -> pd.DataFrame:
     """The latest rate of every operation, data type and device, of one host where it is given.
 
-    A CPU measured with other threads is another device. A failed measurement hides no earlier one. Columns: those of
+    A CPU measured with other threads is another device. A failed measurement hides no earlier one, and one that was
+    disturbed (contended, throttled: the device can do more) none that was not. Columns: those of
     COLUMNS; `where` tells devices apart, `run` is the run that measured the rate and `date` (UTC) when.
     """
     rows, origins = [], []
@@ -51,6 +52,8 @@ def rates(store: Store, host: str | None = None) -> pd.DataFrame:
     frame = frames.device(rows).join(pd.DataFrame(origins, columns=["host", "run", "date"]))
     frame["date"] = pd.to_datetime(frame["date"], utc=True)
     frame["where"] = [_where(*key) for key in frame[["host", "device", "device_name", "threads"]].to_numpy(object)]
+    disturbed = frame["flags"].str.contains("contended|throttled")
+    frame = frame.loc[disturbed.astype(bool).sort_values(kind="stable").index]
     latest = frame.drop_duplicates(["host", "operation", *KEY])
     return latest[list(COLUMNS)].reset_index(drop=True)
 
