@@ -304,6 +304,18 @@ def test_counts_are_of_the_model_per_sample(tmp_path: Path) -> None:
     assert found.mparams == pytest.approx((3 * 4 * 9 + 4 + 4 * 5 + 5) / 1e6)
 
 
+def test_one_process_compiles_twice_to_tell_both_times(tmp_path: Path) -> None:
+    asked = spec(variants="eager,compile:aot_eager,compile:nonsense", replicates=1)
+    eager, compiled, unknown = rows_of(asked, 2, toy, tmp_path)
+    assert (eager.status, eager.compile_cold_ms, eager.unique_graphs) == ("ok", None, None)
+    assert compiled.status == "ok", compiled.error
+    assert (compiled.compile_cold_ms or 0) > 0
+    assert (compiled.compile_warm_ms or 0) > 0
+    assert (compiled.unique_graphs, compiled.graph_breaks) == (1, 0)
+    assert unknown.status == "error"
+    assert "nonsense" in unknown.error
+
+
 class Forgetful(Toy):
     """Computes something else each time."""
 

@@ -12,7 +12,10 @@ from engine.measure.timing import Plan, Session, Stopwatch, Subject
 from engine.models import library, steps, variants
 from engine.models.variants import Builder
 from engine.tasks.measured import Job, Measured, Report
-from engine.tasks.prepared import Ready, failure, plan, prepare, release, resident, wanted
+from engine.tasks.prepared import Ready, failure, once, plan, prepare, release, resident, wanted
+
+ENERGY_S = 1.0
+"""Of calls in a loop of their own, over which a GPU's counter of its energy is read."""
 
 
 def measure(job: Job, build: Builder) -> Iterator[Report]:
@@ -38,7 +41,7 @@ def measure(job: Job, build: Builder) -> Iterator[Report]:
     session = _session(job, ready, stopwatch)
     counts: dict[str, dict[str, float | None]] = {}
     for each in ready:
-        measured = _measured(each, session)
+        measured = _measured(each, session, job)
         if measured.status == "ok" and job.process == 0:
             yield Report(doing=f"{each.variant.label}: counting")
             measured = _again(_counted(measured, job, each, counts, build), job, each, stopwatch)
@@ -60,11 +63,16 @@ def _session(job: Job, ready: list[Ready], stopwatch: Stopwatch) -> Session:
     )
 
 
-def _measured(each: Ready, session: Session) -> Measured:
+def _measured(each: Ready, session: Session, job: Job) -> Measured:
     name = each.variant.label
     if error := session.failed.get(name):
         return failure(each.variant, error)
     timed = session.timed[name]
+    try:
+        with each.settings():
+            joules = gpu_watch.joules(lambda: once(each.phases), job.spec.device, ENERGY_S)
+    except Exception as error:  # noqa: BLE001 - as above
+        return failure(each.variant, error)
     return each.measured.model_copy(
         update={
             "rounds": timed.rounds,
@@ -72,6 +80,7 @@ def _measured(each: Ready, session: Session) -> Measured:
             "calls": timed.calls,
             "loop_ms": timed.loop_ms,
             "gc_runs": timed.gc_runs,
+            "joules_per_call": joules,
             "contention": session.contention,
             "contended": tuple(contended(session.contention)) if session.contention else _foreign(session.gpu),
             "throttled": _throttled(session.gpu),
@@ -132,8 +141,12 @@ def _again(measured: Measured, job: Job, each: Ready, stopwatch: Stopwatch) -> M
         return measured
     torch.compiler.reset()
     training = job.mode == "training"
-    with each.settings():
-        run = variants.runner(each.variant, each.built, each.found, job.spec.device)
-        phases = steps.phases(job.model, each.built.model, run, training=training, kind=job.spec.optimizer)
-        again_ms = timing.first_call(stopwatch, list(phases.values()))
+    try:
+        with each.settings():
+            run = variants.runner(each.variant, each.built, each.found, job.spec.device)
+            phases = steps.phases(job.model, each.built.model, run, training=training, kind=job.spec.optimizer)
+            again_ms = timing.first_call(stopwatch, list(phases.values()))
+    except Exception as error:  # noqa: BLE001 - as above; the timing stands
+        note = f"not compiled a second time: {' '.join(str(error).split())[:300]}"
+        return measured.model_copy(update={"notes": (*measured.notes, note)})
     return measured.model_copy(update={"compile_again_ms": again_ms})
