@@ -248,6 +248,7 @@ def test_batch_sizes_step_down_as_timms() -> None:
     assert sizes == [100, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1, 0]
 
 
+@pytest.mark.slow
 def test_a_batch_that_does_not_fit_is_made_smaller_and_the_row_says_so(tmp_path: Path) -> None:
     asked = spec(batch_size=64, replicates=2)
     (found,) = rows_of(asked, 64, small_device(limit=40), tmp_path)
@@ -263,6 +264,7 @@ def test_nothing_fits(tmp_path: Path) -> None:
     assert half.status == "out_of_memory"
 
 
+@pytest.mark.slow
 def test_another_variants_want_of_memory_is_its_own_row(tmp_path: Path) -> None:
     build = small_device(limit=40, also=lambda wanted: wanted.precision == "bfloat16")
     eager, half = rows_of(spec(variants="eager,eager+bfloat16", replicates=2), 64, build, tmp_path)
@@ -270,6 +272,7 @@ def test_another_variants_want_of_memory_is_its_own_row(tmp_path: Path) -> None:
     assert (half.status, half.batch_size) == ("out_of_memory", 64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, 5, 40, 100])
 def test_the_largest_batch_is_found_to_within_a_sixteenth(limit: int, tmp_path: Path) -> None:
     asked = spec(batch_size="max", max_batch_size=64, replicates=1)
@@ -279,6 +282,7 @@ def test_the_largest_batch_is_found_to_within_a_sixteenth(limit: int, tmp_path: 
     assert found.notes[0].startswith("64 fit, and no more" if limit >= 64 else f"{found.batch_size} fit, ")
 
 
+@pytest.mark.slow
 def test_a_failing_variant_is_a_row_and_the_others_go_on(tmp_path: Path) -> None:
     asked = spec(variants="eager,eager+checkpointing,eager+channels_last", replicates=2)
     eager, checkpointing, channels_last = rows_of(asked, 2, toy, tmp_path)
@@ -304,6 +308,7 @@ def test_counts_are_of_the_model_per_sample(tmp_path: Path) -> None:
     assert found.mparams == pytest.approx((3 * 4 * 9 + 4 + 4 * 5 + 5) / 1e6)
 
 
+@pytest.mark.slow
 def test_one_process_compiles_twice_to_tell_both_times(tmp_path: Path) -> None:
     asked = spec(variants="eager,compile:aot_eager,compile:nonsense", replicates=1)
     eager, compiled, unknown = rows_of(asked, 2, toy, tmp_path)
