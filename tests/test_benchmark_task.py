@@ -300,6 +300,26 @@ def test_a_training_step_has_its_parts(tmp_path: Path) -> None:
         assert 0 < figure < (found.latency_ms or 0)
 
 
+class Sleepy(Toy):
+    """Takes half a second the first time."""
+
+    awake = False
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if not self.awake:
+            time.sleep(0.5)
+            self.awake = True
+        return super().forward(images)
+
+
+def test_the_first_call_is_told_on_its_own_and_is_in_no_sample(tmp_path: Path) -> None:
+    asked = spec(replicates=1)
+    build = lambda name, wanted: toy(name, wanted, Sleepy)  # noqa: E731
+    measured = outcome(asked, 2, build, tmp_path).processes[0]["eager"]
+    assert (measured.first_call_ms or 0) >= 500
+    assert max(measured.samples_ms) < 500
+
+
 def test_counts_are_of_the_model_per_sample(tmp_path: Path) -> None:
     (found,) = rows_of(spec(replicates=1), 2, toy, tmp_path)
     macs = 6 * 6 * 4 * 3 * 3 * 3 + 4 * 5
