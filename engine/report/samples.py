@@ -35,16 +35,14 @@ def of(frame: pd.DataFrame, mode: str, variant: str) -> pd.DataFrame:
 
 
 def ratio(frame: pd.DataFrame, mode: str, baseline: str, other: str, *, seed: int) -> statistics.Ratio | None:
-    """How many times as fast `other` is, with its interval; None when the two share no round.
-
-    Only rounds that both have are compared: what a round shares is what makes the two comparable.
-    """
-    one, two = (of(frame, mode, variant).set_index(["process", "round"])["ms"] for variant in (baseline, other))
-    both = pd.concat([one.rename("one"), two.rename("two")], axis=1, join="inner").sort_index()
-    if both.empty:
+    """How many times as fast `other` is, with its interval, from all samples of both; None when one has none."""
+    streams = []
+    for variant in (baseline, other):
+        drawn = of(frame, mode, variant)
+        streams.append([_ms(part, "ms") for _, part in drawn.groupby("process")])
+    ones, twos = streams
+    if not ones or len(ones) != len(twos):
         return None
-    processes = [part for _, part in both.groupby(level="process")]
-    ones, twos = ([_ms(part, column) for part in processes] for column in ("one", "two"))
     return statistics.ratio(ones, twos, seed=seed)
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from engine import names, suite
 from engine.measure import environment
 from engine.models import library
+from engine.replicates import combine
+from engine.replicates.messages import Mode
+from engine.replicates.processes import Processes
 from engine.results import Artifact, Event, Progress, samples_name
 from engine.specs import BenchmarkSpec, Refused
-from engine.tasks import combine
-from engine.tasks.measured import Mode
-from engine.tasks.processes import Processes
 
 SWEEP_END = 64
 MODES: dict[str, tuple[Mode, ...]] = {

@@ -6,12 +6,12 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from pathlib import Path
 
+from engine.replicates import child
+from engine.replicates.child import Ended
+from engine.replicates.combine import Outcome, failed
+from engine.replicates.messages import Job, Measured, Mode, Report
 from engine.results import Progress
 from engine.specs import BenchmarkSpec
-from engine.tasks import child
-from engine.tasks.child import Ended
-from engine.tasks.combine import Outcome, failed
-from engine.tasks.measured import Job, Measured, Mode, Report
 
 SEARCH_END = 4096
 CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}

@@ -6,13 +6,12 @@ from dataclasses import replace
 import torch
 
 from engine.measure import gpu_watch, timing
-from engine.measure.contention import contended
 from engine.measure.gpu_watch import Watched
 from engine.measure.timing import Plan, Session, Stopwatch, Subject
 from engine.models import library, steps, variants
 from engine.models.variants import Builder
-from engine.tasks.measured import Job, Measured, Report
-from engine.tasks.prepared import Ready, failure, once, plan, prepare, release, resident, wanted
+from engine.replicates.messages import Job, Measured, Report
+from engine.replicates.prepared import Ready, failure, once, plan, prepare, release, resident, wanted
 
 ENERGY_S = 1.0
 """Of calls in a loop of their own, over which a GPU's counter of its energy is read."""
@@ -40,8 +39,8 @@ def measure(job: Job, build: Builder) -> Iterator[Report]:
     yield Report(doing="timing")
     session = _session(job, ready, stopwatch)
     counts: dict[str, dict[str, float | None]] = {}
-    for each in ready:
-        measured = _measured(each, session, job)
+    done = [(each, _measured(each, session, job)) for each in ready]  # before anything is compiled anew
+    for each, measured in done:
         if measured.status == "ok" and job.process == 0:
             yield Report(doing=f"{each.variant.label}: counting")
             measured = _again(_counted(measured, job, each, counts, build), job, each, stopwatch)
@@ -82,7 +81,7 @@ def _measured(each: Ready, session: Session, job: Job) -> Measured:
             "gc_runs": timed.gc_runs,
             "joules_per_call": joules,
             "contention": session.contention,
-            "contended": tuple(contended(session.contention)) if session.contention else _foreign(session.gpu),
+            "foreign": _foreign(session.gpu),
             "throttled": _throttled(session.gpu),
         }
     )

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from engine.measure.contention import contended
+from engine.replicates.messages import Measured, Mode
 from engine.results import BenchmarkRow, Contention, Status
 from engine.specs import BenchmarkSpec, Variant
-from engine.statistics import UNSTABLE, Ratio, drifting, percentile, ratio, spread
-from engine.tasks.measured import Measured, Mode
+from engine.statistics import UNSTABLE, drifting, percentile, ratio, spread
 
 PHASES = ("forward", "backward", "optimizer")
 COLUMNS = ("process", "mode", "variant", "round", "calls", *(f"{phase}_ms" for phase in PHASES))
@@ -58,7 +59,9 @@ def _row(spec: BenchmarkSpec, common: Mapping[str, Any], outcome: Outcome, varia
         fields |= {"status": each.status, "error": each.error + where, "accuracy": each.accuracy}
     elif measured and spec.purpose == "performance":
         fields |= _figures(spec, measured, outcome.batch_size)
-        notes += dict.fromkeys(reason for each in measured for reason in (*each.contended, each.throttled) if reason)
+        worst = _worst([each.contention for each in measured if each.contention])
+        notes += contended(worst) if worst else []
+        notes += dict.fromkeys(reason for each in measured for reason in (*each.foreign, each.throttled) if reason)
     elif measured:
         fields["accuracy"] = measured[0].accuracy
     return BenchmarkRow(**fields, notes=tuple(notes))
@@ -103,7 +106,7 @@ def _flags(spec: BenchmarkSpec, measured: Sequence[Measured], medians: Sequence[
     found = {
         "single_process": len(measured) == 1,
         "unstable": (spread(medians) or 0) > UNSTABLE,
-        "contended": any(each.contended for each in measured),
+        "contended": any(each.foreign or (each.contention and contended(each.contention)) for each in measured),
         "drifting": any(drifting(each.samples_ms) for each in measured),
         "throttled": any(each.throttled for each in measured),
         "below_floor": spec.below_floor,
@@ -140,9 +143,10 @@ def _compared(
     if base is None or row.latency_ms is None or found[base].latency_ms is None:
         return row
     differs = row.differences(found[base])
-    if (result := _ratio(spec, outcome, base, variant)) is None:
-        note = f"not compared with {base.label}: no round had samples of both"
-        return row.model_copy(update={"notes": (*row.notes, note)})
+    ones, others = (
+        [process[label].samples_ms for process in outcome.processes] for label in (base.label, variant.label)
+    )
+    result = ratio(ones, others, seed=spec.seed)
     return row.model_copy(
         update={
             "speedup": result.value,
@@ -152,21 +156,6 @@ def _compared(
             "differs_in": differs,
         }
     )
-
-
-def _ratio(spec: BenchmarkSpec, outcome: Outcome, base: Variant, variant: Variant) -> Ratio | None:
-    """From the rounds that both have samples of: what a round shares is what makes the two comparable."""
-    pairs = [_paired(process[base.label], process[variant.label]) for process in outcome.processes]
-    pairs = [(ones, others) for ones, others in pairs if ones]
-    if not pairs:
-        return None
-    return ratio([ones for ones, _ in pairs], [others for _, others in pairs], seed=spec.seed)
-
-
-def _paired(one: Measured, other: Measured) -> tuple[list[float], list[float]]:
-    ones, others = (dict(zip(each.rounds, each.samples_ms, strict=True)) for each in (one, other))
-    shared = sorted(ones.keys() & others.keys())
-    return [ones[turn] for turn in shared], [others[turn] for turn in shared]
 
 
 def write_samples(path: Path, outcome: Outcome, *, begin: bool) -> None:

@@ -57,8 +57,8 @@ class Measured(_Message):
     compile_again_ms: float | None = None
     """The same a second time, with the caches of the first."""
     contention: Contention | None = None
-    contended: tuple[str, ...] = ()
-    """Why others were in the way, in words."""
+    foreign: tuple[str, ...] = ()
+    """Who else was on the GPU, in words."""
     throttled: str = ""
     """How a GPU was held back, in words; empty when it was not."""
     device_peak_mb: float | None = None

@@ -1,4 +1,4 @@
-"""One fresh process of a benchmark: `python -m engine.tasks.replicate`, a job on stdin, reports on stdout.
+"""One fresh process of a benchmark: `python -m engine.replicates`, a job on stdin, reports on stdout.
 
 It is exec'd, not forked from a warm one, and imports what its model needs and no more: how memory happens to lie and
 which processor it starts on are part of what differs between processes, and what their spread is to show.
@@ -18,7 +18,7 @@ import torch
 from engine.measure import environment
 from engine.models import library
 from engine.models.variants import Builder
-from engine.tasks.measured import Job, Report
+from engine.replicates.messages import Job, Report
 
 PR_SET_PDEATHSIG = 1
 STATUS = Path("/proc/self/status")
@@ -40,14 +40,14 @@ def main() -> None:
 def work(job: Job, build: Builder = library.build) -> Iterator[Report]:
     """Whatever the job is."""
     if job.search:
-        from engine.tasks import search
+        from engine.replicates import search
 
         return search.largest(job, build)
     if job.spec.purpose == "performance":
-        from engine.tasks import timed
+        from engine.replicates import timed
 
         return timed.measure(job, build)
-    from engine.tasks import agreement
+    from engine.replicates import agreement
 
     return agreement.compare(job, build)
 

@@ -11,9 +11,9 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.replicates.messages import Job, Report
 from engine.results import Status
 from engine.settings import ROOT
-from engine.tasks.measured import Job, Report
 
 TICK_S = 1.0
 """How often a wait is interrupted to see whether it should go on. Nothing else happens here while samples are taken."""
@@ -35,7 +35,7 @@ def reports(job: Job, environment: Mapping[str, str], deadline: float) -> Genera
     """
     kills = oom_kills()
     process = subprocess.Popen(
-        [sys.executable, "-m", "engine.tasks.replicate"],
+        [sys.executable, "-m", "engine.replicates"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=ROOT,

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from engine.measure import timing
 from engine.models import steps, variants
 from engine.models.variants import Builder
-from engine.tasks.measured import Job, Report, described
-from engine.tasks.prepared import numbers, once, release, switches, wanted
+from engine.replicates.messages import Job, Report, described
+from engine.replicates.prepared import numbers, once, release, switches, wanted
 
 RESOLUTION = 16
 """The search ends when the gap between what fits and what does not is this part of what fits: where exactly it lies

@@ -17,9 +17,9 @@ from engine.measure.timing import Phase, Stopwatch
 from engine.models import steps, variants
 from engine.models.built import Built, Wanted, out_of_memory
 from engine.models.variants import Builder, Numbers
+from engine.replicates.messages import Job, Measured, described
 from engine.results import Status
 from engine.specs import Variant, format_image_size
-from engine.tasks.measured import Job, Measured, described
 
 HALF = ("float16", "bfloat16")
 
@@ -92,7 +92,7 @@ def prepare(job: Job, variant: Variant, stopwatch: Stopwatch, build: Builder, re
     variants.check(variant, job.spec.device)
     built = variants.build(job.model, wanted(job, found), variant, training=training, build=build)
     settings = switches(job, found)
-    counters = _fresh_counters(variant)
+    counters = fresh_counters(variant)
     with settings():
         runs: list[Callable[[], Any]] = []
         capture_ms = timing.first_call(
@@ -107,7 +107,7 @@ def prepare(job: Job, variant: Variant, stopwatch: Stopwatch, build: Builder, re
         compile_ms=None if variant.execution == "eager" else capture_ms + first_ms,
         device_peak_mb=None if device_mb is None else device_mb - allocated_mb,
         process_peak_mb=None if process_mb is None else process_mb - held_mb,
-        row=describe(job, built, found) | _graphs(counters),
+        row=describe(job, built, found) | graphs(counters),
         notes=notes,
     )
     return Ready(variant, built, found, phases, settings, measured)
@@ -159,7 +159,7 @@ def _allocated(device: str) -> float:
     return 0.0 if device == "cpu" else torch.accelerator.memory_allocated(device) / 1e6
 
 
-def _fresh_counters(variant: Variant) -> Any:
+def fresh_counters(variant: Variant) -> Any:
     """What torch.compile counts of graphs, from zero; None of what does not use it."""
     if variant.execution != "compile":
         return None
@@ -169,7 +169,8 @@ def _fresh_counters(variant: Variant) -> Any:
     return counters
 
 
-def _graphs(counters: Any) -> dict[str, int]:
+def graphs(counters: Any) -> dict[str, int]:
+    """What torch.compile made of a model since its counters were fresh, as fields of a row."""
     if counters is None:
         return {}
     return {

@@ -16,10 +16,20 @@ from engine.measure import accuracy
 from engine.models import steps, variants
 from engine.models.built import Built
 from engine.models.variants import Builder, Numbers
+from engine.replicates.messages import Job, Measured, Report
+from engine.replicates.prepared import (
+    describe,
+    failure,
+    fresh_counters,
+    graphs,
+    numbers,
+    plan,
+    release,
+    switches,
+    wanted,
+)
 from engine.results.benchmark import AccuracyStatus
 from engine.specs import Variant
-from engine.tasks.measured import Job, Measured, Report
-from engine.tasks.prepared import describe, failure, numbers, plan, release, switches, wanted
 
 ITERATIONS = 2
 
@@ -60,7 +70,9 @@ def _accuracy(job: Job, variant: Variant, build: Builder, known: dict[str, Any])
         return reference.failed.model_copy(update={"variant": variant.label, "accuracy": reference.status})
     try:
         built, found, notes = _built(job, variant, build)
+        counters = fresh_counters(variant)
         result = _results(job, variant, built, found)
+        row = describe(job, built, found) | graphs(counters)
     except Exception as error:  # noqa: BLE001 - models and compilers are other people's code: what fails is that row
         return _failed(variant, error, "fail_to_run")
     status: AccuracyStatus = reference.status
@@ -70,7 +82,7 @@ def _accuracy(job: Job, variant: Variant, build: Builder, known: dict[str, Any])
             status = "fail_accuracy"
     if reference.exact is None:
         notes = (*notes, "the model does not run in float64: directions were compared instead")
-    return Measured(variant=variant.label, accuracy=status, row=describe(job, built, found), notes=notes)
+    return Measured(variant=variant.label, accuracy=status, row=row, notes=notes)
 
 
 def _tolerance(job: Job, variant: Variant, build: Builder, known: dict[str, Any]) -> Measured:
@@ -80,6 +92,7 @@ def _tolerance(job: Job, variant: Variant, build: Builder, known: dict[str, Any]
         if base.label not in known:
             known[base.label] = _results(job, base, *_built(job, base, build)[:2])
         built, found, notes = _built(job, variant, build)
+        counters = fresh_counters(variant)
         deviation = accuracy.deviation(known[base.label], _results(job, variant, built, found))
     except Exception as error:  # noqa: BLE001 - as above
         return _failed(variant, error, "fail_to_run")
@@ -88,7 +101,8 @@ def _tolerance(job: Job, variant: Variant, build: Builder, known: dict[str, Any]
         "mean_deviation": deviation.mean,
         "std_deviation": deviation.std,
     }
-    return Measured(variant=variant.label, row=describe(job, built, found) | figures, notes=notes)
+    row = describe(job, built, found) | graphs(counters) | figures
+    return Measured(variant=variant.label, row=row, notes=notes)
 
 
 def _failed(variant: Variant, error: Exception, status: AccuracyStatus) -> Measured:
