@@ -99,6 +99,15 @@ def test_what_a_cpu_cannot_do_is_refused(text: str) -> None:
         variants.numbers("tf32", "cpu")
 
 
+def test_tf32_is_nvidias_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 4))
+    monkeypatch.setattr(torch.version, "hip", None)
+    assert variants.numbers("tf32", "cuda:0") == Numbers("float32", tf32=True)
+    monkeypatch.setattr(torch.version, "hip", "6.4")  # AMD's cards go by the same name and number
+    with pytest.raises(VariantRefused, match="tf32 needs an NVIDIA GPU"):
+        variants.numbers("tf32", "cuda:0")
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [

@@ -164,6 +164,13 @@ def caches(folder: Path = CACHES) -> dict[str, int]:
     return dict(sorted(found.items()))
 
 
+def last_level_cache(device: str) -> int:
+    """Bytes of a processor's largest cache, or of a GPU's L2; 0 where the system does not tell."""
+    if device.startswith("cuda"):
+        return int(torch.cuda.get_device_properties(device).L2_cache_size)
+    return max(caches().values(), default=0) if device == "cpu" else 0
+
+
 def _binary(size: int) -> str:
     """`48 KiB`, `1 MiB`: how makers of processors write sizes of caches."""
     return f"{size / 2**20:.4g} MiB" if size >= 2**20 else f"{size / 2**10:.4g} KiB"

@@ -10,6 +10,7 @@ import torch
 from engine.measure import environment, gpu_watch, timing
 from engine.measure.timing import Plan, Session, Stopwatch, Subject, Timed
 from engine.models.built import out_of_memory
+from engine.models.variants import has_tf32
 
 SIZES = tuple(2**power for power in range(8, 16))
 """Sides of the square matrices, small ones first."""
@@ -45,7 +46,7 @@ def matmul(device: str, dtype: str, plan: Plan) -> Rate:
     All sizes are timed interleaved. Errors: ValueError of tf32 where there is none; whatever torch raises of a data
     type that the device cannot multiply, or of matrices that it cannot hold.
     """
-    if dtype == "tf32" and not _has_tf32(device):
+    if dtype == "tf32" and not has_tf32(device):
         raise ValueError("tf32 is a mode of NVIDIA's tensor cores, from Ampere on: this device has none")
     notes: list[str] = []
     with _tf32(dtype == "tf32"):
@@ -58,20 +59,13 @@ def copy(device: str, plan: Plan) -> Rate:
 
     Errors: MemoryError when so much is not free; torch's own out-of-memory on an accelerator.
     """
-    size = max(SMALLEST_COPY, CACHES_APART * last_level_cache(device))
+    size = max(SMALLEST_COPY, CACHES_APART * environment.last_level_cache(device))
     free = environment.available_bytes()
     if device == "cpu" and 3 * size > free:
         raise MemoryError(f"a copy beyond the caches takes {2 * size / 1e6:,.0f} MB and {free / 1e6:,.0f} MB are free")
     source = torch.ones(size // 4, device=device)  # ones: untouched pages of zeros would all be the same one
     target = torch.zeros_like(source).fill_(2)
     return _best({size: lambda: target.copy_(source)}, lambda size: 2.0 * size, device, plan, [])
-
-
-def last_level_cache(device: str) -> int:
-    """Bytes; 0 where the system does not tell."""
-    if device.startswith("cuda"):
-        return int(torch.cuda.get_device_properties(device).L2_cache_size)
-    return max(environment.caches().values(), default=0) if device == "cpu" else 0
 
 
 def _best(
@@ -131,10 +125,6 @@ def _product(size: int, device: str, dtype: torch.dtype) -> Callable[[], object]
     left, right = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     out = torch.empty_like(left)
     return lambda: torch.mm(left, right, out=out)
-
-
-def _has_tf32(device: str) -> bool:
-    return device.startswith("cuda") and not torch.version.hip and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 @contextmanager

@@ -37,13 +37,18 @@ class Numbers:
 def numbers(precision: str, device: str) -> Numbers:
     """amp alone is the device's own type. Errors: VariantRefused of tf32 where there is none."""
     if precision == "tf32":
-        if not device.startswith("cuda") or torch.cuda.get_device_capability(device) < (8, 0):
+        if not has_tf32(device):
             raise VariantRefused(f"tf32 needs an NVIDIA GPU of compute capability 8.0 or more, which {device} is not")
         return Numbers("float32", tf32=True)
     if precision.startswith("amp"):
         own = "float16" if device.startswith("cuda") else "bfloat16"
         return Numbers("float32", autocast=precision.removeprefix("amp").lstrip("_") or own)
     return Numbers(precision)
+
+
+def has_tf32(device: str) -> bool:
+    """TF32 is a mode of NVIDIA's tensor cores, from Ampere on."""
+    return device.startswith("cuda") and not torch.version.hip and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def check(variant: Variant, device: str) -> None:
