@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from engine.measure.contention import contended
-from engine.replicates.messages import Measured, Mode
+from engine.replicates.messages import Measured
 from engine.results import BenchmarkRow, Contention, Status
 from engine.specs import BenchmarkSpec, Variant
+from engine.specs.benchmark import Mode
 from engine.statistics import UNSTABLE, drifting, percentile, ratio, spread
 
 PHASES = ("forward", "backward", "optimizer")

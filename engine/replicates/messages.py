@@ -1,15 +1,15 @@
 """What passes between a benchmark and the fresh processes it measures in: one job in, reports out, as JSON lines."""
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from engine.results import Contention, Status
 from engine.results.benchmark import AccuracyStatus
 from engine.specs import BenchmarkSpec
+from engine.specs.benchmark import Mode
 
-Mode = Literal["inference", "training"]
 LONGEST_ERROR = 2000
 
 

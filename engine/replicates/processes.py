@@ -9,11 +9,11 @@ from pathlib import Path
 from engine.replicates import child
 from engine.replicates.child import Ended
 from engine.replicates.combine import Outcome, failed
-from engine.replicates.messages import Job, Measured, Mode, Report
+from engine.replicates.messages import Job, Measured, Report
 from engine.results import Progress
 from engine.specs import BenchmarkSpec
+from engine.specs.benchmark import SEARCH_END, Mode
 
-SEARCH_END = 4096
 CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
 Found = dict[str, Measured]
 Reports = Callable[[Job, Mapping[str, str], float], Generator[Report | Ended | None]]

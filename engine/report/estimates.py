@@ -11,8 +11,6 @@ from engine import suite
 from engine.results import BenchmarkRow
 from engine.specs import BenchmarkSpec, Variant
 
-SWEEP = 64
-"""Where a sweep ends when nothing is said."""
 WARM_S, START_S, COMPILE_S = 1.0, 8.0, 30.0
 """Roughly: warming a variant up, starting a process, compiling one graph with an empty cache folder."""
 KEPT = 2
@@ -39,7 +37,7 @@ def batch_size(spec: BenchmarkSpec, model: str) -> int | None:
     if spec.batch_size == "max":
         return None
     if spec.batch_size == "sweep":
-        return spec.max_batch_size or SWEEP
+        return spec.swept[-1]
     if spec.batch_size == "recorded":
         return suite.recorded_batch_size(model) or 1
     return spec.batch_size
@@ -91,7 +89,7 @@ def least_s(spec: BenchmarkSpec, models: int) -> float:
     sampled = spec.processes * len(spec.modes) * len(spec.plan) * (spec.floor_seconds + WARM_S)
     if spec.purpose != "performance":
         sampled = 0.0
-    sizes = (spec.max_batch_size or SWEEP).bit_length() if spec.batch_size == "sweep" else 1
+    sizes = len(spec.swept) if spec.batch_size == "sweep" else 1
     per_size = sampled + spec.processes * START_S + compiled * len(spec.modes) * COMPILE_S
     return models * sizes * per_size
 

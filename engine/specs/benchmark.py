@@ -11,10 +11,13 @@ from engine.specs.base import MAX_CONTEXT, PATTERNS, SIZE, RealDevice, Spec, num
 from engine.specs.variant import RunPrecision, Variant
 
 MAX_BATCH = 65_536
+SWEEP_END, SEARCH_END = 64, 4096
+"""The largest batch sizes of a sweep and of a search when nothing else is asked for."""
 MOST_VARIANTS = 16
 LONGEST_EXPRESSION = 200
 QUOTABLE, PUBLISHABLE = 3, 5
 """Fresh processes of a result that can be quoted, and of one that can be published."""
+Mode = Literal["inference", "training"]
 
 
 def _split(value: Any) -> Any:
@@ -65,7 +68,10 @@ class BenchmarkSpec(Spec):
         description="Images per call; recorded: the suite's own; sweep: 1, 2, 4, ...; max: the largest that fits.",
     )
     max_batch_size: int | None = Field(
-        None, ge=1, le=MAX_BATCH, description="Where a sweep (64) or a search (4096) ends at the latest."
+        None,
+        ge=1,
+        le=MAX_BATCH,
+        description=f"Where a sweep ({SWEEP_END}) or a search ({SEARCH_END}) ends at the latest.",
     )
     variants: Annotated[VARIANTS, NoDecode] = Field(
         ("eager",),
@@ -166,9 +172,14 @@ class BenchmarkSpec(Spec):
         return next((v for v in (first, self.plan[0]) if v != variant), None)
 
     @property
-    def modes(self) -> tuple[str, ...]:
+    def modes(self) -> tuple[Mode, ...]:
         """inference, training or both, one after the other."""
         return ("inference", "training") if self.mode == "both" else (self.mode,)
+
+    @property
+    def swept(self) -> tuple[int, ...]:
+        """The batch sizes of a sweep: powers of two."""
+        return tuple(2**power for power in range((self.max_batch_size or SWEEP_END).bit_length()))
 
     @property
     def processes(self) -> int:

@@ -5,24 +5,16 @@ This process takes no measurements: it starts a fresh one per repetition, waits,
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from engine import names, suite
 from engine.measure import environment
 from engine.models import library
 from engine.replicates import combine
-from engine.replicates.messages import Mode
 from engine.replicates.processes import Processes
 from engine.results import Artifact, Event, Progress, samples_name
 from engine.specs import BenchmarkSpec, Refused
-
-SWEEP_END = 64
-MODES: dict[str, tuple[Mode, ...]] = {
-    "inference": ("inference",),
-    "training": ("training",),
-    "both": ("inference", "training"),
-}
 
 
 def run(spec: BenchmarkSpec, run_dir: Path) -> Iterator[Event]:
@@ -51,7 +43,7 @@ def _model(spec: BenchmarkSpec, model: str, run_dir: Path, progress: Progress, d
     with tempfile.TemporaryDirectory(prefix="vitals-", ignore_cleanup_errors=True) as folder:
         processes = Processes(spec, model, Path(folder), time.monotonic() + spec.time_limit)
         for size in _sizes(spec, model):
-            for mode in MODES[spec.mode]:
+            for mode in spec.modes:
                 started = time.monotonic()
                 outcome = yield from processes.outcome(mode, size, progress)
                 library_name, _, name = model.partition(":")
@@ -81,13 +73,12 @@ def _model(spec: BenchmarkSpec, model: str, run_dir: Path, progress: Progress, d
                 return
 
 
-def _sizes(spec: BenchmarkSpec, model: str) -> list[int]:
+def _sizes(spec: BenchmarkSpec, model: str) -> Sequence[int]:
     """Batch sizes to time, in turn; 0 where the largest is to be searched for."""
     if spec.batch_size == "max":
         return [0]
     if spec.batch_size == "sweep":
-        last = spec.max_batch_size or SWEEP_END
-        return [2**power for power in range(last.bit_length())]
+        return spec.swept
     if spec.batch_size == "recorded":
         recorded = suite.recorded_batch_size(model)
         assert recorded is not None, "checked before"
