@@ -1,12 +1,12 @@
 """catalog, catalog-build, profile: what models cost."""
 
 from importlib import import_module
-from typing import Literal, cast
+from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from engine.cli.output import TableFile, note, print_detail, print_progress, printable, show_table
-from engine.cli.runs import EndedBadly, store_here, submit
+from engine.cli.output import TableFile, note, print_detail, show_table
+from engine.cli.runs import run_here, store_here, submit, tell_failures
 from engine.names import expand_files
 from engine.results import ProfileRow
 from engine.settings import Settings
@@ -91,14 +91,11 @@ class Profile(ProfileFlags):
     output: TableFile | None = Field(None, description="Write the rows to this .csv or .json file.")
 
     def cli_cmd(self) -> None:
-        from engine.jobs import foreground
         from engine.report import frames
-        from engine.store import Cause, State
 
         spec = self.spec()
         with store_here() as store:
-            run_id = foreground.run_here(store, Settings(), spec, on_event=print_progress)
-            run, rows = store.run(run_id), cast(list[ProfileRow], store.rows(run_id))
+            run, rows = run_here(store, spec, ProfileRow)
         if self.columns == "reference":
             frame = brief = frames.reference(rows, "fvcore" if spec.counter == "fvcore" else "torch")
         else:
@@ -107,15 +104,7 @@ class Profile(ProfileFlags):
         show_table(frame, brief, self.output)
         if spec.detail:
             print_detail(rows)
-        if run.cause == Cause.REFUSED:
-            raise Refused(run.error)
-        failed = [row for row in rows if row.status != "ok"]
-        for row in failed:
-            note(f"{row.library}:{row.model} failed ({row.status}): {printable(row.error)}")
-        if failed or run.state != State.FINISHED:
-            raise EndedBadly(
-                f"run {run_id} {run.state}: {len(failed)} of {len(rows)} models failed. {run.error}".strip()
-            )
+        tell_failures(run, rows, lambda row: f"{row.library}:{row.model}")
 
 
 class SubmitProfile(ProfileFlags):

@@ -1,19 +1,22 @@
 """runs, resume: what was asked for, how it stands, and what came of it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from pydantic import BaseModel, Field
 from pydantic_settings import CliApp, CliPositionalArg, CliSubCommand
 
-from engine.cli.output import OutputFile, printable
+from engine.cli.output import OutputFile, note, print_progress, printable
+from engine.results import Row
 from engine.settings import Settings
 from engine.specs import Refused, Spec
 
 if TYPE_CHECKING:
-    from engine.store import Store
+    from engine.store import Run, Store
+
+R = TypeVar("R", bound=Row)
 
 
 class EndedBadly(Exception):
@@ -27,6 +30,27 @@ def store_here() -> "Iterator[Store]":
 
     with closing(open_store(Settings())) as store:
         yield store
+
+
+def run_here(store: "Store", spec: Spec, rows: type[R]) -> tuple["Run", list[R]]:
+    """Do a run here and now, telling how it goes: the run as it has ended, and its rows, which are of this class."""
+    from engine.jobs import foreground
+
+    run_id = foreground.run_here(store, Settings(), spec, on_event=print_progress)
+    return store.run(run_id), cast(list[R], store.rows(run_id))
+
+
+def tell_failures(run: "Run", rows: Sequence[R], name: Callable[[R], str]) -> None:
+    """Say which rows have failed, and why. Errors: Refused where the run was; EndedBadly where anything failed."""
+    from engine.store import Cause, State
+
+    if run.cause == Cause.REFUSED:
+        raise Refused(run.error)
+    failed = [row for row in rows if row.status != "ok"]
+    for row in failed:
+        note(f"{name(row)} failed ({row.status}): {printable(row.error)}")
+    if failed or run.state != State.FINISHED:
+        raise EndedBadly(f"run {run.id} {run.state}: {len(failed)} of {len(rows)} rows failed. {run.error}".strip())
 
 
 def submit(spec: Spec, name: str) -> None:

@@ -1,15 +1,14 @@
 """benchmark, suite-build: how fast models are here."""
 
 from importlib import import_module
-from typing import Literal, cast
+from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from engine.cli.output import TableFile, note, print_progress, printable, show_table
-from engine.cli.runs import EndedBadly, store_here, submit
+from engine.cli.output import TableFile, note, show_table
+from engine.cli.runs import run_here, store_here, submit, tell_failures
 from engine.names import expand_files
 from engine.results import BenchmarkRow
-from engine.settings import Settings
 from engine.specs import BenchmarkSpec, Refused
 
 SHOWN = ["library", "model", "mode", "variant", "batch_size", "latency_ms", "p90_ms", "samples_per_s", "spread"]
@@ -41,27 +40,18 @@ class Benchmark(BenchmarkFlags):
     output: TableFile | None = Field(None, description="Write the rows to this .csv or .json file.")
 
     def cli_cmd(self) -> None:
-        from engine.jobs import foreground
         from engine.report import exports, measured
-        from engine.store import Cause, State
 
-        spec = self.spec()
         with store_here() as store:
-            run_id = foreground.run_here(store, Settings(), spec, on_event=print_progress)
-            run, rows = store.run(run_id), cast(list[BenchmarkRow], store.rows(run_id))
+            run, rows = run_here(store, self.spec(), BenchmarkRow)
             utilisation = measured.utilisation(rows, measured.rates(store))
         frame = brief = exports.export(rows, self.format, utilisation)
         if self.format == "full":
             brief = frame[[name for name in SHOWN if frame[name].replace("", None).notna().any()]]
         show_table(frame, brief, self.output)
-        if run.cause == Cause.REFUSED:
-            raise Refused(run.error)
-        failed = [row for row in rows if row.status != "ok"]
-        for row in failed:
-            way = f"{row.variant}, {row.mode}, batch {row.batch_size}"
-            note(f"{row.library}:{row.model} ({way}) failed ({row.status}): {printable(row.error)}")
-        if failed or run.state != State.FINISHED:
-            raise EndedBadly(f"run {run_id} {run.state}: {len(failed)} of {len(rows)} rows failed. {run.error}".strip())
+        tell_failures(
+            run, rows, lambda row: f"{row.library}:{row.model} ({row.variant}, {row.mode}, batch {row.batch_size})"
+        )
 
 
 class SubmitBenchmark(BenchmarkFlags):

@@ -1,14 +1,11 @@
 """device: what this machine's devices can do."""
 
-from typing import cast
-
 from pydantic import Field
 
-from engine.cli.output import TableFile, note, print_progress, printable, show_table
-from engine.cli.runs import EndedBadly, store_here, submit
+from engine.cli.output import TableFile, show_table
+from engine.cli.runs import run_here, store_here, submit, tell_failures
 from engine.results import DeviceRow
-from engine.settings import Settings
-from engine.specs import DeviceSpec, Refused
+from engine.specs import DeviceSpec
 
 SHOWN = ["device", "model", "threads", "size", "gflop_per_s", "gb_per_s", "latency_ms", "samples", "flags", "status"]
 """The columns of a terminal; a file has all of them."""
@@ -28,24 +25,13 @@ class Device(DeviceFlags):
     output: TableFile | None = Field(None, description="Write the rows to this .csv or .json file.")
 
     def cli_cmd(self) -> None:
-        from engine.jobs import foreground
         from engine.report import frames
-        from engine.store import Cause, State
 
         with store_here() as store:
-            run_id = foreground.run_here(store, Settings(), self.spec(), on_event=print_progress)
-            run, rows = store.run(run_id), cast(list[DeviceRow], store.rows(run_id))
+            run, rows = run_here(store, self.spec(), DeviceRow)
         frame = frames.device(rows)
         show_table(frame, frame[[name for name in SHOWN if frame[name].replace("", None).notna().any()]], self.output)
-        if run.cause == Cause.REFUSED:
-            raise Refused(run.error)
-        failed = [row for row in rows if row.status != "ok"]
-        for row in failed:
-            note(f"{row.model} failed ({row.status}): {printable(row.error)}")
-        if failed or run.state != State.FINISHED:
-            raise EndedBadly(
-                f"run {run_id} {run.state}: {len(failed)} of {len(rows)} rates failed. {run.error}".strip()
-            )
+        tell_failures(run, rows, lambda row: row.model)
 
 
 class SubmitDevice(DeviceFlags):
