@@ -1,5 +1,6 @@
 """What every test may ask for: settings of its own below a temporary folder, and a real store there."""
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,14 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 def main_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """AppTest leaves a page behind as `__main__`, which processes that are spawned later would run."""
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+
+
+@pytest.fixture(autouse=True)
+def collections_are_quick() -> Iterator[None]:
+    """Leave what is alive already out of collections: with torch and streamlit loaded, each would take half a second."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture
