@@ -123,6 +123,8 @@ def test_a_spec_survives_the_store() -> None:
         ({}, 3, 10, 2, False),
         ({"publishable": True}, 5, 10, 10, False),
         ({"replicates": 1}, 1, 10, 2, False),
+        ({"replicates": 2}, 2, 10, 2, True),
+        ({"publishable": True, "replicates": 4}, 4, 10, 10, True),
         ({"publishable": True, "min_seconds": 5}, 5, 10, 5, True),
         ({"min_samples": 9}, 3, 9, 2, True),
         ({"min_seconds": 1.9}, 3, 10, 1.9, True),

@@ -16,7 +16,7 @@ FLAGS = {
     "contended": "Something else used the processors while this was timed, or its threads had to wait.",
     "drifting": "The first and the last third of the samples differ by 2 % or more: it was still warming up, or slows.",
     "throttled": "The GPU held its clocks back while this was timed.",
-    "below_floor": "Fewer samples or seconds were asked for than such a result needs.",
+    "below_floor": "Fewer samples, seconds or processes were asked for than such a result needs.",
 }
 VERDICTS = {
     "faster": "The whole interval lies above the margin of 2 %.",

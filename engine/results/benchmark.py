@@ -12,8 +12,8 @@ Flag = Literal["single_process", "unstable", "contended", "drifting", "throttled
 
 single_process: one process says nothing of the spread between processes. unstable: the processes' medians differ by
 more than 5 %. contended: something else used the CPUs (or the GPU). drifting: the first and last third of the samples
-differ by 2 % or more. throttled: the GPU held its clocks back. below_floor: fewer samples or seconds were asked for
-than such a result needs.
+differ by 2 % or more. throttled: the GPU held its clocks back. below_floor: fewer samples, seconds or processes
+were asked for than such a result needs.
 """
 
 Verdict = Literal["faster", "slower", "no difference", "undecided", "not comparable"]

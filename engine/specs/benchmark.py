@@ -200,8 +200,9 @@ class BenchmarkSpec(Spec):
 
     @property
     def below_floor(self) -> bool:
-        """Whether less was asked for than a result needs."""
-        return self.floor_samples < 10 or self.floor_seconds < (10 if self.publishable else 2)
+        """Whether less was asked for than a result needs. One process is a quick look, which says so by itself."""
+        few = self.purpose == "performance" and 1 < self.processes < (PUBLISHABLE if self.publishable else QUOTABLE)
+        return few or self.floor_samples < 10 or self.floor_seconds < (10 if self.publishable else 2)
 
     @property
     def devices(self) -> tuple[str, ...]:
