@@ -103,6 +103,12 @@ def test_flags_of_any_process_are_the_rows() -> None:
     assert (foreign, throttled) == ("2 other processes were on the GPU", "the GPU")
 
 
+def test_collections_within_samples_are_told() -> None:
+    found = row(measured("eager", 1.0, gc_runs=2), measured("eager", 1.0, gc_runs=1))
+    assert found.notes == ("the model itself ran Python's garbage collector 3 times within samples",)
+    assert row(measured("eager", 1.0)).notes == ()
+
+
 def test_compile_times_cold_and_warm() -> None:
     cold, *warm = (measured("eager", 1.0, compile_ms=ms) for ms in (900.0, 100.0, 140.0))
     found = row(cold, *warm)
@@ -406,6 +412,24 @@ def test_more_statuses_of_accuracy(tmp_path: Path) -> None:
     )
     (report,) = (each.measured for each in replicate.work(skipped, toy) if each.measured)
     assert report.accuracy == "pass_due_to_skip"
+
+
+class Dropping(Toy):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.dropout(super().forward(images), 0.5, self.training)
+
+
+@pytest.mark.slow
+def test_a_compiled_model_drops_what_eager_drops(tmp_path: Path) -> None:
+    asked = spec(purpose="accuracy", mode="training", variants="eager,compile")
+    found = rows_of(asked, 2, lambda name, wanted: toy(name, wanted, Dropping), tmp_path)
+    assert [each.accuracy for each in found] == ["pass", "pass"], found[1].error
+
+
+def test_two_eager_runs_that_differ_hint_at_what_may_help(tmp_path: Path) -> None:
+    asked = spec(purpose="accuracy")
+    (found,) = rows_of(asked, 2, lambda name, wanted: toy(name, wanted, Forgetful), tmp_path)
+    assert "--deterministic" in found.notes[0]
 
 
 def test_tolerance_is_against_the_baseline(tmp_path: Path) -> None:

@@ -1,10 +1,31 @@
 """On a real accelerator: `pytest -m gpu`. Everywhere else the same paths are tested with fakes at the boundary."""
 
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
 import pytest
 import torch
 
-from engine.models.built import out_of_memory
-from engine.specs import ProfileSpec
+from engine.measure import gpu_watch
+from engine.measure.peak import peak
+from engine.measure.timing import HostStopwatch, Plan, Subject, measure, stopwatch
+from engine.models import library, variants
+from engine.models.built import Wanted, out_of_memory
+from engine.models.variants import Numbers
+from engine.replicates import __main__ as replicate
+from engine.replicates import combine
+from engine.replicates.child import Ended
+from engine.replicates.messages import Job, Measured, Report
+from engine.replicates.processes import Processes
+from engine.results import BenchmarkRow, Progress
+from engine.settings import ROOT
+from engine.specs import BenchmarkSpec, ProfileSpec, Variant
+from engine.tasks.benchmark import run
 from engine.tasks.profile import profile
 
 pytestmark = pytest.mark.gpu
@@ -38,3 +59,165 @@ def test_running_out_of_its_memory_is_known_for_what_it_is(device: str) -> None:
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**50, dtype=torch.uint8, device=device)
     assert out_of_memory(caught.value)
+
+
+# timing, on CUDA
+
+MB = 1_000_000
+SHORT: dict[str, Any] = {"models": "torchvision:resnet18", "image_size": 64, "batch_size": 8, "device": "cuda"}
+SHORT |= {"replicates": 1, "min_seconds": 0.2}
+
+
+@pytest.fixture
+def cuda(device: str) -> str:
+    if not device.startswith("cuda"):
+        pytest.skip("no CUDA device")
+    return device
+
+
+@pytest.fixture
+def product(cuda: str) -> Callable[[], torch.Tensor]:
+    """A call of some milliseconds, far above what launching it takes."""
+    left, right = (torch.randn(8192, 8192, device=cuda) for _ in range(2))
+    return lambda: left @ right
+
+
+def in_process(asked: BenchmarkSpec, **fields: Any) -> dict[str, Measured]:
+    """What one process measures, by variant."""
+    job = Job(spec=asked, model=asked.models[0], mode="inference", batch_size=8, parent=1, **fields)
+    return {each.measured.variant: each.measured for each in replicate.work(job) if each.measured}
+
+
+def rows(tmp_path: Path, **fields: Any) -> list[BenchmarkRow]:
+    return [each for each in run(BenchmarkSpec(**SHORT | fields), tmp_path) if isinstance(each, BenchmarkRow)]
+
+
+def test_events_agree_with_the_hosts_clock(cuda: str, product: Callable[[], torch.Tensor]) -> None:
+    events, host = stopwatch(cuda), HostStopwatch(lambda: torch.cuda.synchronize(cuda))
+    events.block([product], 10)
+    pairs = [(events.block([product], 10)[0], host.block([product], 10)[0]) for _ in range(7)]
+    assert median(one for one, _ in pairs) == pytest.approx(median(other for _, other in pairs), rel=0.03)
+    parts = events.block([product, lambda: (product(), product())], 5)
+    assert parts[1] / parts[0] == pytest.approx(2, rel=0.1)
+
+
+def test_who_waits_for_timings_takes_no_place_on_the_gpu(cuda: str) -> None:
+    """It would be one of the other processes that a timing is flagged for."""
+    code = f"import torch; from engine.measure import environment; environment.current({cuda!r}, 1)\n"
+    code += "print(torch._C._cuda_hasPrimaryContext(0))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_every_way_to_run_is_timed_beside_eager(cuda: str, mode: str, tmp_path: Path) -> None:
+    ways = "eager,eager+tf32,eager+amp,eager+bfloat16,eager+channels_last,cudagraphs,cudagraphs+amp"
+    for row in rows(tmp_path, mode=mode, variants=f"{ways},compile,compile:reduce-overhead"):
+        assert row.status == "ok", f"{row.variant}: {row.error}"
+        assert row.latency_ms
+        assert row.device_peak_mb
+        assert row.contention is None
+
+
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_every_way_to_run_computes_what_eager_does(cuda: str, mode: str, tmp_path: Path) -> None:
+    ways = "eager,cudagraphs,compile,compile:reduce-overhead"
+    found = rows(tmp_path, purpose="accuracy", mode=mode, variants=ways, deterministic=True)
+    assert {row.variant: row.accuracy for row in found} == dict.fromkeys(ways.split(","), "pass")
+
+
+def test_cold_samples_are_longer_where_the_cache_would_hold_the_data(cuda: str) -> None:
+    found = {}
+    for cache in ("hot", "cold"):
+        asked = BenchmarkSpec(**SHORT | {"cache": cache, "variants": "cudagraphs"})
+        found[cache] = median(in_process(asked)["cudagraphs"].samples_ms)
+    assert found["cold"] > found["hot"]
+
+
+def test_tf32_is_in_effect_for_matrices_and_convolutions_or_for_neither(cuda: str) -> None:
+    matrix, image = torch.randn(512, 512, device=cuda), torch.randn(4, 64, 32, 32, device=cuda)
+    kernel = torch.randn(64, 64, 3, 3, device=cuda)
+    calls = [lambda x, _: x @ x, lambda x, y: torch.nn.functional.conv2d(x, y)]
+    for call, arguments in zip(calls, [(matrix, matrix), (image, kernel)], strict=True):
+        exact = call(*(each.double() for each in arguments))
+        errors = []
+        for tf32 in (False, True, False):
+            found = Numbers("float32", tf32=tf32)
+            with variants.switches(found, training=False, cudnn_benchmark=False, deterministic=False):
+                errors.append(float((call(*arguments) - exact).abs().mean()))
+        assert errors[1] > 20 * max(errors[0], errors[2])
+
+
+def test_the_peak_is_the_allocators(cuda: str) -> None:
+    held = torch.ones(50 * MB // 4, device=cuda)
+    found, _ = peak(lambda: torch.ones(300 * MB // 4, device=cuda).sum(), cuda)
+    before = torch.accelerator.memory_allocated(cuda) / 1e6
+    assert found is not None
+    assert found - before == pytest.approx(300, rel=0.05)
+    assert held.numel()
+
+
+def test_peaks_do_not_depend_on_who_comes_first_nor_hide_in_a_graph(cuda: str) -> None:
+    asked = BenchmarkSpec(**SHORT | {"image_size": 224, "variants": "eager,eager+channels_last,cudagraphs,trace"})
+    peaks = {label: each.device_peak_mb for label, each in in_process(asked).items()}
+    alone = in_process(BenchmarkSpec(**SHORT | {"image_size": 224, "variants": "trace"}))["trace"].device_peak_mb
+    assert peaks["trace"] == pytest.approx(alone, rel=0.1)
+    assert (peaks["cudagraphs"] or 0) > 0.8 * (peaks["eager"] or 0)
+
+
+def test_a_gpu_at_work_is_seen(cuda: str, product: Callable[[], torch.Tensor]) -> None:
+    watch = gpu_watch.watch(cuda)
+    if watch is None:
+        pytest.skip("NVML does not know this device")
+    session = measure([Subject("product", {"call": product})], stopwatch(cuda), Plan(), gpu=watch)
+    assert session.gpu is not None, "every look found the GPU idle"
+    assert 0 < session.gpu.clocks_mhz[0] <= session.gpu.clocks_mhz[1]
+
+
+def test_energy_grows_with_the_work(cuda: str, product: Callable[[], torch.Tensor]) -> None:
+    one = gpu_watch.joules(product, cuda, 2)
+    if one is None:
+        pytest.skip("this GPU does not count its energy")
+    three = gpu_watch.joules(lambda: [product() for _ in range(3)], cuda, 2)
+    assert three is not None
+    assert three / one == pytest.approx(3, rel=0.3)
+
+
+def test_a_batch_that_does_not_fit_is_made_smaller(cuda: str, tmp_path: Path) -> None:
+    asked = BenchmarkSpec(**SHORT | {"image_size": 224, "batch_size": 256})
+
+    def here(job: Job, environment: Mapping[str, str], deadline: float) -> Generator[Report | Ended | None]:
+        yield from replicate.work(job)
+
+    torch.cuda.empty_cache()
+    room = torch.cuda.memory_reserved(cuda) + 10**9
+    torch.cuda.set_per_process_memory_fraction(room / torch.cuda.get_device_properties(cuda).total_memory, cuda)
+    try:
+        waiting = Processes(asked, asked.models[0], tmp_path, time.monotonic() + 300, here).outcome(
+            "inference", 256, Progress(done=0)
+        )
+        while True:
+            try:
+                next(waiting)
+            except StopIteration as end:
+                outcome = end.value
+                break
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, cuda)
+    common = {"library": "torchvision", "model": "resnet18", "device": cuda, "batch_size_requested": "256"}
+    (row,) = combine.rows(asked, common, outcome)
+    assert row.status == "ok", row.error
+    assert row.batch_size < 256
+    assert f"batch size {row.batch_size} instead of 256, which ran out of memory" in row.notes
+
+
+def test_a_graph_is_replayed_whatever_device_is_current(cuda: str) -> None:
+    last = f"cuda:{torch.cuda.device_count() - 1}"
+    built = library.build("torchvision:resnet18", Wanted(device=last, batch_size=2, image_size=(64, 64), seed=1))
+    torch.accelerator.set_device_index(last)
+    try:
+        with torch.no_grad():
+            graphed = variants.runner(Variant.parse("cudagraphs"), built, Numbers("float32"), last)
+            torch.testing.assert_close(graphed(), built.model(*built.inputs), rtol=1e-3, atol=1e-3)
+    finally:
+        torch.accelerator.set_device_index(0)

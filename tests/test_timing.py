@@ -161,6 +161,16 @@ def test_work_counts_when_it_is_done_not_when_it_is_launched(kind: str) -> None:
     assert timed.samples_ms == pytest.approx([4e3 / 64] * 32)
 
 
+@pytest.mark.parametrize(("device", "index"), [("cuda", 0), ("cuda:1", 1)])
+def test_events_are_of_the_device_asked_for(device: str, index: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's own set_device wants a number."""
+    current: list[int] = []
+    monkeypatch.setattr(torch._C, "_cuda_setDevice", current.append, raising=False)
+    monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
+    assert isinstance(stopwatch(device), EventStopwatch)
+    assert current == [index]
+
+
 def test_cold_flushes_before_every_sample_which_is_one_call(clock: Clock) -> None:
     seen: list[str] = []
 

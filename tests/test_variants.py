@@ -164,6 +164,22 @@ def test_autocast_is_in_effect_in_every_way_to_run(text: str) -> None:
     torch.testing.assert_close(found.float(), output(VIT, "eager"), rtol=0.1, atol=0.05)
 
 
+def test_capturing_a_training_step_leaves_the_statistics_of_norm_layers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With torch's capture faked by its warm-up, which is all that a CPU can do of it."""
+
+    def warmed_up(model: Any, inputs: tuple[Any, ...], **_: object) -> Any:
+        for _ in range(3):
+            model(*inputs)
+        return model
+
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", warmed_up)
+    built = build("timm:test_resnet", training=True)
+    before = {name: buffer.clone() for name, buffer in built.model.named_buffers()}
+    variants.runner(Variant.parse("cudagraphs"), built, Numbers("float32"), "cpu")
+    assert before
+    assert all(torch.equal(before[name], buffer) for name, buffer in built.model.named_buffers())
+
+
 def switched() -> tuple[bool, ...]:
     return (
         torch.is_grad_enabled(),

@@ -32,6 +32,12 @@ def peak(run: Callable[[], object], device: str, calls: int = 3) -> tuple[float 
     )
 
 
+def give_back_workspaces(device: str) -> None:
+    """Free what cuBLAS keeps from its first product on (32 MB on Hopper), or only the first of several would pay."""
+    if device.startswith("cuda"):
+        torch._C._cuda_clearCublasWorkspaces()
+
+
 def _reset_device_peak(device: str) -> bool:
     if device == "cpu":
         return False

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 import torch
 
+from engine.specs.base import numbered
+
 Phase = Callable[[], object]
 
 
@@ -99,7 +101,7 @@ def stopwatch(device: str) -> Stopwatch:
     if target.type == "cpu":
         return HostStopwatch(lambda: None)
     if target.type == "cuda":
-        torch.cuda.set_device(target)  # events are recorded on the current device's stream
+        torch.cuda.set_device(numbered(device))  # events are recorded on the current device's stream
 
         def event() -> Event:
             return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

@@ -19,6 +19,7 @@ from engine.measure import environment
 from engine.models import library
 from engine.models.variants import Builder
 from engine.replicates.messages import Job, Report
+from engine.specs.base import numbered
 
 PR_SET_PDEATHSIG = 1
 STATUS = Path("/proc/self/status")
@@ -31,6 +32,8 @@ def main() -> None:
     _die_with(job.parent)
     if job.spec.device == "cpu":
         _limit_memory()
+    elif ":" in (device := numbered(job.spec.device)):
+        torch.accelerator.set_device_index(device)  # streams and graphs are made on the current one
     torch.set_num_threads(job.spec.threads or environment.threads())
     for report in work(job):
         out.write(report.model_dump_json(exclude_defaults=True) + "\n")

@@ -5,6 +5,7 @@ compared is the output; in training the loss, gradients, weights and buffers aft
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -82,6 +83,8 @@ def _accuracy(job: Job, variant: Variant, build: Builder, known: dict[str, Any])
             status = "fail_accuracy"
     if reference.exact is None:
         notes = (*notes, "the model does not run in float64: directions were compared instead")
+    if status == "eager_two_runs_differ" and not job.spec.deterministic:
+        notes = (*notes, "two runs of eager differ: deterministic algorithms (--deterministic) may make them the same")
     return Measured(variant=variant.label, accuracy=status, row=row, notes=notes)
 
 
@@ -146,14 +149,22 @@ def _doubled(built: Built) -> Built:
 
 
 def _results(job: Job, variant: Variant, built: Built, found: Numbers) -> Any:
-    torch.manual_seed(job.spec.seed)
-    with switches(job, found)():
+    with switches(job, found)(), _eagers_random_numbers() if variant.execution == "compile" else nullcontext():
         run = variants.runner(variant, built, found, job.spec.device)
+        torch.manual_seed(job.spec.seed)  # capturing a graph draws numbers, too
         if job.mode == "inference":
             for _ in range(ITERATIONS):
                 output = run()
             return _kept(output)
         return _trained(job, built.model, run)
+
+
+def _eagers_random_numbers() -> AbstractContextManager[None]:
+    """Have inductor draw as eager does: its own numbers would make another model of one with dropout."""
+    from torch._inductor import config
+
+    patched: AbstractContextManager[None] = config.patch(fallback_random=True)
+    return patched
 
 
 def _trained(job: Job, model: torch.nn.Module, run: Callable[[], Any]) -> Any:

@@ -62,6 +62,8 @@ def _row(spec: BenchmarkSpec, common: Mapping[str, Any], outcome: Outcome, varia
         fields |= _figures(spec, measured, outcome.batch_size)
         worst = _worst([each.contention for each in measured if each.contention])
         notes += contended(worst) if worst else []
+        if collections := sum(each.gc_runs for each in measured):
+            notes.append(f"the model itself ran Python's garbage collector {collections} times within samples")
         notes += dict.fromkeys(reason for each in measured for reason in (*each.foreign, each.throttled) if reason)
     elif measured:
         fields["accuracy"] = measured[0].accuracy
