@@ -264,7 +264,7 @@ def test_a_batch_that_does_not_fit_is_made_smaller_and_the_row_says_so(tmp_path:
 
 
 def test_nothing_fits(tmp_path: Path) -> None:
-    eager, half = rows_of(spec(variants="eager,eager+bfloat16"), 4, small_device(limit=0), tmp_path)
+    eager, half = rows_of(spec(variants="eager,eager+bfloat16"), 2, small_device(limit=0), tmp_path)
     assert (eager.status, eager.batch_size) == ("out_of_memory", 1)
     assert eager.error.startswith("OutOfMemoryError: CUDA out of memory")
     assert half.status == "out_of_memory"
@@ -298,6 +298,7 @@ def test_a_failing_variant_is_a_row_and_the_others_go_on(tmp_path: Path) -> None
     assert channels_last.differs_in == ("memory_format",)
 
 
+@pytest.mark.slow
 def test_a_training_step_has_its_parts(tmp_path: Path) -> None:
     (found,) = rows_of(spec(mode="training", replicates=1), 2, toy, tmp_path)
     assert found.status == "ok", found.error
@@ -318,6 +319,7 @@ class Sleepy(Toy):
         return super().forward(images)
 
 
+@pytest.mark.slow
 def test_the_first_call_is_told_on_its_own_and_is_in_no_sample(tmp_path: Path) -> None:
     asked = spec(replicates=1)
     build = lambda name, wanted: toy(name, wanted, Sleepy)  # noqa: E731
@@ -440,7 +442,8 @@ def test_tolerance_is_against_the_baseline(tmp_path: Path) -> None:
 
 
 def test_models_that_the_suite_runs_in_amp_say_so() -> None:
-    job = Job(spec=spec(precision="bfloat16"), model="timm:convit_base", mode="inference", batch_size=2, parent=1)
+    asked = spec(precision="bfloat16", purpose="accuracy")
+    job = Job(spec=asked, model="timm:convit_base", mode="inference", batch_size=2, parent=1)
     (found,) = (each.measured for each in replicate.work(job, toy) if each.measured)
     assert (found.row["dtype"], found.row["autocast_dtype"]) == ("float32", "bfloat16")
     assert "amp_bfloat16 instead of bfloat16" in found.notes[0]

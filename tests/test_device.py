@@ -67,6 +67,7 @@ def test_a_copy_that_does_not_fit_is_out_of_memory(monkeypatch: pytest.MonkeyPat
     assert row.gb_per_s is None
 
 
+@pytest.mark.slow
 def test_the_task_gives_a_row_for_everything_asked_and_leaves_the_threads_alone(tmp_path: Path) -> None:
     before = torch.get_num_threads()
     spec = DeviceSpec(dtypes=("tf32", "float32", "tf32"), seconds=0.05, threads=1)

@@ -107,13 +107,14 @@ def test_the_interval_of_independent_samples_is_that_of_theory() -> None:
     assert np.mean(widths) == pytest.approx(expected, rel=0.15)
 
 
-@pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("correlation", [pytest.param(c, marks=pytest.mark.slow) for c in (0.0, 0.5)] + [0.9])
 def test_correlated_streams_without_a_difference_are_never_called_different(correlation: float) -> None:
     """At 99 % and with the margin, 100 comparisons are allowed none; a wrong one would come up in most runs at 5 %."""
     found = verdicts(100, samples=120, correlation=correlation)
     assert found["faster"] + found["slower"] == 0, found
 
 
+@pytest.mark.slow
 def test_long_memory_widens_the_interval() -> None:
     """Streams that wander slowly: taken for independent, their interval would be a tenth as wide as their scatter."""
     found = [
@@ -125,13 +126,13 @@ def test_long_memory_widens_the_interval() -> None:
 
 
 def test_a_difference_of_ten_percent_is_found() -> None:
-    assert verdicts(50, 1.1) == {"faster": 50}
-    assert verdicts(20, 1 / 1.1) == {"slower": 20}
-    assert verdicts(20, 1.1, processes=1) == {"faster": 20}
+    assert verdicts(20, 1.1) == {"faster": 20}
+    assert verdicts(10, 1 / 1.1) == {"slower": 10}
+    assert verdicts(10, 1.1, processes=1) == {"faster": 10}
 
 
 def test_equal_quiet_streams_show_no_difference() -> None:
-    assert verdicts(30, noise=0.01) == {"no difference": 30}
+    assert verdicts(10, noise=0.01) == {"no difference": 10}
 
 
 def test_processes_that_disagree_leave_it_undecided() -> None:

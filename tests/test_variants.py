@@ -13,6 +13,7 @@ from engine.specs import Variant
 
 CPU = Wanted(device="cpu", batch_size=2, test_size=True, seed=7)
 VIT, CONV = "timm:test_vit", "timm:test_byobnet"
+CAPTURED = ("trace", *(pytest.param(text, marks=pytest.mark.slow) for text in ("export", "compile:aot_eager")))
 
 
 def build(name: str, text: str = "eager", wanted: Wanted = CPU, training: bool = False) -> Built:
@@ -152,12 +153,12 @@ def test_modes() -> None:
     assert build(VIT, training=True).model.training
 
 
-@pytest.mark.parametrize("text", ["trace", "export", "compile:aot_eager"])
+@pytest.mark.parametrize("text", CAPTURED)
 def test_what_is_captured_computes_what_eager_does(text: str) -> None:
     torch.testing.assert_close(output(VIT, text), output(VIT, "eager"), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("text", ["eager", "trace", "export", "compile:aot_eager"])
+@pytest.mark.parametrize("text", ["eager", *CAPTURED])
 def test_autocast_is_in_effect_in_every_way_to_run(text: str) -> None:
     found = output(VIT, text, Numbers("float32", autocast="bfloat16"))
     assert found.dtype == torch.bfloat16
