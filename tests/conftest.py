@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from engine.jobs import stop_scheduler
 from engine.settings import Settings
 from engine.store import Store, open_store
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side: threads of several would spin for each other
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +24,7 @@ def main_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def collections_are_quick() -> Iterator[None]:
-    """Leave what is alive already out of collections: with torch and streamlit loaded, each would take half a second."""
+    """Leave what is alive already out of collections: with torch and streamlit loaded, each takes half a second."""
     gc.freeze()
     yield
     gc.unfreeze()
@@ -42,3 +44,15 @@ def store(settings: Settings) -> Iterator[Store]:
     store = open_store(settings)
     yield store
     store.close()
+
+
+@pytest.fixture
+def own_world(tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """For tests of pages: a small catalogue, and schedulers that import nothing and start nothing here."""
+    from tests.page_support import write_catalogue  # brings streamlit along
+
+    monkeypatch.setenv("VITALS_CATALOG_DIR", str(write_catalogue(tmp_path / "catalog")))
+    monkeypatch.setenv("VITALS_PRELOAD", "")
+    monkeypatch.setenv("VITALS_MIN_FREE_GB", "1000000")  # so that queued runs stay queued
+    yield
+    stop_scheduler(Settings())

@@ -2,36 +2,25 @@
 
 import json
 import shlex
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from engine.cli.speed_device import DeviceFlags
-from engine.jobs import stop_scheduler
 from engine.results import Device, DeviceRow, Machine
-from engine.settings import Settings
 from engine.specs import DeviceSpec
 from engine.store import Store
 from pages.components.command import command
 from pages.components.run_view import form_page
-from tests.page_support import benchmark_row, finish, open_page, queue_benchmark, texts, write_catalogue
+from tests.page_support import benchmark_row, finish, open_page, queue_benchmark, texts
 
 PAGE = "speed/device.py"
 CHIP = {"device": "cpu", "device_name": "a cpu", "threads": 2}
 
 # A scheduler outlives whoever started it: that nobody waits for it is meant.
-pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
-
-
-@pytest.fixture(autouse=True)
-def _own_world(tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A small catalogue, and schedulers that import nothing and start nothing here."""
-    monkeypatch.setenv("VITALS_CATALOG_DIR", str(write_catalogue(tmp_path / "catalog")))
-    monkeypatch.setenv("VITALS_PRELOAD", "")
-    monkeypatch.setenv("VITALS_MIN_FREE_GB", "1000000")  # so that queued runs stay queued
-    yield
-    stop_scheduler(Settings())
+pytestmark = [
+    pytest.mark.usefixtures("own_world"),
+    pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
+]
 
 
 def rows() -> list[DeviceRow]:

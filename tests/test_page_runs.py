@@ -1,32 +1,21 @@
 """The list of runs and the page of one run, in every state a run can have."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from engine.jobs import stop_scheduler
 from engine.settings import Settings
 from engine.store import Attempt, Cause, Exit, State, Store, attempts
 from engine.store import queue as queueing
 from engine.store.bundle import export_bundle
 from engine.store.files import RunFiles
-from tests.page_support import ENVIRONMENT, events, open_page, profile_row, queue, texts, write_catalogue
+from tests.page_support import ENVIRONMENT, events, open_page, profile_row, queue, texts
 
 LIST, ONE = "runs/history.py", "runs/run.py"
 
 # A scheduler outlives whoever started it: that nobody waits for it is meant.
-pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
-
-
-@pytest.fixture(autouse=True)
-def _own_world(tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A small catalogue, and schedulers that import nothing and start nothing here."""
-    monkeypatch.setenv("VITALS_CATALOG_DIR", str(write_catalogue(tmp_path / "catalog")))
-    monkeypatch.setenv("VITALS_PRELOAD", "")
-    monkeypatch.setenv("VITALS_MIN_FREE_GB", "1000000")  # so that queued runs stay queued
-    yield
-    stop_scheduler(Settings())
+pytestmark = [
+    pytest.mark.usefixtures("own_world"),
+    pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
+]
 
 
 def start(store: Store, run_id: int) -> Attempt:
