@@ -1,13 +1,10 @@
 """The Vision page, driven in process. Runs are queued; what they find is stored by hand, as a worker would."""
 
 import shlex
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from engine.jobs import stop_scheduler
 from engine.results import BenchmarkRow, Device, Machine
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec
@@ -20,24 +17,16 @@ from tests.page_support import (
     open_page,
     queue_benchmark,
     texts,
-    write_catalogue,
     write_samples,
 )
 
 PAGE = "speed/vision.py"
 
 # A scheduler outlives whoever started it: that nobody waits for it is meant.
-pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
-
-
-@pytest.fixture(autouse=True)
-def _own_world(tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A small catalogue, and schedulers that import nothing and start nothing here."""
-    monkeypatch.setenv("VITALS_CATALOG_DIR", str(write_catalogue(tmp_path / "catalog")))
-    monkeypatch.setenv("VITALS_PRELOAD", "")
-    monkeypatch.setenv("VITALS_MIN_FREE_GB", "1000000")  # so that queued runs stay queued
-    yield
-    stop_scheduler(Settings())
+pytestmark = [
+    pytest.mark.usefixtures("own_world"),
+    pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
+]
 
 
 def shown(store: Store, *rows: BenchmarkRow, **fields: object) -> AppTest:
