@@ -9,6 +9,7 @@ import torch
 
 from engine.measure import peak as memory
 from engine.measure.peak import peak
+from engine.replicates import prepared
 
 MB = 1_000_000
 
@@ -73,3 +74,18 @@ def test_none_where_the_accelerator_keeps_no_account(monkeypatch: pytest.MonkeyP
     fake = SimpleNamespace(reset_peak_memory_stats=reset, synchronize=lambda _: None)
     monkeypatch.setattr(torch, "accelerator", fake)
     assert peak(lambda: None, "mps")[0] is None
+
+
+def test_timing_goes_on_where_the_accelerator_keeps_no_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    emptied: list[str] = []
+
+    def no_account(*_: object) -> None:
+        raise RuntimeError("Allocator for mps is not a DeviceAllocator.")
+
+    fake = SimpleNamespace(memory_allocated=no_account, empty_cache=no_account, is_available=lambda: True)
+    monkeypatch.setattr(torch, "accelerator", fake)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.mps, "empty_cache", lambda: emptied.append("mps"))
+    assert prepared._allocated("mps") == 0
+    prepared.release()
+    assert emptied == ["mps"]

@@ -148,7 +148,9 @@ def failure(variant: Variant, error: Exception) -> Measured:
 def release() -> None:
     """Give back what a failed variant held."""
     gc.collect()
-    if torch.accelerator.is_available():
+    if torch.backends.mps.is_available():  # whose allocator torch.accelerator does not know
+        torch.mps.empty_cache()
+    elif torch.accelerator.is_available():
         torch.accelerator.empty_cache()
 
 
@@ -158,8 +160,13 @@ def resident() -> float:
 
 
 def _allocated(device: str) -> float:
-    """Memory this process has allocated on an accelerator, in MB."""
-    return 0.0 if device == "cpu" else torch.accelerator.memory_allocated(device) / 1e6
+    """Memory this process has allocated on an accelerator, in MB; 0 where torch keeps no such account."""
+    if device == "cpu":
+        return 0.0
+    try:
+        return torch.accelerator.memory_allocated(device) / 1e6
+    except RuntimeError:  # mps: there is no peak to take it from either
+        return 0.0
 
 
 def fresh_counters(variant: Variant) -> Any:
