@@ -163,6 +163,33 @@ def test_any_two_variants_are_compared_from_their_samples(store: Store, settings
     assert not app.exception
 
 
+@pytest.mark.parametrize(
+    ("spoilt", "told"),
+    [
+        (b"", "No columns to parse"),
+        (b"\xff\xfe\x00", "codec can't decode"),
+        (b"a,b\n1,2\n", "lacks the columns calls, mode"),
+        (b"process,mode,variant,round,calls,forward_ms\n1,inference,eager,0,1,fast\n", "could not convert"),
+    ],
+)
+def test_spoilt_samples_are_told_and_hide_nothing_else(
+    store: Store, settings: Settings, spoilt: bytes, told: str
+) -> None:
+    run_id = queue_benchmark(store, "resnet18", variants="eager,compile")
+    rows = [benchmark_row("resnet18", variant) for variant in ("eager", "compile")]
+    file = RunFiles(settings.runs_dir, run_id).dir / rows[0].samples_file
+    file.parent.mkdir(parents=True)
+    file.write_bytes(spoilt)
+    finish(store, run_id, rows)
+    app = open_page(PAGE, run=str(run_id))
+    for tab in ("Samples", "Compare two"):
+        app.session_state[f"charts_{run_id}"] = tab
+        app.run()
+        assert not app.exception
+        assert told in " ".join(error.value for error in app.error).replace("\\", "")
+        assert len(app.dataframe)
+
+
 def test_a_quick_look_can_be_run_as_quotable(store: Store) -> None:
     app = shown(store, benchmark_row("resnet18"))
     assert "quotable_1" not in {button.key for button in app.button}

@@ -85,9 +85,9 @@ def test_variants_written_twice_run_once() -> None:
     [
         ({"device": "meta"}, "nothing can be timed there"),
         ({"device": "gpu"}, "is not one of"),
-        ({"batch_size": 0}, "greater than or equal to 1"),
-        ({"batch_size": 10**9}, "less than or equal to 65536"),
-        ({"batch_size": "many"}, "'recorded', 'sweep' or 'max'"),
+        ({"batch_size": 0}, "0 is neither a number from 1 to 65536 nor one of recorded, sweep, max"),
+        ({"batch_size": 10**9}, "1000000000 is neither a number"),
+        ({"batch_size": "many"}, "batch_size\n  Value error, 'many' is neither a number"),
         ({"variants": ""}, "at least 1 item"),
         ({"variants": "quick"}, "not with 'quick'"),
         ({"precision": "int8"}, "'float32', 'tf32'"),
@@ -139,6 +139,12 @@ def test_thoroughness(fields: dict[str, Any], processes: int, samples: int, seco
         seconds,
         below,
     )
+
+
+def test_results_are_compared_with_deterministic_algorithms() -> None:
+    assert benchmark(purpose="accuracy").reproducible
+    assert benchmark(deterministic=True).reproducible
+    assert not benchmark().reproducible
 
 
 def test_timings_want_the_host_for_themselves() -> None:

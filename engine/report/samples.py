@@ -16,7 +16,7 @@ def read(run_dir: Path, row: BenchmarkRow) -> pd.DataFrame | None:
     """Every sample taken of a row's model at its batch size, all modes and variants; None where none were kept.
 
     Columns: PLACE, the phases, and `ms`: their sum, which is what latencies are made of.
-    Errors: ValueError of a name that leads out of the run's folder.
+    Errors: ValueError of a name that leads out of the run's folder, and of a file that is no table of samples; OSError.
     """
     path = (run_dir / row.samples_file).resolve()
     if not path.is_relative_to(run_dir.resolve()):
@@ -24,8 +24,10 @@ def read(run_dir: Path, row: BenchmarkRow) -> pd.DataFrame | None:
     if not row.samples_file or not path.is_file():
         return None
     frame = pd.read_csv(path)
+    if missing := set(PLACE) - set(frame.columns):
+        raise ValueError(f"{row.samples_file!r} lacks the columns {', '.join(sorted(missing))}")
     phases = [column for column in frame.columns if column not in PLACE]
-    return frame.assign(ms=frame[phases].sum(axis=1))
+    return frame.assign(ms=frame[phases].astype(float).sum(axis=1))
 
 
 def of(frame: pd.DataFrame, mode: str, variant: str) -> pd.DataFrame:

@@ -1,7 +1,7 @@
 """What a benchmark times: which models, in which ways, at which batch sizes, and how thoroughly."""
 
 import re
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import NoDecode
@@ -15,6 +15,8 @@ SWEEP_END, SEARCH_END = 64, 4096
 """The largest batch sizes of a sweep and of a search when nothing else is asked for."""
 MOST_VARIANTS = 16
 LONGEST_EXPRESSION = 200
+BatchWord = Literal["recorded", "sweep", "max"]
+BATCH_WORDS: tuple[str, ...] = get_args(BatchWord)
 QUOTABLE, PUBLISHABLE = 3, 5
 """Fresh processes of a result that can be quoted, and of one that can be published."""
 Mode = Literal["inference", "training"]
@@ -29,13 +31,18 @@ split_words = BeforeValidator(_split)
 
 
 def _batch(value: Any) -> Any:
-    return int(value) if isinstance(value, str) and re.fullmatch(r"\d{1,9}", value.strip()) else value
+    """Errors: ValueError, in one sentence instead of one for each of the types that a batch size may have."""
+    read = int(value) if isinstance(value, str) and re.fullmatch(r"\d{1,9}", value.strip()) else value
+    number = isinstance(read, int) and not isinstance(read, bool) and 1 <= read <= MAX_BATCH
+    if not number and read not in BATCH_WORDS:
+        raise ValueError(f"{value!r} is neither a number from 1 to {MAX_BATCH} nor one of {', '.join(BATCH_WORDS)}")
+    return read
 
 
 # Named aliases, because their names are what `--help` shows.
 BATCH = TypeAliasType(
     "BATCH",
-    Annotated[Annotated[int, Field(ge=1, le=MAX_BATCH)] | Literal["recorded", "sweep", "max"], BeforeValidator(_batch)],
+    Annotated[Annotated[int, Field(ge=1, le=MAX_BATCH)] | BatchWord, BeforeValidator(_batch)],
 )
 VARIANTS = TypeAliasType(
     "VARIANTS", Annotated[tuple[str, ...], split_words, Field(min_length=1, max_length=MOST_VARIANTS)]
@@ -187,6 +194,11 @@ class BenchmarkSpec(Spec):
         if self.purpose != "performance":
             return 1
         return self.replicates or (PUBLISHABLE if self.publishable else QUOTABLE)
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether deterministic algorithms run: asked for, or, where torch has some, when results are compared."""
+        return self.deterministic or self.purpose == "accuracy"
 
     @property
     def floor_samples(self) -> int:

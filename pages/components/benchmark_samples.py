@@ -81,10 +81,14 @@ def _choose(run: Run, rows: Sequence[BenchmarkRow], place: str) -> list[Benchmar
 
 
 def _read(run: Run, row: BenchmarkRow) -> pd.DataFrame | None:
-    """Its samples, or word that they are gone."""
+    """Its samples, or word that they are gone or spoilt."""
     path = RunFiles(backend.settings().runs_dir, run.id).dir
-    stamp = (path / row.samples_file).stat().st_mtime_ns if (path / row.samples_file).is_file() else 0
-    frame = _cached(path, row, stamp)
+    try:
+        stamp = (path / row.samples_file).stat().st_mtime_ns if (path / row.samples_file).is_file() else 0
+        frame = _cached(path, row, stamp)
+    except (ValueError, OSError) as error:
+        st.error(plain(f"The samples cannot be read: {error}"), icon=":material/error:")
+        return None
     if frame is None:
         st.caption(f"The samples are not here: {plain(row.samples_file)} was not kept with this run.")
     return frame

@@ -103,7 +103,7 @@ def memory(spec: BenchmarkSpec, models: list[str]) -> str:
     unknown = f"; {need.unknown} models are not in the catalogue" if need.unknown else ""
     said = f"Memory: about {size(need.gb)} for {need.model} at batch {need.batch_size}"
     assumed = (
-        "activations kept for the backward pass are guessed" if "training" in spec.modes else "PyTorch's own beside it"
+        "activations kept for the backward pass are guessed" if "training" in spec.modes else "without PyTorch itself"
     )
     if (there := memory_there(spec.device)) is None:
         return f"{said} ({assumed}){unknown}"
