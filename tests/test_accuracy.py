@@ -77,6 +77,13 @@ def test_not_a_number_is_no_pass() -> None:
     assert not same(tensor(1, 2), tensor(math.nan, 2), None, 1e-3)
 
 
+def test_a_half_precision_may_overflow_where_eager_does() -> None:
+    eager = torch.tensor([1.0, math.nan], dtype=torch.float16)
+    assert same(eager, eager.clone(), eager.double(), 1e-3)
+    assert not same(eager, torch.tensor([math.nan, 1.0], dtype=torch.float16), eager.double(), 1e-3)
+    assert not same(eager.float(), eager.float(), eager.double(), 1e-3), "in float32 nothing should"
+
+
 def test_types_shapes_and_trees_must_agree() -> None:
     one, exact = tensor(1), tensor(1, dtype=torch.float64)
     assert not same(one, one.to(torch.bfloat16), exact, 1e-3)

@@ -428,10 +428,11 @@ def test_a_compiled_model_drops_what_eager_drops(tmp_path: Path) -> None:
     assert [each.accuracy for each in found] == ["pass", "pass"], found[1].error
 
 
-def test_two_eager_runs_that_differ_hint_at_what_may_help(tmp_path: Path) -> None:
+def test_two_eager_runs_that_differ_say_where_to_look(tmp_path: Path) -> None:
     asked = spec(purpose="accuracy")
     (found,) = rows_of(asked, 2, lambda name, wanted: toy(name, wanted, Forgetful), tmp_path)
-    assert "--deterministic" in found.notes[0]
+    assert found.deterministic
+    assert "no deterministic form" in found.notes[0]
 
 
 def test_tolerance_is_against_the_baseline(tmp_path: Path) -> None:

@@ -100,7 +100,9 @@ def test_the_clocks_of_an_idle_moment_say_nothing() -> None:
     found = watched(Nvml(reasons=[0, IDLE, 0], clocks=[1980, 1980, 345]), looks=2)
     assert found is not None
     assert not found.throttled
-    assert watched(Nvml(reasons=[IDLE])) is None
+    idle = watched(Nvml(reasons=[IDLE]))
+    assert idle == Watched(clocks_mhz=None, reasons=(), others=0), "who else was there is known all the same"
+    assert not idle.throttled
 
 
 @pytest.mark.parametrize(

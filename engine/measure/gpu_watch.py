@@ -29,8 +29,8 @@ IDLE = 0x1
 class Watched:
     """What was seen, all looks together."""
 
-    clocks_mhz: tuple[int, int]
-    """Lowest and highest SM clock of a GPU at work."""
+    clocks_mhz: tuple[int, int] | None
+    """Lowest and highest SM clock of a GPU at work; None when every look found it idle, just done with its work."""
     reasons: tuple[str, ...]
     """For which the clocks were held back at any look."""
     others: int | None
@@ -39,7 +39,8 @@ class Watched:
     @property
     def throttled(self) -> bool:
         """Whether the clocks were held back."""
-        return bool(self.reasons) or self.clocks_mhz[0] < LEAST_CLOCK * self.clocks_mhz[1]
+        low, high = self.clocks_mhz or (0, 0)
+        return bool(self.reasons) or low < LEAST_CLOCK * high
 
 
 class Watch:
@@ -83,11 +84,11 @@ class Watch:
             return None
 
     def watched(self) -> Watched | None:
-        """All looks so far; None when the GPU was never seen at work."""
-        if not self._clocks:
+        """All looks so far; None when there was none that told anything."""
+        if not (self._clocks or self._reasons or self._others):
             return None
         return Watched(
-            clocks_mhz=(min(self._clocks), max(self._clocks)),
+            clocks_mhz=(min(self._clocks), max(self._clocks)) if self._clocks else None,
             reasons=tuple(sorted(self._reasons)),
             others=max(self._others, default=None),
         )

@@ -59,21 +59,26 @@ def check(variant: Variant, device: str) -> None:
 
 
 @contextmanager
-def switches(found: Numbers, *, training: bool, cudnn_benchmark: bool, deterministic: bool) -> Iterator[None]:
-    """Everything global that decides what is computed, set for as long as this lasts and then as it was."""
+def switches(
+    found: Numbers, *, training: bool, cudnn_benchmark: bool, deterministic: bool, strict: bool = True
+) -> Iterator[None]:
+    """Everything global that decides what is computed, set for as long as this lasts and then as it was.
+
+    strict: an operation that has no deterministic form is an error where one is asked for, not a warning in the log.
+    """
     matmul = torch.backends.cuda.matmul
-    before = matmul.allow_tf32, torch.are_deterministic_algorithms_enabled()
+    before = matmul.allow_tf32, torch.get_deterministic_debug_mode()
     cudnn = torch.backends.cudnn.flags(
         enabled=True, benchmark=cudnn_benchmark, deterministic=deterministic, allow_tf32=found.tf32
     )
     try:
         matmul.allow_tf32 = found.tf32
-        torch.use_deterministic_algorithms(deterministic)
+        torch.use_deterministic_algorithms(deterministic, warn_only=not strict)
         with cudnn, torch.set_grad_enabled(training):
             yield
     finally:
         matmul.allow_tf32 = before[0]
-        torch.use_deterministic_algorithms(before[1])
+        torch.set_deterministic_debug_mode(before[1])
 
 
 def build(name: str, wanted: Wanted, variant: Variant, *, training: bool, build: Builder = library.build) -> Built:

@@ -84,7 +84,7 @@ def _accuracy(job: Job, variant: Variant, build: Builder, known: dict[str, Any])
     if reference.exact is None:
         notes = (*notes, "the model does not run in float64: directions were compared instead")
     if status == "eager_two_runs_differ" and not job.spec.deterministic:
-        notes = (*notes, "two runs of eager differ: deterministic algorithms (--deterministic) may make them the same")
+        notes = (*notes, "two runs of eager differ: the log names operations that have no deterministic form")
     return Measured(variant=variant.label, accuracy=status, row=row, notes=notes)
 
 

@@ -75,7 +75,8 @@ def switches(job: Job, found: Numbers) -> Callable[[], AbstractContextManager[No
         found,
         training=job.mode == "training",
         cudnn_benchmark=spec.cudnn_benchmark,
-        deterministic=spec.deterministic,
+        deterministic=spec.reproducible,
+        strict=spec.deterministic,
     )
 
 

@@ -124,7 +124,7 @@ class Processes:
         if job.process == 0:
             self._caches = Path(tempfile.mkdtemp(dir=self.folder))
         found = {name: str(self._caches / part) for name, part in CACHES.items()}
-        if self.spec.deterministic:
+        if self.spec.reproducible:
             found["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # without it, cuBLAS refuses to be deterministic
         return found
 

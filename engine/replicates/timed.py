@@ -95,7 +95,8 @@ def _throttled(gpu: Watched | None) -> str:
     if gpu is None or not gpu.throttled:
         return ""
     why = f": {', '.join(gpu.reasons)}" if gpu.reasons else ""
-    return f"the GPU held its clocks back, from {gpu.clocks_mhz[1]} to {gpu.clocks_mhz[0]} MHz{why}"
+    low, high = gpu.clocks_mhz or ("?", "?")
+    return f"the GPU held its clocks back, from {high} to {low} MHz{why}"
 
 
 def _counted(

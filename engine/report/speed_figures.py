@@ -14,6 +14,8 @@ from engine.report.style import COLOURS, GREY, Style, digits, text
 
 MARGIN = {"l": 8, "r": 8, "t": 8, "b": 8}
 LEGEND = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "normal"}
+LETTER = 0.011
+"""Of a chart's width, about what a letter beside a bar takes."""
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 VERDICTS = {
     "faster": ("triangle-right", COLOURS[2]),
@@ -41,13 +43,13 @@ def latency(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
     """
     drawn = frame.dropna(subset=["latency_ms"]).assign(label=labels)
     figure = go.Figure()
-    for place, (variant, rows) in enumerate(drawn.groupby("variant", sort=False)):
+    for place, (_, rows) in enumerate(drawn.groupby("variant", sort=False)):
         whisker = (rows["p90_ms"] - rows["latency_ms"]).clip(lower=0)
         figure.add_bar(
             x=rows["latency_ms"],
             y=rows["label"],
             orientation="h",
-            name=text(variant),
+            showlegend=False,  # each bar says its variant beside it
             marker_color=COLOURS[place % len(COLOURS)],
             error_x={"array": whisker.fillna(0), "arrayminus": [0] * len(rows), "thickness": 1.2, "color": GREY},
             customdata=np.stack([rows["samples"], rows["processes"], rows["flags"].map(_words)], axis=-1),
@@ -57,13 +59,15 @@ def latency(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
             ),
         )
     figure.add_scatter(**_process_ticks(drawn))
+    room = 0.0
     for row in drawn.to_dict("records"):
-        said = f"{digits(row['latency_ms'])} ms" + (f"  <i>{text(_words(row['flags']))}</i>" if row["flags"] else "")
+        flags = _words(row["flags"]) if row["flags"] else ""
+        said = f"{digits(row['latency_ms'])} ms" + (f"  <i>{text(flags)}</i>" if flags else "")
         figure.add_annotation(x=_end(row), y=row["label"], text=said, showarrow=False, xanchor="left", xshift=5)
+        room = max(room, _end(row) / (1 - min(0.7, (len(flags) + 12) * LETTER)))
     _horizontal(figure, list(drawn["label"]), title("latency_ms"))
-    figure.update_layout(showlegend=drawn["variant"].nunique() > 1, barmode="overlay")
-    ends = [_end(row) for row in drawn.to_dict("records")]
-    figure.update_xaxes(range=[0, 1.35 * max(ends, default=1.0)])  # room for what is written beside the longest bar
+    figure.update_layout(showlegend=True, barmode="overlay")
+    figure.update_xaxes(range=[0, room or 1.0])  # for what is written beside the bars
     return figure
 
 

@@ -57,7 +57,7 @@ def _model(spec: BenchmarkSpec, model: str, run_dir: Path, progress: Progress, d
                     "threads": spec.threads or environment.threads(),
                     "batch_size_requested": str(spec.batch_size),
                     "cudnn_benchmark": spec.cudnn_benchmark,
-                    "deterministic": spec.deterministic,
+                    "deterministic": spec.reproducible,
                     "cache": spec.cache,
                     "optimizer": spec.optimizer if mode == "training" else "",
                     "seconds": round(time.monotonic() - started, 3),

@@ -16,14 +16,13 @@ from pages.components.results_table import results_table
 from pages.components.text import plain
 
 COLUMNS = (
-    *("model", "library", "mode", "variant", "batch_size", "status", "latency_ms", "p90_ms", "samples_per_s"),
-    *("speedup", "verdict", "spread_percent", "flags", "speedup_low", "speedup_high", "differs_in", "error"),
-    *("accuracy", "max_deviation", "mean_deviation", "std_deviation", "forward_ms", "backward_ms", "optimizer_ms"),
+    *("model", "library", "mode", "variant", "status", "accuracy", "latency_ms", "samples_per_s", "speedup", "verdict"),
+    *("batch_size", "p90_ms", "spread_percent", "flags", "error", "speedup_low", "speedup_high", "differs_in"),
+    *("max_deviation", "mean_deviation", "std_deviation", "forward_ms", "backward_ms", "optimizer_ms"),
     *("p95_ms", "p99_ms", "mean_ms", "std_ms", "first_call_ms", "compile_cold_ms", "compile_warm_ms"),
     *("device_peak_mb", "process_peak_mb", "utilisation_percent", "joules_per_sample", "graph_breaks"),
     *("unique_graphs", "image_size", "samples", "notes"),
 )
-ALWAYS = ("model", "variant", "latency_ms", "samples_per_s", "flags")
 CHART = {"displaylogo": False}
 
 
@@ -59,10 +58,10 @@ def _label(row: BenchmarkRow) -> str:
 
 def _shown(table: pd.DataFrame) -> pd.DataFrame:
     """Without columns that say nothing."""
-    said = [name for name in table if name in ALWAYS or table[name].replace(["", "–"], None).notna().any()]
+    said = [name for name in table if table[name].replace(["", "–"], None).notna().any()]
     alike = [name for name in ("library", "mode", "image_size") if table[name].nunique() == 1 and len(table) > 1]
-    fine = ["status"] if (table["status"] == "ok").all() else []
-    return table[[name for name in said if name not in (*alike, *fine)]]
+    plain = [name for name, value in (("status", "ok"), ("samples", 0)) if (table[name] == value).all()]
+    return table[[name for name in said if name not in (*alike, *plain)]]
 
 
 def _downloads(run: Run, rows: Sequence[BenchmarkRow], utilisation: Sequence[float | None]) -> None:

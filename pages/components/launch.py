@@ -59,11 +59,19 @@ def models_field(spec: type[Spec], prefix: str, groups: Sequence[str] = ()) -> l
 
 
 def launch(
-    spec: Spec | None, problems: Sequence[str], *, key: str, label: str, icon: str, sentence: str, beside: str = ""
+    spec: Spec | None,
+    problems: Sequence[str],
+    *,
+    key: str,
+    label: str,
+    icon: str,
+    sentence: str,
+    beside: str = "",
+    doubtful: bool = False,
 ) -> None:
     """The button with what it will do, what stands against it, and the command that does the same.
 
-    beside: a further line of what is to be known before pressing it.
+    beside: a further line of what is to be known before pressing it; doubtful: it speaks against pressing.
     """
     button = st.container(horizontal=True, vertical_alignment="center")
     for problem in problems:
@@ -72,7 +80,9 @@ def launch(
     with button:
         pressed = st.button(label, type="primary", icon=icon, disabled=not ready, key=key)
         if not problems:
-            st.text(f"{sentence}\n{beside}" if beside else sentence, width="stretch")
+            st.text(f"{sentence}\n{beside}" if beside and not doubtful else sentence, width="stretch")
+    if doubtful and not problems:
+        st.warning(plain(beside), icon=":material/memory:")
     if spec is not None and ready:
         st.code(command(spec), language=None, wrap_lines=True)
         if pressed:

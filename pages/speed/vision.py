@@ -147,7 +147,7 @@ def form() -> None:
         except Refused as refusal:
             problems.append(str(refusal))
     options = {"key": "benchmark_go", "label": "Time", "icon": ":material/timer:"}
-    launch.launch(spec, problems, sentence=sentence, beside=beside, **options)
+    launch.launch(spec, problems, sentence=sentence, beside=beside, doubtful="will not fit" in beside, **options)
 
 
 st.title("Vision speed", anchor=False)
