@@ -108,7 +108,8 @@ def test_memory_is_checked_beforehand(store: Store) -> None:
     app = open_page(PAGE, benchmark_models="resnet18")
     assert "for timm:resnet18 at batch 1, of 1 GB: fits" in texts(app)
     app = open_page(PAGE, benchmark_models="resnet18", benchmark_batch_size="4096")
-    assert "of 1 GB: will not fit" in texts(app)
+    assert "of 1 GB: will not fit" in plainly(app)
+    assert [warning.icon for warning in app.warning] == [":material/memory:"], "it stands out"
     app = open_page(PAGE, benchmark_models="resnet18", benchmark_batch_size="max")
     assert "the largest batch that fits is searched for" in texts(app)
 

@@ -43,12 +43,13 @@ def latency(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
     """
     drawn = frame.dropna(subset=["latency_ms"]).assign(label=labels)
     figure = go.Figure()
-    for place, (_, rows) in enumerate(drawn.groupby("variant", sort=False)):
+    for place, (variant, rows) in enumerate(drawn.groupby("variant", sort=False)):
         whisker = (rows["p90_ms"] - rows["latency_ms"]).clip(lower=0)
         figure.add_bar(
             x=rows["latency_ms"],
             y=rows["label"],
             orientation="h",
+            name=text(variant),
             showlegend=False,  # each bar says its variant beside it
             marker_color=COLOURS[place % len(COLOURS)],
             error_x={"array": whisker.fillna(0), "arrayminus": [0] * len(rows), "thickness": 1.2, "color": GREY},
