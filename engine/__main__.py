@@ -73,7 +73,9 @@ def main(arguments: Sequence[str]) -> int:
     except ValidationError as error:
         for problem in error.errors():
             field = ".".join(str(part) for part in problem["loc"] if isinstance(part, str)) or "request"
-            note(f"error: {field}: {problem['msg'].removeprefix('Value error, ')} (given: {problem['input']!r})")
+            whole = isinstance(problem["input"], dict)  # two flags that do not go together
+            given = "" if whole else f" (given: {problem['input']!r})"
+            note(f"error: {field}: {problem['msg'].removeprefix('Value error, ')}{given}")
         return 2
     except (SettingsError, Refused, LookupError) as error:
         note(f"error: {printable(str(error))}")

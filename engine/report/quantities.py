@@ -52,9 +52,15 @@ QUANTITIES: dict[str, Quantity] = {
     "written_mb": Quantity("Written", "MB", "Bytes written by all calls, whole batch."),
     "share": Quantity("Share of MACs", "%", "Of the model's counted MACs."),
     "latency_ms": Quantity("Latency p50", "ms", "Median time per call, that is per batch, of all samples."),
-    "p90_ms": Quantity("p90", "ms", "90 % of the samples are faster; needs 64 of them."),
-    "p95_ms": Quantity("p95", "ms", "95 % of the samples are faster; needs 130 of them."),
-    "p99_ms": Quantity("p99", "ms", "99 % of the samples are faster; needs 662 of them."),
+    "p90_ms": Quantity(
+        "p90", "ms", "90 % of the samples are faster; needs 64 of them. A sample is the mean of its calls."
+    ),
+    "p95_ms": Quantity(
+        "p95", "ms", "95 % of the samples are faster; needs 130 of them. A sample is the mean of its calls."
+    ),
+    "p99_ms": Quantity(
+        "p99", "ms", "99 % of the samples are faster; needs 662 of them. A sample is the mean of its calls."
+    ),
     "mean_ms": Quantity("Mean", "ms", "Mean time per call; outliers weigh in."),
     "std_ms": Quantity("Deviation", "ms", "Standard deviation of the samples."),
     "samples_per_s": Quantity("Throughput", "samples/s", "Batch size / median latency."),
