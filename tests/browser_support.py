@@ -20,6 +20,11 @@ from engine.settings import ROOT, Settings
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 PATIENCE_S = 60
+LIMITED = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_DATA, (int(sys.argv[1]),) * 2)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
 
 
 @dataclass(frozen=True)
@@ -39,12 +44,17 @@ def free_port() -> int:
 
 
 @contextmanager
-def serve(folder: Path, **settings: str) -> Iterator[Server]:
-    """`streamlit run app.py` with its runs in `folder`; ended, with its scheduler, afterwards."""
+def serve(folder: Path, *, most_data: int | None = None, **settings: str) -> Iterator[Server]:
+    """`streamlit run app.py` with its runs in `folder`; ended, with its scheduler, afterwards.
+
+    most_data: bytes of data that it and each process it starts may hold.
+    """
     port, log = free_port(), folder / "server.log"
     env = {f"VITALS_{name.upper()}": value for name, value in {"runs_dir": str(folder / "runs"), **settings}.items()}
     # a terminal of nobody's: Streamlit must neither ask for an e-mail address nor open a browser
     command = [sys.executable, "-m", "streamlit", "run", "app.py", "--server.headless", "true"]
+    if most_data:
+        command = [sys.executable, "-c", LIMITED, str(most_data), *command]
     with log.open("wb") as out:
         server = subprocess.Popen(
             [*command, "--server.port", str(port)],

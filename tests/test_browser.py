@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from engine import shipped
 from engine.report import catalog
 from engine.settings import Settings
+from engine.specs import ProfileSpec
 from engine.store import State, open_store
 from tests.browser_support import PATIENCE_S, Server, chromium, serve
 
@@ -52,7 +53,7 @@ def test_the_first_deep_link_on_a_fresh_server_shows_that_page_in_its_frame(brow
         page = browser.new_page()
         page.goto(f"{fresh.url}/runs")
         expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
-        expect(page.get_by_test_id("stSidebarNavLink")).to_have_count(3)
+        expect(page.get_by_test_id("stSidebarNavLink")).to_have_count(5)
         expect(page.get_by_role("dialog")).to_have_count(0)
         expect(page.get_by_text("Page not found")).to_have_count(0)
         assert page.title() == "Runs – Model Vitals"
@@ -144,6 +145,9 @@ def test_ticks_follow_their_models_when_a_filter_moves_the_rows(server: Server, 
 
 
 def test_runs_are_listed_and_open_by_link(server: Server, page: Page) -> None:
+    store = open_store(server.settings)
+    store.enqueue(ProfileSpec(models=("timm:test_vit",)))
+    store.close()
     page.goto(f"{server.url}/runs")
     expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
     select_rows(page.get_by_test_id("stDataFrame"), 0)

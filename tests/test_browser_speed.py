@@ -2,9 +2,7 @@
 
 import csv
 import re
-import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,6 +21,7 @@ LONG_S = 1500
 TOO_LARGE = "eva_giant_patch14_224"
 """Its weights alone are 4 GB."""
 ROOM = 3_000_000_000
+"""Bytes of data that the server, and each process below it, may hold."""
 
 
 @pytest.fixture(scope="module")
@@ -39,17 +38,6 @@ def page(browser: Browser) -> Iterator[Page]:
     yield page
     expect(page.get_by_test_id("stException")).to_have_count(0)
     context.close()
-
-
-@contextmanager
-def little_memory() -> Iterator[None]:
-    """What is started meanwhile, and all that it starts, may hold ROOM bytes of data each."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (ROOM, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def form(server: Server, page: Page, *models: str, **fields: str) -> None:
@@ -118,7 +106,7 @@ def test_five_models_eager_against_compiled_cancelled_and_finished(page: Page, t
 
 
 def test_what_cannot_be_compiled_or_needs_too_much_memory_is_a_row(page: Page, tmp_path: Path) -> None:
-    with little_memory(), serve(tmp_path) as server:
+    with serve(tmp_path, most_data=ROOM) as server:
         # a backend that is not there is what torch.compile itself refuses
         form(server, page, "test_vit", TOO_LARGE, replicates="1", min_seconds="0.2")
         page.get_by_role("combobox", name=re.compile("Variants")).fill("compile:absent")
