@@ -33,7 +33,7 @@ def test_help_lists_every_field(command: list[str], capsys: pytest.CaptureFixtur
         (["--models", "timm:resnet18", "--device", "meta"], "nothing runs on meta"),
         (["--models", "timm:resnet18", "--output", "rows.xlsx"], "neither a .csv nor a .json file"),
         (["--models", "timm:resnet18", "--format", "excel"], "format"),
-        (["--models", "timm:resnet18", "--partition", "3/2"], "parts are counted from 1 to 2"),
+        (["--models", "timm:resnet18", "--partition", "3/2"], "no part of a whole"),
         (["--models", "suite", "--filter", "^nothing$"], "filter, exclude and partition leave none"),
     ],
 )

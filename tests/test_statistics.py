@@ -107,7 +107,8 @@ def test_the_interval_of_independent_samples_is_that_of_theory() -> None:
     assert np.mean(widths) == pytest.approx(expected, rel=0.15)
 
 
-@pytest.mark.parametrize("correlation", [pytest.param(c, marks=pytest.mark.slow) for c in (0.0, 0.5)] + [0.9])
+@pytest.mark.slow
+@pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])
 def test_correlated_streams_without_a_difference_are_never_called_different(correlation: float) -> None:
     """At 99 % and with the margin, 100 comparisons are allowed none; a wrong one would come up in most runs at 5 %."""
     found = verdicts(100, samples=120, correlation=correlation)
@@ -147,6 +148,7 @@ def test_processes_that_are_slow_together_do_not_hide_a_difference() -> None:
     assert ratio(streams(1, 11.0, offsets=offsets), streams(2, 10.0, offsets=offsets)).verdict == "faster"
 
 
+@pytest.mark.slow
 def test_chance_offsets_of_processes_are_not_taken_for_a_difference() -> None:
     """Each process is off by its own 10 %. All three lie on one side once in four; that alone says nothing."""
     random = np.random.default_rng(5)
@@ -187,6 +189,7 @@ def test_processes_must_be_the_same_for_both() -> None:
             ratio(baseline, other)
 
 
+@pytest.mark.slow
 def test_resampling_long_streams_costs_no_more_than_moderate_ones() -> None:
     """CPU time, and only against itself: eight times the samples, at most three times the time."""
 
