@@ -79,6 +79,11 @@ def _timing(row: BenchmarkRow) -> str:
     return f"{row.model} {row.variant}, {row.mode}, batch {row.batch_size}: {'; '.join(parts)}"
 
 
+def figure(value: float) -> str:
+    """Two decimals, and three significant digits of what they would make 0.00."""
+    return f"{value:,.2f}" if value == 0 or abs(value) >= 0.1 else f"{value:.3g}"
+
+
 def show_table(full: "pd.DataFrame", brief: "pd.DataFrame", output: Path | None) -> None:
     """Print `brief`, or write `full` to a file."""
     if output is None and full.empty:
@@ -87,7 +92,7 @@ def show_table(full: "pd.DataFrame", brief: "pd.DataFrame", output: Path | None)
     if output is None:
         text = brief.astype(object).where(brief.notna(), "")  # an absent figure is a blank, whatever its type
         text = text.map(lambda cell: printable(cell) if isinstance(cell, str) else cell)
-        print(text.to_string(index=False, float_format=lambda value: f"{value:,.2f}"))
+        print(text.to_string(index=False, float_format=figure))
         return
     from engine.report import export
 
