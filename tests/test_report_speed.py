@@ -32,7 +32,7 @@ def test_percentiles_say_what_they_lack() -> None:
 def test_every_flag_and_verdict_has_its_meaning() -> None:
     from typing import get_args
 
-    from engine.results.benchmark import Flag, Verdict
+    from engine.results import Flag, Verdict
 
     assert set(readable.FLAGS) == set(get_args(Flag))
     assert set(readable.VERDICTS) == set(speed_figures.VERDICTS) == set(get_args(Verdict))

@@ -18,9 +18,11 @@ from engine.results.base import (
     Row,
     Status,
 )
-from engine.results.benchmark import BenchmarkRow, Contention, samples_name
+from engine.results.benchmark import BenchmarkRow
 from engine.results.device import DeviceRow
 from engine.results.profile import Difference, ModuleCount, OperatorCount, ProfileRow, Work, detail_name
+from engine.results.recurrent import RecurrentRow
+from engine.results.timed import Contention, Flag, TimedRow, Verdict, samples_name
 
 __all__ = [
     "Artifact",
@@ -31,24 +33,36 @@ __all__ = [
     "Difference",
     "Environment",
     "Event",
+    "Flag",
     "Machine",
     "Metric",
     "ModuleCount",
     "OperatorCount",
     "ProfileRow",
     "Progress",
+    "RecurrentRow",
     "Row",
     "Status",
+    "TimedRow",
+    "Verdict",
     "Work",
     "detail_name",
+    "kinds",
     "load",
     "samples_name",
 ]
 
 
+def kinds(base: type[Row] = Row) -> dict[str, type[Row]]:
+    """Every kind's class of rows."""
+    found = {}
+    for row in base.__subclasses__():
+        found |= {row.kind: row} if "kind" in vars(row) else kinds(row)
+    return found
+
+
 def load(kind: str, payload: dict[str, Any]) -> Row:
-    """The row of `kind` from its stored payload."""
-    for row in Row.__subclasses__():
-        if row.kind == kind:
-            return row.model_validate(payload)
-    raise LookupError(f"no kind of row is called {kind!r}")
+    """The row of `kind` from its stored payload. Errors: LookupError of an unknown kind."""
+    if (row := kinds().get(kind)) is None:
+        raise LookupError(f"no kind of row is called {kind!r}")
+    return row.model_validate(payload)

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from engine.results.base import Row
-from engine.results.benchmark import Contention, Flag
+from engine.results.timed import Contention, Flag
 
 
 class DeviceRow(Row):

@@ -14,6 +14,7 @@ from engine.specs.base import (
 from engine.specs.benchmark import BenchmarkSpec
 from engine.specs.device import DeviceSpec
 from engine.specs.profile import ProfileSpec
+from engine.specs.recurrent import RecurrentSpec
 from engine.specs.variant import Variant
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "DeviceSpec",
     "Precision",
     "ProfileSpec",
+    "RecurrentSpec",
     "Refused",
     "Spec",
     "Variant",

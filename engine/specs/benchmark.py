@@ -8,6 +8,17 @@ from pydantic_settings import NoDecode
 from typing_extensions import TypeAliasType
 
 from engine.specs.base import MAX_CONTEXT, PATTERNS, SIZE, RealDevice, Spec, numbered, shown
+from engine.specs.timed import (
+    MinSeconds,
+    Publishable,
+    Replicates,
+    Threads,
+    TimeLimit,
+    below_floor,
+    floor_seconds,
+    processes,
+    split_words,
+)
 from engine.specs.variant import RunPrecision, Variant
 
 MAX_BATCH = 65_536
@@ -17,17 +28,7 @@ MOST_VARIANTS = 16
 LONGEST_EXPRESSION = 200
 BatchWord = Literal["recorded", "sweep", "max"]
 BATCH_WORDS: tuple[str, ...] = get_args(BatchWord)
-QUOTABLE, PUBLISHABLE = 3, 5
-"""Fresh processes of a result that can be quoted, and of one that can be published."""
 Mode = Literal["inference", "training"]
-
-
-def _split(value: Any) -> Any:
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-
-
-split_words = BeforeValidator(_split)
-"""Reads `a,b` as (a, b)."""
 
 
 def _batch(value: Any) -> Any:
@@ -100,20 +101,12 @@ class BenchmarkSpec(Spec):
         "whole", description="Which part of an open_clip model: all of it, its image tower or its text tower."
     )
     optimizer: Literal["sgd", "adamw"] = Field("sgd", description="Of a training step.")
-    publishable: bool = Field(False, description="5 fresh processes and 10 s of samples each, instead of 3 and 2 s.")
-    replicates: int | None = Field(
-        None, ge=1, le=20, description="Fresh processes to time each model in; 1 is a quick look."
-    )
+    publishable: Publishable = False
+    replicates: Replicates = None
     min_samples: int | None = Field(None, ge=1, le=100_000, description="At least this many samples (10).")
-    min_seconds: float | None = Field(
-        None, gt=0, le=3600, allow_inf_nan=False, description="At least this much sampled time (2 s; publishable 10 s)."
-    )
-    time_limit: float = Field(
-        1800, gt=0, le=86_400, allow_inf_nan=False, description="Seconds a model may take, all its processes together."
-    )
-    threads: int | None = Field(
-        None, ge=1, le=1024, description="CPU threads; all that affinity and quota allow when left out."
-    )
+    min_seconds: MinSeconds = None
+    time_limit: TimeLimit = 1800
+    threads: Threads = None
     cache: Literal["hot", "cold"] = Field(
         "hot", description="cold: the caches (a GPU's L2) are flushed before every sample."
     )
@@ -195,7 +188,7 @@ class BenchmarkSpec(Spec):
         """Fresh processes per model and batch size. Comparing results needs but one."""
         if self.purpose != "performance":
             return 1
-        return self.replicates or (PUBLISHABLE if self.publishable else QUOTABLE)
+        return processes(self.replicates, self.publishable)
 
     @property
     def reproducible(self) -> bool:
@@ -210,13 +203,12 @@ class BenchmarkSpec(Spec):
     @property
     def floor_seconds(self) -> float:
         """At least so much sampled time per process and variant, in s."""
-        return self.min_seconds or (10.0 if self.publishable else 2.0)
+        return floor_seconds(self.min_seconds, self.publishable)
 
     @property
     def below_floor(self) -> bool:
         """Whether less was asked for than a result needs. One process is a quick look, which says so by itself."""
-        few = self.purpose == "performance" and 1 < self.processes < (PUBLISHABLE if self.publishable else QUOTABLE)
-        return few or self.floor_samples < 10 or self.floor_seconds < (10 if self.publishable else 2)
+        return below_floor(self.processes, self.floor_samples, self.floor_seconds, self.publishable)
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from pydantic_settings import NoDecode
 from typing_extensions import TypeAliasType
 
 from engine.specs.base import RealDevice, Spec, numbered
-from engine.specs.benchmark import split_words
+from engine.specs.timed import Threads, split_words
 
 RateType = Literal["float64", "float32", "tf32", "float16", "bfloat16"]
 # A named alias, because its name is what `--help` shows.
@@ -30,9 +30,7 @@ class DeviceSpec(Spec):
     seconds: float = Field(
         2, gt=0, le=600, allow_inf_nan=False, description="At least this much sampled time per measurement."
     )
-    threads: int | None = Field(
-        None, ge=1, le=1024, description="CPU threads; all that affinity and quota allow when left out."
-    )
+    threads: Threads = None
 
     @property
     def devices(self) -> tuple[str, ...]:

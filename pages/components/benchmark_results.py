@@ -9,7 +9,7 @@ import streamlit as st
 from engine.report import export, exports, frames, measured, published, readable, speed_figures
 from engine.results import BenchmarkRow
 from engine.specs import BenchmarkSpec
-from engine.specs.benchmark import QUOTABLE
+from engine.specs.timed import QUOTABLE
 from engine.store import Run
 from pages.components import backend, benchmark_card, benchmark_samples, run_view
 from pages.components.results_table import results_table

@@ -1,0 +1,109 @@
+"""What every timing gives, whatever was timed: figures of all processes together, and what is to be known of them."""
+
+import re
+from typing import ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from engine.results.base import Row
+
+Flag = Literal["single_process", "unstable", "contended", "drifting", "throttled", "below_floor"]
+"""What is to be known before quoting a timing.
+
+single_process: one process says nothing of the spread between processes. unstable: the processes' medians differ by
+more than 5 %. contended: something else used the CPUs (or the GPU). drifting: the first and last third of the samples
+differ by 2 % or more. throttled: the GPU held its clocks back. below_floor: fewer samples, seconds or processes
+were asked for than such a result needs.
+"""
+
+Verdict = Literal["faster", "slower", "no difference", "undecided", "not comparable"]
+"""Against the baseline. no difference: the interval of the ratio lies within the margin of 2 %.
+undecided: it is too wide to tell. not comparable: settings differ that change what is computed; the ratio stands."""
+
+
+class Contention(BaseModel):
+    """Who else used the CPUs while samples were taken, the worst of all processes."""
+
+    model_config = ConfigDict(frozen=True)
+
+    cpu_share: float
+    """CPU time / (wall time x threads): below 0.9 the threads waited, for others or for each other."""
+    neighbour_share: float | None
+    """What others used of the CPUs we may use; None where the system does not tell."""
+    switches_per_s: float | None
+    """Involuntary context switches."""
+
+
+class TimedRow(Row):
+    """How fast one thing is, in one of the ways that are timed side by side."""
+
+    baseline: str = ""
+    """What `speedup` and `verdict` refer to; empty for the baseline itself."""
+    device: str
+    device_name: str = ""
+    threads: int | None = None
+
+    latency_ms: float | None = None
+    """Median of all samples: time per call, all its phases together."""
+    p90_ms: float | None = None
+    """From 64 samples on; p95 from 130, p99 from 662."""
+    p95_ms: float | None = None
+    p99_ms: float | None = None
+    mean_ms: float | None = None
+    std_ms: float | None = None
+    forward_ms: float | None = None
+    """Medians of the phases, where there are several."""
+    backward_ms: float | None = None
+    first_call_ms: float | None = None
+    compile_cold_ms: float | None = None
+    """Compilation (or scripting, or capture) and first call in a process with an empty cache folder."""
+    compile_warm_ms: float | None = None
+    """The same with the caches that the first process has left."""
+    samples: int = 0
+    """Of all processes together."""
+    calls_per_sample: int | None = None
+    """Short calls are timed in blocks of at least 1 ms."""
+    loop_ms: float | None = None
+    """What the timing loop itself costs per call; it is not subtracted."""
+    processes: int = 0
+    process_medians_ms: tuple[float, ...] = ()
+    spread: float | None = None
+    """(largest - smallest) / median of the processes' medians; None of one process."""
+    flags: tuple[Flag, ...] = ()
+    contention: Contention | None = None
+
+    speedup: float | None = None
+    """Median latency of the baseline / of this one, with its bootstrap interval (99 %)."""
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+    verdict: Verdict | None = None
+    differs_in: tuple[str, ...] = ()
+    """Settings in which this differs from its baseline, for which the two are not comparable."""
+
+    device_peak_mb: float | None = None
+    """Most memory allocated on the accelerator, in a loop of its own; None on a CPU."""
+    process_peak_mb: float | None = None
+    """Most resident memory of the process, likewise."""
+
+    calls_captured: int | None = None
+    unique_graphs: int | None = None
+    graph_breaks: int | None = None
+    unique_graph_breaks: int | None = None
+
+    samples_file: str = ""
+    """The artifact with every sample: what and where it is, round, calls, and per phase the ms per call."""
+    notes: tuple[str, ...] = ()
+    seconds: float | None = None
+    """What the timing took, all that was timed side by side and all processes together."""
+
+    comparable: ClassVar[tuple[str, ...]] = ()
+    """Fields that two rows must have in common for one to be called faster than the other."""
+
+    def differences(self, other: "TimedRow") -> tuple[str, ...]:
+        """The settings for which this row and another are not comparable."""
+        return tuple(name for name in self.comparable if getattr(self, name) != getattr(other, name))
+
+
+def samples_name(*what: object) -> str:
+    """Where the samples of what was timed side by side lie, below its run's folder."""
+    return f"samples/{'__'.join(re.sub(r'[^A-Za-z0-9._-]', '_', str(part)) for part in what)}.csv"

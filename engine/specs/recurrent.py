@@ -1,0 +1,201 @@
+"""What the benchmark of recurrent layers times: which runners, on which shapes, and how thoroughly."""
+
+from difflib import get_close_matches
+from math import ceil
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import NoDecode
+from typing_extensions import TypeAliasType
+
+from engine.specs.base import SIZE, RealDevice, Spec, numbered, shown
+from engine.specs.runners import RUNNERS, Family, Group, of_group
+from engine.specs.timed import (
+    MinSeconds,
+    Publishable,
+    Replicates,
+    Threads,
+    TimeLimit,
+    below_floor,
+    floor_seconds,
+    processes,
+    split_words,
+)
+
+LONGEST, DEEPEST, WIDEST, LARGEST_BATCH = 10_000, 64, 16_384, 65_536
+BOUNDS = {"seq_length": LONGEST, "hidden_size": WIDEST, "mini_batch": LARGEST_BATCH}
+"""What can be swept, and up to what."""
+MOST_POINTS = 12
+SHORTEST = 0.3
+"""Of seq_length, the shortest of sequences of different lengths: 30 of 100, as in fastrnns."""
+
+RUNNER_NAMES = TypeAliasType("RUNNER_NAMES", Annotated[tuple[str, ...], split_words, Field(max_length=len(RUNNERS))])
+GROUPS = TypeAliasType("GROUPS", Annotated[tuple[Group, ...], split_words, Field(max_length=6)])
+NUMBERS = TypeAliasType("NUMBERS", Annotated[tuple[int, ...], split_words, Field(max_length=MOST_POINTS)])
+
+
+class RecurrentSpec(Spec):
+    """Time recurrent layers, forward and backward, in many ways side by side; and a few ResNets."""
+
+    kind: ClassVar[str] = "recurrent"
+    attempts: ClassVar[int] = 2
+    exclusive: ClassVar[bool] = True
+
+    groups: Annotated[GROUPS, NoDecode] = Field(
+        (),
+        description="rnns: ways to run an LSTM. cnns: ResNets. vl: sequences of different lengths (slow). norms: with "
+        "dropout or layer norms. compiled: torch.compile. cells: GRU, RNN, multiplicative-integration LSTM. "
+        "With neither groups nor runners: rnns and cnns.",
+    )
+    runners: Annotated[RUNNER_NAMES, NoDecode] = Field(
+        (), description="Single runners, beside those of the groups: cudnn, aten, jit, py, compile_cell, gru_jit, ..."
+    )
+    seq_length: int = Field(100, ge=1, le=LONGEST, description="Steps of a sequence.")
+    num_layers: int = Field(1, ge=1, le=DEEPEST, description="Recurrent layers on top of each other.")
+    input_size: int = Field(512, ge=1, le=WIDEST, description="Features of each step.")
+    hidden_size: int = Field(512, ge=1, le=WIDEST, description="Features of the hidden state.")
+    mini_batch: int = Field(64, ge=1, le=LARGEST_BATCH, description="Sequences, or images, per call.")
+    image_size: Annotated[SIZE, NoDecode] = Field((224, 224), description="Of the ResNets: N or HxW in pixels.")
+    proj_size: int = Field(
+        0, ge=0, le=WIDEST, description="Features an LSTM's hidden state is projected to; 0: no projection."
+    )
+    bidirectional: bool = Field(False, description="Run every layer forwards and backwards over the sequence.")
+    batch_first: bool = Field(False, description="Inputs as (batch, step, feature) instead of (step, batch, feature).")
+    precision: Literal["float32", "tf32", "float16", "bfloat16"] = Field(
+        "float32", description="Of weights and inputs; tf32 is float32 with TF32 products, on CUDA."
+    )
+    device: RealDevice = Field("cpu", description="cpu, cuda:0, mps, ...")
+    warmup: int = Field(
+        10, ge=0, le=10_000, description="Calls before anything is timed; more, until the times stay where they are."
+    )
+    loops: int = Field(100, ge=1, le=100_000, description="At least this many samples per process.")
+    baseline: str = Field(
+        "", description="The runner that speed-ups refer to; each network's first one that runs when left out."
+    )
+    sweep: Literal["off", "seq_length", "hidden_size", "mini_batch"] = Field(
+        "off", description="Time at several values of one size."
+    )
+    sweep_values: Annotated[NUMBERS, NoDecode] = Field(
+        (), description="The values of a sweep; a quarter, half, once and twice the size itself when left out."
+    )
+    fuser: Literal["te", "old", "none"] = Field(
+        "te", description="TorchScript's fuser: te (NNC), old (the legacy one) or none."
+    )
+    executor: Literal["default", "legacy", "simple", "profiling"] = Field(
+        "default", description="TorchScript's executor; default: the one that goes with the fuser."
+    )
+    cuda_pointwise_loop_level: int | None = Field(
+        None, ge=1, le=8, description="Loops that the te fuser makes of an elementwise CUDA kernel."
+    )
+    cuda_pointwise_block_count: int | None = Field(
+        None, ge=1, le=1_000_000, description="Blocks of an elementwise CUDA kernel of the te fuser."
+    )
+    cuda_pointwise_block_size: int | None = Field(
+        None, ge=1, le=1024, description="Threads per block of an elementwise CUDA kernel of the te fuser."
+    )
+    publishable: Publishable = False
+    replicates: Replicates = None
+    min_seconds: MinSeconds = None
+    time_limit: TimeLimit = 1800
+    threads: Threads = None
+    seed: int = Field(1337, ge=0, le=2**31, description="Of weights, inputs and lengths.")
+
+    @field_validator("runners")
+    @classmethod
+    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            _check(name)
+        return tuple(dict.fromkeys(names))
+
+    @field_validator("groups")
+    @classmethod
+    def _each_once(cls, groups: tuple[Group, ...]) -> tuple[Group, ...]:
+        return tuple(dict.fromkeys(groups))
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "RecurrentSpec":
+        if self.baseline:
+            _check(self.baseline)
+            if self.baseline not in self.chosen:
+                raise ValueError(f"the baseline {self.baseline} is not among what is timed: {', '.join(self.chosen)}")
+        if self.proj_size >= self.hidden_size:
+            raise ValueError(f"proj_size {self.proj_size} is not smaller than hidden_size {self.hidden_size}")
+        if self.sweep == "off" and self.sweep_values:
+            raise ValueError(
+                "sweep_values are given but nothing is swept: choose seq_length, hidden_size or mini_batch"
+            )
+        for value in self.swept:
+            if not 1 <= value <= BOUNDS[self.sweep]:
+                raise ValueError(f"a sweep of {self.sweep} goes from 1 to {BOUNDS[self.sweep]}, which {value} is not")
+            if self.sweep == "hidden_size" and self.proj_size >= value:
+                raise ValueError(f"proj_size {self.proj_size} is not smaller than the swept hidden_size {value}")
+        return self
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """Every runner that is asked for, each once."""
+        groups = self.groups or (() if self.runners else ("rnns", "cnns"))
+        return tuple(dict.fromkeys([*(name for group in groups for name in of_group(group)), *self.runners]))
+
+    @property
+    def swept(self) -> tuple[int, ...]:
+        """The values of the sweep, each once, from the smallest; empty without one."""
+        if self.sweep == "off":
+            return ()
+        own: int = getattr(self, self.sweep)
+        return tuple(sorted(set(self.sweep_values or (ceil(own / 4), ceil(own / 2), own, 2 * own))))
+
+    @property
+    def comparisons(self) -> tuple["RecurrentSpec", ...]:
+        """What is timed side by side: specs without a sweep, whose runners all belong to one family.
+
+        ResNets have no steps and no hidden state, and are timed once in a sweep of those.
+        """
+        sizes = [{self.sweep: value} for value in self.swept] or [{}]
+        families: dict[Family, list[str]] = {}
+        for name in self.chosen:
+            families.setdefault(RUNNERS[name].family, []).append(name)
+        found = []
+        for family, names in families.items():
+            alike = family == "resnet" and self.sweep != "mini_batch"
+            for size in sizes[:1] if alike else sizes:
+                own = {"baseline": self.baseline if self.baseline in names else ""}
+                plain = {"groups": (), "runners": tuple(names), "sweep": "off", "sweep_values": ()}
+                found.append(self.model_copy(update=plain | own | ({} if alike else size)))
+        return tuple(found)
+
+    @property
+    def family(self) -> Family:
+        """Of the runners of one of the `comparisons`."""
+        return RUNNERS[self.chosen[0]].family
+
+    @property
+    def processes(self) -> int:
+        """Fresh processes per comparison."""
+        return processes(self.replicates, self.publishable)
+
+    @property
+    def floor_seconds(self) -> float:
+        """At least so much sampled time per process and runner, in s."""
+        return floor_seconds(self.min_seconds, self.publishable)
+
+    @property
+    def below_floor(self) -> bool:
+        """Whether less was asked for than a result needs."""
+        return below_floor(self.processes, self.loops, self.floor_seconds, self.publishable)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return (numbered(self.device),)
+
+    @property
+    def summary(self) -> str:
+        sizes = f"{self.seq_length} x {self.mini_batch} x {self.input_size}, hidden {self.hidden_size}"
+        swept = f", {self.sweep} {self.swept[0]} to {self.swept[-1]}" if self.swept else ""
+        return f"{shown(self.chosen)} ({sizes}, {self.num_layers} layers{swept}, {self.device})"
+
+
+def _check(name: str) -> None:
+    if name not in RUNNERS:
+        near = get_close_matches(name, RUNNERS, 3) or RUNNERS
+        raise ValueError(f"no runner is called {name[:100]!r}; closest: {', '.join(near)}")

@@ -1,0 +1,114 @@
+"""Ways to run a recurrent layer, by name: the runners of PyTorch's fastrnns benchmark, and those it lacks."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Family = Literal["lstm", "vl_lstm", "gru", "rnn_relu", "rnn_tanh", "milstm", "resnet"]
+"""What is compared with each other, under the names that fastrnns gives its groups of results."""
+Group = Literal["rnns", "cnns", "vl", "norms", "compiled", "cells"]
+
+
+@dataclass(frozen=True)
+class Runner:
+    """One way to run one network."""
+
+    name: str
+    family: Family
+    group: Group
+    does: str
+    """For people, beginning with a capital letter."""
+    network: str
+    """What is computed: two runners of one network should give the same."""
+
+    @property
+    def library(self) -> str:
+        """Where the network comes from."""
+        return "torchvision" if self.family == "resnet" else "torch"
+
+    @property
+    def needs_cudnn(self) -> bool:
+        """Whether there is nothing to run without an NVIDIA GPU."""
+        return "cudnn" in self.name
+
+    @property
+    def execution(self) -> Literal["eager", "script", "trace", "compile"]:
+        """What runs its Python: nothing but Python, TorchScript, or torch.compile."""
+        words = self.name.split("_")
+        if "compile" in words:
+            return "compile"
+        if "jit" in words:
+            return "trace" if self.family == "resnet" else "script"
+        return "eager"
+
+
+def _lstm(name: str, group: Group, does: str, network: str = "lstm", family: Family = "lstm") -> Runner:
+    return Runner(name, family, group, does, network)
+
+
+def _cell(name: str, layer: str | None) -> tuple[Runner, ...]:
+    """All ways to run one more cell. layer: the class of torch.nn that has it, None where torch has none."""
+    ways = {
+        "cudnn": f"nn.{layer} on cuDNN",
+        "aten": f"nn.{layer} with cuDNN switched off",
+        "jit": "Its cell in a loop over steps, scripted",
+        "py": "Its cell in a loop over steps, plain Python",
+        "compile_cell": "Its cell compiled by torch.compile, in a Python loop over steps",
+    }
+    offered = ways if layer else [way for way in ways if way not in ("cudnn", "aten")]
+    return tuple(Runner(f"{name}_{way}", name, "cells", ways[way], name) for way in offered)  # type: ignore[arg-type]
+
+
+_ALL = (
+    _lstm("cudnn", "rnns", "nn.LSTM on cuDNN"),
+    _lstm("aten", "rnns", "nn.LSTM with cuDNN switched off"),
+    _lstm("jit", "rnns", "An LSTM cell in a loop over steps, scripted"),
+    _lstm("jit_premul", "rnns", "Scripted, the product with the input hoisted out of the loop"),
+    _lstm("jit_premul_bias", "rnns", "Scripted, the product with the input and its bias hoisted out of the loop"),
+    _lstm("jit_simple", "rnns", "Scripted with flat arguments, giving the last state only"),
+    _lstm("jit_multilayer", "rnns", "Scripted, the loop over layers inside"),
+    _lstm("py", "rnns", "An LSTM cell in a loop over steps, plain Python"),
+    _lstm("cudnn_dropout", "norms", "nn.LSTM on cuDNN with dropout 0.4 between layers", "lstm_dropout"),
+    _lstm("aten_dropout", "norms", "nn.LSTM without cuDNN with dropout 0.4 between layers", "lstm_dropout"),
+    _lstm("jit_dropout", "norms", "Scripted, with dropout 0.4 between layers", "lstm_dropout"),
+    _lstm(
+        "cudnn_layernorm",
+        "norms",
+        "nn.LSTM on cuDNN and as many layer norms as a layer-norm LSTM has: a lower bound, forward only",
+        "lstm_and_layernorms",
+    ),
+    _lstm(
+        "aten_layernorm",
+        "norms",
+        "nn.LSTM without cuDNN and as many layer norms as a layer-norm LSTM has: a lower bound, forward only",
+        "lstm_and_layernorms",
+    ),
+    _lstm("jit_layernorm", "norms", "A layer-norm LSTM cell, scripted", "lstm_layernorm"),
+    _lstm(
+        "jit_layernorm_decom",
+        "norms",
+        "A layer-norm LSTM cell with its norms written as elementwise operations, scripted",
+        "lstm_layernorm",
+    ),
+    _lstm("compile_cell", "compiled", "An LSTM cell compiled by torch.compile, in a Python loop over steps"),
+    _lstm("compile_loop", "compiled", "The whole loop over steps compiled by torch.compile, which unrolls it"),
+    _lstm("compile_lstm", "compiled", "nn.LSTM under torch.compile as it is"),
+    _lstm("vl_cudnn", "vl", "Sequences of different lengths, packed, nn.LSTM on cuDNN", "vl_lstm", "vl_lstm"),
+    _lstm("vl_aten", "vl", "Sequences of different lengths, packed, nn.LSTM without cuDNN", "vl_lstm", "vl_lstm"),
+    _lstm("vl_jit", "vl", "Sequences of different lengths, one after the other, scripted", "vl_lstm", "vl_lstm"),
+    _lstm("vl_py", "vl", "Sequences of different lengths, one after the other, plain Python", "vl_lstm", "vl_lstm"),
+    *_cell("gru", "GRU"),
+    *_cell("rnn_relu", "RNN"),
+    *_cell("rnn_tanh", "RNN"),
+    *_cell("milstm", None),
+    Runner("resnet18", "resnet", "cnns", "torchvision's ResNet-18", "resnet18"),
+    Runner("resnet18_jit", "resnet", "cnns", "torchvision's ResNet-18, traced", "resnet18"),
+    Runner("resnet50", "resnet", "cnns", "torchvision's ResNet-50", "resnet50"),
+    Runner("resnet50_jit", "resnet", "cnns", "torchvision's ResNet-50, traced", "resnet50"),
+)
+RUNNERS: dict[str, Runner] = {runner.name: runner for runner in _ALL}
+"""By name, in the order they are shown."""
+
+
+def of_group(group: str) -> tuple[str, ...]:
+    """The names of a group's runners."""
+    return tuple(name for name, runner in RUNNERS.items() if runner.group == group)

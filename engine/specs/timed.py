@@ -1,0 +1,52 @@
+"""What every timing can be asked for: in how many processes, for how long, with how many threads."""
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+QUOTABLE, PUBLISHABLE = 3, 5
+"""Fresh processes of a result that can be quoted, and of one that can be published."""
+LEAST_SAMPLES, LEAST_SECONDS, LEAST_SECONDS_PUBLISHABLE = 10, 2.0, 10.0
+"""Per process; less is honoured and marked."""
+
+
+def _split(value: Any) -> Any:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+split_words = BeforeValidator(_split)
+"""Reads `a,b` as (a, b)."""
+
+# The fields that timings share, each with its bounds; a spec gives their defaults.
+Publishable = Annotated[bool, Field(description="5 fresh processes and 10 s of samples each, instead of 3 and 2 s.")]
+Replicates = Annotated[
+    int | None, Field(ge=1, le=20, description="Fresh processes to time each model in; 1 is a quick look.")
+]
+MinSeconds = Annotated[
+    float | None,
+    Field(gt=0, le=3600, allow_inf_nan=False, description="At least this much sampled time (2 s; publishable 10 s)."),
+]
+TimeLimit = Annotated[
+    float,
+    Field(gt=0, le=86_400, allow_inf_nan=False, description="Seconds a model may take, all its processes together."),
+]
+Threads = Annotated[
+    int | None,
+    Field(ge=1, le=1024, description="CPU threads; all that affinity and quota allow when left out."),
+]
+
+
+def processes(replicates: int | None, publishable: bool) -> int:
+    """Fresh processes per comparison."""
+    return replicates or (PUBLISHABLE if publishable else QUOTABLE)
+
+
+def floor_seconds(min_seconds: float | None, publishable: bool) -> float:
+    """At least so much sampled time per process, in s."""
+    return min_seconds or (LEAST_SECONDS_PUBLISHABLE if publishable else LEAST_SECONDS)
+
+
+def below_floor(processes: int, samples: int, seconds: float, publishable: bool) -> bool:
+    """Whether less is asked for than a result needs. One process is a quick look, which says so by itself."""
+    few = 1 < processes < (PUBLISHABLE if publishable else QUOTABLE)
+    return few or samples < LEAST_SAMPLES or seconds < floor_seconds(None, publishable)
