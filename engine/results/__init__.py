@@ -55,7 +55,7 @@ __all__ = [
 
 def kinds(base: type[Row] = Row) -> dict[str, type[Row]]:
     """Every kind's class of rows."""
-    found = {}
+    found: dict[str, type[Row]] = {}
     for row in base.__subclasses__():
         found |= {row.kind: row} if "kind" in vars(row) else kinds(row)
     return found
