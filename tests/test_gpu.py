@@ -17,10 +17,10 @@ from engine.measure.timing import HostStopwatch, Plan, Subject, measure, stopwat
 from engine.models import library, variants
 from engine.models.built import Wanted, out_of_memory
 from engine.models.variants import Numbers
-from engine.replicates import __main__ as replicate
-from engine.replicates import combine
+from engine.replicates.benchmark import rows, work
+from engine.replicates.benchmark.job import Job
 from engine.replicates.child import Ended
-from engine.replicates.messages import Job, Measured, Report
+from engine.replicates.messages import Measured, Report
 from engine.replicates.processes import Processes
 from engine.results import BenchmarkRow, Progress
 from engine.settings import ROOT
@@ -85,7 +85,7 @@ def product(cuda: str) -> Callable[[], torch.Tensor]:
 def in_process(asked: BenchmarkSpec, **fields: Any) -> dict[str, Measured]:
     """What one process measures, by variant."""
     job = Job(spec=asked, model=asked.models[0], mode="inference", batch_size=8, parent=1, **fields)
-    return {each.measured.variant: each.measured for each in replicate.work(job) if each.measured}
+    return {each.measured.label: each.measured for each in work.work(job) if each.measured}
 
 
 def rows(tmp_path: Path, **fields: Any) -> list[BenchmarkRow]:
@@ -187,15 +187,14 @@ def test_a_batch_that_does_not_fit_is_made_smaller(cuda: str, tmp_path: Path) ->
     asked = BenchmarkSpec(**SHORT | {"image_size": 224, "batch_size": 256})
 
     def here(job: Job, environment: Mapping[str, str], deadline: float) -> Generator[Report | Ended | None]:
-        yield from replicate.work(job)
+        yield from work.work(job)
 
     torch.cuda.empty_cache()
     room = torch.cuda.memory_reserved(cuda) + 10**9
     torch.cuda.set_per_process_memory_fraction(room / torch.cuda.get_device_properties(cuda).total_memory, cuda)
     try:
-        waiting = Processes(asked, asked.models[0], tmp_path, time.monotonic() + 300, here).outcome(
-            "inference", 256, Progress(done=0)
-        )
+        processes = Processes(tmp_path, time.monotonic() + 300, here)
+        waiting = Sizes(asked, asked.models[0], processes).outcome("inference", 256, Progress(done=0))
         while True:
             try:
                 next(waiting)
@@ -205,7 +204,7 @@ def test_a_batch_that_does_not_fit_is_made_smaller(cuda: str, tmp_path: Path) ->
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0, cuda)
     common = {"library": "torchvision", "model": "resnet18", "device": cuda, "batch_size_requested": "256"}
-    (row,) = combine.rows(asked, common, outcome)
+    (row,) = rows.rows(asked, common, outcome)
     assert row.status == "ok", row.error
     assert row.batch_size < 256
     assert f"batch size {row.batch_size} instead of 256, which ran out of memory" in row.notes

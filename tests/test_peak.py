@@ -9,7 +9,7 @@ import torch
 
 from engine.measure import peak as memory
 from engine.measure.peak import peak
-from engine.replicates import prepared
+from engine.replicates import ready
 
 MB = 1_000_000
 
@@ -86,6 +86,6 @@ def test_timing_goes_on_where_the_accelerator_keeps_no_account(monkeypatch: pyte
     monkeypatch.setattr(torch, "accelerator", fake)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     monkeypatch.setattr(torch.mps, "empty_cache", lambda: emptied.append("mps"))
-    assert prepared._allocated("mps") == 0
-    prepared.release()
+    assert ready._allocated("mps") == 0
+    ready.release()
     assert emptied == ["mps"]

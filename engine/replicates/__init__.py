@@ -1,8 +1,9 @@
-"""Timing one model in fresh processes: what such a process does, and how those of one model come together.
+"""Timing things side by side in fresh processes: what such a process does, and how what they find comes together.
 
 outside  processes: which processes are started, one after the other, and what is done when one dies
-         child: one of them, seen from outside;  combine: what all have measured, as rows
+         child: one of them, seen from outside;  summary: what all have measured, as fields of rows
 between  messages: a job in, reports out
-inside   __main__: the process itself;  prepared: variants built and called once;  timed: timing them in turns
-         agreement: comparing what they compute;  search: the largest batch size that fits
+inside   __main__: the process itself;  ready: what has made its first call;  side_by_side: timing it in turns
+
+benchmark/ and recurrent/ say what is timed, and what else their rows hold.
 """

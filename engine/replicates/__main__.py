@@ -1,6 +1,6 @@
-"""One fresh process of a benchmark: `python -m engine.replicates`, a job on stdin, reports on stdout.
+"""One fresh process of a timing: `python -m engine.replicates KIND`, a job on stdin, reports on stdout.
 
-It is exec'd, not forked from a warm one, and imports what its model needs and no more: how memory happens to lie and
+It is exec'd, not forked from a warm one, and imports what its job needs and no more: how memory happens to lie and
 which processor it starts on are part of what differs between processes, and what their spread is to show.
 """
 
@@ -10,14 +10,13 @@ import resource
 import signal
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import TextIO
 
 import torch
 
 from engine.measure import environment
-from engine.models import library
-from engine.models.variants import Builder
 from engine.replicates.messages import Job, Report
 from engine.specs.base import numbered
 
@@ -26,33 +25,20 @@ STATUS = Path("/proc/self/status")
 
 
 def main() -> None:
-    """Errors: those of work, as a traceback in the run's log and an exit code."""
+    """Errors: those of the work, as a traceback in the run's log and an exit code."""
     out = _own_stdout()
-    job = Job.model_validate_json(sys.stdin.buffer.read())
+    work = import_module(f"engine.replicates.{sys.argv[1]}.work")
+    job: Job = work.Job.model_validate_json(sys.stdin.buffer.read())
     _die_with(job.parent)
     if job.spec.device == "cpu":
         _limit_memory()
     elif ":" in (device := numbered(job.spec.device)):
         torch.accelerator.set_device_index(device)  # streams and graphs are made on the current one
     torch.set_num_threads(job.spec.threads or environment.threads())
-    for report in work(job):
+    reports: Iterator[Report] = work.work(job)
+    for report in reports:
         out.write(report.model_dump_json(exclude_defaults=True) + "\n")
         out.flush()
-
-
-def work(job: Job, build: Builder = library.build) -> Iterator[Report]:
-    """Whatever the job is."""
-    if job.search:
-        from engine.replicates import search
-
-        return search.largest(job, build)
-    if job.spec.purpose == "performance":
-        from engine.replicates import timed
-
-        return timed.measure(job, build)
-    from engine.replicates import agreement
-
-    return agreement.compare(job, build)
 
 
 def _own_stdout() -> TextIO:
@@ -67,7 +53,7 @@ def _die_with(parent: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
-            sys.exit("the benchmark has ended before this process began")
+            sys.exit("the timing has ended before this process began")
 
 
 def _limit_memory() -> None:

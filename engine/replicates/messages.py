@@ -1,14 +1,13 @@
-"""What passes between a benchmark and the fresh processes it measures in: one job in, reports out, as JSON lines."""
+"""What passes between a timing and the fresh processes it measures in: one job in, reports out, as JSON lines."""
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from engine.results import Contention, Status
 from engine.results.benchmark import AccuracyStatus
-from engine.specs import BenchmarkSpec
-from engine.specs.benchmark import Mode
+from engine.specs import BenchmarkSpec, RecurrentSpec
 
 LONGEST_ERROR = 2000
 
@@ -17,30 +16,10 @@ class _Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Job(_Message):
-    """One process's work: one model, mode and batch size, in all variants but those that have failed before."""
-
-    spec: BenchmarkSpec
-    model: str
-    """Qualified, `timm:resnet50`."""
-    mode: Mode
-    batch_size: int
-    process: int = 0
-    """The first counts from 0."""
-    skip: tuple[str, ...] = ()
-    """Labels of variants to leave out."""
-    decays: bool = False
-    """Whether a smaller batch is tried when the baseline runs out of memory, so that no variant need go on."""
-    search: tuple[int, int | None] | None = None
-    """Search for the largest batch size up to batch_size instead: what is known to fit (0: nothing), and not to."""
-    parent: int
-    """The process without which this one has no purpose."""
-
-
 class Measured(_Message):
-    """One variant in one process."""
+    """One of what is timed side by side, in one process."""
 
-    variant: str
+    label: str
     status: Status = "ok"
     error: str = ""
     row: dict[str, Any] = Field(default_factory=dict)
@@ -73,13 +52,49 @@ class Measured(_Message):
         return [math.fsum(parts) for parts in zip(*self.phases.values(), strict=True)]
 
 
+class Job(_Message):
+    """One process's work: all that is timed side by side, but what has failed before. Subclasses name their kind."""
+
+    kind: ClassVar[str]
+    """`engine.replicates.<kind>.work` does it."""
+
+    spec: BenchmarkSpec | RecurrentSpec
+    process: int = 0
+    """The first counts from 0."""
+    skip: tuple[str, ...] = ()
+    """Labels to leave out."""
+    decays: bool = False
+    """Whether something smaller is tried when the baseline runs out of memory, so that nothing else need go on."""
+    parent: int
+    """The process without which this one has no purpose."""
+
+    @property
+    def all_labels(self) -> tuple[str, ...]:
+        """What is timed side by side, the baseline first."""
+        raise NotImplementedError
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What is left to do."""
+        return tuple(label for label in self.all_labels if label not in self.skip)
+
+    @property
+    def title(self) -> str:
+        """For people who wait: `timm:resnet50: inference, batch 8`."""
+        raise NotImplementedError
+
+    def failed(self, label: str, status: Status, error: str) -> Measured:
+        """Of what no process could report on."""
+        return Measured(label=label, status=status, error=error)
+
+
 class Report(_Message):
     """One line of a process: what it is at, or what it has found."""
 
     doing: str = ""
     """For people: `compile: first call`."""
-    variant: str = ""
-    """The label of the variant this is about; empty: all of them."""
+    label: str = ""
+    """What this is about; empty: all that is timed."""
     measured: Measured | None = None
     trying: int | None = None
     """Of a search: the batch size that is about to be tried, and then that it fits, or fails."""

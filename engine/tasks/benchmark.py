@@ -11,7 +11,9 @@ from pathlib import Path
 from engine import names, suite
 from engine.measure import environment
 from engine.models import library
-from engine.replicates import combine
+from engine.replicates import summary
+from engine.replicates.benchmark import rows
+from engine.replicates.benchmark.sizes import Sizes
 from engine.replicates.processes import Processes
 from engine.results import Artifact, Event, Progress, samples_name
 from engine.specs import BenchmarkSpec, Refused
@@ -41,11 +43,14 @@ def _check(spec: BenchmarkSpec, models: list[str]) -> None:
 def _model(spec: BenchmarkSpec, model: str, run_dir: Path, progress: Progress, device_name: str) -> Iterator[Event]:
     written: set[Path] = set()
     with tempfile.TemporaryDirectory(prefix="vitals-", ignore_cleanup_errors=True) as folder:
-        processes = Processes(spec, model, Path(folder), time.monotonic() + spec.time_limit)
+        # without the variable, cuBLAS refuses to be deterministic
+        variables = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if spec.reproducible else {}
+        processes = Processes(Path(folder), time.monotonic() + spec.time_limit, environment=variables)
+        sizes = Sizes(spec, model, processes)
         for size in _sizes(spec, model):
             for mode in spec.modes:
                 started = time.monotonic()
-                outcome = yield from processes.outcome(mode, size, progress)
+                outcome = yield from sizes.outcome(mode, size, progress)
                 library_name, _, name = model.partition(":")
                 common = {
                     "library": library_name,
@@ -65,11 +70,18 @@ def _model(spec: BenchmarkSpec, model: str, run_dir: Path, progress: Progress, d
                 if any(each.rounds for process in outcome.processes for each in process.values()):
                     file = samples_name(library_name, name, outcome.batch_size)
                     common["samples_file"] = file
-                    combine.write_samples(run_dir / file, outcome, begin=run_dir / file not in written)
+                    summary.write_samples(
+                        run_dir / file,
+                        outcome.processes,
+                        what={"mode": mode},
+                        label="variant",
+                        phases=rows.PHASES,
+                        begin=run_dir / file not in written,
+                    )
                     written.add(run_dir / file)
                     yield Artifact(name=file, kind="samples")
-                yield from combine.rows(spec, common, outcome)
-            if processes.exhausted:
+                yield from rows.rows(spec, common, outcome)
+            if sizes.exhausted:
                 return
 
 

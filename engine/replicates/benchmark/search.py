@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from engine.measure import timing
 from engine.models import steps, variants
 from engine.models.variants import Builder
-from engine.replicates.messages import Job, Report, described
-from engine.replicates.prepared import numbers, once, release, switches, wanted
+from engine.replicates.benchmark.job import Job
+from engine.replicates.benchmark.prepared import numbers, switches, wanted
+from engine.replicates.messages import Report, described
+from engine.replicates.ready import once, release
 
 RESOLUTION = 16
 """The search ends when the gap between what fits and what does not is this part of what fits: where exactly it lies

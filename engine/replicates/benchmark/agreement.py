@@ -17,18 +17,10 @@ from engine.measure import accuracy
 from engine.models import steps, variants
 from engine.models.built import Built
 from engine.models.variants import Builder, Numbers
-from engine.replicates.messages import Job, Measured, Report
-from engine.replicates.prepared import (
-    describe,
-    failure,
-    fresh_counters,
-    graphs,
-    numbers,
-    plan,
-    release,
-    switches,
-    wanted,
-)
+from engine.replicates.benchmark.job import Job
+from engine.replicates.benchmark.prepared import describe, numbers, switches, wanted
+from engine.replicates.messages import Measured, Report
+from engine.replicates.ready import failure, fresh_counters, graphs, release
 from engine.results.benchmark import AccuracyStatus
 from engine.specs import Variant
 
@@ -50,8 +42,8 @@ def compare(job: Job, build: Builder) -> Iterator[Report]:
     """One report per variant."""
     judge = _accuracy if job.spec.purpose == "accuracy" else _tolerance
     known: dict[str, Any] = {}
-    for variant in plan(job):
-        yield Report(doing=f"{variant.label}: comparing", variant=variant.label)
+    for variant in job.plan:
+        yield Report(doing=f"{variant.label}: comparing", label=variant.label)
         measured = judge(job, variant, build, known)
         release()
         yield Report(measured=measured)
@@ -62,16 +54,16 @@ def compare(job: Job, build: Builder) -> Iterator[Report]:
 def _accuracy(job: Job, variant: Variant, build: Builder, known: dict[str, Any]) -> Measured:
     """known: the references so far, by precision."""
     if suite.is_in(job.model, suite.ACCURACY_SKIPPED):
-        return Measured(variant=variant.label, accuracy="pass_due_to_skip")
+        return Measured(label=variant.label, accuracy="pass_due_to_skip")
     precision = str(variant.precision)
     if precision not in known:
         known[precision] = _reference(job, Variant(precision=variant.precision), build)
     reference: Reference = known[precision]
     if reference.failed:
-        return reference.failed.model_copy(update={"variant": variant.label, "accuracy": reference.status})
+        return reference.failed.model_copy(update={"label": variant.label, "accuracy": reference.status})
     try:
         built, found, notes = _built(job, variant, build)
-        counters = fresh_counters(variant)
+        counters = fresh_counters(compiles=variant.execution == "compile")
         result = _results(job, variant, built, found)
         row = describe(job, built, found) | graphs(counters)
     except Exception as error:  # noqa: BLE001 - models and compilers are other people's code: what fails is that row
@@ -85,7 +77,7 @@ def _accuracy(job: Job, variant: Variant, build: Builder, known: dict[str, Any])
         notes = (*notes, "the model does not run in float64: directions were compared instead")
     if status == "eager_two_runs_differ" and not job.spec.deterministic:
         notes = (*notes, "two runs of eager differ: the log names operations that have no deterministic form")
-    return Measured(variant=variant.label, accuracy=status, row=row, notes=notes)
+    return Measured(label=variant.label, accuracy=status, row=row, notes=notes)
 
 
 def _tolerance(job: Job, variant: Variant, build: Builder, known: dict[str, Any]) -> Measured:
@@ -95,7 +87,7 @@ def _tolerance(job: Job, variant: Variant, build: Builder, known: dict[str, Any]
         if base.label not in known:
             known[base.label] = _results(job, base, *_built(job, base, build)[:2])
         built, found, notes = _built(job, variant, build)
-        counters = fresh_counters(variant)
+        counters = fresh_counters(compiles=variant.execution == "compile")
         deviation = accuracy.deviation(known[base.label], _results(job, variant, built, found))
     except Exception as error:  # noqa: BLE001 - as above
         return _failed(variant, error, "fail_to_run")
@@ -105,11 +97,11 @@ def _tolerance(job: Job, variant: Variant, build: Builder, known: dict[str, Any]
         "std_deviation": deviation.std,
     }
     row = describe(job, built, found) | graphs(counters) | figures
-    return Measured(variant=variant.label, row=row, notes=notes)
+    return Measured(label=variant.label, row=row, notes=notes)
 
 
 def _failed(variant: Variant, error: Exception, status: AccuracyStatus) -> Measured:
-    failed = failure(variant, error)
+    failed = failure(variant.label, error)
     return failed.model_copy(update={"accuracy": "OOM" if failed.status == "out_of_memory" else status})
 
 

@@ -1,0 +1,41 @@
+"""One process's work: one model in one mode at one batch size, in all its variants."""
+
+from typing import Any, ClassVar
+
+from engine.replicates import messages
+from engine.replicates.messages import Measured
+from engine.results import Status
+from engine.specs import BenchmarkSpec, Variant
+from engine.specs.benchmark import Mode
+
+
+class Job(messages.Job):
+    """Labels are those of the spec's plan."""
+
+    kind: ClassVar[str] = "benchmark"
+
+    spec: BenchmarkSpec
+    model: str
+    """Qualified, `timm:resnet50`."""
+    mode: Mode
+    batch_size: int
+    search: tuple[int, int | None] | None = None
+    """Search for the largest batch size up to batch_size instead: what is known to fit (0: nothing), and not to."""
+
+    @property
+    def all_labels(self) -> tuple[str, ...]:
+        return tuple(variant.label for variant in self.spec.plan)
+
+    @property
+    def plan(self) -> tuple[Variant, ...]:
+        """The variants that are left to do."""
+        return tuple(variant for variant in self.spec.plan if variant.label not in self.skip)
+
+    @property
+    def title(self) -> str:
+        return f"{self.model}: {self.mode}, batch {self.batch_size}"
+
+    def failed(self, label: str, status: Status, error: str) -> Measured:
+        named: dict[Status, Any] = {"timeout": "timeout", "out_of_memory": "OOM", "error": "fail_to_run"}
+        accuracy = None if self.spec.purpose == "performance" else named.get(status)
+        return Measured(label=label, status=status, error=error, accuracy=accuracy)

@@ -1,0 +1,120 @@
+"""A benchmark's variants, each made ready to run: built, captured, called once, its memory measured."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from engine import suite
+from engine.measure.timing import Stopwatch
+from engine.models import steps, variants
+from engine.models.built import Built, Wanted
+from engine.models.variants import Builder, Numbers
+from engine.replicates.benchmark.job import Job
+from engine.replicates.messages import Measured
+from engine.replicates.ready import Held, Ready, first_call, fresh_counters, graphs
+from engine.specs import Variant, format_image_size
+
+HALF = ("float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Made:
+    """A variant that has made its first call, and what it was made of."""
+
+    variant: Variant
+    built: Built
+    found: Numbers
+    ready: Ready
+
+
+def numbers(job: Job, variant: Variant) -> tuple[Numbers, tuple[str, ...]]:
+    """Of a variant, with notes; the suite runs a few models in amp where a half precision is asked for."""
+    assert variant.precision is not None, "a spec's plan names every precision"
+    precision: str = variant.precision
+    notes: tuple[str, ...] = ()
+    if precision in HALF and suite.is_in(job.model, suite.FORCED_AMP):
+        notes = (f"run in amp_{precision} instead of {precision}, as PyTorch's benchmark does with this model",)
+        precision = f"amp_{precision}"
+    return variants.numbers(precision, job.spec.device), notes
+
+
+def wanted(job: Job, found: Numbers) -> Wanted:
+    """The model and inputs of a job. A timm model is at its test size for inference, at its train size for training."""
+    spec = job.spec
+    return Wanted(
+        device=spec.device,
+        batch_size=job.batch_size,
+        image_size=spec.image_size,
+        context_length=spec.context_length,
+        precision=found.weights,
+        test_size=job.mode == "inference",
+        tower=spec.tower,
+        seed=spec.seed,
+    )
+
+
+def switches(job: Job, found: Numbers) -> Callable[[], AbstractContextManager[None]]:
+    """What is to be set globally while a variant runs."""
+    spec = job.spec
+    return partial(
+        variants.switches,
+        found,
+        training=job.mode == "training",
+        cudnn_benchmark=spec.cudnn_benchmark,
+        deterministic=spec.reproducible,
+        strict=spec.deterministic,
+    )
+
+
+def prepare(job: Job, variant: Variant, stopwatch: Stopwatch, build: Builder, resident_mb: float) -> Made:
+    """Build a variant, make its first call, then measure its memory, less what the process held for other variants.
+
+    resident_mb: what the process held before its first variant. Errors: whatever the model raises.
+    """
+    training = job.mode == "training"
+    held = Held.now(job.spec.device, resident_mb)
+    found, notes = numbers(job, variant)
+    variants.check(variant, job.spec.device)
+    built = variants.build(job.model, wanted(job, found), variant, training=training, build=build)
+    settings = switches(job, found)
+    counters = fresh_counters(compiles=variant.execution == "compile")
+    with settings():
+        first = first_call(
+            lambda: variants.runner(variant, built, found, job.spec.device),
+            lambda run: steps.phases(job.model, built.model, run, training=training, kind=job.spec.optimizer),
+            stopwatch,
+            job.spec.device,
+        )
+    device_mb = first.device_mb
+    if variant.execution == "cudagraphs" and device_mb is not None and first.captured_mb is not None:
+        device_mb = max(device_mb, first.captured_mb)  # a graph keeps what its capture took, and replays allocate none
+    measured = Measured(
+        label=variant.label,
+        first_call_ms=first.first_ms,
+        compile_ms=None if variant.execution == "eager" else first.compile_ms,
+        **held.own(device_mb, first.process_mb),
+        row=describe(job, built, found) | graphs(counters),
+        notes=notes,
+    )
+    return Made(variant, built, found, Ready(variant.label, first.phases, settings, measured))
+
+
+def describe(job: Job, built: Built, found: Numbers) -> dict[str, Any]:
+    """What a row says of the model and of how it was run."""
+    return {
+        "family": built.family,
+        "image_size": format_image_size(built.image_size) if _has_images(built) else "",
+        "context_length": built.context_length if len(built.inputs) > 1 or not _has_images(built) else None,
+        "dtype": found.weights,
+        "autocast_dtype": found.autocast,
+        "tf32": found.tf32,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _has_images(built: Built) -> bool:
+    return built.inputs[0].dim() == 4

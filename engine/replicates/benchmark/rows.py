@@ -1,0 +1,67 @@
+"""What the processes of one model measured, made into one row per variant."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.replicates import summary
+from engine.replicates.messages import Measured
+from engine.results import BenchmarkRow
+from engine.specs import BenchmarkSpec, Variant
+from engine.specs.benchmark import Mode
+
+PHASES = ("forward", "backward", "optimizer")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One model in one mode at one batch size: what each process measured of each variant."""
+
+    mode: Mode
+    batch_size: int
+    processes: tuple[Mapping[str, Measured], ...] = ()
+    """By label. A variant that has failed in one process is in none that follow."""
+    notes: tuple[str, ...] = ()
+
+
+def rows(spec: BenchmarkSpec, common: Mapping[str, Any], outcome: Outcome) -> list[BenchmarkRow]:
+    """One per variant, in the order of the plan. common: fields that are the same for all of them."""
+    found = {variant: _row(spec, common, outcome, variant) for variant in spec.plan}
+    return [_compared(spec, outcome, found, variant) for variant in spec.plan]
+
+
+def _row(spec: BenchmarkSpec, common: Mapping[str, Any], outcome: Outcome, variant: Variant) -> BenchmarkRow:
+    measured, figures, notes = summary.common(spec, variant.label, outcome.processes)
+    fields: dict[str, Any] = dict(common) | {
+        "mode": outcome.mode,
+        "variant": variant.label,
+        "batch_size": outcome.batch_size,
+        "precision": variant.precision,
+        "memory_format": "channels_last" if variant.channels_last else "contiguous",
+    }
+    if base := spec.baseline(variant):
+        fields["baseline"] = base.label
+    fields |= figures
+    if latency := figures.get("latency_ms"):
+        fields["samples_per_s"] = outcome.batch_size / latency * 1e3
+        fields["joules_per_sample"] = _joules(measured, outcome.batch_size)
+    elif measured:
+        fields["accuracy"] = next((each for each in measured if each.status != "ok"), measured[0]).accuracy
+    return BenchmarkRow(**fields, notes=(*outcome.notes, *notes))
+
+
+def _joules(measured: Sequence[Measured], batch_size: int) -> float | None:
+    """Per image, the median of the processes that could tell."""
+    known = [each.joules_per_call for each in measured if each.joules_per_call is not None]
+    return statistics.median(known) / batch_size if known else None
+
+
+def _compared(
+    spec: BenchmarkSpec, outcome: Outcome, found: Mapping[Variant, BenchmarkRow], variant: Variant
+) -> BenchmarkRow:
+    """A row with its speed-up over its baseline, where both were timed."""
+    row, base = found[variant], spec.baseline(variant)
+    if base is None:
+        return row
+    return summary.compared(row, found[base], (base.label, variant.label), outcome.processes, spec.seed)

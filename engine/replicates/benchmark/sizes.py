@@ -1,0 +1,89 @@
+"""The batch size a model is timed at: as asked, smaller after out-of-memory, or the largest that fits."""
+
+import os
+from collections.abc import Generator
+from contextlib import closing
+
+from engine.replicates.benchmark.job import Job
+from engine.replicates.benchmark.rows import Outcome
+from engine.replicates.child import Ended
+from engine.replicates.processes import Processes
+from engine.results import Progress
+from engine.specs import BenchmarkSpec
+from engine.specs.benchmark import SEARCH_END, Mode
+
+
+def decayed(batch_size: int) -> int:
+    """The next smaller of 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, ... as timm's benchmark steps down; 0 below 1."""
+    powers = [2**power for power in range(batch_size.bit_length())]
+    return max((size for size in (*powers, *(3 * power // 2 for power in powers[1:])) if size < batch_size), default=0)
+
+
+class Sizes:
+    """All that is done for one model."""
+
+    def __init__(self, spec: BenchmarkSpec, model: str, processes: Processes) -> None:
+        self.spec = spec
+        self.model = model
+        self.exhausted = False
+        """Whether memory or time has run out, so that a larger batch need not be tried."""
+        self._processes = processes
+        self._baseline = spec.plan[0].label
+
+    def outcome(self, mode: Mode, size: int, progress: Progress) -> Generator[Progress, None, Outcome]:
+        """What all processes have measured, at this batch size or, after out-of-memory, at a smaller one.
+
+        size: 0 for the largest that fits.
+        """
+        notes: list[str] = []
+        if size == 0:
+            size = yield from self._largest(mode, notes, progress)
+        decays = self.spec.batch_size != "sweep"
+        asked = size
+        while True:
+            job = Job(
+                spec=self.spec,
+                model=self.model,
+                mode=mode,
+                batch_size=size,
+                decays=decays and size > 1,
+                parent=os.getpid(),
+            )
+            found = yield from self._processes.repeat(job, progress)
+            statuses = {process[self._baseline].status for process in found if self._baseline in process}
+            timed_out = any(each.status == "timeout" for process in found for each in process.values())
+            if "out_of_memory" in statuses and decays and size > 1 and not timed_out:
+                size = decayed(size)
+                continue
+            self.exhausted = self.exhausted or timed_out or "out_of_memory" in statuses
+            if size != asked:
+                notes.append(f"batch size {size} instead of {asked}, which ran out of memory")
+            return Outcome(mode, size, tuple(found), tuple(notes))
+
+    def _largest(self, mode: Mode, notes: list[str], progress: Progress) -> Generator[Progress, None, int]:
+        """The largest batch size that the baseline runs at, to within a sixteenth; 1 when there is none."""
+        limit = self.spec.max_batch_size or SEARCH_END
+        fits, fails, why = 0, None, ""
+        while True:
+            job = Job(
+                spec=self.spec, model=self.model, mode=mode, batch_size=limit, search=(fits, fails), parent=os.getpid()
+            )
+            tried, ended = 0, None
+            with closing(self._processes.reports(job)) as heard:
+                for each in heard:
+                    if isinstance(each, Ended):
+                        ended = each
+                    elif each:
+                        tried, fits, fails = each.trying or tried, each.fits or fits, each.fails or fails
+                        why = each.doing if each.fails else why
+                        progress = progress.model_copy(update={"note": f"{self.model}: {mode}, trying batch {tried}"})
+                    yield progress
+            if ended and ended.status == "out_of_memory" and tried > fits:
+                fails, why = tried, ended.error
+                continue
+            if fits == 0:
+                return 1  # which fails again when it is timed, and says why
+            notes.append(
+                f"{fits} fit, {fails} did not: {why}" if fails else f"{fits} fit, and no more were to be tried"
+            )
+            return fits

@@ -1,0 +1,97 @@
+"""Timing all variants of one model in one process, in turns."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from engine.measure import timing
+from engine.measure.timing import Plan, Stopwatch
+from engine.models import library, steps, variants
+from engine.models.variants import Builder
+from engine.replicates import side_by_side
+from engine.replicates.benchmark.job import Job
+from engine.replicates.benchmark.prepared import Made, prepare, wanted
+from engine.replicates.messages import Measured, Report
+from engine.replicates.ready import Ready, resident
+
+
+def measure(job: Job, build: Builder) -> Iterator[Report]:
+    """All variants timed; the first process also counts what they cost and, if it is the only one, compiles again."""
+    spec = job.spec
+    stopwatch = timing.stopwatch(spec.device)
+    library.load(job.model)  # beforehand, so that it is not taken for memory of the first variant
+    resident_mb = resident()
+    by_label = {variant.label: variant for variant in spec.plan}
+    made: dict[str, Made] = {}
+    counts: dict[str, dict[str, float | None]] = {}
+
+    def ready(label: str) -> Ready:
+        made[label] = prepare(job, by_label[label], stopwatch, build, resident_mb)
+        return made[label].ready
+
+    def afterwards(each: Ready, measured: Measured) -> Iterator[Report | Measured]:
+        yield Report(doing=f"{each.label}: counting")
+        yield _again(_counted(measured, job, made[each.label], counts, build), job, made[each.label], stopwatch)
+
+    return side_by_side.measure(
+        job,
+        stopwatch,
+        Plan(min_samples=spec.floor_samples, min_seconds=spec.floor_seconds, seed=spec.seed + job.process),
+        ready,
+        flush=timing.flusher(spec.device) if spec.cache == "cold" else None,
+        afterwards=afterwards,
+    )
+
+
+def _counted(
+    measured: Measured, job: Job, each: Made, counts: dict[str, dict[str, float | None]], build: Builder
+) -> Measured:
+    """With what the model costs on paper, counted once per type of weights. counts: what has been counted already."""
+    weights = each.found.weights
+    if weights not in counts:
+        try:
+            counts[weights] = _count(job, each, build)
+        except Exception as error:  # noqa: BLE001 - models are other people's code; the timing stands without a count
+            note = f"not counted: {' '.join(str(error).split())[:300]}"
+            return measured.model_copy(update={"notes": (*measured.notes, note)})
+    figures = dict(counts[weights])
+    if each.found.autocast:
+        figures["intensity"] = None  # its traffic is of two types, and which is not known before it runs
+    return measured.model_copy(update={"row": measured.row | figures})
+
+
+def _count(job: Job, each: Made, build: Builder) -> dict[str, float | None]:
+    """Per sample, of one forward pass without what variants do to it, at the batch and image size that is timed."""
+    from engine.measure import flops
+
+    built = build(job.model, replace(wanted(job, each.found), device="meta", seed=None))
+    with torch.no_grad():
+        counted = flops.count(built.model, built.inputs)
+    mparams = sum(parameter.numel() for parameter in built.model.parameters()) / 1e6
+    if counted.unknown:
+        return {"mparams": mparams}
+    return {
+        "mparams": mparams,
+        "gmacs": counted.flops / job.batch_size / 2e9,
+        "gflops": counted.flops / job.batch_size / 1e9,
+        "macts": counted.activations / job.batch_size / 1e6,
+        "intensity": counted.flops / counted.traffic_bytes if counted.traffic_bytes else None,
+    }
+
+
+def _again(measured: Measured, job: Job, each: Made, stopwatch: Stopwatch) -> Measured:
+    """With the time of a second compilation, when there is no second process to tell it."""
+    if each.variant.execution != "compile" or job.spec.processes > 1:
+        return measured
+    torch.compiler.reset()
+    training = job.mode == "training"
+    try:
+        with each.ready.settings():
+            run = variants.runner(each.variant, each.built, each.found, job.spec.device)
+            phases = steps.phases(job.model, each.built.model, run, training=training, kind=job.spec.optimizer)
+            again_ms = timing.first_call(stopwatch, list(phases.values()))
+    except Exception as error:  # noqa: BLE001 - as above; the timing stands
+        note = f"not compiled a second time: {' '.join(str(error).split())[:300]}"
+        return measured.model_copy(update={"notes": (*measured.notes, note)})
+    return measured.model_copy(update={"compile_again_ms": again_ms})

@@ -1,0 +1,104 @@
+"""Timing all of a job in one process: each made ready, one after the other, and then timed in turns."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from engine.measure import gpu_watch, timing
+from engine.measure.gpu_watch import Watched
+from engine.measure.timing import Plan, Session, Stopwatch, Subject
+from engine.replicates.messages import Job, Measured, Report
+from engine.replicates.ready import Ready, failure, once, release
+
+ENERGY_S = 1.0
+"""Of calls in a loop of their own, over which a GPU's counter of its energy is read."""
+
+
+def measure(
+    job: Job,
+    stopwatch: Stopwatch,
+    plan: Plan,
+    prepare: Callable[[str], Ready],
+    *,
+    flush: Callable[[], object] | None = None,
+    afterwards: Callable[[Ready, Measured], Iterator[Report | Measured]] | None = None,
+) -> Iterator[Report]:
+    """A report on each of the job's labels, in which a failure is a report like the others.
+
+    prepare: makes one ready. afterwards: in the first process, what is found out of one that was timed when all are.
+    """
+    ready: list[Ready] = []
+    for label in job.labels:
+        yield Report(doing=f"{label}: first call", label=label)
+        try:
+            ready.append(prepare(label))
+            continue
+        except Exception as error:  # noqa: BLE001 - models are other people's code: whatever fails is a row of its own
+            failed = failure(label, error)
+        release()
+        yield Report(measured=failed)
+        if job.decays and failed.status == "out_of_memory" and label == job.all_labels[0]:
+            return  # something smaller is next, for all of them
+    if not ready:
+        return
+    yield Report(doing="timing")
+    session = _session(job, ready, stopwatch, plan, flush)
+    done = [(each, _measured(each, session, job.spec.device)) for each in ready]  # before anything is compiled anew
+    for each, measured in done:
+        if afterwards and measured.status == "ok" and job.process == 0:
+            for found in afterwards(each, measured):
+                if isinstance(found, Report):
+                    yield found
+                else:
+                    measured = found
+        yield Report(measured=measured)
+
+
+def _session(
+    job: Job, ready: list[Ready], stopwatch: Stopwatch, plan: Plan, flush: Callable[[], object] | None
+) -> Session:
+    device = job.spec.device
+    return timing.measure(
+        [Subject(each.label, each.phases, each.settings) for each in ready],
+        stopwatch,
+        plan,
+        flush=flush,
+        threads=torch.get_num_threads() if device == "cpu" else None,  # with a GPU, the CPU waits: no contention
+        gpu=gpu_watch.watch(device),
+    )
+
+
+def _measured(each: Ready, session: Session, device: str) -> Measured:
+    if error := session.failed.get(each.label):
+        return failure(each.label, error)
+    timed = session.timed[each.label]
+    try:
+        with each.settings():
+            joules = gpu_watch.joules(lambda: once(each.phases), device, ENERGY_S)
+    except Exception as error:  # noqa: BLE001 - as above
+        return failure(each.label, error)
+    return each.measured.model_copy(
+        update={
+            "rounds": timed.rounds,
+            "phases": {name: ms for name, ms in timed.phases.items() if name not in each.unreported},
+            "calls": timed.calls,
+            "loop_ms": timed.loop_ms,
+            "gc_runs": timed.gc_runs,
+            "joules_per_call": joules,
+            "contention": session.contention,
+            "foreign": _foreign(session.gpu),
+            "throttled": _throttled(session.gpu),
+        }
+    )
+
+
+def _foreign(gpu: Watched | None) -> tuple[str, ...]:
+    return (f"{gpu.others} other processes were on the GPU",) if gpu and gpu.others else ()
+
+
+def _throttled(gpu: Watched | None) -> str:
+    if gpu is None or not gpu.throttled:
+        return ""
+    why = f": {', '.join(gpu.reasons)}" if gpu.reasons else ""
+    low, high = gpu.clocks_mhz or ("?", "?")
+    return f"the GPU held its clocks back, from {high} to {low} MHz{why}"

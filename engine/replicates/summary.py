@@ -1,0 +1,164 @@
+"""What several processes have measured, as fields of rows."""
+
+import csv
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from engine.measure.contention import contended
+from engine.replicates.messages import Measured
+from engine.results import Contention, TimedRow
+from engine.specs import BenchmarkSpec, RecurrentSpec
+from engine.statistics import UNSTABLE, drifting, percentile, ratio, spread
+
+AnyRow = TypeVar("AnyRow", bound=TimedRow)
+
+
+def common(
+    spec: BenchmarkSpec | RecurrentSpec, label: str, processes: Sequence[Mapping[str, Measured]]
+) -> tuple[list[Measured], dict[str, Any], list[str]]:
+    """What was measured of one label, the fields of its row that hold for any timing, and notes.
+
+    Figures come with the status ok alone: what has failed in one process has none.
+    """
+    measured = [process[label] for process in processes if label in process]
+    fields: dict[str, Any] = {}
+    for each in reversed(measured):
+        fields |= each.row
+    notes = list(dict.fromkeys(note for each in measured for note in each.notes))
+    failed = next(((number, each) for number, each in enumerate(measured, 1) if each.status != "ok"), None)
+    if failed:
+        number, each = failed
+        where = f" (in process {number} of {spec.processes})" if number > 1 else ""
+        fields |= {"status": each.status, "error": each.error + where}
+    elif any(each.rounds for each in measured):
+        fields |= _figures(measured) | {"flags": _flags(spec, measured)}
+        notes += _disturbances(measured)
+    return measured, fields, notes
+
+
+def _figures(measured: Sequence[Measured]) -> dict[str, Any]:
+    """Of all processes together."""
+    per_process = [each.samples_ms for each in measured]
+    samples = [sample for process in per_process for sample in process]
+    medians = tuple(statistics.median(process) for process in per_process)
+    compiled = [each.compile_ms for each in measured if each.compile_ms is not None]
+    again = [measured[0].compile_again_ms] if measured[0].compile_again_ms is not None else compiled[1:]
+    parts = {phase: together(measured, phase) for phase in measured[0].phases}
+    return {
+        "latency_ms": statistics.median(samples),
+        "p90_ms": percentile(samples, 90),
+        "p95_ms": percentile(samples, 95),
+        "p99_ms": percentile(samples, 99),
+        "mean_ms": float(np.mean(samples)),
+        "std_ms": deviation(samples),
+        **({f"{phase}_ms": statistics.median(values) for phase, values in parts.items()} if len(parts) > 1 else {}),
+        "first_call_ms": measured[0].first_call_ms,
+        "compile_cold_ms": compiled[0] if compiled else None,
+        "compile_warm_ms": statistics.median(again) if again else None,
+        "samples": len(samples),
+        "calls_per_sample": measured[0].calls,
+        "loop_ms": statistics.median(each.loop_ms for each in measured),
+        "processes": len(measured),
+        "process_medians_ms": medians,
+        "spread": spread(medians),
+        "contention": _worst([each.contention for each in measured if each.contention]),
+        "device_peak_mb": _most(each.device_peak_mb for each in measured),
+        "process_peak_mb": _most(each.process_peak_mb for each in measured),
+    }
+
+
+def together(measured: Sequence[Measured], phase: str) -> list[float]:
+    """All samples of one phase, in ms per call."""
+    return [value for each in measured for value in each.phases[phase]]
+
+
+def deviation(samples: Sequence[float]) -> float | None:
+    """The standard deviation of a sample (n - 1); None of a single one."""
+    return float(np.std(samples, ddof=1)) if len(samples) > 1 else None
+
+
+def _flags(spec: BenchmarkSpec | RecurrentSpec, measured: Sequence[Measured]) -> tuple[str, ...]:
+    medians = [statistics.median(each.samples_ms) for each in measured]
+    found = {
+        "single_process": len(measured) == 1,
+        "unstable": (spread(medians) or 0) > UNSTABLE,
+        "contended": any(each.foreign or (each.contention and contended(each.contention)) for each in measured),
+        "drifting": any(drifting(each.samples_ms) for each in measured),
+        "throttled": any(each.throttled for each in measured),
+        "below_floor": spec.below_floor,
+    }
+    return tuple(flag for flag, raised in found.items() if raised)
+
+
+def _disturbances(measured: Sequence[Measured]) -> list[str]:
+    """In words, what the figures suffered from."""
+    worst = _worst([each.contention for each in measured if each.contention])
+    notes = list(contended(worst)) if worst else []
+    if collections := sum(each.gc_runs for each in measured):
+        notes.append(f"the model itself ran Python's garbage collector {collections} times within samples")
+    return [*notes, *dict.fromkeys(reason for each in measured for reason in (*each.foreign, each.throttled) if reason)]
+
+
+def _worst(found: Sequence[Contention]) -> Contention | None:
+    """Each figure at its worst in any process."""
+    if not found:
+        return None
+    return Contention(
+        cpu_share=min(each.cpu_share for each in found),
+        neighbour_share=_most(each.neighbour_share for each in found),
+        switches_per_s=_most(each.switches_per_s for each in found),
+    )
+
+
+def _most(figures: Iterable[float | None]) -> float | None:
+    return max((figure for figure in figures if figure is not None), default=None)
+
+
+def compared(
+    row: AnyRow, base: AnyRow, labels: tuple[str, str], found: Sequence[Mapping[str, Measured]], seed: int
+) -> AnyRow:
+    """A row with its speed-up over another, where both were timed. labels: the other's and its own."""
+    if row.latency_ms is None or base.latency_ms is None:
+        return row
+    ones, others = ([process[label].samples_ms for process in found] for label in labels)
+    result = ratio(ones, others, seed=seed)
+    differs = row.differences(base)
+    return row.model_copy(
+        update={
+            "speedup": result.value,
+            "speedup_low": result.low,
+            "speedup_high": result.high,
+            "verdict": "not comparable" if differs else result.verdict,
+            "differs_in": differs,
+        }
+    )
+
+
+def write_samples(
+    path: Path,
+    found: Sequence[Mapping[str, Measured]],
+    *,
+    what: Mapping[str, str],
+    label: str,
+    phases: Sequence[str],
+    begin: bool = True,
+) -> None:
+    """Every sample, at full precision, so that all that a row says of them can be computed again.
+
+    what: columns that are the same for all of them. label: the name of the column that tells them apart.
+    begin: write a new file, rather than add to one that holds others already.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w" if begin else "a", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if begin:
+            writer.writerow(["process", *what, label, "round", "calls", *(f"{phase}_ms" for phase in phases)])
+        for number, process in enumerate(found, start=1):
+            for name, measured in process.items():
+                for index, turn in enumerate(measured.rounds):
+                    parts = [repr(measured.phases[p][index]) if p in measured.phases else "" for p in phases]
+                    writer.writerow([number, *what.values(), name, turn, measured.calls, *parts])

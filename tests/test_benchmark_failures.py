@@ -1,0 +1,282 @@
+"""What becomes of a benchmark's failures: the real work, in this process, on a model of three layers."""
+
+import time
+from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.models.built import Built, Wanted
+from engine.replicates.benchmark import rows, work
+from engine.replicates.benchmark.job import Job
+from engine.replicates.benchmark.rows import Outcome
+from engine.replicates.benchmark.sizes import Sizes, decayed
+from engine.replicates.child import Ended
+from engine.replicates.messages import Report
+from engine.replicates.processes import Processes
+from engine.results import BenchmarkRow, Progress
+from engine.specs import BenchmarkSpec
+
+COMMON = {"library": "timm", "model": "toy", "device": "cpu", "batch_size_requested": "2"}
+SHORT: dict[str, Any] = {"models": "timm:toy", "batch_size": 2, "min_samples": 3, "min_seconds": 0.01, "threads": 1}
+
+
+def spec(**fields: Any) -> BenchmarkSpec:
+    return BenchmarkSpec(**SHORT | fields)
+
+
+class Toy(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 4, 3)
+        self.head = torch.nn.Linear(4, 5)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.head(self.conv(images).mean((2, 3)))
+
+
+def toy(name: str, wanted: Wanted, model: type[torch.nn.Module] = Toy) -> Built:
+    torch.manual_seed(wanted.seed or 0)
+    with torch.device(wanted.device):
+        made = model().to(wanted.dtype).eval()
+    images = torch.ones(wanted.batch_size, 3, 8, 8, device=wanted.device, dtype=wanted.dtype)
+    return Built(made, (images,), {"image": ""}, "toy", (8, 8), (8, 8))
+
+
+def small_device(limit: int, also: Callable[[Wanted], bool] = lambda wanted: True) -> Callable[..., Built]:
+    """A builder standing in for a device on which a batch above the limit does not fit."""
+
+    def build(name: str, wanted: Wanted) -> Built:
+        if wanted.device != "meta" and wanted.batch_size > limit and also(wanted):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return toy(name, wanted)
+
+    return build
+
+
+def here(build: Callable[..., Built]) -> Callable[..., Generator[Report | Ended | None]]:
+    """What a fresh process does, without one."""
+
+    def reports(job: Job, environment: Mapping[str, str], deadline: float) -> Generator[Report | Ended | None]:
+        yield from work.work(job, build)
+
+    return reports
+
+
+def outcome(asked: BenchmarkSpec, size: int, build: Callable[..., Built], tmp_path: Path, mode: Any = None) -> Outcome:
+    processes = Processes(tmp_path, time.monotonic() + 60, here(build))
+    waiting = Sizes(asked, "timm:toy", processes).outcome(mode or asked.modes[0], size, Progress(done=0))
+    while True:
+        try:
+            next(waiting)
+        except StopIteration as end:
+            found: Outcome = end.value
+            return found
+
+
+def rows_of(asked: BenchmarkSpec, size: int, build: Callable[..., Built], tmp_path: Path) -> list[BenchmarkRow]:
+    return rows.rows(asked, COMMON, outcome(asked, size, build, tmp_path))
+
+
+def test_batch_sizes_step_down_as_timms() -> None:
+    sizes = [100]
+    while sizes[-1]:
+        sizes.append(decayed(sizes[-1]))
+    assert sizes == [100, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1, 0]
+
+
+@pytest.mark.slow
+def test_a_batch_that_does_not_fit_is_made_smaller_and_the_row_says_so(tmp_path: Path) -> None:
+    asked = spec(batch_size=64, replicates=2)
+    (found,) = rows_of(asked, 64, small_device(limit=40), tmp_path)
+    assert (found.status, found.batch_size, found.processes) == ("ok", 32, 2)
+    assert any(note == "batch size 32 instead of 64, which ran out of memory" for note in found.notes)
+    assert found.samples_per_s == pytest.approx(32 / (found.latency_ms or 0) * 1e3)
+
+
+def test_nothing_fits(tmp_path: Path) -> None:
+    eager, half = rows_of(spec(variants="eager,eager+bfloat16"), 2, small_device(limit=0), tmp_path)
+    assert (eager.status, eager.batch_size) == ("out_of_memory", 1)
+    assert eager.error.startswith("OutOfMemoryError: CUDA out of memory")
+    assert half.status == "out_of_memory"
+
+
+@pytest.mark.slow
+def test_another_variants_want_of_memory_is_its_own_row(tmp_path: Path) -> None:
+    build = small_device(limit=40, also=lambda wanted: wanted.precision == "bfloat16")
+    eager, half = rows_of(spec(variants="eager,eager+bfloat16", replicates=2), 64, build, tmp_path)
+    assert (eager.status, eager.batch_size, eager.processes) == ("ok", 64, 2)
+    assert (half.status, half.batch_size) == ("out_of_memory", 64)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [1, 5, 40, 100])
+def test_the_largest_batch_is_found_to_within_a_sixteenth(limit: int, tmp_path: Path) -> None:
+    asked = spec(batch_size="max", max_batch_size=64, replicates=1)
+    (found,) = rows_of(asked, 0, small_device(limit), tmp_path)
+    most = min(limit, 64)
+    assert most - most // 16 <= found.batch_size <= most
+    assert found.notes[0].startswith("64 fit, and no more" if limit >= 64 else f"{found.batch_size} fit, ")
+
+
+@pytest.mark.slow
+def test_a_failing_variant_is_a_row_and_the_others_go_on(tmp_path: Path) -> None:
+    asked = spec(variants="eager,eager+checkpointing,eager+channels_last", replicates=2)
+    eager, checkpointing, channels_last = rows_of(asked, 2, toy, tmp_path)
+    assert (eager.status, channels_last.status) == ("ok", "ok")
+    assert checkpointing.status == "error"
+    assert checkpointing.error == "VariantRefused: timm:toy has no gradient checkpointing"
+    assert channels_last.differs_in == ("memory_format",)
+
+
+@pytest.mark.slow
+def test_a_training_step_has_its_parts(tmp_path: Path) -> None:
+    (found,) = rows_of(spec(mode="training", replicates=1), 2, toy, tmp_path)
+    assert found.status == "ok", found.error
+    for figure in (found.forward_ms, found.backward_ms, found.optimizer_ms):
+        assert figure is not None
+        assert 0 < figure < (found.latency_ms or 0)
+
+
+class Sleepy(Toy):
+    """Takes half a second the first time."""
+
+    awake = False
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if not self.awake:
+            time.sleep(0.5)
+            self.awake = True
+        return super().forward(images)
+
+
+@pytest.mark.slow
+def test_the_first_call_is_told_on_its_own_and_is_in_no_sample(tmp_path: Path) -> None:
+    asked = spec(replicates=1)
+    build = lambda name, wanted: toy(name, wanted, Sleepy)  # noqa: E731
+    measured = outcome(asked, 2, build, tmp_path).processes[0]["eager"]
+    assert (measured.first_call_ms or 0) >= 500
+    assert max(measured.samples_ms) < 500
+
+
+def test_counts_are_of_the_model_per_sample(tmp_path: Path) -> None:
+    (found,) = rows_of(spec(replicates=1), 2, toy, tmp_path)
+    macs = 6 * 6 * 4 * 3 * 3 * 3 + 4 * 5
+    assert found.gmacs == pytest.approx(macs / 1e9)
+    assert found.gflops == pytest.approx(2 * macs / 1e9)
+    assert found.mparams == pytest.approx((3 * 4 * 9 + 4 + 4 * 5 + 5) / 1e6)
+
+
+@pytest.mark.slow
+def test_one_process_compiles_twice_to_tell_both_times(tmp_path: Path) -> None:
+    asked = spec(variants="eager,compile:aot_eager,compile:nonsense", replicates=1)
+    eager, compiled, unknown = rows_of(asked, 2, toy, tmp_path)
+    assert (eager.status, eager.compile_cold_ms, eager.unique_graphs) == ("ok", None, None)
+    assert compiled.status == "ok", compiled.error
+    assert (compiled.compile_cold_ms or 0) > 0
+    assert (compiled.compile_warm_ms or 0) > 0
+    assert (compiled.unique_graphs, compiled.graph_breaks) == (1, 0)
+    assert unknown.status == "error"
+    assert "nonsense" in unknown.error
+
+
+class Forgetful(Toy):
+    """Computes something else each time."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self.calls = getattr(self, "calls", 0) + next(Forgetful.counter)
+        return super().forward(images) + self.calls
+
+    counter = iter(range(1000))
+
+
+class NoDouble(Toy):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if images.dtype == torch.float64:
+            raise RuntimeError("no float64 here")
+        return super().forward(images)
+
+
+class Broken(Toy):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("broken")
+
+
+class Unbuildable(Toy):
+    def __init__(self) -> None:
+        raise RuntimeError("cannot be built")
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (Toy, "pass"),
+        (NoDouble, "pass"),
+        (Forgetful, "eager_two_runs_differ"),
+        (Broken, "eager_fail_to_run"),
+        (Unbuildable, "model_fail_to_load"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_statuses_of_accuracy(model: type[torch.nn.Module], expected: str, mode: str, tmp_path: Path) -> None:
+    asked = spec(purpose="accuracy", mode=mode, variants="eager,eager+channels_last")
+    found = rows_of(asked, 2, lambda name, wanted: toy(name, wanted, model), tmp_path)
+    assert [each.accuracy for each in found] == [expected] * 2
+    assert all(each.status == ("error" if "fail_to" in expected else "ok") for each in found)
+    if model is NoDouble:
+        assert any("float64" in note for note in found[1].notes)
+
+
+def test_more_statuses_of_accuracy(tmp_path: Path) -> None:
+    class Format(Toy):
+        """Computes something else in channels_last."""
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return super().forward(images) + (0.0 if images.is_contiguous() else 0.1)
+
+    asked = spec(purpose="accuracy", variants="eager,eager+channels_last,eager+checkpointing,eager+bfloat16")
+    eager, other, failing, half = rows_of(asked, 2, lambda name, wanted: toy(name, wanted, Format), tmp_path)
+    assert (eager.accuracy, other.accuracy, failing.accuracy) == ("pass", "fail_accuracy", "fail_to_run")
+    assert half.accuracy == "pass", "against eager in its own precision"
+    (out,) = rows_of(spec(purpose="accuracy"), 1, small_device(limit=0), tmp_path)
+    assert (out.accuracy, out.status) == ("OOM", "out_of_memory")
+    skipped = Job(
+        spec=spec(purpose="accuracy"), model="timm:xcit_large_24_p8_224", mode="inference", batch_size=1, parent=1
+    )
+    (report,) = (each.measured for each in work.work(skipped, toy) if each.measured)
+    assert report.accuracy == "pass_due_to_skip"
+
+
+class Dropping(Toy):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.dropout(super().forward(images), 0.5, self.training)
+
+
+@pytest.mark.slow
+def test_a_compiled_model_drops_what_eager_drops(tmp_path: Path) -> None:
+    asked = spec(purpose="accuracy", mode="training", variants="eager,compile")
+    found = rows_of(asked, 2, lambda name, wanted: toy(name, wanted, Dropping), tmp_path)
+    assert [each.accuracy for each in found] == ["pass", "pass"], found[1].error
+
+
+def test_two_eager_runs_that_differ_say_where_to_look(tmp_path: Path) -> None:
+    asked = spec(purpose="accuracy")
+    (found,) = rows_of(asked, 2, lambda name, wanted: toy(name, wanted, Forgetful), tmp_path)
+    assert "no deterministic form" in found.notes[0]
+
+
+def test_tolerance_is_against_the_baseline(tmp_path: Path) -> None:
+    eager, half = rows_of(spec(purpose="tolerance", variants="eager,eager+bfloat16"), 2, toy, tmp_path)
+    assert (eager.max_deviation, eager.mean_deviation) == (0, 0)
+    assert 0 < (half.mean_deviation or 0) <= (half.max_deviation or 0) < 0.02
+    assert half.baseline == "eager"
+
+
+def test_models_that_the_suite_runs_in_amp_say_so() -> None:
+    asked = spec(precision="bfloat16", purpose="accuracy")
+    job = Job(spec=asked, model="timm:convit_base", mode="inference", batch_size=2, parent=1)
+    (found,) = (each.measured for each in work.work(job, toy) if each.measured)
+    assert (found.row["dtype"], found.row["autocast_dtype"]) == ("float32", "bfloat16")
+    assert "amp_bfloat16 instead of bfloat16" in found.notes[0]

@@ -1,0 +1,175 @@
+"""What the rows of a benchmark are made of: figures of all processes together, flags, verdicts, samples."""
+
+import csv
+import statistics
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.replicates import summary
+from engine.replicates.benchmark import rows
+from engine.replicates.benchmark.rows import Outcome
+from engine.replicates.messages import Measured
+from engine.results import BenchmarkRow, Contention
+from engine.specs import BenchmarkSpec
+
+COMMON = {"library": "timm", "model": "toy", "device": "cpu", "batch_size_requested": "2"}
+SHORT: dict[str, Any] = {"models": "timm:toy", "batch_size": 2, "min_samples": 3, "min_seconds": 0.01, "threads": 1}
+
+
+def spec(**fields: Any) -> BenchmarkSpec:
+    return BenchmarkSpec(**SHORT | fields)
+
+
+def measured(variant: str, *samples: float, **fields: Any) -> Measured:
+    row = {"dtype": "float32", "threads": 1, **fields.pop("row", {})}
+    found = {"rounds": tuple(range(len(samples))), "phases": {"forward": samples}, "calls": 1, "row": row}
+    return Measured(label=variant, **found | fields)
+
+
+def row(*processes: Measured, **fields: Any) -> BenchmarkRow:
+    (only,) = rows.rows(spec(**fields), COMMON, Outcome("inference", 2, tuple({m.label: m} for m in processes)))
+    return only
+
+
+def test_figures_by_hand() -> None:
+    found = row(
+        measured("eager", 1.0, 2.0, 3.0, first_call_ms=9.0), measured("eager", 2.0, 2.0, 8.0, first_call_ms=7.0)
+    )
+    assert (found.latency_ms, found.mean_ms, found.samples, found.processes) == (2.0, 3.0, 6, 2)
+    assert found.std_ms == pytest.approx(statistics.stdev([1, 2, 3, 2, 2, 8]))
+    assert found.samples_per_s == 1000.0
+    assert found.process_medians_ms == (2.0, 2.0)
+    assert found.spread == 0
+    assert found.first_call_ms == 9.0
+    assert (found.p90_ms, found.compile_cold_ms) == (None, None)
+
+
+def test_a_process_twenty_times_slower_is_always_caught() -> None:
+    """However tight each process is in itself, and whichever of them it is."""
+    for slow in range(3):
+        processes = [measured("eager", *[20.0 if number == slow else 1.0] * 70) for number in range(3)]
+        found = row(*processes)
+        assert "unstable" in found.flags
+        assert found.spread == 19
+        assert "drifting" not in found.flags
+    assert row(*[measured("eager", *[1.0] * 70)] * 3).flags == ("below_floor",)
+
+
+def test_the_limit_of_unstable_is_five_percent() -> None:
+    steady = [measured("eager", *[value] * 10) for value in (0.975, 1.0, 1.025)]
+    assert "unstable" not in row(*steady).flags
+    assert "unstable" in row(*steady[:2], measured("eager", *[1.026] * 10)).flags
+
+
+def test_one_process_says_so_and_has_no_spread() -> None:
+    found = row(measured("eager", *[1.0] * 10), replicates=1)
+    assert "single_process" in found.flags
+    assert found.spread is None
+
+
+def test_flags_of_any_process_are_the_rows() -> None:
+    calm = Contention(cpu_share=0.99, neighbour_share=0.01, switches_per_s=3)
+    busy = Contention(cpu_share=0.8, neighbour_share=0.2, switches_per_s=1)
+    found = row(
+        measured("eager", 1.0, contention=calm),
+        measured("eager", 1.0, contention=busy, foreign=("2 other processes were on the GPU",), throttled="the GPU"),
+        measured("eager", *[1.0] * 6, *[1.1] * 3),
+    )
+    assert found.flags == ("contended", "drifting", "throttled", "below_floor")
+    assert found.contention == Contention(cpu_share=0.8, neighbour_share=0.2, switches_per_s=3)
+    *words, foreign, throttled = found.notes
+    assert [word for word in ("80.0%", "20.0%") if any(word in note for note in words)] == ["80.0%", "20.0%"]
+    assert (foreign, throttled) == ("2 other processes were on the GPU", "the GPU")
+
+
+def test_collections_within_samples_are_told() -> None:
+    found = row(measured("eager", 1.0, gc_runs=2), measured("eager", 1.0, gc_runs=1))
+    assert found.notes == ("the model itself ran Python's garbage collector 3 times within samples",)
+    assert row(measured("eager", 1.0)).notes == ()
+
+
+def test_compile_times_cold_and_warm() -> None:
+    cold, *warm = (measured("eager", 1.0, compile_ms=ms) for ms in (900.0, 100.0, 140.0))
+    found = row(cold, *warm)
+    assert (found.compile_cold_ms, found.compile_warm_ms) == (900.0, 120.0)
+    alone = row(cold.model_copy(update={"compile_again_ms": 80.0}), replicates=1)
+    assert (alone.compile_cold_ms, alone.compile_warm_ms) == (900.0, 80.0)
+
+
+def two(one: Measured, other: Measured, processes: int = 3, **fields: Any) -> BenchmarkRow:
+    """The second row of a run of two variants."""
+    asked = spec(variants=f"{one.label.partition('+')[0]},{other.label}", **fields)
+    outcome = Outcome("inference", 2, ({one.label: one, other.label: other},) * processes)
+    return rows.rows(asked, COMMON, outcome)[1]
+
+
+def test_a_speedup_has_its_interval_and_verdict() -> None:
+    noise = 1 + 0.01 * np.random.default_rng(7).standard_normal(200)
+    found = two(measured("eager", *(2 * noise)), measured("compile", *noise))
+    assert found.baseline == "eager"
+    assert found.speedup == pytest.approx(2)
+    assert found.speedup_low is not None
+    assert found.speedup_high is not None
+    assert found.speedup_low <= found.speedup <= found.speedup_high
+    assert found.verdict == "faster"
+    same = two(measured("eager", *noise), measured("compile", *noise))
+    assert (same.verdict, same.speedup) == ("no difference", 1)
+
+
+@pytest.mark.parametrize(
+    ("variant", "differs", "field"),
+    [
+        ("eager+bfloat16", {"dtype": "bfloat16"}, "dtype"),
+        ("eager+amp", {"autocast_dtype": "bfloat16"}, "autocast_dtype"),
+        ("eager+tf32", {"tf32": True}, "tf32"),
+        ("eager+channels_last", {}, "memory_format"),
+        ("compile", {"threads": 2}, "threads"),
+    ],
+)
+def test_what_differs_in_its_settings_is_not_comparable(variant: str, differs: dict[str, Any], field: str) -> None:
+    found = two(measured("eager", *[2.0] * 30), measured(variant, *[1.0] * 30, row=differs))
+    assert found.verdict == "not comparable"
+    assert field in found.differs_in
+    assert found.speedup == 2, "the ratio stands"
+
+
+def test_the_speedup_is_that_of_the_latencies_however_many_samples_each_has() -> None:
+    one = measured("eager", 2.0, 2.2, 2.4, 2.2, rounds=(0, 1, 2, 3))
+    other = measured("compile", 1.0, 1.2, rounds=(0, 2))
+    assert two(one, other).speedup == pytest.approx(2.2 / 1.1)
+
+
+def test_a_variant_that_fails_in_a_later_process_has_no_figures() -> None:
+    failed = Measured(label="eager", status="error", error="RuntimeError: no")
+    found = row(measured("eager", 1.0, 1.0), failed)
+    assert (found.status, found.error, found.latency_ms) == ("error", "RuntimeError: no (in process 2 of 3)", None)
+
+
+def test_every_sample_is_kept_and_the_figures_can_be_computed_again(tmp_path: Path) -> None:
+    random = np.random.default_rng(3)
+
+    def training() -> Measured:
+        phases = {part: tuple(random.lognormal(size=80).tolist()) for part in ("forward", "backward", "optimizer")}
+        return measured("eager", *phases["forward"], phases=phases)
+
+    outcome = Outcome("training", 2, ({"eager": training()}, {"eager": training()}))
+    (found,) = rows.rows(spec(mode="training"), COMMON, outcome)
+    path = tmp_path / "samples" / "toy.csv"
+    kept = partial(summary.write_samples, path, label="variant", phases=rows.PHASES)
+    kept([{"eager": measured("eager", 1.0)}], what={"mode": "inference"})
+    kept(outcome.processes, what={"mode": "training"}, begin=False)
+    with path.open(newline="") as file:
+        lines = [line for line in csv.DictReader(file) if line["mode"] == "training"]
+    parts = [[float(line[f"{part}_ms"]) for line in lines] for part in ("forward", "backward", "optimizer")]
+    samples = np.sum(parts, axis=0)
+    assert len(lines) == found.samples == 160
+    assert float(np.median(samples)) == pytest.approx(found.latency_ms, rel=1e-15)
+    assert float(np.mean(samples)) == pytest.approx(found.mean_ms, rel=1e-14)
+    assert float(np.std(samples, ddof=1)) == pytest.approx(found.std_ms, rel=1e-14)
+    assert [float(np.median(part)) for part in parts] == [found.forward_ms, found.backward_ms, found.optimizer_ms]
+    of = [samples[[line["process"] == number for line in lines]] for number in "12"]
+    assert [float(np.median(each)) for each in of] == pytest.approx(list(found.process_medians_ms), rel=1e-15)
