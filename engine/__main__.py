@@ -21,6 +21,7 @@ from engine.cli.processes import Probe, Scheduler, Stop, Warm, Work
 from engine.cli.runs import EndedBadly, Resume, Runs
 from engine.cli.speed import Benchmark, SubmitBenchmark, SuiteBuild
 from engine.cli.speed_device import Device, SubmitDevice
+from engine.cli.speed_recurrent import Recurrent, SubmitRecurrent
 from engine.specs import Refused
 
 
@@ -34,6 +35,7 @@ class Submit(BaseModel):
 
     profile: CliSubCommand[SubmitProfile] = command(SubmitProfile)
     benchmark: CliSubCommand[SubmitBenchmark] = command(SubmitBenchmark)
+    recurrent: CliSubCommand[SubmitRecurrent] = command(SubmitRecurrent)
     device: CliSubCommand[SubmitDevice] = command(SubmitDevice)
 
     def cli_cmd(self) -> None:
@@ -52,6 +54,7 @@ class Engine(BaseModel):
     profile: CliSubCommand[Profile] = command(Profile)
     benchmark: CliSubCommand[Benchmark] = command(Benchmark)
     suite_build: CliSubCommand[SuiteBuild] = command(SuiteBuild)
+    recurrent: CliSubCommand[Recurrent] = command(Recurrent)
     device: CliSubCommand[Device] = command(Device)
     submit: CliSubCommand[Submit] = command(Submit)
     runs: CliSubCommand[Runs] = command(Runs)

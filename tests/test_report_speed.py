@@ -104,9 +104,11 @@ def test_samples_are_read_and_compared_as_a_task_compares_them(tmp_path: Path) -
     write_samples(tmp_path, row, eager=slow, compile=fast)
     frame = samples.read(tmp_path, row)
     assert frame is not None
-    assert list(samples.of(frame, "inference", "compile")["ms"]) == [ms for process in fast for ms in process]
-    assert samples.ratio(frame, "inference", "eager", "compile", seed=5) == ratio(slow, fast, seed=5)
-    assert samples.ratio(frame, "training", "eager", "compile", seed=5) is None
+    here, there = (samples.place(benchmark_row("m", variant)) for variant in ("eager", "compile"))
+    assert list(samples.of(frame, there)["ms"]) == [ms for process in fast for ms in process]
+    assert samples.ratio(frame, here, there, seed=5) == ratio(slow, fast, seed=5)
+    training = [place | {"mode": "training"} for place in (here, there)]
+    assert samples.ratio(frame, *training, seed=5) is None
     figure = speed_figures.raw(frame, ["eager", "compile"])
     assert [len(trace.x) for trace in figure.data] == [20] * 6  # three panels of two variants
     assert said(figure) == ["Process 1", "Process 2", "Process 3"]

@@ -9,7 +9,8 @@ import pandas as pd
 
 from engine import suite
 from engine.results import BenchmarkRow
-from engine.specs import BenchmarkSpec, Variant
+from engine.specs import BenchmarkSpec, RecurrentSpec, Variant
+from engine.specs.runners import RUNNERS, Family
 
 WARM_S, START_S, COMPILE_S = 1.0, 8.0, 30.0
 """Roughly: warming a variant up, starting a process, compiling one graph with an empty cache folder."""
@@ -18,6 +19,8 @@ KEPT = 2
 what lies between them (normalisations, activations)."""
 STATES = {"sgd": 0, "adamw": 2}
 """Values an optimizer keeps per weight."""
+KEPT_PER_STEP: dict[Family, int] = {"lstm": 6, "vl_lstm": 6, "milstm": 6, "gru": 4, "rnn_relu": 1, "rnn_tanh": 1}
+"""Values per unit of the hidden state and step that no backward pass can do without: gates, cell and state."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,33 @@ def least_s(spec: BenchmarkSpec, models: int) -> float:
     sizes = len(spec.swept) if spec.batch_size == "sweep" else 1
     per_size = sampled + spec.processes * START_S + compiled * len(spec.modes) * COMPILE_S
     return models * sizes * per_size
+
+
+def recurrent_least_s(spec: RecurrentSpec) -> float:
+    """Seconds that recurrent layers take at the least: as least_s, of all comparisons."""
+    runners = sum(len(comparison.chosen) for comparison in spec.comparisons)
+    compiled = sum(RUNNERS[name].execution == "compile" for part in spec.comparisons for name in part.chosen)
+    sampled = spec.processes * runners * (spec.floor_seconds + WARM_S)
+    return sampled + spec.processes * len(spec.comparisons) * START_S + compiled * COMPILE_S
+
+
+def recurrent_least_gb(spec: RecurrentSpec) -> float:
+    """1e9 bytes that the largest comparison needs at the least: inputs, outputs, weights and their gradients, and what
+    one runner's backward pass cannot do without. Of ResNets, their images alone."""
+    return max(map(_least_bytes, spec.comparisons)) / 1e9
+
+
+def _least_bytes(spec: RecurrentSpec) -> float:
+    each = 2 if spec.precision in ("float16", "bfloat16") else 4
+    if spec.family == "resnet":
+        return float(each * spec.mini_batch * 3 * prod(spec.image_size))
+    ways, hidden = 1 + spec.bidirectional, spec.hidden_size
+    out = (spec.proj_size or hidden) * ways
+    gates = {"gru": 3, "rnn_relu": 1, "rnn_tanh": 1}.get(spec.family, 4)
+    later = (spec.num_layers - 1) * out
+    weights = ways * gates * hidden * (spec.input_size + later + spec.num_layers * (spec.proj_size or hidden))
+    kept = ways * spec.num_layers * KEPT_PER_STEP[spec.family] * hidden
+    return float(each * (2 * weights + spec.seq_length * spec.mini_batch * (spec.input_size + out + kept)))
 
 
 def expected_s(models: int, rows: Iterable[BenchmarkRow]) -> float | None:

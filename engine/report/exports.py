@@ -41,7 +41,12 @@ def export(rows: Sequence[BenchmarkRow], format: Format, utilisation: Sequence[f
         return timm(rows)
     if format == "dynamo":
         return dynamo(rows)
-    return frames.benchmark(rows).assign(utilisation=[math.nan if share is None else share for share in utilisation])
+    return full(frames.benchmark(rows), utilisation)
+
+
+def full(frame: pd.DataFrame, utilisation: Sequence[float | None]) -> pd.DataFrame:
+    """Everything that is known of rows. utilisation: of each, as for `export`."""
+    return frame.assign(utilisation=[math.nan if share is None else share for share in utilisation])
 
 
 def timm(rows: Iterable[BenchmarkRow]) -> pd.DataFrame:

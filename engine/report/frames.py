@@ -1,19 +1,32 @@
 """Results as tables. The page, the CSV and the command line show these same frames."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
 import pandas as pd
 
-from engine.results import BenchmarkRow, Contention, DeviceRow, ModuleCount, ProfileRow
+from engine.results import BenchmarkRow, Contention, DeviceRow, ModuleCount, ProfileRow, RecurrentRow, Row
 from engine.store.model import Run
 
 TOWERS = ("image", "text", "other")
 LEFT_OUT = {"operators"}  # they have a table of their own
 NESTED = ("uncounted", "fvcore_unsupported", "differences")
-BENCHMARK_LISTS = ("process_medians_ms", "flags", "differs_in", "notes")
+_WHAT = ("library", "model", "status", "error", "family")
+_BENCHMARK = (
+    *(*_WHAT, "tower", "purpose", "mode", "variant", "baseline", "device", "device_name", "threads"),
+    *("batch_size_requested", "batch_size", "image_size", "context_length", "precision", "dtype", "autocast_dtype"),
+    *("tf32", "memory_format", "cudnn_benchmark", "deterministic", "cache", "optimizer", "latency_ms", "p90_ms"),
+    *("p95_ms", "p99_ms", "mean_ms", "std_ms", "samples_per_s", "forward_ms", "backward_ms", "optimizer_ms"),
+)
+_RECURRENT = (
+    *(*_WHAT, "network", "baseline", "seq_length", "mini_batch", "input_size", "hidden_size", "num_layers"),
+    *("proj_size", "bidirectional", "batch_first", "image_size", "precision", "device", "device_name", "threads"),
+    *("forward_ms", "forward_mean_ms", "forward_std_ms", "forward_p90_ms", "forward_spread"),
+    *("backward_ms", "backward_mean_ms", "backward_std_ms", "backward_p90_ms", "backward_spread"),
+)
+"""What stands in front: what was done, then the first figures. The other fields follow."""
 FULL = ["library", "model", *(name for name in ProfileRow.model_fields if name not in {"library", "model", *LEFT_OUT})]
 
 _PARAMETERS = ["mparams", "image_mparams", "text_mparams"]
@@ -57,18 +70,44 @@ def reference(rows: Iterable[ProfileRow], counter: Literal["torch", "fvcore"]) -
 
 
 def benchmark(rows: Iterable[BenchmarkRow]) -> pd.DataFrame:
-    """Every figure of every row, in the order they came; several words in one cell are joined by semicolons."""
-    fields = [name for name in BenchmarkRow.model_fields if name not in {"library", "model", "contention"}]
-    columns = ["library", "model", *fields, *Contention.model_fields]
+    """Every figure of every row, in the order they came."""
+    return _flat(rows, BenchmarkRow, _BENCHMARK)
+
+
+def recurrent(rows: Iterable[RecurrentRow]) -> pd.DataFrame:
+    """Every figure of every row, in the order they came."""
+    return _flat(rows, RecurrentRow, _RECURRENT)
+
+
+def device(rows: Iterable[DeviceRow]) -> pd.DataFrame:
+    """Every figure of every row, in the order measured."""
+    return _flat(rows, DeviceRow, ("model",))
+
+
+def _flat(rows: Iterable[Row], kind: type[Row], first: Sequence[str]) -> pd.DataFrame:
+    """A line per row of that kind and a column per field, those of `first` in front and contention's at the end.
+
+    Several words in one cell are joined by semicolons, figures by name are JSON.
+    """
+    columns = list(dict.fromkeys([*first, *kind.model_fields]))
+    columns.remove("contention")
     records = []
     for row in rows:
-        record = row.model_dump(mode="json", exclude={"contention"})
-        record |= {name: "; ".join(map(str, getattr(row, name))) for name in BENCHMARK_LISTS}
-        records.append(record | (row.contention.model_dump() if row.contention else {}))
-    frame = pd.DataFrame(records, columns=columns)
-    fields = [name for name, field in BenchmarkRow.model_fields.items() if field.annotation == float | None]
-    whole = [name for name, field in BenchmarkRow.model_fields.items() if field.annotation == int | None]
-    return frame.astype(dict.fromkeys([*fields, *Contention.model_fields], float) | dict.fromkeys(whole, "Int64"))
+        record = row.model_dump(mode="json")
+        contention = record.pop("contention") or {}
+        records.append({name: _cell(value) for name, value in record.items()} | contention)
+    frame = pd.DataFrame(records, columns=[*columns, *Contention.model_fields])
+    figures = [name for name, field in kind.model_fields.items() if field.annotation == float | None]
+    whole = [name for name, field in kind.model_fields.items() if field.annotation == int | None]
+    return frame.astype(dict.fromkeys([*figures, *Contention.model_fields], float) | dict.fromkeys(whole, "Int64"))
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, list):
+        return "; ".join(map(str, value))
+    if isinstance(value, dict):
+        return json.dumps(value) if value else ""
+    return value
 
 
 def towers(row: ProfileRow) -> pd.DataFrame:
@@ -133,20 +172,6 @@ def _parent(path: str, known: set[str]) -> str | None:
         if path in known:
             return path
     return None
-
-
-def device(rows: Iterable[DeviceRow]) -> pd.DataFrame:
-    """Every figure of every row, in the order measured."""
-    records = []
-    for row in rows:
-        record = row.model_dump(mode="json", exclude={"contention"}) | {"flags": "; ".join(row.flags)}
-        record |= row.contention.model_dump() if row.contention else {}
-        records.append(record | {"rates": json.dumps(row.rates) if row.rates else "", "notes": "; ".join(row.notes)})
-    columns = ["model", *(name for name in DeviceRow.model_fields if name not in ("model", "contention"))]
-    frame = pd.DataFrame(records, columns=[*columns, *Contention.model_fields])
-    figures = [name for name, field in DeviceRow.model_fields.items() if field.annotation == float | None]
-    types = dict.fromkeys([*figures, *Contention.model_fields], float)
-    return frame.astype(types | {"threads": "Int64", "size": "Int64"})
 
 
 def runs(runs: Iterable[Run], positions: Mapping[int, int] | None = None, now: datetime | None = None) -> pd.DataFrame:

@@ -7,9 +7,11 @@ import pandas as pd
 
 from engine.report import frames
 from engine.report.style import bandwidth, compute, digits
-from engine.results import BenchmarkRow, DeviceRow
+from engine.results import BenchmarkRow, DeviceRow, RecurrentRow
 from engine.store import Store
 
+Counted = BenchmarkRow | RecurrentRow
+"""Rows that know what was computed as well as how long it took."""
 LATEST = 50
 """Runs looked through, newest first."""
 POINTS = [
@@ -78,22 +80,28 @@ def models(store: Store) -> pd.DataFrame:
     return frame.drop_duplicates(way, ignore_index=True)
 
 
-def achieved(row: BenchmarkRow) -> float | None:
-    """GFLOP/s: counted FLOPs of the batch / median latency; of a training step, those of its forward pass.
+def achieved(row: Counted) -> float | None:
+    """GFLOP/s: counted FLOPs of the batch / median latency; where there is a backward pass, those of the forward pass.
 
     None where nothing was counted or timed.
     """
-    latency = row.forward_ms if row.mode == "training" else row.latency_ms
-    return row.gflops * row.batch_size / latency * 1e3 if row.gflops and latency else None
+    if isinstance(row, RecurrentRow):
+        work, took = row.gflops, row.forward_ms
+    else:
+        work = row.gflops * row.batch_size if row.gflops else None
+        took = row.forward_ms if row.mode == "training" else row.latency_ms
+    return work / took * 1e3 if work and took else None
 
 
-def computes_in(row: BenchmarkRow) -> str:
+def computes_in(row: Counted) -> str:
     """The data type of a row's matrix products, as rates name it: autocast's, else the weights', or tf32."""
+    if isinstance(row, RecurrentRow):
+        return row.precision
     dtype = row.autocast_dtype or row.dtype or row.precision
     return "tf32" if dtype == "float32" and row.tf32 else dtype
 
 
-def utilisation(rows: Iterable[BenchmarkRow], rates: pd.DataFrame) -> list[float | None]:
+def utilisation(rows: Iterable[Counted], rates: pd.DataFrame) -> list[float | None]:
     """Of each row, the share (1 is all) of its device's measured matmul rate in its data type that it achieved.
 
     rates: of `rates`. None where that rate was not measured, on a CPU: with as many threads.

@@ -64,18 +64,41 @@ QUANTITIES: dict[str, Quantity] = {
     "mean_ms": Quantity("Mean", "ms", "Mean time per call; outliers weigh in."),
     "std_ms": Quantity("Deviation", "ms", "Standard deviation of the samples."),
     "samples_per_s": Quantity("Throughput", "samples/s", "Batch size / median latency."),
-    "forward_ms": Quantity("Forward", "ms", "Median of a training step's forward pass."),
-    "backward_ms": Quantity("Backward", "ms", "Median of a training step's backward pass."),
+    "forward_ms": Quantity("Forward", "ms", "Median of the forward pass."),
+    "backward_ms": Quantity("Backward", "ms", "Median of the backward pass."),
+    "forward_mean_ms": Quantity("Forward mean", "ms", "Mean time of the forward pass; outliers weigh in."),
+    "forward_std_ms": Quantity("Forward deviation", "ms", "Standard deviation of the forward pass's samples."),
+    "forward_p90_ms": Quantity("Forward p90", "ms", "90 % of the forward pass's samples are faster; needs 64."),
+    "forward_spread_percent": Quantity("Forward spread", "%", "As the spread, of the forward pass alone."),
+    "backward_mean_ms": Quantity("Backward mean", "ms", "Mean time of the backward pass; outliers weigh in."),
+    "backward_std_ms": Quantity("Backward deviation", "ms", "Standard deviation of the backward pass's samples."),
+    "backward_p90_ms": Quantity("Backward p90", "ms", "90 % of the backward pass's samples are faster; needs 64."),
+    "backward_spread_percent": Quantity("Backward spread", "%", "As the spread, of the backward pass alone."),
+    "steps_per_s": Quantity(
+        "Steps", "1/s", "Time steps of the whole mini-batch per second, forward and backward; of a ResNet, calls."
+    ),
+    "gflops_per_step": Quantity(
+        "FLOPs per step", "G", "Matrix products of one time step's forward pass, whole mini-batch; of a ResNet, a call."
+    ),
+    "output_error": Quantity(
+        "Output error", "", "Against torch's own layer in float64: largest difference / max(1, largest value)."
+    ),
+    "gradient_error": Quantity(
+        "Gradient error", "", "Of the worst parameter's gradient, against torch's own layer in float64."
+    ),
+    "tolerance": Quantity("Tolerance", "", "What the errors may be; a runner beyond it is not timed."),
     "optimizer_ms": Quantity("Optimizer", "ms", "Median of a training step's update."),
     "first_call_ms": Quantity("First call", "ms", "Outside the timed region."),
-    "compile_cold_ms": Quantity("Compile cold", "ms", "Compilation and first call with an empty cache folder."),
+    "compile_cold_ms": Quantity(
+        "Compile cold", "ms", "Compilation (or scripting, or tracing) and first call, caches empty."
+    ),
     "compile_warm_ms": Quantity("Compile warm", "ms", "The same with the caches that the first process has left."),
     "loop_ms": Quantity("Timing loop", "ms", "What the timing loop itself costs per call; not subtracted."),
     "spread_percent": Quantity(
         "Spread", "%", "(largest - smallest) / median of the processes' medians; above 5 % is unstable."
     ),
     "utilisation_percent": Quantity(
-        "FLOP utilisation", "%", "Counted FLOPs / median latency, of this device's own measured matmul rate."
+        "FLOP utilisation", "%", "Counted FLOPs / median time, of this device's own measured matmul rate."
     ),
     "speedup": Quantity("Speed-up", "×", "Median latency of the baseline / of this variant."),
     "speedup_low": Quantity("Speed-up from", "×", "Lower end of its 99 % bootstrap interval."),

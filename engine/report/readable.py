@@ -7,7 +7,7 @@ import pandas as pd
 
 from engine.report import frames
 from engine.report.style import digits
-from engine.results import BenchmarkRow
+from engine.results import BenchmarkRow, TimedRow
 from engine.statistics import NEEDED
 
 FLAGS = {
@@ -28,7 +28,7 @@ VERDICTS = {
 LONG = ("p90", "p95", "p99")
 
 
-def percentile(row: BenchmarkRow, q: int) -> str:
+def percentile(row: TimedRow, q: int) -> str:
     """`12.3 ms`, or how many samples it would take."""
     value = getattr(row, f"p{q}_ms")
     if value is not None:
@@ -41,15 +41,19 @@ def words(flags: Iterable[str]) -> str:
     return ", ".join(flag.replace("_", " ") for flag in flags)
 
 
-def table(rows: Sequence[BenchmarkRow], utilisation: Sequence[float | None]) -> pd.DataFrame:
-    """frames.benchmark for reading: percentiles and flags as words, shares in per cent, one column per utilisation."""
-    frame = frames.benchmark(rows)
+def table(frame: pd.DataFrame, rows: Sequence[TimedRow], utilisation: Sequence[float | None]) -> pd.DataFrame:
+    """The rows' frame for reading: percentiles and flags as words, shares in per cent, a column for utilisation.
+
+    frame: of frames.benchmark or frames.recurrent; utilisation: shares as measured.utilisation finds them.
+    """
+    frame = frame.copy()
     for name in LONG:
         frame[f"{name}_ms"] = [percentile(row, int(name[1:])).removesuffix(" ms") for row in rows]
     frame["status"] = frame["status"].str.replace("_", " ")
     frame["flags"] = [words(row.flags) for row in rows]
     frame["differs_in"] = [words(row.differs_in) for row in rows]
-    frame["spread_percent"] = 100 * frame["spread"]
+    for name in frame.columns[frame.columns.str.endswith("spread")]:
+        frame[f"{name}_percent"] = 100 * frame[name]
     frame["utilisation_percent"] = [None if share is None else 100 * share for share in utilisation]
     return frame.astype({"utilisation_percent": float})
 

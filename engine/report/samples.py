@@ -1,21 +1,30 @@
-"""The samples that a timing has kept, and what can be said of them again: the ratio of any two variants."""
+"""The samples that a timing has kept, and what can be said of them again: the ratio of any two that are in a file."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
 
 from engine import statistics
-from engine.results import BenchmarkRow
+from engine.results import BenchmarkRow, RecurrentRow, TimedRow
 
-PLACE = ("process", "mode", "variant", "round", "calls")
-"""Columns in front; all others are phases, in ms per call."""
+ALWAYS = ("process", "round", "calls")
+TOTAL = "ms"
+"""All phases together, which is what latencies are made of."""
 
 
-def read(run_dir: Path, row: BenchmarkRow) -> pd.DataFrame | None:
-    """Every sample taken of a row's model at its batch size, all modes and variants; None where none were kept.
+def place(row: TimedRow) -> dict[str, str]:
+    """Which lines of its file a row's samples are: a value for each column that tells them from the others'."""
+    if isinstance(row, BenchmarkRow):
+        return {"mode": row.mode, "variant": row.variant}
+    assert isinstance(row, RecurrentRow)
+    return {"runner": row.model}
 
-    Columns: PLACE, the phases, and `ms`: their sum, which is what latencies are made of.
+
+def read(run_dir: Path, row: TimedRow) -> pd.DataFrame | None:
+    """Every sample in a row's file: its own, and those of what was timed side by side; None where none were kept.
+
+    Columns: ALWAYS, those of `place`, the phases, which end in `_ms` and are in ms per call, and TOTAL: their sum.
     Errors: ValueError of a name that leads out of the run's folder, and of a file that is no table of samples; OSError.
     """
     path = (run_dir / row.samples_file).resolve()
@@ -24,29 +33,35 @@ def read(run_dir: Path, row: BenchmarkRow) -> pd.DataFrame | None:
     if not row.samples_file or not path.is_file():
         return None
     frame = pd.read_csv(path)
-    if missing := set(PLACE) - set(frame.columns):
+    if missing := {*ALWAYS, *place(row)} - set(frame.columns):
         raise ValueError(f"{row.samples_file!r} lacks the columns {', '.join(sorted(missing))}")
-    phases = [column for column in frame.columns if column not in PLACE]
-    return frame.assign(ms=frame[phases].astype(float).sum(axis=1))
+    phases = [column for column in frame.columns if column.endswith("_ms")]
+    frame = frame.astype(dict.fromkeys(phases, float))
+    return frame.assign(**{TOTAL: frame[phases].sum(axis=1)})
 
 
-def of(frame: pd.DataFrame, mode: str, variant: str) -> pd.DataFrame:
-    """The samples of one variant in one mode, in the order they were taken."""
-    kept = frame[(frame["mode"] == mode) & (frame["variant"] == variant)]
+def of(frame: pd.DataFrame, where: Mapping[str, str]) -> pd.DataFrame:
+    """The samples at one place, in the order they were taken."""
+    kept = frame[(frame[list(where)] == pd.Series(where)).all(axis=1)]
     return kept.sort_values(["process", "round"], ignore_index=True)
 
 
-def ratio(frame: pd.DataFrame, mode: str, baseline: str, other: str, *, seed: int) -> statistics.Ratio | None:
-    """How many times as fast `other` is, with its interval, from all samples of both; None when one has none."""
-    streams = []
-    for variant in (baseline, other):
-        drawn = of(frame, mode, variant)
-        streams.append([_ms(part, "ms") for _, part in drawn.groupby("process")])
-    ones, twos = streams
+def phase(frame: pd.DataFrame, where: Mapping[str, str], name: str = TOTAL) -> list[list[float]]:
+    """Per process the ms per call of one place's samples in one phase; no process where it has no such phase."""
+    if name not in frame:
+        return []
+    drawn = of(frame, where).dropna(subset=[name])
+    return [[float(value) for value in part[name]] for _, part in drawn.groupby("process")]
+
+
+def ratio(
+    frame: pd.DataFrame, baseline: Mapping[str, str], other: Mapping[str, str], *, seed: int, name: str = TOTAL
+) -> statistics.Ratio | None:
+    """How many times as fast `other` is in a phase, with its interval, from all samples of both.
+
+    None when one of them has none, or they were timed in unequally many processes.
+    """
+    ones, twos = phase(frame, baseline, name), phase(frame, other, name)
     if not ones or len(ones) != len(twos):
         return None
     return statistics.ratio(ones, twos, seed=seed)
-
-
-def _ms(frame: pd.DataFrame, column: str) -> Sequence[float]:
-    return [float(value) for value in frame[column]]

@@ -9,14 +9,16 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from engine import statistics
+from engine.report.axes import LEGEND, MARGIN, horizontal, log, room
 from engine.report.quantities import title
 from engine.report.style import COLOURS, GREY, Style, digits, text
 
-MARGIN = {"l": 8, "r": 8, "t": 8, "b": 8}
-LEGEND = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "normal"}
-LETTER = 0.011
-"""Of a chart's width, about what a letter beside a bar takes."""
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+APART = (
+    *(("tower", "{}"), ("mode", "{}"), ("variant", "{}"), ("phase", "{}"), ("batch_size", "batch {}")),
+    *(("seq_length", "{} steps"), ("hidden_size", "hidden {}"), ("mini_batch", "batch {}")),
+)
+"""What may tell rows of one model apart, and how it is written."""
 VERDICTS = {
     "faster": ("triangle-right", COLOURS[2]),
     "slower": ("triangle-left", COLOURS[5]),
@@ -30,9 +32,12 @@ VERDICTS = {
 def labels(frame: pd.DataFrame) -> "pd.Series[str]":
     """What tells the rows of a table apart: the model, and of the rest what differs between them."""
     parts = frame["model"].map(text)
-    for column, form in (("tower", "{}"), ("mode", "{}"), ("variant", "{}"), ("batch_size", "batch {}")):
-        if frame[column].nunique() > 1:
-            parts = parts + " · " + frame[column].map(lambda value, form=form: text(form.format(value)))
+    for column, form in APART:
+        if column in frame and frame[column].nunique() > 1:
+            more = frame[column].map(
+                lambda value, form=form: "" if pd.isna(value) else " · " + text(form.format(value))
+            )
+            parts = parts + more
     return parts
 
 
@@ -53,22 +58,22 @@ def latency(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
             showlegend=False,  # each bar says its variant beside it
             marker_color=COLOURS[place % len(COLOURS)],
             error_x={"array": whisker.fillna(0), "arrayminus": [0] * len(rows), "thickness": 1.2, "color": GREY},
-            customdata=np.stack([rows["samples"], rows["processes"], rows["flags"].map(_words)], axis=-1),
+            customdata=np.stack([rows["samples"], rows["processes"], rows["flags"].map(words)], axis=-1),
             hovertemplate=(
                 "<b>%{y}</b><br>median %{x:,.3~r} ms of %{customdata[0]} samples in %{customdata[1]} processes"
                 f"<br>%{{customdata[2]}}<br>{text(source)}<extra></extra>"
             ),
         )
     figure.add_scatter(**_process_ticks(drawn))
-    room = 0.0
+    widest = 0.0
     for row in drawn.to_dict("records"):
-        flags = _words(row["flags"]) if row["flags"] else ""
+        flags = words(row["flags"]) if row["flags"] else ""
         said = f"{digits(row['latency_ms'])} ms" + (f"  <i>{text(flags)}</i>" if flags else "")
         figure.add_annotation(x=_end(row), y=row["label"], text=said, showarrow=False, xanchor="left", xshift=5)
-        room = max(room, _end(row) / (1 - min(0.7, (len(flags) + 12) * LETTER)))
-    _horizontal(figure, list(drawn["label"]), title("latency_ms"))
+        widest = max(widest, room(_end(row), flags))
+    horizontal(figure, list(drawn["label"]), title("latency_ms"))
     figure.update_layout(showlegend=True, barmode="overlay")
-    figure.update_xaxes(range=[0, room or 1.0])  # for what is written beside the bars
+    figure.update_xaxes(range=[0, widest or 1.0])  # for what is written beside the bars
     return figure
 
 
@@ -121,7 +126,7 @@ def speedups(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
         x0=1 - statistics.MARGIN, x1=1 + statistics.MARGIN, fillcolor=GREY, opacity=0.25, line_width=0, layer="below"
     )
     figure.add_vline(x=1, line={"color": GREY, "width": 1})
-    _horizontal(figure, list(drawn["label"]), "Speed-up over the baseline (×), 99 % interval; grey: margin of 2 %")
+    horizontal(figure, list(drawn["label"]), "Speed-up over the baseline (×), 99 % interval; grey: margin of 2 %")
     ends = [1.05, *drawn["speedup"], *drawn["speedup_high"].dropna()]
     begins = [0.95, *drawn["speedup"], *drawn["speedup_low"].dropna()]
     span = max(ends) - min(begins)
@@ -154,33 +159,40 @@ def curves(frame: pd.DataFrame, styles: Mapping[str, Style], *, source: str = ""
             ),
         )
     figure.update_layout(height=420, margin=MARGIN, legend=LEGEND, showlegend=True, uirevision="curves")
-    figure.update_xaxes(_log(title("latency_ms"), drawn["latency_ms"]))
-    figure.update_yaxes(_log(title("samples_per_s"), drawn["samples_per_s"]))
+    figure.update_xaxes(log(title("latency_ms"), drawn["latency_ms"]))
+    figure.update_yaxes(log(title("samples_per_s"), drawn["samples_per_s"]))
     return figure
 
 
-def raw(samples: pd.DataFrame, variants: Sequence[str], *, source: str = "") -> go.Figure:
-    """Every sample in the order it was taken, one panel per process. samples: of report.samples, of one mode."""
+def raw(
+    samples: pd.DataFrame, names: Sequence[str], *, column: str = "variant", phase: str = "ms", source: str = ""
+) -> go.Figure:
+    """Every sample of a phase in the order it was taken, one panel per process.
+
+    samples: of report.samples, of one mode; column: where in it the names stand.
+    """
     processes = sorted(samples["process"].unique())
-    names = [f"Process {process}" for process in processes]
-    figure = make_subplots(1, max(len(processes), 1), shared_yaxes=True, subplot_titles=names, horizontal_spacing=0.015)
-    for column, process in enumerate(processes, start=1):
-        for place, variant in enumerate(variants):
-            rows = samples[(samples["process"] == process) & (samples["variant"] == variant)]
+    titles = [f"Process {process}" for process in processes]
+    figure = make_subplots(
+        1, max(len(processes), 1), shared_yaxes=True, subplot_titles=titles, horizontal_spacing=0.015
+    )
+    for panel, process in enumerate(processes, start=1):
+        for place, name in enumerate(names):
+            rows = samples[(samples["process"] == process) & (samples[column] == name)]
             figure.add_scatter(
                 x=rows["round"],
-                y=rows["ms"],
+                y=rows[phase],
                 mode="markers",
-                name=text(variant),
-                legendgroup=variant,
-                showlegend=column == 1,
+                name=text(name),
+                legendgroup=name,
+                showlegend=panel == 1,
                 marker={"size": 4, "color": COLOURS[place % len(COLOURS)], "opacity": 0.7},
                 hovertemplate=(
-                    f"{text(variant)}, process {process}, round %{{x}}<br>%{{y:,.3~r}} ms per call"
+                    f"{text(name)}, process {process}, round %{{x}}<br>%{{y:,.3~r}} ms per call"
                     f"<br>{text(source)}<extra></extra>"
                 ),
                 row=1,
-                col=column,
+                col=panel,
             )
     figure.update_layout(height=360, margin=MARGIN | {"t": 48}, legend=LEGEND | {"y": 1.1}, uirevision="raw")
     figure.update_xaxes(title_text="Round")
@@ -213,23 +225,9 @@ def against(both: pd.DataFrame, setup: str, styles: Mapping[str, Style]) -> go.F
             ),
         )
     figure.update_layout(height=420, margin=MARGIN, legend=LEGEND, uirevision=setup)
-    figure.update_xaxes(_log(f"Published: {text(setup)} (samples/s)", both["theirs"]))
-    figure.update_yaxes(_log("Here (samples/s)", both["here"]))
+    figure.update_xaxes(log(f"Published: {text(setup)} (samples/s)", both["theirs"]))
+    figure.update_yaxes(log("Here (samples/s)", both["here"]))
     return figure
-
-
-def _horizontal(figure: go.Figure, names: list[str], axis: str) -> None:
-    figure.update_layout(height=90 + 26 * len(names), margin=MARGIN, legend=LEGEND, uirevision=axis)
-    figure.update_xaxes(title_text=axis, tickformat=",~g", automargin=True)
-    # one below the other as in the table, not trace by trace
-    figure.update_yaxes(automargin=True, autorange="reversed", categoryorder="array", categoryarray=names)
-
-
-def _log(name: str, values: "pd.Series[Any]") -> dict[str, Any]:
-    """An axis over decades, labelled at 1, 2, 5 where there are few."""
-    decades = np.log10(values.max() / values.min()) if len(values) else 0
-    ticks = {"dtick": 1} if decades > 2 else {"dtick": "D2"} if decades > 0.4 else {"nticks": 6}
-    return {"title_text": name, "type": "log", "tickformat": ",~g", **ticks}
 
 
 def times(ratio: float) -> str:
@@ -237,7 +235,7 @@ def times(ratio: float) -> str:
     return f"{ratio:.2f}×" if ratio < 10 else f"{digits(ratio)}×"
 
 
-def _words(flags: str) -> str:
+def words(flags: str) -> str:
     """`single_process; unstable` as a reader has it."""
     return flags.replace("_", " ").replace(";", ",")
 

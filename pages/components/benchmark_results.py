@@ -8,11 +8,11 @@ import streamlit as st
 
 from engine.report import export, exports, frames, measured, published, readable, speed_figures
 from engine.results import BenchmarkRow
-from engine.specs import BenchmarkSpec
-from engine.specs.timed import QUOTABLE
 from engine.store import Run
 from pages.components import backend, benchmark_card, benchmark_samples, run_view
-from pages.components.results_table import results_table
+from pages.components.chart import chart, tabs
+from pages.components.download import download
+from pages.components.results_table import results_table, telling
 from pages.components.text import plain
 
 COLUMNS = (
@@ -23,7 +23,6 @@ COLUMNS = (
     *("device_peak_mb", "process_peak_mb", "utilisation_percent", "joules_per_sample", "graph_breaks"),
     *("unique_graphs", "image_size", "samples", "notes"),
 )
-CHART = {"displaylogo": False}
 
 
 def draw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
@@ -32,21 +31,26 @@ def draw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
         st.caption("Nothing has been timed yet: the rows of a model appear when all its variants are done.")
         return
     utilisation = measured.utilisation(rows, measured.rates(backend.store()))
-    table = readable.table(rows, utilisation)
+    table = readable.table(frames.benchmark(rows), rows, utilisation)
     table.index = [_label(row) for row in rows]
     picked = results_table(
-        _shown(table), key=f"rows_{run.id}", alt="Timings, model by model", columns=COLUMNS, selectable=True
+        telling(table, ("library", "mode", "image_size")),
+        key=f"rows_{run.id}",
+        alt="Timings, model by model",
+        columns=COLUMNS,
+        selectable=True,
     )
     with st.container(horizontal=True, vertical_alignment="center"):
         _downloads(run, rows, utilisation)
-        _quotable(run)
+        if run.spec.purpose == "performance":
+            run_view.quotable(run, min_samples=None)
         if failed := sum(row.status != "ok" for row in rows):
             st.caption(f":material/error: {failed} of {len(rows)} rows have failed: status and error say why.")
     _charts(run, rows)
     by_label = {_label(row): (row, share) for row, share in zip(rows, utilisation, strict=True)}
     for label in picked:
         if label in by_label:
-            benchmark_card.card(run, *by_label[label])
+            benchmark_card.card(*by_label[label])
     if not picked:
         st.caption("Select rows to see percentiles, memory, compilation, conditions and what each flag means.")
 
@@ -56,38 +60,17 @@ def _label(row: BenchmarkRow) -> str:
     return f"{row.library}:{row.model} {row.tower} {row.mode} {row.variant} {row.batch_size}"
 
 
-def _shown(table: pd.DataFrame) -> pd.DataFrame:
-    """Without columns that say nothing."""
-    said = [name for name in table if table[name].replace(["", "–"], None).notna().any()]
-    alike = [name for name in ("library", "mode", "image_size") if table[name].nunique() == 1 and len(table) > 1]
-    plain = [name for name, value in (("status", "ok"), ("samples", 0)) if (table[name] == value).all()]
-    return table[[name for name in said if name not in (*alike, *plain)]]
-
-
 def _downloads(run: Run, rows: Sequence[BenchmarkRow], utilisation: Sequence[float | None]) -> None:
     labels = {"full": "CSV, all columns", "timm": "CSV as timm's benchmark.py", "dynamo": "CSV as PyTorch's dynamo"}
     offered = ["full", *(["timm"] if run.spec.purpose == "performance" else [])]
     offered += ["dynamo"] if any(row.baseline for row in rows) else []
     for format in offered:
-        st.download_button(
+        download(
             labels[format],
             lambda format=format: export.to_csv(exports.export(rows, format, utilisation)),
             f"benchmark-{run.id}" + (f"-{format}" * (format != "full")) + ".csv",
             key=f"csv_{format}_{run.id}",
-            mime="text/csv",
-            on_click="ignore",
-            icon=":material/download:",
         )
-
-
-def _quotable(run: Run) -> None:
-    """What was a quick look can be asked for again in enough processes to be quoted."""
-    spec: BenchmarkSpec = run.spec
-    if run.state.ended and spec.purpose == "performance" and spec.processes < QUOTABLE:
-        asked = spec.model_copy(update={"replicates": None, "min_samples": None, "min_seconds": None})
-        told = f"The same in {asked.processes} fresh processes, as a new run"
-        if st.button("Run as quotable", key=f"quotable_{run.id}", icon=":material/verified:", help=told):
-            run_view.again(asked)
 
 
 def _charts(run: Run, rows: Sequence[BenchmarkRow]) -> None:
@@ -112,13 +95,7 @@ def _charts(run: Run, rows: Sequence[BenchmarkRow]) -> None:
             contents["Compare two"] = lambda: benchmark_samples.compare(run, rows)
     if any(timed) and (frame["library"] == "timm").any():
         contents["Published"] = lambda: _published(run, rows)
-    if not contents:
-        return
-    tabs = st.tabs(list(contents), key=f"charts_{run.id}", on_change="rerun")
-    for tab, content in zip(tabs, contents.values(), strict=True):
-        if tab.open:
-            with tab:
-                content()
+    tabs(contents, key=f"charts_{run.id}")
 
 
 def _source(run: Run) -> str:
@@ -126,10 +103,9 @@ def _source(run: Run) -> str:
 
 
 def _latency(run: Run, frame: pd.DataFrame) -> None:
-    st.plotly_chart(
+    chart(
         speed_figures.latency(frame, source=_source(run)),
         key=f"latency_{run.id}",
-        config=CHART,
         alt="Median latency of every row, with p90 and the medians of the single processes",
     )
     st.caption(
@@ -139,10 +115,9 @@ def _latency(run: Run, frame: pd.DataFrame) -> None:
 
 
 def _speedup(run: Run, rows: Sequence[BenchmarkRow], frame: pd.DataFrame) -> None:
-    st.plotly_chart(
+    chart(
         speed_figures.speedups(frame, source=_source(run)),
         key=f"speedup_{run.id}",
-        config=CHART,
         alt="Speed-up of every variant over its baseline, with its 99 % interval and verdict",
     )
     said = [verdict for verdict in readable.VERDICTS if (frame["verdict"] == verdict).any()]
@@ -164,10 +139,9 @@ def _summary(run: Run, rows: Sequence[BenchmarkRow]) -> None:
 
 
 def _curves(run: Run, frame: pd.DataFrame) -> None:
-    st.plotly_chart(
+    chart(
         speed_figures.curves(frame, backend.family_colours(), source=_source(run)),
         key=f"curves_{run.id}",
-        config=CHART,
         alt="Throughput against latency, one point per batch size",
     )
     st.caption("Each point is a batch size. Where a line turns flat, a larger batch costs latency and gains nothing.")
@@ -182,10 +156,9 @@ def _published(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     setup = st.selectbox("Published for", setups, key=f"setup_{run.id}")
     both = published.beside(rows, speeds)
     both = both[both["setup"] == setup]
-    st.plotly_chart(
+    chart(
         speed_figures.against(both, setup, backend.family_colours()),
         key=f"published_{run.id}",
-        config=CHART,
         alt="Throughput here against throughput that somebody else has published",
     )
     columns = ["model", "variant", "mode", "image_size", "batch_size", "here", "theirs", "their_batch_size", "times"]

@@ -1,32 +1,27 @@
 """The raw samples of a benchmark: every one of them drawn, and any two variants compared anew."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
-import pandas as pd
 import streamlit as st
 
 from engine.report import readable, samples, speed_figures
 from engine.results import BenchmarkRow
 from engine.store import Run
-from engine.store.files import RunFiles
-from pages.components import backend
+from pages.components import kept_samples
+from pages.components.chart import chart
 from pages.components.text import plain
-
-CHART = {"displaylogo": False}
 
 
 def raw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     """Every sample of one model, in the order they were taken."""
     chosen = _choose(run, rows, "raw")
-    frame = _read(run, chosen[0])
+    frame = kept_samples.read(run, chosen[0])
     if frame is None:
         return
     mode = chosen[0].mode
-    st.plotly_chart(
+    chart(
         speed_figures.raw(frame[frame["mode"] == mode], [row.variant for row in chosen], source=f"run {run.id}"),
         key=f"raw_{run.id}",
-        config=CHART,
         alt="Every sample over its round, one panel per process",
     )
     st.caption(
@@ -46,10 +41,11 @@ def compare(run: Run, rows: Sequence[BenchmarkRow]) -> None:
         baseline = st.selectbox("Baseline", list(by_variant), key=f"baseline_{run.id}")
         others = [variant for variant in by_variant if variant != baseline]
         other = st.selectbox("Compared with it", others, key=f"other_{run.id}")
-    frame = _read(run, by_variant[other])
+    frame = kept_samples.read(run, by_variant[other])
     if frame is None:
         return
-    ratio = samples.ratio(frame, by_variant[other].mode, baseline, other, seed=run.spec.seed)
+    places = [samples.place(by_variant[variant]) for variant in (baseline, other)]
+    ratio = samples.ratio(frame, *places, seed=run.spec.seed)
     if ratio is None:
         st.caption("The two were never timed in the same round, so they cannot be compared.")
         return
@@ -78,22 +74,3 @@ def _choose(run: Run, rows: Sequence[BenchmarkRow], place: str) -> list[Benchmar
         st.selectbox("Model", list(groups), key=f"{place}_model_{run.id}") if len(groups) > 1 else next(iter(groups))
     )
     return groups[chosen]
-
-
-def _read(run: Run, row: BenchmarkRow) -> pd.DataFrame | None:
-    """Its samples, or word that they are gone or spoilt."""
-    path = RunFiles(backend.settings().runs_dir, run.id).dir
-    try:
-        stamp = (path / row.samples_file).stat().st_mtime_ns if (path / row.samples_file).is_file() else 0
-        frame = _cached(path, row, stamp)
-    except (ValueError, OSError) as error:
-        st.error(plain(f"The samples cannot be read: {error}"), icon=":material/error:")
-        return None
-    if frame is None:
-        st.caption(f"The samples are not here: {plain(row.samples_file)} was not kept with this run.")
-    return frame
-
-
-@st.cache_data(max_entries=8, show_spinner=False, hash_funcs={BenchmarkRow: BenchmarkRow.model_dump_json})
-def _cached(run_dir: Path, row: BenchmarkRow, stamp: int) -> pd.DataFrame | None:
-    return samples.read(run_dir, row)

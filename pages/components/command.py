@@ -23,7 +23,7 @@ def command(spec: Spec) -> str:
         elif name == "image_size":
             words += [flag, format_image_size(value)]
         elif isinstance(value, tuple):
-            words += [flag, ",".join(value)]
+            words += [flag, ",".join(map(str, value))]
         elif isinstance(value, str) and value.startswith("-"):
             words.append(f"{flag}={value}")  # or it would be taken for a flag
         else:

@@ -8,6 +8,8 @@ from engine.report import export, frames, measured, roofline
 from engine.report.readable import FLAGS
 from engine.results import DeviceRow
 from engine.store import Run
+from pages.components.chart import chart
+from pages.components.download import download
 from pages.components.results_table import results_table
 from pages.components.text import plain
 
@@ -23,23 +25,12 @@ def draw(run: Run, rows: Sequence[DeviceRow]) -> None:
     results_table(frame, key=f"rates_{run.id}", alt="Measured rates", pinned="what", columns=COLUMNS)
     failed = [row for row in rows if row.status != "ok"]
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.download_button(
-            "CSV, all columns",
-            lambda: export.to_csv(frames.device(rows)),
-            f"device-{run.id}.csv",
-            key=f"full_{run.id}",
-            mime="text/csv",
-            on_click="ignore",
-            icon=":material/download:",
-        )
+        csv = f"device-{run.id}.csv"
+        download("CSV, all columns", lambda: export.to_csv(frames.device(rows)), csv, key=f"full_{run.id}")
         if failed:
             st.caption(f":material/error: {len(failed)} of {len(rows)} could not be measured: error says why.")
     if any(len(row.rates) > 1 for row in rows):
-        st.plotly_chart(
-            roofline.sizes(rows),
-            key=f"sizes_{run.id}",
-            config={"displaylogo": False},
-            alt="Rate of matrix products by their size, per data type",
-        )
+        said = "Rate of matrix products by their size, per data type"
+        chart(roofline.sizes(rows), key=f"sizes_{run.id}", alt=said)
     for flag in dict.fromkeys(flag for row in rows for flag in row.flags):
         st.caption(f":material/flag: **{flag.replace('_', ' ')}**: {plain(FLAGS[flag])}")

@@ -1,6 +1,6 @@
 """What forms that start runs share: the field of models, and the one way from a spec to a run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 from uuid import uuid4
@@ -11,6 +11,7 @@ from engine import shipped
 from engine.jobs import submit
 from engine.names import LIBRARIES
 from engine.specs import Refused, Spec
+from engine.store import Run, State
 from pages.components import backend, run_view, spec_form
 from pages.components.command import command
 from pages.components.text import plain
@@ -32,6 +33,21 @@ def devices() -> list[str]:
     """What this machine can run on, as last probed."""
     machine = backend.store().machine()
     return [device.name for device in machine.devices] if machine else ["cpu"]
+
+
+def memory_there(device: str) -> float | None:
+    """GB of a device, of the host for the CPU; None where the probe has not told."""
+    machine = backend.store().machine()
+    if machine is None or device == "cpu":
+        return machine.memory_gb if machine else None
+    named = {one.name: one.memory_gb for one in machine.devices}
+    return named.get(device, named.get(f"{device}:0"))
+
+
+def last_like(spec: Spec, alike: Callable[[Any, Any], bool]) -> Run | None:
+    """The latest finished run of this kind of a spec that is alike; None without any."""
+    finished = backend.store().runs(kind=spec.kind, states=[State.FINISHED], limit=50)
+    return next((run for run in finished if alike(run.spec, spec)), None)
 
 
 def models_field(spec: type[Spec], prefix: str, groups: Sequence[str] = ()) -> list[str]:

@@ -15,6 +15,8 @@ from engine.specs import ProfileSpec, Refused
 from engine.store import Run
 from engine.store.files import RunFiles
 from pages.components import backend
+from pages.components.chart import chart, tabs
+from pages.components.download import download
 from pages.components.results_table import results_table
 from pages.components.text import plain
 
@@ -23,7 +25,6 @@ COLUMNS = (
     *("intensity", "weights_mb", "inference_peak_mb", "training_peak_mb", "status", "error", "notes", "seconds"),
 )
 BARS = ("gmacs", "mparams", "macts")
-CHART = {"displaylogo": False}
 
 
 def draw(run: Run, rows: Sequence[ProfileRow]) -> None:
@@ -53,18 +54,14 @@ def draw(run: Run, rows: Sequence[ProfileRow]) -> None:
 
 
 def _downloads(run: Run, rows: Sequence[ProfileRow], frame: pd.DataFrame) -> None:
-    options: dict[str, Any] = {"mime": "text/csv", "on_click": "ignore", "icon": ":material/download:"}
-    st.download_button(
-        "CSV, all columns", lambda: export.to_csv(frame), f"profile-{run.id}.csv", key=f"full_{run.id}", **options
-    )
+    download("CSV, all columns", lambda: export.to_csv(frame), f"profile-{run.id}.csv", key=f"full_{run.id}")
     for counter in ("torch", "fvcore"):
         if run.spec.counter in (counter, "both"):
-            st.download_button(
+            download(
                 f"CSV as open_clip's profiler ({counter})",
                 lambda counter=counter: export.to_csv(frames.reference(rows, counter)),
                 f"profile-{run.id}-{counter}.csv",
                 key=f"{counter}_{run.id}",
-                **options,
             )
 
 
@@ -78,10 +75,9 @@ def _comparison(run: Run, frame: pd.DataFrame) -> None:
             column = st.segmented_control(
                 "Compare by", found, format_func=title, default=found[0], required=True, key=f"bars_{run.id}"
             )
-            st.plotly_chart(
+            chart(
                 figures.bars(frame, column, source=source),
                 key=f"bars_chart_{run.id}",
-                config=CHART,
                 alt=f"{title(column)} of each model, split into towers",
             )
     if against.open:
@@ -94,10 +90,9 @@ def _scatter(run: Run, frame: pd.DataFrame, source: str) -> None:
     with st.container(horizontal=True):
         x = st.selectbox("Across", choices, format_func=title, key=f"x_{run.id}")
         y = st.selectbox("Up", choices, 1, format_func=title, key=f"y_{run.id}")
-    st.plotly_chart(
+    chart(
         scatter.scatter(frame, x, y, styles=backend.family_colours(), source=source),
         key=f"scatter_{run.id}",
-        config=CHART,
         alt=f"{title(y)} against {title(x)} of the models counted",
     )
 
@@ -130,12 +125,7 @@ def _tabs(run: Run, row: ProfileRow, tag: str) -> None:
     }
     if len(frames.towers(row)) <= 2:
         del contents["Towers"]
-    for tab, content in zip(
-        st.tabs(list(contents), key=f"tabs_{tag}", on_change="rerun"), contents.values(), strict=True
-    ):
-        if tab.open:
-            with tab:
-                content()
+    tabs(contents, key=f"tabs_{tag}")
 
 
 def _figures(row: ProfileRow) -> None:
@@ -151,7 +141,7 @@ def _figures(row: ProfileRow) -> None:
 
 def _towers(row: ProfileRow, tag: str) -> None:
     frame = frames.towers(row)
-    st.plotly_chart(figures.towers(frame), key=f"towers_{tag}", config=CHART, alt="Shares of image and text tower")
+    chart(figures.towers(frame), key=f"towers_{tag}", alt="Shares of image and text tower")
     results_table(frame, key=f"towers_table_{tag}", alt="Parameters, MACs and activations by tower", pinned="tower")
 
 
@@ -166,10 +156,9 @@ def _modules(run: Run, row: ProfileRow, tag: str) -> None:
     column = st.segmented_control(
         "Area", BARS, format_func=title, default=BARS[0], required=True, key=f"area_{tag}", label_visibility="collapsed"
     )
-    st.plotly_chart(
+    chart(
         figures.treemap(frame, column),
         key=f"treemap_{tag}",
-        config=CHART,
         alt=f"{title(column)} of every module, as nested areas",
     )
     columns = ["path", "type", "mparams", "gmacs", "macts", "calls"]
@@ -183,9 +172,7 @@ def _operators(row: ProfileRow, tag: str) -> None:
     if frame.empty:
         st.caption("This counter keeps no table of operators.")
         return
-    st.plotly_chart(
-        figures.operators(frame), key=f"operators_{tag}", config=CHART, alt="Share of MACs and traffic by operator"
-    )
+    chart(figures.operators(frame), key=f"operators_{tag}", alt="Share of MACs and traffic by operator")
     results_table(frame, key=f"operators_table_{tag}", alt="Calls, work and bytes by operator", pinned="operator")
     st.caption(
         "Views, copies and elementwise operations are free. Minor work has no formula and touches each element a fixed "

@@ -38,6 +38,14 @@ def column_config(frame: pd.DataFrame, pinned: str) -> dict[str, Any]:
     return config
 
 
+def telling(table: pd.DataFrame, alike: Sequence[str]) -> pd.DataFrame:
+    """A table of timings without columns that say nothing. alike: columns left out where all rows agree in them."""
+    said = [name for name in table if table[name].replace(["", "–"], None).notna().any()]
+    same = [name for name in alike if table[name].nunique() == 1 and len(table) > 1]
+    plain = [name for name, value in (("status", "ok"), ("samples", 0)) if (table[name] == value).all()]
+    return table[[name for name in said if name not in (*same, *plain)]]
+
+
 def results_table(
     frame: pd.DataFrame,
     *,

@@ -2,11 +2,13 @@
 
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import streamlit as st
 
 from engine.jobs import submit
 from engine.specs import Refused, Spec
+from engine.specs.timed import QUOTABLE
 from engine.store import Cause, Run, State
 from pages.components import backend, spec_form
 from pages.components.state import badge, progress, sentence
@@ -68,13 +70,23 @@ def form_page(spec: type[Spec]) -> str:
 
 
 def _retries(run: Run) -> None:
-    batch_size = getattr(run.spec, "batch_size", None)
+    field = next((name for name in ("batch_size", "mini_batch") if hasattr(run.spec, name)), "")
+    batch_size = getattr(run.spec, field, None)
     if run.cause is Cause.OUT_OF_MEMORY and isinstance(batch_size, int) and batch_size > 1:
         half = batch_size // 2
         if st.button(f"Again with batch {half}", key=f"half_{run.id}", icon=":material/restart_alt:"):
-            again(run.spec.model_copy(update={"batch_size": half}))
+            again(run.spec.model_copy(update={field: half}))
     if st.button("Run again", key=f"again_{run.id}", icon=":material/restart_alt:", help="As a new run"):
         again(run.spec)
+
+
+def quotable(run: Run, **more: Any) -> None:
+    """What was a quick look can be asked for again in enough processes to be quoted. more: fields changed as well."""
+    if run.state.ended and run.spec.processes < QUOTABLE:
+        asked = run.spec.model_copy(update={"replicates": None, "min_seconds": None, **more})
+        told = f"The same in {asked.processes} fresh processes, as a new run"
+        if st.button("Run as quotable", key=f"quotable_{run.id}", icon=":material/verified:", help=told):
+            again(asked)
 
 
 def again(spec: Spec) -> None:

@@ -35,6 +35,16 @@ LABELS = {
     "context_length": "Text length (tokens)",
     "dtypes": "Data types",
     "seconds": "Sampled time (s)",
+    "runners": "Single runners",
+    "seq_length": "Steps",
+    "num_layers": "Layers",
+    "proj_size": "Projected to",
+    "loops": "Samples",
+    "warmup": "Warm-up calls",
+    "sweep_values": "At these values",
+    "cuda_pointwise_loop_level": "CUDA pointwise: loops",
+    "cuda_pointwise_block_count": "CUDA pointwise: blocks",
+    "cuda_pointwise_block_size": "CUDA pointwise: threads per block",
 }
 OF_MODEL = ("image_size", "context_length")
 """What is the model's own when left out."""
@@ -60,18 +70,20 @@ def address(prefix: str, spec: Spec) -> dict[str, str | list[str]]:
         elif name == "models":
             query[key(prefix, name)] = [model for model in value if not model.startswith("config:")]
         elif value != info.default and name != "image_size" and isinstance(value, tuple):
-            query[key(prefix, name)] = list(value)
+            query[key(prefix, name)] = [str(item) for item in value]
         elif value != info.default:
             text = format_image_size(value) if name == "image_size" else str(value)
             query[key(prefix, name)] = text.lower() if isinstance(value, bool) else text
     return query
 
 
-def field(spec: type[Spec], name: str, prefix: str, choices: Sequence[str] | None = None) -> Any:
+def field(
+    spec: type[Spec], name: str, prefix: str, choices: Sequence[str] | None = None, *, pills: bool = False
+) -> Any:
     """Draw the widget of one field and return what it holds.
 
-    choices: offered for a free text, the first being the default, and beside what may be typed for lists and for
-    numbers that have words as well.
+    choices: offered for a free text, the first being the default where the field has one of its own, and beside what
+    may be typed for lists and for numbers that have words as well. pills: for a list of given words, all in sight.
     """
     info = spec.model_fields[name]
     annotation, optional = _without_none(info.annotation)
@@ -83,7 +95,8 @@ def field(spec: type[Spec], name: str, prefix: str, choices: Sequence[str] | Non
             label, get_args(annotation), default=info.default, required=True, width="stretch", **shared
         )
     if get_origin(annotation) is tuple and get_args(annotation)[1:] == (...,):
-        return _several(label, info.default, get_args(annotation)[0], choices, shared)
+        item = get_args(annotation)[0]
+        return _numbers(label, shared) if item is int else _several(label, info.default, item, choices, shared, pills)
     if get_origin(annotation) in UNIONS:
         return _number_or_word(label, str(info.default), annotation, choices or (), shared)
     if annotation is bool:
@@ -93,6 +106,10 @@ def field(spec: type[Spec], name: str, prefix: str, choices: Sequence[str] | Non
         default = None if info.default is None else annotation(info.default)
         options = {"step": 1} if annotation is int else {"format": "%g"}
         return st.number_input(label, low, high, default, placeholder=hint, **options, **shared)
+    if choices is not None and info.default == "":
+        typed = st.session_state.get(shared["key"])  # what is no longer on offer stays, and the engine says so
+        options = list(dict.fromkeys([*choices, *([typed] if typed else [])]))
+        return st.selectbox(label, options, index=None, placeholder="by default", **shared)
     if choices is not None:
         if st.session_state.get(shared["key"]) not in choices:
             st.session_state.pop(shared["key"], None)
@@ -100,11 +117,37 @@ def field(spec: type[Spec], name: str, prefix: str, choices: Sequence[str] | Non
     return st.text_input(label, placeholder=hint, **shared)
 
 
-def _several(label: str, default: Any, item: Any, choices: Sequence[str] | None, shared: dict[str, Any]) -> list[str]:
+def _several(
+    label: str, default: Any, item: Any, choices: Sequence[str] | None, shared: dict[str, Any], pills: bool
+) -> list[str]:
     """A list: of given words, or of words that can be typed too."""
     given = get_args(item) if get_origin(item) is Literal else None
+    if given and pills:
+        return st.pills(label, given, default=list(default), selection_mode="multi", **shared)
     options = list(given or dict.fromkeys([*default, *(choices or ()), *st.session_state.get(shared["key"], [])]))
     return st.multiselect(label, options, default=list(default), accept_new_options=given is None, **shared)
+
+
+def _numbers(label: str, shared: dict[str, Any]) -> str:
+    """Numbers that are typed one by one or with commas between them, as one text."""
+    typed = list(st.session_state.get(shared["key"], []))
+    hint = "by default; type numbers"
+    return ",".join(st.multiselect(label, typed, accept_new_options=True, placeholder=hint, **shared))
+
+
+def folded(
+    spec: type[Spec], prefix: str, heading: str, groups: Mapping[str, Sequence[str]], **choices: Sequence[str]
+) -> dict[str, Any]:
+    """What seldom differs, three fields a row under the headings of their groups; answers what they hold."""
+    values: dict[str, Any] = {}
+    with st.expander(heading):
+        for group, names in groups.items():
+            st.caption(group)
+            for row in (names[place : place + 3] for place in range(0, len(names), 3)):
+                for column, name in zip(st.columns(3, vertical_alignment="bottom"), row, strict=False):
+                    with column:
+                        values[name] = field(spec, name, prefix, choices.get(name))
+    return values
 
 
 def _number_or_word(
@@ -131,6 +174,8 @@ def build(spec: type[Spec], values: Mapping[str, Any]) -> tuple[Spec | None, lis
 def _sentence(problem: Any) -> str:
     where = ", ".join(LABELS.get(part, part.replace("_", " ")) for part in problem["loc"] if isinstance(part, str))
     message = problem["msg"].removeprefix("Value error, ")
+    if any(isinstance(part, int) for part in problem["loc"]):  # one of several: say which
+        message += f" (given: {problem['input']!r})"
     return f"{where}: {message}" if where else message
 
 

@@ -2,6 +2,8 @@
 
 import re
 
+from engine.report.style import digits
+
 
 def plain(text: str) -> str:
     """Markdown that shows exactly this text: every sign with a meaning is escaped, line breaks are kept."""
@@ -24,3 +26,8 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest} s"
     return f"{minutes // 60} h {minutes % 60} min"
+
+
+def size(gb: float) -> str:
+    """`53.8 MB`, `1.2 GB`."""
+    return f"{digits(gb)} GB" if gb >= 1 else f"{digits(1000 * gb)} MB"

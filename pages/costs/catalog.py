@@ -9,6 +9,8 @@ from engine.report.quantities import COMPARABLE, title
 from engine.report.scatter import SHOWN_FAMILIES
 from engine.specs import ProfileSpec, Refused
 from pages.components import backend, spec_form
+from pages.components.chart import CONFIG
+from pages.components.download import download
 from pages.components.results_table import results_table
 from pages.components.text import plain
 
@@ -119,7 +121,7 @@ points = st.plotly_chart(
     ),
     key="catalog_scatter",
     on_select="rerun",
-    config={"displaylogo": False, "scrollZoom": True, "toImageButtonOptions": {"filename": "catalogue", "scale": 2}},
+    config={**CONFIG, "scrollZoom": True, "toImageButtonOptions": {"filename": "catalogue", "scale": 2}},
     alt=f"{title(y)} against {title(x)} of {len(selected)} models",
 )
 in_plot = [int(point["customdata"][0]) for point in points.selection.points if point.get("customdata")]
@@ -148,11 +150,4 @@ with bar:
     ):
         spec = ProfileSpec(models=tuple(everything.loc[chosen, "name"].unique()))
         st.switch_page("costs/profile.py", query_params=spec_form.address("profile", spec))
-    st.download_button(
-        f"CSV of {len(selected):,} rows",
-        data=lambda: export.to_csv(selected),
-        file_name="catalogue.csv",
-        mime="text/csv",
-        on_click="ignore",
-        icon=":material/download:",
-    )
+    download(f"CSV of {len(selected):,} rows", lambda: export.to_csv(selected), "catalogue.csv")

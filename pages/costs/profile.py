@@ -7,7 +7,6 @@ import streamlit as st
 from engine.names import parse_config, parse_names, select
 from engine.report import frames
 from engine.specs import ProfileSpec, Refused
-from engine.store import State
 from pages.components import backend, launch, spec_form
 from pages.components.text import duration, plain
 
@@ -59,9 +58,8 @@ def promise(spec: ProfileSpec) -> str:
     """What pressing the button will do. Errors: ModelNotFound."""
     own = {f"config:{name}": "own" for name in spec.configs}
     models = select(spec, launch.families() | own)
-    like = (run for run in backend.store().runs(kind="profile", states=[State.FINISHED], limit=50))
-    latest = next((run.id for run in like if alike(run.spec, spec)), None)
-    seconds = expected_s(str(backend.settings().runs_dir), latest, len(models)) if latest else None
+    latest = launch.last_like(spec, alike)
+    seconds = expected_s(str(backend.settings().runs_dir), latest.id, len(models)) if latest else None
     time = f", about {duration(seconds)} going by the last run like it" if seconds is not None else ""
     first = f": {', '.join(models[:3])}{', ...' if len(models) > 3 else ''}"
     return f"Counts {len(models)} model{'s' * (len(models) != 1)} on {spec.device}{time}{first}"

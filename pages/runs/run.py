@@ -9,6 +9,7 @@ from engine.store.bundle import export_bundle
 from engine.store.files import RunFiles
 from pages.components import backend, run_view
 from pages.components.command import command
+from pages.components.download import download
 from pages.components.text import plain
 
 LOG_LINES = 400
@@ -94,12 +95,10 @@ run_view.follow(run)
 st.fragment(about, run_every=None if run.state.ended else TICK_S, key="run_about_now")(run.id)
 with st.container(horizontal=True):
     if run.state.ended:
-        st.download_button(
+        download(
             "Export bundle",
-            data=lambda: export_bundle(backend.store(), backend.settings(), run.id),
-            file_name=f"run-{run.id}.zip",
-            mime="application/zip",
-            on_click="ignore",
+            lambda: export_bundle(backend.store(), backend.settings(), run.id),
+            f"run-{run.id}.zip",
             icon=":material/archive:",
             help="Request, environment, rows, metrics and log in one file that another machine can import.",
         )

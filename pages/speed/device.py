@@ -1,5 +1,6 @@
 """What this machine is, what its devices were measured to do, and what the models timed here made of that."""
 
+from operator import eq
 from typing import Any
 
 import pandas as pd
@@ -9,12 +10,12 @@ from engine.report import export, measured
 from engine.report.machine import facts
 from engine.report.roofline import roofline
 from engine.specs import DeviceSpec
-from engine.store import State
 from pages.components import backend, launch, spec_form
+from pages.components.chart import chart
+from pages.components.download import download
 from pages.components.text import duration, plain
 
 PREFIX = "device"
-CHART = {"displaylogo": False}
 
 
 @st.cache_data(max_entries=4, show_spinner=False)
@@ -70,15 +71,7 @@ def peaks(rates: pd.DataFrame) -> None:
         run_id = int(shown.iloc[event.selection.rows[0]]["run"])
         st.switch_page("runs/run.py", query_params={"run": str(run_id)})
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.download_button(
-            "CSV",
-            lambda: export.to_csv(rates),
-            "device-rates.csv",
-            key="device_csv",
-            mime="text/csv",
-            on_click="ignore",
-            icon=":material/download:",
-        )
+        download("CSV", lambda: export.to_csv(rates), "device-rates.csv", key="device_csv")
         st.caption(
             "Best median of several sizes; 2 n³ FLOPs per product; bytes read plus written. Select one for its run."
         )
@@ -86,8 +79,8 @@ def peaks(rates: pd.DataFrame) -> None:
 
 def promise(spec: DeviceSpec) -> str:
     """What pressing the button will do."""
-    like = (run for run in backend.store().runs(kind="device", states=[State.FINISHED], limit=20) if run.spec == spec)
-    took = next((run.seconds() for run in like), None)
+    last = launch.last_like(spec, eq)
+    took = last.seconds() if last else None
     time = f", about {duration(took)} going by the last time" if took else ""
     types = ", ".join(spec.dtypes)
     return f"Multiplies matrices ({types}) and copies memory on {spec.device}{time}; other runs wait meanwhile."
@@ -113,7 +106,7 @@ def form() -> None:
     )
 
 
-def chart(rates: pd.DataFrame, models: pd.DataFrame) -> None:
+def figure(rates: pd.DataFrame, models: pd.DataFrame) -> None:
     """The roofline of one device."""
     st.subheader("Roofline", anchor=False)
     places = list(dict.fromkeys([*rates["where"], *models["where"]]))
@@ -127,23 +120,14 @@ def chart(rates: pd.DataFrame, models: pd.DataFrame) -> None:
     if len(places) > 1:
         where = st.selectbox("Device", places, key="device_where", bind="query-params")
     roofs, points = rates[rates["where"] == where], models[models["where"] == where]
-    st.plotly_chart(
+    chart(
         roofline(roofs, points, styles=backend.family_colours()),
         key="device_roofline",
-        config=CHART,
         alt=f"Roofline of {where}: {len(roofs)} measured rates and {len(points)} timed models",
     )
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.download_button(
-            "CSV of the points",
-            lambda: export.to_csv(points),
-            "roofline.csv",
-            key="device_points_csv",
-            mime="text/csv",
-            on_click="ignore",
-            icon=":material/download:",
-            disabled=points.empty,
-        )
+        options = {"key": "device_points_csv", "disabled": points.empty}
+        download("CSV of the points", lambda: export.to_csv(points), "roofline.csv", **options)
         if points.empty:
             st.page_link(
                 "speed/vision.py", label="No model has been timed here yet: time some", icon=":material/timer:"
@@ -166,4 +150,4 @@ with right:
 st.subheader("Measure again" if len(rates) else "Measure", anchor=False)
 form()
 launch.linked_run("device", "")
-chart(rates, models)
+figure(rates, models)

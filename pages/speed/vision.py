@@ -6,15 +6,13 @@ import streamlit as st
 
 from engine.names import select
 from engine.report import estimates
-from engine.report.style import digits
 from engine.specs import BenchmarkSpec, Refused
 from engine.specs.variant import EXECUTIONS
-from engine.store import State
-from pages.components import backend, launch, spec_form
-from pages.components.text import duration
+from pages.components import backend, launch, presets, spec_form
+from pages.components.text import duration, size
 
 PREFIX = "benchmark"
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: presets.Presets = {
     "Quick look": {"replicates": 1, "variants": ["eager"], "publishable": False},
     "Quotable": {"replicates": None, "variants": ["eager"], "publishable": False},
     "Compile or not?": {"replicates": None, "variants": ["eager", "compile"], "publishable": False},
@@ -25,6 +23,7 @@ MEANING = (
 )
 OFFERED = [*EXECUTIONS, "compile:max-autotune", "compile:aot_eager", "eager+channels_last", "eager+bfloat16"]
 BATCHES = ("1", "8", "32", "64")
+WHAT_DIFFERS = "What differs: precision, image size, processes, samples, conditions, filters"
 FOLDED = {
     "How it computes": ("precision", "image_size", "context_length", "tower", "optimizer", "channels_last"),
     "How it is timed": (
@@ -37,40 +36,10 @@ ALIKE = ("mode", "purpose", "device", "variants", "precision", "processes", "flo
 TIGHT = 0.8  # share of the memory above which an estimate is called tight
 
 
-def prefill() -> None:
-    """Put what the chosen preset stands for into the fields."""
-    for name, value in PRESETS.get(st.session_state["benchmark_preset"] or "", {}).items():
-        st.session_state[spec_form.key(PREFIX, name)] = value
-
-
-def preset(place: Any, values: dict[str, Any]) -> None:
-    """The presets, the one that the fields agree with being lit: it stands first and is drawn when they are known."""
-    fits = (name for name, preset in PRESETS.items() if all(values[field] == preset[field] for field in preset))
-    st.session_state["benchmark_preset"] = next(fits, None)
-    with place:
-        st.segmented_control(
-            "Preset", list(PRESETS), key="benchmark_preset", on_change=prefill, help=MEANING, width="stretch"
-        )
-
-
-def folded() -> dict[str, Any]:
-    """Everything that seldom differs, in three groups."""
-    values: dict[str, Any] = {}
-    with st.expander("What differs: precision, image size, processes, samples, conditions, filters"):
-        for heading, names in FOLDED.items():
-            st.caption(heading)
-            for row in (names[place : place + 3] for place in range(0, len(names), 3)):
-                for column, name in zip(st.columns(3, vertical_alignment="bottom"), row, strict=False):
-                    with column:
-                        values[name] = spec_form.field(BenchmarkSpec, name, PREFIX)
-    return values
-
-
 def promise(spec: BenchmarkSpec, models: list[str]) -> str:
     """What pressing the button will do, and for about how long."""
-    like = (run for run in backend.store().runs(kind="benchmark", states=[State.FINISHED], limit=50))
-    latest = next((run.id for run in like if alike(run.spec, spec)), None)
-    seconds = expected_s(str(backend.settings().runs_dir), latest, len(models)) if latest else None
+    latest = launch.last_like(spec, alike)
+    seconds = expected_s(str(backend.settings().runs_dir), latest.id, len(models)) if latest else None
     least = estimates.least_s(spec, len(models))
     time = f"about {duration(least)}" if seconds is None else f"about {duration(seconds)} going by the last run like it"
     ways = f"{len(spec.plan)} variants interleaved" if len(spec.plan) > 1 else spec.plan[0].label
@@ -105,24 +74,10 @@ def memory(spec: BenchmarkSpec, models: list[str]) -> str:
     assumed = (
         "activations kept for the backward pass are guessed" if "training" in spec.modes else "without PyTorch itself"
     )
-    if (there := memory_there(spec.device)) is None:
+    if (there := launch.memory_there(spec.device)) is None:
         return f"{said} ({assumed}){unknown}"
     verdict = "will not fit" if need.gb > there else "is tight" if need.gb > TIGHT * there else "fits"
     return f"{said}, of {size(there)}: {verdict} ({assumed}){unknown}"
-
-
-def size(gb: float) -> str:
-    """`53.8 MB`, `1.2 GB`."""
-    return f"{digits(gb)} GB" if gb >= 1 else f"{digits(1000 * gb)} MB"
-
-
-def memory_there(device: str) -> float | None:
-    """GB of a device, of the host for the CPU; None where the probe has not told."""
-    machine = backend.store().machine()
-    if machine is None or device == "cpu":
-        return machine.memory_gb if machine else None
-    named = {one.name: one.memory_gb for one in machine.devices}
-    return named.get(device, named.get(f"{device}:0"))
 
 
 @st.fragment
@@ -136,8 +91,8 @@ def form() -> None:
     for column, (name, offered) in zip(columns, choices.items(), strict=True):
         with column:
             values[name] = spec_form.field(BenchmarkSpec, name, PREFIX, offered)
-    values |= folded()
-    preset(place, values)
+    values |= spec_form.folded(BenchmarkSpec, PREFIX, WHAT_DIFFERS, FOLDED)
+    presets.draw(place, PREFIX, PRESETS, values, MEANING)
     spec, problems = spec_form.build(BenchmarkSpec, values | {"models": models}) if models else (None, [])
     sentence, beside = "Choose models: search for names, type a wildcard, or take the whole suite.", ""
     if spec:

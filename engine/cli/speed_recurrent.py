@@ -1,0 +1,94 @@
+"""recurrent: how fast recurrent layers are here, forward and backward."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field, model_validator
+
+from engine.cli.output import OutputFile, note, show_table, show_text
+from engine.cli.runs import run_here, store_here, submit, tell_failures
+from engine.results import RecurrentRow
+from engine.settings import Settings
+from engine.specs import RecurrentSpec
+from engine.specs.runners import RUNNERS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SHOWN = ["model", "seq_length", "hidden_size", "mini_batch", "forward_ms", "backward_ms", "spread", "speedup"]
+SHOWN += ["speedup_low", "speedup_high", "verdict", "flags", "status"]
+"""The columns of a sweep on a terminal; a file has all of them."""
+SLOW = "warning: sequences of different lengths go one after the other in vl_jit and vl_py, which takes very long"
+
+
+class RecurrentFlags(RecurrentSpec):
+    """The spec as flags."""
+
+    def spec(self) -> RecurrentSpec:
+        """The request alone; a warning of what takes very long."""
+        asked = self.model_dump(include=set(RecurrentSpec.model_fields), exclude_unset=True)
+        if any(RUNNERS[name].family == "vl_lstm" for name in self.chosen):
+            note(SLOW)
+        return RecurrentSpec.model_validate(asked)
+
+
+class Recurrent(RecurrentFlags):
+    """Time recurrent layers here and now, forward and backward: cuDNN, ATen, scripted, compiled, plain Python.
+
+    Prints the table of PyTorch's fastrnns benchmark, in milliseconds; of a sweep, a table of our own.
+    """
+
+    format: Literal["table", "oss", "pep", "csv", "json"] | None = Field(
+        None,
+        description="table, oss, pep: as fastrnns prints them, of one size per runner. csv, json: every figure. "
+        "When left out, what the ending of --output says, else table.",
+    )
+    separator: str = Field(" ", max_length=20, description="Between the columns of the table.")
+    output: OutputFile | None = Field(None, description="Write to this file.")
+
+    @model_validator(mode="after")
+    def _one_size(self) -> "Recurrent":
+        if self.swept and (self.output or self.format) and self._form in ("table", "oss", "pep"):
+            raise ValueError(f"{self._form} holds one size per runner, and {self.sweep} is swept: take csv or json")
+        return self
+
+    @property
+    def _form(self) -> str:
+        ending = self.output.suffix if self.output else ""
+        return self.format or {".csv": "csv", ".json": "json"}.get(ending, "table")
+
+    def cli_cmd(self) -> None:
+        from engine.report import exports, frames, measured
+        from engine.store.files import RunFiles
+
+        with store_here() as store:
+            run, rows = run_here(store, self.spec(), RecurrentRow)
+            frame = exports.full(frames.recurrent(rows), measured.utilisation(rows, measured.rates(store)))
+        if self._form == "table" and self.swept:
+            show_table(frame, frame[[name for name in SHOWN if frame[name].replace("", None).notna().any()]], None)
+        else:
+            show_text(self._text(frame, rows, RunFiles(Settings().runs_dir, run.id).dir), self.output)
+        tell_failures(run, rows, lambda row: row.model)
+
+    def _text(self, frame: "pd.DataFrame", rows: list[RecurrentRow], run_dir: Path) -> str:
+        from engine.report import export, fastrnns
+
+        match self._form:
+            case "csv":
+                return export.to_csv(frame)
+            case "json":
+                return export.to_json(frame) + "\n"
+            case "oss":
+                return fastrnns.oss(rows)
+            case "pep":
+                return fastrnns.pep(rows, run_dir)
+        return fastrnns.table(rows, self.separator)
+
+
+class SubmitRecurrent(RecurrentFlags):
+    """Queue a timing of recurrent layers; the flags are those of `recurrent`."""
+
+    name: str = Field("", max_length=200, description="A name for lists of runs.")
+
+    def cli_cmd(self) -> None:
+        submit(self.spec(), self.name)

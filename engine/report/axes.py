@@ -1,0 +1,32 @@
+"""How charts of timings are laid out: margins, legends, and axes over decades."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+MARGIN = {"l": 8, "r": 8, "t": 8, "b": 8}
+LEGEND = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "normal"}
+LETTER = 0.011
+"""Of a chart's width, about what a letter beside a bar takes."""
+
+
+def horizontal(figure: go.Figure, names: list[str], axis: str, *, each: int = 26) -> None:
+    """Bars or points beside names, one below the other as in the table. each: pixels per name."""
+    figure.update_layout(height=90 + each * len(names), margin=MARGIN, legend=LEGEND, uirevision=axis)
+    figure.update_xaxes(title_text=axis, tickformat=",~g", automargin=True)
+    # not in the order of the traces
+    figure.update_yaxes(automargin=True, autorange="reversed", categoryorder="array", categoryarray=names)
+
+
+def log(name: str, values: "pd.Series[Any]") -> dict[str, Any]:
+    """An axis over decades, labelled at 1, 2, 5 where there are few."""
+    decades = np.log10(values.max() / values.min()) if len(values) else 0
+    ticks = {"dtick": 1} if decades > 2 else {"dtick": "D2"} if decades > 0.4 else {"nticks": 6}
+    return {"title_text": name, "type": "log", "tickformat": ",~g", **ticks}
+
+
+def room(end: float, written: str) -> float:
+    """How far an axis that begins at 0 must go for what is written beside a bar that ends there."""
+    return end / (1 - min(0.7, (len(written) + 12) * LETTER))

@@ -1,0 +1,92 @@
+"""What the cards of all timed rows share: figures with their units, flags and verdicts in words, conditions."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import streamlit as st
+
+from engine.report import readable
+from engine.report.quantities import QUANTITIES, title
+from engine.report.style import digits
+from engine.results import TimedRow
+from pages.components.text import plain
+
+GRAPHS = ("calls_captured", "unique_graphs", "graph_breaks", "unique_graph_breaks")
+
+
+def card(
+    row: TimedRow,
+    name: str,
+    *,
+    figures: Sequence[str],
+    utilisation: float | None,
+    conditions: Iterable[str],
+    further: Mapping[str, str] | None = None,
+) -> None:
+    """Everything known of one row.
+
+    figures: the fields to show, in order; utilisation: a share, None where it cannot be told; conditions: what was
+    timed, where every timing's own are added; further: metrics of this kind alone, by title.
+    """
+    with st.container(border=True):
+        st.subheader(plain(name), anchor=False)
+        if row.status != "ok":
+            st.error(plain(row.error), title=row.status.replace("_", " "), icon=":material/error:")
+        with st.container(horizontal=True):
+            _figures(row, figures, utilisation)
+            for label, said in (further or {}).items():
+                st.metric(label, said, width="content")
+        for flag in row.flags:
+            st.markdown(f":orange-badge[:material/flag: {flag.replace('_', ' ')}] {plain(readable.FLAGS[flag])}")
+        if row.verdict:
+            _verdict(row)
+        st.caption(plain("; ".join(part for part in (*_where(row), *conditions, *_how(row)) if part)))
+        for note in row.notes:
+            st.caption(plain(note))
+
+
+def _figures(row: TimedRow, figures: Sequence[str], utilisation: float | None) -> None:
+    for column in figures:
+        if (value := getattr(row, column)) is not None:
+            st.metric(title(column), digits(value), width="content", help=QUANTITIES[column].help)
+        if column == "latency_ms" and row.samples:
+            for name in readable.LONG:
+                said = readable.percentile(row, int(name[1:])).removesuffix(" ms")
+                st.metric(title(f"{name}_ms"), said, width="content", help=QUANTITIES[f"{name}_ms"].help)
+    if row.spread is not None:
+        st.metric(title("spread_percent"), digits(100 * row.spread), width="content")
+    if utilisation is not None:
+        st.metric(title("utilisation_percent"), digits(100 * utilisation), width="content")
+    elif row.latency_ms is not None:
+        told = "Needs the device's own matmul rate in this data type (page Device) and a complete count of FLOPs."
+        st.metric(title("utilisation_percent"), "–", width="content", help=told)
+    for column in GRAPHS:
+        if (value := getattr(row, column)) is not None:
+            st.metric(title(column), f"{value:,}", width="content")
+
+
+def _verdict(row: TimedRow) -> None:
+    interval = f"{digits(row.speedup_low)} to {digits(row.speedup_high)}, 99 %"
+    ratio = f"{digits(row.speedup)} times as fast as {row.baseline} ({interval})"
+    differs = f" They differ in {readable.words(row.differs_in)}." if row.differs_in else ""
+    st.markdown(plain(f"{row.verdict}: {ratio}. {readable.VERDICTS[row.verdict]}{differs}"))
+
+
+def _where(row: TimedRow) -> list[str]:
+    device = f"{row.device} ({row.device_name})" if row.device_name else row.device
+    return [device, f"{row.threads} threads" if row.threads else ""]
+
+
+def _how(row: TimedRow) -> list[str]:
+    """How it was timed, and who else used the machine."""
+    said = []
+    if row.samples:
+        said.append(f"{row.samples:,} samples of {row.calls_per_sample or 1} calls in {row.processes} processes")
+    if row.loop_ms is not None:
+        said.append(f"the timing loop itself takes {digits(row.loop_ms)} ms per call")
+    if found := row.contention:
+        said.append(f"CPU share {digits(100 * found.cpu_share)} %")
+        if found.neighbour_share is not None:
+            said.append(f"neighbours {digits(100 * found.neighbour_share)} %")
+        if found.switches_per_s is not None:
+            said.append(f"{digits(found.switches_per_s)} involuntary switches/s")
+    return said
