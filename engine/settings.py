@@ -23,7 +23,7 @@ class Settings(BaseSettings):
     stop_grace_s: float = Field(10, gt=0, description="Seconds between asking a cancelled run to stop and killing it.")
     min_free_gb: float = Field(1, ge=0, description="Free disk space below which no run starts, in GB (1e9 bytes).")
     preload: str = Field(
-        "torch,timm,open_clip,engine.tasks.profile,engine.tasks.benchmark,engine.tasks.device",
+        "torch,timm,open_clip,engine.tasks.profile,engine.tasks.benchmark,engine.tasks.recurrent,engine.tasks.device",
         description="Modules the warm process imports ahead, comma-separated; empty: every worker starts cold.",
     )
     log_limit_mb: float = Field(10, gt=0, description="Size at which a run's log is cut, in MB (1e6 bytes).")

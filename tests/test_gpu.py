@@ -17,8 +17,10 @@ from engine.measure.timing import HostStopwatch, Plan, Subject, measure, stopwat
 from engine.models import library, variants
 from engine.models.built import Wanted, out_of_memory
 from engine.models.variants import Numbers
-from engine.replicates.benchmark import rows, work
+from engine.replicates.benchmark import rows as benchmark_rows
+from engine.replicates.benchmark import work
 from engine.replicates.benchmark.job import Job
+from engine.replicates.benchmark.sizes import Sizes
 from engine.replicates.child import Ended
 from engine.replicates.messages import Measured, Report
 from engine.replicates.processes import Processes
@@ -204,7 +206,7 @@ def test_a_batch_that_does_not_fit_is_made_smaller(cuda: str, tmp_path: Path) ->
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0, cuda)
     common = {"library": "torchvision", "model": "resnet18", "device": cuda, "batch_size_requested": "256"}
-    (row,) = rows.rows(asked, common, outcome)
+    (row,) = benchmark_rows.rows(asked, common, outcome)
     assert row.status == "ok", row.error
     assert row.batch_size < 256
     assert f"batch size {row.batch_size} instead of 256, which ran out of memory" in row.notes

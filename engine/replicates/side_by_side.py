@@ -18,23 +18,27 @@ def measure(
     job: Job,
     stopwatch: Stopwatch,
     plan: Plan,
-    prepare: Callable[[str], Ready],
+    prepare: Callable[[str], Ready | Measured],
     *,
     flush: Callable[[], object] | None = None,
     afterwards: Callable[[Ready, Measured], Iterator[Report | Measured]] | None = None,
 ) -> Iterator[Report]:
     """A report on each of the job's labels, in which a failure is a report like the others.
 
-    prepare: makes one ready. afterwards: in the first process, what is found out of one that was timed when all are.
+    prepare: makes one ready, or says why it is not to be timed. afterwards: in the first process, what is found out of
+    one that was timed when all are.
     """
     ready: list[Ready] = []
     for label in job.labels:
         yield Report(doing=f"{label}: first call", label=label)
         try:
-            ready.append(prepare(label))
-            continue
+            prepared = prepare(label)
         except Exception as error:  # noqa: BLE001 - models are other people's code: whatever fails is a row of its own
-            failed = failure(label, error)
+            prepared = failure(label, error)
+        if isinstance(prepared, Ready):
+            ready.append(prepared)
+            continue
+        failed = prepared
         release()
         yield Report(measured=failed)
         if job.decays and failed.status == "out_of_memory" and label == job.all_labels[0]:

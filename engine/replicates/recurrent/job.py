@@ -1,0 +1,26 @@
+"""One process's work: all runners of one family at one size."""
+
+from typing import ClassVar
+
+from engine.replicates import messages
+from engine.specs import RecurrentSpec
+
+
+class Job(messages.Job):
+    """Labels are the names of runners."""
+
+    kind: ClassVar[str] = "recurrent"
+
+    spec: RecurrentSpec
+    """One of `RecurrentSpec.comparisons`."""
+
+    @property
+    def all_labels(self) -> tuple[str, ...]:
+        return self.spec.chosen
+
+    @property
+    def title(self) -> str:
+        spec = self.spec
+        if spec.family == "resnet":
+            return f"resnet, batch {spec.mini_batch}"
+        return f"{spec.family}, {spec.seq_length} steps, batch {spec.mini_batch}, hidden {spec.hidden_size}"

@@ -1,0 +1,91 @@
+"""What the processes of one comparison measured, made into one row per runner."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+
+from engine.measure import flops
+from engine.models import library, recurrent
+from engine.models.built import Wanted
+from engine.replicates import summary
+from engine.replicates.messages import Measured
+from engine.results import RecurrentRow
+from engine.specs import RecurrentSpec, format_image_size
+from engine.specs.runners import RUNNERS, Runner
+from engine.statistics import percentile, spread
+
+PHASES = ("forward", "backward")
+Found = Sequence[Mapping[str, Measured]]
+SHAPE = ("num_layers", "input_size", "hidden_size", "proj_size", "bidirectional", "batch_first")
+TORCHSCRIPT = ("fuser", "executor", *(f"cuda_pointwise_{knob}" for knob in ("loop_level", "block_count", "block_size")))
+
+
+def rows(spec: RecurrentSpec, common: Mapping[str, Any], found: Found) -> list[RecurrentRow]:
+    """One per runner, in the order they were asked for. spec: one of `RecurrentSpec.comparisons`. common: fields that
+    are the same for all of them."""
+    made = {name: _row(spec, common, found, RUNNERS[name]) for name in spec.chosen}
+    return [_compared(spec, made, name, found) for name in made]
+
+
+def _row(spec: RecurrentSpec, common: Mapping[str, Any], found: Found, runner: Runner) -> RecurrentRow:
+    measured, fields, notes = summary.common(spec, runner.name, found)
+    if fields.get("latency_ms"):
+        fields |= _phases(measured) | _cost(spec, runner, fields["latency_ms"])
+    if runner.execution in ("script", "trace"):
+        fields |= {name: getattr(spec, name) for name in TORCHSCRIPT}
+    asked = {"library": runner.library, "model": runner.name, "family": runner.family, "network": runner.network}
+    return RecurrentRow(**{**common, **asked, **_sizes(spec, runner), **fields}, notes=tuple(notes))
+
+
+def _sizes(spec: RecurrentSpec, runner: Runner) -> dict[str, Any]:
+    sizes = {"mini_batch": spec.mini_batch, "precision": spec.precision}
+    if runner.family == "resnet":
+        return sizes | {"image_size": format_image_size(spec.image_size)}
+    return sizes | {"seq_length": recurrent.steps(spec, runner.name)} | {name: getattr(spec, name) for name in SHAPE}
+
+
+def _phases(measured: Sequence[Measured]) -> dict[str, Any]:
+    """Each phase on its own, of all processes together."""
+    figures: dict[str, Any] = {}
+    for phase in measured[0].phases:
+        samples = summary.together(measured, phase)
+        figures |= {
+            f"{phase}_ms": statistics.median(samples),
+            f"{phase}_mean_ms": statistics.fmean(samples),
+            f"{phase}_std_ms": summary.deviation(samples),
+            f"{phase}_p90_ms": percentile(samples, 90),
+            f"{phase}_spread": spread([statistics.median(each.phases[phase]) for each in measured]),
+        }
+    return figures
+
+
+def _cost(spec: RecurrentSpec, runner: Runner, latency_ms: float) -> dict[str, float | None]:
+    if runner.family == "resnet":
+        gflops = _resnet_gflops(runner.network, spec.image_size) * spec.mini_batch
+        return {"steps_per_s": 1e3 / latency_ms, "gflops": gflops, "gflops_per_step": gflops}
+    return {
+        "steps_per_s": (recurrent.steps(spec, runner.name) or 0) / latency_ms * 1e3,
+        "gflops": recurrent.gflops(spec, runner.name),
+        "gflops_per_step": recurrent.gflops_per_step(spec, runner.name),
+    }
+
+
+@cache
+def _resnet_gflops(network: str, image_size: tuple[int, int]) -> float:
+    """Of one image's forward pass, counted."""
+    built = library.build(f"torchvision:{network}", Wanted(device="meta", image_size=image_size))
+    with torch.no_grad():
+        return flops.count(built.model, built.inputs).flops / 1e9
+
+
+def _compared(spec: RecurrentSpec, made: Mapping[str, RecurrentRow], name: str, found: Found) -> RecurrentRow:
+    """A row with its speed-up over the baseline asked for, or else the first of its network that was timed."""
+    timed = [row.model for row in made.values() if row.latency_ms and row.network == made[name].network]
+    base = spec.baseline or (timed[0] if timed else "")
+    if base in ("", name):
+        return made[name]
+    row = made[name].model_copy(update={"baseline": base})
+    return summary.compared(row, made[base], (base, name), found, spec.seed)

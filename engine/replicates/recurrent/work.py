@@ -1,0 +1,111 @@
+"""What a fresh process of a recurrent benchmark does."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from engine.measure import timing
+from engine.measure.timing import Plan, Stopwatch
+from engine.models import recurrent
+from engine.models.recurrent import Control, Errors, Network
+from engine.replicates import side_by_side
+from engine.replicates.messages import Measured, Report
+from engine.replicates.ready import Held, Ready, first_call, fresh_counters, graphs, resident
+from engine.replicates.recurrent.job import Job
+from engine.specs.runners import RUNNERS
+
+__all__ = ["Job", "work"]
+
+SETTLING = {"script": 2, "trace": 2}
+"""Calls after the first in which TorchScript still compiles: it profiles one, and optimises in the next, forward and
+then backward."""
+
+
+def work(job: Job) -> Iterator[Report]:
+    """Every runner of the job made ready, checked and timed."""
+    spec = job.spec
+    recurrent.set_torchscript(spec)
+    stopwatch, control, resident_mb = timing.stopwatch(spec.device), Control(spec), resident()
+    return side_by_side.measure(
+        job,
+        stopwatch,
+        Plan(
+            min_samples=spec.loops,
+            min_seconds=spec.floor_seconds,
+            warmup_calls=spec.warmup,
+            seed=spec.seed + job.process,
+        ),
+        lambda name: prepare(job, name, stopwatch, control, resident_mb),
+    )
+
+
+def prepare(job: Job, name: str, stopwatch: Stopwatch, control: Control, resident_mb: float) -> Ready | Measured:
+    """Build a runner, make its first calls, measure its memory, check its results. What is wrong is not timed.
+
+    Errors: Refused of what the device or the runner cannot do, and whatever torch raises.
+    """
+    spec, execution = job.spec, RUNNERS[name].execution
+    held = Held.now(spec.device, resident_mb)
+    network = recurrent.build(name, spec)
+    counters = fresh_counters(compiles=execution == "compile")
+    passes: list[Passes] = []
+
+    def phases(run: Callable[[], tuple[Tensor, ...]]) -> Mapping[str, Callable[[], None]]:
+        passes.append(Passes(network, run))
+        return passes[0].phases
+
+    with network.settings():
+        first = first_call(network.capture, phases, stopwatch, spec.device, settling=SETTLING.get(execution, 0))
+    errors = control.errors(network, passes[0].run)
+    measured = Measured(
+        label=name,
+        first_call_ms=first.first_ms,
+        compile_ms=None if execution == "eager" else first.compile_ms,
+        **held.own(first.device_mb, first.process_mb),
+        row=_checked(errors) | {"threads": torch.get_num_threads()} | graphs(counters),
+        notes=network.notes,
+    )
+    if not errors.ok:
+        return measured.model_copy(update={"status": "error", "error": _wrong(errors)})
+    return Ready(name, first.phases, network.settings, measured, unreported=("clear",))
+
+
+class Passes:
+    """A forward pass and, from its output, a backward pass."""
+
+    def __init__(self, network: Network, run: Callable[[], tuple[Tensor, ...]]) -> None:
+        self.run = run
+        self._network = network
+        self._output: Tensor | None = None
+
+    def forward(self) -> None:
+        self._output = self.run()[0]
+
+    def backward(self) -> None:
+        assert self._output is not None, "forward comes first"
+        self._output.backward(self._network.cotangent)  # type: ignore[no-untyped-call]
+        self._output = None
+
+    def clear(self) -> None:
+        """Or gradients would be added to those of the call before."""
+        for parameter in self._network.parameters.values():
+            parameter.grad = None
+
+    @property
+    def phases(self) -> Mapping[str, Callable[[], None]]:
+        if self._network.cotangent is None:
+            return {"forward": self.forward}
+        return {"forward": self.forward, "backward": self.backward, "clear": self.clear}
+
+
+def _checked(errors: Errors) -> dict[str, float | None]:
+    return {"output_error": errors.output, "gradient_error": errors.gradient, "tolerance": errors.tolerance}
+
+
+def _wrong(errors: Errors) -> str:
+    gradient = "" if errors.gradient is None else f", its gradients by {errors.gradient:.3g}"
+    return (
+        f"not timed: its outputs differ from those of torch's own layer by {errors.output:.3g}{gradient}, "
+        f"and {errors.tolerance:.3g} is allowed"
+    )

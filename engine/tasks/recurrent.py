@@ -1,0 +1,58 @@
+"""Times recurrent layers: the task of a RecurrentSpec.
+
+This process takes no measurements: it starts a fresh one per repetition, waits, and makes rows of what they report.
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from engine.measure import environment
+from engine.replicates import summary
+from engine.replicates.processes import Processes
+from engine.replicates.recurrent import rows
+from engine.replicates.recurrent.job import Job
+from engine.results import Artifact, Event, Progress, samples_name
+from engine.specs import RecurrentSpec
+
+
+def run(spec: RecurrentSpec, run_dir: Path) -> Iterator[Event]:
+    """The environment, then per family and size the file of its samples and a row per runner.
+
+    Errors: DeviceNotFound.
+    """
+    here = environment.current(spec.device, spec.seed)
+    yield here
+    comparisons = spec.comparisons
+    for done, each in enumerate(comparisons):
+        progress = Progress(done=done, total=len(comparisons), note=each.summary)
+        yield progress
+        yield from _side_by_side(each, _samples_name(spec, each), run_dir, progress, here.device_name)
+    yield Progress(done=len(comparisons), total=len(comparisons))
+
+
+def _samples_name(spec: RecurrentSpec, each: RecurrentSpec) -> str:
+    return samples_name(each.family, *((spec.sweep, getattr(each, spec.sweep)) if spec.swept else ()))
+
+
+def _side_by_side(
+    spec: RecurrentSpec, file: str, run_dir: Path, progress: Progress, device_name: str
+) -> Iterator[Event]:
+    """spec: one of `RecurrentSpec.comparisons`. file: of its samples, below run_dir."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="vitals-", ignore_cleanup_errors=True) as folder:
+        processes = Processes(Path(folder), started + spec.time_limit)
+        found = yield from processes.repeat(Job(spec=spec, parent=os.getpid()), progress)
+    common = {
+        "device": spec.device,
+        "device_name": device_name,
+        "threads": spec.threads or environment.threads(),
+        "seconds": round(time.monotonic() - started, 3),
+    }
+    if any(each.rounds for process in found for each in process.values()):
+        common["samples_file"] = file
+        summary.write_samples(run_dir / file, found, what={}, label="runner", phases=rows.PHASES)
+        yield Artifact(name=file, kind="samples")
+    yield from rows.rows(spec, common, found)

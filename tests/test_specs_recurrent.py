@@ -1,0 +1,111 @@
+"""What the benchmark of recurrent layers can be asked for."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from engine.specs import RecurrentSpec
+from engine.specs.runners import RUNNERS, of_group
+
+FASTRNNS = "cudnn aten jit jit_premul jit_premul_bias jit_simple jit_multilayer py"
+"""The runners of its group rnns."""
+REST = "cudnn_dropout cudnn_layernorm jit_layernorm jit_layernorm_decom jit_dropout vl_cudnn vl_jit vl_py"
+
+
+def test_the_defaults_are_those_of_fastrnns() -> None:
+    spec = RecurrentSpec()
+    assert (spec.seq_length, spec.num_layers, spec.input_size, spec.hidden_size) == (100, 1, 512, 512)
+    assert (spec.mini_batch, spec.warmup, spec.loops, spec.fuser) == (64, 10, 100, "te")
+    assert set(spec.chosen) == {*FASTRNNS.split(), "resnet18", "resnet18_jit", "resnet50", "resnet50_jit"}
+
+
+def test_every_runner_of_fastrnns_is_here() -> None:
+    assert set(of_group("rnns")) == set(FASTRNNS.split())
+    assert set(REST.split()) < set(RUNNERS)
+
+
+def test_runners_stand_beside_those_of_the_groups() -> None:
+    assert RecurrentSpec(runners="py,aten,py").chosen == ("py", "aten")
+    both = RecurrentSpec(groups="compiled,compiled", runners="py,compile_cell")
+    assert both.chosen == ("compile_cell", "compile_loop", "compile_lstm", "py")
+
+
+def test_what_is_timed_side_by_side_is_of_one_family() -> None:
+    spec = RecurrentSpec(runners="resnet18,gru_py,aten,gru_jit,vl_py", sweep="seq_length", sweep_values="8,4,8")
+    found = [(each.family, each.chosen, each.seq_length, each.swept) for each in spec.comparisons]
+    assert found == [
+        ("resnet", ("resnet18",), 100, ()),  # which has no sequence
+        *(("gru", ("gru_py", "gru_jit"), steps, ()) for steps in (4, 8)),
+        *(("lstm", ("aten",), steps, ()) for steps in (4, 8)),
+        *(("vl_lstm", ("vl_py",), steps, ()) for steps in (4, 8)),
+    ]
+    assert all(RecurrentSpec.model_validate_json(each.model_dump_json()) == each for each in spec.comparisons)
+
+
+def test_a_sweep_of_the_mini_batch_is_one_of_resnets_too() -> None:
+    spec = RecurrentSpec(runners="resnet18", sweep="mini_batch", mini_batch=6)
+    assert spec.swept == (2, 3, 6, 12)
+    assert [each.mini_batch for each in spec.comparisons] == [2, 3, 6, 12]
+
+
+def test_a_baseline_is_one_of_its_own_family() -> None:
+    spec = RecurrentSpec(runners="aten,py,gru_py", baseline="py")
+    assert [(each.family, each.baseline) for each in spec.comparisons] == [("lstm", "py"), ("gru", "")]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"runners": "jitt"}, "no runner is called 'jitt'; closest: jit, vl_jit"),
+        ({"groups": "rnn"}, "Input should be 'rnns', 'cnns', 'vl', 'norms', 'compiled' or 'cells'"),
+        ({"baseline": "vl_py"}, "the baseline vl_py is not among what is timed: cudnn, aten, jit"),
+        ({"baseline": "pi"}, "no runner is called 'pi'"),
+        ({"proj_size": 512}, "proj_size 512 is not smaller than hidden_size 512"),
+        ({"sweep_values": "1,2"}, "sweep_values are given but nothing is swept"),
+        ({"sweep": "seq_length", "sweep_values": "0,3"}, "a sweep of seq_length goes from 1 to 10000, which 0 is not"),
+        (
+            {"sweep": "hidden_size", "proj_size": 100, "sweep_values": "64"},
+            "proj_size 100 is not smaller than the swept hidden_size 64",
+        ),
+        ({"sweep": "mini_batch", "sweep_values": "a"}, "valid integer"),
+        ({"device": "meta"}, "nothing runs on meta"),
+        ({"seq_length": 0}, "greater than or equal to 1"),
+        ({"executor": "fast"}, "Input should be 'default', 'legacy', 'simple' or 'profiling'"),
+        ({"image_size": "big"}, "image size 'big' is neither N nor HxW"),
+    ],
+)
+def test_what_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        RecurrentSpec(**fields)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "processes", "seconds", "below"),
+    [
+        ({}, 3, 2, False),
+        ({"publishable": True}, 5, 10, False),
+        ({"replicates": 1}, 1, 2, False),
+        ({"replicates": 2}, 2, 2, True),
+        ({"loops": 5}, 3, 2, True),
+        ({"min_seconds": 0.5}, 3, 0.5, True),
+    ],
+)
+def test_floors(fields: dict[str, Any], processes: int, seconds: float, below: bool) -> None:
+    spec = RecurrentSpec(**fields)
+    assert (spec.processes, spec.floor_seconds, spec.below_floor) == (processes, seconds, below)
+
+
+@pytest.mark.parametrize(
+    ("name", "execution"),
+    [
+        ("py", "eager"),
+        ("vl_jit", "script"),
+        ("resnet18_jit", "trace"),
+        ("gru_compile_cell", "compile"),
+        ("aten", "eager"),
+    ],
+)
+def test_what_runs_a_runners_python(name: str, execution: str) -> None:
+    assert RUNNERS[name].execution == execution
