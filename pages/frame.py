@@ -29,6 +29,13 @@ page = st.navigation(
                 help="Time models here: inference or training, eager against compiled, in figures that can be quoted.",
             ),
             st.Page(
+                "speed/recurrent.py",
+                title="Recurrent layers",
+                icon=":material/repeat:",
+                url_path="recurrent",
+                help="Time an LSTM, GRU or RNN forward and backward: cuDNN, ATen, scripted, compiled, plain Python.",
+            ),
+            st.Page(
                 "speed/device.py",
                 title="Device",
                 icon=":material/memory:",

@@ -5,9 +5,19 @@ from pathlib import Path
 
 from streamlit.testing.v1 import AppTest
 
-from engine.results import BenchmarkRow, Environment, OperatorCount, ProfileRow, Progress, Row, samples_name
+from engine.results import (
+    BenchmarkRow,
+    Environment,
+    OperatorCount,
+    ProfileRow,
+    Progress,
+    RecurrentRow,
+    Row,
+    samples_name,
+)
 from engine.settings import ROOT
-from engine.specs import BenchmarkSpec, ProfileSpec
+from engine.specs import BenchmarkSpec, ProfileSpec, RecurrentSpec
+from engine.specs.runners import RUNNERS
 from engine.store import Exit, State, Store, attempts
 from engine.store import queue as queueing
 
@@ -125,3 +135,47 @@ def finish(store: Store, run_id: int, rows: list[Row]) -> None:
 def queue_benchmark(store: Store, *models: str, **fields: object) -> int:
     """A queued benchmark that no scheduler knows of."""
     return store.enqueue(BenchmarkSpec.model_validate({"models": models, **fields}))
+
+
+def recurrent_row(runner: str, **figures: object) -> RecurrentRow:
+    """A row of three processes with 30 samples. A runner other than aten is compared with aten."""
+    known: dict[str, object] = {
+        **{"library": RUNNERS[runner].library, "model": runner, "family": RUNNERS[runner].family},
+        **{"network": RUNNERS[runner].network, "device": "cpu", "device_name": "a cpu", "threads": 2},
+        **{"precision": "float32", "mini_batch": 8, "seq_length": 20, "num_layers": 1, "input_size": 64},
+        **{"hidden_size": 64, "proj_size": 0, "latency_ms": 30.0, "mean_ms": 31.0, "std_ms": 1.5},
+        **{"forward_ms": 10.0, "forward_mean_ms": 10.5, "forward_std_ms": 0.5, "forward_spread": 0.02},
+        **{"backward_ms": 20.0, "backward_mean_ms": 20.5, "backward_std_ms": 1.25, "backward_spread": 0.03},
+        **{"first_call_ms": 90.0, "samples": 30, "calls_per_sample": 1, "loop_ms": 0.001, "processes": 3},
+        **{"process_medians_ms": (29.5, 30.0, 30.4), "spread": 0.03, "steps_per_s": 667.0, "gflops_per_step": 0.001},
+        **{"gflops": 0.02, "output_error": 1e-7, "gradient_error": 2e-7, "tolerance": 1e-3, "process_peak_mb": 250.0},
+        **{"seconds": 12.0, "samples_file": samples_name(RUNNERS[runner].family)},
+    }
+    if runner != "aten":
+        known |= {"baseline": "aten", "speedup": 1.25, "speedup_low": 1.2, "speedup_high": 1.3, "verdict": "faster"}
+    if RUNNERS[runner].family == "resnet":
+        known |= dict.fromkeys(("seq_length", "num_layers", "input_size", "hidden_size", "proj_size"), None)
+    return RecurrentRow.model_validate(known | figures)
+
+
+def write_recurrent_samples(
+    run_dir: Path, row: RecurrentRow, **runners: tuple[list[list[float]], list[list[float]]]
+) -> None:
+    """The file that a task keeps. runners: of each, forward and backward, per process, the ms of every round's sample.
+
+    No samples backward make a runner that goes forward only.
+    """
+    path = run_dir / row.samples_file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = ["process,runner,round,calls,forward_ms,backward_ms"]
+    for runner, (forward, backward) in runners.items():
+        for process, samples in enumerate(forward, start=1):
+            for place, ms in enumerate(samples):
+                back = backward[process - 1][place] if backward else ""
+                lines.append(f"{process},{runner},{place},1,{ms},{back}")
+    path.write_text("\n".join(lines) + "\n")
+
+
+def queue_recurrent(store: Store, **fields: object) -> int:
+    """A queued timing of recurrent layers that no scheduler knows of."""
+    return store.enqueue(RecurrentSpec.model_validate(fields))

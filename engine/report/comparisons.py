@@ -12,7 +12,7 @@ PHASES = {"forward_ms": "forward", "backward_ms": "backward", samples.TOTAL: "bo
 """What can be compared, by its column among samples."""
 SIZES = {"seq_length": "Sequence length (steps)", "hidden_size": "Hidden size", "mini_batch": "Mini-batch"}
 """What can be swept, as axes are titled."""
-COLUMNS = ["model", "phase", "baseline", "speedup", "speedup_low", "speedup_high", "verdict"]
+COLUMNS = ["model", "baseline", "speedup", "speedup_low", "speedup_high", "verdict"]
 
 
 def swept(rows: Sequence[RecurrentRow]) -> str:
@@ -31,23 +31,23 @@ def groups(rows: Sequence[RecurrentRow]) -> dict[str, list[RecurrentRow]]:
     return found
 
 
-def over(drawn: pd.DataFrame, rows: Sequence[RecurrentRow], baseline: RecurrentRow, *, seed: int) -> pd.DataFrame:
-    """How many times as fast each other row is as a baseline, in each phase that both have.
+def over(
+    drawn: pd.DataFrame, rows: Sequence[RecurrentRow], baseline: RecurrentRow, phase: str, *, seed: int
+) -> pd.DataFrame:
+    """How many times as fast each other row is as a baseline in a phase, a column of PHASES, where both have it.
 
     drawn: of samples.read, of the file that holds them all. Columns: those that speed_figures.speedups draws, with the
-    interval (99 %), which is absent where there are too few samples for one, and `phase`.
+    interval (99 %), which is absent where there are too few samples for one.
     """
-    found = []
+    there, found = samples.place(baseline), []
     for row in rows:
-        if row.model == baseline.model:
+        here = samples.place(row)
+        both_ways = all(samples.phase(drawn, where, "backward_ms") for where in (here, there))
+        if row.model == baseline.model or (phase == samples.TOTAL and not both_ways):
             continue
-        here, there = samples.place(row), samples.place(baseline)
-        backward = all(samples.phase(drawn, where, "backward_ms") for where in (here, there))
-        for column, phase in PHASES.items() if backward else [("forward_ms", "forward")]:
-            ratio = samples.ratio(drawn, there, here, seed=seed, name=column)
-            if ratio is None:
-                continue
+        ratio = samples.ratio(drawn, there, here, seed=seed, name=phase)
+        if ratio is not None:
             low, high = (np.nan, np.nan) if np.isinf(ratio.high) else (ratio.low, ratio.high)
             verdict = "not comparable" if row.differences(baseline) else ratio.verdict
-            found.append((row.model, phase, baseline.model, ratio.value, low, high, verdict))
+            found.append((row.model, baseline.model, ratio.value, low, high, verdict))
     return pd.DataFrame(found, columns=COLUMNS)

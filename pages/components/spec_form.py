@@ -109,7 +109,7 @@ def field(
     if choices is not None and info.default == "":
         typed = st.session_state.get(shared["key"])  # what is no longer on offer stays, and the engine says so
         options = list(dict.fromkeys([*choices, *([typed] if typed else [])]))
-        return st.selectbox(label, options, index=None, placeholder="by default", **shared)
+        return st.selectbox(label, options, index=None, placeholder="by default", accept_new_options=True, **shared)
     if choices is not None:
         if st.session_state.get(shared["key"]) not in choices:
             st.session_state.pop(shared["key"], None)
