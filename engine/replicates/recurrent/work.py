@@ -17,9 +17,9 @@ from engine.specs.runners import RUNNERS
 
 __all__ = ["Job", "work"]
 
-SETTLING = {"script": 2, "trace": 2}
-"""Calls after the first in which TorchScript still compiles: it profiles one, and optimises in the next, forward and
-then backward."""
+SETTLING = {"script": 5, "trace": 5}
+"""Calls after the first in which TorchScript still compiles: it profiles, specialises and optimises, forward and
+backward apart, and has been seen to need four more."""
 
 
 def work(job: Job) -> Iterator[Report]:

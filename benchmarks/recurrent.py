@@ -1,0 +1,159 @@
+"""Whether the recurrent benchmark can be trusted, and how fast every runner is on this machine.
+
+python benchmarks/recurrent.py [--rounds 40] [--device cpu] [--groups rnns,norms,compiled,vl,cells] [--replicates 3]
+                               [--output benchmarks/results/recurrent.json]
+
+1. `aten` and `py`, forward and backward, at one thread: by engine.measure.timing and by a bare loop over the same
+   module that reads the clock before and after each pass, in turns in one process; the ratio of the two medians with
+   its interval (99 %).
+2. A table of all runners at the shapes of the page's preset for a CPU, as `python -m engine recurrent` times them.
+
+A busy machine spoils both. Compiling takes several minutes.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+AGREEMENT = 0.03
+SHAPES = {"seq_length": 25, "input_size": 64, "hidden_size": 64, "mini_batch": 8}
+SHOWN = (
+    *("model", "network", "status", "error", "forward_ms", "backward_ms", "spread", "flags", "compile_cold_ms"),
+    *("output_error", "gradient_error", "samples", "speedup", "speedup_low", "speedup_high", "verdict", "baseline"),
+    *("notes",),
+)
+Figures = dict[str, Any]
+
+
+def agreement(name: str, rounds: int) -> Figures:
+    """Medians of short timings of one runner by both, in an order of chance each round."""
+    import numpy as np
+    import torch
+
+    from engine.measure.timing import Plan, Subject, measure, stopwatch
+    from engine.models import recurrent
+    from engine.replicates.recurrent.work import Passes
+    from engine.specs import RecurrentSpec
+    from engine.statistics import ratio
+
+    torch.set_num_threads(1)
+    network = recurrent.build(name, RecurrentSpec(runners=(name,), **SHAPES))
+    with network.settings():
+        run = network.capture()
+    passes = Passes(network, run)
+    plan = Plan(min_samples=60, min_seconds=0.1, warmup_seconds=0.1, max_warmup_seconds=1)
+
+    def ours() -> dict[str, float]:
+        found = measure([Subject(name, passes.phases, network.settings)], stopwatch("cpu"), plan).timed[name]
+        return {phase: float(np.median(found.phases[phase])) for phase in ("forward", "backward")}
+
+    def bare() -> dict[str, float]:
+        spent: dict[str, list[float]] = {"forward": [], "backward": []}
+        with network.settings():
+            for loop in range(2 * plan.min_samples):
+                begun = time.perf_counter()
+                output = run()[0]
+                between = time.perf_counter()
+                output.backward(network.cotangent)
+                ended = time.perf_counter()
+                for parameter in network.parameters.values():
+                    parameter.grad = None
+                if loop >= plan.min_samples:  # the first half warms up
+                    spent["forward"].append((between - begun) * 1e3)
+                    spent["backward"].append((ended - between) * 1e3)
+        return {phase: float(np.median(ms)) for phase, ms in spent.items()}
+
+    medians: dict[str, list[dict[str, float]]] = {"ours": [], "bare": []}
+    sides: list[tuple[str, Callable[[], dict[str, float]]]] = [("ours", ours), ("bare", bare)]
+    order = random.Random(1337)  # noqa: S311 - nothing secret
+    for _ in range(rounds):
+        for side, timing in order.sample(sides, 2):
+            medians[side].append(timing())
+    report: Figures = {}
+    for phase in ("forward", "backward"):
+        of = {side: [one[phase] for one in found] for side, found in medians.items()}
+        found = ratio([of["bare"]], [of["ours"]])
+        report[phase] = {f"{side}_ms": float(np.median(ms)) for side, ms in of.items()}
+        report[phase] |= {"ratio": found.value, "low": found.low, "high": found.high}
+    return report
+
+
+def table(device: str, groups: str, replicates: int, threads: int | None) -> list[Figures]:
+    """A line per runner, as the task gives it."""
+    from engine.results import RecurrentRow
+    from engine.specs import RecurrentSpec
+    from engine.tasks.recurrent import run
+
+    shapes: Figures = SHAPES if device == "cpu" else {}
+    spec = RecurrentSpec(groups=groups, device=device, replicates=replicates, threads=threads, **shapes)
+    lines = []
+    with tempfile.TemporaryDirectory() as folder:
+        for event in run(spec, Path(folder)):
+            if isinstance(event, RecurrentRow):
+                line = event.model_dump(mode="json", include=set(SHOWN))
+                lines.append({name: line[name] for name in SHOWN})
+                print(*(line[name] for name in ("model", "status", "forward_ms", "backward_ms", "flags")), flush=True)
+    return lines
+
+
+def child(name: str, rounds: int) -> Figures:
+    """The agreement of one runner, in a fresh process."""
+    command = [sys.executable, "-W", "ignore", str(Path(__file__)), "--child", name, "--rounds", str(rounds)]
+    done = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True
+    )
+    figures: Figures = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=40, help="of each agreement; each takes about 1 s")
+    parser.add_argument("--device", default="cpu", help="of the table; on a GPU at the defaults' shapes")
+    parser.add_argument("--groups", default="rnns,norms,compiled,vl,cells")
+    parser.add_argument("--replicates", type=int, default=3)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.child:
+        print(json.dumps(agreement(chosen.child, chosen.rounds)))
+        return
+    sys.path.insert(0, str(ROOT))
+    agreements = {name: child(name, chosen.rounds) for name in ("aten", "py")}
+    print(json.dumps(agreements, indent=2), flush=True)
+    within = all(
+        found["low"] > 1 - AGREEMENT and found["high"] < 1 + AGREEMENT
+        for both in agreements.values()
+        for found in both.values()
+    )
+    report: Figures = {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "versions": {name: version(name) for name in ("torch", "torchvision", "numpy")},
+        "agreement": agreements,
+        "goals": {"within 3 % of a bare loop, by the interval": within},
+        "device": chosen.device,
+        "shapes": SHAPES if chosen.device == "cpu" else "the defaults",
+        "runners": table(chosen.device, chosen.groups, chosen.replicates, chosen.threads),
+    }
+    print(json.dumps(report["goals"]))
+    if chosen.output:
+        chosen.output.parent.mkdir(parents=True, exist_ok=True)
+        chosen.output.write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,225 @@
+"""The task of a recurrent benchmark: its rows by hand, what becomes of failures, and the fresh processes."""
+
+import csv
+import statistics
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from engine.models import recurrent
+from engine.models.recurrent import Network
+from engine.replicates.messages import Measured
+from engine.replicates.recurrent import rows
+from engine.replicates.recurrent.work import Job, Passes, work
+from engine.results import Artifact, Environment, Event, Progress, RecurrentRow
+from engine.specs import RecurrentSpec
+from engine.tasks.recurrent import run
+
+COMMON = {"device": "cpu", "threads": 1}
+SMALL: dict[str, Any] = {"seq_length": 5, "input_size": 3, "hidden_size": 4, "mini_batch": 2, "threads": 1}
+SHORT: dict[str, Any] = SMALL | {"loops": 3, "warmup": 1, "min_seconds": 0.01}
+
+
+def spec(runners: str, **fields: Any) -> RecurrentSpec:
+    return RecurrentSpec(**SHORT | {"runners": runners} | fields)
+
+
+def measured(name: str, forward: list[float], backward: list[float] | None, **fields: Any) -> Measured:
+    phases = {"forward": tuple(forward)} | ({} if backward is None else {"backward": tuple(backward)})
+    return Measured(**{"label": name, "rounds": tuple(range(len(forward))), "phases": phases, "calls": 1} | fields)
+
+
+def test_figures_by_hand() -> None:
+    first = measured("py", [1.0, 2.0, 3.0], [4.0, 4.0, 4.0], first_call_ms=9.0)
+    second = measured("py", [2.0, 2.0, 8.0], [5.0, 5.0, 6.0], first_call_ms=7.0)
+    (found,) = rows.rows(spec("py"), COMMON, [{"py": first}, {"py": second}])
+    assert (found.library, found.model, found.family, found.network) == ("torch", "py", "lstm", "lstm")
+    assert (found.forward_ms, found.backward_ms) == (2.0, 4.5)
+    assert (found.forward_mean_ms, found.backward_mean_ms) == (3.0, pytest.approx(28 / 6))
+    assert found.forward_std_ms == pytest.approx(statistics.stdev([1, 2, 3, 2, 2, 8]))
+    assert (found.forward_spread, found.backward_spread) == (0, pytest.approx(1 / 4.5))
+    assert (found.latency_ms, found.samples, found.first_call_ms) == (7.0, 6, 9.0)  # of 5, 6, 7, 7, 7, 14
+    assert found.steps_per_s == pytest.approx(5 / 7e-3)
+    assert found.gflops_per_step == pytest.approx(2 * 4 * 4 * (3 + 4) * 2 / 1e9)
+    assert found.gflops == pytest.approx(5 * 2 * 4 * 4 * (3 + 4) * 2 / 1e9)
+    assert found.flags == ("unstable", "below_floor")
+    assert found.fuser == found.executor == ""
+
+
+def test_what_only_goes_forward_has_no_backward() -> None:
+    (found,) = rows.rows(spec("aten_layernorm"), COMMON, [{"aten_layernorm": measured("aten_layernorm", [2.0], None)}])
+    assert (found.forward_ms, found.latency_ms, found.forward_mean_ms) == (2.0, 2.0, 2.0)
+    assert (found.backward_ms, found.backward_mean_ms, found.forward_std_ms) == (None, None, None)
+
+
+def test_a_speedup_refers_to_the_first_of_its_network_that_was_timed() -> None:
+    failed = Measured(label="cudnn", status="error", error="Refused: no")
+    found = {
+        name: measured(name, [ms] * 70, [ms] * 70) for name, ms in (("aten", 1.0), ("jit", 2.0), ("jit_dropout", 4.0))
+    }
+    asked = spec("cudnn,aten,jit,jit_dropout")
+    cudnn, aten, jit, dropout = rows.rows(asked, COMMON, [{"cudnn": failed, **found}] * 3)
+    assert (cudnn.status, cudnn.error, cudnn.latency_ms, cudnn.speedup) == ("error", "Refused: no", None, None)
+    assert (aten.baseline, aten.speedup) == ("", None)
+    assert (jit.baseline, jit.speedup, jit.verdict) == ("aten", 0.5, "slower")
+    assert (dropout.baseline, dropout.speedup) == ("", None)
+    assert (jit.fuser, jit.executor) == ("te", "default")
+    chosen = rows.rows(asked.model_copy(update={"baseline": "jit"}), COMMON, [{"cudnn": failed, **found}] * 3)
+    assert [(row.baseline, row.speedup, row.verdict) for row in chosen] == [
+        ("jit", None, None),
+        ("jit", 2.0, "faster"),
+        ("", None, None),
+        ("jit", 0.5, "not comparable"),
+    ]
+    assert chosen[3].differs_in == ("network",)
+
+
+def test_resnets_are_counted_and_have_no_steps() -> None:
+    asked = spec("resnet18", mini_batch=3, image_size=64)
+    (found,) = rows.rows(asked, COMMON, [{"resnet18": measured("resnet18", [4.0], [6.0])}])
+    assert found.library == "torchvision"
+    assert (found.seq_length, found.hidden_size, found.image_size) == (None, None, "64")
+    # 1.81 GMACs at 224 are published (torchvision); all but the head, 0.5 MMACs, goes with the area
+    published, head = 1.814e9, 512 * 1000
+    assert found.gflops == pytest.approx(3 * 2 * ((published - head) * (64 / 224) ** 2 + head) / 1e9, rel=0.01)
+    assert (found.steps_per_s, found.gflops_per_step) == (100.0, found.gflops)
+
+
+# in a process
+
+
+def reports(name: str, **fields: Any) -> Measured:
+    (found,) = (each.measured for each in work(Job(spec=spec(name, **fields), parent=1)) if each.measured)
+    return found
+
+
+def test_a_runner_is_checked_and_timed() -> None:
+    found = reports("py")
+    assert found.status == "ok", found.error
+    assert 0 <= found.row["output_error"] < 1e-6
+    assert 0 <= found.row["gradient_error"] < 1e-6
+    assert set(found.phases) == {"forward", "backward"}
+    assert all(len(ms) >= 3 and min(ms) > 0 for ms in found.phases.values())
+
+
+def test_what_computes_something_else_is_not_timed_and_says_how_far_off_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    build = recurrent.build
+
+    def wrong(name: str, asked: RecurrentSpec) -> Network:
+        network = build(name, asked)
+
+        def capture() -> Callable[[], tuple[Tensor, ...]]:
+            run = network.capture()
+            return lambda: (run()[0] * 1.01, *run()[1:])
+
+        return replace(network, capture=capture)
+
+    monkeypatch.setattr(recurrent, "build", wrong)
+    found = reports("py")
+    assert found.status == "error"
+    assert found.error.startswith("not timed: its outputs differ from those of torch's own layer by 0.0")
+    assert found.error.endswith("and 0.001 is allowed")
+    assert found.row["output_error"] > 1e-3
+    assert found.phases == {}
+
+
+def test_gradients_do_not_pile_up() -> None:
+    network = recurrent.build("py", spec("py"))
+    with network.settings():
+        passes = Passes(network, network.capture())
+        gradients = []
+        for _ in range(3):
+            passes.forward()
+            passes.backward()
+            gradients.append(
+                {name: one.grad.clone() for name, one in network.parameters.items() if one.grad is not None}
+            )
+            passes.clear()
+            assert all(parameter.grad is None for parameter in network.parameters.values())
+    assert set(gradients[0]) == set(network.parameters)
+    for later in gradients[1:]:
+        assert all(torch.equal(later[name], gradients[0][name]) for name in later)
+
+
+def test_a_runner_that_raises_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    build = recurrent.build
+
+    def failing(name: str, asked: RecurrentSpec) -> Network:
+        if name == "jit":
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return build(name, asked)
+
+    monkeypatch.setattr(recurrent, "build", failing)
+    found = {each.measured.label: each.measured for each in work(Job(spec=spec("jit,py"), parent=1)) if each.measured}
+    assert (found["jit"].status, found["py"].status) == ("out_of_memory", "ok")
+
+
+# the whole way
+
+
+def events(tmp_path: Path, runners: str, **fields: Any) -> list[Event]:
+    def listed(waiting: Generator[Event] | Any) -> list[Event]:
+        return [each for each in waiting if not isinstance(each, Progress)]
+
+    return listed(run(spec(runners, **fields), tmp_path))
+
+
+@pytest.mark.slow
+def test_a_sweep_in_fresh_processes(tmp_path: Path) -> None:
+    environment, *found = events(tmp_path, "cudnn,aten,py", replicates=2, sweep="hidden_size", sweep_values="4,6")
+    assert isinstance(environment, Environment)
+    made = [each for each in found if isinstance(each, RecurrentRow)]
+    assert [(each.model, each.hidden_size, each.status) for each in made] == [
+        (name, size, "error" if name == "cudnn" else "ok") for size in (4, 6) for name in ("cudnn", "aten", "py")
+    ]
+    assert "needs an NVIDIA GPU" in made[0].error
+    files = [each.name for each in found if isinstance(each, Artifact)]
+    assert files == ["samples/lstm__hidden_size__4.csv", "samples/lstm__hidden_size__6.csv"]
+    for row in (each for each in made if each.status == "ok"):
+        check_against_samples(row, tmp_path)
+        assert row.processes == len(row.process_medians_ms) == 2
+        assert row.baseline == ("" if row.model == "aten" else "aten")
+        assert "below_floor" in row.flags
+
+
+def check_against_samples(row: RecurrentRow, folder: Path) -> None:
+    """All that a row says of its samples, computed again from the file."""
+    with (folder / row.samples_file).open(newline="") as file:
+        lines: list[Mapping[str, str]] = [line for line in csv.DictReader(file) if line["runner"] == row.model]
+    forward, backward = (np.array([float(line[f"{phase}_ms"]) for line in lines]) for phase in ("forward", "backward"))
+    assert len(lines) == row.samples
+    assert float(np.median(forward + backward)) == pytest.approx(row.latency_ms, rel=1e-12)
+    assert [float(np.mean(one)) for one in (forward, backward)] == pytest.approx(
+        [row.forward_mean_ms, row.backward_mean_ms], rel=1e-12
+    )
+    assert [float(np.median(one)) for one in (forward, backward)] == [row.forward_ms, row.backward_ms]
+
+
+@pytest.mark.slow
+def test_compiled_and_scripted_tell_their_times_apart(tmp_path: Path) -> None:
+    _, _, script, compiled = events(tmp_path, "jit,compile_cell", replicates=2)
+    assert isinstance(script, RecurrentRow)
+    assert isinstance(compiled, RecurrentRow)
+    assert script.status == compiled.status == "ok", (script.error, compiled.error)
+    for row in (script, compiled):
+        assert None not in (row.compile_cold_ms, row.compile_warm_ms, row.first_call_ms)
+        assert row.compile_cold_ms > row.first_call_ms > row.forward_ms
+    assert compiled.unique_graphs == 2  # the initial state has no gradient, the states after it have
+    assert script.unique_graphs is None
+    assert compiled.speedup is not None
+    assert compiled.baseline == "jit"
+
+
+@pytest.mark.slow
+def test_time_that_is_over_gives_every_runner_a_row(tmp_path: Path) -> None:
+    _, *found = events(tmp_path, "aten,py", time_limit=0.2)
+    assert [(each.model, each.status) for each in found if isinstance(each, RecurrentRow)] == [
+        ("aten", "timeout"),
+        ("py", "timeout"),
+    ]
