@@ -7,8 +7,8 @@ from plotly.subplots import make_subplots
 
 from engine.report.axes import LEGEND, MARGIN, horizontal, log, room
 from engine.report.comparisons import SIZES
-from engine.report.speed_figures import labels, words
-from engine.report.style import COLOURS, GREY, Style, digits, family_styles, text
+from engine.report.speed_figures import DASHES, labels, words
+from engine.report.style import COLOURS, GREY, digits, family_styles, text
 from engine.specs.runners import RUNNERS
 
 _PARTS = (("forward", COLOURS[0]), ("backward", COLOURS[1]))
@@ -63,11 +63,11 @@ def curves(frame: pd.DataFrame, size: str, *, source: str = "") -> go.Figure:
     frame: of frames.recurrent, of one family; size: the swept column.
     """
     drawn = frame.dropna(subset=["forward_ms", size]).sort_values(size)
-    styles = runner_styles()
+    runners = [name for name in RUNNERS if name in set(drawn["model"])]
     figure = make_subplots(1, 2, shared_yaxes=True, subplot_titles=("Forward", "Backward"), horizontal_spacing=0.03)
-    for runner in [name for name in RUNNERS if name in set(drawn["model"])]:
+    for place, (runner, (colour, symbol)) in enumerate(family_styles(runners).items()):
         rows = drawn[drawn["model"] == runner]
-        colour, symbol = styles[runner]
+        dash = DASHES[place // len(COLOURS) % len(DASHES)]
         for panel, (part, _) in enumerate(_PARTS, start=1):
             figure.add_scatter(
                 x=rows[size].astype(float),
@@ -76,7 +76,7 @@ def curves(frame: pd.DataFrame, size: str, *, source: str = "") -> go.Figure:
                 name=text(runner),
                 legendgroup=runner,
                 showlegend=panel == 1,
-                line={"color": colour, "width": 1.6},
+                line={"color": colour, "dash": dash, "width": 1.6},
                 marker={"symbol": symbol, "size": 7},
                 customdata=np.stack([rows["flags"].map(words)], axis=-1),
                 hovertemplate=(
@@ -98,8 +98,3 @@ def curves(frame: pd.DataFrame, size: str, *, source: str = "") -> go.Figure:
     figure.update_yaxes(title_text="Median time per call (ms)", col=1)
     figure.update_annotations(font_size=12)
     return figure
-
-
-def runner_styles() -> dict[str, Style]:
-    """Colour and shape of every runner, alike in every chart."""
-    return family_styles(list(RUNNERS))
