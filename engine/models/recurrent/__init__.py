@@ -1,0 +1,9 @@
+"""Recurrent layers in every way they are timed, and a few ResNets: built by a runner's name, and checked."""
+
+from engine.models.recurrent.build import build
+from engine.models.recurrent.control import Control, Errors
+from engine.models.recurrent.cost import gflops, gflops_per_step, steps
+from engine.models.recurrent.network import Network, Run
+from engine.models.recurrent.torchscript import set_torchscript
+
+__all__ = ["Control", "Errors", "Network", "Run", "build", "gflops", "gflops_per_step", "set_torchscript", "steps"]

@@ -1,0 +1,89 @@
+"""From a runner's name to its network; what cannot be done is refused by name."""
+
+from dataclasses import replace
+
+import torch
+
+from engine.models import variants
+from engine.models.recurrent import looped, native, resnet, torchscript
+from engine.models.recurrent.network import Network
+from engine.models.recurrent.weights import LAYERS, lengths
+from engine.specs import RecurrentSpec, Refused
+from engine.specs.runners import RUNNERS
+
+NATIVE = ("cudnn", "aten", "compile_lstm")
+"""How the names of runners of torch's own layers begin, behind their family's."""
+
+
+def build(name: str, spec: RecurrentSpec) -> Network:
+    """A runner, with the weights and inputs that the spec's seed gives all runners of its family.
+
+    spec: one of RecurrentSpec.comparisons. Errors: Refused of what the device, the cell or the runner cannot do.
+    """
+    _check(name, spec)
+    found = variants.numbers(spec.precision, spec.device)
+    if spec.family == "resnet":
+        network = resnet.build(name, spec, found)
+    elif way(name).startswith(NATIVE):
+        dropout = looped.DROPPED if name.endswith("_dropout") else 0.0
+        network = native.build(name, spec, found, dropout=dropout, cudnn=not way(name).startswith("aten"))
+    else:
+        network = looped.build(name, spec, found)
+    return replace(network, notes=_notes(name, spec))
+
+
+def way(name: str) -> str:
+    """How a runner runs its network: its name without its family."""
+    return name.removeprefix(f"{RUNNERS[name].family}_").removeprefix("vl_")
+
+
+def _check(name: str, spec: RecurrentSpec) -> None:
+    """Errors: Refused."""
+    family = RUNNERS[name].family
+    if spec.device.startswith("cuda") and not torch.cuda.is_available():
+        raise Refused(f"{name} was asked for on {spec.device}, but torch finds no such GPU on this machine")
+    if RUNNERS[name].needs_cudnn and not has_cudnn(spec.device):
+        instead = name.replace("cudnn", "aten")
+        raise Refused(
+            f"{name} needs an NVIDIA GPU with cuDNN, which {spec.device} is not: {instead} runs the same layer here"
+        )
+    if family in LAYERS and spec.proj_size:
+        raise Refused(f"{name} has no projection, which is an LSTM's alone: set proj_size to 0")
+    if name == "jit_simple" and spec.bidirectional:
+        raise Refused(
+            "jit_simple takes all layers through one step before the next, which cannot be done in both directions: "
+            "jit runs a bidirectional LSTM"
+        )
+
+
+def has_cudnn(device: str) -> bool:
+    """Whether this is an NVIDIA GPU that torch has cuDNN for."""
+    return device.startswith("cuda") and not torch.version.hip and torch.backends.cudnn.is_available()  # type: ignore[no-untyped-call]
+
+
+def _notes(name: str, spec: RecurrentSpec) -> tuple[str, ...]:
+    """What a row must say of a runner."""
+    notes: list[str] = []
+    if name.endswith("_dropout"):
+        nothing = spec.num_layers == 1
+        notes.append(
+            "with one layer there is nothing to drop between layers" if nothing else "checked with its dropout off"
+        )
+    if way(name) in ("cudnn_layernorm", "aten_layernorm"):
+        notes.append("a lower bound: the layer norms are computed beside the LSTM, not in it, and only forward")
+    if name == "compile_lstm":
+        notes.append("torch.compile leaves nn.LSTM to eager, as torch._dynamo.config.allow_rnn is off by default")
+    if way(name).startswith("aten") and _is_given_to_onednn(spec):
+        notes.append("on a CPU, torch gives this layer to oneDNN")
+    if spec.family == "vl_lstm":
+        found = lengths(spec)
+        notes.append(f"sequences of {min(found)} to {max(found)} steps, {sum(found) / len(found):.1f} on average")
+    if RUNNERS[name].execution in ("script", "trace"):
+        notes.extend(torchscript.notes(spec))
+    return tuple(notes)
+
+
+def _is_given_to_onednn(spec: RecurrentSpec) -> bool:
+    """As torch decides on a CPU: LSTMs in float32 without a projection, if they are not packed."""
+    plain = spec.family == "lstm" and not spec.proj_size and spec.precision == "float32"
+    return plain and spec.device == "cpu" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]

@@ -1,0 +1,90 @@
+"""Two cells that torch has no layer for, written a second time and in another way, for checking alone.
+
+Nothing is shared with the cells that are timed: gates are an axis of their own here, products are sums over named
+indices, and steps are taken by index.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn.functional import layer_norm
+
+from engine.models.recurrent.weights import Inputs, directions
+from engine.specs import RecurrentSpec
+
+Own = Callable[[str], Tensor]
+"""The weight of a name in one layer and direction."""
+
+
+def _product(matrix: Tensor, vectors: Tensor) -> Tensor:
+    """(4H, F) and (B, F) -> (4, B, H): a gate each."""
+    return torch.einsum("ghf,bf->gbh", matrix.view(4, -1, matrix.shape[1]), vectors)
+
+
+def _of_gates(own: Own, name: str) -> Tensor:
+    """(4H) -> (4, 1, H)"""
+    return own(name).view(4, 1, -1)
+
+
+def _multiplicative(own: Own, x: Tensor, h: Tensor) -> Tensor:
+    """Gates (4, B, H) by Wu et al. 2016: alpha * Wx * Uh + beta_ih * Wx + beta_hh * Uh + bias."""
+    wx, uh = _product(own("weight_ih"), x), _product(own("weight_hh"), h)
+    both = _of_gates(own, "alpha") * wx * uh
+    return both + _of_gates(own, "beta_ih") * wx + _of_gates(own, "beta_hh") * uh + _of_gates(own, "bias")
+
+
+def _normalized(own: Own, x: Tensor, h: Tensor) -> Tensor:
+    """Gates (4, B, H) by Ba et al. 2016: LN(Wx) + LN(Uh), each norm over all gates together."""
+    return _norm_of_product(own, "ih", x) + _norm_of_product(own, "hh", h)
+
+
+def _norm_of_product(own: Own, which: str, vectors: Tensor) -> Tensor:
+    product = torch.einsum("gf,bf->bg", own(f"weight_{which}"), vectors)
+    scale, shift = own(f"norm_{which}_weight"), own(f"norm_{which}_bias")
+    return layer_norm(product, [len(scale)], scale, shift).view(len(vectors), 4, -1).transpose(0, 1)
+
+
+GATES = {"milstm": _multiplicative, "lstm_layernorm": _normalized}
+"""By network."""
+
+
+def by_hand(spec: RecurrentSpec, network: str, weights: Mapping[str, Tensor], inputs: Inputs) -> tuple[Tensor, ...]:
+    """The output, as batch_first has it; the last h and c (layers x directions, batch, features)."""
+    below = inputs.x.transpose(0, 1) if spec.batch_first else inputs.x
+    finals = []
+    for layer in range(spec.num_layers):
+        ways = []
+        for way, suffix in enumerate(("", "_reverse")[: directions(spec)]):
+            own = partial(_own, weights, f"_l{layer}{suffix}")
+            place = layer * directions(spec) + way
+            shown, state = _one_way(spec, network, own, below, way == 1, (inputs.h[place], inputs.c[place]))
+            ways.append(shown)
+            finals.append(state)
+        below = torch.cat(ways, dim=-1)
+    last_h, last_c = (torch.stack(each) for each in zip(*finals, strict=True))
+    return (below.transpose(0, 1) if spec.batch_first else below), last_h, last_c
+
+
+def _own(weights: Mapping[str, Tensor], place: str, name: str) -> Tensor:
+    return weights[name + place]
+
+
+def _one_way(
+    spec: RecurrentSpec, network: str, own: Own, xs: Tensor, backwards: bool, state: tuple[Tensor, Tensor]
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """All steps of one layer in one direction: outputs (steps, batch, features) and the last state."""
+    h, c = state
+    shown = {}
+    for step in sorted(range(len(xs)), reverse=backwards):
+        enter, forget, new, out = GATES[network](own, xs[step], h)
+        c = c * forget.sigmoid() + enter.sigmoid() * new.tanh()
+        seen = c
+        if network == "lstm_layernorm":
+            seen = layer_norm(c, [c.shape[1]], own("norm_cell_weight"), own("norm_cell_bias"))
+        h = out.sigmoid() * seen.tanh()
+        if spec.proj_size:
+            h = torch.einsum("ph,bh->bp", own("weight_hr"), h)
+        shown[step] = h
+    return torch.stack([shown[step] for step in range(len(xs))]), (h, c)

@@ -1,0 +1,38 @@
+"""What a forward pass costs by hand: the matrix products of all steps, a multiply-add being 2 FLOPs.
+
+With I features in, H hidden features, P features of an output (H without a projection) and G gates (an LSTM has 4, a
+GRU 3, an RNN 1), one step of one sequence multiplies the input by (G*H, I), the state by (G*H, P), and projects the
+result by (P, H) where there is a projection. Layers above the first have P features in from each direction. What is
+done element by element (gates, layer norms, multiplicative integration) is left out, as counters leave it out.
+"""
+
+from engine.models.recurrent.weights import directions, lengths, output_size
+from engine.specs import RecurrentSpec
+
+GATES = {"gru": 3, "rnn_relu": 1, "rnn_tanh": 1}
+"""By family; the others are LSTMs."""
+
+
+def steps(spec: RecurrentSpec, name: str) -> int | None:
+    """Steps of a call: of the longest sequence; None of a ResNet."""
+    return None if spec.family == "resnet" else max(lengths(spec))
+
+
+def gflops(spec: RecurrentSpec, name: str) -> float | None:
+    """Of one call's forward pass, whole mini-batch, real steps alone; None of a ResNet, whose operators are counted."""
+    return None if spec.family == "resnet" else sum(lengths(spec)) * _flops(spec) / 1e9
+
+
+def gflops_per_step(spec: RecurrentSpec, name: str) -> float | None:
+    """The same of one step, on average, where sequences differ in length: of one step of the longest."""
+    found, longest = gflops(spec, name), steps(spec, name)
+    return None if found is None or longest is None else found / longest
+
+
+def _flops(spec: RecurrentSpec) -> int:
+    """Of one step of one sequence, all layers and directions."""
+    hidden, out, ways = spec.hidden_size, output_size(spec), directions(spec)
+    gates = GATES.get(spec.family, 4) * hidden
+    projection = out * hidden if spec.proj_size else 0
+    wide = [spec.input_size] + [out * ways] * (spec.num_layers - 1)
+    return sum(2 * ways * (gates * (size + out) + projection) for size in wide)

@@ -1,0 +1,118 @@
+"""Our own loops around our own cells: plain Python, scripted, or compiled."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from engine.models.recurrent import weights
+from engine.models.recurrent.cells import CELLS, projected
+from engine.models.recurrent.loops import last_state_only, over_layers, over_sequences, over_steps
+from engine.models.recurrent.network import Network, Run, settings
+from engine.models.recurrent.torchscript import scripted
+from engine.models.recurrent.weights import Inputs
+from engine.models.variants import Numbers
+from engine.specs import RecurrentSpec
+
+DROPPED = 0.4
+"""Of what goes from one layer to the next, in networks with dropout: fastrnns' share."""
+VARIED_CELLS = {
+    "jit_premul": "lstm_premul",
+    "jit_premul_bias": "lstm_premul_bias",
+    "jit_layernorm": "lstm_layernorm",
+    "jit_layernorm_decom": "lstm_layernorm_decom",
+}
+"""By runner, the cells in CELLS that are not those of their family."""
+
+
+@dataclass
+class Dropout:
+    """The share that is dropped, which a check sets to nothing."""
+
+    share: float
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """Drop nothing for as long as this lasts."""
+        before, self.share = self.share, 0.0
+        try:
+            yield
+        finally:
+            self.share = before
+
+
+def build(name: str, spec: RecurrentSpec, found: Numbers) -> Network:
+    """A runner with a loop of ours."""
+    cell = VARIED_CELLS.get(name, "lstm" if spec.family == "vl_lstm" else spec.family)
+    own = {
+        place: torch.nn.Parameter(value.to(spec.device, copy=True))
+        for place, value in weights.drawn(spec, cell).items()
+    }
+    dropout = Dropout(DROPPED if name.endswith("_dropout") else 0.0)
+    inputs = weights.inputs(spec).to(spec.device, weights.dtype(spec))
+    layers = [[own[f"{each}_{place}"] for each in weights.names(spec, cell)] for place in weights.places(spec)]
+    return Network(
+        name=name,
+        capture=partial(_capture, name, spec, cell, inputs, layers, dropout),
+        parameters=own,
+        cotangent=weights.cotangent(spec, of_states=name == "jit_simple").to(spec.device),
+        settings=settings(found),
+        checked=dropout.off,
+    )
+
+
+def _capture(
+    name: str,
+    spec: RecurrentSpec,
+    cell: str,
+    inputs: Inputs,
+    layers: list[list[torch.nn.Parameter]],
+    dropout: Dropout,
+) -> Run:
+    loop = _loop(name, cell, spec)
+    ways = weights.directions(spec)
+
+    def run() -> tuple[torch.Tensor, ...]:
+        xs = inputs.x.transpose(0, 1) if spec.batch_first else inputs.x
+        extra = inputs.lengths if spec.family == "vl_lstm" else dropout.share
+        output, h, c = loop(xs, inputs.h, inputs.c, layers, ways, extra)
+        output = output.transpose(0, 1) if spec.batch_first else output
+        return (output, h, c) if c.shape[-1] else (output, h)
+
+    def run_flat() -> tuple[torch.Tensor, ...]:
+        xs = inputs.x.transpose(0, 1) if spec.batch_first else inputs.x
+        last: tuple[torch.Tensor, ...] = loop(
+            xs, list(inputs.h), list(inputs.c), [each for own in layers for each in own]
+        )
+        return last
+
+    return run_flat if name == "jit_simple" else run
+
+
+def _loop(name: str, cell: str, spec: RecurrentSpec) -> Callable[..., Any]:
+    """What a runner calls, as it is called."""
+    hoist = CELLS[cell].hoist
+    step = projected(CELLS[cell].step) if spec.proj_size else CELLS[cell].step
+    if name == "jit_simple":
+        return scripted(last_state_only(step))
+    if name.endswith("compile_cell"):
+        return over_layers(over_steps(_compiled(step), hoist))
+    layer = over_steps(step, hoist)
+    whole = over_layers(layer)
+    if name == "compile_loop":
+        return _compiled(whole)
+    if name in ("jit_multilayer", "jit_dropout"):
+        return scripted(whole)
+    if spec.family == "vl_lstm":
+        return scripted(over_sequences(whole)) if name == "vl_jit" else over_sequences(whole)
+    return whole if name.endswith("py") else over_layers(scripted(layer))
+
+
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Each shape a graph of its own, with none of it left to Python; limits on recompilation are not shared."""
+    how: dict[str, Any] = {"fullgraph": True, "dynamic": False, "isolate_recompiles": True}
+    done: Callable[..., Any] = torch.compile(function, **how)
+    return done

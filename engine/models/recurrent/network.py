@@ -1,0 +1,47 @@
+"""What a runner is, ready to be captured and called; and what is set around its calls."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from engine.models import variants
+from engine.models.variants import Numbers
+
+Run = Callable[[], tuple[Tensor, ...]]
+"""One forward pass: (output, *final states)."""
+Around = Callable[[], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True)
+class Network:
+    """One runner with its own weights and inputs on its device."""
+
+    name: str
+    capture: Callable[[], Run]
+    """Scripts, traces or wraps in torch.compile; nothing of it is done before. Backward begins at the first output."""
+    parameters: Mapping[str, torch.nn.Parameter]
+    """Under nn.LSTM's names: weight_ih_l0, ..., weight_hr_l0, ..._reverse."""
+    cotangent: Tensor | None
+    """What backward begins with, shaped as the first output; None of a runner that only goes forward."""
+    settings: Around
+    """cuDNN, TF32, gradients: to be entered around every call, forward and backward."""
+    notes: tuple[str, ...] = ()
+    checked: Around = nullcontext
+    """To be entered around a call whose result is checked: drops nothing out, leaves the statistics of norms alone."""
+
+
+def settings(found: Numbers, *, cudnn: bool = True) -> Around:
+    """As `variants.switches` for training; without cuDNN if so wanted, forward and backward."""
+    return partial(_settings, found, cudnn)
+
+
+@contextmanager
+def _settings(found: Numbers, cudnn: bool) -> Iterator[None]:
+    with variants.switches(found, training=True, cudnn_benchmark=False, deterministic=False):
+        # switches sets it back together with the rest
+        torch.backends.cudnn.enabled = cudnn
+        yield

@@ -1,0 +1,71 @@
+"""torchvision's ResNets in training mode, called or traced."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from engine.models.recurrent import weights
+from engine.models.recurrent.network import Network, Run, settings
+from engine.models.recurrent.torchscript import traced
+from engine.models.variants import Numbers
+from engine.specs import RecurrentSpec, Refused
+from engine.specs.runners import RUNNERS
+
+
+def model(spec: RecurrentSpec, name: str) -> torch.nn.Module:
+    """With weights drawn by the seed, on the CPU in the type of the spec's precision. Errors: Refused."""
+    if find_spec("torchvision") is None:
+        raise Refused(f"{name} is torchvision's, which is not installed")
+    import torchvision
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(spec.seed)
+        found: torch.nn.Module = torchvision.models.get_model(RUNNERS[name].network, weights=None)
+    return found.train().to(weights.dtype(spec))
+
+
+def images(spec: RecurrentSpec) -> Tensor:
+    """(mini_batch, 3, height, width), random normal, on the CPU in the type of the spec's precision."""
+    return weights.normal(spec, weights.INPUT, (spec.mini_batch, 3, *spec.image_size))
+
+
+def cotangent(spec: RecurrentSpec) -> Tensor:
+    """(mini_batch, 1000), random normal, on the CPU in the type of the spec's precision."""
+    return weights.normal(spec, weights.COTANGENT, (spec.mini_batch, 1000))
+
+
+def build(name: str, spec: RecurrentSpec, found: Numbers) -> Network:
+    """A runner of a ResNet. Errors: Refused without torchvision."""
+    own = model(spec, name).to(spec.device)
+    return Network(
+        name=name,
+        capture=partial(_capture, name, own, images(spec).to(spec.device)),
+        parameters=dict(own.named_parameters()),
+        cotangent=cotangent(spec).to(spec.device),
+        settings=settings(found),
+        checked=partial(_buffers_kept, own),
+    )
+
+
+def _capture(name: str, own: torch.nn.Module, batch: Tensor) -> Run:
+    if not name.endswith("_jit"):
+        return lambda: (own(batch),)
+    with _buffers_kept(own):
+        trace = traced(own, batch)
+    return lambda: (trace(batch),)
+
+
+@contextmanager
+def _buffers_kept(own: torch.nn.Module) -> Iterator[None]:
+    """The statistics of batch norms are afterwards what they were."""
+    before = [buffer.clone() for buffer in own.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in zip(own.buffers(), before, strict=True):
+                buffer.copy_(value)

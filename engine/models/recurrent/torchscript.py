@@ -1,0 +1,69 @@
+"""TorchScript: its fuser, executor and knobs, which are those of the whole process; scripting and tracing."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from engine.specs import RecurrentSpec
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+EXECUTORS = {"legacy": (False, False), "simple": (True, False), "profiling": (True, True)}
+"""Whether the profiling executor is used, and whether it profiles."""
+OWN = {"te": "profiling", "old": "legacy", "none": "legacy"}
+"""The executor that goes with a fuser."""
+
+
+def set_torchscript(spec: RecurrentSpec) -> None:
+    """Set everything that decides how TorchScript runs, for the whole process, before anything is scripted."""
+    executor = OWN[spec.fuser] if spec.executor == "default" else spec.executor
+    profiling, profiles = EXECUTORS[executor]
+    torch._C._jit_set_profiling_executor(profiling)
+    torch._C._jit_set_profiling_mode(profiles)
+    torch._C._jit_set_texpr_fuser_enabled(spec.fuser == "te")
+    torch._C._jit_override_can_fuse_on_gpu(spec.fuser != "none")
+    torch._C._jit_override_can_fuse_on_cpu(False)
+    # -1 is its own choice
+    knobs: Any = torch._C
+    knobs._jit_set_te_cuda_pointwise_loop_levels(_knob(spec.cuda_pointwise_loop_level))
+    knobs._jit_set_te_cuda_pointwise_block_count(_knob(spec.cuda_pointwise_block_count))
+    knobs._jit_set_te_cuda_pointwise_block_size(_knob(spec.cuda_pointwise_block_size))
+
+
+def _knob(value: int | None) -> int:
+    return -1 if value is None else value
+
+
+def notes(spec: RecurrentSpec) -> tuple[str, ...]:
+    """What is to be known of what TorchScript fuses on a device. Read after `set_torchscript`."""
+    if spec.fuser == "none" or (spec.device.startswith("cuda") and torch._C._jit_can_fuse_on_gpu()):
+        return ()
+    return (f"TorchScript fuses nothing on {spec.device} with the fuser {spec.fuser}",)
+
+
+def scripted(function: Function) -> Function:
+    """A function, scripted with all that it calls."""
+    with _knowing_of_its_end():
+        done: Function = torch.jit.script(function)
+    return done
+
+
+def traced(model: torch.nn.Module, image: Tensor) -> Callable[[Tensor], Tensor]:
+    """A model, traced with this input. It is called once for that."""
+    with _knowing_of_its_end():
+        done: Callable[[Tensor], Tensor] = torch.jit.trace(model, image, check_trace=False)  # type: ignore[no-untyped-call]
+    return done
+
+
+@contextmanager
+def _knowing_of_its_end() -> Iterator[None]:
+    """TorchScript is deprecated, which is why one may want to know what it is still worth."""
+    with warnings.catch_warnings():
+        for kind in (FutureWarning, DeprecationWarning):
+            warnings.filterwarnings("ignore", message=r"`torch\.jit\.(script|trace)", category=kind)
+        warnings.filterwarnings("ignore", category=torch.jit.TracerWarning)  # type: ignore[attr-defined]
+        yield
