@@ -5,12 +5,16 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from engine.jobs import stop_scheduler
 from engine.settings import Settings
 from engine.store import Store, open_store
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side: threads of several would spin for each other
@@ -56,3 +60,27 @@ def own_world(tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("VITALS_MIN_FREE_GB", "1000000")  # so that queued runs stay queued
     yield
     stop_scheduler(Settings())
+
+
+@pytest.fixture(scope="module")
+def browser() -> "Iterator[Browser]":
+    """For tests that drive the app as people do."""
+    from tests.browser_support import chromium
+
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser: "Browser") -> "Iterator[Page]":
+    """A window of its own, in which no page may have failed in the end."""
+    from playwright.sync_api import expect
+
+    from tests.browser_support import PATIENCE_S
+
+    context = browser.new_context(viewport={"width": 1440, "height": 1400}, accept_downloads=True)
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE_S * 1000)
+    yield page
+    expect(page.get_by_test_id("stException")).to_have_count(0)
+    context.close()

@@ -13,7 +13,7 @@ from engine.report import catalog
 from engine.settings import Settings
 from engine.specs import ProfileSpec
 from engine.store import State, open_store
-from tests.browser_support import PATIENCE_S, Server, chromium, serve
+from tests.browser_support import PATIENCE_S, Server, serve
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 ROW = 31  # height of a table's row in pixels, at our font size
@@ -24,22 +24,6 @@ expect.set_options(timeout=PATIENCE_S * 1000)
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with serve(tmp_path_factory.mktemp("served")) as server:
         yield server
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    context = browser.new_context(viewport={"width": 1440, "height": 1400}, accept_downloads=True)
-    page = context.new_page()
-    page.set_default_timeout(PATIENCE_S * 1000)
-    yield page
-    expect(page.get_by_test_id("stException")).to_have_count(0)
-    context.close()
 
 
 def select_rows(table: Locator, *places: int) -> None:

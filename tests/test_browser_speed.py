@@ -2,15 +2,14 @@
 
 import csv
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from engine.results import BenchmarkRow
 from engine.store import State, open_store
-from tests.browser_support import PATIENCE_S, Server, chromium, serve
+from tests.browser_support import PATIENCE_S, Server, serve
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1800)]
 expect.set_options(timeout=PATIENCE_S * 1000)
@@ -22,22 +21,6 @@ TOO_LARGE = "eva_giant_patch14_224"
 """Its weights alone are 4 GB."""
 ROOM = 3_000_000_000
 """Bytes of data that the server, and each process below it, may hold."""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    context = browser.new_context(viewport={"width": 1440, "height": 1400}, accept_downloads=True)
-    page = context.new_page()
-    page.set_default_timeout(PATIENCE_S * 1000)
-    yield page
-    expect(page.get_by_test_id("stException")).to_have_count(0)
-    context.close()
 
 
 def form(server: Server, page: Page, *models: str, **fields: str) -> None:
