@@ -11,7 +11,7 @@ from plotly.subplots import make_subplots
 from engine import statistics
 from engine.report.axes import LEGEND, MARGIN, horizontal, log, room
 from engine.report.quantities import title
-from engine.report.style import COLOURS, GREY, Style, digits, text
+from engine.report.style import COLOURS, GREY, Style, digits, family_styles, text
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 APART = (
@@ -177,7 +177,7 @@ def raw(
         1, max(len(processes), 1), shared_yaxes=True, subplot_titles=titles, horizontal_spacing=0.015
     )
     for panel, process in enumerate(processes, start=1):
-        for place, name in enumerate(names):
+        for name, (colour, symbol) in family_styles(names).items():
             rows = samples[(samples["process"] == process) & (samples[column] == name)]
             figure.add_scatter(
                 x=rows["round"],
@@ -186,7 +186,7 @@ def raw(
                 name=text(name),
                 legendgroup=name,
                 showlegend=panel == 1,
-                marker={"size": 4, "color": COLOURS[place % len(COLOURS)], "opacity": 0.7},
+                marker={"size": 5, "color": colour, "symbol": symbol, "opacity": 0.7},
                 hovertemplate=(
                     f"{text(name)}, process {process}, round %{{x}}<br>%{{y:,.3~r}} ms per call"
                     f"<br>{text(source)}<extra></extra>"

@@ -89,7 +89,9 @@ def field(
     annotation, optional = _without_none(info.annotation)
     label = LABELS.get(name, name.replace("_", " ").capitalize())
     shared: dict[str, Any] = {"key": key(prefix, name), "help": info.description, "bind": BIND}
-    hint = "the model's own" if name in OF_MODEL else "by default" if optional else None
+    hint = ("the model's own" if name in OF_MODEL else "by default") if optional else None
+    if name == "image_size" and info.default:
+        hint = format_image_size(info.default)
     if get_origin(annotation) is Literal:
         return st.segmented_control(
             label, get_args(annotation), default=info.default, required=True, width="stretch", **shared
@@ -123,7 +125,7 @@ def _several(
     """A list: of given words, or of words that can be typed too."""
     given = get_args(item) if get_origin(item) is Literal else None
     if given and pills:
-        return st.pills(label, given, default=list(default), selection_mode="multi", **shared)
+        return st.pills(label, given, default=list(default), selection_mode="multi", wrap=True, **shared)
     options = list(given or dict.fromkeys([*default, *(choices or ()), *st.session_state.get(shared["key"], [])]))
     return st.multiselect(label, options, default=list(default), accept_new_options=given is None, **shared)
 
