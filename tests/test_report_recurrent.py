@@ -222,7 +222,12 @@ def test_what_stood_side_by_side_is_told_apart() -> None:
 
 def test_bars_stand_beside_each_other_with_flags_written_out() -> None:
     rows = [
-        recurrent_row("aten", forward_p90_ms=12.0, backward_p90_ms=26.0, flags=("unstable", "contended")),
+        recurrent_row(
+            "aten",
+            forward_process_medians_ms=(9.0, 10.0, 12.0),
+            backward_process_medians_ms=(19.0, 26.0),
+            flags=("unstable", "contended"),
+        ),
         recurrent_row("aten_layernorm", forward_ms=15.0, **NO_BACKWARD),
         recurrent_row("cudnn", **FAILED),
     ]
@@ -232,7 +237,9 @@ def test_bars_stand_beside_each_other_with_flags_written_out() -> None:
     assert figure.data[1].x[0] == 20.0
     assert math.isnan(figure.data[1].x[1])
     assert list(figure.data[0].error_x.array) == [2.0, 0.0]
-    assert list(figure.data[1].error_x.array) == [6.0, 0.0]
+    assert list(figure.data[0].error_x.arrayminus) == [1.0, 0.0]
+    assert figure.data[1].error_x.array[0] == 6.0
+    assert figure.data[1].error_x.arrayminus[0] == 1.0
     assert said(figure) == ["10 + 20 ms  <i>unstable, contended</i>", "15 ms"]
     assert [annotation.x for annotation in figure.layout.annotations] == [26.0, 15.0]
     assert figure.layout.barmode == "group"

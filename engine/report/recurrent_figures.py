@@ -1,5 +1,8 @@
 """Timings of recurrent layers as plotly figures: forward beside backward, and both over a size that is swept."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -15,21 +18,27 @@ _PARTS = (("forward", COLOURS[0]), ("backward", COLOURS[1]))
 
 
 def bars(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
-    """A bar forward and one backward per runner, with a whisker to p90 where the samples suffice; flags are written.
+    """A bar forward and one backward per runner, with flags written out; whiskers go from the fastest process to the
+    slowest.
 
     frame: of frames.recurrent, of runners that compare.
     """
     drawn = frame.dropna(subset=["forward_ms"]).assign(label=labels)
     figure = go.Figure()
     for part, colour in _PARTS:
-        whisker = (drawn[f"{part}_p90_ms"] - drawn[f"{part}_ms"]).clip(lower=0)
+        ends = [_ends(row, part) for row in drawn.to_dict("records")]
         figure.add_bar(
             x=drawn[f"{part}_ms"],
             y=drawn["label"],
             orientation="h",
             name=part,
             marker_color=colour,
-            error_x={"array": whisker.fillna(0), "arrayminus": [0] * len(drawn), "thickness": 1.2, "color": GREY},
+            error_x={
+                "array": [high - ms for (_, high), ms in zip(ends, drawn[f"{part}_ms"], strict=True)],
+                "arrayminus": [ms - low for (low, _), ms in zip(ends, drawn[f"{part}_ms"], strict=True)],
+                "thickness": 1.2,
+                "color": GREY,
+            },
             customdata=np.stack(
                 [drawn["samples"], drawn["processes"], drawn[f"{part}_spread"].map(_spread), drawn["flags"].map(words)],
                 axis=-1,
@@ -44,13 +53,19 @@ def bars(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
         said = " + ".join(digits(row[f"{part}_ms"]) for part, _ in _PARTS if pd.notna(row[f"{part}_ms"])) + " ms"
         flags = text(words(row["flags"]))
         said, written = said + (f"  <i>{flags}</i>" if flags else ""), f"{said} {flags}"
-        end = float(np.nanmax([row[f"{part}_{figure}ms"] for part, _ in _PARTS for figure in ("", "p90_")]))
+        end = float(np.nanmax([_ends(row, part)[1] for part, _ in _PARTS]))
         figure.add_annotation(x=end, y=row["label"], text=said, showarrow=False, xanchor="left", xshift=5)
         widest = max(widest, room(end, written))
     horizontal(figure, list(drawn["label"]), "Median time per call (ms)", each=38)
     figure.update_layout(barmode="group", bargap=0.25, showlegend=True)
     figure.update_xaxes(range=[0, widest or 1.0])
     return figure
+
+
+def _ends(row: Mapping[Any, Any], part: str) -> tuple[float, float]:
+    """The medians of the fastest and of the slowest process, in ms; the median of all where there is but one."""
+    found = [float(ms) for ms in row[f"{part}_process_medians_ms"].split("; ") if ms] or [row[f"{part}_ms"]]
+    return min(found), max(found)
 
 
 def _spread(share: float) -> str:

@@ -41,12 +41,14 @@ class RecurrentRow(TimedRow):
     forward_mean_ms: float | None = None
     forward_std_ms: float | None = None
     forward_p90_ms: float | None = None
+    forward_process_medians_ms: tuple[float, ...] = ()
     forward_spread: float | None = None
     """Between the processes' medians, as `spread` is of both phases together."""
     backward_mean_ms: float | None = None
     """None of a runner that has no backward pass, as all of `backward`."""
     backward_std_ms: float | None = None
     backward_p90_ms: float | None = None
+    backward_process_medians_ms: tuple[float, ...] = ()
     backward_spread: float | None = None
     steps_per_s: float | None = None
     """Time steps of the whole mini-batch per second, forward and backward: seq_length / latency; of a ResNet, calls."""

@@ -21,19 +21,19 @@ from engine.report import (
 from engine.results import RecurrentRow
 from engine.specs.timed import LEAST_SAMPLES
 from engine.store import Run
-from pages.components import backend, kept_samples, recurrent_card, run_view
+from pages.components import backend, kept_samples, recurrent_card, run_view, timed_view
 from pages.components.chart import chart, tabs
 from pages.components.download import download
 from pages.components.results_table import results_table, telling
 from pages.components.text import plain
 
-SIZES = ("seq_length", "hidden_size", "mini_batch")
 ALIKE = (
     *("family", "seq_length", "mini_batch", "input_size", "hidden_size", "num_layers", "image_size", "precision"),
     *("fuser", "executor", "tolerance"),
 )
 COLUMNS = (
-    *("model", "family", *SIZES, "status", "forward_ms", "backward_ms", "speedup", "verdict", "spread_percent"),
+    *("model", "family", *comparisons.SIZES, "status", "forward_ms", "backward_ms", "speedup", "verdict"),
+    "spread_percent",
     *("flags", "error", "steps_per_s", "gflops_per_step", "utilisation_percent", "output_error", "gradient_error"),
     *("compile_cold_ms", "compile_warm_ms", "device_peak_mb", "process_peak_mb", "baseline", "speedup_low"),
     *("speedup_high", "differs_in", "forward_p90_ms", "backward_p90_ms", "forward_std_ms", "backward_std_ms"),
@@ -58,8 +58,7 @@ def draw(run: Run, rows: Sequence[RecurrentRow]) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         _downloads(run, rows, exports.full(frame, utilisation))
         run_view.quotable(run, loops=max(run.spec.loops, LEAST_SAMPLES))
-        if failed := sum(row.status != "ok" for row in rows):
-            st.caption(f":material/error: {failed} of {len(rows)} rows have failed: status and error say why.")
+        timed_view.failures(rows)
     _charts(run, rows)
     by_name = dict(zip(names, zip(rows, utilisation, strict=True), strict=True))
     for name in picked:
@@ -113,10 +112,6 @@ def _charts(run: Run, rows: Sequence[RecurrentRow]) -> None:
     tabs(contents, key=f"charts_{run.id}")
 
 
-def _source(run: Run) -> str:
-    return f"run {run.id} on {run.environment.device_name if run.environment else run.spec.device}"
-
-
 def _bars(run: Run, rows: Sequence[RecurrentRow]) -> None:
     """All families one below the other, each on an axis of its own; of a sweep, one size of one family."""
     groups = comparisons.groups(rows)
@@ -126,13 +121,13 @@ def _bars(run: Run, rows: Sequence[RecurrentRow]) -> None:
         if len(groups) > 1:
             st.caption(f"**{plain(name)}**")
         chart(
-            recurrent_figures.bars(frames.recurrent(members), source=_source(run)),
+            recurrent_figures.bars(frames.recurrent(members), source=timed_view.source(run)),
             key=f"bars_{run.id}_{place}",
             alt=f"Median time forward and backward of every runner, {name}",
         )
     st.caption(
-        "Bar: median of all samples. Whisker: to p90, which needs 64 samples. How much the processes differ is the "
-        "spread in the table; above 5 % a row is flagged unstable. Flags stand beside the figure."
+        "Bar: median of all samples. Whisker: from the fastest process to the slowest; above 5 % a row is flagged "
+        "unstable. Flags stand beside the figure."
     )
 
 
@@ -159,12 +154,11 @@ def _speedups(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
         st.caption(plain(f"Nothing to compare {baseline} with: both must have been timed in the pass chosen."))
         return
     chart(
-        speed_figures.speedups(found, source=_source(run)),
+        speed_figures.speedups(found, source=timed_view.source(run)),
         key=f"speedup_{run.id}",
         alt=f"Speed-up over {baseline} ({comparisons.PHASES[phase]}), with 99 % intervals and verdicts",
     )
-    said = [verdict for verdict in readable.VERDICTS if (found["verdict"] == verdict).any()]
-    st.caption("  \n".join(f"**{verdict}**: {plain(readable.VERDICTS[verdict])}" for verdict in said))
+    timed_view.verdicts(found)
 
 
 @st.cache_data(
@@ -186,7 +180,7 @@ def _curves(run: Run, rows: Sequence[RecurrentRow]) -> None:
     varied = {family: members for family, members in families.items() if comparisons.swept(members)}
     members = varied[_choose(run, "curves", list(varied))]
     chart(
-        recurrent_figures.curves(frames.recurrent(members), size, source=_source(run)),
+        recurrent_figures.curves(frames.recurrent(members), size, source=timed_view.source(run)),
         key=f"curves_{run.id}",
         alt=f"Time forward and backward over {comparisons.SIZES[size].lower()}, one line per runner",
     )
@@ -201,13 +195,10 @@ def _samples(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
     if drawn is None:
         return
     runners = [row.model for row in members]
-    look = {"column": "runner", "phase": phase, "source": _source(run)}
+    look = {"column": "runner", "phase": phase, "source": timed_view.source(run)}
     alt = f"Every sample over its round, {comparisons.PHASES[phase]}, one panel per process"
     chart(speed_figures.raw(drawn, runners, **look), key=f"raw_{run.id}", alt=alt)
-    st.caption(
-        "Each point is a sample. In every round each runner is timed once, in random order; no sample is dropped. "
-        "What differs between the panels is what differs between fresh processes."
-    )
+    st.caption(timed_view.SAMPLES.format(one="runner"))
 
 
 def _pass(place: str, run: Run) -> str:

@@ -52,12 +52,14 @@ def _phases(measured: Sequence[Measured]) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     for phase in measured[0].phases:
         samples = summary.together(measured, phase)
+        medians = tuple(statistics.median(each.phases[phase]) for each in measured)
         figures |= {
             f"{phase}_ms": statistics.median(samples),
             f"{phase}_mean_ms": statistics.fmean(samples),
             f"{phase}_std_ms": summary.deviation(samples),
             f"{phase}_p90_ms": percentile(samples, 90),
-            f"{phase}_spread": spread([statistics.median(each.phases[phase]) for each in measured]),
+            f"{phase}_process_medians_ms": medians,
+            f"{phase}_spread": spread(medians),
         }
     return figures
 
