@@ -21,7 +21,7 @@ from engine.jobs.wake import Wake, nudge
 from engine.names import ModelNotFound
 from engine.results import Device, Machine
 from engine.settings import ROOT, Settings
-from engine.specs import ProfileSpec, Refused
+from engine.specs import BenchmarkSpec, DeviceSpec, ProfileSpec, RecurrentSpec, Refused, Spec
 from engine.store import Cause, Exit, State, Store
 from engine.store.files import RunFiles
 
@@ -79,6 +79,20 @@ def test_an_exit_is_classified_without_a_spec_that_can_be_read() -> None:
         Cause.OUT_OF_MEMORY,
         "the worker ended with out_of_memory; its log has the trace",
     )
+
+
+@pytest.mark.parametrize(
+    ("spec", "advice"),
+    [
+        (BenchmarkSpec(models=("timm:resnet18",), batch_size=9), "; try batch size 4 instead of 9"),
+        (BenchmarkSpec(models=("timm:resnet18",), batch_size="sweep"), ""),
+        (RecurrentSpec(mini_batch=64), "; try batch size 32 instead of 64"),
+        (RecurrentSpec(mini_batch=1), ""),
+        (DeviceSpec(), ""),
+    ],
+)
+def test_out_of_memory_comes_with_the_batch_to_try_where_it_is_a_number(spec: Spec, advice: str) -> None:
+    assert failures.message(MemoryError("no"), Cause.OUT_OF_MEMORY, spec) == f"MemoryError: no{advice}"
 
 
 def test_a_log_is_bounded_and_keeps_the_newest(settings: Settings) -> None:

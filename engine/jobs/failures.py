@@ -7,12 +7,12 @@ import errno
 import signal
 from collections.abc import Iterator
 
+from engine.results.base import tells_of_memory
 from engine.specs import Refused, Spec
 from engine.store import Cause, Exit
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 DISK_FULL_WORDS = ("no space left on device", "disk is full", "file write failed", "disk quota exceeded")
-MEMORY_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory", "failed to allocate", "bad_alloc")
 
 EXIT_CODES = {
     Cause.ERROR: 70,
@@ -37,7 +37,7 @@ def of_exception(error: BaseException) -> Cause:
             return Cause.DISK_FULL
         if isinstance(link, MemoryError) or (isinstance(link, OSError) and link.errno == errno.ENOMEM):
             return Cause.OUT_OF_MEMORY
-        if isinstance(link, RuntimeError) and any(word in words for word in MEMORY_WORDS):
+        if isinstance(link, RuntimeError) and tells_of_memory(words):
             return Cause.OUT_OF_MEMORY
         if isinstance(link, TimeoutError):
             return Cause.TIMEOUT
@@ -67,10 +67,9 @@ def of_exit(end: Exit, spec: Spec | None) -> tuple[Cause, str]:
 
 
 def _advice(cause: Cause, spec: Spec | None) -> str:
-    batch_size = getattr(spec, "batch_size", 1)
-    if cause == Cause.OUT_OF_MEMORY and batch_size > 1:
-        return f"; try batch size {batch_size // 2} instead of {batch_size}"
-    return ""
+    if spec is None or cause != Cause.OUT_OF_MEMORY or (half := spec.half_batch) is None:
+        return ""
+    return f"; try batch size {half} instead of {getattr(spec, spec.batch_field)}"
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import torch
 
+from engine.results.base import tells_of_memory
 from engine.specs import Refused, format_image_size
 
 TOKEN = 3
@@ -76,8 +77,7 @@ class Built:
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether a device ran out of memory: only CUDA has an exception of its own, the others raise RuntimeError."""
-    words = ("out of memory", "can't allocate memory", "failed to allocate", "not enough memory", "bad_alloc")
-    plain = isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
+    plain = isinstance(error, RuntimeError) and tells_of_memory(str(error))
     return plain or isinstance(error, torch.OutOfMemoryError | MemoryError)
 
 

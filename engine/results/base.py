@@ -5,6 +5,15 @@ from typing import ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Status = Literal["ok", "error", "out_of_memory", "timeout"]
+MEMORY_WORDS = (
+    *("out of memory", "can't allocate memory", "cannot allocate memory", "failed to allocate", "not enough memory"),
+    "bad_alloc",
+)
+
+
+def tells_of_memory(message: str) -> bool:
+    """Whether an error's message says that memory has run out: of all devices, only CUDA raises an error of its own."""
+    return any(words in message.lower() for words in MEMORY_WORDS)
 
 
 class Event(BaseModel):

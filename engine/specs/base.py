@@ -106,11 +106,19 @@ class Spec(BaseModel):
     """How often a run is tried when its worker is killed from outside."""
     exclusive: ClassVar[bool] = False
     """Whether nothing else of ours may run on the host meanwhile: true of timings."""
+    batch_field: ClassVar[str] = ""
+    """The field that says how much is done per call, which is what memory depends on; empty where there is none."""
 
     @property
     def devices(self) -> tuple[str, ...]:
         """The devices a run of this spec must hold, such as ("cuda:0",)."""
         return ("cpu",)
+
+    @property
+    def half_batch(self) -> int | None:
+        """What to try when memory has run out; None where the batch is no number, or can be no smaller."""
+        batch = getattr(self, self.batch_field, None)
+        return batch // 2 if isinstance(batch, int) and batch > 1 else None
 
     @property
     def summary(self) -> str:

@@ -40,6 +40,7 @@ class RecurrentSpec(Spec):
     kind: ClassVar[str] = "recurrent"
     attempts: ClassVar[int] = 2
     exclusive: ClassVar[bool] = True
+    batch_field: ClassVar[str] = "mini_batch"
 
     groups: Annotated[GROUPS, NoDecode] = Field(
         (),

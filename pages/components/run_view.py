@@ -70,12 +70,10 @@ def form_page(spec: type[Spec]) -> str:
 
 
 def _retries(run: Run) -> None:
-    field = next((name for name in ("batch_size", "mini_batch") if hasattr(run.spec, name)), "")
-    batch_size = getattr(run.spec, field, None)
-    if run.cause is Cause.OUT_OF_MEMORY and isinstance(batch_size, int) and batch_size > 1:
-        half = batch_size // 2
+    if run.cause is Cause.OUT_OF_MEMORY and run.spec.half_batch is not None:
+        half = run.spec.half_batch
         if st.button(f"Again with batch {half}", key=f"half_{run.id}", icon=":material/restart_alt:"):
-            again(run.spec.model_copy(update={field: half}))
+            again(run.spec.model_copy(update={run.spec.batch_field: half}))
     if st.button("Run again", key=f"again_{run.id}", icon=":material/restart_alt:", help="As a new run"):
         again(run.spec)
 
