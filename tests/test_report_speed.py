@@ -32,10 +32,10 @@ def test_percentiles_say_what_they_lack() -> None:
 def test_every_flag_and_verdict_has_its_meaning() -> None:
     from typing import get_args
 
-    from engine.results import Flag, Verdict
+    from engine.results import FLAGS, VERDICTS, Flag, Verdict
 
-    assert set(readable.FLAGS) == set(get_args(Flag))
-    assert set(readable.VERDICTS) == set(speed_figures.VERDICTS) == set(get_args(Verdict))
+    assert set(FLAGS) == set(get_args(Flag))
+    assert set(VERDICTS) == set(speed_figures.VERDICTS) == set(get_args(Verdict))
 
 
 def test_latency_bars_write_flags_out_and_keep_the_order_of_the_table() -> None:

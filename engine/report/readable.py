@@ -1,4 +1,4 @@
-"""Timings as a reader wants them: percentiles that say what they lack, flags and verdicts in words, summaries."""
+"""Timings as a reader wants them: percentiles that say what they lack, flags in words, summaries."""
 
 from collections.abc import Iterable, Sequence
 from statistics import geometric_mean
@@ -7,24 +7,9 @@ import pandas as pd
 
 from engine.report import frames
 from engine.report.style import digits
-from engine.results import BenchmarkRow, TimedRow
+from engine.results import VERDICTS, BenchmarkRow, TimedRow
 from engine.statistics import NEEDED
 
-FLAGS = {
-    "single_process": "One process says nothing of how much processes differ: a quick look, not to be quoted.",
-    "unstable": "The medians of the processes differ by more than 5 %: the figure depends on which process is asked.",
-    "contended": "Something else used the processors while this was timed, or its threads had to wait.",
-    "drifting": "The first and the last third of the samples differ by 2 % or more: it was still warming up, or slows.",
-    "throttled": "The GPU held its clocks back while this was timed.",
-    "below_floor": "Fewer samples, seconds or processes were asked for than such a result needs.",
-}
-VERDICTS = {
-    "faster": "The whole interval lies above the margin of 2 %.",
-    "slower": "The whole interval lies below the margin of 2 %.",
-    "no difference": "The whole interval lies within the margin of 2 %.",
-    "undecided": "The interval is too wide to tell: time in more processes or for longer.",
-    "not comparable": "They compute in different ways, such as another precision: the ratio stands without a verdict.",
-}
 LONG = ("p90", "p95", "p99")
 
 

@@ -22,9 +22,11 @@ from engine.results.benchmark import BenchmarkRow
 from engine.results.device import DeviceRow
 from engine.results.profile import Difference, ModuleCount, OperatorCount, ProfileRow, Work, detail_name
 from engine.results.recurrent import RecurrentRow
-from engine.results.timed import Contention, Flag, TimedRow, Verdict, samples_name
+from engine.results.timed import FLAGS, VERDICTS, Contention, Flag, TimedRow, Verdict, samples_name
 
 __all__ = [
+    "FLAGS",
+    "VERDICTS",
     "Artifact",
     "BenchmarkRow",
     "Contention",

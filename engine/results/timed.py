@@ -8,17 +8,29 @@ from pydantic import BaseModel, ConfigDict
 from engine.results.base import Row
 
 Flag = Literal["single_process", "unstable", "contended", "drifting", "throttled", "below_floor"]
-"""What is to be known before quoting a timing.
+"""What is to be known before quoting a timing."""
 
-single_process: one process says nothing of the spread between processes. unstable: the processes' medians differ by
-more than 5 %. contended: something else used the CPUs (or the GPU). drifting: the first and last third of the samples
-differ by 2 % or more. throttled: the GPU held its clocks back. below_floor: fewer samples, seconds or processes
-were asked for than such a result needs.
-"""
+FLAGS: dict[Flag, str] = {
+    "single_process": "One process says nothing of how much processes differ: a quick look, not to be quoted.",
+    "unstable": "The medians of the processes differ by more than 5 %: the figure depends on which process is asked.",
+    "contended": "Something else used the processors while this was timed, or its threads had to wait.",
+    "drifting": "The first and the last third of the samples differ by 2 % or more: it was still warming up, or slows.",
+    "throttled": "The GPU held its clocks back while this was timed.",
+    "below_floor": "Fewer samples, seconds or processes were asked for than such a result needs.",
+}
+"""What each means, for people."""
 
 Verdict = Literal["faster", "slower", "no difference", "undecided", "not comparable"]
-"""Against the baseline. no difference: the interval of the ratio lies within the margin of 2 %.
-undecided: it is too wide to tell. not comparable: settings differ that change what is computed; the ratio stands."""
+"""Against the baseline."""
+
+VERDICTS: dict[Verdict, str] = {
+    "faster": "The whole interval lies above the margin of 2 %.",
+    "slower": "The whole interval lies below the margin of 2 %.",
+    "no difference": "The whole interval lies within the margin of 2 %.",
+    "undecided": "The interval is too wide to tell: time in more processes or for longer.",
+    "not comparable": "They compute in different ways, such as another precision: the ratio stands without a verdict.",
+}
+"""Likewise; the interval is that of the ratio, the margin is where a difference begins to matter."""
 
 
 class Contention(BaseModel):

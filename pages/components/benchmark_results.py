@@ -7,9 +7,9 @@ import pandas as pd
 import streamlit as st
 
 from engine.report import export, exports, frames, measured, published, readable, speed_figures
-from engine.results import BenchmarkRow
+from engine.results import VERDICTS, BenchmarkRow
 from engine.store import Run
-from pages.components import backend, benchmark_card, benchmark_samples, run_view
+from pages.components import backend, benchmark_card, benchmark_samples, run_view, timed_view
 from pages.components.chart import chart, tabs
 from pages.components.download import download
 from pages.components.results_table import results_table, telling
@@ -44,8 +44,7 @@ def draw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
         _downloads(run, rows, utilisation)
         if run.spec.purpose == "performance":
             run_view.quotable(run, min_samples=None)
-        if failed := sum(row.status != "ok" for row in rows):
-            st.caption(f":material/error: {failed} of {len(rows)} rows have failed: status and error say why.")
+        timed_view.failures(rows)
     _charts(run, rows)
     by_label = {_label(row): (row, share) for row, share in zip(rows, utilisation, strict=True)}
     for label in picked:
@@ -98,13 +97,9 @@ def _charts(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     tabs(contents, key=f"charts_{run.id}")
 
 
-def _source(run: Run) -> str:
-    return f"run {run.id} on {run.environment.device_name if run.environment else run.spec.device}"
-
-
 def _latency(run: Run, frame: pd.DataFrame) -> None:
     chart(
-        speed_figures.latency(frame, source=_source(run)),
+        speed_figures.latency(frame, source=timed_view.source(run)),
         key=f"latency_{run.id}",
         alt="Median latency of every row, with p90 and the medians of the single processes",
     )
@@ -116,18 +111,17 @@ def _latency(run: Run, frame: pd.DataFrame) -> None:
 
 def _speedup(run: Run, rows: Sequence[BenchmarkRow], frame: pd.DataFrame) -> None:
     chart(
-        speed_figures.speedups(frame, source=_source(run)),
+        speed_figures.speedups(frame, source=timed_view.source(run)),
         key=f"speedup_{run.id}",
         alt="Speed-up of every variant over its baseline, with its 99 % interval and verdict",
     )
-    said = [verdict for verdict in readable.VERDICTS if (frame["verdict"] == verdict).any()]
-    st.caption("  \n".join(f"**{verdict}**: {plain(readable.VERDICTS[verdict])}" for verdict in said))
+    timed_view.verdicts(frame)
     _summary(run, rows)
 
 
 def _summary(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     summary = readable.summary(rows)
-    empty = [name for name in (*readable.VERDICTS, "failed", "passed") if not summary[name].astype(bool).any()]
+    empty = [name for name in (*VERDICTS, "failed", "passed") if not summary[name].astype(bool).any()]
     if summary["geometric_mean"].isna().all():
         empty.append("geometric_mean")
     results_table(
@@ -140,7 +134,7 @@ def _summary(run: Run, rows: Sequence[BenchmarkRow]) -> None:
 
 def _curves(run: Run, frame: pd.DataFrame) -> None:
     chart(
-        speed_figures.curves(frame, backend.family_colours(), source=_source(run)),
+        speed_figures.curves(frame, backend.family_colours(), source=timed_view.source(run)),
         key=f"curves_{run.id}",
         alt="Throughput against latency, one point per batch size",
     )
@@ -163,7 +157,9 @@ def _published(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     )
     columns = ["model", "variant", "mode", "image_size", "batch_size", "here", "theirs", "their_batch_size", "times"]
     results_table(both, key=f"published_table_{run.id}", alt="Throughput here and published", columns=columns)
-    st.caption(plain(f"Published figures are somebody else's: {published.PUBLISHER}; {setup}. Ours: {_source(run)}."))
+    st.caption(
+        plain(f"Published figures are somebody else's: {published.PUBLISHER}; {setup}. Ours: {timed_view.source(run)}.")
+    )
 
 
 @st.cache_data(max_entries=1, show_spinner="Reading published speeds")

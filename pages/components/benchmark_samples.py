@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import streamlit as st
 
 from engine.report import readable, samples, speed_figures
-from engine.results import BenchmarkRow
+from engine.results import VERDICTS, BenchmarkRow
 from engine.store import Run
-from pages.components import kept_samples
+from pages.components import kept_samples, timed_view
 from pages.components.chart import chart
 from pages.components.text import plain
 
@@ -24,10 +24,7 @@ def raw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
         key=f"raw_{run.id}",
         alt="Every sample over its round, one panel per process",
     )
-    st.caption(
-        "Each point is a sample. In every round each variant is timed once, in random order; no sample is dropped. "
-        "What differs between the panels is what differs between fresh processes."
-    )
+    st.caption(timed_view.SAMPLES.format(one="variant"))
 
 
 def compare(run: Run, rows: Sequence[BenchmarkRow]) -> None:
@@ -55,12 +52,10 @@ def compare(run: Run, rows: Sequence[BenchmarkRow]) -> None:
         times = speed_figures.times
         st.metric("Speed-up", times(ratio.value), width="content")
         st.metric("99 % interval", f"{times(ratio.low)} to {times(ratio.high)}", width="content")
-        st.metric("Verdict", verdict, width="content", help=readable.VERDICTS[verdict])
+        st.metric("Verdict", verdict, width="content", help=VERDICTS[verdict])
     told = f" They differ in {readable.words(differs)}." if differs else ""
     st.caption(
-        plain(
-            f"Median of {baseline} / median of {other}: above 1, {other} is faster. {readable.VERDICTS[verdict]}{told}"
-        )
+        plain(f"Median of {baseline} / median of {other}: above 1, {other} is faster. {VERDICTS[verdict]}{told}")
     )
 
 

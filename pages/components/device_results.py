@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import streamlit as st
 
 from engine.report import export, frames, measured, roofline
-from engine.report.readable import FLAGS
-from engine.results import DeviceRow
+from engine.results import FLAGS, DeviceRow
 from engine.store import Run
 from pages.components.chart import chart
 from pages.components.download import download

@@ -7,7 +7,7 @@ import streamlit as st
 from engine.report import readable
 from engine.report.quantities import QUANTITIES, title
 from engine.report.style import digits
-from engine.results import TimedRow
+from engine.results import FLAGS, VERDICTS, TimedRow
 from pages.components.text import plain
 
 GRAPHS = ("calls_captured", "unique_graphs", "graph_breaks", "unique_graph_breaks")
@@ -36,7 +36,7 @@ def card(
             for label, said in (further or {}).items():
                 st.metric(label, said, width="content")
         for flag in row.flags:
-            st.markdown(f":orange-badge[:material/flag: {flag.replace('_', ' ')}] {plain(readable.FLAGS[flag])}")
+            st.markdown(f":orange-badge[:material/flag: {flag.replace('_', ' ')}] {plain(FLAGS[flag])}")
         if row.verdict:
             _verdict(row)
         st.caption(plain("; ".join(part for part in (*_where(row), *conditions, *_how(row)) if part)))
@@ -68,7 +68,7 @@ def _verdict(row: TimedRow) -> None:
     interval = f"{digits(row.speedup_low)} to {digits(row.speedup_high)}, 99 %"
     ratio = f"{digits(row.speedup)} times as fast as {row.baseline} ({interval})"
     differs = f" They differ in {readable.words(row.differs_in)}." if row.differs_in else ""
-    st.markdown(plain(f"{row.verdict}: {ratio}. {readable.VERDICTS[row.verdict]}{differs}"))
+    st.markdown(plain(f"{row.verdict}: {ratio}. {VERDICTS[row.verdict]}{differs}"))
 
 
 def _where(row: TimedRow) -> list[str]:
