@@ -75,6 +75,8 @@ def _notes(name: str, spec: RecurrentSpec) -> tuple[str, ...]:
         notes.append("torch.compile leaves nn.LSTM to eager, as torch._dynamo.config.allow_rnn is off by default")
     if way(name).startswith("aten") and _is_given_to_onednn(spec):
         notes.append("on a CPU, torch gives this layer to oneDNN")
+    if spec.family == "resnet":
+        notes.append("gradients are checked all together: rounding decides which ReLUs are open")
     if spec.family == "vl_lstm":
         found = lengths(spec)
         notes.append(f"sequences of {min(found)} to {max(found)} steps, {sum(found) / len(found):.1f} on average")

@@ -8,7 +8,7 @@ the spec, in the precision it asks for: only arithmetic is judged.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from math import inf, isfinite
+from math import inf, isfinite, sqrt
 
 import torch
 from torch import Tensor
@@ -38,7 +38,8 @@ class Errors:
     output: float
     """Of outputs and final states; inf where shapes differ or something is not finite."""
     gradient: float | None
-    """Of the parameters; None of a runner that only goes forward."""
+    """Of the parameters; None of a runner that only goes forward. Of a ResNet, all together: the squared length of the
+    difference / that of the truth, because rounding decides which of its ReLUs are open."""
     tolerance: float
 
     @property
@@ -57,7 +58,7 @@ def tolerance(spec: RecurrentSpec) -> float:
         return TOLERANCE
     in_turn = spec.family == "vl_lstm"  # one step at a time for each sequence
     terms = 0 if spec.family == "resnet" else sum(weights.lengths(spec)) if in_turn else spec.seq_length
-    return min(LOOSEST, max(16.0, terms**0.5) * EPSILON[spec.precision])
+    return min(LOOSEST, max(16.0, sqrt(terms)) * EPSILON[spec.precision])
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,10 @@ class Control:
         with network.settings(), network.checked():
             for _ in range(calls):
                 outputs, gradients = evaluated(run, network.parameters, network.cotangent)
-        found = None if gradients is None else _worst(list(gradients.values()), [truth.gradients[n] for n in gradients])
+        found = None
+        if gradients is not None:
+            judge = _together if self._spec.family == "resnet" else _worst
+            found = judge(list(gradients.values()), [truth.gradients[name] for name in gradients])
         return Errors(_worst(list(outputs), list(truth.outputs)), found, tolerance(self._spec))
 
     def truth(self, name: str) -> Truth:
@@ -124,6 +128,15 @@ def _worst(found: list[Tensor | None], wanted: list[Tensor]) -> float:
     if len(found) != len(wanted):
         return inf
     return max(_error(one, true) for one, true in zip(found, wanted, strict=True))
+
+
+def _together(found: list[Tensor | None], wanted: list[Tensor]) -> float:
+    """The squared length of the difference of all tensors together, as a share of that of what is wanted."""
+    if any(one is None or one.shape != true.shape for one, true in zip(found, wanted, strict=True)):
+        return inf
+    pairs = [(one.to("cpu").double(), true) for one, true in zip(found, wanted, strict=True) if one is not None]
+    difference = sum((one - true).square().sum().item() for one, true in pairs)
+    return difference / sum(true.square().sum().item() for _, true in pairs) if isfinite(difference) else inf
 
 
 def _error(found: Tensor | None, wanted: Tensor) -> float:

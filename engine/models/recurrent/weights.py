@@ -20,7 +20,7 @@ LAYERS: dict[str, Any] = {
 }
 """torch's own layers by family; those of the others are nn.LSTM."""
 BEGIN = {"norm_hh_weight": 0.25}
-"""What weights are filled with that torch's own layers have not, where it is neither one for scales nor zero for shifts.
+"""What weights are filled with that torch's own layers have not, if neither with one for scales nor zero for shifts.
 
 With ones, a layer-norm LSTM of random weights is chaotic: after a hundred steps, two right ways to compute it part.
 """
@@ -59,7 +59,7 @@ def torch_layer(spec: RecurrentSpec, dropout: float = 0.0) -> torch.nn.RNNBase:
 def drawn(spec: RecurrentSpec, cell: str) -> dict[str, Tensor]:
     """The weights of all layers for a cell, named as nn.LSTM does, on the CPU in the type of the spec's precision.
 
-    Matrices and biases are torch's own; alpha, beta and scales of layer norms begin as ones, shifts as zeros, but for BEGIN.
+    Matrices and biases are torch's own; alpha, beta and scales of norms begin as ones, shifts as zeros, but for BEGIN.
     """
     own = {name: value.detach() for name, value in torch_layer(spec).named_parameters()}
     gates = own["weight_ih_l0"].shape[0]
