@@ -126,8 +126,8 @@ def _bars(run: Run, rows: Sequence[RecurrentRow]) -> None:
             alt=f"Median time forward and backward of every runner, {name}",
         )
     st.caption(
-        "Bar: median of all samples. Whisker: to p90, which needs 64 samples. How much the processes differ is the "
-        "spread in the table; above 5 % a row is flagged unstable. Flags stand beside the figure."
+        "Bar: median of all samples. Whisker: from the fastest process to the slowest; above 5 % a row is flagged "
+        "unstable. Flags stand beside the figure."
     )
 
 
