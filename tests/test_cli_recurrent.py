@@ -112,6 +112,6 @@ def test_sequences_of_different_lengths_are_told_to_be_slow(
 ) -> None:
     monkeypatch.setenv("VITALS_MIN_FREE_GB", "1000000")  # so that the queued run stays queued
     assert main(["submit", "recurrent", "--groups", "vl", "--name", "mine"]) == 0
-    assert "takes very long" in capsys.readouterr().err
+    assert "one after the other in vl_jit and vl_py, which takes very long" in capsys.readouterr().err
     (run,) = store.runs()
     assert (run.name, run.spec) == ("mine", RecurrentSpec(groups=("vl",)))

@@ -87,7 +87,7 @@ def test_a_form_becomes_a_queued_run_with_a_sweep(store: Store) -> None:
     said = plainly(app)
     assert "hidden size 64, 128, 256 on cpu" in said
     assert "vl_cudnn needs cuDNN" in said
-    assert "vl_jit and vl_py take one sequence after the other, which takes very long" in said
+    assert "Sequences go one after the other in vl_jit and vl_py, which takes very long" in said
     app.button(key="recurrent_go").click().run()
     assert not app.exception
     assert store.runs()[0].spec == RecurrentSpec(

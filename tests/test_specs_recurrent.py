@@ -55,6 +55,21 @@ def test_a_baseline_is_one_of_its_own_family() -> None:
 
 
 @pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"runners": "aten"}, "aten (100 steps, batch 64, 512 in, 512 hidden, 1 layer, cpu)"),
+        (
+            {"runners": "aten,py", "num_layers": 2, "sweep": "mini_batch", "sweep_values": "2,4,8"},
+            "aten, py (100 steps, batch 64, 512 in, 512 hidden, 2 layers, mini batch 2 to 8, cpu)",
+        ),
+        ({"groups": "cnns", "mini_batch": 2}, "resnet18, resnet18_jit, resnet50 and 1 more (batch 2, 224 px, cpu)"),
+    ],
+)
+def test_a_list_of_runs_says_what_is_timed(fields: dict[str, Any], words: str) -> None:
+    assert RecurrentSpec(**fields).summary == words
+
+
+@pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"runners": "jitt"}, "no runner is called 'jitt'; closest: jit, vl_jit"),

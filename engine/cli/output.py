@@ -60,7 +60,7 @@ def print_progress(event: Event) -> None:
             note(f"        {_both_ways(row)}")
         case DeviceRow(status="ok") as row:
             rate = f"{row.gb_per_s:,.4g} GB/s" if row.gflop_per_s is None else f"{row.gflop_per_s:,.4g} GFLOP/s"
-            note(f"        {'; '.join([rate, *(flag.replace('_', ' ') for flag in row.flags)])}")
+            note(f"        {'; '.join([rate, *_flags(row)])}")
         case Row() as row:
             note(f"        {row.status}: {printable(row.error)}")
         case _:
@@ -93,7 +93,7 @@ def _speedup(row: TimedRow) -> list[str]:
     return [] if row.speedup is None else [f"{row.speedup:.3g} times as fast as {row.baseline} ({row.verdict})"]
 
 
-def _flags(row: TimedRow) -> list[str]:
+def _flags(row: TimedRow | DeviceRow) -> list[str]:
     return [flag.replace("_", " ") for flag in row.flags]
 
 
@@ -102,13 +102,18 @@ def figure(value: float) -> str:
     return f"{value:,.2f}" if value == 0 or abs(value) >= 0.1 else f"{value:.3g}"
 
 
-def show_table(full: "pd.DataFrame", brief: "pd.DataFrame", output: Path | None) -> None:
-    """Print `brief`, or write `full` to a file."""
+def brief(frame: "pd.DataFrame", columns: Sequence[str]) -> "pd.DataFrame":
+    """Of these columns, those in which there is something."""
+    return frame[[name for name in columns if frame[name].replace("", None).notna().any()]]
+
+
+def show_table(full: "pd.DataFrame", short: "pd.DataFrame", output: Path | None) -> None:
+    """Print `short`, or write `full` to a file."""
     if output is None and full.empty:
         note("no rows")
         return
     if output is None:
-        text = brief.astype(object).where(brief.notna(), "")  # an absent figure is a blank, whatever its type
+        text = short.astype(object).where(short.notna(), "")  # an absent figure is a blank, whatever its type
         text = text.map(lambda cell: printable(cell) if isinstance(cell, str) else cell)
         print(text.to_string(index=False, float_format=figure))
         return

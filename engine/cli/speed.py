@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from engine.cli.output import TableFile, note, show_table
+from engine.cli.output import TableFile, brief, note, show_table
 from engine.cli.runs import run_here, store_here, submit, tell_failures
 from engine.names import expand_files
 from engine.results import BenchmarkRow
@@ -45,10 +45,8 @@ class Benchmark(BenchmarkFlags):
         with store_here() as store:
             run, rows = run_here(store, self.spec(), BenchmarkRow)
             utilisation = measured.utilisation(rows, measured.rates(store))
-        frame = brief = exports.export(rows, self.format, utilisation)
-        if self.format == "full":
-            brief = frame[[name for name in SHOWN if frame[name].replace("", None).notna().any()]]
-        show_table(frame, brief, self.output)
+        frame = exports.export(rows, self.format, utilisation)
+        show_table(frame, brief(frame, SHOWN) if self.format == "full" else frame, self.output)
         tell_failures(
             run, rows, lambda row: f"{row.library}:{row.model} ({row.variant}, {row.mode}, batch {row.batch_size})"
         )

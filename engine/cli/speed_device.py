@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from engine.cli.output import TableFile, show_table
+from engine.cli.output import TableFile, brief, show_table
 from engine.cli.runs import run_here, store_here, submit, tell_failures
 from engine.results import DeviceRow
 from engine.specs import DeviceSpec
@@ -30,7 +30,7 @@ class Device(DeviceFlags):
         with store_here() as store:
             run, rows = run_here(store, self.spec(), DeviceRow)
         frame = frames.device(rows)
-        show_table(frame, frame[[name for name in SHOWN if frame[name].replace("", None).notna().any()]], self.output)
+        show_table(frame, brief(frame, SHOWN), self.output)
         tell_failures(run, rows, lambda row: row.model)
 
 

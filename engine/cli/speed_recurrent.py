@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
-from engine.cli.output import OutputFile, note, show_table, show_text
+from engine.cli.output import OutputFile, brief, note, show_table, show_text
 from engine.cli.runs import run_here, store_here, submit, tell_failures
 from engine.results import RecurrentRow
 from engine.settings import Settings
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 SHOWN = ["model", "seq_length", "hidden_size", "mini_batch", "forward_ms", "backward_ms", "spread", "speedup"]
 SHOWN += ["speedup_low", "speedup_high", "verdict", "flags", "status"]
 """The columns of a sweep on a terminal; a file has all of them."""
-SLOW = "warning: sequences of different lengths go one after the other in vl_jit and vl_py, which takes very long"
 
 
 class RecurrentFlags(RecurrentSpec):
@@ -27,8 +26,8 @@ class RecurrentFlags(RecurrentSpec):
     def spec(self) -> RecurrentSpec:
         """The request alone; a warning of what takes very long."""
         asked = self.model_dump(include=set(RecurrentSpec.model_fields), exclude_unset=True)
-        if any(RUNNERS[name].family == "vl_lstm" for name in self.chosen):
-            note(SLOW)
+        if slow := [name for name in self.chosen if RUNNERS[name].one_by_one]:
+            note(f"warning: sequences go one after the other in {' and '.join(slow)}, which takes very long")
         return RecurrentSpec.model_validate(asked)
 
 
@@ -65,7 +64,7 @@ class Recurrent(RecurrentFlags):
             run, rows = run_here(store, self.spec(), RecurrentRow)
             frame = exports.full(frames.recurrent(rows), measured.utilisation(rows, measured.rates(store)))
         if self._form == "table" and self.swept:
-            show_table(frame, frame[[name for name in SHOWN if frame[name].replace("", None).notna().any()]], None)
+            show_table(frame, brief(frame, SHOWN), None)
         else:
             show_text(self._text(frame, rows, RunFiles(Settings().runs_dir, run.id).dir), self.output)
         tell_failures(run, rows, lambda row: row.model)

@@ -2,13 +2,13 @@
 
 from difflib import get_close_matches
 from math import ceil
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode
 from typing_extensions import TypeAliasType
 
-from engine.specs.base import SIZE, RealDevice, Spec, numbered, shown
+from engine.specs.base import SIZE, RealDevice, Spec, format_image_size, numbered, shown
 from engine.specs.runners import RUNNERS, Family, Group, of_group
 from engine.specs.timed import (
     MinSeconds,
@@ -26,11 +26,13 @@ LONGEST, DEEPEST, WIDEST, LARGEST_BATCH = 10_000, 64, 16_384, 65_536
 BOUNDS = {"seq_length": LONGEST, "hidden_size": WIDEST, "mini_batch": LARGEST_BATCH}
 """What can be swept, and up to what."""
 MOST_POINTS = 12
+KNOBS = ("cuda_pointwise_loop_level", "cuda_pointwise_block_count", "cuda_pointwise_block_size")
+"""Of the te fuser, on CUDA."""
 SHORTEST = 0.3
 """Of seq_length, the shortest of sequences of different lengths: 30 of 100, as in fastrnns."""
 
 RUNNER_NAMES = TypeAliasType("RUNNER_NAMES", Annotated[tuple[str, ...], split_words, Field(max_length=len(RUNNERS))])
-GROUPS = TypeAliasType("GROUPS", Annotated[tuple[Group, ...], split_words, Field(max_length=6)])
+GROUPS = TypeAliasType("GROUPS", Annotated[tuple[Group, ...], split_words, Field(max_length=len(get_args(Group)))])
 NUMBERS = TypeAliasType("NUMBERS", Annotated[tuple[int, ...], split_words, Field(max_length=MOST_POINTS)])
 
 
@@ -191,9 +193,12 @@ class RecurrentSpec(Spec):
 
     @property
     def summary(self) -> str:
-        sizes = f"{self.seq_length} x {self.mini_batch} x {self.input_size}, hidden {self.hidden_size}"
-        swept = f", {self.sweep} {self.swept[0]} to {self.swept[-1]}" if self.swept else ""
-        return f"{shown(self.chosen)} ({sizes}, {self.num_layers} layers{swept}, {self.device})"
+        layers = f"{self.num_layers} layer{'s' * (self.num_layers != 1)}"
+        sizes = f"{self.seq_length} steps, batch {self.mini_batch}, {self.input_size} in, {self.hidden_size} hidden"
+        if all(RUNNERS[name].family == "resnet" for name in self.chosen):
+            layers, sizes = f"{format_image_size(self.image_size)} px", f"batch {self.mini_batch}"
+        swept = f", {self.sweep.replace('_', ' ')} {self.swept[0]} to {self.swept[-1]}" if self.swept else ""
+        return f"{shown(self.chosen)} ({sizes}, {layers}{swept}, {self.device})"
 
 
 def _check(name: str) -> None:

@@ -31,6 +31,11 @@ class Runner:
         return "cudnn" in self.name
 
     @property
+    def one_by_one(self) -> bool:
+        """Whether the sequences of a batch are run one after the other, which takes very long."""
+        return self.name in ("vl_jit", "vl_py")
+
+    @property
     def execution(self) -> Literal["eager", "script", "trace", "compile"]:
         """What runs its Python: nothing but Python, TorchScript, or torch.compile."""
         words = self.name.split("_")

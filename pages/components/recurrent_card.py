@@ -1,6 +1,7 @@
 """One timed runner in full."""
 
 from engine.results import RecurrentRow
+from engine.specs.recurrent import KNOBS
 from engine.specs.runners import RUNNERS
 from pages.components import timed_card
 
@@ -10,7 +11,6 @@ FIGURES = (
     *("output_error", "gradient_error", "tolerance", "first_call_ms", "compile_cold_ms", "compile_warm_ms"),
     *("device_peak_mb", "process_peak_mb"),
 )
-KNOBS = ("cuda_pointwise_loop_level", "cuda_pointwise_block_count", "cuda_pointwise_block_size")
 
 
 def card(row: RecurrentRow, name: str, utilisation: float | None) -> None:

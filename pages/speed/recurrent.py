@@ -6,6 +6,7 @@ import streamlit as st
 
 from engine.report import estimates
 from engine.specs import RecurrentSpec
+from engine.specs.recurrent import KNOBS
 from engine.specs.runners import RUNNERS, of_group
 from pages.components import launch, presets, spec_form
 from pages.components.text import duration, plain, size
@@ -28,7 +29,6 @@ MEANING = (
     "As fastrnns: what PyTorch's benchmark runs by default, in three fresh processes. Small, for a CPU: an LSTM of 64 "
     "features in every way that needs no cuDNN. Compiled too: the LSTM beside torch.compile, without the ResNets."
 )
-KNOBS = ("cuda_pointwise_loop_level", "cuda_pointwise_block_count", "cuda_pointwise_block_size")
 SHAPES = ("seq_length", "mini_batch", "input_size", "hidden_size", "num_layers")
 FOLDED = {
     "A sweep": ("sweep", "sweep_values", "baseline"),
@@ -73,9 +73,8 @@ def reservations(spec: RecurrentSpec) -> list[str]:
     if absent and not spec.device.startswith("cuda"):
         they = "needs" if len(absent) == 1 else "need"
         said.append(f"{', '.join(absent)} {they} cuDNN, which {spec.device} has not: they will be rows that say so.")
-    slow = [name for name in spec.chosen if name in ("vl_jit", "vl_py")]
-    if slow:
-        said.append(f"{' and '.join(slow)} take one sequence after the other, which takes very long.")
+    if slow := [name for name in spec.chosen if RUNNERS[name].one_by_one]:
+        said.append(f"Sequences go one after the other in {' and '.join(slow)}, which takes very long.")
     return said
 
 

@@ -14,13 +14,14 @@ from engine.replicates import summary
 from engine.replicates.messages import Measured
 from engine.results import RecurrentRow
 from engine.specs import RecurrentSpec, format_image_size
+from engine.specs.recurrent import KNOBS
 from engine.specs.runners import RUNNERS, Runner
 from engine.statistics import percentile, spread
 
 PHASES = ("forward", "backward")
 Found = Sequence[Mapping[str, Measured]]
 SHAPE = ("num_layers", "input_size", "hidden_size", "proj_size", "bidirectional", "batch_first")
-TORCHSCRIPT = ("fuser", "executor", *(f"cuda_pointwise_{knob}" for knob in ("loop_level", "block_count", "block_size")))
+TORCHSCRIPT = ("fuser", "executor", *KNOBS)
 
 
 def rows(spec: RecurrentSpec, common: Mapping[str, Any], found: Found) -> list[RecurrentRow]:
