@@ -124,7 +124,7 @@ def test_what_computes_something_else_is_not_timed_and_says_how_far_off_it_is(mo
     monkeypatch.setattr(recurrent, "build", wrong)
     found = reports("py")
     assert found.status == "error"
-    assert found.error.startswith("not timed: its outputs differ from those of torch's own layer by 0.0")
+    assert found.error.startswith("not timed: its outputs differ from the control in float64 by 0.0")
     assert found.error.endswith("and 0.001 is allowed")
     assert found.row["output_error"] > 1e-3
     assert found.phases == {}

@@ -9,6 +9,8 @@ from engine.results import Contention, Status
 from engine.results.benchmark import AccuracyStatus
 from engine.specs import BenchmarkSpec, RecurrentSpec
 
+TimedSpec = BenchmarkSpec | RecurrentSpec
+"""What is timed in fresh processes."""
 LONGEST_ERROR = 2000
 
 
@@ -58,7 +60,7 @@ class Job(_Message):
     kind: ClassVar[str]
     """`engine.replicates.<kind>.work` does it."""
 
-    spec: BenchmarkSpec | RecurrentSpec
+    spec: TimedSpec
     process: int = 0
     """The first counts from 0."""
     skip: tuple[str, ...] = ()

@@ -38,10 +38,9 @@ def measure(
         if isinstance(prepared, Ready):
             ready.append(prepared)
             continue
-        failed = prepared
         release()
-        yield Report(measured=failed)
-        if job.decays and failed.status == "out_of_memory" and label == job.all_labels[0]:
+        yield Report(measured=prepared)
+        if job.decays and prepared.status == "out_of_memory" and label == job.all_labels[0]:
             return  # something smaller is next, for all of them
     if not ready:
         return

@@ -9,16 +9,15 @@ from typing import Any, TypeVar
 import numpy as np
 
 from engine.measure.contention import contended
-from engine.replicates.messages import Measured
+from engine.replicates.messages import Measured, TimedSpec
 from engine.results import Contention, TimedRow
-from engine.specs import BenchmarkSpec, RecurrentSpec
 from engine.statistics import UNSTABLE, drifting, percentile, ratio, spread
 
 AnyRow = TypeVar("AnyRow", bound=TimedRow)
 
 
 def common(
-    spec: BenchmarkSpec | RecurrentSpec, label: str, processes: Sequence[Mapping[str, Measured]]
+    spec: TimedSpec, label: str, processes: Sequence[Mapping[str, Measured]]
 ) -> tuple[list[Measured], dict[str, Any], list[str]]:
     """What was measured of one label, the fields of its row that hold for any timing, and notes.
 
@@ -81,7 +80,7 @@ def deviation(samples: Sequence[float]) -> float | None:
     return float(np.std(samples, ddof=1)) if len(samples) > 1 else None
 
 
-def _flags(spec: BenchmarkSpec | RecurrentSpec, measured: Sequence[Measured]) -> tuple[str, ...]:
+def _flags(spec: TimedSpec, measured: Sequence[Measured]) -> tuple[str, ...]:
     medians = [statistics.median(each.samples_ms) for each in measured]
     found = {
         "single_process": len(measured) == 1,

@@ -9,7 +9,7 @@ import pandas as pd
 
 from engine import suite
 from engine.results import BenchmarkRow
-from engine.specs import BenchmarkSpec, RecurrentSpec, Variant
+from engine.specs import BenchmarkSpec, RecurrentSpec
 from engine.specs.runners import RUNNERS, Family
 
 WARM_S, START_S, COMPILE_S = 1.0, 8.0, 30.0
@@ -68,17 +68,17 @@ def _bytes(spec: BenchmarkSpec, row: Mapping[Any, Any], batch: int) -> float:
     area = 1.0
     if spec.image_size and row["image_size"]:
         area = prod(spec.image_size) / _area(str(row["image_size"]))
-    wide = max(_bytes_each(variant) for variant in spec.plan) / 4
-    weights = row["weights_mb"] * sum(_bytes_each(variant) for variant in spec.plan) / 4
+    wide = max(_bytes_each(variant.precision) for variant in spec.plan) / 4
+    weights = row["weights_mb"] * sum(_bytes_each(variant.precision) for variant in spec.plan) / 4
     if "training" in spec.modes:
         kept = KEPT * row["macts"] * 4 * batch * area * wide
         return 1e6 * float(weights * (2 + STATES[spec.optimizer]) + kept)
     return 1e6 * float(weights + (row["inference_peak_mb"] - row["weights_mb"]) * batch * area * wide)
 
 
-def _bytes_each(variant: Variant) -> int:
+def _bytes_each(precision: str | None) -> int:
     """Of a value; amp keeps float32 beside what it casts."""
-    return 2 if variant.precision in ("float16", "bfloat16") else 4
+    return 2 if precision in ("float16", "bfloat16") else 4
 
 
 def _area(image_size: str) -> float:
@@ -112,7 +112,7 @@ def recurrent_least_gb(spec: RecurrentSpec) -> float:
 
 
 def _least_bytes(spec: RecurrentSpec) -> float:
-    each = 2 if spec.precision in ("float16", "bfloat16") else 4
+    each = _bytes_each(spec.precision)
     if spec.family == "resnet":
         return float(each * spec.mini_batch * 3 * prod(spec.image_size))
     ways, hidden = 1 + spec.bidirectional, spec.hidden_size

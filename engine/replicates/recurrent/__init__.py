@@ -2,5 +2,5 @@
 
 outside  rows: what all processes have measured
 between  job
-inside   work: every runner made ready, checked against torch's own layer, and timed in turns
+inside   work: every runner made ready, checked against its control, and timed in turns
 """

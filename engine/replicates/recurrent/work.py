@@ -106,6 +106,6 @@ def _checked(errors: Errors) -> dict[str, float | None]:
 def _wrong(errors: Errors) -> str:
     gradient = "" if errors.gradient is None else f", its gradients by {errors.gradient:.3g}"
     return (
-        f"not timed: its outputs differ from those of torch's own layer by {errors.output:.3g}{gradient}, "
+        f"not timed: its outputs differ from the control in float64 by {errors.output:.3g}{gradient}, "
         f"and {errors.tolerance:.3g} is allowed"
     )
