@@ -1,0 +1,246 @@
+"""Every way to run a recurrent layer computes what torch's own layer does, forward and backward."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from engine.models.recurrent import Control, Network, build, set_torchscript
+from engine.models.recurrent.control import evaluated
+from engine.specs import RecurrentSpec
+from engine.specs.runners import RUNNERS
+
+SMALL: dict[str, Any] = {"seq_length": 5, "mini_batch": 3, "input_size": 6, "hidden_size": 4}
+EAGER = [name for name, runner in RUNNERS.items() if not runner.needs_cudnn and runner.execution != "compile"]
+RECURRENT = [name for name in EAGER if RUNNERS[name].family != "resnet"]
+COMPILED = [name for name, runner in RUNNERS.items() if runner.execution == "compile"]
+HAVE_A_LAYER = [
+    name for name in RECURRENT if RUNNERS[name].network in ("lstm", "vl_lstm", "gru", "rnn_relu", "rnn_tanh")
+]
+pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+
+
+@pytest.fixture(autouse=True)
+def torchscript_as_it_was() -> Iterator[None]:
+    set_torchscript(RecurrentSpec())
+    yield
+    set_torchscript(RecurrentSpec())
+
+
+def spec_of(name: str, **asked: Any) -> RecurrentSpec:
+    (spec,) = RecurrentSpec(runners=(name,), **SMALL | asked).comparisons
+    return spec
+
+
+def results(network: Network) -> tuple[tuple[torch.Tensor, ...], Any]:
+    with network.settings(), network.checked():
+        return evaluated(network.capture(), network.parameters, network.cotangent)
+
+
+def independent(name: str, network: Network, spec: RecurrentSpec) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+    """torch's own layer in float64, set up here with the network's weights and the inputs of its seed."""
+    kinds = {"gru": torch.nn.GRU, "rnn_relu": torch.nn.RNN, "rnn_tanh": torch.nn.RNN}
+    kind: Any = kinds.get(spec.family, torch.nn.LSTM)
+    more: dict[str, Any] = {"nonlinearity": spec.family[4:]} if kind is torch.nn.RNN else {}
+    more |= {"proj_size": spec.proj_size} if kind is torch.nn.LSTM else {}
+    layer = kind(
+        spec.input_size,
+        spec.hidden_size,
+        spec.num_layers,
+        bidirectional=spec.bidirectional,
+        batch_first=spec.batch_first,
+        dtype=torch.float64,
+        **more,
+    )
+    assert set(dict(layer.named_parameters())) == set(network.parameters)
+    layer.load_state_dict({key: value.detach().double() for key, value in network.parameters.items()})
+    x, state, lengths = inputs_of(spec)
+    if spec.family == "vl_lstm":
+        packed = pack_padded_sequence(x, torch.tensor(lengths), spec.batch_first, enforce_sorted=False)
+        output, last = layer(packed, state)
+        output, _ = pad_packed_sequence(output, spec.batch_first)
+    else:
+        output, last = layer(x, state)
+    found = [output, *(last if isinstance(last, tuple) else [last])][1 if name == "jit_simple" else 0 :]
+    assert network.cotangent is not None
+    found[0].backward(network.cotangent.double())
+    return [each.detach() for each in found], {key: value.grad for key, value in layer.named_parameters()}
+
+
+def inputs_of(spec: RecurrentSpec) -> tuple[torch.Tensor, Any, list[int]]:
+    from engine.models.recurrent.weights import inputs
+
+    own = inputs(spec).to("cpu", torch.float64)
+    return own.x, own.state, own.lengths
+
+
+SHAPES = [
+    pytest.param({"num_layers": 1}, id="one-layer"),
+    pytest.param({"num_layers": 2}, id="two-layers"),
+    pytest.param({"num_layers": 3, "batch_first": True}, id="three-layers-batch-first"),
+    pytest.param({"num_layers": 2, "bidirectional": True}, id="bidirectional"),
+    pytest.param(
+        {"num_layers": 2, "bidirectional": True, "proj_size": 3, "batch_first": True}, id="projected-both-ways"
+    ),
+    pytest.param({"num_layers": 3, "proj_size": 2}, id="projected"),
+]
+
+
+def possible(name: str, shape: dict[str, Any]) -> bool:
+    without_projection = RUNNERS[name].family in ("gru", "rnn_relu", "rnn_tanh")
+    return not (shape.get("proj_size") and without_projection) and not (
+        shape.get("bidirectional") and name == "jit_simple"
+    )
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", HAVE_A_LAYER)
+def test_values_and_gradients_are_those_of_torchs_own_layer(name: str, shape: dict[str, Any]) -> None:
+    if not possible(name, shape):
+        return
+    spec = spec_of(name, **shape)
+    network = build(name, spec)
+    outputs, gradients = results(network)
+    wanted, wanted_gradients = independent(name, network, spec)
+    torch.testing.assert_close([each.double() for each in outputs], wanted, rtol=1e-5, atol=1e-6)
+    for key, gradient in wanted_gradients.items():
+        torch.testing.assert_close(gradients[key].double(), gradient, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [SHAPES[0], pytest.param({"num_layers": 2, "proj_size": 2}, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", RECURRENT)
+def test_every_runner_passes_its_check_also_once_optimised(name: str, shape: dict[str, Any]) -> None:
+    if not possible(name, shape):
+        return
+    spec = spec_of(name, **shape)
+    network = build(name, spec)
+    with network.settings():
+        run = network.capture()
+    errors = Control(spec).errors(network, run)
+    assert errors.ok
+    assert errors.output < 1e-5
+    assert errors.tolerance == 1e-3
+    assert (errors.gradient is None) == (network.cotangent is None) == name.endswith("n_layernorm")
+    assert all(parameter.grad is None for parameter in network.parameters.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[1], SHAPES[4]])
+@pytest.mark.parametrize("name", COMPILED)
+def test_what_is_compiled_passes_its_check(name: str, shape: dict[str, Any]) -> None:
+    if not possible(name, shape):
+        return
+    torch._dynamo.reset()
+    spec = spec_of(name, **shape)
+    network = build(name, spec)
+    with network.settings():
+        run = network.capture()
+    errors = Control(spec).errors(network, run)
+    assert errors.ok
+    assert errors.output < 1e-5
+    torch._dynamo.reset()
+
+
+@pytest.mark.slow
+def test_a_compiled_cell_keeps_static_shapes_with_layers_of_different_input_sizes() -> None:
+    torch._dynamo.reset()
+    graphs: list[torch.fx.GraphModule] = []
+    network = build("compile_cell", spec_of("compile_cell", num_layers=3))
+
+    def keep(graph: torch.fx.GraphModule, _: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    compile_ = torch.compile
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "compile", lambda *args, **how: compile_(*args, **how, backend=keep))
+        with network.settings():
+            network.capture()()
+    sizes = [
+        tuple(node.meta["example_value"].shape)
+        for graph in graphs
+        for node in graph.graph.nodes
+        if node.op == "placeholder"
+    ]
+    assert all(type(side) is int for size in sizes for side in size)
+    assert (3, 6) in sizes
+    assert (3, 4) in sizes
+    assert len(graphs) <= 4, "with and without a gradient of the state, for two input sizes"
+    torch._dynamo.reset()
+
+
+@pytest.mark.slow
+def test_torch_compile_leaves_nn_lstm_to_eager_as_the_row_says() -> None:
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    counters.clear()
+    network = build("compile_lstm", spec_of("compile_lstm"))
+    results(network)
+    assert not torch._dynamo.config.allow_rnn
+    assert counters["stats"]["unique_graphs"] == 0
+    assert "torch.compile leaves nn.LSTM to eager, as torch._dynamo.config.allow_rnn is off by default" in network.notes
+
+
+@pytest.mark.parametrize("executor", ["legacy", "simple", "profiling"])
+@pytest.mark.parametrize("name", ["jit", "jit_simple", pytest.param("vl_jit", marks=pytest.mark.slow)])
+def test_scripts_are_right_under_every_executor(name: str, executor: str) -> None:
+    spec = spec_of(name, num_layers=2, executor=executor)
+    set_torchscript(spec)
+    network = build(name, spec)
+    with network.settings():
+        run = network.capture()
+    assert Control(spec).errors(network, run).output < 1e-5
+
+
+def test_runners_of_a_network_give_the_same_from_the_same_weights() -> None:
+    given = {}
+    for name in ("aten", "py", "jit_premul", "jit_multilayer"):
+        network = build(name, spec_of(name, num_layers=2))
+        given[name] = network.parameters
+    for other in given.values():
+        assert list(other) == list(given["aten"])
+        assert all(torch.equal(other[key], given["aten"][key]) for key in other)
+    changed = build("py", spec_of("py", num_layers=2, seed=1)).parameters
+    assert not torch.equal(changed["weight_ih_l0"], given["py"]["weight_ih_l0"])
+
+
+def test_building_leaves_the_random_numbers_of_others_alone() -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    for name in ("py", "aten_layernorm", "milstm_py"):
+        build(name, spec_of(name))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_batch_first_is_the_same_with_its_axes_exchanged() -> None:
+    for name in ("aten", "py", "jit", "vl_aten", "vl_py"):
+        (plain, *states), _ = results(build(name, spec_of(name)))
+        (first, *others), _ = results(build(name, spec_of(name, batch_first=True)))
+        torch.testing.assert_close(first.transpose(0, 1), plain)
+        torch.testing.assert_close(others, states)
+
+
+def test_sequences_have_lengths_from_30_to_99_of_100_and_at_least_one_step() -> None:
+    from engine.models.recurrent.weights import lengths
+
+    drawn = lengths(spec_of("vl_py", seq_length=100, mini_batch=20_000))
+    assert (min(drawn), max(drawn)) == (30, 99)
+    assert sum(drawn) / len(drawn) == pytest.approx(64.5, abs=0.5)
+    assert drawn == lengths(spec_of("vl_aten", seq_length=100, mini_batch=20_000))
+    assert lengths(spec_of("vl_py", seq_length=1)) == [1, 1, 1]
+    assert set(lengths(spec_of("vl_py", seq_length=2, mini_batch=9))) == {1}
+    assert lengths(spec_of("py")) == [5, 5, 5]
+
+
+def test_only_the_first_output_gets_a_cotangent_and_inputs_get_no_gradient() -> None:
+    spec = spec_of("py", num_layers=2)
+    network = build("py", spec)
+    output, h, c = network.capture()()
+    assert network.cotangent is not None
+    assert network.cotangent.shape == output.shape == (5, 3, 4)
+    assert h.shape == c.shape == (2, 3, 4)
+    last, memory = build("jit_simple", spec_of("jit_simple", num_layers=2)).capture()()
+    torch.testing.assert_close([last, memory], [h, c])
