@@ -81,10 +81,10 @@ QUANTITIES: dict[str, Quantity] = {
         "FLOPs per step", "G", "Matrix products of one time step's forward pass, whole mini-batch; of a ResNet, a call."
     ),
     "output_error": Quantity(
-        "Output error", "", "Against torch's own layer in float64: largest difference / max(1, largest value)."
+        "Output error", "", "Against its control in float64: largest difference / max(1, largest value)."
     ),
     "gradient_error": Quantity(
-        "Gradient error", "", "Of the worst parameter's gradient, against torch's own layer in float64."
+        "Gradient error", "", "Of the worst parameter's gradient, against the same control; of a ResNet, of all together."
     ),
     "tolerance": Quantity("Tolerance", "", "What the errors may be; a runner beyond it is not timed."),
     "optimizer_ms": Quantity("Optimizer", "ms", "Median of a training step's update."),

@@ -2,7 +2,7 @@
 
 Units stand in names: `gflops` 1e9 FLOPs, `gmacs` 1e9 multiply-adds (2 FLOPs each), `macts` 1e6 elements,
 `mparams` 1e6 parameters, `_mb` 1e6 bytes, `_ms` 1e-3 s. Counts are per sample (one image, one text), so that they
-compare across batch sizes; traffic, memory and latency are those of the whole batch.
+compare across batch sizes; traffic, memory and latency are those of the whole batch, and so is all of recurrent layers.
 """
 
 from typing import Any

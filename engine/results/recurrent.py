@@ -58,8 +58,10 @@ class RecurrentRow(TimedRow):
     """Of one call's forward pass, whole mini-batch."""
 
     output_error: float | None = None
-    """Against torch's own layer in float64: the largest difference / max(1, the largest value), of the outputs."""
+    """Of outputs and final states, against the control in float64 (torch's own layer; by hand where torch has none):
+    the largest difference / max(1, the largest value)."""
     gradient_error: float | None = None
-    """The same of the worst parameter's gradient."""
+    """The same of the worst parameter's gradient; of a ResNet, of all gradients together: the squared length of the
+    difference / that of the control's."""
     tolerance: float | None = None
     """What the errors may be; a runner that exceeds it is not timed."""
