@@ -84,7 +84,7 @@ QUANTITIES: dict[str, Quantity] = {
         "Output error", "", "Against its control in float64: largest difference / max(1, largest value)."
     ),
     "gradient_error": Quantity(
-        "Gradient error", "", "Of the worst parameter's gradient, against the same control; of a ResNet, of all together."
+        "Gradient error", "", "Of the worst parameter's gradient, against that control; of a ResNet, of all together."
     ),
     "tolerance": Quantity("Tolerance", "", "What the errors may be; a runner beyond it is not timed."),
     "optimizer_ms": Quantity("Optimizer", "ms", "Median of a training step's update."),
