@@ -6,8 +6,8 @@ python benchmarks/recurrent.py [--rounds 40] [--device cpu] [--groups rnns,norms
 1. `aten` and `py`, forward and backward, at one thread: by engine.measure.timing and by a bare loop over the same
    module that reads the clock before and after each pass, in turns in one process; the ratio of the two medians with
    its interval (99 %).
-2. A table of all runners, as `python -m engine recurrent` times them: on a CPU at shapes that suit it (SHAPES), elsewhere
-   at the defaults.
+2. A table of all runners, as `python -m engine recurrent` times them: on a CPU at shapes that suit it (SHAPES),
+   elsewhere at the defaults.
 
 A busy machine spoils both. Compiling takes several minutes.
 """

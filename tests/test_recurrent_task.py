@@ -95,13 +95,13 @@ def test_resnets_are_counted_and_have_no_steps() -> None:
 # in a process
 
 
-def reports(name: str, **fields: Any) -> Measured:
-    (found,) = (each.measured for each in work(Job(spec=spec(name, **fields), parent=1)) if each.measured)
-    return found
+def reports(names: str, build: Callable[[str, RecurrentSpec], Network] = recurrent.build) -> dict[str, Measured]:
+    found = (each.measured for each in work(Job(spec=spec(names), parent=1), build) if each.measured)
+    return {each.label: each for each in found}
 
 
 def test_a_runner_is_checked_and_timed() -> None:
-    found = reports("py")
+    found = reports("py")["py"]
     assert found.status == "ok", found.error
     assert 0 <= found.row["output_error"] < 1e-6
     assert 0 <= found.row["gradient_error"] < 1e-6
@@ -109,11 +109,9 @@ def test_a_runner_is_checked_and_timed() -> None:
     assert all(len(ms) >= 3 and min(ms) > 0 for ms in found.phases.values())
 
 
-def test_what_computes_something_else_is_not_timed_and_says_how_far_off_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    build = recurrent.build
-
+def test_what_computes_something_else_is_not_timed_and_says_how_far_off_it_is() -> None:
     def wrong(name: str, asked: RecurrentSpec) -> Network:
-        network = build(name, asked)
+        network = recurrent.build(name, asked)
 
         def capture() -> Callable[[], tuple[Tensor, ...]]:
             run = network.capture()
@@ -121,8 +119,7 @@ def test_what_computes_something_else_is_not_timed_and_says_how_far_off_it_is(mo
 
         return replace(network, capture=capture)
 
-    monkeypatch.setattr(recurrent, "build", wrong)
-    found = reports("py")
+    found = reports("py", wrong)["py"]
     assert found.status == "error"
     assert found.error.startswith("not timed: its outputs differ from the control in float64 by 0.0")
     assert found.error.endswith("and 0.001 is allowed")
@@ -148,16 +145,13 @@ def test_gradients_do_not_pile_up() -> None:
         assert all(torch.equal(later[name], gradients[0][name]) for name in later)
 
 
-def test_a_runner_that_raises_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    build = recurrent.build
-
+def test_a_runner_that_raises_leaves_the_others_alone() -> None:
     def failing(name: str, asked: RecurrentSpec) -> Network:
         if name == "jit":
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        return build(name, asked)
+        return recurrent.build(name, asked)
 
-    monkeypatch.setattr(recurrent, "build", failing)
-    found = {each.measured.label: each.measured for each in work(Job(spec=spec("jit,py"), parent=1)) if each.measured}
+    found = reports("jit,py", failing)
     assert (found["jit"].status, found["py"].status) == ("out_of_memory", "ok")
 
 

@@ -34,7 +34,9 @@ def run(spec: RecurrentSpec, run_dir: Path) -> Iterator[Event]:
 
 
 def _samples_name(spec: RecurrentSpec, each: RecurrentSpec) -> str:
-    return samples_name(each.family, *((spec.sweep, getattr(each, spec.sweep)) if spec.swept else ()))
+    """each: one of the spec's comparisons; its family may be one that is not swept."""
+    swept = sum(other.family == each.family for other in spec.comparisons) > 1
+    return samples_name(each.family, *((spec.sweep, getattr(each, spec.sweep)) if swept else ()))
 
 
 def _side_by_side(

@@ -13,16 +13,18 @@ from engine.replicates import side_by_side
 from engine.replicates.messages import Measured, Report
 from engine.replicates.ready import Held, Ready, first_call, fresh_counters, graphs, resident
 from engine.replicates.recurrent.job import Job
+from engine.specs import RecurrentSpec
 from engine.specs.runners import RUNNERS
 
 __all__ = ["Job", "work"]
 
+Build = Callable[[str, RecurrentSpec], Network]
 SETTLING = {"script": 5, "trace": 5}
 """Calls after the first in which TorchScript still compiles: it profiles, specialises and optimises, forward and
 backward apart, and has been seen to need four more."""
 
 
-def work(job: Job) -> Iterator[Report]:
+def work(job: Job, build: Build = recurrent.build) -> Iterator[Report]:
     """Every runner of the job made ready, checked and timed."""
     spec = job.spec
     recurrent.set_torchscript(spec)
@@ -36,18 +38,21 @@ def work(job: Job) -> Iterator[Report]:
             warmup_calls=spec.warmup,
             seed=spec.seed + job.process,
         ),
-        lambda name: prepare(job, name, stopwatch, control, resident_mb),
+        lambda name: prepare(job, name, stopwatch, control, build, resident_mb),
     )
 
 
-def prepare(job: Job, name: str, stopwatch: Stopwatch, control: Control, resident_mb: float) -> Ready | Measured:
+def prepare(
+    job: Job, name: str, stopwatch: Stopwatch, control: Control, build: Build, resident_mb: float
+) -> Ready | Measured:
     """Build a runner, make its first calls, measure its memory, check its results. What is wrong is not timed.
 
-    Errors: Refused of what the device or the runner cannot do, and whatever torch raises.
+    resident_mb: what the process held before its first runner. Errors: Refused of what the device or the runner cannot
+    do, and whatever torch raises.
     """
     spec, execution = job.spec, RUNNERS[name].execution
     held = Held.now(spec.device, resident_mb)
-    network = recurrent.build(name, spec)
+    network = build(name, spec)
     counters = fresh_counters(compiles=execution == "compile")
     passes: list[Passes] = []
 
