@@ -26,28 +26,7 @@ def bars(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
     drawn = frame.dropna(subset=["forward_ms"]).assign(label=labels)
     figure = go.Figure()
     for part, colour in _PARTS:
-        ends = [_ends(row, part) for row in drawn.to_dict("records")]
-        figure.add_bar(
-            x=drawn[f"{part}_ms"],
-            y=drawn["label"],
-            orientation="h",
-            name=part,
-            marker_color=colour,
-            error_x={
-                "array": [high - ms for (_, high), ms in zip(ends, drawn[f"{part}_ms"], strict=True)],
-                "arrayminus": [ms - low for (low, _), ms in zip(ends, drawn[f"{part}_ms"], strict=True)],
-                "thickness": 1.2,
-                "color": GREY,
-            },
-            customdata=np.stack(
-                [drawn["samples"], drawn["processes"], drawn[f"{part}_spread"].map(_spread), drawn["flags"].map(words)],
-                axis=-1,
-            ),
-            hovertemplate=(
-                f"<b>%{{y}}</b>, {part}<br>median %{{x:,.3~r}} ms of %{{customdata[0]}} samples in %{{customdata[1]}} "
-                f"processes<br>%{{customdata[2]}}%{{customdata[3]}}<br>{text(source)}<extra></extra>"
-            ),
-        )
+        figure.add_bar(**_bar(drawn, part, colour, source))
     widest = 0.0
     for row in drawn.to_dict("records"):
         said = " + ".join(digits(row[f"{part}_ms"]) for part, _ in _PARTS if pd.notna(row[f"{part}_ms"])) + " ms"
@@ -60,6 +39,31 @@ def bars(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
     figure.update_layout(barmode="group", bargap=0.25, showlegend=True)
     figure.update_xaxes(range=[0, widest or 1.0])
     return figure
+
+
+def _bar(drawn: pd.DataFrame, part: str, colour: str, source: str) -> dict[str, Any]:
+    medians, ends = drawn[f"{part}_ms"], [_ends(row, part) for row in drawn.to_dict("records")]
+    return {
+        "x": medians,
+        "y": drawn["label"],
+        "orientation": "h",
+        "name": part,
+        "marker_color": colour,
+        "error_x": {
+            "array": [high - ms for (_, high), ms in zip(ends, medians, strict=True)],
+            "arrayminus": [ms - low for (low, _), ms in zip(ends, medians, strict=True)],
+            "thickness": 1.2,
+            "color": GREY,
+        },
+        "customdata": np.stack(
+            [drawn["samples"], drawn["processes"], drawn[f"{part}_spread"].map(_spread), drawn["flags"].map(words)],
+            axis=-1,
+        ),
+        "hovertemplate": (
+            f"<b>%{{y}}</b>, {part}<br>median %{{x:,.3~r}} ms of %{{customdata[0]}} samples in %{{customdata[1]}} "
+            f"processes<br>%{{customdata[2]}}%{{customdata[3]}}<br>{text(source)}<extra></extra>"
+        ),
+    }
 
 
 def _ends(row: Mapping[Any, Any], part: str) -> tuple[float, float]:
