@@ -30,7 +30,7 @@ class Processes:
         environment: variables that the processes get."""
         self._folder = folder
         self._deadline = deadline
-        self._reports = reports
+        self._begin = reports
         self._own = dict(environment or {})
         self._caches = folder
 
@@ -84,7 +84,7 @@ class Processes:
         if job.process == 0:
             self._caches = Path(tempfile.mkdtemp(dir=self._folder))
         caches = {name: str(self._caches / part) for name, part in CACHES.items()}
-        return self._reports(job, caches | self._own, self._deadline)
+        return self._begin(job, caches | self._own, self._deadline)
 
 
 def _where(progress: Progress) -> str:
