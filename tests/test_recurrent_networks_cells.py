@@ -204,7 +204,7 @@ def test_counted_flops_are_those_of_the_formula(name: str, shape: dict[str, Any]
     with network.settings():
         run = network.capture()
         counted = flops.count(torch.nn.Identity(), (), run)
-    assert gflops(spec, name) == pytest.approx(counted.flops / 1e9, rel=1e-12)
+    assert gflops(spec) == pytest.approx(counted.flops / 1e9, rel=1e-12)
     if "aten" not in name:  # torch's counter has no formula for a fused layer
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             run()
@@ -214,14 +214,14 @@ def test_counted_flops_are_those_of_the_formula(name: str, shape: dict[str, Any]
 def test_flops_by_hand_at_the_sizes_of_fastrnns() -> None:
     """8 H (I + H) FLOPs per sequence and step of an LSTM; with a projection H x P more, and P in place of H."""
     own = RecurrentSpec(runners=("aten",))
-    assert gflops_per_step(own, "aten") == pytest.approx(2 * 64 * (4 * 512) * (512 + 512) / 1e9)
-    assert gflops(own, "aten") == pytest.approx(100 * 2 * 64 * (4 * 512) * (512 + 512) / 1e9)
-    assert steps(own, "aten") == 100
+    assert gflops_per_step(own) == pytest.approx(2 * 64 * (4 * 512) * (512 + 512) / 1e9)
+    assert gflops(own) == pytest.approx(100 * 2 * 64 * (4 * 512) * (512 + 512) / 1e9)
+    assert steps(own) == 100
     projected = RecurrentSpec(runners=("aten",), proj_size=128, num_layers=2, bidirectional=True, input_size=80)
     below, above = 4 * 512 * (80 + 128) + 512 * 128, 4 * 512 * (256 + 128) + 512 * 128
-    assert gflops_per_step(projected, "aten") == pytest.approx(2 * 64 * 2 * (below + above) / 1e9)
+    assert gflops_per_step(projected) == pytest.approx(2 * 64 * 2 * (below + above) / 1e9)
     gru = RecurrentSpec(runners=("gru_py",))
-    assert gflops_per_step(gru, "gru_py") == pytest.approx(2 * 64 * 3 * 512 * 1024 / 1e9)
+    assert gflops_per_step(gru) == pytest.approx(2 * 64 * 3 * 512 * 1024 / 1e9)
 
 
 def test_flops_of_sequences_of_different_lengths_are_those_of_real_steps() -> None:
@@ -229,11 +229,11 @@ def test_flops_of_sequences_of_different_lengths_are_those_of_real_steps() -> No
 
     spec = spec_of("vl_py", seq_length=20)
     drawn = lengths(spec)
-    assert gflops(spec, "vl_py") == pytest.approx(sum(drawn) * 2 * 16 * (6 + 4) / 1e9)
-    assert steps(spec, "vl_py") == max(drawn)
-    assert gflops_per_step(spec, "vl_py") == pytest.approx(sum(drawn) * 2 * 16 * 10 / 1e9 / max(drawn))
+    assert gflops(spec) == pytest.approx(sum(drawn) * 2 * 16 * (6 + 4) / 1e9)
+    assert steps(spec) == max(drawn)
+    assert gflops_per_step(spec) == pytest.approx(sum(drawn) * 2 * 16 * 10 / 1e9 / max(drawn))
 
 
 def test_a_resnet_has_neither_steps_nor_a_formula() -> None:
     spec = spec_of("resnet18")
-    assert (steps(spec, "resnet18"), gflops(spec, "resnet18"), gflops_per_step(spec, "resnet18")) == (None, None, None)
+    assert (steps(spec), gflops(spec), gflops_per_step(spec)) == (None, None, None)

@@ -10,7 +10,7 @@ import pandas as pd
 from engine import suite
 from engine.results import BenchmarkRow
 from engine.specs import BenchmarkSpec, RecurrentSpec
-from engine.specs.runners import RUNNERS, Family
+from engine.specs.runners import GATES, RUNNERS, Family
 
 WARM_S, START_S, COMPILE_S = 1.0, 8.0, 30.0
 """Roughly: warming a variant up, starting a process, compiling one graph with an empty cache folder."""
@@ -117,7 +117,7 @@ def _least_bytes(spec: RecurrentSpec) -> float:
         return float(each * spec.mini_batch * 3 * prod(spec.image_size))
     ways, hidden = 1 + spec.bidirectional, spec.hidden_size
     out = (spec.proj_size or hidden) * ways
-    gates = {"gru": 3, "rnn_relu": 1, "rnn_tanh": 1}.get(spec.family, 4)
+    gates = GATES.get(spec.family, 4)
     later = (spec.num_layers - 1) * out
     weights = ways * gates * hidden * (spec.input_size + later + spec.num_layers * (spec.proj_size or hidden))
     kept = ways * spec.num_layers * KEPT_PER_STEP[spec.family] * hidden

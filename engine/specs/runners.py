@@ -5,6 +5,8 @@ from typing import Literal
 
 Family = Literal["lstm", "vl_lstm", "gru", "rnn_relu", "rnn_tanh", "milstm", "resnet"]
 """What is compared with each other, under the names that fastrnns gives its groups of results."""
+GATES: dict[Family, int] = {"gru": 3, "rnn_relu": 1, "rnn_tanh": 1}
+"""How many products each step of a cell makes of its input, and of its state; an LSTM's 4 where nothing is said."""
 Group = Literal["rnns", "cnns", "vl", "norms", "compiled", "cells"]
 
 

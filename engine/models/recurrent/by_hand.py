@@ -46,7 +46,7 @@ def _norm_of_product(own: Own, which: str, vectors: Tensor) -> Tensor:
     return layer_norm(product, [len(scale)], scale, shift).view(len(vectors), 4, -1).transpose(0, 1)
 
 
-GATES = {"milstm": _multiplicative, "lstm_layernorm": _normalized}
+FORMULAS = {"milstm": _multiplicative, "lstm_layernorm": _normalized}
 """By network."""
 
 
@@ -78,7 +78,7 @@ def _one_way(
     h, c = state
     shown = {}
     for step in sorted(range(len(xs)), reverse=backwards):
-        enter, forget, new, out = GATES[network](own, xs[step], h)
+        enter, forget, new, out = FORMULAS[network](own, xs[step], h)
         c = c * forget.sigmoid() + enter.sigmoid() * new.tanh()
         seen = c
         if network == "lstm_layernorm":

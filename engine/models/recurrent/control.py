@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.models.recurrent import native, resnet, weights
-from engine.models.recurrent.by_hand import GATES, by_hand
+from engine.models.recurrent.by_hand import FORMULAS, by_hand
 from engine.models.recurrent.network import Network, Run
 from engine.specs import RecurrentSpec
 from engine.specs.runners import RUNNERS
@@ -168,7 +168,7 @@ def _resnet(spec: RecurrentSpec, name: str, device: str) -> tuple[dict[str, torc
 
 def _recurrent(spec: RecurrentSpec, network: str, device: str) -> tuple[dict[str, torch.nn.Parameter], Run]:
     inputs = weights.inputs(spec).to(device, torch.float64)
-    if network in GATES:
+    if network in FORMULAS:
         drawn = weights.drawn(spec, network).items()
         parameters = {key: torch.nn.Parameter(value.to(device, torch.float64)) for key, value in drawn}
         return parameters, partial(by_hand, spec, network, parameters, inputs)

@@ -8,24 +8,22 @@ done element by element (gates, layer norms, multiplicative integration) is left
 
 from engine.models.recurrent.weights import directions, lengths, output_size
 from engine.specs import RecurrentSpec
-
-GATES = {"gru": 3, "rnn_relu": 1, "rnn_tanh": 1}
-"""By family; the others are LSTMs."""
+from engine.specs.runners import GATES
 
 
-def steps(spec: RecurrentSpec, name: str) -> int | None:
+def steps(spec: RecurrentSpec) -> int | None:
     """Steps of a call: of the longest sequence; None of a ResNet."""
     return None if spec.family == "resnet" else max(lengths(spec))
 
 
-def gflops(spec: RecurrentSpec, name: str) -> float | None:
+def gflops(spec: RecurrentSpec) -> float | None:
     """Of one call's forward pass, whole mini-batch, real steps alone; None of a ResNet, whose operators are counted."""
     return None if spec.family == "resnet" else sum(lengths(spec)) * _flops(spec) / 1e9
 
 
-def gflops_per_step(spec: RecurrentSpec, name: str) -> float | None:
+def gflops_per_step(spec: RecurrentSpec) -> float | None:
     """The same of one step, on average, where sequences differ in length: of one step of the longest."""
-    found, longest = gflops(spec, name), steps(spec, name)
+    found, longest = gflops(spec), steps(spec)
     return None if found is None or longest is None else found / longest
 
 

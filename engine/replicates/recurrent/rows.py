@@ -49,7 +49,7 @@ def _sizes(spec: RecurrentSpec, runner: Runner) -> dict[str, Any]:
     sizes = {"mini_batch": spec.mini_batch, "precision": spec.precision}
     if runner.family == "resnet":
         return sizes | {"image_size": format_image_size(spec.image_size)}
-    return sizes | {"seq_length": recurrent.steps(spec, runner.name)} | {name: getattr(spec, name) for name in SHAPE}
+    return sizes | {"seq_length": recurrent.steps(spec)} | {name: getattr(spec, name) for name in SHAPE}
 
 
 def _phases(measured: Sequence[Measured]) -> dict[str, Any]:
@@ -74,9 +74,9 @@ def _cost(spec: RecurrentSpec, runner: Runner, latency_ms: float) -> dict[str, f
         gflops = _resnet_gflops(runner.network, spec.image_size) * spec.mini_batch
         return {"steps_per_s": 1e3 / latency_ms, "gflops": gflops, "gflops_per_step": gflops}
     return {
-        "steps_per_s": (recurrent.steps(spec, runner.name) or 0) / latency_ms * 1e3,
-        "gflops": recurrent.gflops(spec, runner.name),
-        "gflops_per_step": recurrent.gflops_per_step(spec, runner.name),
+        "steps_per_s": (recurrent.steps(spec) or 0) / latency_ms * 1e3,
+        "gflops": recurrent.gflops(spec),
+        "gflops_per_step": recurrent.gflops_per_step(spec),
     }
 
 
