@@ -81,6 +81,17 @@ def test_speedups_say_their_verdict_beside_the_line_of_one() -> None:
     assert [(shape.x0, shape.x1) for shape in line] == [(1, 1)]
 
 
+def test_an_interval_that_says_nothing_does_not_squeeze_the_others() -> None:
+    rows = [
+        benchmark_row("a", "compile", speedup=0.05, speedup_low=0.04, speedup_high=2e17, verdict="undecided"),
+        benchmark_row("b", "compile", speedup=2.0, speedup_low=1.9, speedup_high=2.1, verdict="faster"),
+    ]
+    figure = speed_figures.speedups(frames.benchmark(rows))
+    assert said(figure)[0].startswith("0.05×  <i>undecided</i> (up to 2")
+    assert [trace.x[0] + trace.error_x.array[0] for trace in figure.data] == pytest.approx([6.0, 2.1])
+    assert figure.layout.xaxis.range[1] < 10
+
+
 def test_curves_have_a_line_per_model_and_variant_and_a_point_per_batch_size() -> None:
     rows = [
         benchmark_row(model, variant, batch_size=size, latency_ms=float(size), samples_per_s=100.0 * size)

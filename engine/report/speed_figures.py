@@ -27,6 +27,9 @@ VERDICTS = {
     "not comparable": ("x-thin-open", GREY),
 }
 """Sign and colour of each verdict; it is also written beside its interval."""
+REACH = 3
+"""How far an axis goes for intervals, in times the largest ratio on it: one that says next to nothing ends there, in
+words, or all others would be squeezed into a point."""
 
 
 def labels(frame: pd.DataFrame) -> "pd.Series[str]":
@@ -101,17 +104,19 @@ def speedups(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
     frame: of frames.benchmark.
     """
     drawn = frame.dropna(subset=["speedup"]).assign(label=labels)
+    last = REACH * max([1.0, *drawn["speedup"]])
+    drawn = drawn.assign(end=drawn["speedup_high"].clip(upper=last).fillna(drawn["speedup"]))
     figure = go.Figure()
     for verdict, rows in drawn.groupby("verdict", sort=False):
         symbol, colour = VERDICTS[str(verdict)]
-        up, down = rows["speedup_high"] - rows["speedup"], rows["speedup"] - rows["speedup_low"]
+        up, down = rows["end"] - rows["speedup"], rows["speedup"] - rows["speedup_low"]
         figure.add_scatter(
             x=rows["speedup"],
             y=rows["label"],
             mode="markers",
             name=verdict,
             marker={"symbol": symbol, "size": 10, "color": colour, "line": {"width": 2, "color": colour}},
-            error_x={"array": up.fillna(0), "arrayminus": down.fillna(0), "color": colour, "thickness": 1.6},
+            error_x={"array": up, "arrayminus": down.fillna(0), "color": colour, "thickness": 1.6},
             customdata=np.stack([rows[name] for name in ("baseline", "speedup_low", "speedup_high")], axis=-1),
             hovertemplate=(
                 f"<b>%{{y}}</b><br>{verdict}: %{{x:.3~r}} times as fast as %{{customdata[0]}}"
@@ -119,15 +124,15 @@ def speedups(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
             ),
         )
     for row in drawn.to_dict("records"):
-        end = np.nanmax([row["speedup"], row["speedup_high"]])
         said = f"{times(row['speedup'])}  <i>{row['verdict']}</i>"
-        figure.add_annotation(x=end, y=row["label"], text=said, showarrow=False, xanchor="left", xshift=9)
+        said += f" (up to {times(row['speedup_high'])})" if row["speedup_high"] > last else ""
+        figure.add_annotation(x=row["end"], y=row["label"], text=said, showarrow=False, xanchor="left", xshift=9)
     figure.add_vrect(
         x0=1 - statistics.MARGIN, x1=1 + statistics.MARGIN, fillcolor=GREY, opacity=0.25, line_width=0, layer="below"
     )
     figure.add_vline(x=1, line={"color": GREY, "width": 1})
     horizontal(figure, list(drawn["label"]), "Speed-up over the baseline (×), 99 % interval; grey: margin of 2 %")
-    ends = [1.05, *drawn["speedup"], *drawn["speedup_high"].dropna()]
+    ends = [1.05, *drawn["end"]]
     begins = [0.95, *drawn["speedup"], *drawn["speedup_low"].dropna()]
     span = max(ends) - min(begins)
     figure.update_xaxes(range=[min(begins) - 0.05 * span, max(ends) + 0.35 * span])
@@ -231,8 +236,8 @@ def against(both: pd.DataFrame, setup: str, styles: Mapping[str, Style]) -> go.F
 
 
 def times(ratio: float) -> str:
-    """`1.00×`: of a ratio, zeros are figures too."""
-    return f"{ratio:.2f}×" if ratio < 10 else f"{digits(ratio)}×"
+    """`1.00×`: of a ratio, zeros are figures too; `0.0493×`, `19×`."""
+    return f"{ratio:.2f}×" if 0.1 <= ratio < 10 else f"{digits(ratio)}×"
 
 
 def words(flags: str) -> str:
