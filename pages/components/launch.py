@@ -138,6 +138,7 @@ def linked_run(kind: str, empty: str) -> None:
                 icon=":material/receipt_long:",
                 query_params={"run": str(run.id)},
             )
+        st.caption(plain(run.spec.summary))  # the form above may say something else
         run_view.follow(run, beside_form=True)
     elif asked := st.query_params.get("run", ""):
         st.warning(
