@@ -68,6 +68,7 @@ def test_threads_follow_the_quota_of_every_control_group_above(
     assert environment.threads(tmp_path / "cgroup", own) == (most or len(os.sched_getaffinity(0)))
 
 
+@pytest.mark.slow
 def test_threads_follow_affinity() -> None:
     only = min(os.sched_getaffinity(0))
     code = f"import os; os.sched_setaffinity(0, {{{only}}}); from engine.measure import environment; "

@@ -23,7 +23,14 @@ def both(name: str, **how: object) -> ProfileRow:
 
 @pytest.mark.parametrize(
     "name",
-    ["timm:resnet18", "timm:convnext_atto", "timm:vit_tiny_patch16_224", "open_clip:ViT-S-32-alt", "open_clip:RN50"],
+    [
+        "timm:resnet18",
+        "timm:vit_tiny_patch16_224",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("timm:convnext_atto", "open_clip:ViT-S-32-alt", "open_clip:RN50")
+        ),
+    ],
 )
 def test_both_counters_agree_but_for_normalisation_and_pooling(name: str) -> None:
     row = both(name)

@@ -50,6 +50,7 @@ def test_a_failed_model_is_a_row_and_the_sweep_goes_on(tmp_path: Path) -> None:
     assert (fine.status, fine.error) == ("ok", "")
 
 
+@pytest.mark.slow
 def test_figures_are_per_sample_and_traffic_is_the_batchs() -> None:
     one, four = (
         profile("open_clip:ViT-B-32", ProfileSpec(models="ViT-B-32", batch_size=batch)).row for batch in (1, 4)
@@ -61,6 +62,7 @@ def test_figures_are_per_sample_and_traffic_is_the_batchs() -> None:
     assert sum(operator.flops for operator in four.operators) == pytest.approx(4 * (one.gflops or 0) * 1e9)
 
 
+@pytest.mark.slow
 def test_towers_and_the_rest_make_the_whole() -> None:
     row = profile("open_clip:coca_ViT-B-32", ProfileSpec(models="coca_ViT-B-32")).row
     for figure in ("gmacs", "gflops", "macts", "mparams"):
