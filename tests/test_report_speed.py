@@ -141,6 +141,13 @@ def test_phases_add_up_and_absent_files_are_told_from_those_elsewhere(tmp_path: 
         samples.read(tmp_path, benchmark_row("m", samples_file="../other/samples.csv"))
 
 
+@pytest.mark.parametrize("ms", ["0", "-1", "inf"])
+def test_times_that_are_none_are_no_samples(tmp_path: Path, ms: str) -> None:
+    (tmp_path / "samples.csv").write_text(f"process,mode,variant,round,calls,call_ms\n0,inference,eager,0,1,{ms}\n")
+    with pytest.raises(ValueError, match="zero, negative or infinite"):
+        samples.read(tmp_path, benchmark_row("m", samples_file="samples.csv"))
+
+
 def test_published_speeds_are_joined_by_model_size_and_mode() -> None:
     table = pd.DataFrame(
         {

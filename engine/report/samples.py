@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from engine import statistics
@@ -37,6 +38,9 @@ def read(run_dir: Path, row: TimedRow) -> pd.DataFrame | None:
         raise ValueError(f"{row.samples_file!r} lacks the columns {', '.join(sorted(missing))}")
     phases = [column for column in frame.columns if column.endswith("_ms")]
     frame = frame.astype(dict.fromkeys(phases, float))
+    taken = frame[phases].to_numpy()
+    if (np.isinf(taken) | (taken <= 0)).any():  # an absent one is NaN, and neither
+        raise ValueError(f"{row.samples_file!r} holds times that are none: zero, negative or infinite")
     return frame.assign(**{TOTAL: frame[phases].sum(axis=1)})
 
 
