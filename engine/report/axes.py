@@ -23,7 +23,7 @@ def horizontal(figure: go.Figure, names: list[str], axis: str, *, each: int = 26
 def log(name: str, values: "pd.Series[Any]") -> dict[str, Any]:
     """An axis over decades, labelled at 1, 2, 5 where there are few."""
     decades = np.log10(values.max() / values.min()) if len(values) else 0
-    ticks = {"dtick": 1} if decades > 2 else {"dtick": "D2"} if decades > 0.4 else {"nticks": 6}
+    ticks = {"dtick": 1} if decades > 2 else {"dtick": "D2"} if decades > 0.8 else {"nticks": 6}
     return {"title_text": name, "type": "log", "tickformat": ",~g", **ticks}
 
 
