@@ -267,7 +267,7 @@ def test_a_selected_row_tells_everything(store: Store) -> None:
     assert "TorchScript: fuser te, executor profiling" in said
     assert "fuses nothing" in said
     assert "faster: 1.25 times as fast as aten (1.2 to 1.3, 99 %)" in said
-    assert "30 samples of 1 calls in 3 processes" in said
+    assert "30 samples of 1 call in 3 processes" in said
 
 
 FIELDS = [

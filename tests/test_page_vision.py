@@ -216,7 +216,7 @@ def test_a_selected_row_tells_everything(store: Store) -> None:
     assert "The first and the last third of the samples differ" in said
     assert "faster: 1.25 times as fast as eager (1.2 to 1.3, 99 %)" in said
     assert "batch 8 after out of memory at 64" in said
-    assert "30 samples of 1 calls in 3 processes" in said
+    assert "30 samples of 1 call in 3 processes" in said
 
 
 def test_a_run_without_rows_says_so(store: Store) -> None:

@@ -49,6 +49,12 @@ def test_a_sweep_of_the_mini_batch_is_one_of_resnets_too() -> None:
     assert [each.mini_batch for each in spec.comparisons] == [2, 3, 6, 12]
 
 
+def test_after_want_of_memory_half_the_batch_is_offered_unless_it_is_swept() -> None:
+    assert RecurrentSpec(mini_batch=6).half_batch == 3
+    assert RecurrentSpec(mini_batch=6, sweep="mini_batch").half_batch is None
+    assert RecurrentSpec(mini_batch=1).half_batch is None
+
+
 def test_a_baseline_is_one_of_its_own_family() -> None:
     spec = RecurrentSpec(runners="aten,py,gru_py", baseline="py")
     assert [(each.family, each.baseline) for each in spec.comparisons] == [("lstm", "py"), ("gru", "")]
@@ -60,7 +66,7 @@ def test_a_baseline_is_one_of_its_own_family() -> None:
         ({"runners": "aten"}, "aten (100 steps, batch 64, 512 in, 512 hidden, 1 layer, cpu)"),
         (
             {"runners": "aten,py", "num_layers": 2, "sweep": "mini_batch", "sweep_values": "2,4,8"},
-            "aten, py (100 steps, batch 64, 512 in, 512 hidden, 2 layers, mini batch 2 to 8, cpu)",
+            "aten, py (100 steps, batch 2 to 8, 512 in, 512 hidden, 2 layers, cpu)",
         ),
         ({"groups": "cnns", "mini_batch": 2}, "resnet18, resnet18_jit, resnet50 and 1 more (batch 2, 224 px, cpu)"),
     ],

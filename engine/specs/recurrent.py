@@ -188,20 +188,28 @@ class RecurrentSpec(Spec):
         return below_floor(self.processes, self.loops, self.floor_seconds, self.publishable)
 
     @property
+    def half_batch(self) -> int | None:
+        return None if self.sweep == "mini_batch" else super().half_batch
+
+    @property
     def devices(self) -> tuple[str, ...]:
         return (numbered(self.device),)
 
     @property
     def summary(self) -> str:
-        layers = f"{self.num_layers} layer{'s' * (self.num_layers != 1)}"
-        sizes = f"{self.seq_length} steps, batch {self.mini_batch}, {self.input_size} in, {self.hidden_size} hidden"
+        sizes = {name: str(getattr(self, name)) for name in BOUNDS}
+        if self.swept:
+            sizes[self.sweep] = f"{self.swept[0]} to {self.swept[-1]}"
+        batch = f"batch {sizes['mini_batch']}"
         if all(RUNNERS[name].family == "resnet" for name in self.chosen):
-            layers, sizes = f"{format_image_size(self.image_size)} px", f"batch {self.mini_batch}"
-        swept = f", {self.sweep.replace('_', ' ')} {self.swept[0]} to {self.swept[-1]}" if self.swept else ""
-        return f"{shown(self.chosen)} ({sizes}, {layers}{swept}, {self.device})"
+            return f"{shown(self.chosen)} ({batch}, {format_image_size(self.image_size)} px, {self.device})"
+        layers = f"{self.num_layers} layer{'s' * (self.num_layers != 1)}"
+        steps, features = f"{sizes['seq_length']} steps", f"{self.input_size} in, {sizes['hidden_size']} hidden"
+        return f"{shown(self.chosen)} ({steps}, {batch}, {features}, {layers}, {self.device})"
 
 
 def _check(name: str) -> None:
     if name not in RUNNERS:
-        near = get_close_matches(name, RUNNERS, 3) or RUNNERS
-        raise ValueError(f"no runner is called {name[:100]!r}; closest: {', '.join(near)}")
+        near = get_close_matches(name, RUNNERS, 3)
+        closest = f"closest: {', '.join(near)}" if near else f"there are {shown(tuple(RUNNERS))}"
+        raise ValueError(f"no runner is called {name[:100]!r}; {closest}")

@@ -80,7 +80,9 @@ def _how(row: TimedRow) -> list[str]:
     """How it was timed, and who else used the machine."""
     said = []
     if row.samples:
-        said.append(f"{row.samples:,} samples of {row.calls_per_sample or 1} calls in {row.processes} processes")
+        calls = row.calls_per_sample or 1
+        each, processes = f"{calls:,} call{'s' * (calls != 1)}", f"{row.processes} process{'es' * (row.processes != 1)}"
+        said.append(f"{row.samples:,} samples of {each} in {processes}")
     if row.loop_ms is not None:
         said.append(f"the timing loop itself takes {digits(row.loop_ms)} ms per call")
     if found := row.contention:

@@ -71,8 +71,10 @@ def reservations(spec: RecurrentSpec) -> list[str]:
     said = []
     absent = [name for name in spec.chosen if RUNNERS[name].needs_cudnn]
     if absent and not spec.device.startswith("cuda"):
-        they = "needs" if len(absent) == 1 else "need"
-        said.append(f"{', '.join(absent)} {they} cuDNN, which {spec.device} has not: they will be rows that say so.")
+        needs, rows = (
+            ("needs", "it will be a row that says") if len(absent) == 1 else ("need", "they will be rows that say")
+        )
+        said.append(f"{', '.join(absent)} {needs} cuDNN, which {spec.device} has not: {rows} so.")
     if slow := [name for name in spec.chosen if RUNNERS[name].one_by_one]:
         said.append(f"Sequences go one after the other in {' and '.join(slow)}, which takes very long.")
     return said

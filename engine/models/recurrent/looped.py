@@ -47,12 +47,13 @@ class Dropout:
 def build(name: str, spec: RecurrentSpec, found: Numbers) -> Network:
     """A runner with a loop of ours."""
     cell = VARIED_CELLS.get(name, "lstm" if spec.family == "vl_lstm" else spec.family)
+    # before the weights: sizes beyond all memory fail here, at once
+    inputs = weights.inputs(spec).to(spec.device, weights.dtype(spec))
     own = {
         place: torch.nn.Parameter(value.to(spec.device, copy=True))
         for place, value in weights.drawn(spec, cell).items()
     }
     dropout = Dropout(DROPPED if name.endswith("_dropout") else 0.0)
-    inputs = weights.inputs(spec).to(spec.device, weights.dtype(spec))
     layers = [[own[f"{each}_{place}"] for each in weights.names(spec, cell)] for place in weights.places(spec)]
     return Network(
         name=name,

@@ -19,9 +19,9 @@ from engine.specs import RecurrentSpec
 def build(name: str, spec: RecurrentSpec, found: Numbers, *, dropout: float, cudnn: bool) -> Network:
     """A runner of torch's own layers. dropout: the share dropped between them. cudnn: whether it may be used."""
     kind = weights.dtype(spec)
+    inputs = weights.inputs(spec).to(spec.device, kind)  # before the weights, as in looped
     layer = weights.torch_layer(spec, dropout if spec.num_layers > 1 else 0.0).to(spec.device, kind)
     layer.flatten_parameters()
-    inputs = weights.inputs(spec).to(spec.device, kind)
     bound = name.endswith("_layernorm")
     return Network(
         name=name,
