@@ -161,6 +161,7 @@ def test_the_first_call_is_told_on_its_own_and_is_in_no_sample(tmp_path: Path) -
     assert max(measured.samples_ms) < 500
 
 
+@pytest.mark.slow
 def test_counts_are_of_the_model_per_sample(tmp_path: Path) -> None:
     (found,) = rows_of(spec(replicates=1), 2, toy, tmp_path)
     macs = 6 * 6 * 4 * 3 * 3 * 3 + 4 * 5

@@ -259,6 +259,7 @@ def test_damaged_compressed_data_is_refused(settings: Settings, store: Store, ex
         bundle.import_bundle(store, settings, exported)
 
 
+@pytest.mark.slow
 def test_any_flipped_byte_is_imported_or_refused(settings: Settings, store: Store, exported: Path) -> None:
     """Damaged headers too: a header that leads nowhere is no other kind of error."""
     whole = exported.read_bytes()

@@ -116,6 +116,7 @@ print(json.dumps(found.model_dump() | {"reasons": contended(found)}))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system pins no process to a CPU")
 def test_a_busy_loop_on_the_same_cpu_is_caught() -> None:
     """Both want the whole CPU and each gets about half, or less when the machine is busy besides."""

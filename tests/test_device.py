@@ -28,6 +28,7 @@ from tests.page_support import ENVIRONMENT
 BRIEF = Plan(min_samples=3, min_seconds=0.01, warmup_calls=1, warmup_seconds=0.01, max_warmup_seconds=0.05)
 
 
+@pytest.mark.slow
 def test_a_product_of_matrices_is_2n3_flops_and_the_fastest_size_wins() -> None:
     rate = rates.matmul("cpu", "float32", BRIEF)
     assert rate.latency_ms == pytest.approx(median(rate.timed.samples_ms))
@@ -53,6 +54,7 @@ def test_sizes_end_where_memory_does_and_the_rate_says_so(monkeypatch: pytest.Mo
     assert rate.notes == ("matrices of 512 do not fit in memory",)
 
 
+@pytest.mark.slow
 def test_a_copy_moves_its_bytes_twice_and_is_larger_than_the_caches() -> None:
     rate = rates.copy("cpu", BRIEF)
     assert rate.size >= 4 * max(environment.caches().values(), default=0)

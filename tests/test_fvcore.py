@@ -48,6 +48,7 @@ def test_a_model_that_returns_a_dictionary_is_traced_too() -> None:
     assert {difference.operator for difference in row.differences} == {"normalisation"}
 
 
+@pytest.mark.slow
 def test_towers_are_those_of_separate_analyses() -> None:
     """As the reference profiler takes them, one analysis a tower."""
     row = both("open_clip:ViT-S-32-alt")

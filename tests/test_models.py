@@ -105,6 +105,7 @@ def test_other_image_sizes_where_the_model_allows_it(name: str) -> None:
     assert (built.image_size, built.native_size) == ((256, 320), (224, 224))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["timm:resnet18", "torchvision:resnet18", "open_clip:convnext_base"])
 def test_convolutional_networks_take_any_size(name: str) -> None:
     assert forward(name, image_size=(160, 96)).inputs[0].shape == (1, 3, 160, 96)

@@ -80,6 +80,7 @@ def test_results_stand_below_the_form_and_failures_are_said(store: Store) -> Non
     assert "single process" in texts(app)
 
 
+@pytest.mark.slow
 def test_the_roofline_has_the_rates_and_the_models_timed_here(store: Store) -> None:
     finish(store, store.enqueue(DeviceSpec()), rows())
     finish(store, queue_benchmark(store, "resnet18"), [benchmark_row("resnet18", intensity=30.0)])

@@ -65,6 +65,7 @@ def test_a_form_becomes_a_queued_run(store: Store) -> None:
     assert "next in the queue" in texts(app)
 
 
+@pytest.mark.slow
 def test_two_clicks_are_one_run(store: Store) -> None:
     go(go(open_page(PAGE, profile_models="resnet18")))
     assert len(store.runs()) == 1
@@ -92,6 +93,7 @@ def test_an_unknown_name_is_refused_with_the_closest() -> None:
     assert app.button(key="profile_go").disabled
 
 
+@pytest.mark.slow
 def test_names_are_shown_as_text() -> None:
     app = open_page(PAGE, profile_models="**bold** <b>x</b> :red[y]")
     (error,) = app.error
@@ -100,6 +102,7 @@ def test_names_are_shown_as_text() -> None:
     assert "\\:red\\[y\\]" in error.value
 
 
+@pytest.mark.slow
 def test_a_counter_of_real_models_offers_only_real_devices(store: Store) -> None:
     devices = (Device(name="cpu", model="x"), Device(name="cuda:0", model="y"))
     known = {"host": "here", "platform": "Linux", "cpu": "x", "threads": 2, "memory_gb": 8.0, "date": "2026-11-20"}

@@ -229,6 +229,7 @@ def test_spoilt_samples_are_told_and_hide_nothing_else(store: Store, settings: S
         assert len(app.dataframe)
 
 
+@pytest.mark.slow
 def test_a_sweep_has_curves_and_no_formats_of_one_size(store: Store) -> None:
     rows = [recurrent_row(runner, hidden_size=size) for size in (32, 64) for runner in ("aten", "py")]
     rows.append(recurrent_row("resnet18"))

@@ -86,6 +86,7 @@ def test_runs_that_ended_meanwhile_are_offered_not_forced(store: Store) -> None:
     assert store.run(run_id).state is State.RUNNING
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("state", "words"),
     [
@@ -142,6 +143,7 @@ def test_out_of_memory_offers_half_the_batch(store: Store) -> None:
     assert store.runs()[0].state is State.QUEUED
 
 
+@pytest.mark.slow
 def test_again_is_a_new_run(store: Store) -> None:
     run_id = bring_to(store, State.CANCELLED)
     app = open_page(ONE, run=str(run_id))
@@ -151,6 +153,7 @@ def test_again_is_a_new_run(store: Store) -> None:
     assert again.spec == store.run(run_id).spec
 
 
+@pytest.mark.slow
 def test_a_clone_opens_the_form_filled_alike(store: Store) -> None:
     run_id = bring_to(
         store, State.FINISHED, counter="both", device="cpu", batch_size=3, image_size="192x256", training=True
@@ -180,6 +183,7 @@ def test_deletion_asks_first_and_takes_everything(store: Store, settings: Settin
     assert not folder.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", ["99", "", "-1", "1; drop", "9" * 30])
 def test_a_link_to_no_run_says_so(asked: str) -> None:
     app = open_page(ONE, run=asked)
@@ -187,6 +191,7 @@ def test_a_link_to_no_run_says_so(asked: str) -> None:
     assert "No such run" in texts(app)
 
 
+@pytest.mark.slow
 def test_a_bundle_comes_back_as_a_run(store: Store, settings: Settings) -> None:
     bundle = export_bundle(store, settings, bring_to(store, State.FINISHED))
     app = open_page(LIST)

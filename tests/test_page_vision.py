@@ -101,6 +101,7 @@ def test_what_the_engine_refuses_stands_beside_the_form(query: dict[str, str], m
     assert app.button(key="benchmark_go").disabled
 
 
+@pytest.mark.slow
 def test_memory_is_checked_beforehand(store: Store) -> None:
     known = {"host": "here", "platform": "Linux", "cpu": "x", "threads": 2, "memory_gb": 1.0, "date": "2026-11-20"}
     devices = (Device(name="cpu", model="x"),)
@@ -140,6 +141,7 @@ def test_a_verdict_is_written_out_and_charts_come_as_there_are_figures(store: St
     assert "faster: The whole interval lies above the margin of 2 %." in plainly(app).replace("**", "")
 
 
+@pytest.mark.slow
 def test_any_two_variants_are_compared_from_their_samples(store: Store, settings: Settings) -> None:
     rows = [benchmark_row("resnet18", variant) for variant in ("eager", "compile", "trace")]
     rows[2] = rows[2].model_copy(update={"memory_format": "channels_last"})
@@ -164,6 +166,7 @@ def test_any_two_variants_are_compared_from_their_samples(store: Store, settings
     assert not app.exception
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spoilt", "told"),
     [
@@ -191,6 +194,7 @@ def test_spoilt_samples_are_told_and_hide_nothing_else(
         assert len(app.dataframe)
 
 
+@pytest.mark.slow
 def test_a_quick_look_can_be_run_as_quotable(store: Store) -> None:
     app = shown(store, benchmark_row("resnet18"))
     assert "quotable_1" not in {button.key for button in app.button}

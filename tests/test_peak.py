@@ -18,6 +18,7 @@ def hold(megabytes: int) -> Callable[[], None]:
     return lambda: torch.ones(megabytes * MB // 4).sum().item()  # type: ignore[return-value]
 
 
+@pytest.mark.slow
 def test_the_peak_holds_what_a_call_held_for_a_moment() -> None:
     _, bare = peak(lambda: None, "cpu")
     device, found = peak(hold(300), "cpu")

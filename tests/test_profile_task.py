@@ -77,6 +77,7 @@ def test_an_image_model_is_its_own_image_tower() -> None:
     assert (row.text_gmacs, row.other_gmacs, row.context_length) == (None, 0, None)
 
 
+@pytest.mark.slow
 def test_detail_lists_modules_outermost_first(tmp_path: Path) -> None:
     list(run(ProfileSpec(models="open_clip:ViT-S-32-alt", detail=True), tmp_path))
     path = tmp_path / detail_name("open_clip", "ViT-S-32-alt")
@@ -197,6 +198,7 @@ def test_what_one_counter_found_is_kept_when_the_other_fails() -> None:
     assert row.mparams == (8 * 4 + 4) / 1e6
 
 
+@pytest.mark.slow
 def test_text_models_of_hugging_face_note_what_was_assumed() -> None:
     row = profile("open_clip:roberta-ViT-B-32", ProfileSpec(models="roberta-ViT-B-32")).row
     assert row.complete

@@ -53,6 +53,7 @@ def test_papers(name: str) -> None:
     assert row.complete
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROFILER)
 def test_open_clips_own_profile(name: str) -> None:
     row = count(f"open_clip:{name}")

@@ -145,6 +145,7 @@ def test_gradients_do_not_pile_up() -> None:
         assert all(torch.equal(later[name], gradients[0][name]) for name in later)
 
 
+@pytest.mark.slow
 def test_a_runner_that_raises_leaves_the_others_alone() -> None:
     def failing(name: str, asked: RecurrentSpec) -> Network:
         if name == "jit":

@@ -96,6 +96,7 @@ def test_the_ratio_is_that_of_the_medians_and_repeats() -> None:
     assert ratio(other, baseline).verdict == "slower"
 
 
+@pytest.mark.slow
 def test_the_interval_of_independent_samples_is_that_of_theory() -> None:
     """The median of n normal samples scatters by sqrt(pi / 2n) of their deviation, a ratio of two by sqrt 2 more."""
     widths = [
@@ -126,6 +127,7 @@ def test_long_memory_widens_the_interval() -> None:
     assert np.mean([each.low <= 1 <= each.high for each in found]) > 0.75
 
 
+@pytest.mark.slow
 def test_a_difference_of_ten_percent_is_found() -> None:
     assert verdicts(20, 1.1) == {"faster": 20}
     assert verdicts(10, 1 / 1.1) == {"slower": 10}

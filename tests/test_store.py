@@ -41,7 +41,7 @@ def postgres_url() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def settings(request: pytest.FixtureRequest, settings: Settings) -> Settings:
     """Instead of the settings of all tests: each test here runs on both databases."""
     if request.param == "sqlite":

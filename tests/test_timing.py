@@ -250,6 +250,7 @@ def test_short_calls_are_timed_in_blocks_so_that_reading_the_clock_is_below_a_th
     assert timed.samples_ms == pytest.approx([1e-3] * len(timed.samples_ms), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_the_cost_of_the_loop_is_measured(clock: Clock) -> None:
     """2,000 calls of a phase that does nothing cost one reading of a clock that takes 4 ms to read."""
     slow = Clock(reading_s=0.004)
