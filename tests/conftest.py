@@ -20,6 +20,11 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side: threads of several would spin for each other
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the browser: its tests are the longest, and one of them at the end leaves other workers idle."""
+    items.sort(key=lambda item: item.get_closest_marker("browser") is None)
+
+
 @pytest.fixture(autouse=True)
 def main_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """AppTest leaves a page behind as `__main__`, which processes that are spawned later would run."""

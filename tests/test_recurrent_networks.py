@@ -1,6 +1,7 @@
 """Every way to run a recurrent layer computes what torch's own layer does, forward and backward."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -81,16 +82,25 @@ def inputs_of(spec: RecurrentSpec) -> tuple[torch.Tensor, Any, list[int]]:
     return own.x, own.state, own.lengths
 
 
-SHAPES = [
-    pytest.param({"num_layers": 1}, id="one-layer"),
-    pytest.param({"num_layers": 2}, id="two-layers"),
-    pytest.param({"num_layers": 3, "batch_first": True}, id="three-layers-batch-first"),
-    pytest.param({"num_layers": 2, "bidirectional": True}, id="bidirectional"),
-    pytest.param(
-        {"num_layers": 2, "bidirectional": True, "proj_size": 3, "batch_first": True}, id="projected-both-ways"
-    ),
-    pytest.param({"num_layers": 3, "proj_size": 2}, id="projected"),
-]
+SHAPES: dict[str, dict[str, Any]] = {
+    "one-layer": {"num_layers": 1},
+    "two-layers": {"num_layers": 2},
+    "three-layers-batch-first": {"num_layers": 3, "batch_first": True},
+    "bidirectional": {"num_layers": 2, "bidirectional": True},
+    "projected-both-ways": {"num_layers": 2, "bidirectional": True, "proj_size": 3, "batch_first": True},
+    "projected": {"num_layers": 3, "proj_size": 2},
+}
+SLOW = pytest.mark.slow
+
+
+def cases(names: list[str], shapes: list[str], slow: Collection[str] = ()) -> list[Any]:
+    """Every name at every shape that it can run at. slow: shapes whose cases are left out of quick checks."""
+    return [
+        pytest.param(name, SHAPES[shape], id=f"{name}-{shape}", marks=[SLOW] if shape in slow else [])
+        for name in names
+        for shape in shapes
+        if possible(name, SHAPES[shape])
+    ]
 
 
 def possible(name: str, shape: dict[str, Any]) -> bool:
@@ -100,11 +110,8 @@ def possible(name: str, shape: dict[str, Any]) -> bool:
     )
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", HAVE_A_LAYER)
+@pytest.mark.parametrize(("name", "shape"), cases(HAVE_A_LAYER, list(SHAPES)))
 def test_values_and_gradients_are_those_of_torchs_own_layer(name: str, shape: dict[str, Any]) -> None:
-    if not possible(name, shape):
-        return
     spec = spec_of(name, **shape)
     network = build(name, spec)
     outputs, gradients = results(network)
@@ -114,11 +121,8 @@ def test_values_and_gradients_are_those_of_torchs_own_layer(name: str, shape: di
         torch.testing.assert_close(gradients[key].double(), gradient, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("shape", [SHAPES[0], pytest.param({"num_layers": 2, "proj_size": 2}, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", RECURRENT)
+@pytest.mark.parametrize(("name", "shape"), cases(RECURRENT, ["one-layer", "projected"], slow=["projected"]))
 def test_every_runner_passes_its_check_also_once_optimised(name: str, shape: dict[str, Any]) -> None:
-    if not possible(name, shape):
-        return
     spec = spec_of(name, **shape)
     network = build(name, spec)
     with network.settings():
@@ -131,14 +135,24 @@ def test_every_runner_passes_its_check_also_once_optimised(name: str, shape: dic
     assert all(parameter.grad is None for parameter in network.parameters.values())
 
 
+COMPILED_SHAPES = ["one-layer", "two-layers", "three-layers-batch-first", "projected-both-ways"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[1], SHAPES[4]])
-@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize(("name", "shape"), cases(COMPILED, COMPILED_SHAPES))
+def test_what_is_captured_passes_its_check(name: str, shape: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything of torch.compile but the code it generates, which takes ten seconds a time."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    check_compiled(name, shape)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "shape"), cases(["compile_cell", "compile_loop", "gru_compile_cell"], ["two-layers"]))
 def test_what_is_compiled_passes_its_check(name: str, shape: dict[str, Any]) -> None:
-    if not possible(name, shape):
-        return
-    if name == "compile_loop":  # which unrolls all steps
-        shape = shape | {"seq_length": 2}
+    check_compiled(name, shape | {"seq_length": 2})
+
+
+def check_compiled(name: str, shape: dict[str, Any]) -> None:
     torch._dynamo.reset()
     spec = spec_of(name, **shape)
     network = build(name, spec)

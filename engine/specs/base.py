@@ -106,8 +106,8 @@ class Spec(BaseModel):
     """How often a run is tried when its worker is killed from outside."""
     exclusive: ClassVar[bool] = False
     """Whether nothing else of ours may run on the host meanwhile: true of timings."""
-    batch_field: ClassVar[str] = ""
-    """The field that says how much is done per call, which is what memory depends on; empty where there is none."""
+    batch_field: ClassVar[str] = "batch_size"
+    """The field that says how much is done per call, which is what memory depends on, where a spec has one."""
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -59,7 +59,6 @@ class BenchmarkSpec(Spec):
     kind: ClassVar[str] = "benchmark"
     attempts: ClassVar[int] = 2
     exclusive: ClassVar[bool] = True
-    batch_field: ClassVar[str] = "batch_size"
 
     models: Annotated[PATTERNS, NoDecode] = Field(
         description="Names, wildcards, library:name, family:NAME, all; suite is the models of PyTorch's own benchmark."

@@ -50,7 +50,6 @@ class ProfileSpec(Spec):
     """Count parameters, FLOPs, activations and memory of models."""
 
     kind: ClassVar[str] = "profile"
-    batch_field: ClassVar[str] = "batch_size"
 
     models: Annotated[PATTERNS, NoDecode] = Field(
         description="Names, wildcards (ViT-B-*), library:name, library:all, family:NAME or all; comma-separated."
