@@ -4,8 +4,8 @@ python benchmarks/recurrent.py [--rounds 40] [--device cpu] [--groups rnns,norms
                                [--output benchmarks/results/recurrent.json]
 
 1. `aten` and `py`, forward and backward, at one thread: by engine.measure.timing and by a bare loop over the same
-   module that reads the clock before and after each pass, in turns in one process; the ratio of the two medians with
-   its interval (99 %).
+   module that reads the clock before and after each pass, in samples of as many calls, in turns in one process; the
+   ratio of the two medians with its interval (99 %).
 2. A table of all runners, as `python -m engine recurrent` times them: on a CPU at shapes that suit it (SHAPES),
    elsewhere at the defaults.
 
@@ -56,26 +56,35 @@ def agreement(name: str, rounds: int) -> Figures:
     passes = Passes(network, run)
     plan = Plan(min_samples=60, min_seconds=0.1, warmup_seconds=0.1, max_warmup_seconds=1)
 
+    calls = 1
+
     def ours() -> dict[str, float]:
+        nonlocal calls
         found = measure([Subject(name, passes.phases, network.settings)], stopwatch("cpu"), plan).timed[name]
+        calls = found.calls
         return {phase: float(np.median(found.phases[phase])) for phase in ("forward", "backward")}
 
     def bare() -> dict[str, float]:
         spent: dict[str, list[float]] = {"forward": [], "backward": []}
         with network.settings():
-            for loop in range(2 * plan.min_samples):
-                begun = time.perf_counter()
-                output = run()[0]
-                between = time.perf_counter()
-                output.backward(network.cotangent)
-                ended = time.perf_counter()
-                for parameter in network.parameters.values():
-                    parameter.grad = None
-                if loop >= plan.min_samples:  # the first half warms up
-                    spent["forward"].append((between - begun) * 1e3)
-                    spent["backward"].append((ended - between) * 1e3)
+            for sample in range(2 * plan.min_samples):
+                forward = backward = 0.0
+                for _ in range(calls):
+                    begun = time.perf_counter()
+                    output = run()[0]
+                    between = time.perf_counter()
+                    output.backward(network.cotangent)
+                    ended = time.perf_counter()
+                    for parameter in network.parameters.values():
+                        parameter.grad = None
+                    forward += between - begun
+                    backward += ended - between
+                if sample >= plan.min_samples:  # the first half warms up
+                    spent["forward"].append(forward / calls * 1e3)
+                    spent["backward"].append(backward / calls * 1e3)
         return {phase: float(np.median(ms)) for phase, ms in spent.items()}
 
+    ours()  # tells how many calls a sample has, of which the bare loop's are to have as many
     medians: dict[str, list[dict[str, float]]] = {"ours": [], "bare": []}
     sides: list[tuple[str, Callable[[], dict[str, float]]]] = [("ours", ours), ("bare", bare)]
     order = random.Random(1337)  # noqa: S311 - nothing secret

@@ -40,6 +40,8 @@ __all__ = [
 LOOP_CALLS = 2_000
 LEAST_PLATEAU, MOST_PLATEAU = 6, 300
 """Blocks of which a warm-up's plateau is told, the latest half of them."""
+QUICK_S = 0.01
+"""Blocks shorter than this are told from what goes on between rounds: after it, a first call is some 40 us slower."""
 SLACK = 1.25
 """Blocks are made longer than asked for by this, so that a faster stretch does not make them too short."""
 
@@ -182,7 +184,7 @@ class _Bench:
                 name = run.subject.name
                 if number % every[name] == 0:
                     with _guarded(name, failed):
-                        seconds, spent = self.block(run, refill=last != name)
+                        seconds, spent = self.block(run, refill=last != name or run.block_seconds < QUICK_S)
                         run.seconds += seconds
                         run.rounds.append(number)
                         run.samples.append(tuple(ms / run.calls for ms in spent))
@@ -222,10 +224,10 @@ def measure(
 
     Each is warmed up to its plateau. Then come rounds: in each, one sample of every subject, in random order, until all
     have the samples and seconds asked for. A sample is a block of calls of at least plan.block_ms. A subject whose
-    blocks are longer needs fewer samples, and sits out evenly between the rounds. One untimed call before a sample that
-    follows another subject's brings back what that one drove from the caches. With `flush`, which is called before
-    every sample instead, the caches are empty, and a sample is one call. Automatic garbage collection is off in samples
-    and made up for between rounds.
+    blocks are longer needs fewer samples, and sits out evenly between the rounds. One untimed call before a sample
+    brings back to the caches what others drove out: another subject or, of a block shorter than QUICK_S, what is done
+    between rounds. With `flush`, which is called before every sample instead, the caches are empty, and a sample is one
+    call. Automatic garbage collection is off in samples and made up for between rounds.
 
     threads: watch the CPUs while sampling, for contention against so many. gpu: looked at between rounds. clock: in s,
     for the time that flushing takes. on_phase: told what begins. A subject that raises is taken out, without samples,
