@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.error import URLError
 from urllib.request import urlopen
 
 from playwright.sync_api import Browser, sync_playwright
@@ -84,7 +83,7 @@ def wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
             with urlopen(url, timeout=5) as answer:
                 assert answer.status == 200
                 return
-        except (URLError, ConnectionError):
+        except OSError:  # refused, reset, or too slow yet: a first start compiles all it imports
             time.sleep(0.05)
     raise TimeoutError(f"no answer from {url}: {log.read_text()}")
 
