@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from engine.models.recurrent import Control, Network, build, set_torchscript
+from engine.models.recurrent import Control, Errors, Network, build, set_torchscript
 from engine.models.recurrent.control import evaluated
 from engine.specs import RecurrentSpec
 from engine.specs.runners import RUNNERS
@@ -43,6 +43,14 @@ def spec_of(name: str, **asked: Any) -> RecurrentSpec:
 def results(network: Network) -> tuple[tuple[torch.Tensor, ...], Any]:
     with network.settings(), network.checked():
         return evaluated(network.capture(), network.parameters, network.cotangent)
+
+
+def checked(name: str, spec: RecurrentSpec) -> tuple[Network, Errors]:
+    """A runner, and what its check finds."""
+    network = build(name, spec)
+    with network.settings():
+        run = network.capture()
+    return network, Control(spec).errors(network, run)
 
 
 def independent(name: str, network: Network, spec: RecurrentSpec) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
@@ -124,10 +132,7 @@ def test_values_and_gradients_are_those_of_torchs_own_layer(name: str, shape: di
 @pytest.mark.parametrize(("name", "shape"), cases(RECURRENT, ["one-layer", "projected"], slow=["projected"]))
 def test_every_runner_passes_its_check_also_once_optimised(name: str, shape: dict[str, Any]) -> None:
     spec = spec_of(name, **shape)
-    network = build(name, spec)
-    with network.settings():
-        run = network.capture()
-    errors = Control(spec).errors(network, run)
+    network, errors = checked(name, spec)
     assert errors.ok
     assert errors.output < 1e-5
     assert errors.tolerance == 1e-3
@@ -155,10 +160,7 @@ def test_what_is_compiled_passes_its_check(name: str, shape: dict[str, Any]) -> 
 def check_compiled(name: str, shape: dict[str, Any]) -> None:
     torch._dynamo.reset()
     spec = spec_of(name, **shape)
-    network = build(name, spec)
-    with network.settings():
-        run = network.capture()
-    errors = Control(spec).errors(network, run)
+    _, errors = checked(name, spec)
     assert errors.ok
     assert errors.output < 1e-5
     torch._dynamo.reset()
