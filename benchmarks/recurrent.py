@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -100,7 +100,7 @@ def agreement(name: str, rounds: int) -> Figures:
     return report
 
 
-def table(device: str, groups: str, replicates: int, threads: int | None) -> list[Figures]:
+def table(device: str, groups: str, replicates: int, threads: int | None) -> Iterator[Figures]:
     """A line per runner, as the task gives it."""
     from engine.results import RecurrentRow
     from engine.specs import RecurrentSpec
@@ -108,14 +108,12 @@ def table(device: str, groups: str, replicates: int, threads: int | None) -> lis
 
     shapes: Figures = SHAPES if device == "cpu" else {}
     spec = RecurrentSpec(groups=groups, device=device, replicates=replicates, threads=threads, **shapes)
-    lines = []
     with tempfile.TemporaryDirectory() as folder:
         for event in run(spec, Path(folder)):
             if isinstance(event, RecurrentRow):
                 line = event.model_dump(mode="json", include=set(SHOWN))
-                lines.append({name: line[name] for name in SHOWN})
                 print(*(line[name] for name in ("model", "status", "forward_ms", "backward_ms", "flags")), flush=True)
-    return lines
+                yield {name: line[name] for name in SHOWN}
 
 
 def child(name: str, rounds: int) -> Figures:
@@ -157,12 +155,14 @@ def main() -> None:
         "goals": {"within 3 % of a bare loop, by the interval": within},
         "device": chosen.device,
         "shapes": SHAPES if chosen.device == "cpu" else "the defaults",
-        "runners": table(chosen.device, chosen.groups, chosen.replicates, chosen.threads),
+        "runners": [],
     }
     print(json.dumps(report["goals"]))
-    if chosen.output:
-        chosen.output.parent.mkdir(parents=True, exist_ok=True)
-        chosen.output.write_text(json.dumps(report, indent=2) + "\n")
+    for line in table(chosen.device, chosen.groups, chosen.replicates, chosen.threads):
+        report["runners"].append(line)
+        if chosen.output:  # after each, so that what was measured stays if this is stopped
+            chosen.output.parent.mkdir(parents=True, exist_ok=True)
+            chosen.output.write_text(json.dumps(report, indent=2) + "\n")
 
 
 if __name__ == "__main__":
