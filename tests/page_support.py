@@ -179,3 +179,8 @@ def write_recurrent_samples(
 def queue_recurrent(store: Store, **fields: object) -> int:
     """A queued timing of recurrent layers that no scheduler knows of."""
     return store.enqueue(RecurrentSpec.model_validate(fields))
+
+
+def ticked(app: AppTest) -> list[str]:
+    """The presets that the fields agree with."""
+    return [button.label for button in app.button if "_preset_" in (button.key or "") and button.icon]

@@ -30,10 +30,10 @@ def test_the_small_preset_from_form_to_chart_to_download(page: Page, tmp_path: P
     with serve(tmp_path) as server:
         page.goto(f"{server.url}/recurrent")
         expect(page.get_by_role("heading", name="Recurrent layers", exact=True)).to_be_visible()
-        page.get_by_role("radio", name="As fastrnns").click()
+        page.get_by_role("button", name="As fastrnns").click()
         expect(page.get_by_text(re.compile("^Times 12 runners"))).to_be_visible()
         expect(page.get_by_text("cudnn needs cuDNN")).to_be_visible()
-        page.get_by_role("radio", name="Small, for a CPU").click()
+        page.get_by_role("button", name="Small, for a CPU").click()
         expect(page.get_by_text(re.compile("^Times 7 runners"))).to_be_visible()
         page.get_by_text("What differs").click()
         for label, value in (("Processes", "1"), ("Sampled time (s)", "0.1")):

@@ -51,7 +51,7 @@ def rows_of(server: Server, run_id: int) -> tuple[State, list[BenchmarkRow]]:
 def test_five_models_eager_against_compiled_cancelled_and_finished(page: Page, tmp_path: Path) -> None:
     with serve(tmp_path) as server:
         form(server, page, *FIVE, min_seconds="0.2")
-        page.get_by_role("radio", name="Compile or not?").click()
+        page.get_by_role("button", name="Compile or not?").click()
         expect(page.get_by_text(re.compile("^Times 5 models .2 variants interleaved"))).to_be_visible()
         page.get_by_text("What differs").click()
         page.get_by_label("Processes", exact=True).fill("1")

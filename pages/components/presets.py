@@ -1,36 +1,45 @@
-"""Presets of a form: they fill some of its fields, and the one that the fields agree with is lit."""
+"""Presets of a form: buttons that fill some of its fields; the one that the fields agree with is ticked."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import streamlit as st
 
 from pages.components import spec_form
 
-Presets = Mapping[str, Mapping[str, Any]]
-"""By name, the fields and what they are set to."""
+TICKED = ":material/check:"
 
 
-def prefill(prefix: str, presets: Presets, name: str | None) -> None:
+@dataclass(frozen=True)
+class Preset:
+    """What it stands for, in a sentence, and the fields with what they are set to."""
+
+    meaning: str
+    fields: Mapping[str, Any]
+
+
+Presets = Mapping[str, Preset]
+
+
+def prefill(prefix: str, preset: Preset) -> None:
     """Put what a preset stands for into the fields."""
-    for field, value in presets.get(name or "", {}).items():
+    for field, value in preset.fields.items():
         st.session_state[spec_form.key(prefix, field)] = value
 
 
-def draw(place: Any, prefix: str, presets: Presets, values: Mapping[str, Any], meaning: str) -> None:
-    """The presets in `place`, which stands before the fields and is drawn when their values are known."""
-    key = f"{prefix}_preset"
-    fits = (name for name, preset in presets.items() if all(_same(values[field], preset[field]) for field in preset))
-    st.session_state[key] = next(fits, None)
-    with place:
-        st.segmented_control(
-            "Preset",
-            list(presets),
-            key=key,
-            on_change=lambda: prefill(prefix, presets, st.session_state[key]),
-            help=meaning,
-            width="stretch",
-        )
+def draw(place: Any, prefix: str, presets: Presets, values: Mapping[str, Any]) -> None:
+    """The presets in `place`, which stands before the fields and is drawn when their values are known.
+
+    Buttons, since a choice whose value is set from here would be sent back by a browser that has not heard of it yet,
+    together with what is typed next; that looks like a click, and overwrites what was typed.
+    """
+    with place, st.container(horizontal=True, vertical_alignment="center"):
+        st.caption("Presets", width="content")
+        for name, preset in presets.items():
+            fits = all(_same(values[field], value) for field, value in preset.fields.items())
+            options = {"key": f"{prefix}_preset_{name}", "help": preset.meaning, "icon": TICKED if fits else None}
+            st.button(name, on_click=prefill, args=(prefix, preset), **options)
 
 
 def _same(value: Any, preset: Any) -> bool:

@@ -18,17 +18,18 @@ FASTRNNS = {
     **{"mini_batch": 64, "num_layers": 1, "warmup": 10, "loops": 100, "replicates": None},
 }
 PRESETS: presets.Presets = {
-    "As fastrnns": FASTRNNS,
-    "Small, for a CPU": {
-        **{"groups": [], "runners": WITHOUT_CUDNN, "seq_length": 20, "input_size": 64, "hidden_size": 64},
-        **{"mini_batch": 8, "num_layers": 1, "warmup": 10, "loops": 30, "replicates": None},
-    },
-    "Compiled too": FASTRNNS | {"groups": ["rnns", "compiled"]},
+    "As fastrnns": presets.Preset("What PyTorch's benchmark runs by default, in three fresh processes.", FASTRNNS),
+    "Small, for a CPU": presets.Preset(
+        "An LSTM of 64 features in every way that needs no cuDNN.",
+        {
+            **{"groups": [], "runners": WITHOUT_CUDNN, "seq_length": 20, "input_size": 64, "hidden_size": 64},
+            **{"mini_batch": 8, "num_layers": 1, "warmup": 10, "loops": 30, "replicates": None},
+        },
+    ),
+    "Compiled too": presets.Preset(
+        "The LSTM beside torch.compile, without the ResNets.", FASTRNNS | {"groups": ["rnns", "compiled"]}
+    ),
 }
-MEANING = (
-    "As fastrnns: what PyTorch's benchmark runs by default, in three fresh processes. Small, for a CPU: an LSTM of 64 "
-    "features in every way that needs no cuDNN. Compiled too: the LSTM beside torch.compile, without the ResNets."
-)
 SHAPES = ("seq_length", "mini_batch", "input_size", "hidden_size", "num_layers")
 FOLDED = {
     "A sweep": ("sweep", "sweep_values", "baseline"),
@@ -96,7 +97,7 @@ def first_visit() -> None:
     st.session_state[f"{PREFIX}_seen"] = True
     asked = any(name.startswith(f"{PREFIX}_") for name in st.query_params)
     if not asked and not any(device.startswith("cuda") for device in launch.devices()):
-        presets.prefill(PREFIX, PRESETS, "Small, for a CPU")
+        presets.prefill(PREFIX, PRESETS["Small, for a CPU"])
 
 
 def shapes() -> dict[str, Any]:
@@ -130,7 +131,7 @@ def form() -> None:
         values["runners"] = spec_form.field(RecurrentSpec, "runners", PREFIX, list(RUNNERS))
     values |= shapes()
     values |= spec_form.folded(RecurrentSpec, PREFIX, WHAT_DIFFERS, FOLDED, baseline=offered(values))
-    presets.draw(place, PREFIX, PRESETS, values, MEANING)
+    presets.draw(place, PREFIX, PRESETS, values)
     spec, problems = spec_form.build(RecurrentSpec, values)
     sentence, beside, doubtful = "", "", False
     if isinstance(spec, RecurrentSpec):

@@ -13,14 +13,18 @@ from pages.components.text import duration, size
 
 PREFIX = "benchmark"
 PRESETS: presets.Presets = {
-    "Quick look": {"replicates": 1, "variants": ["eager"], "publishable": False},
-    "Quotable": {"replicates": None, "variants": ["eager"], "publishable": False},
-    "Compile or not?": {"replicates": None, "variants": ["eager", "compile"], "publishable": False},
+    "Quick look": presets.Preset(
+        "One process, eager; not to be quoted.", {"replicates": 1, "variants": ["eager"], "publishable": False}
+    ),
+    "Quotable": presets.Preset(
+        "Three fresh processes, whose disagreement is reported.",
+        {"replicates": None, "variants": ["eager"], "publishable": False},
+    ),
+    "Compile or not?": presets.Preset(
+        "Three fresh processes, eager beside torch.compile, interleaved.",
+        {"replicates": None, "variants": ["eager", "compile"], "publishable": False},
+    ),
 }
-MEANING = (
-    "Quick look: one process, eager; not to be quoted. Quotable: three fresh processes, whose disagreement is "
-    "reported. Compile or not?: the same, eager beside torch.compile, interleaved."
-)
 OFFERED = [*EXECUTIONS, "compile:max-autotune", "compile:aot_eager", "eager+channels_last", "eager+bfloat16"]
 BATCHES = ("1", "8", "32", "64")
 WHAT_DIFFERS = "What differs: precision, image size, processes, samples, conditions, filters"
@@ -92,7 +96,7 @@ def form() -> None:
         with column:
             values[name] = spec_form.field(BenchmarkSpec, name, PREFIX, offered)
     values |= spec_form.folded(BenchmarkSpec, PREFIX, WHAT_DIFFERS, FOLDED)
-    presets.draw(place, PREFIX, PRESETS, values, MEANING)
+    presets.draw(place, PREFIX, PRESETS, values)
     spec, problems = spec_form.build(BenchmarkSpec, values | {"models": models}) if models else (None, [])
     sentence, beside = "Choose models: search for names, type a wildcard, or take the whole suite.", ""
     if spec:
