@@ -4,8 +4,8 @@ python benchmarks/recurrent.py [--rounds 40] [--device cpu] [--groups rnns,norms
                                [--output benchmarks/results/recurrent.json]
 
 1. `aten` and `py`, forward and backward, at one thread: by engine.measure.timing and by a bare loop over the same
-   module that reads the clock before and after each pass, in samples of as many calls, in turns in one process; the
-   ratio of the two medians with its interval (99 %).
+   module that reads the clock before and after each pass, in samples of as many calls and without automatic garbage
+   collection (as timeit's), in turns in one process; the median of the rounds' ratios with its interval (99 %).
 2. A table of all runners, as `python -m engine recurrent` times them: on a CPU at shapes that suit it (SHAPES),
    elsewhere at the defaults.
 
@@ -15,9 +15,11 @@ A busy machine spoils both. Compiling takes several minutes.
 import argparse
 import datetime
 import json
+import math
 import os
 import platform
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -43,18 +45,18 @@ def agreement(name: str, rounds: int) -> Figures:
     import numpy as np
     import torch
 
+    from engine.measure.garbage import no_automatic_collection
     from engine.measure.timing import Plan, Subject, measure, stopwatch
     from engine.models import recurrent
-    from engine.replicates.recurrent.work import Passes
+    from engine.replicates.recurrent.work import BLOCK_MS, Passes
     from engine.specs import RecurrentSpec
-    from engine.statistics import ratio
 
     torch.set_num_threads(1)
     network = recurrent.build(name, RecurrentSpec(runners=(name,), **SHAPES))
     with network.settings():
         run = network.capture()
     passes = Passes(network, run)
-    plan = Plan(min_samples=60, min_seconds=0.1, warmup_seconds=0.1, max_warmup_seconds=1)
+    plan = Plan(min_samples=60, min_seconds=0.5, warmup_seconds=0.2, max_warmup_seconds=1, block_ms=BLOCK_MS)
 
     calls = 1
 
@@ -66,15 +68,16 @@ def agreement(name: str, rounds: int) -> Figures:
 
     def bare() -> dict[str, float]:
         spent: dict[str, list[float]] = {"forward": [], "backward": []}
-        with network.settings():
+        with network.settings(), no_automatic_collection():
             for sample in range(2 * plan.min_samples):
                 forward = backward = 0.0
                 for _ in range(calls):
                     begun = time.perf_counter()
                     output = run()[0]
                     between = time.perf_counter()
-                    output.backward(network.cotangent)
+                    output.backward(network.cotangent)  # type: ignore[no-untyped-call]
                     ended = time.perf_counter()
+                    del output
                     for parameter in network.parameters.values():
                         parameter.grad = None
                     forward += between - begun
@@ -94,10 +97,22 @@ def agreement(name: str, rounds: int) -> Figures:
     report: Figures = {}
     for phase in ("forward", "backward"):
         of = {side: [one[phase] for one in found] for side, found in medians.items()}
-        found = ratio([of["bare"]], [of["ours"]])
-        report[phase] = {f"{side}_ms": float(np.median(ms)) for side, ms in of.items()}
-        report[phase] |= {"ratio": found.value, "low": found.low, "high": found.high}
+        ratios = [bare / ours for bare, ours in zip(of["bare"], of["ours"], strict=True)]
+        report[phase] = {f"{side}_ms": statistics.median(ms) for side, ms in of.items()}
+        report[phase] |= dict(zip(("low", "ratio", "high"), median_interval(ratios), strict=True))
     return report
+
+
+def median_interval(values: list[float]) -> tuple[float, float, float]:
+    """The median between the two order statistics that hold the true one with at least 99 % (the sign test's)."""
+    ordered, n = sorted(values), len(values)
+    outside, below = 0, 0
+    while 200 * (outside + math.comb(n, below)) <= 2**n:
+        outside += math.comb(n, below)
+        below += 1
+    if not below:
+        raise ValueError(f"{n} rounds are too few for an interval of 99 %: give at least 8")
+    return ordered[below - 1], statistics.median(ordered), ordered[n - below]
 
 
 def table(device: str, groups: str, replicates: int, threads: int | None) -> Iterator[Figures]:
@@ -128,7 +143,7 @@ def child(name: str, rounds: int) -> Figures:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=40, help="of each agreement; each takes about 1 s")
+    parser.add_argument("--rounds", type=int, default=40, help="of each agreement; each takes about 3 s")
     parser.add_argument("--device", default="cpu", help="of the table; on a GPU at the defaults' shapes")
     parser.add_argument("--groups", default="rnns,norms,compiled,vl,cells")
     parser.add_argument("--replicates", type=int, default=3)

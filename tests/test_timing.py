@@ -272,7 +272,7 @@ def test_garbage_is_collected_between_samples_never_in_them(clock: Clock) -> Non
 
     def model() -> None:
         nonlocal most
-        clock.now += 0.01
+        clock.now += 0.04
         for _ in range(500):  # ten calls alone would set off the automatic collection
             one, two = Node(), Node()
             one.other, two.other = two, one
@@ -284,8 +284,23 @@ def test_garbage_is_collected_between_samples_never_in_them(clock: Clock) -> Non
     assert gc.isenabled()
     gc.collect()
     before_sampling = timed.warmup_calls * 500
-    assert most <= before_sampling + 500
+    assert most <= before_sampling + 3 * 500  # 0.1 s of samples
     assert not alive
+
+
+def test_before_a_short_block_comes_an_untimed_call(clock: Clock) -> None:
+    def untimed(seconds: float) -> int:
+        calls = itertools.count()
+
+        def model() -> None:
+            next(calls)
+            clock.now += seconds
+
+        timed = run(clock, [subject("model", model)], Plan(min_samples=50, min_seconds=0)).timed["model"]
+        return next(calls) - timed.warmup_calls - 50 * timed.calls
+
+    assert untimed(1 / 1024) == 50
+    assert untimed(1 / 64) == 1, "at first only"
 
 
 def test_collections_that_a_subject_starts_are_counted(clock: Clock) -> None:

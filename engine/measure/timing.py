@@ -40,8 +40,11 @@ __all__ = [
 LOOP_CALLS = 2_000
 LEAST_PLATEAU, MOST_PLATEAU = 6, 300
 """Blocks of which a warm-up's plateau is told, the latest half of them."""
+COLLECT_S = 0.1
+"""So much sampled time lies between two garbage collections, or a round where that takes longer."""
 QUICK_S = 0.01
-"""Blocks shorter than this are told from what goes on between rounds: after it, a first call is some 40 us slower."""
+"""Blocks shorter than this tell what went on before: after a change of settings, a first call is some 13 us slower,
+after a garbage collection some 40."""
 SLACK = 1.25
 """Blocks are made longer than asked for by this, so that a faster stretch does not make them too short."""
 
@@ -172,13 +175,13 @@ class _Bench:
             run.block_seconds = run.calls * plateau / 1e3
         run.gc_runs = 0
 
-    def sample(self, runs: list[_Run], failed: dict[str, Exception], between: Callable[[], object]) -> None:
-        """Rounds until every subject has what was asked for; `between` is called after each."""
+    def sample(self, runs: list[_Run], failed: dict[str, Exception], look: Callable[[], object]) -> None:
+        """Rounds until every subject has what was asked for; `look` is called after each."""
         needed = [max(self.plan.min_samples, math.ceil(self.plan.min_seconds / run.block_seconds)) for run in runs]
         # powers of two, so that of any two subjects one takes part in all rounds of the other
         every = {r.subject.name: 2 ** int(math.log2(max(needed) / own)) for r, own in zip(runs, needed, strict=True)}
         order = random.Random(self.plan.seed)  # noqa: S311 - nothing secret
-        last, number = "", 0
+        last, number, since_collection = "", 0, 0.0
         while not all(run.has(self.plan) for run in runs):
             for run in order.sample(runs, len(runs)):
                 name = run.subject.name
@@ -186,12 +189,16 @@ class _Bench:
                     with _guarded(name, failed):
                         seconds, spent = self.block(run, refill=last != name or run.block_seconds < QUICK_S)
                         run.seconds += seconds
+                        since_collection += seconds
                         run.rounds.append(number)
                         run.samples.append(tuple(ms / run.calls for ms in spent))
                     last = name
             runs = [run for run in runs if run.subject.name not in failed]
             number += 1
-            between()
+            if since_collection >= COLLECT_S:
+                gc.collect()
+                since_collection = 0.0
+            look()
 
     def timed(self, run: _Run) -> Timed:
         """What a subject's samples come to, with the cost of the loop around phases that do nothing."""
@@ -225,9 +232,9 @@ def measure(
     Each is warmed up to its plateau. Then come rounds: in each, one sample of every subject, in random order, until all
     have the samples and seconds asked for. A sample is a block of calls of at least plan.block_ms. A subject whose
     blocks are longer needs fewer samples, and sits out evenly between the rounds. One untimed call before a sample
-    brings back to the caches what others drove out: another subject or, of a block shorter than QUICK_S, what is done
-    between rounds. With `flush`, which is called before every sample instead, the caches are empty, and a sample is one
-    call. Automatic garbage collection is off in samples and made up for between rounds.
+    brings back to the caches what others drove out: another subject or, of a block shorter than QUICK_S, what
+    goes on between samples. With `flush`, which is called before every sample instead, the caches are empty, and a
+    sample is one call. Automatic garbage collection is off in samples and made up for between rounds, every COLLECT_S.
 
     threads: watch the CPUs while sampling, for contention against so many. gpu: looked at between rounds. clock: in s,
     for the time that flushing takes. on_phase: told what begins. A subject that raises is taken out, without samples,
@@ -245,7 +252,7 @@ def measure(
     on_phase("sampling")
     with no_automatic_collection():
         before = usage()
-        bench.sample(ready, failed, _between_rounds(gpu))
+        bench.sample(ready, failed, gpu.look if gpu else _nothing)
         after = usage()
     return Session(
         timed={run.subject.name: bench.timed(run) for run in ready if run.subject.name not in failed},
@@ -253,15 +260,6 @@ def measure(
         contention=cpu.contention(before, after, threads) if threads else None,
         gpu=gpu.watched() if gpu else None,
     )
-
-
-def _between_rounds(gpu: Watch | None) -> Callable[[], object]:
-    def between() -> None:
-        gc.collect()
-        if gpu:
-            gpu.look()
-
-    return between
 
 
 def _nothing() -> None:

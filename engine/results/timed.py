@@ -74,7 +74,7 @@ class TimedRow(Row):
     samples: int = 0
     """Of all processes together."""
     calls_per_sample: int | None = None
-    """Short calls are timed in blocks of at least 1 ms."""
+    """Short calls are timed in blocks."""
     loop_ms: float | None = None
     """What the timing loop itself costs per call; it is not subtracted."""
     processes: int = 0
