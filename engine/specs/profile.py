@@ -42,6 +42,16 @@ def _check_tower(where: str, config: Any) -> None:
             raise ValueError(f"{where} has {name} {config[name]!r}, but whole numbers up to {most:,} can be built")
 
 
+def check_configs(configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Refuse configurations that are too long or ask for too much. Errors: ValueError."""
+    for name, config in configs.items():
+        if (size := len(json.dumps(config))) > MAX_CONFIG_BYTES:
+            raise ValueError(f"{name}: a configuration has at most {MAX_CONFIG_BYTES:,} bytes, this one {size:,}")
+        for tower in ("vision_cfg", "text_cfg", "multimodal_cfg"):
+            _check_tower(f"{name}: {tower}", config.get(tower))
+    return configs
+
+
 def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
@@ -91,12 +101,7 @@ class ProfileSpec(Spec):
     @field_validator("configs")
     @classmethod
     def _buildable(cls, configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        for name, config in configs.items():
-            if (size := len(json.dumps(config))) > MAX_CONFIG_BYTES:
-                raise ValueError(f"{name}: a configuration has at most {MAX_CONFIG_BYTES:,} bytes, this one {size:,}")
-            for tower in ("vision_cfg", "text_cfg", "multimodal_cfg"):
-                _check_tower(f"{name}: {tower}", config.get(tower))
-        return configs
+        return check_configs(configs)
 
     def model_post_init(self, _context: Any) -> None:
         if self.device == "meta" and self.counter != "torch":

@@ -1,0 +1,70 @@
+"""What training and evaluation of CLIP share: which pairs of images and captions, which model, where."""
+
+import math
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+from typing_extensions import TypeAliasType
+
+from engine.specs.base import MAX_CONTEXT
+
+DIGITS_MODEL = "digits-clip"
+"""Our own small configuration, which fits scikit-learn's handwritten digits (engine/models/clip_configs/)."""
+EMBEDDED = ("digits", "synthetic")
+"""Data that need no file."""
+MAX_CLASSES = 10_000
+LONGEST_TEXT = 1000
+
+DataKind = Literal["auto", "digits", "synthetic", "csv", "folder", "webdataset"]
+ClipPrecision = Literal["fp32", "bf16", "fp16", "amp", "amp_bf16"]
+
+# The fields that both have, each with its bounds; a spec gives their defaults.
+ModelName = Annotated[
+    str, Field(min_length=1, max_length=200, description="An open_clip model, digits-clip, or config:NAME of configs.")
+]
+Pretrained = Annotated[
+    str, Field(max_length=1000, description="A tag of open_clip's (downloads), or a checkpoint's path. Empty: none.")
+]
+Data = Annotated[
+    str,
+    Field(min_length=1, max_length=4000, description="digits, synthetic, or paths: a CSV, a folder, shards {00..07}.tar."),
+]
+Kind = Annotated[DataKind, Field(description="What the data are; auto tells by the path.")]
+Separator = Annotated[str, Field(max_length=4, description="Between a CSV's columns; told by its header when left out.")]
+ImageColumn = Annotated[str, Field(min_length=1, max_length=200, description="The CSV's column of image paths.")]
+CaptionColumn = Annotated[str, Field(min_length=1, max_length=200, description="The CSV's column of captions.")]
+Samples = Annotated[
+    int | None, Field(ge=1, le=100_000_000, description="Use so many pairs at most; of synthetic data, make so many.")
+]
+ClipImageSize = Annotated[int | None, Field(ge=8, le=4096, description="Force this image size, in pixels.")]
+ContextLength = Annotated[int | None, Field(ge=1, le=MAX_CONTEXT, description="Force this many text tokens.")]
+Workers = Annotated[int, Field(ge=0, le=64, description="Processes that load images; 0 loads in the training process.")]
+
+
+def split_lines(value: Any) -> Any:
+    """A text is a list with an item per line; a list stays one. Empty lines count for nothing."""
+    return [line.strip() for line in value.splitlines() if line.strip()] if isinstance(value, str) else value
+
+
+Line = Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
+# Named aliases, because their names are what `--help` shows.
+LINES = TypeAliasType(
+    "LINES", Annotated[tuple[Line, ...], BeforeValidator(split_lines), Field(max_length=MAX_CLASSES)]
+)
+WARMUP = TypeAliasType("WARMUP", Annotated[str, BeforeValidator(lambda value: str(value).strip())])
+"""`200` steps, or `10%` of them."""
+
+
+def warmup_steps(warmup: str, steps: int) -> int:
+    """Optimizer steps of warm-up out of `steps` in all. Errors: ValueError of what is neither N nor S%."""
+    if match := re.fullmatch(r"(\d{1,9})", warmup):
+        return int(match[1])
+    if (match := re.fullmatch(r"(\d{1,3}(?:\.\d+)?)\s*%", warmup)) and float(match[1]) <= 100:
+        return math.ceil(float(match[1]) / 100 * steps)
+    raise ValueError(f"warm-up {warmup!r} is neither a number of steps nor a share of them, such as 200 or 10%")
+
+
+def split_sources(data: str) -> list[str]:
+    """Several sources are mixed with `::` between them."""
+    return [part.strip() for part in data.split("::") if part.strip()]

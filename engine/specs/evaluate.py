@@ -1,0 +1,87 @@
+"""What an evaluation of CLIP is asked for."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, field_validator
+from pydantic_settings import CliSuppress, NoDecode
+from typing_extensions import TypeAliasType
+
+from engine.specs.base import RealDevice, Spec, numbered
+from engine.specs.clip import (
+    DIGITS_MODEL,
+    LINES,
+    CaptionColumn,
+    ClipImageSize,
+    ClipPrecision,
+    ContextLength,
+    Data,
+    ImageColumn,
+    Kind,
+    ModelName,
+    Pretrained,
+    Samples,
+    Separator,
+    Workers,
+)
+from engine.specs.profile import check_configs
+from engine.specs.timed import Threads, split_words
+
+EvaluationTask = Literal["retrieval", "zeroshot", "linear-probe"]
+# A named alias, because its name is what `--help` shows.
+TASKS = TypeAliasType("TASKS", Annotated[tuple[EvaluationTask, ...], split_words, Field(min_length=1, max_length=3)])
+
+
+class EvaluateSpec(Spec):
+    """Evaluate CLIP: retrieval, zero-shot classification, linear probe."""
+
+    kind: ClassVar[str] = "evaluate"
+    attempts: ClassVar[int] = 2
+
+    model: ModelName = DIGITS_MODEL
+    configs: CliSuppress[dict[str, dict[str, Any]]] = Field(
+        default_factory=dict, description="open_clip configurations of one's own, by name, as their JSON files hold."
+    )
+    checkpoint: Pretrained = ""
+    image_size: ClipImageSize = None
+    context_length: ContextLength = None
+
+    data: Data = "digits"
+    data_kind: Kind = "auto"
+    csv_separator: Separator = ""
+    csv_img_key: ImageColumn = "filepath"
+    csv_caption_key: CaptionColumn = "title"
+    samples: Samples = None
+    held_out: bool = Field(True, description="Only the share that a training with this seed holds out; else all.")
+    val_fraction: float = Field(0.2, gt=0, lt=1, description="Of the data, held out.")
+    tasks: Annotated[TASKS, NoDecode] = Field(
+        ("retrieval", "zeroshot"), description="retrieval, zeroshot, linear-probe; comma-separated."
+    )
+    classes: Annotated[LINES, NoDecode] = Field((), description="Class names; the data's own when left out.")
+    templates: Annotated[LINES, NoDecode] = Field(
+        (), description="Prompts with {} for the name; the data's own when left out, or open_clip's."
+    )
+
+    device: RealDevice = Field("cpu", description="cpu, cuda, cuda:0, mps, ...")
+    precision: ClipPrecision = Field("fp32", description="fp32, or mixed (amp), or in half (bf16, fp16).")
+    batch_size: int = Field(64, ge=1, le=65_536, description="Images or texts per forward pass.")
+    workers: Workers = 0
+    threads: Threads = None
+    seed: int = Field(0, ge=0, lt=2**31, description="Of the split, and of the linear probe.")
+
+    @field_validator("configs")
+    @classmethod
+    def _buildable(cls, configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        return check_configs(configs)
+
+    def model_post_init(self, _context: Any) -> None:
+        if any("{}" not in template for template in self.templates):
+            raise ValueError("a template has {} where the class name goes")
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return (numbered(self.device),)
+
+    @property
+    def summary(self) -> str:
+        start = f" from {self.checkpoint}" if self.checkpoint else ""
+        return f"{self.model}{start} on {self.data}: {', '.join(self.tasks)} ({self.device})"

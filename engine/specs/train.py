@@ -1,0 +1,229 @@
+"""What a training of CLIP is asked for."""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, field_validator
+from pydantic_settings import CliSuppress, NoDecode
+
+from engine.specs.base import RealDevice, Spec, numbered
+from engine.specs.clip import (
+    DIGITS_MODEL,
+    LINES,
+    WARMUP,
+    CaptionColumn,
+    ClipImageSize,
+    ClipPrecision,
+    ContextLength,
+    Data,
+    ImageColumn,
+    Kind,
+    ModelName,
+    Pretrained,
+    Samples,
+    Separator,
+    Workers,
+    split_sources,
+    warmup_steps,
+)
+from engine.specs.profile import check_configs
+from engine.specs.timed import Threads, split_words
+
+SCRATCH_LR, FINE_TUNE_LR = 1e-3, 1e-5
+EPOCHS = 15
+LEAST_STEPS, MOST_BATCH = 16, 256
+"""A batch size that nobody has given leaves at least so many steps per epoch, and is no larger than this."""
+
+Optimizer = Annotated[str, Field(pattern=r"^(adamw|timm/[a-z0-9_]{1,40})$", description="adamw, or timm/NAME.")]
+Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+
+
+class TrainSpec(Spec):
+    """Train or fine-tune CLIP for a short while, on images with captions."""
+
+    kind: ClassVar[str] = "train"
+    attempts: ClassVar[int] = 3
+
+    data: Data = "digits"
+    data_kind: Kind = "auto"
+    csv_separator: Separator = ""
+    csv_img_key: ImageColumn = "filepath"
+    csv_caption_key: CaptionColumn = "title"
+    data_weights: Annotated[tuple[float, ...], NoDecode, split_words] = Field(
+        (), description="How often each of several sources (::) is drawn from, relative to its size; 1 each by default."
+    )
+    resampled: bool = Field(False, description="Draw with replacement; an epoch is as many pairs as there are.")
+    samples: Samples = None
+    val_data: str = Field("", max_length=4000, description="Held-out pairs, as data; else a share of the data is.")
+    val_fraction: Share = Field(0.2, description="The share of the data held out when val_data is empty.")
+    classes: Annotated[LINES, NoDecode] = Field((), description="Names for zero-shot; the data's own when left out.")
+    templates: Annotated[LINES, NoDecode] = Field(
+        (), description="Prompts with {} for the name; the data's own when left out, or open_clip's."
+    )
+
+    model: ModelName = DIGITS_MODEL
+    configs: CliSuppress[dict[str, dict[str, Any]]] = Field(
+        default_factory=dict, description="open_clip configurations of one's own, by name, as their JSON files hold."
+    )
+    pretrained: Pretrained = ""
+    image_size: ClipImageSize = None
+    context_length: ContextLength = None
+    patch_dropout: Share = Field(0, description="Share of image patches left out in training.")
+    lock_image: bool = Field(False, description="Do not train the image tower.")
+    lock_image_unlocked_groups: int = Field(0, ge=0, le=1000, description="Its last groups of layers, trained still.")
+    lock_image_freeze_bn_stats: bool = Field(False, description="Keep a locked tower's running statistics too.")
+    lock_text: bool = Field(False, description="Do not train the text tower.")
+    lock_text_unlocked_layers: int = Field(0, ge=0, le=1000, description="Its last layers, trained still.")
+    lock_text_freeze_layer_norm: bool = Field(False, description="Lock the layer norms of locked text layers as well.")
+    grad_checkpointing: bool = Field(False, description="Compute activations twice to hold fewer of them.")
+    channels_last: bool = Field(False, description="Images and weights with channels last in memory.")
+    compile: bool = Field(False, description="torch.compile the model.")
+
+    loss: Literal["clip", "siglip", "coca", "distill"] = Field("clip", description="What is minimised.")
+    coca_contrastive_weight: float = Field(1.0, ge=0, le=1000, allow_inf_nan=False, description="Of CoCa's contrast.")
+    coca_caption_weight: float = Field(2.0, ge=0, le=1000, allow_inf_nan=False, description="Of CoCa's captions.")
+    distill_model: str = Field("", max_length=200, description="The teacher: an open_clip model.")
+    distill_pretrained: Pretrained = ""
+    local_loss: bool = Field(False, description="Contrast own features with all processes', instead of all with all.")
+    gather_with_grad: bool = Field(False, description="Let gradients flow through features of other processes.")
+
+    opt: Optimizer = "adamw"
+    lr: float | None = Field(
+        None, gt=0, le=100, allow_inf_nan=False, description="Peak learning rate; 0.001, or 0.00001 from weights."
+    )
+    wd: float = Field(0.2, ge=0, le=100, allow_inf_nan=False, description="Weight decay of weights, not gains.")
+    beta1: Share | None = Field(None, description="0.9 when left out.")
+    beta2: Share | None = Field(None, description="0.98 when left out; 0.999 for convolutional towers.")
+    eps: float | None = Field(None, gt=0, le=1, allow_inf_nan=False, description="1e-6 when left out; 1e-8 likewise.")
+    momentum: Share | None = Field(None, description="Of timm's optimizers.")
+    grad_clip_norm: float | None = Field(None, gt=0, allow_inf_nan=False, description="Clip gradients to this norm.")
+
+    epochs: int | None = Field(None, ge=1, le=100_000, description="Passes over the data; 15 when left out.")
+    steps: int | None = Field(None, ge=1, le=100_000_000, description="Optimizer steps, instead of epochs.")
+    batch_size: int | None = Field(None, ge=2, le=65_536, description="Pairs per process and forward pass.")
+    accum_freq: int = Field(1, ge=1, le=1024, description="Batches per step; features are cached, so it is one loss.")
+    warmup: Annotated[WARMUP, NoDecode] = Field("10%", description="Steps of rising learning rate: N, or S%.")
+    lr_scheduler: Literal["cosine", "const", "const-cooldown"] = Field("cosine", description="After the warm-up.")
+    epochs_cooldown: int | None = Field(None, ge=1, le=100_000, description="Last epochs of const-cooldown.")
+    lr_cooldown_power: float = Field(1.0, gt=0, le=10, allow_inf_nan=False, description="Of its decay; 1 is linear.")
+    lr_cooldown_end: float = Field(0.0, ge=0, le=100, allow_inf_nan=False, description="Where its decay ends.")
+    overfit: bool = Field(False, description="Train on one batch over and over: a model that works learns it.")
+
+    device: RealDevice = Field("cpu", description="cpu, cuda, cuda:0, mps, ...")
+    precision: ClipPrecision = Field("fp32", description="fp32, or mixed (amp), or in half (bf16, fp16).")
+    nproc: int = Field(1, ge=1, le=64, description="Processes, with the batch size each.")
+    workers: Workers = 0
+    threads: Threads = None
+    seed: int = Field(0, ge=0, lt=2**31, description="Of weights, order, crops and dropout.")
+
+    val_frequency: int = Field(1, ge=0, le=100_000, description="Epochs between validations; 0: never.")
+    zeroshot_frequency: int = Field(1, ge=0, le=100_000, description="Epochs between zero-shot tests; 0: never.")
+    log_every_n_steps: int = Field(10, ge=1, le=1_000_000, description="Steps between lines of the log.")
+    save_frequency: int = Field(1, ge=0, le=100_000, description="Epochs between epoch_N.pt; 0: only the last.")
+    save_every_steps: int = Field(0, ge=0, le=100_000_000, description="Steps between checkpoints to resume from.")
+    keep_last: int = Field(0, ge=0, le=100_000, description="Keep so many epoch_N.pt; 0: all.")
+    best_metric: str = Field("", max_length=100, description="What the best checkpoint is told by; told by the data.")
+    tensorboard: bool = Field(True, description="Write TensorBoard files.")
+    wandb: bool = Field(False, description="Log to Weights & Biases; offline works (WANDB_MODE=offline).")
+    resume: str = Field("", max_length=1000, description="Continue from this checkpoint or run folder, exactly.")
+
+    @field_validator("configs")
+    @classmethod
+    def _buildable(cls, configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        return check_configs(configs)
+
+    @field_validator("warmup")
+    @classmethod
+    def _is_warmup(cls, warmup: str) -> str:
+        warmup_steps(warmup, 1)
+        return warmup
+
+    def model_post_init(self, _context: Any) -> None:
+        if self.epochs is not None and self.steps is not None:
+            raise ValueError("give epochs or steps, not both")
+        if any(weight <= 0 or not math.isfinite(weight) for weight in self.data_weights):
+            raise ValueError("the weights of sources are positive numbers")
+        if self.data_weights and len(self.data_weights) != len(split_sources(self.data)):
+            raise ValueError(
+                f"{len(self.data_weights)} weights were given for {len(split_sources(self.data))} sources: one each"
+            )
+        if self.lr_scheduler == "const-cooldown" and self.epochs_cooldown is None:
+            raise ValueError("const-cooldown needs epochs_cooldown, the epochs it falls for")
+        if self.loss == "distill" and not self.distill_model:
+            raise ValueError("distillation needs a teacher: give distill_model and distill_pretrained")
+        if self.loss == "coca" and self.accum_freq > 1:
+            raise ValueError("CoCa's captions are not cached features: accum_freq must be 1")
+        if any("{}" not in template for template in self.templates):
+            raise ValueError("a template has {} where the class name goes")
+        if (self.beta1 is None) != (self.beta2 is None) and self.opt != "adamw":
+            raise ValueError("timm's optimizers take both betas or none")
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return (numbered(self.device),)
+
+    @property
+    def peak_lr(self) -> float:
+        """The learning rate after the warm-up."""
+        return self.lr or (FINE_TUNE_LR if self.pretrained else SCRATCH_LR)
+
+    @property
+    def summary(self) -> str:
+        start = f" from {self.pretrained}" if self.pretrained else ""
+        return f"{self.model}{start} on {self.data} ({self.device})"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What a spec comes to with so many pairs."""
+
+    batch_size: int
+    """Per process and forward pass."""
+    batches: int
+    """Per epoch and process, of full size; a multiple of accum_freq."""
+    steps_per_epoch: int
+    steps: int
+    """Optimizer steps in all."""
+    epochs: int
+    """The last may be shorter, when steps were asked for."""
+    warmup_steps: int
+    cooldown_steps: int
+
+    @property
+    def problems(self) -> list[str]:
+        """What cannot work, or not as meant."""
+        found = []
+        if self.steps_per_epoch < 1:
+            found.append(f"the data are smaller than one step of {self.batch_size} pairs: take a smaller batch size")
+        elif self.warmup_steps >= self.steps:
+            found.append(
+                f"a warm-up of {self.warmup_steps} steps out of {self.steps} never reaches the learning rate: "
+                "take a shorter one, such as 10%"
+            )
+        return found
+
+
+def schedule(spec: TrainSpec, pairs: int) -> Schedule:
+    """How many steps of what size a training on so many pairs has. Batches are full: the rest of an epoch waits."""
+    batch = spec.batch_size or default_batch(pairs // (spec.nproc * spec.accum_freq))
+    per_step = batch * spec.nproc * spec.accum_freq
+    steps_per_epoch = 1 if spec.overfit and pairs >= per_step else pairs // per_step
+    epochs = spec.epochs or EPOCHS
+    if spec.steps is not None:
+        epochs = math.ceil(spec.steps / max(1, steps_per_epoch))
+    steps = spec.steps if spec.steps is not None else epochs * steps_per_epoch
+    return Schedule(
+        batch_size=batch,
+        batches=steps_per_epoch * spec.accum_freq,
+        steps_per_epoch=steps_per_epoch,
+        steps=steps,
+        epochs=epochs,
+        warmup_steps=warmup_steps(spec.warmup, steps),
+        cooldown_steps=min(steps, (spec.epochs_cooldown or 0) * steps_per_epoch),
+    )
+
+
+def default_batch(pairs: int) -> int:
+    """The largest power of two that leaves LEAST_STEPS steps, from 2 to MOST_BATCH."""
+    return max(2, min(MOST_BATCH, 2 ** int(math.log2(max(2, pairs / LEAST_STEPS)))))
