@@ -28,10 +28,10 @@ Pretrained = Annotated[
 ]
 Data = Annotated[
     str,
-    Field(min_length=1, max_length=4000, description="digits, synthetic, or paths: a CSV, a folder, shards {00..07}.tar."),
+    Field(min_length=1, max_length=4000, description="digits, synthetic, or paths: CSV, folder, shards {00..07}.tar."),
 ]
 Kind = Annotated[DataKind, Field(description="What the data are; auto tells by the path.")]
-Separator = Annotated[str, Field(max_length=4, description="Between a CSV's columns; told by its header when left out.")]
+Separator = Annotated[str, Field(max_length=4, description="Between a CSV's columns; told by its header by default.")]
 ImageColumn = Annotated[str, Field(min_length=1, max_length=200, description="The CSV's column of image paths.")]
 CaptionColumn = Annotated[str, Field(min_length=1, max_length=200, description="The CSV's column of captions.")]
 Samples = Annotated[
@@ -49,9 +49,7 @@ def split_lines(value: Any) -> Any:
 
 Line = Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
 # Named aliases, because their names are what `--help` shows.
-LINES = TypeAliasType(
-    "LINES", Annotated[tuple[Line, ...], BeforeValidator(split_lines), Field(max_length=MAX_CLASSES)]
-)
+LINES = TypeAliasType("LINES", Annotated[tuple[Line, ...], BeforeValidator(split_lines), Field(max_length=MAX_CLASSES)])
 WARMUP = TypeAliasType("WARMUP", Annotated[str, BeforeValidator(lambda value: str(value).strip())])
 """`200` steps, or `10%` of them."""
 

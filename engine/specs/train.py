@@ -226,4 +226,4 @@ def schedule(spec: TrainSpec, pairs: int) -> Schedule:
 
 def default_batch(pairs: int) -> int:
     """The largest power of two that leaves LEAST_STEPS steps, from 2 to MOST_BATCH."""
-    return max(2, min(MOST_BATCH, 2 ** int(math.log2(max(2, pairs / LEAST_STEPS)))))
+    return max(2, min(MOST_BATCH, 1 << int(math.log2(max(2, pairs / LEAST_STEPS)))))
