@@ -1,5 +1,6 @@
 """Where things are kept and how runs are started, from `VITALS_*` environment variables."""
 
+import os
 from pathlib import Path
 
 from pydantic import Field
@@ -26,9 +27,18 @@ class Settings(BaseSettings):
         "torch,timm,open_clip,engine.tasks.profile,engine.tasks.benchmark,engine.tasks.recurrent,engine.tasks.device",
         description="Modules the warm process imports ahead, comma-separated; empty: every worker starts cold.",
     )
+    data_roots: str = Field(
+        "", description="Folders from which queued runs may read data and weights, as in PATH; empty: the home folder."
+    )
     log_limit_mb: float = Field(10, gt=0, description="Size at which a run's log is cut, in MB (1e6 bytes).")
 
     public: bool = Field(False, description="Serve beyond this machine: only behind something that asks who is there.")
+
+    @property
+    def roots(self) -> tuple[Path, ...]:
+        """Where data and checkpoints may lie: data_roots, the runs and what is shipped."""
+        given = [Path(root).expanduser() for root in self.data_roots.split(os.pathsep) if root] or [Path.home()]
+        return tuple(root.resolve() for root in [*given, self.runs_dir, ROOT / "data"])
 
     @property
     def store_url(self) -> str:

@@ -32,11 +32,11 @@ def store_here() -> "Iterator[Store]":
         yield store
 
 
-def run_here(store: "Store", spec: Spec, rows: type[R]) -> tuple["Run", list[R]]:
+def run_here(store: "Store", spec: Spec, rows: type[R], *, name: str = "") -> tuple["Run", list[R]]:
     """Do a run here and now, telling how it goes: the run as it has ended, and its rows, which are of this class."""
     from engine.jobs import foreground
 
-    run_id = foreground.run_here(store, Settings(), spec, on_event=print_progress)
+    run_id = foreground.run_here(store, Settings(), spec, on_event=print_progress, name=name)
     return store.run(run_id), cast(list[R], store.rows(run_id))
 
 

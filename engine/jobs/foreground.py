@@ -11,6 +11,7 @@ from dataclasses import asdict
 from engine.jobs import failures
 from engine.jobs.lifecycle import ensure_scheduler
 from engine.jobs.processes import Identity, write_json
+from engine.jobs.references import resolve
 from engine.jobs.submit import check
 from engine.jobs.wake import nudge
 from engine.jobs.worker import OnEvent, Stop, execute
@@ -29,6 +30,7 @@ def run_here(store: Store, settings: Settings, spec: Spec, on_event: OnEvent, *,
     Ctrl-C cancels it after the model in hand, a second one at once; KeyboardInterrupt while it waits, and no run is
     recorded. Errors: ModelNotFound, Refused.
     """
+    spec = resolve(store, settings, spec)
     check(store, settings, spec)
     attempt = _claim(store, settings, spec, name, on_event)
     files = RunFiles(settings.runs_dir, attempt.run_id)

@@ -3,6 +3,7 @@
 import shutil
 
 from engine import shipped
+from engine.jobs import references
 from engine.jobs.lifecycle import ensure_scheduler
 from engine.names import ModelNotFound, select
 from engine.settings import Settings
@@ -16,7 +17,9 @@ def submit(store: Store, settings: Settings, spec: Spec, *, name: str = "", key:
 
     Errors: ModelNotFound, Refused (an absent device), QueueFull.
     """
+    spec = references.resolve(store, settings, spec)
     check(store, settings, spec)
+    references.check_paths(settings, spec)
     run_id = store.enqueue(spec, name=name, key=key)
     ensure_scheduler(settings)
     return run_id

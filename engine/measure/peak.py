@@ -32,6 +32,19 @@ def peak(run: Callable[[], object], device: str, calls: int = 3) -> tuple[float 
     )
 
 
+def so_far(device: str) -> float | None:
+    """Most memory since the process began, in MB: allocated by torch on an accelerator, else resident of the process.
+
+    None where it is not told: on mps, and on a CPU elsewhere than on Linux.
+    """
+    if device == "cpu":
+        return _process_peak() if STATUS.is_file() else None
+    try:
+        return torch.accelerator.max_memory_allocated(torch.device(device)) / 1e6
+    except RuntimeError:  # mps: its allocator keeps no peak
+        return None
+
+
 def give_back_workspaces(device: str) -> None:
     """Free what cuBLAS keeps from its first product on (32 MB on Hopper), or only the first of several would pay."""
     if device.startswith("cuda"):

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from engine.results import BenchmarkRow, Contention, DeviceRow, ModuleCount, ProfileRow, RecurrentRow, Row
+from engine.results.clip import EvaluateRow, TrainRow
 from engine.store.model import Run
 
 TOWERS = ("image", "text", "other")
@@ -25,6 +26,10 @@ _RECURRENT = (
     *("proj_size", "bidirectional", "batch_first", "image_size", "precision", "device", "device_name", "threads"),
     *("forward_ms", "forward_mean_ms", "forward_std_ms", "forward_p90_ms", "forward_spread"),
     *("backward_ms", "backward_mean_ms", "backward_std_ms", "backward_p90_ms", "backward_spread"),
+)
+_TRAIN = (
+    *(*_WHAT[:4], "device", "precision", "epoch", "step", "samples_seen", "train_loss", "clip_val_loss"),
+    *("zeroshot_top1", "zeroshot_top5"),
 )
 """What stands in front: what was done, then the first figures. The other fields follow."""
 FULL = ["library", "model", *(name for name in ProfileRow.model_fields if name not in {"library", "model", *LEFT_OUT})]
@@ -84,22 +89,32 @@ def device(rows: Iterable[DeviceRow]) -> pd.DataFrame:
     return _flat(rows, DeviceRow, ("model",))
 
 
+def train(rows: Iterable[TrainRow]) -> pd.DataFrame:
+    """Every figure of every row, epoch by epoch."""
+    return _flat(rows, TrainRow, _TRAIN)
+
+
+def evaluate(rows: Iterable[EvaluateRow]) -> pd.DataFrame:
+    """Every figure of every row, in the order they came."""
+    return _flat(rows, EvaluateRow, (*_WHAT[:4], "task", "data"))
+
+
 def _flat(rows: Iterable[Row], kind: type[Row], first: Sequence[str]) -> pd.DataFrame:
-    """A line per row of that kind and a column per field, those of `first` in front and contention's at the end.
+    """A line per row of that kind and a column per field: those of `first` in front, contention's, if any, at the end.
 
     Several words in one cell are joined by semicolons, figures by name are JSON.
     """
-    columns = list(dict.fromkeys([*first, *kind.model_fields]))
-    columns.remove("contention")
+    columns = [name for name in dict.fromkeys([*first, *kind.model_fields]) if name != "contention"]
+    contended = list(Contention.model_fields) if "contention" in kind.model_fields else []
     records = []
     for row in rows:
         record = row.model_dump(mode="json")
-        contention = record.pop("contention") or {}
+        contention = record.pop("contention", None) or {}
         records.append({name: _cell(value) for name, value in record.items()} | contention)
-    frame = pd.DataFrame(records, columns=[*columns, *Contention.model_fields])
+    frame = pd.DataFrame(records, columns=[*columns, *contended])
     figures = [name for name, field in kind.model_fields.items() if field.annotation == float | None]
     whole = [name for name, field in kind.model_fields.items() if field.annotation == int | None]
-    return frame.astype(dict.fromkeys([*figures, *Contention.model_fields], float) | dict.fromkeys(whole, "Int64"))
+    return frame.astype(dict.fromkeys([*figures, *contended], float) | dict.fromkeys(whole, "Int64"))
 
 
 def _cell(value: Any) -> Any:

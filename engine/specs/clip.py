@@ -21,7 +21,8 @@ ClipPrecision = Literal["fp32", "bf16", "fp16", "amp", "amp_bf16"]
 
 # The fields that both have, each with its bounds; a spec gives their defaults.
 ModelName = Annotated[
-    str, Field(min_length=1, max_length=200, description="An open_clip model, digits-clip, or config:NAME of configs.")
+    str,
+    Field(pattern=r"^[\w.:/@-]{1,200}$", description="An open_clip model, digits-clip, or config:NAME of configs."),
 ]
 Pretrained = Annotated[
     str, Field(max_length=1000, description="A tag of open_clip's (downloads), or a checkpoint's path. Empty: none.")
@@ -61,6 +62,12 @@ def warmup_steps(warmup: str, steps: int) -> int:
     if (match := re.fullmatch(r"(\d{1,3}(?:\.\d+)?)\s*%", warmup)) and float(match[1]) <= 100:
         return math.ceil(float(match[1]) / 100 * steps)
     raise ValueError(f"warm-up {warmup!r} is neither a number of steps nor a share of them, such as 200 or 10%")
+
+
+def registered(*models: str) -> tuple[str, ...]:
+    """These models as the catalogue names them; our own small one, and a run by its number, are not in it."""
+    named = (model for model in models if model and model != DIGITS_MODEL and not model.isdecimal())
+    return tuple(model if model.startswith("config:") else f"open_clip:{model}" for model in named)
 
 
 def split_sources(data: str) -> list[str]:

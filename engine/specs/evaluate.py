@@ -22,6 +22,7 @@ from engine.specs.clip import (
     Samples,
     Separator,
     Workers,
+    registered,
 )
 from engine.specs.profile import check_configs
 from engine.specs.timed import Threads, split_words
@@ -76,6 +77,11 @@ class EvaluateSpec(Spec):
     def model_post_init(self, _context: Any) -> None:
         if any("{}" not in template for template in self.templates):
             raise ValueError("a template has {} where the class name goes")
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """What must be known to the catalogue."""
+        return registered(self.model)
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from engine.specs.clip import (
     Samples,
     Separator,
     Workers,
+    registered,
     split_sources,
     warmup_steps,
 )
@@ -122,7 +123,7 @@ class TrainSpec(Spec):
     log_every_n_steps: int = Field(10, ge=1, le=1_000_000, description="Steps between lines of the log.")
     save_frequency: int = Field(1, ge=0, le=100_000, description="Epochs between epoch_N.pt; 0: only the last.")
     save_every_steps: int = Field(0, ge=0, le=100_000_000, description="Steps between checkpoints to resume from.")
-    keep_last: int = Field(0, ge=0, le=100_000, description="Keep so many epoch_N.pt; 0: all.")
+    keep_last: int = Field(1, ge=0, le=100_000, description="Keep so many epoch_N.pt, beside the best; 0: all.")
     best_metric: str = Field("", max_length=100, description="What the best checkpoint is told by; told by the data.")
     tensorboard: bool = Field(True, description="Write TensorBoard files.")
     wandb: bool = Field(False, description="Log to Weights & Biases; offline works (WANDB_MODE=offline).")
@@ -158,6 +159,11 @@ class TrainSpec(Spec):
             raise ValueError("a template has {} where the class name goes")
         if (self.beta1 is None) != (self.beta2 is None) and self.opt != "adamw":
             raise ValueError("timm's optimizers take both betas or none")
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """What must be known to the catalogue."""
+        return registered(self.model, self.distill_model)
 
     @property
     def devices(self) -> tuple[str, ...]:

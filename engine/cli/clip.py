@@ -1,0 +1,122 @@
+"""train, evaluate: CLIP on one's own images and captions."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from engine.cli.output import TableFile, brief, show_table
+from engine.cli.runs import run_here, store_here, submit, tell_failures
+from engine.names import expand_files
+from engine.results.clip import EvaluateRow, TrainRow
+from engine.specs import Refused, Spec
+from engine.specs.clip import split_lines
+from engine.specs.evaluate import EvaluateSpec
+from engine.specs.train import TrainSpec
+
+if TYPE_CHECKING:
+    from engine.store import Run
+
+TRAINED = ["epoch", "step", "train_loss", "clip_val_loss", "zeroshot_top1", "image_to_text_r1", "text_to_image_r1"]
+TRAINED += ["samples_per_s", "seconds", "checkpoint", "best", "status"]
+EVALUATED = ["model", "task", "acc1", "acc5", "mean_per_class_recall", "image_to_text_r1", "image_to_text_r5"]
+EVALUATED += ["text_to_image_r1", "text_to_image_r5", "clip_val_loss", "images", "classes", "status"]
+"""The columns of a terminal; a file has all of them."""
+LONGEST_FILE = 10_000_000
+
+
+def with_files(flags: Spec, kind: type[Spec]) -> dict[str, Any]:
+    """What was asked for, with the files read in that a command line names: FILE.json of a model, FILE of names.
+
+    Errors: Refused.
+    """
+    asked = flags.model_dump(include=set(kind.model_fields), exclude_unset=True)
+    if asked.get("model", "").endswith(".json"):
+        (model,), configs = expand_files([asked["model"]])
+        asked |= {"model": model, "configs": configs}
+    for name in ("classes", "templates"):
+        if given := asked.get(name):
+            asked[name] = read_lines(given)
+    return asked
+
+
+def read_lines(given: tuple[str, ...]) -> tuple[str, ...]:
+    """One word that is a file stands for its lines; anything else for itself. Errors: Refused of what is no text."""
+    path = Path(given[0])
+    if len(given) != 1 or not path.is_file():
+        return given
+    try:
+        if path.stat().st_size > LONGEST_FILE:
+            raise Refused(f"{path} has more than {LONGEST_FILE:,} bytes: too large for a list of names")
+        return tuple(split_lines(path.read_text(encoding="utf-8-sig")))
+    except UnicodeDecodeError as error:
+        raise Refused(f"{path} is not a text: one name, or one template with {{}}, a line") from error
+
+
+class TrainFlags(TrainSpec):
+    """The spec as flags."""
+
+    def spec(self) -> TrainSpec:
+        """The request alone. Errors: Refused of files that cannot be read."""
+        return TrainSpec.model_validate(with_files(self, TrainSpec))
+
+
+class Train(TrainFlags):
+    """Train or fine-tune CLIP here and now. --classes and --templates take files with a line each."""
+
+    name: str = Field("", max_length=200, description="A name for lists of runs.")
+    output: TableFile | None = Field(None, description="Write the rows, one per epoch, to this .csv or .json file.")
+
+    def cli_cmd(self) -> None:
+        with store_here() as store:
+            show_training(*run_here(store, self.spec(), TrainRow, name=self.name), self.output)
+
+
+def show_training(run: "Run", rows: list[TrainRow], output: Path | None) -> None:
+    """A line per epoch. Errors: EndedBadly, Refused."""
+    from engine.report import frames
+
+    frame = frames.train(rows)
+    show_table(frame, brief(frame, TRAINED), output)
+    tell_failures(run, rows, lambda row: f"epoch {row.epoch}")
+
+
+class SubmitTrain(TrainFlags):
+    """Queue a training; the flags are those of `train`."""
+
+    name: str = Field("", max_length=200, description="A name for lists of runs.")
+
+    def cli_cmd(self) -> None:
+        submit(self.spec(), self.name)
+
+
+class EvaluateFlags(EvaluateSpec):
+    """The spec as flags."""
+
+    def spec(self) -> EvaluateSpec:
+        """The request alone. Errors: Refused of files that cannot be read."""
+        return EvaluateSpec.model_validate(with_files(self, EvaluateSpec))
+
+
+class Evaluate(EvaluateFlags):
+    """Evaluate a model, or a run of train by its number, here and now: retrieval, zero-shot, linear probe."""
+
+    output: TableFile | None = Field(None, description="Write the rows, one per task, to this .csv or .json file.")
+
+    def cli_cmd(self) -> None:
+        from engine.report import frames
+
+        with store_here() as store:
+            run, rows = run_here(store, self.spec(), EvaluateRow)
+        frame = frames.evaluate(rows)
+        show_table(frame, brief(frame, EVALUATED), self.output)
+        tell_failures(run, rows, lambda row: f"{row.model} ({row.task})")
+
+
+class SubmitEvaluate(EvaluateFlags):
+    """Queue an evaluation; the flags are those of `evaluate`."""
+
+    name: str = Field("", max_length=200, description="A name for lists of runs.")
+
+    def cli_cmd(self) -> None:
+        submit(self.spec(), self.name)

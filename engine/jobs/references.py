@@ -1,0 +1,76 @@
+"""What a request of CLIP refers to, made definite when it is submitted: a run's checkpoint, files below the roots."""
+
+import json
+import os
+from pathlib import Path
+
+from engine.settings import Settings
+from engine.specs import Refused, Spec
+from engine.specs.clip import EMBEDDED, split_sources
+from engine.specs.evaluate import EvaluateSpec
+from engine.specs.train import TrainSpec
+from engine.store import Store
+from engine.store.files import RunFiles
+
+CHECKPOINTS = "checkpoints"
+BEST = "best.pt"
+WEIGHTS = (".pt", ".pth", ".bin", ".safetensors", ".ckpt")
+
+
+def resolve(store: Store, settings: Settings, spec: Spec) -> Spec:
+    """An evaluation of run N is one of its best checkpoint, on the pairs that its training held out.
+
+    Errors: LookupError, Refused.
+    """
+    if not isinstance(spec, EvaluateSpec) or not spec.model.isdecimal():
+        return spec
+    run = store.run(int(spec.model))
+    trained = run.spec
+    if not isinstance(trained, TrainSpec):
+        raise Refused(f"run {run.id} is a {run.kind}, and only a training has a model to evaluate")
+    same_data = (trained.data, trained.data_kind) == (spec.data, spec.data_kind) and not trained.val_data
+    split = {"val_fraction": trained.val_fraction, "seed": trained.seed} if same_data and trained.val_fraction else {}
+    update = {
+        "model": trained.model,
+        "configs": trained.configs,
+        "image_size": trained.image_size,
+        "context_length": trained.context_length,
+        "checkpoint": str(best_checkpoint(settings, run.id)),
+    }
+    return spec.model_copy(update=update | split)
+
+
+def best_checkpoint(settings: Settings, run_id: int) -> Path:
+    """Errors: Refused where there is none yet."""
+    folder = RunFiles(settings.runs_dir, run_id).dir / CHECKPOINTS
+    if (folder / BEST).is_file():
+        return folder / BEST
+    steps = {path.with_suffix(""): json.loads(path.read_text()).get("step", 0) for path in folder.glob("*.pt.json")}
+    if not steps:
+        raise Refused(f"run {run_id} has no checkpoint yet")
+    return max(steps, key=lambda path: steps[path])
+
+
+def check_paths(settings: Settings, spec: Spec) -> None:
+    """Refuse files beyond the folders from which may be read; absent and forbidden ones read alike. Errors: Refused."""
+    for name in ("data", "val_data", "pretrained", "checkpoint", "distill_pretrained", "resume"):
+        for path in _paths(name, getattr(spec, name, "")):
+            if "\0" in path or not _readable(settings, path):
+                roots = ", ".join(str(root) for root in settings.roots)
+                raise Refused(f"{name}: nothing can be read at {path!r}; what may be read lies below {roots}")
+
+
+def _paths(name: str, given: str) -> list[str]:
+    if name in ("data", "val_data"):
+        return [part for part in split_sources(given) if part not in EMBEDDED]
+    is_path = name == "resume" or os.sep in given or "/" in given or given.endswith(WEIGHTS)
+    return [given] if given and is_path else []
+
+
+def _readable(settings: Settings, given: str) -> bool:
+    """Whether there is something; of shards in braces, a folder for them."""
+    begin, brace, _ = given.partition("{")
+    path = Path(begin).expanduser()
+    path = (path if begin.endswith("/") else path.parent) if brace else path
+    resolved = path.resolve()
+    return resolved.exists() and any(resolved.is_relative_to(root) for root in settings.roots)
