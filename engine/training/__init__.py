@@ -1,0 +1,1 @@
+"""Training and evaluating CLIP: schedules, losses, steps, checkpoints, retrieval, zero-shot."""

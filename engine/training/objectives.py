@@ -1,0 +1,102 @@
+"""What a training minimises: open_clip's own losses, each with what it needs of a model's outputs."""
+
+from collections.abc import Callable
+from functools import reduce
+
+import open_clip
+import torch
+from open_clip import ClipLoss, CoCa, CoCaLoss, DistillClipLoss, SigLipLoss
+from torch import Tensor, nn
+from torch.nn import functional
+
+from engine.specs import Refused
+from engine.specs.train import TrainSpec
+
+Outputs = dict[str, Tensor]
+"""What a model of open_clip's gives by name: `image_features` and `text_features` (N, D), normalised; `logit_scale`,
+what cosines are multiplied by; `logit_bias` where there is one; CoCa's `logits` (N, L, V) and `labels` (N, L)."""
+TEACHERS = "dist_"
+SHOWN = 3
+
+
+class Objective:
+    """A loss of a model's outputs."""
+
+    def __init__(
+        self, loss: Callable[..., dict[str, Tensor]], needs: tuple[str, ...], teacher: nn.Module | None
+    ) -> None:
+        """needs: the outputs that the loss takes."""
+        self._loss, self._needs, self._teacher = loss, needs, teacher
+
+    def beside(self, images: Tensor, tokens: Tensor) -> Outputs:
+        """What is needed beside the model's own outputs: a teacher's, named dist_...; nothing where there is none."""
+        if self._teacher is None:
+            return {}
+        with torch.no_grad():
+            return {f"{TEACHERS}{name}": value for name, value in self._teacher(images, tokens).items()}
+
+    def __call__(self, outputs: Outputs) -> Outputs:
+        """Losses by name, and under `loss` their sum, which is minimised. All are scalars."""
+        losses = self._loss(**{name: outputs[name] for name in self._needs}, output_dict=True)
+        return {**losses, "loss": reduce(torch.add, losses.values())}
+
+
+def create(
+    spec: TrainSpec, model: nn.Module, *, rank: int = 0, world_size: int = 1, teacher: nn.Module | None = None
+) -> Objective:
+    """The objective of a training of `model`, by process `rank` of `world_size`.
+
+    teacher: what to distil, in evaluation mode on the same device. Errors: Refused where loss and model do not fit.
+    """
+    _check(spec, model)
+    gathered = {"local_loss": spec.local_loss, "gather_with_grad": spec.gather_with_grad, "cache_labels": True}
+    place = {"rank": rank, "world_size": world_size}
+    needs: tuple[str, ...] = ("image_features", "text_features", "logit_scale")
+    if _biased(model):
+        needs += ("logit_bias",)
+    match spec.loss:
+        case "siglip":
+            return Objective(SigLipLoss(**place), needs, None)
+        case "coca":
+            weights = {
+                "caption_loss_weight": spec.coca_caption_weight,
+                "clip_loss_weight": spec.coca_contrastive_weight,
+            }
+            loss = CoCaLoss(**weights, pad_id=model.pad_id, **gathered, **place)
+            return Objective(loss, (*needs, "logits", "labels"), None)
+        case "distill":
+            assert teacher is not None, "distillation needs a teacher"
+            theirs = tuple(f"{TEACHERS}{name}" for name in needs)
+            return Objective(DistillClipLoss(**gathered, **place), needs + theirs, teacher)
+        case _:
+            return Objective(ClipLoss(**gathered, **place), needs, None)
+
+
+def caption_loss(logits: Tensor, labels: Tensor, pad_id: int = 0) -> tuple[float, int]:
+    """Cross-entropy of captions, summed over their tokens, and how many these are. Padding counts for nothing.
+
+    logits: (N, L, V). labels: (N, L).
+    """
+    total = functional.cross_entropy(logits.float().transpose(1, 2), labels, ignore_index=pad_id, reduction="sum")
+    return float(total), int((labels != pad_id).sum())
+
+
+def _biased(model: nn.Module) -> bool:
+    return getattr(model, "logit_bias", None) is not None
+
+
+def _check(spec: TrainSpec, model: nn.Module) -> None:
+    """A step that leaves parameters without a gradient cannot be taken by several processes: DDP waits for each."""
+    if isinstance(model, CoCa) != (spec.loss == "coca"):
+        raise Refused(
+            f"{spec.model} {'is' if isinstance(model, CoCa) else 'is not'} a CoCa model and the loss is {spec.loss}: "
+            "CoCa's loss and models (coca_ViT-B-32, ...) need each other; coca_caption_weight 0 leaves captions out"
+        )
+    if spec.loss == "siglip" and not _biased(model):
+        names = [name for name in open_clip.list_models() if "init_logit_bias" in open_clip.get_model_config(name)]
+        raise Refused(
+            f"SigLIP's loss needs a logit bias, which {spec.model} has none of: take {', '.join(names[:SHOWN])} or "
+            f"one of {len(names) - SHOWN} more, or a configuration with init_logit_bias, such as -10"
+        )
+    if spec.loss in ("coca", "distill") and _biased(model):
+        raise Refused(f"{spec.model} has a logit bias, which the loss {spec.loss} does not take: take clip or siglip")

@@ -1,0 +1,48 @@
+"""What a precision means for a training: the types of weights and of operators, and whether losses are scaled.
+
+fp32       everything in float32
+bf16 fp16  weights of matrix products and convolutions, and images, in half; norms and the logit scale in float32
+amp_bf16   float32 weights, bfloat16 operators (autocast)
+amp        the same in the device's own type: float16 on CUDA, with scaled losses; bfloat16 elsewhere
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+from engine.specs import Refused
+from engine.specs.clip import ClipPrecision
+
+HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def check(precision: ClipPrecision, device: str) -> None:
+    """Errors: Refused of what the device has no kernels for."""
+    if precision == "fp16" and torch.device(device).type == "cpu":
+        raise Refused(f"training in fp16 needs an accelerator, which {device} is not: take fp32, bf16 or amp_bf16")
+
+
+def weights_dtype(precision: ClipPrecision) -> torch.dtype | None:
+    """Of the weights that are in half, and of images; None: as they are.
+
+    Not every weight is, so let open_clip cast the model: `create_model(..., precision=precision)`.
+    """
+    return HALVES.get(precision)
+
+
+def autocast(precision: ClipPrecision, device: str) -> AbstractContextManager[object]:
+    """To be entered around a forward pass and its loss, anew each time."""
+    dtype = _autocast_dtype(precision, device)
+    return nullcontext() if dtype is None else torch.autocast(torch.device(device).type, dtype)
+
+
+def scaler(precision: ClipPrecision, device: str) -> torch.amp.GradScaler | None:
+    """float16 has too few exponents for most gradients: its losses are scaled up, and gradients down again."""
+    kind = torch.device(device).type
+    return torch.amp.GradScaler(kind) if _autocast_dtype(precision, device) == torch.float16 else None
+
+
+def _autocast_dtype(precision: ClipPrecision, device: str) -> torch.dtype | None:
+    if precision == "amp":
+        return torch.float16 if torch.device(device).type == "cuda" else torch.bfloat16
+    return torch.bfloat16 if precision == "amp_bf16" else None

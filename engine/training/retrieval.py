@@ -1,0 +1,69 @@
+"""Retrieval between images and captions: at which rank one finds the other among all.
+
+The names and meanings are those of open_clip's training, extended to several captions per image; memory grows with one
+side at a time, never with images times captions.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+CHUNK = 1024
+RECALLS = (1, 5, 10)
+
+
+def metrics(image_features: Tensor, text_features: Tensor, owner: Tensor, *, chunk: int = CHUNK) -> dict[str, float]:
+    """Mean and median rank, from 1, and recall at 1, 5 and 10 (a share), from images to captions and back.
+
+    image_features: (N, D), text_features: (M, D), both normalised. owner: (M,) int64, the image of each caption; every
+    image has one. An image with several is as good as the one of them that is ranked first. chunk: rows of similarities
+    held at once.
+    """
+    images = torch.arange(len(image_features), device=image_features.device)
+    owner = owner.to(image_features.device)
+    ranks = {
+        "image_to_text": _ranks(image_features, images, text_features, owner, chunk),
+        "text_to_image": _ranks(text_features, owner, image_features, images, chunk),
+    }
+    return {f"{way}_{name}": value for way, found in ranks.items() for name, value in _summary(found).items()}
+
+
+def clip_loss(image_features: Tensor, text_features: Tensor, scale: float, batch_size: int) -> float:
+    """CLIP's loss of pairs (N, D) and (N, D), taken in batches in their order, the last as long as what is left.
+
+    It depends on the batch size: the more others there are to tell a pair from, the larger it is. Batches are weighted
+    by their size, as open_clip's validation does. scale: what cosines are multiplied by.
+    """
+    total = 0.0
+    for images, texts in zip(image_features.split(batch_size), text_features.split(batch_size), strict=True):
+        logits = scale * images.float() @ texts.float().T
+        own = torch.arange(len(logits), device=logits.device)
+        both = functional.cross_entropy(logits, own) + functional.cross_entropy(logits.T, own)
+        total += both.item() / 2 * len(logits)
+    return total / len(image_features)
+
+
+def _summary(ranks: NDArray[np.int64]) -> dict[str, float]:
+    """Of ranks counted from 0."""
+    recalls = {f"R@{k}": float(np.mean(ranks < k)) for k in RECALLS}
+    return {"mean_rank": float(ranks.mean() + 1), "median_rank": float(np.floor(np.median(ranks)) + 1), **recalls}
+
+
+def _ranks(queries: Tensor, query_of: Tensor, gallery: Tensor, gallery_of: Tensor, chunk: int) -> NDArray[np.int64]:
+    """From 0, for each query: how many of the gallery are ranked before its first match, those of the same image.
+
+    Ranked before it is what is more similar, and what is as similar and stands earlier: a model that finds all equal
+    gets no hit for it. What cannot be compared (NaN) counts as ranked before.
+    """
+    places = torch.arange(len(gallery), device=gallery.device)
+    gallery = gallery.float().T
+    found = []
+    for some, image in zip(queries.float().split(chunk), query_of.split(chunk), strict=True):
+        similar = some @ gallery
+        matches = similar.masked_fill(image[:, None] != gallery_of, -torch.inf)
+        best, first = matches.max(dim=1, keepdim=True)  # the first of equals
+        behind = (similar < best) | ((similar == best) & (places >= first))
+        found.append(len(places) - behind.sum(dim=1))
+    return torch.cat(found).cpu().numpy()

@@ -1,0 +1,181 @@
+"""One step of an optimizer, from one batch or from several whose features are brought together first.
+
+Accumulating by cached features: Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup"
+(2021), as BASIC (Pham et al., 2021) and open_clip do it. A contrastive loss of several batches is not the sum of their
+losses, because each image is set against all texts. So all features are computed first, without what gradients need;
+then each batch again with it, its features in the place of the cached ones. By the chain rule the gradients add up to
+those of the whole batch, as long as both passes of a batch draw the same random numbers and no layer looks across
+samples, as batch norm does.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from engine.training.objectives import Objective, Outputs
+
+Batch = tuple[Tensor, Tensor]
+"""Images (B, 3, H, W) and tokens (B, L), on the model's device."""
+Context = Callable[[], AbstractContextManager[object]]
+LARGEST_SCALE = 100.0
+"""Of logits, as in CLIP's paper; the smallest is 1."""
+FEATURES = "_features"
+"""The end of the names of outputs that several batches have together; the others belong to the model."""
+
+
+class StepResult:
+    """What a step has come to. Figures are read when they are asked for: that waits until the device has them."""
+
+    def __init__(self, losses: Outputs, grad_norm: Tensor, logit_scale: Tensor) -> None:
+        self._losses, self._grad_norm, self._logit_scale = losses, grad_norm, logit_scale
+
+    @cached_property
+    def losses(self) -> dict[str, float]:
+        """By name; `loss` is what was minimised."""
+        return {name: value.item() for name, value in self._losses.items()}
+
+    @cached_property
+    def grad_norm(self) -> float:
+        """Of all gradients together, before clipping."""
+        return self._grad_norm.item()
+
+    @cached_property
+    def logit_scale(self) -> float:
+        """What cosines were multiplied by."""
+        return self._logit_scale.item()
+
+
+def train_step(
+    model: nn.Module,
+    batches: Sequence[Batch],
+    objective: Objective,
+    optimizer: torch.optim.Optimizer,
+    *,
+    autocast: Context,
+    scaler: torch.amp.GradScaler | None = None,
+    clip_norm: float | None = None,
+    no_sync: Context = nullcontext,
+) -> StepResult:
+    """Take one step by the loss of all batches as one.
+
+    model: in training mode, with outputs by name; DDP's or compiled ones too. autocast: entered around each forward
+    pass. no_sync: DDP's, entered around all passes but the last. With a scaler, a step whose gradients overflow
+    changes nothing but the scale, and its norm is not finite.
+    """
+    optimizer.zero_grad()
+    if len(batches) == 1:
+        with autocast():
+            outputs = _outputs(model, batches[0], objective)
+            losses = objective(outputs)
+        _backward(losses, scaler)
+    else:
+        losses, outputs = _accumulate(model, batches, objective, autocast, scaler, no_sync)
+    if scaler is not None:
+        scaler.unscale_(optimizer)
+    grad_norm = _clip(optimizer, clip_norm)
+    if scaler is not None:
+        scaler.step(optimizer)
+        scaler.update()
+    else:
+        optimizer.step()
+    _clamp(model)
+    return StepResult(
+        {name: value.detach() for name, value in losses.items()}, grad_norm, outputs["logit_scale"].detach()
+    )
+
+
+def _outputs(model: nn.Module, batch: Batch, objective: Objective) -> Outputs:
+    return {**model(*batch), **objective.beside(*batch)}
+
+
+def _backward(losses: Outputs, scaler: torch.amp.GradScaler | None) -> None:
+    loss = losses["loss"] if scaler is None else scaler.scale(losses["loss"])
+    loss.backward()  # type: ignore[no-untyped-call]
+
+
+def _accumulate(
+    model: nn.Module,
+    batches: Sequence[Batch],
+    objective: Objective,
+    autocast: Context,
+    scaler: torch.amp.GradScaler | None,
+    no_sync: Context,
+) -> tuple[Outputs, Outputs]:
+    """Losses of all batches together, their gradients computed; and the outputs of the last."""
+    device = batches[0][0].device
+    states: list[list[Tensor]] = []
+    cached: list[Outputs] = []
+    with _buffers_kept(model), torch.no_grad():
+        for batch in batches:
+            states.append(_random_state(device))
+            with autocast():
+                cached.append(_outputs(model, batch, objective))
+    for turn, batch in enumerate(batches):
+        last = turn == len(batches) - 1
+        _set_random_state(states[turn], device)
+        with nullcontext() if last else no_sync():
+            with autocast():
+                outputs = {**cached[turn], **model(*batch)}
+                losses = objective(_together(outputs, cached, turn, last))
+            _backward(losses, scaler)
+    return losses, outputs
+
+
+def _together(outputs: Outputs, cached: Sequence[Outputs], turn: int, last: bool) -> Outputs:
+    """The outputs of all batches, with this one's in the place of its cached ones.
+
+    Each pass has the whole loss, and so the whole gradient of scale and bias: only one pass may count it.
+    """
+    whole = {}
+    for name, value in outputs.items():
+        if name.endswith(FEATURES):
+            whole[name] = torch.cat([*(c[name] for c in cached[:turn]), value, *(c[name] for c in cached[turn + 1 :])])
+        else:
+            whole[name] = value if last else value.detach()
+    return whole
+
+
+@contextmanager
+def _buffers_kept(model: nn.Module) -> Iterator[None]:
+    """Running statistics are updated by a batch's second pass alone."""
+    before = [buffer.clone() for buffer in model.buffers()]
+    yield
+    for buffer, value in zip(model.buffers(), before, strict=True):
+        buffer.copy_(value)
+
+
+def _random_state(device: torch.device) -> list[Tensor]:
+    """Of the CPU, which patch dropout draws from on any device, and of the device."""
+    if device.type == "cpu":
+        return [torch.get_rng_state()]
+    return [torch.get_rng_state(), torch.get_device_module(device).get_rng_state(*_index(device))]
+
+
+def _set_random_state(state: Sequence[Tensor], device: torch.device) -> None:
+    torch.set_rng_state(state[0])
+    for own in state[1:]:
+        torch.get_device_module(device).set_rng_state(own, *_index(device))
+
+
+def _index(device: torch.device) -> tuple[torch.device, ...]:
+    return () if device.type == "mps" else (device,)  # there is but one, and its functions take no device
+
+
+def _clip(optimizer: torch.optim.Optimizer, clip_norm: float | None) -> Tensor:
+    """The norm of all gradients together; scaled down to `clip_norm` where it is larger."""
+    parameters = [each for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
+    norm = get_total_norm([each.grad for each in parameters])
+    if clip_norm is not None:
+        clip_grads_with_norm_(parameters, clip_norm, norm)
+    return norm
+
+
+def _clamp(model: nn.Module) -> None:
+    scale = getattr(model, "module", model).logit_scale
+    with torch.no_grad():
+        scale.clamp_(0, math.log(LARGEST_SCALE))
