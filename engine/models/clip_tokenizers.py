@@ -1,0 +1,81 @@
+"""Tokenizers of CLIP models: open_clip's own, which it brings along, and others, which lie at Hugging Face."""
+
+from collections.abc import Callable
+from typing import Any
+
+import open_clip
+import torch
+from open_clip.tokenizer import HFTokenizer, SimpleTokenizer
+
+from engine.models import clip_hub
+from engine.models.built import ConfigRefused
+from engine.specs import Refused
+
+FILES = ("tokenizer.json", "sentencepiece.bpe.model", "spiece.model", "vocab.txt", "vocab.json")
+"""One of these is there wherever a tokenizer is."""
+OPTIONS = ("clean", "strip_sep_token")
+"""What a configuration may say of its tokenizer. Others would be handed to loaders that can run code they find."""
+SIMPLE_VOCABULARY = 49408
+Config = dict[str, Any]
+Tokenizer = Callable[[list[str]], torch.Tensor]
+"""Texts to (texts, context length) of int64."""
+
+
+class TokenizerMissing(Refused):
+    """A tokenizer that is neither here nor can be fetched."""
+
+
+def tokenizer_problem(model: str, config: Config) -> str | None:
+    """Why texts could not be tokenized for this model, without loading anything; None where they can be.
+
+    config: as open_clip's JSON files hold one.
+    Errors: ConfigRefused of one's own configuration.
+    """
+    name = _named(model, config)
+    if not name or clip_hub.cached(name, FILES):
+        return None
+    try:
+        clip_hub.locate(name, FILES)
+    except clip_hub.Unreachable as error:
+        return (
+            f"{model} needs the tokenizer of {name}, which is not in {clip_hub.cache()}, and {error}. Copy it there, "
+            "or choose a model with open_clip's own tokenizer, such as ViT-B-32"
+        )
+    return None
+
+
+def tokenizer(model: str, config: Config, context_length: int) -> Tokenizer:
+    """Errors: TokenizerMissing, ConfigRefused."""
+    if problem := tokenizer_problem(model, config):
+        raise TokenizerMissing(problem)
+    text = config["text_cfg"]
+    options = text.get("tokenizer_kwargs") or {}
+    if not (name := _named(model, config)):
+        found: Tokenizer = SimpleTokenizer(context_length=context_length, **options)
+        return found
+    try:
+        found = HFTokenizer(name, context_length=context_length, tokenizer_mode=text.get("tokenizer_mode"), **options)
+    except (OSError, ValueError, ImportError) as error:
+        raise TokenizerMissing(f"the tokenizer of {name}, which {model} needs, cannot be loaded: {error}") from error
+    return found
+
+
+def _named(model: str, config: Config) -> str:
+    """The tokenizer's name at Hugging Face; empty for open_clip's own. Errors: ConfigRefused."""
+    text = config["text_cfg"]
+    name: str = text.get("hf_tokenizer_name") or ""
+    if name and name not in (known := _known()):
+        raise ConfigRefused(f"{model} asks for tokenizer {name!r}; those of open_clip's models are {', '.join(known)}")
+    if strange := set(text.get("tokenizer_kwargs") or {}) - OPTIONS:
+        raise ConfigRefused(
+            f"{model} sets {', '.join(sorted(strange))} of its tokenizer; known are clean, strip_sep_token"
+        )
+    if not name and (size := text.get("vocab_size", SIMPLE_VOCABULARY)) < SIMPLE_VOCABULARY:
+        raise ConfigRefused(f"{model} has {size:,} tokens, and open_clip's own tokenizer, which it takes, has 49,408")
+    return name
+
+
+def _known() -> list[str]:
+    """Tokenizers that open_clip's own models name: nothing else is fetched."""
+    configs = (open_clip.get_model_config(name) for name in open_clip.list_models())
+    return sorted({name for config in configs if (name := config["text_cfg"].get("hf_tokenizer_name"))})

@@ -1,0 +1,59 @@
+"""Files that are whole or not there: written under another name, synced, and renamed."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import BinaryIO
+
+
+class Hashed:
+    """A file that knows what was written, and why writing failed, which torch keeps to itself."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.sha256, self.size = file, sha256(), 0
+        self.error: OSError | None = None
+
+    def write(self, data: memoryview) -> int:
+        try:
+            self._file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
+        self.sha256.update(data)
+        self.size += len(data)
+        return len(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+@contextmanager
+def temporary(path: Path) -> Iterator[Path]:
+    """A name to write under, which is hidden, and gone afterwards."""
+    hidden = path.with_name(f".{path.name}.tmp")
+    try:
+        yield hidden
+    finally:
+        hidden.unlink(missing_ok=True)
+
+
+def leftovers(folder: Path) -> Iterator[Path]:
+    """What writing that was cut off has left there."""
+    yield from folder.glob(".*.tmp")
+
+
+def sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def rename(path: Path, target: Path) -> None:
+    """Errors: OSError. Afterwards the new name is on the disk, before anything later is."""
+    path.replace(target)
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
