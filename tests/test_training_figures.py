@@ -1,0 +1,236 @@
+"""Curves of trainings, and what evaluations leave: confusion matrices, predictions, maps of embeddings."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from engine.report import evaluation_figures as evaluated
+from engine.report import training_figures as figures
+from engine.results import Metric
+
+
+def points(name: str, values: list[float], every: int = 1) -> list[Metric]:
+    return [Metric(step=every * (place + 1), name=name, value=value) for place, value in enumerate(values)]
+
+
+METRICS = [
+    *points("train/loss", [3.0, 2.0, 1.0]),
+    *points("train/lr", [0.1, 0.2, 0.1]),
+    *points("train/step_s", [0.5, 0.5, 0.5]),
+    *points("train/data_s", [0.1, 0.1, 0.1]),
+    *points("val/clip_val_loss", [2.5], every=3),
+    *points("val/digits-zeroshot-val-top1", [0.934], every=3),
+    *points("val/image_to_text_R@1", [0.5], every=3),
+    *points("val/image_to_text_R@5", [0.7], every=3),
+    *points("val/text_to_image_mean_rank", [4.0], every=3),
+    *points("train/something_new", [1.0]),
+]
+
+
+def test_loss_and_accuracy_are_large_and_all_others_small() -> None:
+    frame = figures.frame({"run 1": METRICS})
+    assert [(panel.title, panel.names) for panel in figures.large(frame)] == [
+        ("Loss", ("train/loss", "val/clip_val_loss")),
+        ("Right (%)", ("val/digits-zeroshot-val-top1", "val/image_to_text_R@1")),
+    ]
+    small = {panel.title: panel.names for panel in figures.small(frame)}
+    assert small == {
+        "Learning rate": ("train/lr",),
+        "Time of a step (s)": ("train/step_s", "train/data_s"),
+        "Recall (%)": ("val/image_to_text_R@5",),
+        "Rank": ("val/text_to_image_mean_rank",),
+        "Something new": ("train/something_new",),
+    }
+    assert figures.large(figures.frame({})) == figures.small(figures.frame({"run 1": []})) == []
+
+
+def drawn(figure: object, name: str) -> list[tuple[float, float]]:
+    """The points of the line of that name."""
+    line = next(trace for trace in figure.data if trace.name == name and trace.showlegend is not False)  # type: ignore[attr-defined]
+    return list(zip(line.x, line.y, strict=True))
+
+
+def test_a_curve_has_its_points_and_says_its_last_figure_and_the_best() -> None:
+    frame = figures.frame({"run 1": METRICS})
+    loss, right = figures.large(frame)
+    figure = figures.curves(frame, loss, best={"run 1": 2})
+    assert drawn(figure, "training") == [(1, 3.0), (2, 2.0), (3, 1.0)]
+    assert drawn(figure, "held out") == [(3, 2.5)]
+    written = [trace.text[0] for trace in figure.data if trace.text is not None]
+    assert written == ["1", "2.5"]
+    assert [note.text for note in figure.layout.annotations] == ["best"]
+    assert figure.layout.shapes[0].x0 == 2
+    accuracy = figures.curves(frame, right)
+    assert accuracy.layout.yaxis.tickformat == ".0%"
+    assert [trace.text[0] for trace in accuracy.data if trace.text is not None] == ["93.4 %", "50.0 %"]
+
+
+def test_several_runs_have_a_colour_each_and_a_dash_per_curve() -> None:
+    frame = figures.frame({"run 1": METRICS, "run 2 <b>": METRICS})
+    figure = figures.curves(frame, figures.large(frame)[0], best={"run 1": 2, "run 2 <b>": 3})
+    lines = [trace for trace in figure.data if trace.showlegend is not False]
+    assert [line.name for line in lines] == [
+        "run 1: training",
+        "run 1: held out",
+        "run 2 &lt;b&gt;: training",
+        "run 2 &lt;b&gt;: held out",
+    ]
+    assert len({line.line.color for line in lines}) == 2
+    assert [line.line.dash for line in lines] == ["solid", "dash"] * 2
+    assert [note.text for note in figure.layout.annotations] == ["best of run 1", "best of run 2 &lt;b&gt;"]
+
+
+def test_smoothing_keeps_the_points_faintly_and_leaves_validation_alone() -> None:
+    frame = figures.frame({"run 1": METRICS})
+    figure = figures.curves(frame, figures.large(frame)[0], smooth=3)
+    faint = [trace for trace in figure.data if trace.opacity == 0.3]
+    assert [list(trace.y) for trace in faint] == [[3.0, 2.0, 1.0]]
+    # weights of half as much for each point before, by hand: (3/4 + 2/2 + 1) / (1/4 + 1/2 + 1)
+    assert drawn(figure, "training")[-1] == (3, pytest.approx(2.75 / 1.75))
+    assert drawn(figure, "held out") == [(3, 2.5)]
+
+
+def test_long_curves_are_thinned_and_keep_their_end() -> None:
+    frame = figures.frame({"run 1": points("train/loss", [float(n) for n in range(25_001)])})
+    line = drawn(figures.curves(frame, figures.large(frame)[0]), "training")
+    assert 900 <= len(line) <= figures.MOST_POINTS
+    assert line[-1] == (25_001, 25_000.0)
+
+
+def test_the_overview_has_a_panel_for_each_and_takes_figures_that_are_none() -> None:
+    broken = [*METRICS, *points("train/grad_norm", [1.0, float("nan")]), *points("train/logit_scale", [-1.0])]
+    frame = figures.frame({"run 1": broken})
+    panels = figures.small(frame)
+    figure = figures.overview(frame, panels)
+    assert {note.text for note in figure.layout.annotations} == {panel.title for panel in panels}
+    assert figures.overview(figures.frame({}), []).data == ()
+
+
+CONFUSION = 'true,cat,"a, b"\ncat,3,1\n"a, b",2,0\n'
+
+
+def write(folder: Path, content: str) -> Path:
+    path = folder / "file.csv"
+    path.write_text(content)
+    return path
+
+
+def test_a_confusion_matrix_is_read_drawn_and_its_mistakes_are_ranked(tmp_path: Path) -> None:
+    counts = evaluated.read_confusion(write(tmp_path, CONFUSION))
+    assert counts.to_numpy().tolist() == [[3, 1], [2, 0]]
+    assert list(counts.columns) == list(counts.index) == ["cat", "a, b"]
+    figure = evaluated.confusion(counts)
+    assert figure.data[0].z.tolist() == [[0.75, 0.25], [1.0, 0.0]]
+    assert figure.data[0].text.tolist() == [["3", "1"], ["2", ""]]
+    assert figure.layout.xaxis.ticktext == ("cat", "a, b")
+    found = evaluated.mistakes(counts).to_dict("records")
+    assert found == [
+        {"true": "a, b", "predicted": "cat", "count": 2, "share": 1.0},
+        {"true": "cat", "predicted": "a, b", "count": 1, "share": 0.25},
+    ]
+
+
+def test_of_many_classes_those_with_most_mistakes_are_drawn() -> None:
+    values = np.diag(np.full(100, 5))
+    values[70, 71] = 3
+    names = [f"class {n}" for n in range(100)]
+    figure = evaluated.confusion(pd.DataFrame(values, index=names, columns=names))
+    assert len(figure.layout.xaxis.ticktext) == evaluated.MOST_CLASSES
+    assert {"class 70", "class 71"} <= set(figure.layout.xaxis.ticktext)
+    assert evaluated.mistakes(pd.DataFrame(np.diag([1, 0]), index=["a", "b"], columns=["a", "b"])).empty
+
+
+@pytest.mark.parametrize("content", ["", "a\n", "true,a,b\na,1,2\n", "true,a\nb,1\n", "true,a,b\na,1\nb,1,2\n"])
+def test_another_file_is_no_confusion_matrix(content: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no confusion matrix"):
+        evaluated.read_confusion(write(tmp_path, content))
+
+
+def test_predictions_are_read_as_they_stand(tmp_path: Path) -> None:
+    head = "source,index,true,predicted,confidence\n"
+    frame = evaluated.read_predictions(write(tmp_path, head + "x.png,0,NA,NA,0.5\n1.png,1,2,3,0.25\n"))
+    assert frame["right"].tolist() == [True, False]
+    assert frame["true"].tolist() == ["NA", "2"], "names of classes stay texts"
+    with pytest.raises(ValueError, match="lacks the columns confidence"):
+        evaluated.read_predictions(write(tmp_path, "source,index,true,predicted\n"))
+
+
+def test_principal_components_are_those_of_the_covariance() -> None:
+    drawn_points = np.random.default_rng(0).normal(size=(200, 5)) @ np.diag([5.0, 3.0, 1.0, 0.5, 0.1])
+    coordinates, shares = evaluated.pca(drawn_points)
+    values, vectors = np.linalg.eigh(np.cov(drawn_points.T))
+    assert shares == pytest.approx(values[::-1][:2] / values.sum())
+    for component in range(2):
+        direction = vectors[:, -1 - component]
+        expected = (drawn_points - drawn_points.mean(axis=0)) @ direction
+        sign = np.sign(direction[np.abs(direction).argmax()])
+        assert coordinates[:, component] == pytest.approx(sign * expected)
+    assert evaluated.pca(np.ones((3, 4)))[1].tolist() == [0, 0], "all in one place"
+
+
+def write_embeddings(path: Path, **more: object) -> Path:
+    rng = np.random.default_rng(0)
+    held: dict[str, object] = {
+        "images": rng.normal(size=(4, 3)).astype(np.float32),
+        "texts": rng.normal(size=(5, 3)).astype(np.float32) + 10,
+        "owner": np.array([0, 1, 2, 3, 3]),
+        "labels": np.array([0, 1, 1, -1]),
+        "sources": np.array(["a.png", "b.png", "c.png", "d.png"]),
+        "captions": np.array(["x", "y", "y", "z", "w"]),
+        "classes": np.array(["cat", "dog"]),
+    }
+    np.savez_compressed(path, **(held | more))
+    return path
+
+
+def test_embeddings_are_read_with_each_caption_once(tmp_path: Path) -> None:
+    found = evaluated.read_embeddings(write_embeddings(tmp_path / "e.npz"))
+    assert found.labels == ("cat", "dog", "dog", "")
+    assert found.captions == ("x", "y", "z", "w")
+    assert found.text_labels == ("cat", "dog", "", "")
+    assert len(found.texts) == 4
+
+
+def test_a_map_shows_images_beside_captions_or_the_gap_between_them(tmp_path: Path) -> None:
+    found = evaluated.read_embeddings(write_embeddings(tmp_path / "e.npz"))
+    places, shares = evaluated.place(found)
+    assert list(places["what"]) == ["image"] * 4 + ["caption"] * 4
+    assert list(places["name"][:5]) == ["a.png", "b.png", "c.png", "d.png", "x"]
+    means = places.groupby("what")[["x", "y"]].mean()
+    assert means.to_numpy() == pytest.approx(0, abs=1e-6)
+    apart, gap = evaluated.place(found, aligned=False)
+    assert gap[0] > 0.9 > shares[0], "the gap is nearly all of the variance"
+    ends = apart.groupby("what")["x"].agg(["min", "max"])
+    assert (
+        ends.loc["image", "max"] < ends.loc["caption", "min"] or ends.loc["image", "min"] > ends.loc["caption", "max"]
+    )
+    figure = evaluated.embeddings(places, shares)
+    assert {trace.name for trace in figure.data} == {
+        *("cat (images)", "dog (images)", "images", "cat (captions)", "dog (captions)", "captions")
+    }
+
+
+def test_a_map_of_very_many_is_of_some_of_them(tmp_path: Path) -> None:
+    many = 3 * evaluated.MOST_DRAWN
+    path = write_embeddings(
+        tmp_path / "e.npz",
+        images=np.random.default_rng(1).normal(size=(many, 3)).astype(np.float32),
+        labels=np.arange(many) % 31,
+        sources=np.array([f"{n}.png" for n in range(many)]),
+    )
+    places, shares = evaluated.place(evaluated.read_embeddings(path))
+    assert (places["what"] == "image").sum() == evaluated.MOST_DRAWN
+    assert [trace.name for trace in evaluated.embeddings(places, shares).data] == ["images", "captions"]
+
+
+def test_another_file_holds_no_embeddings(tmp_path: Path) -> None:
+    np.savez(tmp_path / "e.npz", images=np.zeros((2, 3)))
+    with pytest.raises(ValueError, match="holds no embeddings"):
+        evaluated.read_embeddings(tmp_path / "e.npz")
+    (tmp_path / "f.npz").write_bytes(b"PK\3\4 and no more")
+    with pytest.raises(ValueError, match="holds no embeddings"):
+        evaluated.read_embeddings(tmp_path / "f.npz")
+    with pytest.raises(ValueError, match="do not fit"):
+        evaluated.read_embeddings(write_embeddings(tmp_path / "g.npz", texts=np.zeros((5, 4))))
