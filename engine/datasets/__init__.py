@@ -1,0 +1,26 @@
+"""Images with captions: where they come from, how they are split, and a look at them. No torch here."""
+
+from engine.datasets.base import DataProblem, Pairs, Roots, Unreadable
+from engine.datasets.look import Example, Look, look
+from engine.datasets.mixed import Mixed, weights
+from engine.datasets.opening import open_pairs
+from engine.datasets.split import Subset, sample, split, without
+from engine.datasets.uploads import unpack
+
+__all__ = [
+    "DataProblem",
+    "Example",
+    "Look",
+    "Mixed",
+    "Pairs",
+    "Roots",
+    "Subset",
+    "Unreadable",
+    "look",
+    "open_pairs",
+    "sample",
+    "split",
+    "unpack",
+    "weights",
+    "without",
+]

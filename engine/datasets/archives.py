@@ -1,0 +1,149 @@
+"""Reads zips and tars that strangers have sent: in order, within bounds, and never more than a member at a time."""
+
+import gzip
+import stat
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from typing import IO, BinaryIO, Literal, NamedTuple, cast
+
+from engine.datasets.base import DataProblem
+from engine.datasets.members import whole
+
+MOST_FILES = 100_000
+MOST_BYTES = 2_000_000_000
+"""Unpacked, all files together."""
+LARGEST_FILE = 50_000_000
+FREE_BYTES, MOST_RATIO = 50_000_000, 100
+"""Contents above FREE_BYTES may be MOST_RATIO times as large as the file that holds them: more is a bomb."""
+DAMAGED = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    NotImplementedError,
+    OverflowError,
+    RecursionError,
+    ValueError,
+    OSError,
+)
+"""What zipfile, tarfile and gzip raise of files whose headers or contents are damaged."""
+Format = Literal["zip", "tar", "gzip", ""]
+CENTRAL_HEADER = b"PK\1\2"
+
+
+class Entry(NamedTuple):
+    """A file in an archive. `read` gives its content while the archive is at it. Errors: DAMAGED."""
+
+    name: str
+    size: int
+    read: Callable[[], bytes]
+
+
+def format_of(file: BinaryIO) -> Format:
+    """What a file begins like."""
+    file.seek(0)
+    start = file.read(265)
+    if start.startswith((b"PK\3\4", b"PK\5\6")):
+        return "zip"
+    if start.startswith(b"\x1f\x8b"):
+        return "gzip"
+    return "tar" if start[257:262] == b"ustar" else ""
+
+
+def entries(file: BinaryIO, kind: Format, packed: int) -> Iterator[Entry]:
+    """The files in an archive of `packed` bytes. Errors: DAMAGED; DataProblem of what is no file, and of bombs."""
+    total = 0
+    file.seek(0)
+    found = _in_zip(file) if kind == "zip" else _in_tar(file, packed=kind == "gzip")
+    for count, entry in enumerate(found, start=1):
+        total += entry.size
+        if count > MOST_FILES or total > MOST_BYTES or total > max(FREE_BYTES, MOST_RATIO * packed):
+            raise DataProblem(
+                f"it would unpack to {count:,} files of {total:,} bytes or more from {packed:,}: at most "
+                f"{MOST_FILES:,} files of {MOST_BYTES:,} bytes are taken, and {MOST_RATIO} times the size of the upload"
+            )
+        if entry.size > LARGEST_FILE:
+            raise DataProblem(f"{entry.name!r} has {entry.size:,} bytes, at most {LARGEST_FILE:,} are taken")
+        yield entry
+
+
+def _in_zip(file: BinaryIO) -> Iterator[Entry]:
+    # zipfile makes an object of every header before it can be asked how many there are
+    if (headers := _occurrences(file, CENTRAL_HEADER)) > MOST_FILES:
+        raise DataProblem(f"it holds {headers:,} files, at most {MOST_FILES:,} are taken")
+    with zipfile.ZipFile(file) as archive:
+        for info in archive.infolist():
+            if info.is_dir():
+                continue
+            if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG):
+                raise DataProblem(f"{info.orig_filename!r} is a link or a device, not a file")
+            if info.flag_bits & 1:
+                raise DataProblem(f"{info.orig_filename!r} is encrypted")
+            if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise DataProblem(f"{info.orig_filename!r} is neither stored nor deflated: zip it anew")
+
+            def read(info: zipfile.ZipInfo = info) -> bytes:
+                # with a bound: without one, zipfile unpacks more than the size that was looked at
+                with archive.open(info) as member:
+                    return _exactly(member.read(info.file_size + 1), info.file_size)
+
+            yield Entry(info.orig_filename, info.file_size, read)
+
+
+def _in_tar(file: BinaryIO, *, packed: bool) -> Iterator[Entry]:
+    stream = _Bounded(gzip.GzipFile(fileobj=file) if packed else file)
+    with tarfile.open(fileobj=cast(IO[bytes], stream), mode="r:") as archive:
+        for info in whole(archive):
+            if info.isdir():
+                continue
+            if not info.isreg() or info.issparse():
+                raise DataProblem(f"{info.name!r} is a link or a device, not a file")
+
+            def read(info: tarfile.TarInfo = info) -> bytes:
+                member = archive.extractfile(info)
+                assert member is not None
+                return _exactly(member.read(), info.size)
+
+            yield Entry(info.name, info.size, read)
+
+
+def _exactly(content: bytes, size: int) -> bytes:
+    if len(content) != size:
+        raise EOFError(f"a file does not have the {size:,} bytes it should")
+    return content
+
+
+def _occurrences(file: BinaryIO, sign: bytes) -> int:
+    """How often some bytes stand in a file."""
+    count, end = 0, b""
+    while chunk := file.read(1 << 20):
+        block = end + chunk
+        count += block.count(sign)
+        end = block[1 - len(sign) :]
+    file.seek(0)
+    return count
+
+
+class _Bounded:
+    """A stream of no more bytes than a tar may have: headers that say they are huge are read by nobody."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+    def seek(self, position: int) -> int:
+        # headers count too, half a kilobyte or more each
+        if position > MOST_BYTES + 4096 * MOST_FILES:
+            raise DataProblem(f"it would unpack to more than {MOST_BYTES:,} bytes")
+        return self._stream.seek(position)
+
+    def read(self, size: int) -> bytes:
+        if size > LARGEST_FILE:
+            raise DataProblem(f"it has a header of {size:,} bytes")
+        return self._stream.read(size)

@@ -1,0 +1,73 @@
+"""What every set of pairs has in common: images with captions, in a fixed order."""
+
+from pathlib import Path
+from typing import Protocol
+
+from PIL import Image
+
+from engine.specs import Refused
+
+Roots = tuple[Path, ...] | None
+"""The folders that data may be read from; None: any."""
+
+
+class DataProblem(Refused):
+    """Data that cannot be used. The message names what was given and what would be right."""
+
+
+class Unreadable(ValueError):
+    """One image that cannot be read. The message names it and the reason, which is kept beside it."""
+
+    # Can be made of the message alone, which is how torch's DataLoader raises it again in another process.
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason or message
+
+
+class Pairs(Protocol):
+    """Images with captions, counted from 0. Can be pickled, and read in several processes at once."""
+
+    @property
+    def name(self) -> str:
+        """A word for it, such as `digits`."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """What `label` counts through; empty where nobody has named any."""
+
+    @property
+    def templates(self) -> tuple[str, ...]:
+        """Prompts with `{}` for the class; empty where there are none of its own."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was done with the data that was not asked for, such as leaving some out."""
+
+    def __len__(self) -> int: ...
+
+    def image(self, index: int) -> Image.Image:
+        """In RGB. Errors: Unreadable."""
+
+    def captions(self, index: int) -> tuple[str, ...]:
+        """One or more."""
+
+    def label(self, index: int) -> int | None: ...
+
+    def source(self, index: int) -> str:
+        """Its file, or what names it else, such as `digits:17`."""
+
+
+def within(path: Path, roots: Roots) -> bool:
+    """Whether a path lies below one of the roots, wherever links lead. Errors: OSError, ValueError, RuntimeError."""
+    if roots is None:
+        return True
+    resolved = path.resolve()
+    return any(resolved.is_relative_to(root.resolve()) for root in roots)
+
+
+def is_there(path: Path, roots: Roots) -> bool:
+    """Whether something can be read there. What lies elsewhere than below the roots is as good as absent."""
+    try:
+        return within(path, roots) and path.exists()
+    except (OSError, ValueError, RuntimeError):  # of names that are too long, hold a NUL, or are links in a circle
+        return False

@@ -1,0 +1,63 @@
+"""The embedded data: 1,797 scans of handwritten digits, 8x8, which scikit-learn installs. Nothing of it is imported.
+
+From the UCI ML hand-written digits data set, https://archive.ics.uci.edu/dataset/80 (CC BY 4.0).
+"""
+
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from engine.datasets.base import DataProblem
+
+WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+TEMPLATES = ("a photo of the digit {}", "the number {}", "a handwritten {}", "{}")
+SCAN, SIDE, WHITE = 8, 32, 16
+"""Pixels of a scan's side and of an image's, and a scan's brightest value."""
+
+
+class Digits:
+    """Each scan as an image of 32x32, in scikit-learn's order, with one caption per template."""
+
+    name = "digits"
+    classes = WORDS
+    templates = TEMPLATES
+    notes: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self._scans, self._labels = _table()
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def image(self, index: int) -> Image.Image:
+        grey = Image.fromarray(self._scans[index]).resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+        return grey.convert("RGB")
+
+    def captions(self, index: int) -> tuple[str, ...]:
+        return tuple(template.replace("{}", WORDS[self._labels[index]]) for template in TEMPLATES)
+
+    def label(self, index: int) -> int:
+        return int(self._labels[index])
+
+    def source(self, index: int) -> str:
+        return f"digits:{index}"
+
+
+@cache
+def _table() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Scans (1797, 8, 8) uint8 from 0 to 255, labels (1797,) uint8."""
+    package = find_spec("sklearn")  # locates it without importing it
+    if package is None or package.origin is None:
+        raise DataProblem(
+            "the embedded digits come with scikit-learn, which is not installed: pip install scikit-learn"
+        )
+    path = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    if not path.is_file():
+        raise DataProblem(f"this version of scikit-learn has no handwritten digits at {path}")
+    table = np.loadtxt(path, delimiter=",", dtype=np.uint8)
+    scans = np.round(table[:, :-1] * (255 / WHITE)).astype(np.uint8).reshape(-1, SCAN, SCAN)
+    return scans, table[:, -1]

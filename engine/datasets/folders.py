@@ -1,0 +1,69 @@
+"""A folder with a folder of images per class."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+
+from engine.datasets import images
+from engine.datasets.base import DataProblem, Roots
+from engine.datasets.members import in_folder, visible
+from engine.specs.base import shown
+
+TEMPLATES = ("a photo of a {}.",)
+
+
+@dataclass(frozen=True, eq=False)
+class Folder:
+    """The images of one class after the other, both in the order of their names, as torchvision's ImageFolder."""
+
+    name: str
+    classes: tuple[str, ...]
+    files: list[str]
+    labels: list[int]
+    roots: Roots = None
+    notes: tuple[str, ...] = ()
+    templates: tuple[str, ...] = TEMPLATES
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def image(self, index: int) -> Image.Image:
+        return images.read(Path(self.files[index]), self.roots)
+
+    def captions(self, index: int) -> tuple[str, ...]:
+        return tuple(template.replace("{}", self.classes[self.labels[index]]) for template in self.templates)
+
+    def label(self, index: int) -> int:
+        return self.labels[index]
+
+    def source(self, index: int) -> str:
+        return self.files[index]
+
+
+def open_folder(folder: Path, roots: Roots = None) -> Folder:
+    """Classes are called as their folders, with a blank for each `_`. Errors: DataProblem."""
+    names, files, labels, empty = [], [], [], []
+    for path in subfolders(folder):
+        found = [member.path for member in in_folder(path) if member.name.lower().endswith(images.SUFFIXES)]
+        if not found:
+            empty.append(path.name)
+            continue
+        labels += [len(names)] * len(found)
+        names.append(path.name.replace("_", " "))
+        files += found
+    if not files:
+        raise DataProblem(
+            f"{folder} holds no images in folders: expected a folder for each class, "
+            f"and in it files ending in {', '.join(images.SUFFIXES)}"
+        )
+    notes = (f"folders without images are no classes: {shown(tuple(empty))}",) if empty else ()
+    return Folder(folder.name, tuple(names), files, labels, roots, notes)
+
+
+def subfolders(folder: Path) -> list[Path]:
+    """The folders directly in a folder, in the order of their names; no hidden ones. Errors: DataProblem."""
+    try:
+        return sorted(path for path in folder.iterdir() if visible(path.name) and path.is_dir())
+    except OSError as error:
+        raise DataProblem(f"{folder} cannot be read: {error.strerror}") from error

@@ -1,0 +1,126 @@
+"""Opens images with Pillow: any mode becomes RGB, any fault becomes Unreadable."""
+
+import struct
+import zlib
+from io import BytesIO
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import ExifTags, Image, UnidentifiedImageError
+
+from engine.datasets.base import Roots, Unreadable, is_there
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
+"""The decoders that are let near a file: Pillow has fifty, one of which starts Ghostscript."""
+MOST_PIXELS = 80_000_000
+"""Of one image; more is a bomb, or needs its own program. Pillow warns above 89 million."""
+BROKEN = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    ArithmeticError,
+    LookupError,
+    TypeError,
+    EOFError,
+    NotImplementedError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+    Image.DecompressionBombWarning,
+)
+"""What Pillow raises of damaged files, and of bombs."""
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""What brings an image upright, by its EXIF orientation."""
+
+
+def read(path: Path, roots: Roots = None) -> Image.Image:
+    """The image in a file, upright and in RGB. Errors: Unreadable."""
+    source = str(path)
+    # Pipes and devices would never end.
+    if not is_there(path, roots) or not path.is_file():
+        raise unreadable(source, "there is no such file")
+    try:
+        with path.open("rb") as file:
+            return decode(file, source)
+    except OSError as error:
+        raise unreadable(source, error.strerror or str(error)) from error
+
+
+def decode(file: IO[bytes], source: str) -> Image.Image:
+    """The image a file holds, upright and in RGB. Transparency is dropped, as open_clip does. Errors: Unreadable."""
+    try:
+        with _opened(file, source) as image:
+            image.load()
+            turn = _turn(image)
+            upright = image.transpose(turn) if turn is not None else image
+            return _in_rgb(upright)
+    except Unreadable:
+        raise
+    except BROKEN as error:
+        raise _explained(error, source) from error
+
+
+def check(content: bytes, source: str) -> None:
+    """Looks at an image's header alone: whether it is one, of a size that can be opened. Errors: Unreadable."""
+    try:
+        _opened(BytesIO(content), source).close()
+    except Unreadable:
+        raise
+    except BROKEN as error:
+        raise _explained(error, source) from error
+
+
+def unreadable(source: str, reason: str) -> Unreadable:
+    return Unreadable(f"{source}: {reason}", reason)
+
+
+def _opened(file: IO[bytes], source: str) -> Image.Image:
+    image = Image.open(file, formats=FORMATS)
+    width, height = image.size
+    if width * height > MOST_PIXELS:
+        raise unreadable(source, f"it has {width} x {height} pixels, at most {MOST_PIXELS:,} are opened")
+    return image
+
+
+def _explained(error: Exception, source: str) -> Unreadable:
+    if isinstance(error, UnidentifiedImageError):
+        return unreadable(source, f"it is no image of a known format ({', '.join(FORMATS)})")
+    return unreadable(source, str(error) or type(error).__name__)
+
+
+def _turn(image: Image.Image) -> Image.Transpose | None:
+    try:
+        return TURNS.get(image.getexif().get(ExifTags.Base.Orientation))
+    except BROKEN:  # damaged EXIF data are no reason to go without the image
+        return None
+
+
+def _in_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I;16"):
+        # Pillow's own conversion cuts off what is above 255, which leaves most of such an image white.
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    elif image.mode in ("I", "F"):
+        image = Image.fromarray(_spread(np.asarray(image, dtype=np.float64)))
+    elif image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")  # Pillow warns of the direct way
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _spread(values: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """Numbers of a range that nothing tells, spread from black to white."""
+    low, high = np.nanmin(values), np.nanmax(values)
+    if not np.isfinite(high - low):
+        raise ValueError("it holds infinite values")
+    shares = (values - low) / (high - low) if high > low else np.zeros_like(values)
+    return np.asarray(np.nan_to_num(shares) * 255).round().astype(np.uint8)

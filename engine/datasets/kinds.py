@@ -1,0 +1,71 @@
+"""Tells by a path what data lie there."""
+
+from pathlib import Path
+
+from engine.datasets import images
+from engine.datasets.base import DataProblem
+from engine.datasets.members import in_folder, visible
+from engine.specs.base import shown
+from engine.specs.clip import DataKind
+
+TABLES = (".csv", ".tsv")
+TEXTS = (".txt", ".json", ".cls")
+
+
+def recognise(path: Path) -> tuple[Path, DataKind]:
+    """What a file or folder holds, and where exactly: in a folder with one table, that; in one with one folder, that.
+
+    Errors: DataProblem where it cannot be told.
+    """
+    if path.is_file():
+        return path, of_name(path.name)
+    try:
+        inside = sorted(entry for entry in path.iterdir() if visible(entry.name))
+    except OSError as error:
+        raise DataProblem(f"{path} cannot be read: {error.strerror}") from error
+    tables = [entry for entry in inside if entry.suffix.lower() in TABLES]
+    if len(tables) > 1:
+        raise DataProblem(f"{path} holds several tables: give one of {shown(tuple(table.name for table in tables))}")
+    if tables:
+        return tables[0], "csv"
+    if any(entry.suffix.lower() == ".tar" for entry in inside):
+        return path, "webdataset"
+    folders = [entry for entry in inside if entry.is_dir()]
+    names = [member.name for member in in_folder(path)]
+    pictures = [name for name in names if name.lower().endswith(images.SUFFIXES)]
+    depths = {name.count("/") for name in pictures}
+    if len(folders) == 1 and 0 not in depths and (1 not in depths or _says_more(folders[0])):
+        return recognise(folders[0])  # a zip often holds one folder, in which all the rest is
+    stems = {_stem(name) for name in names if name.lower().endswith(TEXTS)}
+    if any(_stem(name) in stems for name in pictures):
+        return path, "webdataset"
+    if 1 in depths:
+        return path, "folder"
+    if pictures and 0 not in depths:
+        raise DataProblem(
+            f"the folders in {path} hold no images but folders: "
+            f"give one of them, such as {shown(tuple(folder.name for folder in folders))}"
+        )
+    raise DataProblem(
+        f"{path} holds {len(pictures)} images directly and nothing that says what they show: expected a folder for "
+        "each class, a .txt with the captions beside each image, a CSV of paths and captions, or shards (.tar)"
+    )
+
+
+def _says_more(folder: Path) -> bool:
+    """Whether a table or shards lie in a folder, so that it is more than the images of a class."""
+    return any(entry.suffix.lower() in (*TABLES, ".tar") for entry in folder.iterdir() if visible(entry.name))
+
+
+def _stem(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def of_name(name: str) -> DataKind:
+    """Errors: DataProblem of an ending that says nothing."""
+    suffix = Path(name).suffix.lower()
+    if suffix in TABLES:
+        return "csv"
+    if suffix == ".tar":
+        return "webdataset"
+    raise DataProblem(f"{name} is neither .csv nor .tsv nor .tar, nor a folder: say what it is with the kind of data")

@@ -1,0 +1,81 @@
+"""What is to be known of data before anything is done with them: how many, which classes, whether they can be read."""
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.datasets.base import Pairs, Unreadable
+
+
+@dataclass(frozen=True)
+class Example:
+    """One pair, to be shown."""
+
+    index: int
+    caption: str
+    label: int | None
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was found. Sizes are those of the images looked at, by their number of pixels, as (width, height)."""
+
+    count: int
+    captions: int
+    distinct_captions: int
+    classes: tuple[str, ...]
+    per_class: tuple[int, ...]
+    """How many pairs each class has."""
+    samples: tuple[Example, ...]
+    """Spread evenly."""
+    looked_at: int
+    """Images that were opened and decoded."""
+    unreadable: tuple[tuple[str, str], ...]
+    """(source, reason) of those that could not be, in their order."""
+    smallest: tuple[int, int] | None
+    median: tuple[int, int] | None
+    largest: tuple[int, int] | None
+    notes: tuple[str, ...]
+
+
+def look(pairs: Pairs, *, samples: int = 10, verify: int | None = None, deadline_s: float | None = None) -> Look:
+    """Counts all pairs and opens images: `verify` of them or all, at random, until the deadline."""
+    count = len(pairs)
+    texts = [pairs.captions(index) for index in range(count)]
+    labels = [label for index in range(count) if (label := pairs.label(index)) is not None]
+    shown = np.unique(np.linspace(0, count - 1, min(samples, count)).round().astype(int)) if count else ()
+    sizes, broken, looked_at = _opened(pairs, verify, deadline_s)
+    sizes.sort(key=lambda size: (size[0] * size[1], size))
+    return Look(
+        count=count,
+        captions=sum(map(len, texts)),
+        distinct_captions=len({caption for several in texts for caption in several}),
+        classes=pairs.classes,
+        per_class=tuple(int(n) for n in np.bincount(labels, minlength=len(pairs.classes))) if pairs.classes else (),
+        samples=tuple(Example(int(index), texts[index][0], pairs.label(int(index))) for index in shown),
+        looked_at=looked_at,
+        unreadable=tuple(broken[index] for index in sorted(broken)),
+        smallest=sizes[0] if sizes else None,
+        median=sizes[len(sizes) // 2] if sizes else None,
+        largest=sizes[-1] if sizes else None,
+        notes=pairs.notes,
+    )
+
+
+def _opened(
+    pairs: Pairs, verify: int | None, deadline_s: float | None
+) -> tuple[list[tuple[int, int]], dict[int, tuple[str, str]], int]:
+    """Sizes of the images that could be read, (source, reason) by index of the others, and how many were tried."""
+    sizes: list[tuple[int, int]] = []
+    broken: dict[int, tuple[str, str]] = {}
+    begin = time.monotonic()
+    # In random order, so that those looked at before a deadline speak for the others.
+    for index in np.random.RandomState(0).permutation(len(pairs))[:verify].tolist():
+        if deadline_s is not None and (sizes or broken) and time.monotonic() - begin > deadline_s:
+            break
+        try:
+            sizes.append(pairs.image(index).size)
+        except Unreadable as error:
+            broken[index] = (pairs.source(index), error.reason)
+    return sizes, broken, len(sizes) + len(broken)

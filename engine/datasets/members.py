@@ -1,0 +1,145 @@
+"""Files that belong together by name: an image, and beside it its captions (.txt, .json) and its class (.cls).
+
+They may lie in a folder or in an uncompressed tar, as webdataset has them: inside one, a file is a piece of the tar.
+"""
+
+import json
+import re
+import tarfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from engine.datasets.base import DataProblem
+from engine.datasets.images import SUFFIXES
+
+IMAGES = tuple(suffix.removeprefix(".") for suffix in SUFFIXES)
+TEXTS = ("txt", "json", "cls")
+LARGEST_TEXT = 1_000_000
+CAPTION_KEYS = ("caption", "captions", "text", "title")
+"""Where a .json has its captions: a string or a list of them."""
+WEBDATASET_KEY = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)")
+"""A member's key goes up to the first dot of its name, and what follows says what it is."""
+FILE_KEY = re.compile(r"((?:.*/)?[^./][^/]*)\.([^./]+)")
+"""A file's goes up to the last."""
+
+
+class Member(NamedTuple):
+    """A file, or the piece of a tar that is one."""
+
+    name: str
+    path: str
+    offset: int
+    size: int
+
+    def read(self) -> bytes:
+        """Its content. Errors: OSError, also where the file has become shorter."""
+        with Path(self.path).open("rb") as file:
+            file.seek(self.offset)
+            content = file.read(self.size)
+        if len(content) != self.size:
+            raise OSError(f"{self.path} has been cut short since it was opened")
+        return content
+
+
+class Sample(NamedTuple):
+    """An image with what stands beside it."""
+
+    image: Member
+    captions: tuple[str, ...]
+    label: int | None
+
+
+def in_tar(path: Path) -> list[Member]:
+    """The files in an uncompressed tar. Errors: DataProblem of any other file, and of a damaged one."""
+    try:
+        with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as archive:
+            return [
+                Member(info.name, str(path), info.offset_data, info.size) for info in whole(archive) if _plain(info)
+            ]
+    except tarfile.TarError as error:
+        raise DataProblem(f"{path} is no uncompressed tar, or is damaged: {error}") from error
+    except OSError as error:
+        raise DataProblem(f"{path} cannot be read: {error.strerror}") from error
+
+
+def in_folder(folder: Path) -> list[Member]:
+    """The files below a folder, in the order of their names; hidden ones are left out. Errors: DataProblem."""
+    try:
+        found = sorted((path.relative_to(folder).as_posix(), path) for path in folder.rglob("*") if path.is_file())
+        return [Member(name, str(path), 0, path.stat().st_size) for name, path in found if visible(name)]
+    except OSError as error:
+        raise DataProblem(f"{folder} cannot be read: {error.strerror}") from error
+
+
+def visible(name: str) -> bool:
+    """Whether a file is one of its owner's, and none that a system has put there."""
+    return not any(part.startswith((".", "__MACOSX")) for part in name.split("/"))
+
+
+def whole(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """The members of a tar. Errors: ReadError of a damaged header too, which tarfile takes for the archive's end."""
+    yield from archive
+    assert archive.fileobj is not None
+    archive.fileobj.seek(archive.offset)
+    if archive.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):
+        raise tarfile.ReadError(f"the header at byte {archive.offset:,} is damaged")
+
+
+def samples(members: Iterable[Member], key: re.Pattern[str]) -> Iterator[Sample | None]:
+    """Images with what has the same key, which stands right beside them; None: an image without caption and class.
+
+    Errors: OSError, ValueError of a damaged .json or .cls.
+    """
+    for parts in _groups(members, key):
+        image = next((parts[suffix] for suffix in IMAGES if suffix in parts), None)
+        if image is None:
+            continue
+        texts = {suffix: _text(parts[suffix]) for suffix in TEXTS if suffix in parts}
+        captions = _lines(texts.get("txt", "")) or _in_json(texts.get("json", "{}"), image.name)
+        label = _number(texts["cls"], image.name) if "cls" in texts else None
+        yield Sample(image, captions, label) if captions or label is not None else None
+
+
+def _plain(info: tarfile.TarInfo) -> bool:
+    return info.isreg() and not info.issparse()
+
+
+def _groups(members: Iterable[Member], key: re.Pattern[str]) -> Iterator[dict[str, Member]]:
+    current = ""
+    parts: dict[str, Member] = {}
+    for member in members:
+        if not (match := key.fullmatch(member.name)):
+            continue
+        suffix = match[2].lower()
+        if match[1] != current or suffix in parts:
+            yield parts
+            current, parts = match[1], {}
+        parts[suffix] = member
+    yield parts
+
+
+def _text(member: Member) -> str:
+    if member.size > LARGEST_TEXT:
+        raise ValueError(f"{member.name} has {member.size:,} bytes, which are no caption")
+    return member.read().decode("utf-8-sig", errors="replace")
+
+
+def _lines(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))
+
+
+def _in_json(text: str, name: str) -> tuple[str, ...]:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the .json beside {name} is damaged: {error}") from error
+    values = next((content[key] for key in CAPTION_KEYS if content.get(key)), ()) if isinstance(content, dict) else ()
+    captions = [values] if isinstance(values, str) else values if isinstance(values, list) else []
+    return tuple(dict.fromkeys(stripped for text in captions if isinstance(text, str) and (stripped := text.strip())))
+
+
+def _number(text: str, name: str) -> int:
+    if not re.fullmatch(r"\d{1,6}", text.strip()):
+        raise ValueError(f"the .cls beside {name} holds {text[:40]!r}, which is not the number of a class")
+    return int(text)

@@ -1,0 +1,85 @@
+"""From what a spec calls its data to pairs."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from engine.datasets import folders, kinds, shards, tables
+from engine.datasets.base import DataProblem, Pairs, Roots, is_there
+from engine.datasets.digits import Digits
+from engine.datasets.mixed import Mixed
+from engine.datasets.split import sample
+from engine.datasets.synthetic import COUNT, Synthetic
+from engine.specs.clip import EMBEDDED, DataKind, split_sources
+
+Table = Callable[..., tables.Table]
+
+
+def open_pairs(
+    data: str,
+    kind: DataKind = "auto",
+    *,
+    separator: str = "",
+    image_column: str = "filepath",
+    caption_column: str = "title",
+    samples: int | None = None,
+    seed: int = 0,
+    roots: Roots = None,
+) -> Pairs:
+    """The pairs that `digits`, `synthetic` or paths with `::` between them stand for; none of the images is opened.
+
+    samples: take so many at most, at random with the seed; of synthetic data, make so many.
+    roots: the folders that paths, those in tables and behind links too, may lead to. Errors: DataProblem.
+    """
+    table = partial(
+        tables.open_table, separator=separator, image_column=image_column, caption_column=caption_column, roots=roots
+    )
+    sources = split_sources(data)
+    made = samples if samples and len(sources) == 1 else COUNT
+    parts = [_open(source, kind, table, Synthetic(made, seed), roots) for source in sources]
+    if not parts:
+        raise DataProblem("no data are named: give digits, synthetic, or the path of a CSV, a folder or shards")
+    pairs = parts[0] if len(parts) == 1 else Mixed(parts)
+    return sample(pairs, samples, seed) if samples and samples < len(pairs) else pairs
+
+
+def _open(source: str, kind: DataKind, table: Table, synthetic: Synthetic, roots: Roots) -> Pairs:
+    if kind == "auto" and source in EMBEDDED:
+        kind = "digits" if source == "digits" else "synthetic"
+    if kind in EMBEDDED and source not in EMBEDDED:
+        raise DataProblem(f"{source} was said to be {kind}, which need no path: leave one of the two out")
+    if kind == "digits":
+        return Digits()
+    if kind == "synthetic":
+        return synthetic
+    try:
+        path = Path(source).expanduser()
+    except RuntimeError:  # ~ of somebody unknown
+        path = Path(source)
+    if not is_there(path, roots):
+        if kind in ("auto", "webdataset") and source.lower().endswith(".tar"):
+            return shards.open_shards(source, roots)
+        raise DataProblem(_absent(source))
+    if kind == "auto":
+        path, kind = kinds.recognise(path)
+    if kind == "webdataset":
+        return _shards(path, roots)
+    if path.is_dir() != (kind == "folder"):
+        wanted = "a folder with one for each class" if kind == "folder" else "a CSV, which is a file"
+        raise DataProblem(f"{source} was said to be {wanted}, which it is not")
+    return folders.open_folder(path, roots) if kind == "folder" else table(path)
+
+
+def _shards(path: Path, roots: Roots) -> Pairs:
+    if path.is_file():
+        return shards.open_tars([path], path.stem, roots)
+    tars = sorted(path.glob("*.tar"))
+    return shards.open_tars(tars, path.name, roots) if tars else shards.open_unpacked(path, roots)
+
+
+def _absent(source: str) -> str:
+    if "://" in source or source.startswith("pipe:"):
+        return f"{source} is no file on this machine: fetch it first, data are read from disk"
+    return (
+        f"there is no {source}: give digits, synthetic, or the path of a CSV, a folder or shards such as {{00..07}}.tar"
+    )

@@ -1,0 +1,146 @@
+"""Webdataset shards, and folders that hold the same files unpacked: images with their captions beside them."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from itertools import product
+from math import prod
+from pathlib import Path
+
+from PIL import Image
+
+from engine.datasets import images, members
+from engine.datasets.base import DataProblem, Roots, is_there
+from engine.datasets.folders import TEMPLATES
+from engine.datasets.members import Member, Sample
+from engine.specs.base import shown
+
+MOST_SHARDS = 100_000
+BRACES = re.compile(r"\{([^{}]*)\}")
+RANGE = re.compile(r"(\d{1,12})\.\.(\d{1,12})")
+CLASS_NAMES, CLASS_TEMPLATES = "classnames.txt", "zeroshot_classification_templates.txt"
+"""Beside the shards or one folder above, a line each, as CLIP benchmark has them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Shards:
+    """Every image of some tars, or of a folder, that has captions or a class beside it."""
+
+    name: str
+    found: list[Sample]
+    texts: list[tuple[str, ...]]
+    classes: tuple[str, ...] = ()
+    templates: tuple[str, ...] = ()
+    roots: Roots = None
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    def image(self, index: int) -> Image.Image:
+        member, source = self.found[index].image, self.source(index)
+        if not is_there(Path(member.path), self.roots):
+            raise images.unreadable(source, "there is no such file")
+        try:
+            return images.decode(BytesIO(member.read()), source)
+        except OSError as error:
+            raise images.unreadable(source, error.strerror or str(error)) from error
+
+    def captions(self, index: int) -> tuple[str, ...]:
+        return self.texts[index]
+
+    def label(self, index: int) -> int | None:
+        return self.found[index].label
+
+    def source(self, index: int) -> str:
+        member = self.found[index].image
+        return member.path if member.path.endswith(member.name) else f"{member.path}/{member.name}"
+
+
+def open_shards(pattern: str, roots: Roots = None) -> Shards:
+    """The shards that a pattern such as `data/{000..071}.tar` names. Errors: DataProblem."""
+    paths = [Path(name).expanduser() for name in expand(pattern)]
+    if absent := [str(path) for path in paths if not is_there(path, roots)]:
+        raise DataProblem(f"{len(absent)} of {len(paths)} shards are not there: {shown(tuple(absent))}")
+    return open_tars(paths, _name(pattern), roots)
+
+
+def open_tars(paths: Sequence[Path], name: str, roots: Roots = None) -> Shards:
+    """The samples of uncompressed tars, one after the other. Errors: DataProblem."""
+    found = [sample for path in paths for sample in _samples(members.in_tar(path), members.WEBDATASET_KEY, path)]
+    return _put_together(found, name, paths[0].parent, roots)
+
+
+def open_unpacked(folder: Path, roots: Roots = None) -> Shards:
+    """The images in a folder that have captions beside them. Errors: DataProblem."""
+    files = sorted(members.in_folder(folder), key=lambda member: member.name.rpartition(".")[0])
+    found = _samples(files, members.FILE_KEY, folder)
+    return _put_together(found, folder.name, folder, roots)
+
+
+def expand(pattern: str) -> list[str]:
+    """`{000..002}` is 000, 001 and 002, `{a,b}` is a and b; any other brace is itself. Errors: DataProblem."""
+    pieces: list[Sequence[str]] = []
+    end = 0
+    for brace in BRACES.finditer(pattern):
+        pieces += [[pattern[end : brace.start()]], _choices(brace)]
+        end = brace.end()
+    if (count := prod(map(len, pieces))) > MOST_SHARDS:
+        raise DataProblem(f"{pattern} names {count:,} shards, at most {MOST_SHARDS:,} are opened")
+    return ["".join(parts) for parts in product(*pieces, [pattern[end:]])]
+
+
+def _choices(brace: re.Match[str]) -> Sequence[str]:
+    if match := RANGE.fullmatch(brace[1]):
+        first, last = int(match[1]), int(match[2])
+        if abs(last - first) >= MOST_SHARDS:
+            raise DataProblem(f"{brace[0]} names {abs(last - first) + 1:,} shards, at most {MOST_SHARDS:,} are opened")
+        padded = any(text.startswith("0") and len(text) > 1 for text in match.groups())
+        width = max(map(len, match.groups())) if padded else 0
+        numbers = range(first, last + 1) if first <= last else range(first, last - 1, -1)
+        return [str(number).zfill(width) for number in numbers]
+    return brace[1].split(",") if "," in brace[1] else [brace[0]]
+
+
+def _name(pattern: str) -> str:
+    """`cc3m` of `data/cc3m-{000..331}.tar`, and `data` where a shard's own name is all number."""
+    path = Path(pattern)
+    return path.stem.partition("{")[0].rstrip("-_. ") or path.absolute().parent.name
+
+
+def _samples(found: list[Member], key: re.Pattern[str], where: Path) -> list[Sample | None]:
+    try:
+        return list(members.samples(found, key))
+    except (OSError, ValueError) as error:
+        raise DataProblem(f"{where}: {error}") from error
+
+
+def _put_together(found: list[Sample | None], name: str, folder: Path, roots: Roots) -> Shards:
+    """Errors: DataProblem where nothing is left, or a class is counted that has no name."""
+    classes = _lines(folder, CLASS_NAMES, roots)
+    templates = tuple(line.replace("{c}", "{}") for line in _lines(folder, CLASS_TEMPLATES, roots))
+    kept = [sample for sample in found if sample and (sample.captions or classes)]
+    if not kept:
+        raise DataProblem(
+            f"{name} holds {len(found)} images, none with a caption: expected {', '.join(members.IMAGES[:4])} files, "
+            "each with a .txt or .json of the same name beside it, or a .cls and all classes in classnames.txt"
+        )
+    largest = max((sample.label for sample in kept if sample.label is not None), default=-1)
+    if classes and largest >= len(classes):
+        raise DataProblem(f"{name} has a class {largest}, and {CLASS_NAMES} names {len(classes)}, from 0 on")
+    texts = [
+        sample.captions or tuple(t.replace("{}", classes[sample.label or 0]) for t in templates or TEMPLATES)
+        for sample in kept
+    ]
+    left_out = f"{len(found) - len(kept):,} images without a caption are left out"
+    notes = (left_out,) if len(kept) < len(found) else ()
+    return Shards(name, kept, texts, classes, templates, roots, notes)
+
+
+def _lines(folder: Path, name: str, roots: Roots) -> tuple[str, ...]:
+    for path in (folder / name, folder.parent / name):
+        if is_there(path, roots) and path.is_file():
+            lines = path.read_text(encoding="utf-8-sig", errors="replace").splitlines()
+            return tuple(line.strip() for line in lines if line.strip())
+    return ()

@@ -1,0 +1,93 @@
+"""Draws from a set of pairs: a share to hold out, or a sample. The same for the same seed, on any machine."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from engine.datasets.base import DataProblem, Pairs
+
+
+@dataclass(frozen=True, eq=False)
+class Subset:
+    """Some of the pairs of another set, in its order."""
+
+    pairs: Pairs
+    indices: NDArray[np.int64]
+    """(N,) int64, rising: where each pair is in `pairs`."""
+
+    @property
+    def name(self) -> str:
+        return self.pairs.name
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.pairs.classes
+
+    @property
+    def templates(self) -> tuple[str, ...]:
+        return self.pairs.templates
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.pairs.notes
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def image(self, index: int) -> Image.Image:
+        return self.pairs.image(int(self.indices[index]))
+
+    def captions(self, index: int) -> tuple[str, ...]:
+        return self.pairs.captions(int(self.indices[index]))
+
+    def label(self, index: int) -> int | None:
+        return self.pairs.label(int(self.indices[index]))
+
+    def source(self, index: int) -> str:
+        return self.pairs.source(int(self.indices[index]))
+
+
+def split(pairs: Pairs, fraction: float, seed: int) -> tuple[Subset, Subset]:
+    """Pairs to train on, and a held-out share of them with each label's share of it. Errors: DataProblem.
+
+    Depends on the labels, the fraction and the seed alone. With a fraction above 0 neither side is empty.
+    """
+    if not 0 <= fraction < 1:
+        raise DataProblem(f"a share of {fraction} cannot be held out: it lies between 0 and 1")
+    if fraction and len(pairs) < 2:
+        raise DataProblem(
+            f"{pairs.name} has {len(pairs)} pairs, of which none can be held out: give other data for that"
+        )
+    count = min(max(1, round(fraction * len(pairs))), len(pairs) - 1) if fraction else 0
+    chosen = _drawn(pairs, count, seed)
+    return Subset(pairs, np.flatnonzero(~chosen)), Subset(pairs, np.flatnonzero(chosen))
+
+
+def sample(pairs: Pairs, count: int, seed: int) -> Subset:
+    """So many of the pairs, with each label's share of them."""
+    return Subset(pairs, np.flatnonzero(_drawn(pairs, count, seed)))
+
+
+def without(pairs: Pairs, sources: Collection[str]) -> Subset:
+    """The pairs but those of some sources."""
+    kept = [index for index in range(len(pairs)) if pairs.source(index) not in sources]
+    return Subset(pairs, np.asarray(kept, dtype=np.int64))
+
+
+def _drawn(pairs: Pairs, count: int, seed: int) -> NDArray[np.bool_]:
+    """(N,) bool: `count` pairs at random, as evenly among the labels as can be."""
+    total = len(pairs)
+    labels = np.fromiter((-1 if (label := pairs.label(i)) is None else label for i in range(total)), np.int64, total)
+    # RandomState, because its numbers are promised to stay the same in every version of numpy.
+    order = np.random.RandomState(seed).permutation(total)
+    by_label = np.argsort(labels[order], kind="stable")
+    _, starts, sizes = np.unique(labels[order][by_label], return_index=True, return_counts=True)
+    # Each label's pairs are spread over the interval from 0 to 1, and those nearest to 0 are drawn.
+    places = np.empty(total)
+    places[by_label] = (np.arange(total) - np.repeat(starts, sizes) + 0.5) / np.repeat(sizes, sizes)
+    chosen = np.zeros(total, dtype=bool)
+    chosen[order[np.argsort(places, kind="stable")[:count]]] = True
+    return chosen

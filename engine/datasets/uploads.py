@@ -1,0 +1,155 @@
+"""Takes in what somebody uploads: a CSV, or a zip or tar of images. All is looked at before anything is written."""
+
+import re
+import shutil
+import tempfile
+from io import SEEK_END
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+from engine.datasets import archives, images
+from engine.datasets.archives import DAMAGED, Format
+from engine.datasets.base import DataProblem, Unreadable
+from engine.datasets.kinds import TABLES, TEXTS, recognise
+from engine.datasets.members import visible
+from engine.specs.base import shown
+from engine.specs.clip import DataKind
+
+MOST_PACKED = 1_000_000_000
+"""Of an upload."""
+SPARE_BYTES = 1_000_000_000
+"""What must be left free on the disk."""
+FORMATS: dict[str, Format] = {".zip": "zip", ".tar": "tar", ".tgz": "gzip", ".tar.gz": "gzip", ".csv": "", ".tsv": ""}
+"""What a file of such a name begins like."""
+
+
+def unpack(upload: Path | BinaryIO, name: str, to: Path) -> tuple[Path, DataKind]:
+    """Puts an upload called `name` into a new folder, and says where its data are and what they are.
+
+    Of an archive, images, texts and tables are taken, and whatever else is in it stays there. Errors: DataProblem of an
+    upload that is not what it is called, is too large, or would leave the folder; then there is no folder.
+    """
+    if isinstance(upload, Path):
+        with upload.open("rb") as file:
+            return unpack(file, name, to)
+    shown_name = name[:200]
+    ending = next((ending for ending in FORMATS if name.lower().endswith(ending)), None)
+    packed = upload.seek(0, SEEK_END)
+    kind = archives.format_of(upload)
+    if ending is None:
+        raise DataProblem(f"{shown_name!r} is none of {', '.join(FORMATS)}")
+    if packed > MOST_PACKED:
+        raise DataProblem(f"{shown_name!r} has {packed:,} bytes, at most {MOST_PACKED:,} are taken")
+    if kind != FORMATS[ending]:
+        raise DataProblem(f"{shown_name!r} does not begin like {ending}" + (f", but like a {kind}" if kind else ""))
+    to.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{to.name[:50]}-", dir=to.parent))
+    try:
+        if kind:
+            _check_room(partial, _look_through(upload, kind, packed, shown_name))
+            _write(upload, kind, packed, partial)
+        else:
+            _write_table(upload, packed, partial / _file_name(name))
+        path, data_kind = _recognised(partial, shown_name)
+        partial.replace(to)
+    except OSError as error:
+        raise DataProblem(f"{shown_name!r} cannot be written to {to}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return to / path.relative_to(partial), data_kind
+
+
+def _recognised(folder: Path, name: str) -> tuple[Path, DataKind]:
+    try:
+        return recognise(folder)
+    except DataProblem as error:  # which names the folder that it was put into for now
+        raise DataProblem(str(error).replace(str(folder), name)) from error
+
+
+def _look_through(upload: BinaryIO, kind: Format, packed: int, name: str) -> int:
+    """Reads all of an archive once; the bytes that are to be written. Errors: DataProblem."""
+    names: set[str] = set()
+    total = 0
+    wrong: list[str] = []
+    try:
+        for entry in archives.entries(upload, kind, packed):
+            file_name = _plain(entry.name)
+            if not _wanted(file_name):
+                continue
+            if file_name in names:
+                raise DataProblem(f"it holds two files called {file_name!r}")
+            names.add(file_name)
+            total += entry.size
+            wrong += _wrong(file_name, entry.read())
+    except DataProblem as error:
+        raise DataProblem(f"{name!r} is refused: {error}") from error
+    except DAMAGED as error:
+        raise DataProblem(f"{name!r} is damaged: {error}") from error
+    if wrong:
+        raise DataProblem(f"{name!r} holds {len(wrong)} files that are not what they are called: {shown(tuple(wrong))}")
+    if not names:
+        raise DataProblem(f"{name!r} holds no images: expected {', '.join(images.SUFFIXES)} files")
+    return total
+
+
+def _write(upload: BinaryIO, kind: Format, packed: int, folder: Path) -> None:
+    for entry in archives.entries(upload, kind, packed):
+        if _wanted(file_name := _plain(entry.name)):
+            target = folder / file_name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(entry.read())
+
+
+def _write_table(upload: BinaryIO, packed: int, target: Path) -> None:
+    _check_room(target.parent, packed)
+    upload.seek(0)
+    with target.open("wb") as file:
+        while chunk := upload.read(1 << 20):
+            if b"\0" in chunk:
+                raise DataProblem(f"{target.name} is no text: expected a CSV in UTF-8")
+            file.write(chunk)
+
+
+def _check_room(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < needed + SPARE_BYTES:
+        raise DataProblem(
+            f"{needed:,} bytes are to be written, and {free:,} are free, of which {SPARE_BYTES:,} stay so: make room"
+        )
+
+
+def _plain(name: str) -> str:
+    """The same name without `./`. Errors: DataProblem of one that leads out of its folder on any system, or is none."""
+    path = PurePosixPath(name)
+    if (
+        not 0 < len(name) <= 300
+        or not name.isprintable()
+        or set(name) & {"\\", "\0"}
+        or path.is_absolute()
+        or ".." in path.parts
+        or re.match(r"[A-Za-z]:", name)
+    ):
+        raise DataProblem(f"it holds {name[:300]!r}, which is not the name of a file below a folder")
+    return str(path)
+
+
+def _wanted(name: str) -> bool:
+    return visible(name) and name.lower().endswith((*images.SUFFIXES, *TEXTS, *TABLES))
+
+
+def _wrong(name: str, content: bytes) -> list[str]:
+    """What is wrong with a file, if anything is: an image that is none or too large, a text that is none."""
+    if name.lower().endswith(images.SUFFIXES):
+        try:
+            images.check(content, name)
+        except Unreadable as error:
+            return [f"{name} ({error.reason})"]
+    elif b"\0" in content:
+        return [f"{name} (it is no text)"]
+    return []
+
+
+def _file_name(name: str) -> str:
+    """A plain name for a table, with its ending."""
+    path = PurePosixPath(name.replace("\\", "/"))
+    return (re.sub(r"[^\w-]+", "_", path.stem).strip("_")[:100] or "table") + path.suffix.lower()

@@ -1,0 +1,86 @@
+"""A split is the same for the same seed, everywhere, and fair to every class."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from engine.datasets import DataProblem, open_pairs, sample, split
+
+
+@dataclass
+class Labelled:
+    """Pairs that are nothing but labels."""
+
+    labels: list[int | None]
+    name: str = "labelled"
+    classes: tuple[str, ...] = ()
+    templates: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def image(self, index: int) -> Image.Image:
+        raise AssertionError("a split opens no image")
+
+    def captions(self, index: int) -> tuple[str, ...]:
+        return (str(index),)
+
+    def label(self, index: int) -> int | None:
+        return self.labels[index]
+
+    def source(self, index: int) -> str:
+        return str(index)
+
+
+labels = st.lists(st.none() | st.integers(0, 5), min_size=2, max_size=60)
+
+
+@given(labels, st.floats(0.001, 0.999), st.integers(0, 2**31 - 1))
+def test_sides_are_disjoint_whole_ordered_and_stratified(given: list[int | None], fraction: float, seed: int) -> None:
+    train, held_out = split(Labelled(given), fraction, seed)
+    assert sorted([*train.indices, *held_out.indices]) == list(range(len(given)))
+    assert list(train.indices) == sorted(train.indices)
+    assert list(held_out.indices) == sorted(held_out.indices)
+    assert len(train)
+    assert len(held_out)
+    assert abs(len(held_out) - fraction * len(given)) <= 1
+    total, held = Counter(given), Counter(held_out.label(index) for index in range(len(held_out)))
+    share = len(held_out) / len(given)
+    assert all(abs(held[label] - share * count) <= 1 for label, count in total.items())
+    again = split(Labelled(given), fraction, seed)
+    assert list(again[1].indices) == list(held_out.indices)
+
+
+def test_the_digits_held_out_stay_the_same() -> None:
+    """By every version of this program: a run's evaluation must not meet what it was trained on."""
+    train, held_out = split(open_pairs("digits"), 0.2, 0)
+    assert (len(train), len(held_out)) == (1438, 359)
+    assert min(Counter(held_out.label(index) for index in range(359)).values()) >= 34
+    assert list(held_out.indices[:8]) == FIRST_HELD_OUT
+    assert list(split(open_pairs("digits"), 0.2, 1)[1].indices[:8]) != FIRST_HELD_OUT
+
+
+FIRST_HELD_OUT = [0] * 8
+
+
+def test_nothing_is_held_out_when_nothing_is_asked_for() -> None:
+    train, held_out = split(Labelled([None] * 3), 0, 0)
+    assert (len(train), len(held_out)) == (3, 0)
+
+
+@pytest.mark.parametrize(("count", "fraction"), [(1, 0.5), (0, 0.5), (5, 1), (5, -0.1), (5, float("nan"))])
+def test_what_cannot_be_split(count: int, fraction: float) -> None:
+    with pytest.raises(DataProblem, match="held out"):
+        split(Labelled([None] * count), fraction, 0)
+
+
+def test_samples_are_drawn_from_every_class() -> None:
+    drawn = sample(open_pairs("digits"), 100, 0)
+    assert set(Counter(drawn.label(index) for index in range(100)).values()) <= {9, 10, 11}
+    assert [pair.source(0) for pair in (open_pairs("digits", samples=100), drawn)] == [drawn.source(0)] * 2
+    assert len(open_pairs("digits", samples=5000)) == 1797
