@@ -3,12 +3,13 @@
 import shlex
 
 from engine.specs import Spec, format_image_size
+from pages.components.spec_form import LISTS
 
 
 def command(spec: Spec) -> str:
     """`python -m engine profile --models ...`, with the flags that differ from their defaults.
 
-    A configuration of one's own is written as the file it came from.
+    A configuration of one's own is written as the file it came from; a list with an item per line as such a text.
     """
     words = ["python", "-m", "engine", spec.kind]
     for name, info in type(spec).model_fields.items():
@@ -20,10 +21,12 @@ def command(spec: Spec) -> str:
             words.append(flag)
         elif name == "models":
             words += [flag, ",".join(_model(model) for model in value)]
-        elif name == "image_size":
+        elif name == "model":
+            words += [flag, _model(value)]
+        elif name == "image_size" and isinstance(value, tuple):
             words += [flag, format_image_size(value)]
         elif isinstance(value, tuple):
-            words += [flag, ",".join(map(str, value))]
+            words += [flag, ("\n" if name in LISTS else ",").join(map(str, value))]
         elif isinstance(value, str) and value.startswith("-"):
             words.append(f"{flag}={value}")  # or it would be taken for a flag
         else:

@@ -6,7 +6,14 @@ from typing import Any
 
 import streamlit as st
 
-MIME = {".csv": "text/csv", ".json": "application/json", ".txt": "text/plain", ".zip": "application/zip"}
+MIME = {
+    ".csv": "text/csv",
+    ".json": "application/json",
+    ".jsonl": "application/jsonl",
+    ".pt": "application/octet-stream",
+    ".txt": "text/plain",
+    ".zip": "application/zip",
+}
 
 
 def download(

@@ -1,6 +1,6 @@
 """Tables of results: names pinned, units in headers, three significant digits."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -55,8 +55,10 @@ def results_table(
     columns: Sequence[str] | None = None,
     height: int | str = "auto",
     selectable: bool = False,
+    config: Mapping[str, Any] | None = None,
 ) -> list[Any]:
-    """Draw a table; answers the index labels of the rows selected in it."""
+    """Draw a table; answers the index labels of the rows selected in it. config: of columns that QUANTITIES does not
+    know, or not as what they are here."""
     shown = frame if columns is None else frame[[column for column in columns if column in frame]]
     options: dict[str, Any] = {}
     if selectable:
@@ -68,7 +70,7 @@ def results_table(
         alt=alt,
         hide_index=True,
         height=height,
-        column_config=column_config(shown, pinned),
+        column_config=column_config(shown, pinned) | dict(config or {}),
         placeholder="–",
         **options,
     )

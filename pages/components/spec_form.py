@@ -42,18 +42,73 @@ LABELS = {
     "loops": "Samples",
     "warmup": "Warm-up calls",
     "sweep_values": "At these values",
+    "data_kind": "What they are",
+    "csv_separator": "CSV: separator",
+    "csv_img_key": "CSV: column of images",
+    "csv_caption_key": "CSV: column of captions",
+    "train.samples": "Pairs at most",
+    "evaluate.samples": "Pairs at most",
+    "data_weights": "Weights of sources (::)",
+    "resampled": "Draw with replacement",
+    "val_data": "Held-out data",
+    "val_fraction": "Held-out share",
+    "held_out": "Only the held-out share",
+    "pretrained": "Weights to begin with",
+    "lr": "Learning rate",
+    "train.warmup": "Warm-up",
+    "wd": "Weight decay",
+    "eps": "Epsilon",
+    "opt": "Optimizer",
+    "grad_clip_norm": "Largest gradient norm",
+    "accum_freq": "Batches per step",
+    "lr_scheduler": "Schedule",
+    "epochs_cooldown": "Epochs of cooldown",
+    "lr_cooldown_power": "Power of cooldown",
+    "lr_cooldown_end": "Rate after cooldown",
+    "overfit": "Overfit one batch",
+    "patch_dropout": "Patches left out",
+    "lock_image_unlocked_groups": "Its last groups, unlocked",
+    "lock_image_freeze_bn_stats": "Freeze its batch norms",
+    "lock_text_unlocked_layers": "Its last layers, unlocked",
+    "lock_text_freeze_layer_norm": "Freeze its layer norms",
+    "grad_checkpointing": "Checkpoint activations",
+    "compile": "torch.compile",
+    "coca_contrastive_weight": "CoCa: weight of contrast",
+    "coca_caption_weight": "CoCa: weight of captions",
+    "distill_model": "Teacher",
+    "distill_pretrained": "Teacher's weights",
+    "gather_with_grad": "Gather with gradients",
+    "nproc": "Processes",
+    "workers": "Processes that load",
+    "val_frequency": "Validate every (epochs)",
+    "zeroshot_frequency": "Zero-shot every (epochs)",
+    "log_every_n_steps": "Log every (steps)",
+    "save_frequency": "Save every (epochs)",
+    "save_every_steps": "Save every (steps)",
+    "keep_last": "Checkpoints kept",
+    "best_metric": "Best by",
+    "tensorboard": "TensorBoard files",
+    "wandb": "Weights & Biases",
+    "resume": "Continue from",
     "cuda_pointwise_loop_level": "CUDA pointwise: loops",
     "cuda_pointwise_block_count": "CUDA pointwise: blocks",
     "cuda_pointwise_block_size": "CUDA pointwise: threads per block",
 }
 OF_MODEL = ("image_size", "context_length")
 """What is the model's own when left out."""
+LISTS = ("classes", "templates")
+"""A text with an item per line."""
 UNIONS = (types.UnionType, Union)
 
 
 def key(prefix: str, field: str) -> str:
     """The widget of a field, and its name in the page's address."""
     return f"{prefix}_{field}"
+
+
+def called(spec: type[Spec], name: str) -> str:
+    """What a field is called in a sentence."""
+    return LABELS.get(f"{spec.kind}.{name}", LABELS.get(name, name.replace("_", " ")))
 
 
 def address(prefix: str, spec: Spec) -> dict[str, str | list[str]]:
@@ -69,36 +124,53 @@ def address(prefix: str, spec: Spec) -> dict[str, str | list[str]]:
             st.session_state[key(prefix, "listed" if name == "models" else name)] = value
         elif name == "models":
             query[key(prefix, name)] = [model for model in value if not model.startswith("config:")]
+        elif value != info.default and name in LISTS:
+            query[key(prefix, name)] = "\n".join(value)
         elif value != info.default and name != "image_size" and isinstance(value, tuple):
             query[key(prefix, name)] = [str(item) for item in value]
         elif value != info.default:
-            text = format_image_size(value) if name == "image_size" else str(value)
+            text = format_image_size(value) if name == "image_size" and isinstance(value, tuple) else str(value)
             query[key(prefix, name)] = text.lower() if isinstance(value, bool) else text
     return query
 
 
 def field(
-    spec: type[Spec], name: str, prefix: str, choices: Sequence[str] | None = None, *, pills: bool = False
+    spec: type[Spec],
+    name: str,
+    prefix: str,
+    choices: Sequence[str] | None = None,
+    *,
+    pills: bool = False,
+    free: bool = False,
+    hint: str | None = None,
 ) -> Any:
     """Draw the widget of one field and return what it holds.
 
     choices: offered for a free text, the first being the default where the field has one of its own, and beside what
     may be typed for lists and for numbers that have words as well. pills: for a list of given words, all in sight.
+    free: what is not among the choices may be typed too. hint: what an empty field means.
     """
     info = spec.model_fields[name]
     annotation, optional = _without_none(info.annotation)
-    label = LABELS.get(name, name.replace("_", " ").capitalize())
+    label = LABELS.get(f"{spec.kind}.{name}", LABELS.get(name, name.replace("_", " ").capitalize()))
     shared: dict[str, Any] = {"key": key(prefix, name), "help": info.description, "bind": BIND}
-    hint = ("the model's own" if name in OF_MODEL else "by default") if optional else None
+    if optional:
+        hint = hint or ("the model's own" if name in OF_MODEL else "by default")
     if name == "image_size" and info.default:
         hint = format_image_size(info.default)
+    if name in LISTS:
+        return st.text_area(label, placeholder=hint or "one a line", height=90, **shared)
     if get_origin(annotation) is Literal:
         return st.segmented_control(
             label, get_args(annotation), default=info.default, required=True, width="stretch", **shared
         )
     if get_origin(annotation) is tuple and get_args(annotation)[1:] == (...,):
         item = get_args(annotation)[0]
-        return _numbers(label, shared) if item is int else _several(label, info.default, item, choices, shared, pills)
+        return (
+            _numbers(label, shared)
+            if item in (int, float)
+            else _several(label, info.default, item, choices, shared, pills)
+        )
     if get_origin(annotation) in UNIONS:
         return _number_or_word(label, str(info.default), annotation, choices or (), shared)
     if annotation is bool:
@@ -108,15 +180,17 @@ def field(
         default = None if info.default is None else annotation(info.default)
         options = {"step": 1} if annotation is int else {"format": "%g"}
         return st.number_input(label, low, high, default, placeholder=hint, **options, **shared)
-    if choices is not None and info.default == "":
+    if choices is not None and (free or info.default == ""):
         typed = st.session_state.get(shared["key"])  # what is no longer on offer stays, and the engine says so
         options = list(dict.fromkeys([*choices, *([typed] if typed else [])]))
-        return st.selectbox(label, options, index=None, placeholder="by default", accept_new_options=True, **shared)
+        index = None if info.default == "" else 0
+        look = {"index": index, "placeholder": hint or "by default"}
+        return st.selectbox(label, options, accept_new_options=True, **look, **shared)
     if choices is not None:
         if st.session_state.get(shared["key"]) not in choices:
             st.session_state.pop(shared["key"], None)
         return st.selectbox(label, choices, **shared)
-    return st.text_input(label, placeholder=hint, **shared)
+    return st.text_input(label, placeholder=hint or info.default or None, **shared)
 
 
 def _several(
@@ -170,11 +244,11 @@ def build(spec: type[Spec], values: Mapping[str, Any]) -> tuple[Spec | None, lis
     try:
         return spec.model_validate(given), []
     except ValidationError as error:
-        return None, [_sentence(problem) for problem in error.errors()]
+        return None, [_sentence(spec, problem) for problem in error.errors()]
 
 
-def _sentence(problem: Any) -> str:
-    where = ", ".join(LABELS.get(part, part.replace("_", " ")) for part in problem["loc"] if isinstance(part, str))
+def _sentence(spec: type[Spec], problem: Any) -> str:
+    where = ", ".join(called(spec, part) for part in problem["loc"] if isinstance(part, str))
     message = problem["msg"].removeprefix("Value error, ")
     if any(isinstance(part, int) for part in problem["loc"]):  # one of several: say which
         message += f" (given: {problem['input']!r})"
