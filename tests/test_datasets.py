@@ -38,13 +38,13 @@ def test_the_digits_are_scikit_learns() -> None:
 
 @pytest.mark.parametrize("index", [0, 3, 1796])
 def test_a_digit_is_its_scan_enlarged_bilinearly(index: int) -> None:
-    """Against torch's interpolation of the unrounded values: off by less than one of 255."""
-    torch = pytest.importorskip("torch")
-    scan = torch.tensor(load_digits().images[index] * 255 / 16)[None, None]
-    expected = torch.nn.functional.interpolate(scan, size=32, mode="bilinear")[0, 0].numpy()
+    """Pixel i of 32 lies at (i + 1/2) / 4 - 1/2 of the scan's, and is rounded three times on its way."""
+    places = (np.arange(32) + 0.5) / 4 - 0.5
+    rows = [np.interp(places, range(8), row) for row in load_digits().images[index] * 255 / 16]
+    expected = np.stack([np.interp(places, range(8), column) for column in np.transpose(rows)], axis=1)
     image = np.asarray(open_pairs("digits").image(index)).astype(float)
     assert image.shape == (32, 32, 3)
-    assert np.abs(image - expected[:, :, None]).max() < 1.01
+    assert np.abs(image - expected[:, :, None]).max() <= 1.5
 
 
 def test_reading_the_digits_imports_neither_sklearn_nor_torch() -> None:

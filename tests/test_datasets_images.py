@@ -27,13 +27,10 @@ def test_every_mode_becomes_rgb(mode: str) -> None:
     assert (white.mode, white.size, white.getpixel((0, 0))) == ("RGB", (4, 3), (255, 255, 255))
 
 
-@pytest.mark.parametrize(("mode", "kind"), [("CMYK", "JPEG"), ("CMYK", "TIFF"), ("YCbCr", "JPEG"), ("HSV", "TIFF")])
+@pytest.mark.parametrize(("mode", "kind"), [("CMYK", "JPEG"), ("CMYK", "TIFF"), ("YCbCr", "JPEG")])
 def test_modes_of_print_and_video(mode: str, kind: str) -> None:
     image = Image.new("RGB", (16, 16), (200, 30, 40)).convert(mode)
-    try:
-        red, green, blue = np.asarray(through_file(image, kind))[8, 8].tolist()
-    except OSError:
-        pytest.skip(f"Pillow writes no {mode} {kind}")
+    red, green, blue = np.asarray(through_file(image, kind))[8, 8].tolist()
     assert abs(red - 200) < 8
     assert abs(green - 30) < 8
     assert abs(blue - 40) < 8
@@ -69,6 +66,7 @@ def test_orientation_is_followed(orientation: int) -> None:
     assert upright == {**by_the_standard, 8: [[200], [50]], 9: wide}[orientation]
 
 
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")  # Pillow's, which nobody needs to heed
 def test_damaged_exif_data_do_not_keep_an_image() -> None:
     damaged = through_file(Image.new("RGB", (2, 2)), "JPEG", exif=b"Exif\0\0MM\0*\0\0\0\x08\xff\xff")
     assert damaged.size == (2, 2)
@@ -77,8 +75,9 @@ def test_damaged_exif_data_do_not_keep_an_image() -> None:
 def bomb(width: int, height: int) -> bytes:
     """A PNG whose header says that it is huge."""
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    chunk = b"IHDR" + header
-    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    chunks = (b"IHDR" + header, b"IDAT" + zlib.compress(bytes(1000)), b"IEND")
+    framed = (struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk)) for chunk in chunks)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(framed)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +87,7 @@ def bomb(width: int, height: int) -> bytes:
         (b"<html>", "no image of a known format"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "no image of a known format"),
         (encoded(kind="PPM"), "no image of a known format"),
-        (encoded(size=(64, 64), kind="JPEG")[:-200], "truncated"),
+        (encoded(size=(640, 480), kind="JPEG")[:-200], "truncated"),
         (encoded()[:50], ""),
         (bomb(9_000, 9_000), "9000 x 9000 pixels, at most 80,000,000"),
         (bomb(10_000, 9_000), ""),
@@ -102,6 +101,7 @@ def test_what_cannot_be_read(content: bytes, reason: str) -> None:
     assert str(error.value) == f"a.png: {error.value.reason}"
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow's of what it skips
 def test_any_cut_or_flipped_image_is_read_or_unreadable() -> None:
     rng = np.random.default_rng(0)
     noise = Image.fromarray(rng.integers(0, 256, (24, 24, 3), dtype=np.uint8))

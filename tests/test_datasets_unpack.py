@@ -120,8 +120,9 @@ def test_links_and_devices(tmp_path: Path) -> None:
 
 
 def test_bombs_by_size_ratio_and_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    zeros = {f"{index}.txt": bytes(20_000_000) for index in range(3)}
-    refused(zipped(tmp_path / "ratio.zip", zeros), "it would unpack to 3 files of 60,000,000 bytes or more from")
+    monkeypatch.setattr(archives, "FREE_BYTES", 500_000)
+    zeros = {f"{index}.txt": bytes(200_000) for index in range(3)}
+    refused(zipped(tmp_path / "ratio.zip", zeros), "it would unpack to 3 files of 600,000 bytes or more from")
     refused(write_tar(tmp_path / "ratio.tgz", zeros, "w:gz"), "it would unpack to 3 files")
     huge = zipped(tmp_path / "size.zip", {"1.png": encoded()})
     with zipfile.ZipFile(huge, "a") as archive:
@@ -219,10 +220,10 @@ def test_any_flipped_byte_is_unpacked_or_refused(tmp_path: Path) -> None:
     refusals = 0
     for path in (zipped(tmp_path / "a.zip", files), write_tar(tmp_path / "a.tgz", files, "w:gz")):
         whole = path.read_bytes()
-        for at in range(0, len(whole), 3):
+        for at in range(0, len(whole), 5):
             changed = whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :]
             try:
                 unpack(BytesIO(changed), path.name, tmp_path / f"{path.suffix}{at}")
             except DataProblem:
                 refusals += 1
-    assert refusals > 30
+    assert refusals > 20

@@ -95,7 +95,7 @@ def _in_zip(file: BinaryIO) -> Iterator[Entry]:
 
 
 def _in_tar(file: BinaryIO, *, packed: bool) -> Iterator[Entry]:
-    stream = _Bounded(gzip.GzipFile(fileobj=file) if packed else file)
+    stream = _Bounded(cast(IO[bytes], gzip.GzipFile(fileobj=file)) if packed else file)
     with tarfile.open(fileobj=cast(IO[bytes], stream), mode="r:") as archive:
         for info in whole(archive):
             if info.isdir():

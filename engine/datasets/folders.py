@@ -43,7 +43,10 @@ class Folder:
 
 def open_folder(folder: Path, roots: Roots = None) -> Folder:
     """Classes are called as their folders, with a blank for each `_`. Errors: DataProblem."""
-    names, files, labels, empty = [], [], [], []
+    names: list[str] = []
+    files: list[str] = []
+    labels: list[int] = []
+    empty: list[str] = []
     for path in subfolders(folder):
         found = [member.path for member in in_folder(path) if member.name.lower().endswith(images.SUFFIXES)]
         if not found:

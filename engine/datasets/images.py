@@ -101,7 +101,7 @@ def _explained(error: Exception, source: str) -> Unreadable:
 
 def _turn(image: Image.Image) -> Image.Transpose | None:
     try:
-        return TURNS.get(image.getexif().get(ExifTags.Base.Orientation))
+        return TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
     except BROKEN:  # damaged EXIF data are no reason to go without the image
         return None
 

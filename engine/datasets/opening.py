@@ -56,10 +56,14 @@ def _open(source: str, kind: DataKind, table: Table, synthetic: Synthetic, roots
         path = Path(source).expanduser()
     except RuntimeError:  # ~ of somebody unknown
         path = Path(source)
+    if "://" in source or source.startswith("pipe:"):
+        raise DataProblem(f"{source} is no file on this machine: fetch it first, data are read from disk")
     if not is_there(path, roots):
         if kind in ("auto", "webdataset") and source.lower().endswith(".tar"):
             return shards.open_shards(source, roots)
-        raise DataProblem(_absent(source))
+        raise DataProblem(
+            f"there is no {source}: give digits, synthetic, or the path of a CSV, a folder or shards such as {{00..07}}.tar"
+        )
     if kind == "auto":
         path, kind = kinds.recognise(path)
     if kind == "webdataset":
@@ -75,11 +79,3 @@ def _shards(path: Path, roots: Roots) -> Pairs:
         return shards.open_tars([path], path.stem, roots)
     tars = sorted(path.glob("*.tar"))
     return shards.open_tars(tars, path.name, roots) if tars else shards.open_unpacked(path, roots)
-
-
-def _absent(source: str) -> str:
-    if "://" in source or source.startswith("pipe:"):
-        return f"{source} is no file on this machine: fetch it first, data are read from disk"
-    return (
-        f"there is no {source}: give digits, synthetic, or the path of a CSV, a folder or shards such as {{00..07}}.tar"
-    )

@@ -120,7 +120,7 @@ def _rows(
 def _check_header(header: list[str], columns: tuple[str, ...], sign: str, name: str) -> None:
     for column in columns:
         if header.count(column) != 1:
-            found = ", ".join(map(repr, header[:20])) or "nothing"
+            found = ", ".join(repr(cell[:40]) for cell in header[:20]) or "nothing"
             raise DataProblem(
                 f"{name} needs one column called {column!r} and has {header.count(column)}: "
                 f"separated by {sign!r}, its header names {found}"

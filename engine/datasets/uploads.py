@@ -49,7 +49,7 @@ def unpack(upload: Path | BinaryIO, name: str, to: Path) -> tuple[Path, DataKind
             _check_room(partial, _look_through(upload, kind, packed, shown_name))
             _write(upload, kind, packed, partial)
         else:
-            _write_table(upload, packed, partial / _file_name(name))
+            _write_table(upload, packed, partial / (_word(name, ending) + ending))
         path, data_kind = _recognised(partial, shown_name)
         partial.replace(to)
     except OSError as error:
@@ -149,7 +149,7 @@ def _wrong(name: str, content: bytes) -> list[str]:
     return []
 
 
-def _file_name(name: str) -> str:
-    """A plain name for a table, with its ending."""
-    path = PurePosixPath(name.replace("\\", "/"))
-    return (re.sub(r"[^\w-]+", "_", path.stem).strip("_")[:100] or "table") + path.suffix.lower()
+def _word(name: str, ending: str) -> str:
+    """What a table is called without its ending, as a plain word."""
+    own = PurePosixPath(name.replace("\\", "/")).name[: -len(ending)]
+    return re.sub(r"[^\w-]+", "_", own).strip("_")[:100] or "table"
