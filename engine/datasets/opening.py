@@ -62,7 +62,7 @@ def _open(source: str, kind: DataKind, table: Table, synthetic: Synthetic, roots
         if kind in ("auto", "webdataset") and source.lower().endswith(".tar"):
             return shards.open_shards(source, roots)
         raise DataProblem(
-            f"there is no {source}: give digits, synthetic, or the path of a CSV, a folder or shards such as {{00..07}}.tar"
+            f"there is no {source}: give digits, synthetic, or the path of a CSV, a folder or shards ({{00..07}}.tar)"
         )
     if kind == "auto":
         path, kind = kinds.recognise(path)

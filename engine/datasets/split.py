@@ -51,9 +51,10 @@ class Subset:
 
 
 def split(pairs: Pairs, fraction: float, seed: int) -> tuple[Subset, Subset]:
-    """Pairs to train on, and a held-out share of them with each label's share of it. Errors: DataProblem.
+    """Pairs to train on, and a held-out share of them with nearly the same share of each label's. Errors: DataProblem.
 
-    Depends on the labels, the fraction and the seed alone. With a fraction above 0 neither side is empty.
+    Depends on the labels, the fraction and the seed alone. With a fraction above 0 neither side is empty. Labels that
+    only few pairs have are trained on rather than held out.
     """
     if not 0 <= fraction < 1:
         raise DataProblem(f"a share of {fraction} cannot be held out: it lies between 0 and 1")
