@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -9,7 +10,7 @@ from typing import Any
 
 from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
 from huggingface_hub.errors import EntryNotFoundError
-from tqdm import tqdm
+from tqdm import tqdm  # type: ignore[import-untyped]
 
 from engine.specs import Refused
 
@@ -55,7 +56,7 @@ def locate(repo: str, files: Sequence[str]) -> Remote:
     """The first of these files that is at the hub. Errors: Unreachable."""
     for file in files:
         try:
-            return Remote(repo, file, _in_time(lambda file=file: _metadata(repo, file)).size)
+            return Remote(repo, file, _in_time(partial(_metadata, repo, file)).size)
         except EntryNotFoundError:
             continue
         except Exception as error:  # of the hub, of HTTP, of sockets, of time, of HF_HUB_OFFLINE
@@ -104,7 +105,7 @@ def _in_time(ask: Callable[[], Any]) -> Any:
 def _reporting(progress: Progress) -> type:
     """A progress bar that is told to someone instead of drawn."""
 
-    class Reporting(tqdm):  # type: ignore[misc, unused-ignore]
+    class Reporting(tqdm):  # type: ignore[misc]
         def __init__(self, *arguments: Any, **options: Any) -> None:
             options.pop("name", None)  # huggingface_hub's own bars have one
             super().__init__(*arguments, **{**options, "disable": False, "leave": False})

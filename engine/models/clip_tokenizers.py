@@ -54,7 +54,13 @@ def tokenizer(model: str, config: Config, context_length: int) -> Tokenizer:
         found: Tokenizer = SimpleTokenizer(context_length=context_length, **options)
         return found
     try:
-        found = HFTokenizer(name, context_length=context_length, tokenizer_mode=text.get("tokenizer_mode"), **options)
+        found = HFTokenizer(
+            name,
+            context_length=context_length,
+            tokenizer_mode=text.get("tokenizer_mode"),
+            cache_dir=str(clip_hub.cache()),
+            **options,
+        )
     except (OSError, ValueError, ImportError) as error:
         raise TokenizerMissing(f"the tokenizer of {name}, which {model} needs, cannot be loaded: {error}") from error
     return found
@@ -66,10 +72,8 @@ def _named(model: str, config: Config) -> str:
     name: str = text.get("hf_tokenizer_name") or ""
     if name and name not in (known := _known()):
         raise ConfigRefused(f"{model} asks for tokenizer {name!r}; those of open_clip's models are {', '.join(known)}")
-    if strange := set(text.get("tokenizer_kwargs") or {}) - OPTIONS:
-        raise ConfigRefused(
-            f"{model} sets {', '.join(sorted(strange))} of its tokenizer; known are clean, strip_sep_token"
-        )
+    if strange := sorted(set(text.get("tokenizer_kwargs") or {}).difference(OPTIONS)):
+        raise ConfigRefused(f"{model} sets {', '.join(strange)} of its tokenizer; known are {', '.join(OPTIONS)}")
     if not name and (size := text.get("vocab_size", SIMPLE_VOCABULARY)) < SIMPLE_VOCABULARY:
         raise ConfigRefused(f"{model} has {size:,} tokens, and open_clip's own tokenizer, which it takes, has 49,408")
     return name

@@ -144,7 +144,7 @@ def prepare(made: Made, spec: TrainSpec) -> None:
         if isinstance(model.visual, ModifiedResNet):
             made.notes.append("a CLIP ResNet cannot check-point its activations: those of the image tower are kept")
     if spec.channels_last:
-        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        model.to(memory_format=torch.channels_last)
 
 
 def _checked(name: str, cfg: Config) -> Config:
@@ -206,6 +206,8 @@ def _build(name: str, cfg: Config, preprocess: Config, spec: TrainSpec | Evaluat
             clip_files.load(model, name, stored)
         if of_timm and spec.image_size:
             model.visual.set_input_size(spec.image_size)  # adapts weights of another size
+        if spec.image_size:
+            _try(model, spec.image_size, spec.precision)
     return model
 
 
@@ -219,7 +221,7 @@ def _create(cfg: Config, preprocess: Config, spec: TrainSpec | EvaluateSpec) -> 
         torch.manual_seed(spec.seed)
         described = {"model_cfg": cfg, "preprocess_cfg": preprocess}
         (Path(folder) / "open_clip_config.json").write_text(json.dumps(described))
-        return open_clip.create_model(
+        model = open_clip.create_model(
             f"local-dir:{folder}",
             load_weights=False,
             pretrained_image=False,
@@ -227,6 +229,18 @@ def _create(cfg: Config, preprocess: Config, spec: TrainSpec | EvaluateSpec) -> 
             precision=spec.precision,
             output_dict=True,
         )
+        if decoder := getattr(model, "text_decoder", None):
+            # open_clip leaves it as the memory was, which is neither random nor always finite.
+            nn.init.normal_(decoder.text_projection, std=decoder.width**-0.5)
+    return model
+
+
+def _try(model: Any, size: int, precision: str) -> None:
+    """Some towers find out only here that an image does not divide into their patches."""
+    image = torch.zeros(1, 3, size, size, dtype=open_clip.get_input_dtype(precision))
+    with torch.no_grad():
+        model.visual.eval()(image)
+    model.visual.train()
 
 
 @contextmanager

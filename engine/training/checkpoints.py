@@ -17,8 +17,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from hashlib import file_digest
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -173,7 +174,7 @@ def _entry_or_none(path: Path) -> Entry | None:
         return None
 
 
-def _agreeing(path: Path, file: BinaryIO) -> Entry:
+def _agreeing(path: Path, file: BufferedReader) -> Entry:
     """The entry of the manifest that the file agrees with. Errors: Corrupt."""
     manifest = _manifest(path)
     claims = [claim for claim in (manifest, manifest.before) if claim is not None]
@@ -197,7 +198,7 @@ def _manifest(path: Path) -> Manifest:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _opened(path: Path) -> Iterator[BufferedReader]:
     try:
         file = path.open("rb")
     except OSError as error:
@@ -206,7 +207,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def _read(path: Path, file: BinaryIO) -> State:
+def _read(path: Path, file: BufferedReader) -> State:
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
@@ -227,7 +228,7 @@ def _write(path: Path, state: State) -> tuple[str, int]:
     with path.open("wb") as file:
         hashed = atomic.Hashed(file)
         try:
-            torch.save(state, hashed)
+            torch.save(state, hashed)  # type: ignore[arg-type]
         except Exception:
             if hashed.error is not None:
                 raise hashed.error from None

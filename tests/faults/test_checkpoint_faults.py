@@ -1,0 +1,117 @@
+"""Processes that are killed while they write checkpoints."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.settings import ROOT
+
+pytestmark = pytest.mark.slow
+
+KILLS = 150
+
+SAVING = """
+import itertools, json, os, random, signal, sys, time
+from pathlib import Path
+import torch
+from engine.training import atomic, checkpoints
+
+def save(folder, name, step):
+    state = {"vitals": {"step": step}, "state_dict": {"weight": torch.full((30_000,), float(step))}}
+    checkpoints.save(folder, name, state, about={"step": step})
+
+def forked(work):
+    if (pid := os.fork()) == 0:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return pid
+
+def latest(folder):
+    if (found := checkpoints.load_latest(folder)) is None:
+        return {"step": 0, "notes": []}
+    state, _, notes = found
+    step = state["vitals"]["step"]
+    assert bool((state["state_dict"]["weight"] == step).all())
+    return {"step": step, "notes": notes}
+"""
+
+AT_RANDOM = """
+folder, kills = Path(sys.argv[1]), int(sys.argv[2])
+draw, told = random.Random(0), Path(sys.argv[1] + ".step")
+
+def work(first):
+    for step in itertools.count(first):
+        save(folder, "latest.pt", step)
+        if step % 3 == 0:
+            save(folder, f"epoch_{step}.pt", step)
+            checkpoints.prune(folder, 2, {"latest.pt"})
+        os.pwrite(file, step.to_bytes(8, "big"), 0)
+
+file = os.open(told, os.O_RDWR | os.O_CREAT)
+found = {"step": 0}
+for _ in range(kills):
+    pid = forked(lambda: work(found["step"] + 1))
+    time.sleep(draw.uniform(0, 0.05))
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    found = latest(folder)
+    print(json.dumps({**found, "saved": int.from_bytes(os.pread(file, 8, 0), "big")}))
+"""
+
+AT_EACH_CALL = """
+folder, left = Path(sys.argv[1]), 0
+
+def counted(call):
+    def counting(*arguments):
+        global left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call(*arguments)
+    return counting
+
+os.fsync, Path.replace, atomic.Hashed.write = counted(os.fsync), counted(Path.replace), counted(atomic.Hashed.write)
+save(folder, "latest.pt", 1)
+for calls in itertools.count(1):
+    def work():
+        global left
+        left = calls
+        save(folder, "latest.pt", calls + 1)
+    _, status = os.waitpid(forked(work), 0)
+    print(json.dumps({**latest(folder), "killed": os.WIFSIGNALED(status)}))
+    if not os.WIFSIGNALED(status):
+        break
+    left = 0
+"""
+
+
+def run(code: str, *arguments: str) -> list[dict[str, object]]:
+    command = [sys.executable, "-W", "error", "-c", SAVING + code, *arguments]
+    ended = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
+    assert ended.returncode == 0, ended.stderr
+    return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+def test_what_was_saved_before_a_kill_is_there_after_it(tmp_path: Path) -> None:
+    found = run(AT_RANDOM, str(tmp_path / "checkpoints"), str(KILLS))
+    assert len(found) == KILLS
+    assert all(int(str(kill["step"])) >= int(str(kill["saved"])) for kill in found)
+    assert int(str(found[-1]["saved"])) > KILLS / 10, "killed too early to have saved anything"
+    corrupt = [note for kill in found for note in kill["notes"] if "damaged" in note]  # type: ignore[attr-defined]
+    assert not corrupt
+
+
+def test_a_kill_at_any_call_leaves_the_old_checkpoint_or_the_new_one(tmp_path: Path) -> None:
+    found = run(AT_EACH_CALL, str(tmp_path / "checkpoints"))
+    assert [kill["killed"] for kill in found] == [True] * (len(found) - 1) + [False]
+    assert len(found) > 10
+    steps = [int(str(kill["step"])) for kill in found]
+    assert steps == sorted(steps)
+    assert steps[0] == 1
+    assert steps[-1] == len(found) + 1
+    assert not any(kill["notes"] for kill in found)
