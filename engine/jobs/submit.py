@@ -19,7 +19,6 @@ def submit(store: Store, settings: Settings, spec: Spec, *, name: str = "", key:
     """
     spec = references.resolve(store, settings, spec)
     check(store, settings, spec)
-    references.check_paths(settings, spec)
     run_id = store.enqueue(spec, name=name, key=key)
     ensure_scheduler(settings)
     return run_id
@@ -28,6 +27,7 @@ def submit(store: Store, settings: Settings, spec: Spec, *, name: str = "", key:
 def check(store: Store, settings: Settings, spec: Spec) -> None:
     """Refuse at once, and without torch, what cannot be served. Errors: ModelNotFound, Refused."""
     _check_models(settings, spec)
+    references.check_paths(settings, spec)
     if (machine := store.machine()) is None:
         return  # not probed yet: the worker will look
     known = ["meta", *(device.name for device in machine.devices)]

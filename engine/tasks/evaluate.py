@@ -1,0 +1,179 @@
+"""Evaluates CLIP: the task of an EvaluateSpec."""
+
+import csv
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from engine import datasets
+from engine.datasets import Pairs
+from engine.measure import environment
+from engine.models import clip_weights
+from engine.results import Artifact, Event, Progress
+from engine.results.clip import EvaluateRow
+from engine.settings import Settings
+from engine.specs import Refused
+from engine.specs.evaluate import EvaluateSpec
+from engine.training import linear_probe, precision
+from engine.training.evaluation import Encoded, Reader, classified, encode, retrieved
+from engine.training.setup import named, opener
+from engine.training.validation import row_fields
+from engine.training.zero_shot import ZeroShot
+
+EMBEDDINGS = "embeddings.npz"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is evaluated, encoded."""
+
+    pairs: Pairs
+    encoded: Encoded
+    classes: tuple[str, ...]
+    classify: Callable[[], ZeroShot]
+    probe: Callable[[], Generator[Event, None, ZeroShot]]
+
+
+def run(spec: EvaluateSpec, run_dir: Path) -> Iterator[Event]:
+    """The environment, the embeddings, then a row per task with its files.
+
+    Errors: DeviceNotFound, Refused, whatever building the model raises.
+    """
+    here = environment.current(spec.device, spec.seed)
+    yield here
+    if spec.threads:
+        torch.set_num_threads(spec.threads)
+    precision.check(spec.precision, spec.device)
+    begun = time.perf_counter()
+    common: dict[str, Any] = {
+        "library": "open_clip",
+        "model": spec.model,
+        "data": spec.data,
+        "device": spec.device,
+        "device_name": here.device_name,
+        "precision": spec.precision,
+    }
+    subject = yield from _encoded(spec)
+    _write_embeddings(run_dir / EMBEDDINGS, subject)
+    yield Artifact(name=EMBEDDINGS, kind="embeddings")
+    common |= {"images": len(subject.pairs), "captions": len(subject.encoded.texts), "embeddings_file": EMBEDDINGS}
+    for done, task in enumerate(spec.tasks, 1):
+        yield Progress(done=done, total=len(spec.tasks) + 1, note=task)
+        try:
+            found = yield from _result(task, spec, subject, run_dir)
+        except Refused as refused:
+            found = {"status": "error", "error": str(refused)}
+        seconds, begun = time.perf_counter() - begun, time.perf_counter()
+        yield EvaluateRow.model_validate(common | {"task": task, "seconds": seconds} | found)
+    yield Progress(done=len(spec.tasks) + 1, total=len(spec.tasks) + 1)
+
+
+def _encoded(spec: EvaluateSpec) -> Generator[Event, None, Subject]:
+    every: Pairs = opener(spec, Settings().roots)(spec.data, samples=spec.samples)
+    rest, held_out = datasets.split(every, spec.val_fraction, spec.seed)
+    pairs = held_out if spec.held_out else every
+    classes, templates = named(spec, every)
+    torch.manual_seed(spec.seed)
+    made = clip_weights.create(spec, weights=spec.checkpoint)
+    model = made.model.to(spec.device).eval()
+    reader = Reader(
+        transform=made.preprocess_val,
+        tokenize=made.tokenizer,
+        device=spec.device,
+        autocast=lambda: precision.autocast(spec.precision, spec.device),
+        dtype=precision.weights_dtype(spec.precision),
+        batch_size=spec.batch_size,
+        workers=spec.workers,
+    )
+
+    def encoded(part: Pairs, what: str) -> Generator[Event, None, Encoded]:
+        encoding = encode(model, part, reader)
+        while True:
+            try:
+                done = next(encoding)
+            except StopIteration as ended:
+                found: Encoded = ended.value
+                return found
+            yield Progress(done=0, total=len(spec.tasks) + 1, note=f"encoding {what}: {done} of {len(part)} images")
+
+    found = yield from encoded(pairs, "what is evaluated")
+
+    def probe() -> Generator[Event, None, ZeroShot]:
+        learned = yield from encoded(rest, "what the probe learns from")
+        judged = found if spec.held_out else (yield from encoded(held_out, "what the probe is judged by"))
+        if learned.labels is None or judged.labels is None:
+            raise Refused("a linear probe needs labels, which these data have not: give a folder of class folders")
+        return linear_probe.probe(learned.images, learned.labels, judged.images, judged.labels, spec.seed)
+
+    return Subject(
+        pairs=pairs,
+        encoded=found,
+        classes=classes,
+        classify=lambda: classified(model, found, classes, templates, reader),
+        probe=probe,
+    )
+
+
+def _result(task: str, spec: EvaluateSpec, subject: Subject, run_dir: Path) -> Generator[Event, None, dict[str, Any]]:
+    """The fields of a task's row, its files written. Errors: Refused where the data do not have what it needs."""
+    if task == "retrieval":
+        return row_fields(retrieved(subject.encoded, spec.batch_size)) | {"val_batch_size": spec.batch_size}
+    if task == "zeroshot":
+        if subject.encoded.labels is None or not subject.classes:
+            raise Refused("zero-shot classification needs labels, which these data have not: give class folders")
+        found = subject.classify()
+    else:
+        found = yield from subject.probe()
+    names = list(subject.classes) or [str(index) for index in range(len(found.confusion))]
+    confusion = f"{task}_confusion.csv"
+    _write_csv(
+        run_dir / confusion,
+        ["true", *names],
+        ([name, *row] for name, row in zip(names, found.confusion.tolist(), strict=True)),
+    )
+    yield Artifact(name=confusion, kind="confusion")
+    files = {"confusion_file": confusion}
+    if task == "zeroshot":
+        predictions = f"{task}_predictions.csv"
+        header = ["source", "index", "true", "predicted", "confidence"]
+        _write_csv(run_dir / predictions, header, _predictions(subject, found, names))
+        yield Artifact(name=predictions, kind="predictions")
+        files["predictions_file"] = predictions
+    accuracy = {"acc1": found.acc1, "acc5": found.acc5, "mean_per_class_recall": found.mean_per_class_recall}
+    return {**accuracy, **files, "classes": len(names)}
+
+
+def _predictions(subject: Subject, found: ZeroShot, names: Sequence[str]) -> Iterator[list[Any]]:
+    assert subject.encoded.labels is not None
+    labels, predicted = subject.encoded.labels.tolist(), found.predictions.tolist()
+    for index, (true, guess, confidence) in enumerate(zip(labels, predicted, found.confidence.tolist(), strict=True)):
+        yield [subject.pairs.source(index), index, names[true], names[guess], round(confidence, 4)]
+
+
+def _write_csv(path: Path, header: Sequence[str], lines: Iterator[Sequence[Any]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        writer.writerows(lines)
+
+
+def _write_embeddings(path: Path, subject: Subject) -> None:
+    """images (N, D), texts (M, D), owner (M,), labels (N,; -1 where there are none), sources (N,), captions (M,)."""
+    pairs, encoded = subject.pairs, subject.encoded
+    captions = [caption for index in range(len(pairs)) for caption in pairs.captions(index)]
+    none = torch.full((len(pairs),), -1)
+    np.savez_compressed(
+        path,
+        images=encoded.images.numpy(),
+        texts=encoded.texts.numpy(),
+        owner=encoded.owner.numpy(),
+        labels=(none if encoded.labels is None else encoded.labels).numpy(),
+        sources=np.array([pairs.source(index) for index in range(len(pairs))]),
+        captions=np.array(captions),
+        classes=np.array(subject.classes),
+    )

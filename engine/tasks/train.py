@@ -1,0 +1,30 @@
+"""Trains CLIP: the task of a TrainSpec."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from engine.measure import environment
+from engine.results import Event
+from engine.settings import Settings
+from engine.specs.train import TrainSpec
+from engine.training import launch
+from engine.training.distributed import Place
+from engine.training.loop import Training
+from engine.training.setup import prepare
+
+
+def run(spec: TrainSpec, run_dir: Path) -> Iterator[Event]:
+    """The environment, then curves as they grow and a row per epoch. Closed, it leaves a checkpoint to continue from.
+
+    Errors: DeviceNotFound, Refused, whatever torch raises.
+    """
+    here = environment.current(spec.device, spec.seed)
+    yield here
+    if spec.nproc > 1:
+        yield from launch.together(spec, run_dir, here.device_name)
+    else:
+        if spec.threads:
+            torch.set_num_threads(spec.threads)
+        yield from Training(prepare(spec, Place(device=spec.device), Settings().roots), run_dir, here.device_name).run()

@@ -1,0 +1,54 @@
+"""`torchrun ... -m engine.training JOB`: one of several processes that train together."""
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+
+import torch
+
+from engine.measure import environment
+from engine.settings import Settings
+from engine.training import launch
+from engine.training.distributed import joined
+from engine.training.loop import Training
+from engine.training.setup import prepare
+
+WATCH_S = 1.0
+
+
+def main() -> None:
+    """Train; when asked to by a signal, stop after the step in hand with a checkpoint."""
+    job = launch.Job.model_validate_json(sys.argv[1])
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", force=True)
+    asked = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: asked.set())
+    signal.signal(signal.SIGINT, lambda *_: asked.set())
+    threading.Thread(target=_end_with, args=(job.parent,), daemon=True).start()
+    with joined(job.spec.device) as place:
+        logging.getLogger("engine").setLevel(logging.INFO if place.first else logging.WARNING)
+        torch.set_num_threads(job.spec.threads or max(1, environment.threads() // place.world_size))
+        training = Training(
+            prepare(job.spec, place, Settings().roots), job.run_dir, job.device_name, stopped=asked.is_set
+        )
+        last = None
+        for event in training.run():
+            if place.first and event != last:
+                launch.write(event, job.run_dir)
+            last = event
+
+
+def _end_with(parent: int) -> None:
+    """End when whoever waits for us has gone: nobody would read what we find."""
+    while True:
+        try:
+            os.kill(parent, 0)
+        except ProcessLookupError:
+            os._exit(1)
+        time.sleep(WATCH_S)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""Batches of images and tokens, in an order and with crops that depend on nothing but seed, epoch and place.
+
+Every random choice about a sample is drawn from a generator of its own, seeded by (seed, epoch, index). So it matters
+neither how many processes load or train, nor where a training was stopped and continued.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from engine.datasets import Pairs
+
+Transform = Callable[[Any], Tensor]
+Tokenize = Callable[[list[str]], Tensor]
+Draw = tuple[int, int]
+"""Epoch and index of a sample."""
+REMEMBERED = 65_536  # captions whose tokens are kept: few data sets have more different ones
+
+
+@dataclass(frozen=True)
+class Batches:
+    """What one of `world_size` processes is to train on.
+
+    In a step all processes together take the next world_size * batch_size * accum_freq samples of the order, so that
+    several processes, or several accumulated batches, see what one process sees in one large batch.
+    """
+
+    loader: "DataLoader[tuple[Tensor, Tensor]]"
+    order: "Order"
+
+    def of(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Batches of an epoch from the `start`-th on: images (B, 3, H, W) and tokens (B, L)."""
+        self.order.epoch, self.order.start = epoch, start
+        return iter(self.loader)
+
+
+@dataclass
+class Order:
+    """Which samples are in which batch: a batch sampler whose epoch is set from outside."""
+
+    count: int
+    """Pairs there are."""
+    batch_size: int
+    """Per process."""
+    batches: int
+    """Per epoch and process."""
+    seed: int
+    rank: int = 0
+    world_size: int = 1
+    resampled: bool = False
+    """Draw with replacement."""
+    weights: NDArray[np.float64] | None = None
+    """Of each sample; when there are any, samples are drawn with replacement."""
+    repeat: bool = False
+    """Every batch is the first one."""
+    epoch: int = 0
+    start: int = 0
+
+    def __len__(self) -> int:
+        return self.batches - self.start
+
+    def __iter__(self) -> Iterator[list[Draw]]:
+        together = self.batch_size * self.world_size
+        drawn = self.drawn(0 if self.repeat else self.epoch)
+        for batch in range(self.start, self.batches):
+            begin = (0 if self.repeat else batch * together) + self.rank * self.batch_size
+            yield [(self.epoch, int(index)) for index in drawn[begin : begin + self.batch_size]]
+
+    def drawn(self, epoch: int) -> NDArray[np.int64]:
+        """Indices of an epoch's samples, all processes' together, in order."""
+        generator = np.random.default_rng((self.seed, epoch))
+        if self.weights is None and not self.resampled:
+            return generator.permutation(self.count)
+        shares = None if self.weights is None else self.weights / self.weights.sum()
+        needed = self.batches * self.batch_size * self.world_size
+        return generator.choice(self.count, size=needed, p=shares)
+
+
+class Drawn(Dataset[tuple[Tensor, Tensor]]):
+    """Samples by (epoch, index): an image, transformed, with the tokens of one of its captions."""
+
+    def __init__(self, pairs: Pairs, transform: Transform, tokenize: Tokenize, seed: int) -> None:
+        self._pairs, self._transform, self._seed = pairs, transform, seed
+        self._tokenize = tokenize
+
+    def __getitem__(self, draw: Draw) -> tuple[Tensor, Tensor]:
+        epoch, index = draw
+        captions = self._pairs.captions(index)
+        with seeded(self._seed, epoch, index):
+            caption = captions[random.randrange(len(captions))]  # noqa: S311 - nothing secret
+            return self._transform(self._pairs.image(index)), self._tokens(caption)
+
+    def _tokens(self, caption: str) -> Tensor:
+        return _tokens(self._tokenize, caption)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _tokens(tokenize: Tokenize, caption: str) -> Tensor:
+    return tokenize([caption])[0]
+
+
+class seeded:
+    """Inside, all random choices of Python and torch on the CPU follow from the numbers alone; outside they go on."""
+
+    def __init__(self, *numbers: int) -> None:
+        self._seed = int(np.random.SeedSequence(numbers).generate_state(1)[0])
+
+    def __enter__(self) -> None:
+        self._python, self._torch = random.getstate(), torch.get_rng_state()
+        random.seed(self._seed)
+        torch.default_generator.manual_seed(self._seed)
+
+    def __exit__(self, *_: object) -> None:
+        random.setstate(self._python)
+        torch.set_rng_state(self._torch)
+
+
+def batches(
+    pairs: Pairs, transform: Transform, tokenize: Tokenize, order: Order, *, workers: int, pin: bool
+) -> Batches:
+    """Load an order's batches, here or in `workers` processes. pin: memory that an accelerator reads fast."""
+    loader = DataLoader(
+        Drawn(pairs, transform, tokenize, order.seed),
+        batch_sampler=order,
+        num_workers=workers,
+        # a fork of a process whose operators run in parallel hangs
+        multiprocessing_context="spawn" if workers else None,
+        persistent_workers=workers > 0,
+        pin_memory=pin,
+        generator=torch.Generator(),  # or beginning an epoch would draw from the one that dropout draws from
+    )
+    return Batches(loader, order)

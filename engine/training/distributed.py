@@ -1,0 +1,49 @@
+"""Which of several training processes this is, as torchrun's environment says."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import distributed
+
+
+@dataclass(frozen=True)
+class Place:
+    """One process among all that train together."""
+
+    rank: int = 0
+    world_size: int = 1
+    device: str = "cpu"
+
+    @property
+    def first(self) -> bool:
+        """The one that validates, writes and reports."""
+        return self.rank == 0
+
+
+@contextmanager
+def joined(device: str) -> Iterator[Place]:
+    """Join the others that torchrun has started. Alone, without torchrun. Each takes an accelerator of its own."""
+    if "RANK" not in os.environ:
+        yield Place(device=device)
+        return
+    kind = torch.device(device).type
+    if kind != "cpu":
+        device = f"{kind}:{os.environ['LOCAL_RANK']}"
+        torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))
+    distributed.init_process_group("gloo" if kind == "cpu" else distributed.get_default_backend_for_device(device))
+    try:
+        yield Place(distributed.get_rank(), distributed.get_world_size(), device)
+    finally:
+        distributed.destroy_process_group()
+
+
+def agree(flag: bool, place: Place) -> bool:
+    """Whether any process says so; all of them must ask."""
+    if place.world_size == 1:
+        return flag
+    said = torch.tensor(int(flag), device=place.device)
+    distributed.all_reduce(said, op=distributed.ReduceOp.MAX)
+    return bool(said.item())

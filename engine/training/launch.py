@@ -1,0 +1,95 @@
+"""Several processes that train together: torchrun starts them, and the first one's events come here through a file."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from engine.results import Artifact, Event, Metric, Progress
+from engine.results.clip import TrainRow
+from engine.settings import ROOT
+from engine.specs.train import TrainSpec
+
+EVENTS = "events.jsonl"
+TICK_S = 0.1
+GRACE_S = 30
+"""After being asked to stop, the processes have so long to save a checkpoint."""
+TOLD: dict[str, type[Event]] = {each.__name__: each for each in (TrainRow, Metric, Progress, Artifact)}
+
+
+class Job(BaseModel):
+    """What every process is told."""
+
+    model_config = ConfigDict(frozen=True)
+
+    spec: TrainSpec
+    run_dir: Path
+    device_name: str
+    parent: int
+    """The process that waits; when it is gone, the others end."""
+
+
+class TrainingFailed(RuntimeError):
+    """One of the processes has ended badly; what it said is in the log."""
+
+
+def together(spec: TrainSpec, run_dir: Path, device_name: str) -> Iterator[Event]:
+    """The events of the first process. Closing this asks all to stop, and waits for their checkpoint."""
+    told = run_dir / EVENTS
+    told.unlink(missing_ok=True)
+    job = Job(spec=spec, run_dir=run_dir, device_name=device_name, parent=os.getpid())
+    # fmt: off
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(spec.nproc),
+        "-m", "engine.training", job.model_dump_json(),
+    ]
+    # fmt: on
+    launcher = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, process_group=0)
+    last: Event = Progress(done=0, note=f"starting {spec.nproc} processes")
+    yield last
+    read = 0
+    try:
+        while True:
+            ended = launcher.poll() is not None  # before reading, so that what was written last is read
+            events, read = _since(told, read)
+            for last in events:
+                yield last
+            if ended:
+                break
+            if not events:
+                yield last
+                time.sleep(TICK_S)
+        if launcher.returncode:
+            raise TrainingFailed(f"one of {spec.nproc} processes has failed: its last words are in the log")
+    finally:
+        if launcher.poll() is None:
+            launcher.send_signal(signal.SIGTERM)
+            try:
+                launcher.wait(GRACE_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(launcher.pid, signal.SIGKILL)
+                launcher.wait()
+        told.unlink(missing_ok=True)
+
+
+def write(event: Event, run_dir: Path) -> None:
+    """Tell whoever waits of an event."""
+    with (run_dir / EVENTS).open("a") as file:
+        file.write(f"{type(event).__name__} {event.model_dump_json()}\n")
+
+
+def _since(path: Path, read: int) -> tuple[list[Event], int]:
+    """Events written after so many bytes, and how many bytes there are now. A line that is being written can wait."""
+    if not path.is_file():
+        return [], read
+    with path.open("rb") as file:
+        file.seek(read)
+        whole = file.read()
+    whole = whole[: whole.rfind(b"\n") + 1]
+    named = (line.partition(b" ") for line in whole.splitlines())
+    return [TOLD[name.decode()].model_validate_json(payload) for name, _, payload in named], read + len(whole)

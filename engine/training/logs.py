@@ -1,0 +1,113 @@
+"""What a training writes beside its checkpoints: the reference's log line and files, and its curves."""
+
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from engine.results import Metric
+from engine.specs import Refused
+from engine.specs.train import TrainSpec
+
+log = logging.getLogger("engine.training")
+HISTORY = "metrics.jsonl"
+RESULTS = "results.jsonl"
+PARAMS = "params.txt"
+TENSORBOARD = "tensorboard"
+
+
+def line(
+    *, epoch: int, samples: int, of: int, data_s: float, step_s: float, per_step: int, processes: int, lr: float,
+    logit_scale: float, losses: Mapping[str, tuple[float, float]],
+) -> str:  # fmt: skip
+    """A line as open_clip_train prints it, so that scripts that read its logs read ours. losses: value and mean."""
+    width, rate = len(str(of)), per_step / step_s
+    shown = " ".join(f"{name.capitalize()}: {value:#.5g} ({mean:#.5g})" for name, (value, mean) in losses.items())
+    return (
+        f"Train Epoch: {epoch} [{samples:>{width}}/{of} ({100 * samples / of:.0f}%)] Data (t): {data_s:.3f} "
+        f"Batch (t): {step_s:.3f}, {rate:#g}/s, {rate / processes:#g}/s/gpu LR: {lr:5f} "
+        f"Logit Scale: {logit_scale:.3f} {shown}"
+    )
+
+
+class Files:
+    """The files of one training, in its run's folder."""
+
+    def __init__(self, folder: Path, spec: TrainSpec) -> None:
+        self._folder = folder
+        given = spec.model_dump(mode="json", exclude={"configs"})
+        (folder / PARAMS).write_text("".join(f"{name}: {given[name]}\n" for name in sorted(given)))
+        self._board = _tensorboard(folder / TENSORBOARD) if spec.tensorboard else None
+        self._wandb = _wandb(folder, spec) if spec.wandb else None
+
+    def metrics(self, found: Iterable[Metric]) -> None:
+        """Add points of curves."""
+        found = list(found)
+        with (self._folder / HISTORY).open("a") as file:
+            file.writelines(f"{each.model_dump_json()}\n" for each in found)
+        for each in found:
+            if self._board:
+                self._board.add_scalar(each.name, each.value, each.step)
+        if self._wandb and found:
+            self._wandb.log({each.name: each.value for each in found}, step=found[0].step)
+
+    def results(self, found: Mapping[str, Any]) -> None:
+        """Add a line to results.jsonl, under the reference's names."""
+        with (self._folder / RESULTS).open("a") as file:
+            file.write(json.dumps(found) + "\n")
+
+    def close(self) -> None:
+        """Have all written that is held back."""
+        if self._board:
+            self._board.close()
+        if self._wandb:
+            self._wandb.finish()
+
+
+def history(folder: Path, step: int) -> Iterator[Metric]:
+    """The points of a training's curves up to a step. A line that was cut off when its writer died is left out."""
+    if not (folder / HISTORY).is_file():
+        return
+    for text in (folder / HISTORY).read_text().splitlines():
+        try:
+            metric = Metric.model_validate_json(text)
+        except ValueError:
+            continue
+        if metric.step <= step:
+            yield metric
+
+
+def results(folder: Path, epoch: int) -> list[dict[str, Any]]:
+    """The lines of results.jsonl up to an epoch."""
+    if not (folder / RESULTS).is_file():
+        return []
+    found = []
+    for text in (folder / RESULTS).read_text().splitlines():
+        try:
+            found.append(json.loads(text))
+        except ValueError:
+            continue
+    return [each for each in found if each.get("epoch", 0) <= epoch]
+
+
+def carry(before: Path, folder: Path, step: int, epoch: int) -> list[Metric]:
+    """Begin the files of a resumed training with what the one before has written up to there; answers its points."""
+    told, lines = list(history(before, step)), results(before, epoch)
+    (folder / HISTORY).write_text("".join(f"{each.model_dump_json()}\n" for each in told))
+    (folder / RESULTS).write_text("".join(json.dumps(each) + "\n" for each in lines))
+    return told
+
+
+def _tensorboard(folder: Path) -> Any:
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(folder))
+
+
+def _wandb(folder: Path, spec: TrainSpec) -> Any:
+    try:
+        import wandb
+    except ImportError as error:
+        raise Refused("wandb is not installed: pip install wandb, or leave --wandb away") from error
+    return wandb.init(dir=str(folder), project="model-vitals", config=spec.model_dump(mode="json"))

@@ -1,0 +1,309 @@
+"""The training loop: steps, validations, checkpoints; resumed where it was stopped, to the bit."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engine.measure import peak
+from engine.results import Artifact, Event, Metric, Progress
+from engine.results.clip import TrainRow
+from engine.training import checkpoints, distributed, logs, rng
+from engine.training.optimizers import assign
+from engine.training.setup import Setup, checkpoints_folder
+from engine.training.step import StepResult, train_step
+from engine.training.validation import row_fields, score, validate
+
+log = logging.getLogger("engine.training")
+LATEST, BEST = "latest.pt", "best.pt"
+
+
+@dataclass
+class Done:
+    """How far a training has come: all that resuming needs beside weights, optimizer and random states."""
+
+    step: int = 0
+    """Completed optimizer steps."""
+    epoch: int = 0
+    """Completed epochs."""
+    batch: int = 0
+    """Completed batches of the epoch under way."""
+    samples: int = 0
+    loss_sum: float = 0.0
+    """Over the steps of the epoch under way."""
+    seconds: float = 0.0
+    """In steps and validations, earlier attempts included."""
+    step_seconds: float = 0.0
+    """In steps of the epoch under way, loading included."""
+    data_seconds: float = 0.0
+    """Of them, waiting for data."""
+    best: float | None = None
+    """The best score so far."""
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def fresh_epoch(self) -> "Done":
+        """The same with the next epoch begun."""
+        return Done(self.step, self.epoch + 1, 0, self.samples, seconds=self.seconds, best=self.best, rows=self.rows)
+
+
+class Training:
+    """One training in one process."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        run_dir: Path,
+        device_name: str,
+        *,
+        stopped: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.setup, self._run_dir, self._device_name = setup, run_dir, device_name
+        self.done, self._saved_at = Done(), -1
+        self._stopped, self._clock = stopped, clock
+        self._folder = checkpoints_folder(run_dir)
+        self._files: logs.Files | None = None
+        self._progress = Progress(done=0, total=setup.plan.steps, note="beginning")
+        self._notes = list(setup.pairs.notes) + list(setup.made.notes)
+
+    def run(self) -> Iterator[Event]:
+        """All that is left to do. When closed, or when `stopped` says so, it keeps a checkpoint to continue from."""
+        spec, plan = self.setup.spec, self.setup.plan
+        self._run_dir.mkdir(parents=True, exist_ok=True)
+        yield from self._resume()
+        if self.setup.place.first:
+            self._files = logs.Files(self._run_dir, spec)
+            for note in self._notes:
+                log.info("%s", note)
+        try:
+            while self.done.step < plan.steps and not self._stopping():
+                yield from self._epoch()
+        finally:
+            self._save_unless_saved()
+            if self._files:
+                self._files.close()
+        if self.setup.place.first:
+            yield from self._left()
+
+    def _resume(self) -> Iterator[Event]:
+        """Take up this run's newest checkpoint, or the one that was asked for, and tell again what led there."""
+        wanted = Path(self.setup.spec.resume) if self.setup.spec.resume else None
+        found = checkpoints.load_latest(self._folder) if self._folder.is_dir() else None
+        origin = self._run_dir
+        if found is None and wanted is not None:
+            found, origin = _asked_for(wanted)
+        if found is None:
+            return
+        state, path, notes = found
+        self._notes += [*notes, f"continued from {path.name} at step {state['vitals']['done']['step']}"]
+        self._load(state)
+        self._saved_at = self.done.step if origin == self._run_dir else -1
+        if self.setup.place.first:
+            told = logs.carry(origin, self._run_dir, self.done.step, self.done.epoch)
+            for row in self.done.rows:
+                yield TrainRow.model_validate(row)
+            yield from told
+
+    def _epoch(self) -> Iterator[Event]:
+        setup, plan, done = self.setup, self.setup.plan, self.done
+        accumulate = setup.spec.accum_freq
+        batches = setup.batches.of(done.epoch, done.batch)
+        setup.network.train()
+        while done.batch < plan.batches and done.step < plan.steps:
+            begun = self._clock()
+            taken = [self._to_device(next(batches)) for _ in range(accumulate)]
+            loaded = self._clock()
+            result = self._step(taken)
+            ended = self._clock()
+            done.step, done.batch = done.step + 1, done.batch + accumulate
+            done.samples += plan.batch_size * setup.place.world_size * accumulate
+            done.loss_sum += result.losses["loss"]
+            done.data_seconds += loaded - begun
+            done.step_seconds += ended - begun
+            done.seconds += ended - begun
+            yield from self._tell(result, loaded - begun, ended - begun)
+            if setup.spec.save_every_steps and done.step % setup.spec.save_every_steps == 0:
+                self._save(LATEST)
+            if self._stopping():
+                return
+        yield from self._end_of_epoch()
+
+    def _to_device(self, batch: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        images, tokens = batch
+        return self.setup.reader.images(images), tokens.to(self.setup.place.device, non_blocking=True)
+
+    def _step(self, taken: list[tuple[torch.Tensor, torch.Tensor]]) -> StepResult:
+        setup = self.setup
+        assign(setup.optimizer, setup.lr(self.done.step))
+        return train_step(
+            setup.network,
+            taken,
+            setup.objective,
+            setup.optimizer,
+            autocast=setup.reader.autocast,
+            scaler=setup.scaler,
+            clip_norm=setup.spec.grad_clip_norm,
+            no_sync=getattr(setup.network, "no_sync", nullcontext),
+        )
+
+    def _tell(self, result: StepResult, data_s: float, step_s: float) -> Iterator[Event]:
+        """A point of every curve and a line of the log, every so many steps; progress each time, to be stopped by."""
+        setup, plan, done = self.setup, self.setup.plan, self.done
+        last = done.batch == plan.batches or done.step == plan.steps
+        if not setup.place.first:
+            return
+        if done.step % setup.spec.log_every_n_steps == 1 or setup.spec.log_every_n_steps == 1 or last:
+            of_epoch = done.batch // setup.spec.accum_freq
+            per_step = plan.batch_size * setup.place.world_size * setup.spec.accum_freq
+            lr = setup.optimizer.param_groups[0]["lr"]
+            log.info(
+                logs.line(
+                    epoch=done.epoch,
+                    samples=of_epoch * per_step,
+                    of=len(setup.pairs.train),
+                    data_s=data_s,
+                    step_s=step_s,
+                    per_step=per_step,
+                    processes=setup.place.world_size,
+                    lr=lr,
+                    logit_scale=result.logit_scale,
+                    losses={
+                        name: (value, done.loss_sum / of_epoch if name == "loss" else value)
+                        for name, value in result.losses.items()
+                    },
+                )
+            )
+            values = {
+                **{f"train/{name}": value for name, value in result.losses.items()},
+                "train/lr": lr,
+                "train/logit_scale": result.logit_scale,
+                "train/grad_norm": result.grad_norm,
+                "train/samples_per_s": per_step / step_s,
+                "train/data_s": data_s,
+                "train/step_s": step_s,
+            }
+            if (memory := peak.so_far(setup.place.device)) is not None:
+                values["train/memory_mb"] = memory
+            yield from self._metrics(values)
+            left = (plan.steps - done.step) * done.step_seconds / of_epoch
+            note = (
+                f"epoch {done.epoch + 1} of {plan.epochs}, loss {result.losses['loss']:.3f}, {per_step / step_s:.0f} "
+            )
+            self._progress = Progress(done=done.step, total=plan.steps, note=f"{note}pairs/s, {left:.0f} s left")
+        yield self._progress
+
+    def _metrics(self, values: Mapping[str, float]) -> Iterator[Metric]:
+        found = [Metric(step=self.done.step, name=name, value=value) for name, value in values.items()]
+        assert self._files is not None
+        self._files.metrics(found)
+        yield from found
+
+    def _end_of_epoch(self) -> Iterator[Event]:
+        """Validate, save, and tell how the epoch has ended."""
+        setup, done = self.setup, self.done
+        plan, spec = setup.plan, setup.spec
+        steps = done.batch // spec.accum_freq
+        last = done.step >= plan.steps
+        self.done = done.fresh_epoch
+        if not setup.place.first:
+            return
+        begun = self._clock()
+        found = yield from validate(setup, self.done.epoch, self._progress, last=last)
+        self.done.seconds += self._clock() - begun
+        value = score(setup, found, done.loss_sum / steps)
+        best = value is not None and (self.done.best is None or value > self.done.best)
+        self.done.best = value if best else self.done.best
+        keep = bool(spec.save_frequency and self.done.epoch % spec.save_frequency == 0) or last
+        name = f"epoch_{self.done.epoch}.pt" if keep else LATEST
+        row = TrainRow(
+            library="open_clip",
+            model=spec.model,
+            device=spec.device,
+            device_name=self._device_name,
+            precision=spec.precision,
+            epoch=self.done.epoch,
+            step=self.done.step,
+            samples_seen=self.done.samples,
+            train_loss=done.loss_sum / steps,
+            val_batch_size=plan.batch_size if "clip_val_loss" in found else None,
+            lr=setup.optimizer.param_groups[0]["lr"],
+            logit_scale=float(setup.model.logit_scale.detach().exp()),  # type: ignore[operator]
+            samples_per_s=steps * plan.batch_size * setup.place.world_size * spec.accum_freq / done.step_seconds,
+            data_share=done.data_seconds / done.step_seconds,
+            seconds=self.done.seconds,
+            peak_memory_mb=peak.so_far(setup.place.device),
+            checkpoint=f"{self._folder.name}/{name}",
+            best=best,
+            notes=tuple(self._notes),
+            **row_fields(found),
+        )
+        self.done.rows = [*self.done.rows, row.model_dump(mode="json")]
+        self._save(name)
+        if best:
+            self._save(BEST)
+        checkpoints.prune(self._folder, spec.keep_last, keep={BEST, LATEST, name})
+        yield row
+        if found:
+            assert self._files is not None
+            self._files.results({**found, "epoch": self.done.epoch, "num_samples": len(setup.pairs.val or ())})
+            yield from self._metrics({f"val/{name}": value for name, value in found.items()})
+
+    def _stopping(self) -> bool:
+        return distributed.agree(self._stopped(), self.setup.place)
+
+    def _save_unless_saved(self) -> None:
+        if self.setup.place.first and self.done.step and self._saved_at != self.done.step:
+            self._save(LATEST)
+
+    def _save(self, name: str) -> None:
+        if not self.setup.place.first:
+            return
+        setup, done = self.setup, self.done
+        state = {
+            "epoch": done.epoch,
+            "name": setup.spec.model,
+            "state_dict": setup.model.state_dict(),
+            "optimizer": setup.optimizer.state_dict(),
+            "vitals": {"done": asdict(done), "rng": rng.capture(), "config": setup.made.config},
+        }
+        if setup.scaler is not None:
+            state["scaler"] = setup.scaler.state_dict()
+        checkpoints.save(
+            self._folder,
+            name,
+            state,
+            about={"epoch": done.epoch, "step": done.step, "spec": setup.spec.model_dump(mode="json")},
+        )
+        self._saved_at = done.step
+
+    def _load(self, state: dict[str, Any]) -> None:
+        setup = self.setup
+        setup.model.load_state_dict(state["state_dict"])
+        setup.optimizer.load_state_dict(state["optimizer"])
+        if setup.scaler is not None and "scaler" in state:
+            setup.scaler.load_state_dict(state["scaler"])
+        self.done = Done(**state["vitals"]["done"])
+        rng.restore(state["vitals"]["rng"])
+
+    def _left(self) -> Iterator[Event]:
+        """What is there to be taken away."""
+        for path in sorted(self._folder.glob("*.pt")):
+            yield Artifact(name=f"{self._folder.name}/{path.name}", kind="checkpoint")
+        for name in (logs.PARAMS, logs.RESULTS, logs.HISTORY):
+            if (self._run_dir / name).is_file():
+                yield Artifact(name=name, kind="log")
+        yield Progress(done=self.done.step, total=self.setup.plan.steps)
+
+
+def _asked_for(path: Path) -> tuple[tuple[dict[str, Any], Path, list[str]] | None, Path]:
+    """A checkpoint by its own path, or the newest of a run's folder; and the folder of that run."""
+    if path.is_file():
+        return (checkpoints.load(path), path, []), path.parent.parent
+    folder = checkpoints_folder(path)
+    return checkpoints.load_latest(folder if folder.is_dir() else path), path

@@ -1,0 +1,183 @@
+"""From a spec to all that a training needs: pairs, their split, a schedule, a model, its objective and optimizer."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import open_clip
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from engine import datasets
+from engine.datasets import Pairs, Roots
+from engine.models import clip_weights
+from engine.models.clip_weights import Made
+from engine.specs import Refused
+from engine.specs.evaluate import EvaluateSpec
+from engine.specs.train import Schedule, TrainSpec, schedule
+from engine.training import objectives, optimizers, precision, schedules
+from engine.training.batches import Batches, Order, batches
+from engine.training.distributed import Place
+from engine.training.evaluation import Reader
+from engine.training.objectives import Objective
+
+TEMPLATES = tuple(template("{}") for template in open_clip.SIMPLE_IMAGENET_TEMPLATES)
+VERIFY_S = 60
+"""So long, at most, are images opened to see whether they can be."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """The pairs of a training."""
+
+    train: Pairs
+    val: Pairs | None
+    classes: tuple[str, ...]
+    templates: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass
+class Setup:
+    """A training, ready for its first step."""
+
+    spec: TrainSpec
+    place: Place
+    pairs: Held
+    plan: Schedule
+    made: Made
+    network: nn.Module
+    """The model as it is called: compiled, or one of several processes'."""
+    objective: Objective
+    optimizer: torch.optim.Optimizer
+    scaler: Any
+    lr: Callable[[int], float]
+    batches: Batches
+    reader: Reader
+
+    @property
+    def model(self) -> nn.Module:
+        """The model itself, whose weights a checkpoint holds."""
+        return self.made.model
+
+
+def opener(spec: TrainSpec | EvaluateSpec, roots: Roots) -> Callable[..., Pairs]:
+    """`open_pairs`, reading tables as the spec says. roots: below which files may lie."""
+    return partial(
+        datasets.open_pairs,
+        kind=spec.data_kind,
+        separator=spec.csv_separator,
+        image_column=spec.csv_img_key,
+        caption_column=spec.csv_caption_key,
+        seed=spec.seed,
+        roots=roots,
+    )
+
+
+def named(spec: TrainSpec | EvaluateSpec, pairs: Pairs) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of the classes and templates of prompts: asked for, the data's own, or open_clip's. Errors: Refused."""
+    if spec.classes and pairs.classes and len(spec.classes) != len(pairs.classes):
+        raise Refused(f"the data have {len(pairs.classes)} classes and {len(spec.classes)} names were given: one each")
+    return spec.classes or pairs.classes, spec.templates or pairs.templates or TEMPLATES
+
+
+def hold(spec: TrainSpec, roots: Roots = None) -> Held:
+    """Open and split the data. Errors: DataProblem; Refused of captions that are all equal, of no readable image."""
+    opened = opener(spec, roots)
+    pairs: Pairs = opened(spec.data, samples=spec.samples)
+    looked = datasets.look(pairs, deadline_s=VERIFY_S)
+    notes = list(pairs.notes)
+    if looked.unreadable:
+        names = ", ".join(source for source, _ in looked.unreadable[:3])
+        if len(looked.unreadable) == len(pairs):
+            raise Refused(f"none of the {len(pairs)} images can be read, such as {names}")
+        notes.append(f"{len(looked.unreadable)} of {len(pairs)} images cannot be read and are left out: {names}")
+        pairs = datasets.without(pairs, {source for source, _ in looked.unreadable})
+    if len(pairs) > 1 and looked.distinct_captions == 1:
+        raise Refused("all captions are equal, so nothing tells one pair from another")
+    val: Pairs | None
+    if spec.val_data:
+        train, val = pairs, opened(spec.val_data)
+    elif spec.val_fraction:
+        train, val = datasets.split(pairs, spec.val_fraction, spec.seed)
+    else:
+        train, val = pairs, None
+    classes, templates = named(spec, pairs)
+    return Held(train, val, classes, templates, tuple(notes))
+
+
+def prepare(spec: TrainSpec, place: Place, roots: Roots = None) -> Setup:
+    """Errors: Refused, DataProblem, whatever building the model raises."""
+    held = hold(spec, roots)
+    plan = schedule(spec, len(held.train))
+    if plan.problems:
+        raise Refused(f"{len(held.train)} pairs to train on: {plan.problems[0]}")
+    precision.check(spec.precision, place.device)
+    torch.manual_seed(spec.seed)
+    made = clip_weights.create(spec, weights=spec.pretrained)
+    clip_weights.prepare(made, spec)
+    made.model.to(place.device)
+    teacher = _teacher(spec, place)
+    network: nn.Module = torch.compile(made.model) if spec.compile else made.model  # type: ignore[assignment]
+    if place.world_size > 1:
+        ids = None if place.device == "cpu" else [torch.device(place.device)]
+        network = DistributedDataParallel(network, device_ids=ids)
+    order = Order(
+        count=len(held.train),
+        batch_size=plan.batch_size,
+        batches=plan.batches,
+        seed=spec.seed,
+        rank=place.rank,
+        world_size=place.world_size,
+        resampled=spec.resampled,
+        weights=datasets.weights(held.train, spec.data_weights),
+        repeat=spec.overfit,
+    )
+    pin = torch.device(place.device).type == "cuda"
+    tokenize = made.tokenizer
+    return Setup(
+        spec=spec,
+        place=place,
+        pairs=held,
+        plan=plan,
+        made=made,
+        network=network,
+        objective=objectives.create(spec, made.model, rank=place.rank, world_size=place.world_size, teacher=teacher),
+        optimizer=optimizers.create(made.model, spec),
+        scaler=precision.scaler(spec.precision, place.device),
+        lr=schedules.learning_rate(
+            spec.lr_scheduler,
+            base=spec.peak_lr,
+            warmup=plan.warmup_steps,
+            steps=plan.steps,
+            cooldown=plan.cooldown_steps,
+            power=spec.lr_cooldown_power,
+            end=spec.lr_cooldown_end,
+        ),
+        batches=batches(held.train, made.preprocess_train, tokenize, order, workers=spec.workers, pin=pin),
+        reader=Reader(
+            transform=made.preprocess_val,
+            tokenize=tokenize,
+            device=place.device,
+            autocast=lambda: precision.autocast(spec.precision, place.device),
+            dtype=precision.weights_dtype(spec.precision),
+            batch_size=plan.batch_size,
+            workers=0,
+        ),
+    )
+
+
+def _teacher(spec: TrainSpec, place: Place) -> nn.Module | None:
+    if spec.loss != "distill":
+        return None
+    wanted = spec.model_copy(update={"model": spec.distill_model, "pretrained": spec.distill_pretrained})
+    teacher = clip_weights.create(wanted, weights=spec.distill_pretrained).model
+    return teacher.to(place.device).eval().requires_grad_(requires_grad=False)
+
+
+def checkpoints_folder(run_dir: Path) -> Path:
+    """Where a training keeps its checkpoints."""
+    return run_dir / "checkpoints"

@@ -1,0 +1,70 @@
+"""What a training finds out about its model at the end of an epoch, and whether that is better than before."""
+
+import logging
+from collections.abc import Generator, Mapping
+
+from engine.results import Event, Progress
+from engine.training.evaluation import classified, encode, retrieved
+from engine.training.setup import Setup
+
+log = logging.getLogger("engine.training")
+LOWER_IS_BETTER = ("loss", "rank")
+
+
+def validate(setup: Setup, epoch: int, progress: Progress, *, last: bool) -> Generator[Event, None, dict[str, float]]:
+    """Under the reference's names; empty where nothing is held out, or not at this epoch.
+
+    epoch: completed ones. progress: yielded after every batch, to be stopped by.
+    """
+    spec, held = setup.spec, setup.pairs
+    retrieval, zeroshot = (
+        bool(every and (epoch % every == 0 or last)) for every in (spec.val_frequency, spec.zeroshot_frequency)
+    )
+    if held.val is None or not (retrieval or zeroshot):
+        return {}
+    encoding = encode(setup.model, held.val, setup.reader)
+    while True:
+        try:
+            next(encoding)
+        except StopIteration as ended:
+            encoded = ended.value
+            break
+        yield progress
+    found: dict[str, float] = {}
+    if retrieval:
+        found |= retrieved(encoded, setup.plan.batch_size)
+    if zeroshot and held.classes and encoded.labels is not None:
+        result = classified(setup.model, encoded, held.classes, held.templates, setup.reader)
+        name = f"{spec.data if spec.data == 'digits' else 'own'}-zeroshot-val"
+        found[f"{name}-top1"] = result.acc1
+        if result.acc5 is not None:
+            found[f"{name}-top5"] = result.acc5
+    shown = "\t".join(f"{name}: {value:.4f}" for name, value in found.items())
+    log.info("Eval Epoch: %d %s", epoch, shown)
+    return found
+
+
+def score(setup: Setup, found: Mapping[str, float], loss: float) -> float | None:
+    """How good the model is, higher being better; None where what tells it was not measured this time.
+
+    By the metric that was asked for, else zero-shot accuracy, else images finding their captions first, else the loss.
+    """
+    chosen = setup.spec.best_metric
+    measured = {**found, "loss": loss}
+    if not chosen:
+        names = [name for name in found if name.endswith("-top1")] or [n for n in found if n == "image_to_text_R@1"]
+        chosen = names[0] if names else "loss" if setup.pairs.val is None else ""
+    if chosen not in measured:
+        return None
+    return -measured[chosen] if any(word in chosen for word in LOWER_IS_BETTER) else measured[chosen]
+
+
+def row_fields(found: Mapping[str, float]) -> dict[str, float]:
+    """The same under the names that a row has."""
+    fields = {}
+    for name, value in found.items():
+        if name.endswith(("-top1", "-top5")):
+            fields[f"zeroshot_{name[-4:]}"] = value
+        else:
+            fields[name.replace("R@", "r")] = value
+    return fields

@@ -1,0 +1,165 @@
+"""The training loop: what it sees, what it writes, and that stopped and continued equals never stopped."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import open_clip
+import pytest
+import torch
+
+from engine import datasets
+from engine.specs import Refused
+from engine.training import checkpoints
+from engine.training.batches import Drawn, Order, batches
+from tests.training_support import TINY, losses, rows, tiny, train, training
+
+
+def weights(folder: Path, name: str) -> dict[str, torch.Tensor]:
+    return dict(checkpoints.load(folder / "checkpoints" / name)["state_dict"])
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def order(**given: object) -> Order:
+    return Order(**({"count": 100, "batch_size": 4, "batches": 12, "seed": 3} | given))  # type: ignore[arg-type]
+
+
+def test_every_pair_comes_once_an_epoch_in_another_order_each() -> None:
+    whole = order(batches=25)
+    seen = [index for batch in whole for _, index in batch]
+    assert sorted(seen) == list(range(100))
+    whole.epoch = 1
+    assert [index for batch in whole for _, index in batch] != seen
+    whole.epoch = 0
+    assert [index for batch in whole for _, index in batch] == seen
+
+
+def test_processes_share_what_one_process_would_see_in_larger_batches() -> None:
+    alone = list(order(batch_size=8, batches=6))
+    parts = [list(order(batches=6, rank=rank, world_size=2)) for rank in range(2)]
+    assert [first + second for first, second in zip(*parts, strict=True)] == alone
+
+
+def test_an_epoch_goes_on_where_it_was_left() -> None:
+    whole, rest = order(), order(start=5)
+    assert list(rest) == list(whole)[5:]
+    assert len(rest) == 7
+
+
+def test_weights_draw_pairs_in_their_proportion() -> None:
+    drawn = Counter(order(count=2, weights=np.array([3.0, 1.0]), batches=5000).drawn(0).tolist())
+    assert drawn[0] / 20_000 == pytest.approx(0.75, abs=0.015)  # 5 standard errors
+
+
+def test_what_is_drawn_of_a_pair_depends_on_seed_epoch_and_index_alone() -> None:
+    digits = datasets.open_pairs("digits")
+
+    def crop(image: object) -> torch.Tensor:
+        return torch.rand(3)
+
+    tokenizer = open_clip.SimpleTokenizer(context_length=8)
+    drawn = Drawn(digits, crop, tokenizer, seed=1)
+    torch.manual_seed(0)
+    image, tokens = drawn[2, 17]
+    before = torch.get_rng_state()
+    again = drawn[2, 17]
+    assert torch.equal(torch.get_rng_state(), before), "the training's own random numbers are left alone"
+    assert torch.equal(image, again[0])
+    assert torch.equal(tokens, again[1])
+    assert not torch.equal(image, drawn[3, 17][0])
+    assert not torch.equal(image, drawn[2, 18][0])
+    captions = {tuple(drawn[epoch, 17][1].tolist()) for epoch in range(30)}
+    assert len(captions) == len(digits.captions(17)), "every caption's turn comes"
+
+
+@pytest.mark.slow
+def test_loading_in_other_processes_gives_the_same_batches() -> None:
+    digits = datasets.open_pairs("digits")
+    tokenizer, transform = open_clip.SimpleTokenizer(context_length=8), open_clip.image_transform(32, is_train=True)
+    loaded = []
+    for workers in (0, 2):
+        one = batches(digits, transform, tokenizer, order(batches=3), workers=workers, pin=False)
+        loaded.append([*one.of(0), *one.of(1, start=1)])
+    assert [len(each) for each in loaded] == [5, 5]
+    assert all(torch.equal(a, b) for one, other in zip(*loaded, strict=True) for a, b in zip(one, other, strict=True))
+
+
+def test_a_training_tells_curves_rows_and_files(tmp_path: Path) -> None:
+    told = train(tiny(), tmp_path)
+    assert [step for step, _ in losses(told)] == list(range(1, 9))
+    first, second = rows(told)
+    assert (first.epoch, first.step, second.epoch, second.step) == (1, 4, 2, 8)
+    assert second.samples_seen == 64
+    assert second.train_loss == pytest.approx(np.mean([loss for step, loss in losses(told) if step > 4]))
+    results = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in results] == [1, 2]
+    assert results[1]["digits-zeroshot-val-top1"] == second.zeroshot_top1
+    assert results[1]["image_to_text_R@1"] == second.image_to_text_r1
+    assert "batch_size: 8\n" in (tmp_path / "params.txt").read_text()
+    assert {path.name for path in (tmp_path / "checkpoints").glob("*.pt")} >= {"epoch_2.pt", "best.pt"}
+
+
+def test_open_clip_itself_loads_the_checkpoint(tmp_path: Path) -> None:
+    train(tiny(epochs=1), tmp_path)
+    (tmp_path / "tiny.json").write_text(json.dumps(TINY))
+    open_clip.add_model_config(tmp_path / "tiny.json")
+    model = open_clip.create_model("tiny", pretrained=str(tmp_path / "checkpoints" / "epoch_1.pt"))
+    ours = weights(tmp_path, "epoch_1.pt")
+    assert same({name: tensor for name, tensor in model.state_dict().items() if name in ours}, ours)
+
+
+@pytest.mark.parametrize("steps", [1, 3, 4, 6])
+def test_stopped_and_continued_equals_never_stopped(tmp_path: Path, steps: int) -> None:
+    whole = train(tiny(), tmp_path / "whole")
+    stopped = train(tiny(), tmp_path / "stopped", steps=steps)
+    assert losses(stopped)[-1][0] == steps
+    continued = train(tiny(), tmp_path / "stopped")
+    assert losses(continued) == losses(whole), "the curve is told whole again, to the bit"
+    assert [row.train_loss for row in rows(continued)] == [row.train_loss for row in rows(whole)]
+    assert same(weights(tmp_path / "stopped", "epoch_2.pt"), weights(tmp_path / "whole", "epoch_2.pt"))
+    assert (tmp_path / "stopped" / "results.jsonl").read_text() == (tmp_path / "whole" / "results.jsonl").read_text()
+
+
+def test_another_run_continues_from_the_folder_of_one(tmp_path: Path) -> None:
+    whole = train(tiny(), tmp_path / "whole")
+    train(tiny(), tmp_path / "first", steps=5)
+    second = train(tiny(resume=str(tmp_path / "first")), tmp_path / "second")
+    assert losses(second) == losses(whole)
+    assert same(weights(tmp_path / "second", "epoch_2.pt"), weights(tmp_path / "whole", "epoch_2.pt"))
+
+
+def test_a_spoilt_newest_checkpoint_is_passed_over_and_told(tmp_path: Path) -> None:
+    whole = train(tiny(keep_last=0), tmp_path / "whole")
+    train(tiny(keep_last=0, epochs=2), tmp_path / "spoilt", steps=6)
+    newest = tmp_path / "spoilt" / "checkpoints" / "latest.pt"
+    spoilt = bytearray(newest.read_bytes())
+    spoilt[len(spoilt) // 2] ^= 1
+    newest.write_bytes(spoilt)
+    continued = train(tiny(keep_last=0), tmp_path / "spoilt")
+    assert losses(continued) == losses(whole)
+    assert any("latest.pt" in note for note in rows(continued)[-1].notes)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"batch_size": 64}, "smaller than one step of 64"),
+        ({"warmup": "100"}, "never reaches the learning rate"),
+        ({"classes": ("one", "two")}, "10 classes and 2 names"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_it_starts(tmp_path: Path, fields: dict[str, object], message: str) -> None:
+    with pytest.raises(Refused, match=message):
+        training(tiny(**fields), tmp_path)
+
+
+def test_one_batch_over_and_over_is_learned(tmp_path: Path) -> None:
+    told = losses(
+        train(tiny(overfit=True, epochs=None, steps=60, lr=3e-3, val_frequency=0, zeroshot_frequency=0), tmp_path)
+    )
+    assert len(told) == 60
+    assert told[-1][1] < told[0][1] / 2

@@ -1,0 +1,55 @@
+"""A training small enough for a test: a CLIP of two thin layers on a few of the handwritten digits."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from engine.results import Event, Metric
+from engine.results.clip import TrainRow
+from engine.specs.train import TrainSpec
+from engine.training.distributed import Place
+from engine.training.loop import Training
+from engine.training.setup import prepare
+
+TINY = {
+    "embed_dim": 16,
+    "vision_cfg": {"image_size": 32, "layers": 1, "width": 32, "head_width": 16, "patch_size": 16},
+    "text_cfg": {"context_length": 8, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 1},
+}
+
+
+def tiny(**fields: Any) -> TrainSpec:
+    """4 steps per epoch of 8 pairs, two epochs."""
+    given = {"samples": 40, "batch_size": 8, "epochs": 2, "log_every_n_steps": 1, "tensorboard": False} | fields
+    return TrainSpec.model_validate({"model": "config:tiny", "configs": {"tiny": TINY}} | given)
+
+
+def training(spec: TrainSpec, folder: Path) -> Training:
+    """Prepared in this process."""
+    return Training(prepare(spec, Place(device=spec.device)), folder, "here")
+
+
+def train(spec: TrainSpec, folder: Path, steps: int | None = None) -> list[Event]:
+    """What a training tells until its end, or until it is stopped after so many steps, as a cancelled run is."""
+    events, told = training(spec, folder).run(), []
+    for event in events:
+        told.append(event)
+        if steps is not None and isinstance(event, Metric) and event.name == "train/loss" and event.step >= steps:
+            break
+    close(events)
+    return told
+
+
+def close(events: Iterator[Event]) -> None:
+    """As the worker does."""
+    events.close()  # type: ignore[attr-defined]
+
+
+def losses(events: list[Event]) -> list[tuple[int, float]]:
+    """(step, loss) of every step told."""
+    return [(each.step, each.value) for each in events if isinstance(each, Metric) and each.name == "train/loss"]
+
+
+def rows(events: list[Event]) -> list[TrainRow]:
+    """A row per epoch."""
+    return [event for event in events if isinstance(event, TrainRow)]
