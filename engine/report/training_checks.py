@@ -1,0 +1,159 @@
+"""What is to be known before a training is started: what it comes to, what stands against it, what it takes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pandas as pd
+
+from engine.report.style import digits
+from engine.specs.train import Schedule, TrainSpec, schedule
+
+Mark = Literal["ok", "warning", "error"]
+NAMED = 3
+"""Files named in a sentence."""
+MB_PER_M = 16
+"""Memory of a million trained float32 weights: themselves, their gradients, AdamW's two moments."""
+MB_PER_M_HALF = 8
+MB_PER_M_LOCKED = 4
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing looked at. An error cannot work; a warning may be meant."""
+
+    mark: Mark
+    said: str
+
+
+@dataclass(frozen=True)
+class Data:
+    """What a look at the data has found."""
+
+    train: int
+    """Pairs to train on."""
+    held: int
+    """Pairs held out."""
+    captions: int
+    distinct_captions: int
+    classes: tuple[str, ...] = ()
+    looked_at: int = 0
+    """Images opened."""
+    unreadable: Sequence[tuple[str, str]] = ()
+    """(source, reason)"""
+
+
+def checks(spec: TrainSpec, data: Data) -> list[Check]:
+    """All that can be told from the request and a look at its data, in the order in which it matters."""
+    plan = schedule(spec, data.train)
+    found = [*_pairs(data), *_captions(data, plan), *_images(data)]
+    if plan.steps_per_epoch < 1:
+        return [*found, *(Check("error", f"Batch: {problem}.") for problem in plan.problems)]
+    return [*found, _steps(spec, plan), _warmup(spec, plan), *_validation(spec, data), *_doubts(spec)]
+
+
+def _pairs(data: Data) -> list[Check]:
+    said = f"{data.train:,} pairs to train on, {data.held:,} held out."
+    return [
+        Check("ok" if data.held else "warning", said if data.held else f"{said} Nothing will tell how good it gets.")
+    ]
+
+
+def _captions(data: Data, plan: Schedule) -> list[Check]:
+    if data.distinct_captions == 1 and data.captions > 1:
+        return [Check("error", "All captions are equal, so nothing tells one pair from another.")]
+    if data.distinct_captions < plan.batch_size * plan.steps_per_epoch:
+        said = (
+            f"{data.distinct_captions:,} different captions: where pairs of a batch share one, the loss cannot reach 0."
+        )
+        return [Check("ok", said)]
+    return [Check("ok", f"{data.distinct_captions:,} different captions.")]
+
+
+def _images(data: Data) -> list[Check]:
+    broken = len(data.unreadable)
+    if not broken:
+        return [Check("ok", f"{data.looked_at:,} images were opened, and all of them can be read.")]
+    names = ", ".join(f"{source} ({reason})" for source, reason in data.unreadable[:NAMED])
+    more = f" and {broken - NAMED} more" if broken > NAMED else ""
+    said = f"{broken:,} of {data.looked_at:,} images opened cannot be read: {names}{more}."
+    return [Check("error", said) if broken == data.looked_at else Check("warning", f"{said} They are left out.")]
+
+
+def _steps(spec: TrainSpec, plan: Schedule) -> Check:
+    epochs = f"{plan.epochs:,} epoch{'s' * (plan.epochs != 1)}"
+    pairs = plan.batch_size * spec.nproc * spec.accum_freq
+    parts = [f"{plan.batch_size:,} pairs"] + [f"{spec.accum_freq} batches"] * (spec.accum_freq > 1)
+    parts += [f"{spec.nproc} processes"] * (spec.nproc > 1)
+    size = f"{' × '.join(parts)} = {pairs:,} pairs" if len(parts) > 1 else parts[0]
+    what = "the same batch each time" if spec.overfit else f"{plan.steps_per_epoch:,} steps an epoch, {epochs}"
+    return Check("ok", f"{plan.steps:,} steps of {size}: {what}.")
+
+
+def _warmup(spec: TrainSpec, plan: Schedule) -> Check:
+    if plan.problems:
+        return Check("error", f"Learning rate: {plan.problems[0]}.")
+    then = {"cosine": "then falls to 0", "const": "then stays", "const-cooldown": "then stays until the cooldown"}
+    said = f"The learning rate rises to {spec.peak_lr:g} within {plan.warmup_steps:,} steps, {then[spec.lr_scheduler]}."
+    return Check("ok", said)
+
+
+def _validation(spec: TrainSpec, data: Data) -> list[Check]:
+    if spec.classes and data.classes and len(spec.classes) != len(data.classes):
+        said = f"The data have {len(data.classes)} classes and {len(spec.classes)} names were given: give one each."
+        return [Check("error", said)]
+    if not data.held:
+        return []
+    if data.classes and spec.zeroshot_frequency:
+        return [Check("ok", f"Zero-shot accuracy on {len(data.classes):,} classes is measured as it trains.")]
+    if spec.val_frequency:
+        return [Check("ok", "Retrieval among the pairs held out is measured as it trains.")]
+    return [Check("warning", "Neither retrieval nor zero-shot accuracy is measured: only the loss is seen.")]
+
+
+def _doubts(spec: TrainSpec) -> list[Check]:
+    found = []
+    if spec.precision == "fp16" and spec.device == "cpu":
+        found.append(Check("error", "Training in fp16 needs an accelerator: take fp32, bf16 or amp_bf16 on the CPU."))
+    locked = [name for name, is_locked in (("image", spec.lock_image), ("text", spec.lock_text)) if is_locked]
+    if locked and not spec.pretrained and not spec.resume:
+        towers = " and ".join(locked)
+        found.append(Check("warning", f"The {towers} tower is locked but has no trained weights: it stays random."))
+    if len(locked) == 2 and not spec.lock_image_unlocked_groups and not spec.lock_text_unlocked_layers:
+        found.append(Check("warning", "Both towers are locked, so next to nothing is trained."))
+    return found
+
+
+def memory(spec: TrainSpec, catalogue: pd.DataFrame, there_gb: float | None) -> Check | None:
+    """What weights, gradients and optimizer need at the least, beside what there is; None of a model the catalogue
+    does not know. catalogue: of report.catalog; there_gb: 1e9 bytes."""
+    known = catalogue[(catalogue["name"] == f"open_clip:{spec.model}") & (catalogue["status"] == "ok")]
+    if known.empty:
+        return None
+    need = spec.nproc * _least_mb(spec, known.iloc[0].to_dict()) / 1e3
+    said = f"Memory: at least {digits(need)} GB for weights, gradients and optimizer; activations come on top."
+    if there_gb is None:
+        return Check("ok", said)
+    if need > there_gb:
+        return Check("error", f"{said} There are {digits(there_gb)} GB.")
+    return Check("warning" if need > there_gb / 2 else "ok", f"{said} There are {digits(there_gb)} GB.")
+
+
+def _least_mb(spec: TrainSpec, row: Mapping[Any, Any]) -> float:
+    total = float(row["mparams"])
+    image, text = (_figure(row, f"{tower}_mparams") for tower in ("image", "text"))
+    locked = image * spec.lock_image + text * spec.lock_text
+    each = MB_PER_M_HALF if spec.precision in ("bf16", "fp16") else MB_PER_M
+    return each * (total - locked) + MB_PER_M_LOCKED * each / MB_PER_M * locked
+
+
+def _figure(row: Mapping[Any, Any], name: str) -> float:
+    value = row.get(name)
+    return 0.0 if value is None or pd.isna(value) else float(value)
+
+
+def expected_s(spec: TrainSpec, pairs: int, *, seconds: float | None, steps: int) -> float | None:
+    """Seconds, going by a run alike that took so many of them for so many steps; None without one."""
+    if not seconds or not steps:
+        return None
+    return seconds / steps * schedule(spec, pairs).steps

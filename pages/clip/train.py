@@ -1,0 +1,186 @@
+"""Train or fine-tune CLIP: the data first, then the model and the few settings that matter; then the run as it goes."""
+
+from typing import Any
+
+import streamlit as st
+
+from engine.datasets import DataProblem
+from engine.names import parse_config
+from engine.report import training_checks
+from engine.report.training_checks import Check, Data
+from engine.specs import Refused
+from engine.specs.clip import DIGITS_MODEL
+from engine.specs.train import EPOCHS, FINE_TUNE_LR, SCRATCH_LR, TrainSpec, schedule
+from pages.components import backend, clip_data, launch, presets, spec_form
+from pages.components.text import duration, plain
+
+PREFIX = "train"
+BY_DEFAULT = {"pretrained": "", "epochs": None, "steps": None, "batch_size": None, "lr": None, "warmup": ""}
+TRAINED_WHOLE = {"lock_image": False, "overfit": False, "val_frequency": 1, "zeroshot_frequency": 1}
+PRESETS: presets.Presets = {
+    "Digits in a minute": presets.Preset(
+        "A small CLIP learns scikit-learn's handwritten digits from nothing: no download, about a minute on two cores.",
+        {"data": "digits", "data_kind": "auto", "model": DIGITS_MODEL, **BY_DEFAULT, **TRAINED_WHOLE},
+    ),
+    "Fine-tune gently": presets.Preset(
+        "A few epochs at a low learning rate with the image tower locked: for a model that has learned much already.",
+        {"lr": FINE_TUNE_LR, "epochs": 5, "steps": None, "warmup": "10%", **TRAINED_WHOLE, "lock_image": True},
+    ),
+    "One batch, to check": presets.Preset(
+        "Trains on one batch over and over: within 50 steps the loss must fall far, or something is wrong.",
+        {"overfit": True, "steps": 50, "epochs": None, "val_frequency": 0, "zeroshot_frequency": 0},
+    ),
+}
+DATA = ("data_kind", "csv_separator", "csv_img_key", "csv_caption_key", "samples", "val_data", "val_fraction")
+FOLDED = {
+    "What the model is": ("image_size", "context_length", "patch_dropout"),
+    "What stays as it is": (
+        *("lock_image", "lock_image_unlocked_groups", "lock_image_freeze_bn_stats"),
+        *("lock_text", "lock_text_unlocked_layers", "lock_text_freeze_layer_norm"),
+    ),
+    "What is minimised": (
+        *("loss", "coca_contrastive_weight", "coca_caption_weight", "distill_model", "distill_pretrained"),
+        *("local_loss", "gather_with_grad"),
+    ),
+    "How": ("opt", "wd", "grad_clip_norm", "beta1", "beta2", "eps", "momentum", "accum_freq", "overfit"),
+    "How long, at which rate": (
+        *("steps", "lr_scheduler", "epochs_cooldown", "lr_cooldown_power", "lr_cooldown_end"),
+        *("data_weights", "resampled"),
+    ),
+    "What is measured as it trains": ("val_frequency", "zeroshot_frequency", "best_metric", "classes", "templates"),
+    "What is kept": (
+        *("save_frequency", "save_every_steps", "keep_last", "log_every_n_steps", "tensorboard", "wandb", "resume"),
+    ),
+    "On what": ("nproc", "workers", "threads", "grad_checkpointing", "channels_last", "compile", "seed"),
+}
+WHAT_DIFFERS = "What differs: locked towers, loss, optimizer, schedule, validation, checkpoints, processes"
+ICONS = {"ok": ":green[:material/check_circle:]", "warning": ":orange[:material/warning:]"}
+ICONS |= {"error": ":red[:material/error:]"}
+ALIKE = (
+    *("model", "data", "samples", "batch_size", "accum_freq", "nproc", "precision", "device", "image_size", "loss"),
+    *("grad_checkpointing", "compile", "val_frequency", "workers", "threads"),
+)
+
+
+def alike(one: TrainSpec, other: TrainSpec) -> bool:
+    """Whether a step of both takes about as long."""
+    return all(getattr(one, name) == getattr(other, name) for name in ALIKE)
+
+
+def models(configs: dict[str, Any]) -> list[str]:
+    """What can be trained: our own small model, open_clip's, and configurations of one's own."""
+    names = [name.partition(":")[2] for name in launch.families() if name.startswith("open_clip:")]
+    return [DIGITS_MODEL, *(f"config:{name}" for name in configs), *names]
+
+
+def own_configurations() -> dict[str, Any]:
+    """open_clip configurations from files, beside those of the run that this was cloned from."""
+    configs: dict[str, Any] = dict(st.session_state.get(spec_form.key(PREFIX, "configs"), {}))
+    look = {"type": "json", "accept_multiple_files": True, "key": f"{PREFIX}_files"}
+    help = "Each is offered among the models as config:NAME."
+    for file in st.file_uploader("open_clip configurations of your own (.json)", help=help, **look):
+        text = file.getvalue().decode("utf-8-sig", errors="replace")
+        try:
+            configs[file.name.rsplit(".", 1)[0]] = parse_config(text, file.name)
+        except Refused as refusal:
+            st.error(plain(str(refusal)), icon=":material/error:")
+    return configs
+
+
+def data() -> tuple[dict[str, Any], clip_data.Seen]:
+    """What the data are, and a look at them."""
+    st.subheader("Data", anchor=False)
+    values = clip_data.fields(TrainSpec, PREFIX)
+    values |= spec_form.folded(
+        TrainSpec, PREFIX, "How they are read, and what is held out", {"Of CSVs, their columns": DATA}
+    )
+    seen = clip_data.seen(clip_data.source(values))
+    clip_data.draw(seen)
+    return values, seen
+
+
+def settings(configs: dict[str, Any], pairs: int) -> dict[str, Any]:
+    """The model and what matters most. pairs: to train on, which decides about what is left empty."""
+    st.subheader("Model", anchor=False)
+    left, right = st.columns(2)
+    with left:
+        values = {"model": spec_form.field(TrainSpec, "model", PREFIX, models(configs), free=True)}
+    with right:
+        values["pretrained"] = spec_form.field(TrainSpec, "pretrained", PREFIX, hint="none: from scratch")
+    usual = schedule(TrainSpec(), max(pairs, 1))
+    rate = FINE_TUNE_LR if values["pretrained"] else SCRATCH_LR
+    hints = {"epochs": str(EPOCHS), "batch_size": f"{usual.batch_size}, by the data", "lr": f"{rate:g}"}
+    for column, name in zip(st.columns(4), ("epochs", "batch_size", "lr", "warmup"), strict=True):
+        with column:
+            values[name] = spec_form.field(TrainSpec, name, PREFIX, hint=hints.get(name))
+    left, right = st.columns([1, 2])
+    with left:
+        values["device"] = spec_form.field(TrainSpec, "device", PREFIX, launch.devices())
+    with right:
+        values["precision"] = spec_form.field(TrainSpec, "precision", PREFIX)
+    return values
+
+
+def look_over(spec: TrainSpec, found: Data) -> bool:
+    """The checks as a list with marks; answers whether nothing stands against a start."""
+    checks = training_checks.checks(spec, found)
+    memory = training_checks.memory(spec, backend.catalogue(), launch.memory_there(spec.device))
+    checks += [memory] if memory else []
+    st.markdown("  \n".join(_line(check) for check in checks))
+    return all(check.mark != "error" for check in checks)
+
+
+def _line(check: Check) -> str:
+    return f"{ICONS[check.mark]} {'' if check.mark == 'ok' else f'**{check.mark}**: '}{plain(check.said)}"
+
+
+def promise(spec: TrainSpec, found: Data) -> str:
+    """What pressing the button will do, and for about how long."""
+    plan = schedule(spec, found.train)
+    last = launch.last_like(spec, alike)
+    took = {"seconds": last.seconds(), "steps": last.done} if last else {"seconds": None, "steps": 0}
+    seconds = training_checks.expected_s(spec, found.train, **took)
+    time = f", about {duration(seconds)} going by the last run like it" if seconds else ""
+    start = f" from {spec.pretrained}" if spec.pretrained else ""
+    return f"Trains {spec.model}{start} for {plan.steps:,} steps on {spec.device}{time}"
+
+
+def counted(values: dict[str, Any], seen: clip_data.Seen) -> tuple[Data | None, str]:
+    """How many pairs there are to train on and held out, or why that cannot be told."""
+    if seen.look is None:
+        return None, ""  # said beside the data
+    held = values["val_fraction"] if values["val_fraction"] is not None else TrainSpec().val_fraction
+    try:
+        given = clip_data.source(values)
+        return clip_data.counted(given, seen.look, val_data=values["val_data"] or "", val_fraction=held), ""
+    except DataProblem as problem:
+        return None, f"Held-out data: {problem}"
+
+
+@st.fragment
+def form() -> None:
+    """The form. It answers on its own, without redrawing the results below."""
+    place = st.container()
+    values, seen = data()
+    found, problem = counted(values, seen)
+    model = st.container()
+    values |= spec_form.folded(TrainSpec, PREFIX, WHAT_DIFFERS, FOLDED)
+    with st.expander("A model of your own"):
+        values["configs"] = own_configurations()
+    with model:  # where those are offered too
+        values |= settings(values["configs"], found.train if found else 0)
+    presets.draw(place, PREFIX, PRESETS, values)
+    spec, problems = spec_form.build(TrainSpec, values)
+    problems += [problem] if problem else []
+    sentence, ready = "What stands above must be put right first", False
+    if isinstance(spec, TrainSpec) and found:
+        ready = look_over(spec, found)
+        sentence = promise(spec, found) if ready else sentence
+    options = {"key": "train_go", "label": "Train", "icon": ":material/model_training:"}
+    launch.launch(spec if ready else None, problems, sentence=sentence, **options)
+
+
+st.title("Train CLIP", anchor=False)
+st.caption("Short trainings and fine-tunes on your own images and captions; without any, on handwritten digits.")
+form()
+launch.linked_run("train", "Curves appear here. Earlier trainings are under Runs.")

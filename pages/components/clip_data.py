@@ -1,0 +1,224 @@
+"""Which pairs of images and captions: the fields, an upload, and a look at what is there before anything is started."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from engine.datasets import DataProblem, Look, Pairs, Unreadable, look, open_pairs, split, unpack
+from engine.datasets.kinds import recognise
+from engine.report.training_checks import Data
+from engine.specs import Spec
+from engine.specs.clip import EMBEDDED, split_sources
+from pages.components import backend, spec_form
+from pages.components.text import plain
+
+LOOK_S = 3
+"""So long, at most, are images opened before the form answers."""
+THUMBNAIL, SHOWN_WIDTH = 128, 96
+FEW_CLASSES = 12
+READ = ("data_kind", "csv_separator", "csv_img_key", "csv_caption_key", "samples")
+UPLOADS = "uploads"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A look at data, with thumbnails of its samples, or why there is none."""
+
+    look: Look | None = None
+    thumbnails: tuple[bytes | None, ...] = ()
+    problem: str = ""
+
+
+def fields(spec: type[Spec], prefix: str) -> dict[str, Any]:
+    """What the data are, and an upload in their place; answers the fields' values."""
+    left, right = st.columns([3, 2], vertical_alignment="top")
+    with left:
+        known = [*EMBEDDED, *_used()]
+        hint = "Choose, or type the path of a CSV, of a folder with one per class, or of shards"
+        values = {"data": spec_form.field(spec, "data", prefix, known, free=True, hint=hint)}
+    with right:
+        _upload(prefix)
+    return values
+
+
+def _used() -> list[str]:
+    """Data of earlier runs, latest first."""
+    runs = [run for kind in ("train", "evaluate") for run in backend.store().runs(kind=kind, limit=20)]
+    return list(dict.fromkeys(str(getattr(run.spec, "data", "")) for run in runs))
+
+
+def _upload(prefix: str) -> None:
+    """A CSV or an archive becomes a folder, and the data of the form."""
+    key = f"{prefix}_upload"
+    st.file_uploader(
+        "Or upload them (.csv, .zip, .tar)",
+        type=["csv", "tsv", "zip", "tar", "tgz", "gz"],
+        key=key,
+        help="A zip or tar of class folders, of images with a .txt each, or of images and a CSV that names them.",
+        on_change=_take_in,
+        args=(prefix, key),
+    )
+    if problem := st.session_state.get(f"{key}_problem"):
+        st.error(plain(problem), icon=":material/error:")
+
+
+def _take_in(prefix: str, key: str) -> None:
+    """Unpack what was uploaded, once for each content."""
+    st.session_state[f"{key}_problem"] = ""
+    if (file := st.session_state.get(key)) is None:
+        return
+    digest = sha256(file.getbuffer()).hexdigest()[:16]
+    stem = re.sub(r"[^\w-]+", "_", Path(file.name).stem)[:40]
+    folder = backend.settings().runs_dir / UPLOADS / f"{stem}-{digest}"
+    try:
+        path, kind = recognise(folder) if folder.is_dir() else unpack(file, file.name, folder)
+    except DataProblem as problem:
+        st.session_state[f"{key}_problem"] = str(problem)
+        return
+    st.session_state[spec_form.key(prefix, "data")] = str(path)
+    st.session_state[spec_form.key(prefix, "data_kind")] = kind
+
+
+def source(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `open_pairs` that fields, or a spec's, stand for."""
+    return {
+        "data": values.get("data") or EMBEDDED[0],
+        "kind": values.get("data_kind") or "auto",
+        "separator": values.get("csv_separator") or "",
+        "image_column": values.get("csv_img_key") or "filepath",
+        "caption_column": values.get("csv_caption_key") or "title",
+        "samples": values.get("samples"),
+        "seed": values.get("seed") or 0,
+    }
+
+
+def stamp(data: str) -> int:
+    """When data were changed last: their files, or the folders that hold them."""
+    found = [0]
+    for part in split_sources(data):
+        try:
+            path = Path(part.partition("{")[0] if "{" in part else part).expanduser()
+            path = path if path.exists() else path.parent
+            found += [path.stat().st_mtime_ns]
+            if path.is_dir():
+                found += [entry.stat().st_mtime_ns for entry in path.iterdir()][:1000]
+        except (OSError, ValueError, RuntimeError):  # what cannot be read is said when it is opened
+            continue
+    return max(found)
+
+
+@st.cache_resource(max_entries=4, show_spinner="Reading the data")
+def _pairs(given: tuple[tuple[str, Any], ...], stamp: int) -> Pairs:
+    return open_pairs(**dict(given), roots=backend.settings().roots)
+
+
+def pairs(given: Mapping[str, Any]) -> Pairs:
+    """Data as opened last, unless they have changed. given: of source. Errors: DataProblem."""
+    return _pairs(tuple(sorted(given.items())), stamp(given["data"]))
+
+
+@st.cache_data(max_entries=16, show_spinner="Looking at the data")
+def _seen(given: tuple[tuple[str, Any], ...], stamp: int) -> Seen:
+    try:
+        opened = _pairs(given, stamp)
+        found = look(opened, deadline_s=LOOK_S)
+    except DataProblem as problem:
+        return Seen(problem=str(problem))
+    return Seen(found, tuple(thumbnail(opened, sample.index) for sample in found.samples))
+
+
+def seen(given: Mapping[str, Any]) -> Seen:
+    """A look at data. given: of source."""
+    return _seen(tuple(sorted(given.items())), stamp(given["data"]))
+
+
+def thumbnail(pairs: Pairs, index: int) -> bytes | None:
+    """A small PNG of an image; None of one that cannot be read."""
+    try:
+        image = pairs.image(index)
+    except Unreadable:
+        return None
+    image.thumbnail((THUMBNAIL, THUMBNAIL))
+    content = BytesIO()
+    image.save(content, "PNG")
+    return content.getvalue()
+
+
+def counted(given: Mapping[str, Any], found: Look, *, val_data: str, val_fraction: float) -> Data:
+    """How many pairs there are to train on and held out, beside what a look has found. Errors: DataProblem."""
+    train = found.count - len(found.unreadable)
+    if val_data:
+        held = len(pairs({**given, "data": val_data, "samples": None}))
+    else:
+        held = _held(tuple(sorted(given.items())), stamp(given["data"]), val_fraction) if val_fraction else 0
+        train -= held
+    return Data(
+        train=train,
+        held=held,
+        captions=found.captions,
+        distinct_captions=found.distinct_captions,
+        classes=found.classes,
+        looked_at=found.looked_at,
+        unreadable=found.unreadable,
+    )
+
+
+@st.cache_data(max_entries=16, show_spinner=False)
+def _held(given: tuple[tuple[str, Any], ...], stamp: int, fraction: float) -> int:
+    return len(split(_pairs(given, stamp), fraction, 0)[1])
+
+
+def draw(seen: Seen) -> None:
+    """Counts and ten samples, and which images cannot be read."""
+    if seen.look is None:
+        st.error(plain(seen.problem), icon=":material/error:")
+        return
+    found = seen.look
+    st.text(_counts(found))
+    shown = [(image, sample) for image, sample in zip(seen.thumbnails, found.samples, strict=True) if image]
+    captions = [plain(sample.caption[:60]) for _, sample in shown]
+    if shown:
+        alt = [sample.caption for _, sample in shown]
+        st.image([image for image, _ in shown], caption=captions, width=SHOWN_WIDTH, alt=alt)
+    _classes(found)
+    for note in found.notes:
+        st.caption(plain(note))
+    if found.unreadable:
+        _unreadable(found)
+
+
+def _counts(found: Look) -> str:
+    """All of it in a line."""
+    parts = [f"{found.count:,} pairs", f"{found.distinct_captions:,} different captions"]
+    parts += [f"{len(found.classes):,} classes"] if found.classes else ["no classes"]
+    if found.smallest and found.median and found.largest:
+        sizes = " × ".join(map(str, found.median))
+        if found.smallest != found.largest:
+            between = [" × ".join(map(str, size)) for size in (found.smallest, found.largest)]
+            sizes += f" px in the middle, {between[0]} to {between[1]}"
+        parts.append(f"images {sizes} px")
+    parts.append(f"{found.looked_at:,} of the images were opened")
+    return "; ".join(parts)
+
+
+def _classes(found: Look) -> None:
+    counts = list(zip(found.classes, found.per_class, strict=True))
+    if 0 < len(counts) <= FEW_CLASSES:
+        st.caption(plain("Pairs per class: " + ", ".join(f"{name} {count:,}" for name, count in counts)))
+    elif counts:
+        with st.expander(f"Pairs per class: {min(found.per_class):,} to {max(found.per_class):,}"):
+            table = {"class": [name for name, _ in counts], "pairs": [count for _, count in counts]}
+            st.dataframe(table, hide_index=True, height=240, alt="Pairs per class")
+
+
+def _unreadable(found: Look) -> None:
+    said = f"{len(found.unreadable):,} of {found.looked_at:,} images opened cannot be read"
+    with st.expander(said, icon=":material/broken_image:"):
+        table = {"image": [name for name, _ in found.unreadable], "why": [why for _, why in found.unreadable]}
+        st.dataframe(table, hide_index=True, alt="Images that cannot be read")
