@@ -32,7 +32,7 @@ def judged(probabilities: Tensor, labels: Tensor) -> Classification:
     count = probabilities.shape[1]
     labels = labels.to(probabilities.device)
     if len(labels) == 0 or labels.min() < 0 or labels.max() >= count:
-        raise ValueError(f"labels of {count} classes are 0 to {count - 1}, and these are {labels.unique().tolist()}")
+        raise ValueError(f"labels of {count} classes are 0 to {count - 1}, not {sorted(set(labels.tolist()))}")
     likeliest = probabilities.topk(min(TOP, count), dim=1).indices
     right = likeliest == labels[:, None]
     predictions = likeliest[:, 0]

@@ -5,7 +5,8 @@ from functools import reduce
 
 import open_clip
 import torch
-from open_clip import ClipLoss, CoCa, CoCaLoss, DistillClipLoss, SigLipLoss
+from open_clip import ClipLoss, CoCa, CoCaLoss, DistillClipLoss
+from open_clip.loss import SigLipLoss
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -33,7 +34,7 @@ class Objective:
         if self._teacher is None:
             return {}
         with torch.no_grad():
-            return {f"{TEACHERS}{name}": value for name, value in self._teacher(images, tokens).items()}
+            return {f"{TEACHERS}{name}": value.detach() for name, value in self._teacher(images, tokens).items()}
 
     def __call__(self, outputs: Outputs) -> Outputs:
         """Losses by name, and under `loss` their sum, which is minimised. All are scalars."""

@@ -5,9 +5,13 @@ from typing import Any
 
 import torch
 from open_clip.transformer import VisionTransformer
-from timm import optim as timm_optim
 from timm.models import Eva, NaFlexVit
 from timm.models import VisionTransformer as TimmVisionTransformer
+from timm.optim import (  # type: ignore[attr-defined]
+    create_optimizer_v2,
+    get_optimizer_info,
+    list_optimizers,
+)
 from torch import nn
 
 from engine.specs import Refused
@@ -66,16 +70,16 @@ def _of_timm(model: nn.Module, spec: TrainSpec) -> torch.optim.Optimizer:
     name = spec.opt.removeprefix("timm/")
     given = _settings(spec)
     try:
-        takes = timm_optim.get_optimizer_info(name.removeprefix("lookahead_"))
+        takes = get_optimizer_info(name.removeprefix("lookahead_"))
         if missing := [setting for setting in given if not getattr(takes, f"has_{setting}")]:
             raise Refused(f"{spec.opt} takes no {' and no '.join(missing)}: leave it out")
         if takes.second_order:
             raise Refused(f"{spec.opt} needs second derivatives, which a step here does not compute: take another")
-        return timm_optim.create_optimizer_v2(model, name, lr=spec.peak_lr, weight_decay=spec.wd, **given)
+        return create_optimizer_v2(model, name, lr=spec.peak_lr, weight_decay=spec.wd, **given)
     except Refused:
         raise
     except (ValueError, TypeError, AssertionError, ImportError, RuntimeError) as error:
-        known = ", ".join(sorted(timm_optim.list_optimizers()))
+        known = ", ".join(map(str, list_optimizers()))
         raise Refused(f"{spec.opt} cannot be made here ({error}); timm has {known}") from error
 
 

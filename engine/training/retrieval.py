@@ -37,7 +37,8 @@ def clip_loss(image_features: Tensor, text_features: Tensor, scale: float, batch
     by their size, as open_clip's validation does. scale: what cosines are multiplied by.
     """
     total = 0.0
-    for images, texts in zip(image_features.split(batch_size), text_features.split(batch_size), strict=True):
+    batches = (torch.split(features, batch_size) for features in (image_features, text_features))
+    for images, texts in zip(*batches, strict=True):
         logits = scale * images.float() @ texts.float().T
         own = torch.arange(len(logits), device=logits.device)
         both = functional.cross_entropy(logits, own) + functional.cross_entropy(logits.T, own)
@@ -60,7 +61,7 @@ def _ranks(queries: Tensor, query_of: Tensor, gallery: Tensor, gallery_of: Tenso
     places = torch.arange(len(gallery), device=gallery.device)
     gallery = gallery.float().T
     found = []
-    for some, image in zip(queries.float().split(chunk), query_of.split(chunk), strict=True):
+    for some, image in zip(torch.split(queries.float(), chunk), torch.split(query_of, chunk), strict=True):
         similar = some @ gallery
         matches = similar.masked_fill(image[:, None] != gallery_of, -torch.inf)
         best, first = matches.max(dim=1, keepdim=True)  # the first of equals

@@ -17,8 +17,8 @@ def learning_rate(
     """
 
     def cosine(step: int) -> float:
-        progress = min(1.0, (step - warmup) / max(1, steps - warmup))
-        return 0.5 * (1 + math.cos(math.pi * progress)) * base
+        falling = max(1, steps - warmup)
+        return 0.5 * (1 + math.cos(math.pi * min(step - warmup, falling) / falling)) * base
 
     def cooled(step: int) -> float:
         start = steps - cooldown

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -176,6 +177,6 @@ def _clip(optimizer: torch.optim.Optimizer, clip_norm: float | None) -> Tensor:
 
 
 def _clamp(model: nn.Module) -> None:
-    scale = getattr(model, "module", model).logit_scale
+    scale: Any = getattr(model, "module", model).logit_scale
     with torch.no_grad():
         scale.clamp_(0, math.log(LARGEST_SCALE))

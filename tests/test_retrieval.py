@@ -1,0 +1,112 @@
+"""Ranks against open_clip's metrics and against sorting everything; the validation loss against open_clip's loss."""
+
+import numpy as np
+import pytest
+import torch
+from open_clip import ClipLoss
+from open_clip_train.train import get_clip_metrics
+from torch import Tensor
+from torch.nn import functional
+
+from engine.training import retrieval
+
+
+def features(count: int, seed: int, width: int = 16) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return functional.normalize(torch.randn(count, width, generator=generator), dim=1)
+
+
+def ranks_by_sorting(similar: Tensor, right: list[set[int]]) -> list[int]:
+    """From 0: where the first right one is in an order that leaves equals as they are."""
+    order = np.argsort(-similar.numpy(), axis=1, kind="stable")
+    return [
+        min(place for place, column in enumerate(row) if column in some)
+        for row, some in zip(order.tolist(), right, strict=True)
+    ]
+
+
+def summary(way: str, ranks: list[int]) -> dict[str, float]:
+    return {
+        f"{way}_mean_rank": sum(ranks) / len(ranks) + 1,
+        f"{way}_median_rank": float(np.floor(np.median(ranks)) + 1),
+        **{f"{way}_R@{k}": sum(rank < k for rank in ranks) / len(ranks) for k in (1, 5, 10)},
+    }
+
+
+def by_sorting(images: Tensor, texts: Tensor, owner: Tensor) -> dict[str, float]:
+    similar = images @ texts.T
+    of_image = [set((owner == image).nonzero()[:, 0].tolist()) for image in range(len(images))]
+    return summary("image_to_text", ranks_by_sorting(similar, of_image)) | summary(
+        "text_to_image", ranks_by_sorting(similar.T, [{image} for image in owner.tolist()])
+    )
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 50])
+@pytest.mark.parametrize("chunk", [1, 8, 1024])
+def test_pairs_are_ranked_as_open_clip_ranks_them(count: int, chunk: int) -> None:
+    images = features(count, seed=1)
+    texts = functional.normalize(images + features(count, seed=2), dim=1)
+    found = retrieval.metrics(images, texts, torch.arange(count), chunk=chunk)
+    assert found == pytest.approx(get_clip_metrics(images, texts, torch.tensor(30.0)), abs=1e-12)
+
+
+@pytest.mark.parametrize("chunk", [3, 1024])
+def test_several_captions_an_image_count_by_the_best(chunk: int) -> None:
+    images, owner = features(20, seed=3), torch.cat([torch.arange(20).repeat(2), torch.tensor([4, 4, 17])])
+    owner = owner[torch.randperm(len(owner), generator=torch.Generator().manual_seed(0))]
+    texts = functional.normalize(images[owner] + 1.5 * features(len(owner), seed=4), dim=1)
+    found = retrieval.metrics(images, texts, owner, chunk=chunk)
+    assert found == pytest.approx(by_sorting(images, texts, owner), abs=1e-12)
+    assert found["text_to_image_R@1"] != found["image_to_text_R@1"]
+
+
+def test_equals_are_ranked_in_their_order() -> None:
+    """Ten captions for forty images, as with class names: each is there four times."""
+    words = features(10, seed=5)
+    owner = torch.arange(40)
+    images, texts = features(40, seed=6), words[owner % 10]
+    found = retrieval.metrics(images, texts, owner, chunk=16)
+    assert found == pytest.approx(by_sorting(images, texts, owner), abs=1e-12)
+
+
+def test_a_model_that_finds_all_equal_has_no_hits_for_it() -> None:
+    same = features(1, seed=7).expand(100, -1)
+    found = retrieval.metrics(same, same, torch.arange(100))
+    assert found["image_to_text_R@1"] == found["text_to_image_R@1"] == 0.01
+    assert found["image_to_text_mean_rank"] == 50.5
+
+
+def test_what_is_no_number_is_ranked_behind_all() -> None:
+    images, texts = features(10, seed=8), features(10, seed=9)
+    images[3] = torch.nan
+    found = retrieval.metrics(images, texts, torch.arange(10))
+    assert retrieval.metrics(images * torch.nan, texts, torch.arange(10))["image_to_text_R@10"] == 0
+    assert found["image_to_text_R@10"] == 0.9
+    assert (
+        found["text_to_image_mean_rank"]
+        > by_sorting(images.nan_to_num(), texts, torch.arange(10))["text_to_image_mean_rank"]
+    )
+
+
+def test_no_matrix_of_all_by_all_is_ever_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[int] = []
+
+    class Watched(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            result = function(*args, **(kwargs or {}))
+            held.extend([result.numel()] if isinstance(result, Tensor) else [])
+            return result
+
+    with Watched():
+        retrieval.metrics(features(300, 1), features(300, 2), torch.arange(300), chunk=10)
+    assert max(held) <= max(10 * 300, 300 * 16)
+
+
+@pytest.mark.parametrize(("count", "batch_size"), [(48, 16), (50, 16), (5, 16), (17, 8)])
+def test_the_validation_loss_is_open_clips_over_batches(count: int, batch_size: int) -> None:
+    images, texts = features(count, seed=10), features(count, seed=11)
+    total, loss = 0.0, ClipLoss()
+    for start in range(0, count, batch_size):
+        some = slice(start, start + batch_size)
+        total += float(loss(images[some], texts[some], torch.tensor(20.0))) * len(images[some])
+    assert retrieval.clip_loss(images, texts, 20.0, batch_size) == pytest.approx(total / count, rel=1e-6)

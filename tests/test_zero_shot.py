@@ -1,0 +1,125 @@
+"""Zero-shot classification and linear probes against open_clip's functions and scikit-learn's metrics."""
+
+import open_clip
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import confusion_matrix, recall_score, top_k_accuracy_score
+from torch import Tensor, nn
+from torch.nn import functional
+
+from engine.training import linear_probe, zero_shot
+from engine.training.classification import judged
+
+CLASSES = ("cat", "dog", "a {strange} one", "sea", "hill", "sun", "moon")
+
+
+def tokenize(texts: list[str]) -> Tensor:
+    """Letters, up to eight of them."""
+    rows = [[1 + ord(letter) % 30 for letter in text[-8:]] for text in texts]
+    return torch.tensor([row + [0] * (8 - len(row)) for row in rows])
+
+
+@pytest.fixture(scope="module")
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    vision = {"image_size": 16, "patch_size": 8, "layers": 1, "width": 16, "head_width": 8}
+    text = {"context_length": 8, "vocab_size": 32, "width": 16, "heads": 2, "layers": 1}
+    return open_clip.CLIP(embed_dim=8, vision_cfg=vision, text_cfg=text).eval()
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 1000])
+def test_the_classifier_is_open_clips(model: nn.Module, batch_size: int) -> None:
+    templates = ("{}", "the {}!", "{}-{}")
+    found = zero_shot.classifier(model, tokenize, CLASSES, templates, device="cpu", batch_size=batch_size)
+    reference = open_clip.build_zero_shot_classifier(
+        model,
+        tokenize,
+        CLASSES,
+        [lambda name: name, lambda name: f"the {name}!", lambda name: f"{name}-{name}"],
+        num_classes_per_batch=None,
+    )
+    torch.testing.assert_close(found, reference)
+    assert found.shape == (8, len(CLASSES))
+
+
+def test_a_class_is_the_normalised_mean_of_its_prompts(model: nn.Module) -> None:
+    found = zero_shot.classifier(model, tokenize, CLASSES, ("a {}", "{} b"), device="cpu", batch_size=2)
+    with torch.no_grad():
+        both = [model.encode_text(tokenize([f"a {name}", f"{name} b"]), normalize=True) for name in CLASSES]
+    by_hand = torch.stack([functional.normalize(pair.mean(dim=0), dim=0) for pair in both], dim=1)
+    torch.testing.assert_close(found, by_hand)
+
+
+def test_other_braces_in_a_prompt_are_letters(model: nn.Module) -> None:
+    zero_shot.classifier(model, tokenize, CLASSES, ("{x} of {}",), device="cpu", batch_size=8)
+
+
+def test_figures_are_scikit_learns() -> None:
+    generator = torch.Generator().manual_seed(1)
+    weights = functional.normalize(torch.randn(16, 7, generator=generator), dim=0)
+    labels = torch.randint(6, (200,), generator=generator)  # the seventh class never occurs
+    images = functional.normalize(weights.T[labels] + 0.8 * torch.randn(200, 16, generator=generator), dim=1)
+    found = zero_shot.results(images, labels, weights)
+    logits = 100 * images @ weights
+    top1, top5 = (top_k_accuracy_score(labels, logits, k=k, labels=range(7)) for k in (1, 5))
+    assert (found.acc1, found.acc5) == (top1, top5)
+    assert 0.3 < found.acc1 < found.acc5 < 1
+    predicted = logits.argmax(dim=1).numpy()
+    assert (found.predictions == predicted).all()
+    assert found.mean_per_class_recall == pytest.approx(
+        recall_score(labels, predicted, labels=range(6), average="macro")
+    )
+    assert (found.confusion == confusion_matrix(labels, predicted, labels=range(7))).all()
+    assert found.confusion.dtype == found.predictions.dtype == "int64"
+    assert found.confidence == pytest.approx(logits.softmax(dim=1).max(dim=1).values.numpy())
+
+
+def test_fewer_than_five_classes_have_no_top_five() -> None:
+    probabilities = torch.eye(4)[[0, 1, 2, 3, 0]]
+    found = judged(probabilities, torch.tensor([0, 1, 2, 3, 1]))
+    assert found.acc5 is None
+    assert found.acc1 == pytest.approx(0.8)
+    assert found.mean_per_class_recall == pytest.approx((1 + 0.5 + 1 + 1) / 4)
+
+
+@pytest.mark.parametrize("labels", [[0, 4], [-1, 0], []])
+def test_labels_that_are_no_class_are_an_error(labels: list[int]) -> None:
+    with pytest.raises(ValueError, match="labels of 4 classes are 0 to 3"):
+        judged(torch.eye(4)[: len(labels)], torch.tensor(labels, dtype=torch.int64))
+
+
+def test_a_probe_of_digits_is_scikit_learns_regression_at_its_best_strength() -> None:
+    digits = load_digits()
+    features = functional.normalize(torch.tensor(digits.data, dtype=torch.float32), dim=1)
+    labels = torch.tensor(digits.target)
+    known, held = slice(0, 600), slice(600, 900)
+    found = linear_probe.probe(features[known], labels[known], features[held], labels[held], seed=0)
+    scores = [
+        LogisticRegression(C=strength, max_iter=1000)
+        .fit(features[known], labels[known])
+        .score(features[held], labels[held])
+        for strength in linear_probe.STRENGTHS
+    ]
+    assert found.acc1 in [pytest.approx(score) for score in scores]
+    assert found.acc1 > 0.85
+    assert found.acc5 is not None
+    assert found.acc5 > 0.98
+    assert found.confusion.shape == (10, 10)
+    assert linear_probe.probe(features[known], labels[known], features[held], labels[held], seed=0).acc1 == found.acc1
+
+
+def test_a_probe_never_predicts_what_it_has_not_seen() -> None:
+    torch.manual_seed(2)
+    labels = torch.tensor([0, 2] * 10)
+    features = torch.eye(3)[labels] + 0.01 * torch.randn(20, 3)
+    found = linear_probe.probe(features, labels, torch.eye(3), torch.arange(3), seed=0, classes=4)
+    assert found.confusion.shape == (4, 4)
+    assert found.predictions[[0, 2]].tolist() == [0, 2]
+    assert found.predictions[1] in (0, 2)
+
+
+def test_a_probe_of_a_single_class_is_an_error() -> None:
+    with pytest.raises(ValueError, match="two classes at least"):
+        linear_probe.probe(torch.eye(3), torch.zeros(3, dtype=torch.int64), torch.eye(3), torch.arange(3), seed=0)
