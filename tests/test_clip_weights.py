@@ -4,7 +4,10 @@ import math
 import os
 import socket
 from collections.abc import Iterator
+from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import huggingface_hub
@@ -25,7 +28,7 @@ from engine.models.clip_weights import Made, create, prepare
 from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
-from engine.training import checkpoints
+from engine.training import checkpoints, optimizers
 
 TEXT = {"context_length": 8, "width": 16, "heads": 2, "layers": 3}
 VIT = {"image_size": 16, "patch_size": 4, "width": 16, "head_width": 8, "layers": 3}
@@ -162,6 +165,37 @@ def test_open_clip_takes_a_checkpoint_of_ours_by_the_models_name(registry: None,
     loaded = pt_load(str(path), map_location="cpu")  # what `open_clip_train --resume` reads
     assert {"epoch", "name", "state_dict", "optimizer"} <= set(loaded)
     theirs.load_state_dict(loaded["state_dict"])
+
+
+def test_the_reference_goes_on_from_a_checkpoint_of_ours(tmp_path: Path) -> None:
+    """As open_clip_train.main does with --resume: weights, and AdamW with its two groups of parameters."""
+    spec = asked()
+    made = make()
+    optimizer = optimizers.create(made.model, spec)
+    made.model(torch.rand(2, 3, 16, 16), torch.arange(16).reshape(2, 8))["image_features"][:, 0].sum().backward()
+    optimizer.step()
+    state = {"epoch": 1, "name": "mine", "state_dict": made.model.state_dict(), "optimizer": optimizer.state_dict()}
+    path = checkpoints.save(tmp_path, "epoch_1.pt", {**state, "vitals": {"config": made.config}}, about={"step": 1})
+    loaded = pt_load(str(path), map_location="cpu")
+    assert loaded["epoch"] == 1
+    model = make(seed=2).model
+    model.load_state_dict(loaded["state_dict"])
+
+    def is_plain(name: str, weight: torch.Tensor) -> bool:
+        return weight.ndim < 2 or any(part in name for part in ("bn", "ln", "bias", "logit_scale"))
+
+    named = list(model.named_parameters())
+    groups = [
+        {"params": [weight for name, weight in named if is_plain(name, weight)], "weight_decay": 0.0},
+        {"params": [weight for name, weight in named if not is_plain(name, weight)], "weight_decay": spec.wd},
+    ]
+    theirs = torch.optim.AdamW(groups, lr=spec.peak_lr)
+    theirs.load_state_dict(loaded["optimizer"])
+    mine = {name: optimizer.state[weight] for name, weight in made.model.named_parameters()}
+    for name, weight in model.named_parameters():
+        assert mine[name].keys() == theirs.state[weight].keys(), name
+        for key, value in mine[name].items():
+            assert torch.equal(value, theirs.state[weight][key]), name
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -347,17 +381,68 @@ def test_every_published_weight_has_a_place_at_the_hub() -> None:
     assert clip_files._alternatives("a.pt") == ["a.pt"]
 
 
+def point_at(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take this for the hub."""
+    template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    for name, value in {"ENDPOINT": address, "HUGGINGFACE_CO_URL_TEMPLATE": template, "HF_HUB_OFFLINE": False}.items():
+        monkeypatch.setattr(huggingface_hub.constants, name, value)
+
+
 @pytest.fixture
-def silent_hub(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def silent_hub(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A hub that takes connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        address = "http://{}:{}".format(*server.getsockname())
         monkeypatch.setattr(clip_hub, "ANSWER_S", 0.3)
-        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
-        template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-        monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        yield address
+        point_at("http://{}:{}".format(*server.getsockname()), monkeypatch)
+        yield
+
+
+@pytest.fixture
+def small_hub(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bytes]]:
+    """A hub with these files: `/repo/resolve/main/file` to contents."""
+    files: dict[str, bytes] = {}
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            content = files.get(self.path)
+            self.send_response(404 if content is None else 200)
+            self.send_header("Content-Length", str(len(content or b"")))
+            if content is None:
+                self.send_header("X-Error-Code", "EntryNotFound")
+            else:
+                self.send_header("ETag", f'"{sha256(content).hexdigest()}"')
+                self.send_header("X-Repo-Commit", "0" * 40)
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            self.do_HEAD()
+            self.wfile.write(files.get(self.path, b""))
+
+        def log_message(self, *_: Any) -> None:
+            """Nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        point_at("http://{}:{}".format(*server.server_address), monkeypatch)
+        yield files
+        server.shutdown()
+
+
+def test_a_tag_is_fetched_once_and_tells_how_far_it_is(
+    registry: None, small_hub: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_clip.factory, "_MODEL_CONFIGS", {"ViT-B-32": CONFIGS["vit"]})
+    model = open_clip.create_model("ViT-B-32")
+    torch.save(model.state_dict(), tmp_path / "weights")
+    content = (tmp_path / "weights").read_bytes()
+    small_hub["/laion/CLIP-ViT-B-32-laion2B-s34B-b79K/resolve/main/open_clip_pytorch_model.bin"] = content
+    told: list[tuple[int, int | None]] = []
+    spec = TrainSpec(model="ViT-B-32")
+    fetched = create(spec, weights="laion2b_s34b_b79k", progress=lambda done, total: told.append((done, total)))
+    assert same(model, fetched.model)
+    assert told[-1] == (len(content), len(content))
+    small_hub.clear()
+    assert same(model, create(spec, weights="laion2b_s34b_b79k").model)
 
 
 def test_without_a_network_a_tag_is_refused_at_once(empty_cache: Path) -> None:
@@ -367,7 +452,7 @@ def test_without_a_network_a_tag_is_refused_at_once(empty_cache: Path) -> None:
         assert part in str(caught.value)
 
 
-def test_a_hub_that_never_answers_is_not_waited_for(silent_hub: str) -> None:
+def test_a_hub_that_never_answers_is_not_waited_for(silent_hub: None) -> None:
     with pytest.raises(Unreachable, match=r"no answer within|timed out"):
         create(TrainSpec(model="ViT-B-32"), weights="openai")
     problem = tokenizer_problem("ViT-B-16-SigLIP", open_clip.get_model_config("ViT-B-16-SigLIP"))
@@ -497,16 +582,3 @@ def test_templates_are_open_clips() -> None:
         template.format("cat") == fill("cat")
         for template, fill in zip(clip_weights.TEMPLATES, open_clip.SIMPLE_IMAGENET_TEMPLATES, strict=True)
     )
-
-
-def test_a_download_tells_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    told: list[tuple[int, int | None]] = []
-    bar = clip_hub._reporting(lambda done, total: told.append((done, total)))
-    with bar(
-        total=100, unit="B", name="huggingface_hub.http_get", desc="weights", disable=None, mininterval=0
-    ) as begun:
-        begun.update(40)
-        begun.update(60)
-    assert told[0] == (0, 100)
-    assert (100, 100) in told
-    assert "weights" not in capsys.readouterr().err

@@ -84,8 +84,9 @@ def peek(path: Path) -> Stored:
     tensors = found.get("state_dict", found) if isinstance(found, dict) else None
     if not isinstance(tensors, dict) or not any(isinstance(tensor, torch.Tensor) for tensor in tensors.values()):
         raise WeightsRefused(f"{path} holds no weights: neither tensors by their names, nor a `state_dict` of them")
-    config = (found.get("vitals") or {}).get("config") if "state_dict" in found else None
-    return Stored(path, frozenset(name.removeprefix("module.") for name in tensors), config or {})
+    ours = found.get("vitals")
+    config = ours.get("config", {}) if isinstance(ours, dict) else {}
+    return Stored(path, frozenset(name.removeprefix("module.") for name in tensors), config)
 
 
 def load(model: torch.nn.Module, name: str, stored: Stored) -> None:

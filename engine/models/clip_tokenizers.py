@@ -1,6 +1,7 @@
 """Tokenizers of CLIP models: open_clip's own, which it brings along, and others, which lie at Hugging Face."""
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import open_clip
@@ -51,10 +52,9 @@ def tokenizer(model: str, config: Config, context_length: int) -> Tokenizer:
     text = config["text_cfg"]
     options = text.get("tokenizer_kwargs") or {}
     if not (name := _named(model, config)):
-        found: Tokenizer = SimpleTokenizer(context_length=context_length, **options)
-        return found
+        return _own(context_length, **options)
     try:
-        found = HFTokenizer(
+        found: Tokenizer = HFTokenizer(
             name,
             context_length=context_length,
             tokenizer_mode=text.get("tokenizer_mode"),
@@ -63,6 +63,13 @@ def tokenizer(model: str, config: Config, context_length: int) -> Tokenizer:
         )
     except (OSError, ValueError, ImportError) as error:
         raise TokenizerMissing(f"the tokenizer of {name}, which {model} needs, cannot be loaded: {error}") from error
+    return found
+
+
+@lru_cache(maxsize=8)
+def _own(context_length: int, **options: Any) -> Tokenizer:
+    """It takes longer to read its 49,000 words than to build a small model."""
+    found: Tokenizer = SimpleTokenizer(context_length=context_length, **options)
     return found
 
 

@@ -206,7 +206,7 @@ def _build(name: str, cfg: Config, preprocess: Config, spec: TrainSpec | Evaluat
             clip_files.load(model, name, stored)
         if of_timm and spec.image_size:
             model.visual.set_input_size(spec.image_size)  # adapts weights of another size
-        if spec.image_size:
+        if spec.image_size and spec.precision != "fp16":  # for which CPUs have no convolutions
             _try(model, spec.image_size, spec.precision)
     return model
 
