@@ -15,6 +15,7 @@ os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 from pydantic import BaseModel, Field, ValidationError
 from pydantic_settings import CliApp, CliSubCommand, SettingsConfigDict, SettingsError
 
+from engine.cli.clip import Evaluate, SubmitEvaluate, SubmitTrain, Train
 from engine.cli.costs import Catalog, CatalogBuild, Profile, SubmitProfile
 from engine.cli.output import note, printable
 from engine.cli.processes import Probe, Scheduler, Stop, Warm, Work
@@ -37,6 +38,8 @@ class Submit(BaseModel):
     benchmark: CliSubCommand[SubmitBenchmark] = command(SubmitBenchmark)
     recurrent: CliSubCommand[SubmitRecurrent] = command(SubmitRecurrent)
     device: CliSubCommand[SubmitDevice] = command(SubmitDevice)
+    train: CliSubCommand[SubmitTrain] = command(SubmitTrain)
+    evaluate: CliSubCommand[SubmitEvaluate] = command(SubmitEvaluate)
 
     def cli_cmd(self) -> None:
         CliApp.run_subcommand(self)
@@ -56,6 +59,8 @@ class Engine(BaseModel):
     suite_build: CliSubCommand[SuiteBuild] = command(SuiteBuild)
     recurrent: CliSubCommand[Recurrent] = command(Recurrent)
     device: CliSubCommand[Device] = command(Device)
+    train: CliSubCommand[Train] = command(Train)
+    evaluate: CliSubCommand[Evaluate] = command(Evaluate)
     submit: CliSubCommand[Submit] = command(Submit)
     runs: CliSubCommand[Runs] = command(Runs)
     resume: CliSubCommand[Resume] = command(Resume)

@@ -24,7 +24,8 @@ class Settings(BaseSettings):
     stop_grace_s: float = Field(10, gt=0, description="Seconds between asking a cancelled run to stop and killing it.")
     min_free_gb: float = Field(1, ge=0, description="Free disk space below which no run starts, in GB (1e9 bytes).")
     preload: str = Field(
-        "torch,timm,open_clip,engine.tasks.profile,engine.tasks.benchmark,engine.tasks.recurrent,engine.tasks.device",
+        "torch,timm,open_clip,engine.tasks.profile,engine.tasks.benchmark,engine.tasks.recurrent,engine.tasks.device,"
+        "engine.tasks.train,engine.tasks.evaluate",
         description="Modules the warm process imports ahead, comma-separated; empty: every worker starts cold.",
     )
     data_roots: str = Field(

@@ -19,6 +19,7 @@ from engine.results.base import (
     Status,
 )
 from engine.results.benchmark import BenchmarkRow
+from engine.results.clip import EvaluateRow, TrainRow
 from engine.results.device import DeviceRow
 from engine.results.profile import Difference, ModuleCount, OperatorCount, ProfileRow, Work, detail_name
 from engine.results.recurrent import RecurrentRow
@@ -34,6 +35,7 @@ __all__ = [
     "DeviceRow",
     "Difference",
     "Environment",
+    "EvaluateRow",
     "Event",
     "Flag",
     "Machine",
@@ -46,6 +48,7 @@ __all__ = [
     "Row",
     "Status",
     "TimedRow",
+    "TrainRow",
     "Verdict",
     "Work",
     "detail_name",

@@ -13,18 +13,22 @@ from engine.specs.base import (
 )
 from engine.specs.benchmark import BenchmarkSpec
 from engine.specs.device import DeviceSpec
+from engine.specs.evaluate import EvaluateSpec
 from engine.specs.profile import ProfileSpec
 from engine.specs.recurrent import RecurrentSpec
+from engine.specs.train import TrainSpec
 from engine.specs.variant import Variant
 
 __all__ = [
     "BenchmarkSpec",
     "DeviceSpec",
+    "EvaluateSpec",
     "Precision",
     "ProfileSpec",
     "RecurrentSpec",
     "Refused",
     "Spec",
+    "TrainSpec",
     "Variant",
     "format_image_size",
     "load",
