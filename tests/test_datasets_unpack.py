@@ -164,6 +164,14 @@ def test_headers_that_say_they_are_huge(tmp_path: Path) -> None:
         tracemalloc.stop()
 
 
+def test_headers_of_headers_without_end(tmp_path: Path) -> None:
+    info = tarfile.TarInfo("pax")
+    info.type, info.size = tarfile.XHDTYPE, 10
+    header = info.tobuf() + b"10 a=2345\n".ljust(512, b"\0")
+    (tmp_path / "a.tgz").write_bytes(gzip.compress(header * 2000))
+    refused(tmp_path / "a.tgz", "is damaged: maximum recursion depth exceeded")
+
+
 @pytest.mark.parametrize(
     ("files", "reason"),
     [

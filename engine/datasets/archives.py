@@ -16,6 +16,8 @@ MOST_FILES = 100_000
 MOST_BYTES = 2_000_000_000
 """Unpacked, all files together."""
 LARGEST_FILE = 50_000_000
+LARGEST_HEADER = 16_384
+"""Of a file in a tar, with its long names and attributes. Older versions of tarfile take minutes for a megabyte."""
 FREE_BYTES, MOST_RATIO = 50_000_000, 100
 """Contents above FREE_BYTES may be MOST_RATIO times as large as the file that holds them: more is a bomb."""
 DAMAGED = (
@@ -106,7 +108,11 @@ def _in_tar(file: BinaryIO, *, packed: bool) -> Iterator[Entry]:
             def read(info: tarfile.TarInfo = info) -> bytes:
                 member = archive.extractfile(info)
                 assert member is not None
-                return _exactly(member.read(), info.size)
+                stream.most = LARGEST_FILE
+                try:
+                    return _exactly(member.read(), info.size)
+                finally:
+                    stream.most = LARGEST_HEADER
 
             yield Entry(info.name, info.size, read)
 
@@ -129,21 +135,27 @@ def _occurrences(file: BinaryIO, sign: bytes) -> int:
 
 
 class _Bounded:
-    """A stream of no more bytes than a tar may have: headers that say they are huge are read by nobody."""
+    """A tar's bytes, as far as it may have any. Huge headers, which tarfile would take into memory, are not read."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
+        self.most = LARGEST_HEADER
+        """Bytes that are read at once."""
 
     def tell(self) -> int:
         return self._stream.tell()
 
     def seek(self, position: int) -> int:
-        # headers count too, half a kilobyte or more each
-        if position > MOST_BYTES + 4096 * MOST_FILES:
-            raise DataProblem(f"it would unpack to more than {MOST_BYTES:,} bytes")
+        self._check(position)
         return self._stream.seek(position)
 
     def read(self, size: int) -> bytes:
-        if size > LARGEST_FILE:
-            raise DataProblem(f"it has a header of {size:,} bytes")
+        if size > self.most:
+            raise DataProblem(f"it has a header of {size:,} bytes, at most {self.most:,} are read")
+        self._check(self.tell() + size)
         return self._stream.read(size)
+
+    def _check(self, position: int) -> None:
+        # headers count too, half a kilobyte or more each
+        if position > MOST_BYTES + 4096 * MOST_FILES:
+            raise DataProblem(f"it would unpack to more than {MOST_BYTES:,} bytes")
