@@ -17,8 +17,8 @@ def command(spec: Spec) -> str:
         if name == "configs" or value == info.get_default(call_default_factory=True):
             continue
         flag = f"--{name.replace('_', '-')}"
-        if value is True:
-            words.append(flag)
+        if isinstance(value, bool):
+            words.append(flag if value else f"--no-{flag.removeprefix('--')}")
         elif name == "models":
             words += [flag, ",".join(_model(model) for model in value)]
         elif name == "model":

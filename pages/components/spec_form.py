@@ -181,7 +181,8 @@ def field(
         options = {"step": 1} if annotation is int else {"format": "%g"}
         return st.number_input(label, low, high, default, placeholder=hint, **options, **shared)
     if choices is not None and (free or info.default == ""):
-        typed = st.session_state.get(shared["key"])  # what is no longer on offer stays, and the engine says so
+        # what is no longer on offer, or comes by a link, stays, and the engine says so
+        typed = st.session_state.get(shared["key"], st.query_params.get(shared["key"]))
         options = list(dict.fromkeys([*choices, *([typed] if typed else [])]))
         index = None if info.default == "" else 0
         look = {"index": index, "placeholder": hint or "by default"}

@@ -1,0 +1,261 @@
+"""What a training of CLIP has come to: figures, curves as they grow, a row per epoch, and what can be taken away."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from engine.jobs import ensure_scheduler
+from engine.report import export, frames, training_figures
+from engine.report.style import digits
+from engine.results.clip import TrainRow
+from engine.specs import Refused
+from engine.specs.evaluate import EvaluateSpec
+from engine.specs.train import TrainSpec
+from engine.store import Run, State
+from engine.store.files import RunFiles
+from pages.components import backend, spec_form
+from pages.components.chart import chart
+from pages.components.download import download
+from pages.components.results_table import results_table
+from pages.components.text import duration, plain
+
+CHECKPOINTS, RESULTS = "checkpoints", "results.jsonl"
+LARGEST_DOWNLOAD = 1_000_000_000
+"""Bytes of a file that the server reads into memory to hand it over."""
+OTHERS = 50  # trainings offered to be laid over this one
+BEST = "★ best"
+SMOOTH = {"no": 1, "5": 5, "20": 20, "100": 100}
+COLUMNS = (
+    *("epoch", "mark", "step", "train_loss", "clip_val_loss", "zeroshot_top1", "zeroshot_top5", "image_to_text_r1"),
+    *("text_to_image_r1", "image_to_text_r5", "text_to_image_r5", "lr", "logit_scale", "samples_per_s", "data_share"),
+    *("seconds", "peak_memory_mb", "image_to_text_mean_rank", "text_to_image_mean_rank", "samples_seen", "checkpoint"),
+)
+SHARES = (
+    "zeroshot_top1",
+    "zeroshot_top5",
+    *(f"{way}_r{k}" for way in ("image_to_text", "text_to_image") for k in (1, 5)),
+)
+TITLES = {
+    "mark": "Best",
+    "step": "Step",
+    "train_loss": "Training loss",
+    "clip_val_loss": "Held-out loss",
+    "zeroshot_top1": "Zero-shot top-1",
+    "zeroshot_top5": "Zero-shot top-5",
+    "image_to_text_r1": "Image → text R@1",
+    "text_to_image_r1": "Text → image R@1",
+    "image_to_text_r5": "Image → text R@5",
+    "text_to_image_r5": "Text → image R@5",
+    "lr": "Learning rate",
+    "logit_scale": "Logit scale",
+    "samples_per_s": "Pairs/s",
+    "data_share": "Waiting for data",
+    "seconds": "Since the start (s)",
+    "peak_memory_mb": "Peak memory (MB)",
+    "image_to_text_mean_rank": "Image → text mean rank",
+    "text_to_image_mean_rank": "Text → image mean rank",
+    "samples_seen": "Pairs seen",
+    "checkpoint": "Checkpoint",
+}
+
+
+def draw(run: Run, rows: Sequence[TrainRow]) -> None:
+    """All of it, for what has come so far."""
+    points = _points(str(backend.settings().runs_dir), run.id, run.revision)
+    if run.state in (State.FAILED, State.CANCELLED):
+        _resume(run)
+    if points.empty and not rows:
+        st.caption("Nothing has been trained yet: curves begin after the first steps, a row comes with every epoch.")
+        return
+    best = next((row for row in reversed(rows) if row.best), None)
+    _figures(rows, best, points)
+    _curves(run, points, best)
+    if rows:
+        _table(run, rows, best)
+    _take_away(run, rows, points)
+    for note in dict.fromkeys(note for row in rows for note in row.notes):
+        st.caption(plain(note))
+
+
+@st.cache_data(max_entries=32, show_spinner=False)
+def _points(runs_dir: str, run_id: int, revision: int) -> pd.DataFrame:
+    """The curves of a run as of a revision of it."""
+    return training_figures.frame({f"run {run_id}": backend.store().metrics(run_id)})
+
+
+def _resume(run: Run) -> None:
+    """A run that was stopped goes on where its newest checkpoint stands."""
+    with st.container(horizontal=True, vertical_alignment="center"):
+        told = "The same run goes on from its newest whole checkpoint; without one, it begins again."
+        if st.button("Resume", key=f"resume_{run.id}", icon=":material/play_arrow:", type="primary", help=told):
+            try:
+                backend.store().retry(run.id)
+            except (Refused, LookupError) as refusal:
+                st.error(plain(str(refusal)), icon=":material/error:")
+                return
+            ensure_scheduler(backend.settings())
+            st.rerun()
+        if newest := _checkpoints(run):
+            st.caption(plain(f"Goes on from a checkpoint: {', '.join(path.name for path in newest)}"))
+
+
+def _figures(rows: Sequence[TrainRow], best: TrainRow | None, points: pd.DataFrame) -> None:
+    """The last figures, and how they have changed in the last epoch."""
+    loss = points[points["name"] == "train/loss"]["value"]
+    last, before = (rows[-1] if rows else None), (rows[-2] if len(rows) > 1 else None)
+    with st.container(horizontal=True):
+        if len(loss):
+            st.metric("Training loss now", digits(float(loss.iloc[-1])), width="content")
+        for name in ("clip_val_loss", "zeroshot_top1", "image_to_text_r1", "text_to_image_r1"):
+            if last is not None and getattr(last, name) is not None:
+                _metric(name, last, before)
+        if best is not None:
+            said = best.zeroshot_top1 if best.zeroshot_top1 is not None else best.image_to_text_r1
+            shown = "–" if said is None else f"{100 * said:.1f} %"
+            what = TITLES["zeroshot_top1" if best.zeroshot_top1 is not None else "image_to_text_r1"]
+            st.metric(f"Best, of epoch {best.epoch}", shown, width="content", help=what)
+        if last is not None and last.samples_per_s is not None:
+            waiting = "" if last.data_share is None else f"{100 * last.data_share:.0f} % of a step waits for data."
+            st.metric("Pairs/s", digits(last.samples_per_s), width="content", help=waiting or None)
+        if last is not None and last.seconds is not None:
+            st.metric("Trained for", duration(last.seconds), width="content")
+
+
+def _metric(name: str, last: TrainRow, before: TrainRow | None) -> None:
+    value, earlier = getattr(last, name), getattr(before, name) if before else None
+    share = name in SHARES
+    change = None if earlier is None else value - earlier
+    delta = None if change is None else f"{100 * change:+.1f} points" if share else f"{change:+.3g}"
+    shown = f"{100 * value:.1f} %" if share else digits(value)
+    help = f"Of epoch {last.epoch}" + ("" if earlier is None else ", beside the epoch before that was measured.")
+    colour: Any = "normal" if share else "inverse"
+    st.metric(TITLES[name], shown, delta, delta_color=colour, width="content", help=help)
+
+
+def _curves(run: Run, points: pd.DataFrame, best: TrainRow | None) -> None:
+    """Loss and accuracy large, the rest small; other trainings may be laid over."""
+    if points.empty:
+        return
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        others = _others(run)
+        smooth = st.segmented_control(
+            "Average over points", list(SMOOTH), default="no", required=True, key=f"smooth_{run.id}"
+        )
+    marks = {f"run {run.id}": best.step} if best else {}
+    every = [points, *(_points(str(backend.settings().runs_dir), other.id, other.revision) for other in others)]
+    for other in others:
+        if row := _best(other.id, other.revision):
+            marks[f"run {other.id}"] = row
+    drawn = pd.concat(every, ignore_index=True)
+    look: dict[str, Any] = {"smooth": SMOOTH[smooth], "source": f"run {run.id}" if not others else ""}
+    large = training_figures.large(drawn)
+    for column, panel in zip(st.columns(max(1, len(large))), large, strict=False):
+        with column:
+            figure = training_figures.curves(drawn, panel, best=marks, **look)
+            alt = f"{panel.title} over optimizer steps"
+            chart(figure, key=f"curve_{panel.title}_{run.id}", alt=alt)
+    if small := training_figures.small(drawn):
+        with st.expander("Learning rate, pace, gradients, memory, ranks", expanded=True):
+            figure = training_figures.overview(drawn, small, **look)
+            alt = f"Small charts over optimizer steps: {', '.join(panel.title for panel in small)}"
+            chart(figure, key=f"overview_{run.id}", alt=alt)
+
+
+def _others(run: Run) -> list[Run]:
+    """Other trainings, chosen to be laid over this one."""
+    known = {other.id: other for other in backend.store().runs(kind=TrainSpec.kind, limit=OTHERS) if other.id != run.id}
+    if not known:
+        return []
+    chosen = st.multiselect(
+        "Laid over this run",
+        list(known),
+        format_func=lambda number: f"run {number}: {known[number].name or known[number].spec.summary}",
+        key=f"others_{run.id}",
+        placeholder="Choose other trainings",
+    )
+    return [known[number] for number in chosen if number in known]
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def _best(run_id: int, revision: int) -> int | None:
+    """The step of a run's best model."""
+    rows = backend.store().rows(run_id)
+    return next((row.step for row in reversed(rows) if isinstance(row, TrainRow) and row.best), None)
+
+
+def _table(run: Run, rows: Sequence[TrainRow], best: TrainRow | None) -> None:
+    """A row per epoch, the newest first, the best one marked."""
+    frame = frames.train(rows)
+    frame["mark"] = [BEST if row is best else "" for row in rows]
+    shown = frame.iloc[::-1].dropna(axis=1, how="all")
+    config = {name: st.column_config.NumberColumn(title, format="%.4g") for name, title in TITLES.items()}
+    config |= {name: st.column_config.NumberColumn(TITLES[name], format="percent") for name in (*SHARES, "data_share")}
+    config |= {name: st.column_config.Column(TITLES[name]) for name in ("mark", "checkpoint")}
+    config |= {name: st.column_config.NumberColumn(TITLES[name], format="%,d") for name in ("step", "samples_seen")}
+    look: dict[str, Any] = {"columns": COLUMNS, "pinned": "epoch", "config": config}
+    results_table(shown, key=f"rows_{run.id}", alt="Results of every epoch, newest first", **look)
+
+
+def _checkpoints(run: Run) -> list[Path]:
+    """Those that are on the disk, newest first."""
+    folder = RunFiles(backend.settings().runs_dir, run.id).dir / CHECKPOINTS
+    found = {}
+    for path in folder.glob("*.pt"):
+        try:
+            if path.with_name(f"{path.name}.json").is_file():
+                found[path] = path.stat().st_mtime_ns
+        except FileNotFoundError:  # a training removes old ones
+            continue
+    return sorted(found, key=found.__getitem__, reverse=True)
+
+
+def _take_away(run: Run, rows: Sequence[TrainRow], points: pd.DataFrame) -> None:
+    """Tables, files, and the way to an evaluation."""
+    stem, folder = f"train-{run.id}", RunFiles(backend.settings().runs_dir, run.id).dir
+    checkpoints = _checkpoints(run)
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        if checkpoints:
+            query = spec_form.address("evaluate", _evaluation(run))
+            help = "On the pairs that this training held out, or on others."
+            st.page_link(
+                "clip/evaluate.py", label="Evaluate", icon=":material/fact_check:", query_params=query, help=help
+            )
+        if rows:
+            csv = f"{stem}.csv"
+            download("CSV of epochs", lambda: export.to_csv(frames.train(rows)), csv, key=f"csv_{run.id}")
+        if len(points):
+            curves = f"{stem}-curves.csv"
+            download("CSV of curves", lambda: export.to_csv(points), curves, key=f"curves_csv_{run.id}")
+        if (folder / RESULTS).is_file():
+            content = (folder / RESULTS).read_bytes
+            download(RESULTS, content, f"{stem}-{RESULTS}", key=f"results_{run.id}")
+        if checkpoints:
+            _checkpoint(run, checkpoints)
+
+
+def _evaluation(run: Run) -> EvaluateSpec:
+    """Of this run's best model, on what it was not trained on."""
+    spec = run.spec
+    assert isinstance(spec, TrainSpec)
+    shared = {name: getattr(spec, name) for name in ("csv_separator", "csv_img_key", "csv_caption_key", "classes")}
+    shared |= {name: getattr(spec, name) for name in ("data_kind", "templates", "device", "precision")}
+    held = {"data": spec.val_data, "held_out": False} if spec.val_data else {"data": spec.data, "samples": spec.samples}
+    return EvaluateSpec.model_validate({"model": str(run.id), **shared, **held})
+
+
+def _checkpoint(run: Run, checkpoints: Sequence[Path]) -> None:
+    """One of the checkpoints, for open_clip: `create_model(name, pretrained=path)` loads it."""
+    names = [path.name for path in checkpoints]
+    first = names.index("best.pt") if "best.pt" in names else 0
+    chosen = st.selectbox("Checkpoint", names, first, key=f"checkpoint_{run.id}", width=160)
+    path = checkpoints[names.index(chosen)]
+    size = path.stat().st_size
+    if size > LARGEST_DOWNLOAD:
+        st.caption(plain(f"{size / 1e9:.1f} GB, too large to be sent from here: {path}"))
+        return
+    told = "Loads with open_clip.create_model(name, pretrained=path)."
+    label = f"{chosen} ({size / 1e6:,.1f} MB)"
+    download(label, path.read_bytes, f"train-{run.id}-{chosen}", key=f"checkpoint_file_{run.id}", help=told)
