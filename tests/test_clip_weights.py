@@ -126,7 +126,7 @@ def test_weights_depend_on_the_seed_alone_and_leave_the_random_state_as_it_was(n
     assert torch.equal(torch.rand(3), expected)
     assert same(first.model, make(name, seed=1).model)
     assert not same(first.model, make(name, seed=2).model)
-    assert first.notes == ["no weights were asked for, so the model begins at random ones"]
+    assert first.notes == []
     assert name not in open_clip.list_models()
 
 
@@ -573,7 +573,8 @@ def test_an_evaluation_makes_the_same_model(tmp_path: Path) -> None:
     spec = EvaluateSpec(model="config:vit", configs={"vit": CONFIGS["vit"]})
     evaluated = create(spec, weights=str(saved(made, tmp_path)))
     assert same(made.model, evaluated.model)
-    assert evaluated.image_size == (32, 32)
+    assert (evaluated.image_size, evaluated.notes) == ((32, 32), [])
+    assert "has not been trained" in create(spec, weights="").notes[0]
 
 
 def test_templates_are_open_clips() -> None:

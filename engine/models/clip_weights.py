@@ -105,7 +105,7 @@ def create(spec: TrainSpec | EvaluateSpec, *, weights: str, progress: Progress |
         raise TokenizerMissing(problem)
     path, published = clip_files.find(name, weights, progress) if weights else (None, {})
     stored = clip_files.peek(path) if path else None
-    notes = [] if stored else ["no weights were asked for, so the model begins at random ones"]
+    notes = [] if stored else _notes_on_random(spec, cfg)
     if stored:
         _follow(name, cfg, published or stored.model_cfg, notes)
     _set_logits(cfg, spec, stored)
@@ -158,15 +158,19 @@ def _checked(name: str, cfg: Config) -> Config:
     return cfg
 
 
+def _notes_on_random(spec: TrainSpec | EvaluateSpec, cfg: Config) -> list[str]:
+    if isinstance(spec, EvaluateSpec):
+        return ["no weights were asked for, so what is evaluated is a model that has not been trained"]
+    if cfg["text_cfg"].get("hf_model_name"):
+        return ["the text tower begins at random weights, where open_clip's own training would fetch trained ones"]
+    return []
+
+
 def _follow(name: str, cfg: Config, trained: Config, notes: list[str]) -> None:
     """Take the activation that the weights were trained with: the other makes them worse, and nothing else tells."""
-    if not trained:
-        return
-    quick = bool(trained.get("quick_gelu", False))
-    if quick != cfg.get("quick_gelu", False):
-        cfg["quick_gelu"] = quick
-        other = f"{name}-quickgelu" if quick else name.removesuffix("-quickgelu")
-        notes.append(f"these weights are of {other}, as open_clip calls it: the model has its activations")
+    if trained.get("quick_gelu") and not cfg.get("quick_gelu"):
+        cfg["quick_gelu"] = True
+        notes.append(f"these weights are of {name}-quickgelu, as open_clip calls it: the model has its activations")
 
 
 def _set_logits(cfg: Config, spec: TrainSpec | EvaluateSpec, stored: Stored | None) -> None:
