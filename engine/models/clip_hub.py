@@ -78,7 +78,7 @@ def _metadata(repo: str, file: str) -> Any:
 
 
 def _unreachable(what: str, error: Exception) -> Unreachable:
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
     return Unreachable(f"{what} cannot be reached: {reason}")
 
 
