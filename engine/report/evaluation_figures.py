@@ -118,6 +118,18 @@ def mistakes(counts: pd.DataFrame, most: int = 10) -> pd.DataFrame:
     return pd.DataFrame(found, columns=["true", "predicted", "count", "share"])
 
 
+def prompts(classes: Sequence[str], templates: Sequence[str], most: int = 6) -> tuple[list[str], int]:
+    """Some of the prompts that stand for classes, from different templates, and how many there are in all."""
+    if not templates:
+        templates = ["a photo of a {}."]  # the first of open_clip's
+    count = len(classes) * len(templates)
+    some = [
+        templates[place % len(templates)].replace("{}", classes[place % len(classes)])
+        for place in range(min(most, count))
+    ]
+    return list(dict.fromkeys(some)), count
+
+
 @dataclass(frozen=True)
 class Embeddings:
     """What an evaluation has encoded."""

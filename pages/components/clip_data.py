@@ -32,6 +32,8 @@ class Seen:
 
     look: Look | None = None
     thumbnails: tuple[bytes | None, ...] = ()
+    templates: tuple[str, ...] = ()
+    """Prompts of the data's own."""
     problem: str = ""
 
 
@@ -130,7 +132,7 @@ def _seen(given: tuple[tuple[str, Any], ...], stamp: int) -> Seen:
         found = look(opened, deadline_s=LOOK_S)
     except DataProblem as problem:
         return Seen(problem=str(problem))
-    return Seen(found, tuple(thumbnail(opened, sample.index) for sample in found.samples))
+    return Seen(found, tuple(thumbnail(opened, sample.index) for sample in found.samples), opened.templates)
 
 
 def seen(given: Mapping[str, Any]) -> Seen:

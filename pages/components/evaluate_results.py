@@ -1,0 +1,244 @@
+"""What an evaluation of CLIP found: figures in a row, mistakes, predictions, and a map of the embeddings."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from engine.datasets import DataProblem, Pairs, split
+from engine.report import evaluation_figures, export, frames
+from engine.report.evaluation_figures import Embeddings
+from engine.report.style import digits
+from engine.results.clip import EvaluateRow
+from engine.specs.evaluate import EvaluateSpec
+from engine.store import Run
+from engine.store.files import RunFiles
+from pages.components import backend, clip_data
+from pages.components.chart import chart, tabs
+from pages.components.download import download
+from pages.components.text import plain
+
+TASKS = {"retrieval": "Retrieval", "zeroshot": "Zero-shot classification", "linear-probe": "Linear probe"}
+SHARES = {
+    "acc1": "Top-1",
+    "acc5": "Top-5",
+    "mean_per_class_recall": "Mean per class",
+    "image_to_text_r1": "Image → text R@1",
+    "image_to_text_r5": "R@5",
+    "image_to_text_r10": "R@10",
+    "text_to_image_r1": "Text → image R@1",
+    "text_to_image_r5": "R@5",
+    "text_to_image_r10": "R@10",
+}
+NUMBERS = {
+    "image_to_text_mean_rank": "Image → text: mean rank",
+    "image_to_text_median_rank": "median rank",
+    "text_to_image_mean_rank": "Text → image: mean rank",
+    "text_to_image_median_rank": "median rank",
+    "clip_val_loss": "CLIP loss",
+}
+MEANT = {
+    "acc1": "How many images get their own class.",
+    "acc5": "How many have their own class among the five likeliest; of fewer than five classes there is none.",
+    "mean_per_class_recall": "The share that is right of each class, averaged over the classes that occur.",
+    "image_to_text_r1": "How many images have one of their own captions ranked first among all captions.",
+    "text_to_image_r1": "How many captions have their own image ranked first among all images.",
+    "image_to_text_mean_rank": "Where the first caption of an image's own stands on average; 1 is first.",
+    "text_to_image_mean_rank": "Where a caption's own image stands on average; 1 is first.",
+}
+FEW, MOST_SHOWN = 24, 96
+"""Pictures of a grid, and the most that can be asked for."""
+WIDTH = 112
+KINDS = ("Mistakes", "Right", "All")
+
+
+def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
+    """All of it, for the rows that have come so far."""
+    if not rows:
+        st.caption("Nothing has been found yet: each task's figures appear when it is done.")
+        return
+    for row in rows:
+        _figures(row)
+    files = [name for row in rows for name in (row.confusion_file, row.predictions_file) if name]
+    with st.container(horizontal=True):
+        csv, folder = f"evaluate-{run.id}.csv", _folder(run)
+        download("CSV", lambda: export.to_csv(frames.evaluate(rows)), csv, key=f"csv_{run.id}")
+        json = f"evaluate-{run.id}.json"
+        download("JSON", lambda: export.to_json(frames.evaluate(rows)), json, key=f"json_{run.id}")
+        for name in (name for name in files if (folder / name).is_file()):
+            label = name.removesuffix(".csv").replace("_", " ").capitalize()
+            table = f"evaluate-{run.id}-{name}"
+            download(label, (lambda name=name: _guarded(folder / name)), table, key=f"{name}_{run.id}")
+    contents: dict[str, Any] = {}
+    for row in rows:
+        if row.confusion_file:
+            contents[f"Confusion, {row.task}"] = lambda row=row: _confusion(run, row)
+        if row.predictions_file:
+            contents["Predictions"] = lambda row=row: _predictions(run, row)
+    if file := next((row.embeddings_file for row in rows if row.embeddings_file), ""):
+        contents["Map"] = lambda: _map(run, file)
+    tabs(contents, key=f"charts_{run.id}")
+
+
+def _folder(run: Run) -> Path:
+    return RunFiles(backend.settings().runs_dir, run.id).dir
+
+
+def _guarded(path: Path) -> str:
+    """A table that a run has written, safe to be opened by a spreadsheet."""
+    return export.to_csv(pd.read_csv(path, keep_default_na=False))
+
+
+def _figures(row: EvaluateRow) -> None:
+    """One task's figures, in a row."""
+    with st.container(border=True):
+        st.subheader(TASKS.get(row.task, row.task), anchor=False)
+        if row.status != "ok":
+            st.error(plain(row.error), title=row.status.replace("_", " "), icon=":material/error:")
+        with st.container(horizontal=True):
+            for name, title in SHARES.items():
+                if (value := getattr(row, name)) is not None:
+                    st.metric(title, f"{100 * value:.1f} %", width="content", help=MEANT.get(name))
+            for name, title in NUMBERS.items():
+                if (value := getattr(row, name)) is not None:
+                    st.metric(title[0].upper() + title[1:], digits(value), width="content", help=MEANT.get(name))
+        parts = [f"{row.images:,} images" if row.images else "", f"{row.captions:,} captions" if row.captions else ""]
+        parts += [f"{row.classes:,} classes" if row.classes else "", f"{row.device}, {row.precision}"]
+        if row.clip_val_loss is not None and row.val_batch_size:
+            parts.append(f"the loss is over batches of {row.val_batch_size}, on which it depends")
+        st.caption(plain("; ".join(part for part in parts if part)))
+        for note in row.notes:
+            st.caption(plain(note))
+
+
+def _gone(file: str, error: Exception) -> None:
+    if isinstance(error, FileNotFoundError):
+        st.caption(plain(f"{file} was not kept with this run."))
+    else:
+        st.error(plain(f"{file} cannot be read: {error}"), icon=":material/error:")
+
+
+def _stamp(path: Path) -> int:
+    return path.stat().st_mtime_ns if path.is_file() else 0
+
+
+@st.cache_data(max_entries=8, show_spinner=False)
+def _read_confusion(path: Path, stamp: int) -> pd.DataFrame:
+    return evaluation_figures.read_confusion(path)
+
+
+def _confusion(run: Run, row: EvaluateRow) -> None:
+    path = _folder(run) / row.confusion_file
+    try:
+        counts = _read_confusion(path, _stamp(path))
+    except (OSError, ValueError) as error:
+        _gone(row.confusion_file, error)
+        return
+    alt = f"Confusion matrix of {len(counts)} classes: true ones down, predicted ones across"
+    chart(evaluation_figures.confusion(counts, source=f"run {run.id}"), key=f"{row.task}_matrix_{run.id}", alt=alt)
+    if len(counts) > evaluation_figures.MOST_CLASSES:
+        st.caption(f"Of {len(counts):,} classes, the {evaluation_figures.MOST_CLASSES} most often mistaken.")
+    mistakes = evaluation_figures.mistakes(counts)
+    if mistakes.empty:
+        st.caption("Nothing is taken for anything else.")
+        return
+    config = {
+        "true": st.column_config.TextColumn("True"),
+        "predicted": st.column_config.TextColumn("Taken for"),
+        "count": st.column_config.NumberColumn("Times", format="%,d"),
+        "share": st.column_config.NumberColumn("Of the true class", format="percent"),
+    }
+    st.dataframe(mistakes, hide_index=True, column_config=config, alt="What is taken for what most often")
+
+
+@st.cache_data(max_entries=8, show_spinner=False)
+def _read_predictions(path: Path, stamp: int) -> pd.DataFrame:
+    return evaluation_figures.read_predictions(path)
+
+
+def _predictions(run: Run, row: EvaluateRow) -> None:
+    """Pictures with what they are and what they were taken for, the surest first."""
+    path = _folder(run) / row.predictions_file
+    try:
+        found = _read_predictions(path, _stamp(path))
+    except (OSError, ValueError) as error:
+        _gone(row.predictions_file, error)
+        return
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        words: dict[str, Any] = {"required": True, "key": f"kind_{run.id}"}
+        kind = st.segmented_control("Show", KINDS, default=KINDS[0] if (~found["right"]).any() else KINDS[2], **words)
+        classes = sorted(set(found["true"]))
+        true = st.selectbox("True class", classes, index=None, placeholder="any", key=f"true_{run.id}")
+        many = st.number_input("Pictures", 1, MOST_SHOWN, FEW, key=f"many_{run.id}")
+    kept = found if kind == "All" else found[found["right"] == (kind == "Right")]
+    kept = kept[kept["true"] == true] if true else kept
+    st.caption(f"{len(kept):,} of {len(found):,}, those first that the model is surest of.")
+    shown = kept.sort_values("confidence", ascending=False, kind="stable").head(many)
+    _grid(run, shown)
+
+
+def _grid(run: Run, shown: pd.DataFrame) -> None:
+    spec = run.spec
+    assert isinstance(spec, EvaluateSpec)
+    try:
+        pairs = clip_data.pairs(clip_data.source(spec.model_dump()))
+        if spec.held_out:
+            pairs = split(pairs, spec.val_fraction, spec.seed)[1]
+        pictures = [_picture(pairs, line) for line in shown.to_dict("records")]
+    except DataProblem as problem:
+        st.caption(plain(f"The pictures are not here any more: {problem}"))
+        pictures = []
+    there = [(picture, line) for picture, line in zip(pictures, shown.to_dict("records"), strict=False) if picture]
+    if there:
+        said = [_said(line) for _, line in there]
+        alt = [f"{line['true']}, taken for {line['predicted']}" for _, line in there]
+        st.image([picture for picture, _ in there], caption=said, width=WIDTH, alt=alt)
+    if len(there) < len(shown):
+        table = shown[list(evaluation_figures.PREDICTIONS)]
+        st.dataframe(table, hide_index=True, alt="Predictions whose pictures cannot be shown, among others")
+
+
+def _picture(pairs: Pairs, line: dict[Any, Any]) -> bytes | None:
+    """Of a prediction, unless the data have changed since."""
+    index = line["index"]
+    if not 0 <= index < len(pairs) or pairs.source(index) != line["source"]:
+        return None
+    return clip_data.thumbnail(pairs, index)
+
+
+def _said(line: dict[Any, Any]) -> str:
+    sure = f"{100 * line['confidence']:.0f} %"
+    if line["right"]:
+        return f":material/check: {plain(line['true'])}, {sure}"
+    return f":material/close: {plain(line['true'])}, taken for **{plain(line['predicted'])}**, {sure}"
+
+
+@st.cache_data(max_entries=4, show_spinner="Reading embeddings")
+def _placed(path: Path, stamp: int, aligned: bool) -> tuple[pd.DataFrame, list[float], int]:
+    """A map, its axes' shares of the variance, and how many images there are in all."""
+    found: Embeddings = evaluation_figures.read_embeddings(path)
+    places, shares = evaluation_figures.place(found, aligned=aligned)
+    return places, [float(share) for share in shares], len(found.images)
+
+
+def _map(run: Run, file: str) -> None:
+    path = _folder(run) / file
+    aligned = st.toggle(
+        "Images and captions each centred",
+        value=True,
+        key=f"aligned_{run.id}",
+        help="CLIP keeps images apart from captions: without centring, that gap is most of what a map shows.",
+    )
+    try:
+        places, shares, images = _placed(path, _stamp(path), aligned)
+    except (OSError, ValueError) as error:
+        _gone(file, error)
+        return
+    alt = "Map of the embeddings of images and captions, by their two principal components"
+    chart(evaluation_figures.embeddings(places, shares, source=f"run {run.id}"), key=f"map_{run.id}", alt=alt)
+    some = f" {evaluation_figures.MOST_DRAWN:,} of {images:,} images are drawn." * (
+        images > evaluation_figures.MOST_DRAWN
+    )
+    st.caption(f"Principal components of the embeddings; captions have a rim.{some}")
