@@ -90,6 +90,26 @@ def test_adamw_has_open_clips_groups(vision: dict[str, Any]) -> None:
     assert {group["lr"] for group in optimizer.param_groups} == {0.01}
 
 
+def test_an_adamw_step_is_the_papers() -> None:
+    """Loshchilov & Hutter (2019), by hand in float64."""
+    torch.manual_seed(0)
+    model, spec = tower().double(), TrainSpec(lr=0.01, wd=0.3)
+    optimizer = optimizers.create(model, spec)
+    weights = {name: each.detach().clone() for name, each in model.named_parameters()}
+    first, second = ({name: torch.zeros_like(each) for name, each in weights.items()} for _ in range(2))
+    for step in range(1, 4):
+        for name, each in model.named_parameters():
+            each.grad = torch.randn_like(each)
+            first[name] = 0.9 * first[name] + 0.1 * each.grad
+            second[name] = 0.98 * second[name] + 0.02 * each.grad**2
+            decayed = weights[name] * (1 - 0.01 * (0.3 if name in groups_by_rule(model)[1] else 0))
+            root = (second[name] / (1 - 0.98**step)).sqrt() + 1e-6
+            weights[name] = decayed - 0.01 * first[name] / (1 - 0.9**step) / root
+        optimizer.step()
+    for name, each in model.named_parameters():
+        torch.testing.assert_close(each.detach(), weights[name], msg=name)
+
+
 @pytest.mark.parametrize(
     ("vision", "given", "betas", "eps"),
     [

@@ -18,6 +18,8 @@ from engine.specs import Refused
 from engine.specs.train import TrainSpec
 
 TRANSFORMERS = (VisionTransformer, TimmVisionTransformer, Eva, NaFlexVit)
+FUSED = ("cpu", "cuda")
+"""Kinds of device whose kernels for a whole AdamW step are used; others take it operator by operator."""
 
 
 def create(model: nn.Module, spec: TrainSpec) -> torch.optim.Optimizer:
@@ -63,6 +65,8 @@ def _adamw(model: nn.Module, spec: TrainSpec) -> torch.optim.Optimizer:
         lr=spec.peak_lr,
         betas=(beta1 if spec.beta1 is None else spec.beta1, beta2 if spec.beta2 is None else spec.beta2),
         eps=spec.eps or eps,
+        # one pass over weights, moments and gradients: with a vocabulary's embedding, many times as fast on a CPU
+        fused=all(each.device.type in FUSED for _, each in trained),
     )
 
 
