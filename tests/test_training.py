@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from engine import datasets
+from engine.results import Metric
 from engine.specs import Refused
-from engine.training import checkpoints
+from engine.training import checkpoints, launch, setup
 from engine.training.batches import Drawn, Order, batches
-from tests.training_support import TINY, losses, rows, tiny, train, training
+from tests.training_support import TINY, close, losses, rows, tiny, train, training
 
 
 def weights(folder: Path, name: str) -> dict[str, torch.Tensor]:
@@ -163,3 +164,65 @@ def test_one_batch_over_and_over_is_learned(tmp_path: Path) -> None:
     )
     assert len(told) == 60
     assert told[-1][1] < told[0][1] / 2
+
+
+def captioned(folder: Path, count: int = 12) -> Path:
+    """A CSV of digits as PNG files, each with a caption of its own."""
+    digits = datasets.open_pairs("digits")
+    lines = ["filepath,title"]
+    for index in range(count):
+        digits.image(index).save(folder / f"{index}.png")
+        lines.append(f"{index}.png,a scan with the number {index} of the digit {digits.label(index)}")
+    (folder / "pairs.csv").write_text("\n".join(lines))
+    return folder / "pairs.csv"
+
+
+def test_a_table_with_broken_images_is_trained_on_without_them(tmp_path: Path) -> None:
+    table = captioned(tmp_path)
+    (tmp_path / "3.png").write_bytes(b"no image")
+    (tmp_path / "7.png").unlink()
+    fields = {"data": str(table), "samples": None, "batch_size": 4, "val_fraction": 0.2, "epochs": 1}
+    told = rows(train(tiny(**fields), tmp_path / "run"))
+    assert told[0].samples_seen == 8
+    note = next(note for note in told[0].notes if "cannot be read" in note)
+    assert note.startswith("2 of 12 images")
+    assert "3.png" in note
+    (tmp_path / "0.png").write_bytes(b"broken since")
+    again = setup.hold(tiny(**fields), tmp_path / "run")
+    assert len(again.train) + len(again.val or ()) == 10, "a later attempt leaves out what the first one did"
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one_with_the_whole_batch(tmp_path: Path) -> None:
+    alone = train(tiny(), tmp_path / "alone")
+    (tmp_path / "two").mkdir()
+    spec = tiny(batch_size=4, nproc=2, gather_with_grad=True, local_loss=True)
+    together = list(launch.together(spec, tmp_path / "two", "here"))
+    assert [step for step, _ in losses(together)] == list(range(1, 9))
+    assert np.allclose([loss for _, loss in losses(together)], [loss for _, loss in losses(alone)], atol=1e-5)
+    assert rows(together)[-1].zeroshot_top1 == rows(alone)[-1].zeroshot_top1
+
+
+@pytest.mark.slow
+def test_several_processes_save_when_they_are_stopped_and_go_on(tmp_path: Path) -> None:
+    spec = tiny(batch_size=4, nproc=2, epochs=6, gather_with_grad=True)
+    events = launch.together(spec, tmp_path, "here")
+    for event in events:
+        if isinstance(event, Metric) and event.name == "train/loss" and event.step >= 3:
+            break
+    close(events)
+    saved = checkpoints.load_latest(tmp_path / "checkpoints")
+    assert saved is not None
+    step = saved[0]["vitals"]["done"]["step"]
+    assert 3 <= step <= 24
+    continued = list(launch.together(spec, tmp_path, "here"))
+    whole = train(tiny(epochs=6), tmp_path / "whole")
+    assert np.allclose([loss for _, loss in losses(continued)], [loss for _, loss in losses(whole)], atol=1e-4)
+
+
+@pytest.mark.slow
+def test_accumulated_batches_train_as_the_whole_batch(tmp_path: Path) -> None:
+    whole = losses(train(tiny(), tmp_path / "whole"))
+    parts = losses(train(tiny(batch_size=4, accum_freq=2), tmp_path / "parts"))
+    assert [step for step, _ in parts] == [step for step, _ in whole]
+    assert np.allclose([loss for _, loss in parts], [loss for _, loss in whole], atol=1e-5)

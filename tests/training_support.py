@@ -26,7 +26,7 @@ def tiny(**fields: Any) -> TrainSpec:
 
 def training(spec: TrainSpec, folder: Path) -> Training:
     """Prepared in this process."""
-    return Training(prepare(spec, Place(device=spec.device)), folder, "here")
+    return Training(prepare(spec, Place(device=spec.device), folder), folder, "here")
 
 
 def train(spec: TrainSpec, folder: Path, steps: int | None = None) -> list[Event]:

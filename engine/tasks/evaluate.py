@@ -21,7 +21,7 @@ from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
 from engine.training import linear_probe, precision
 from engine.training.evaluation import Encoded, Reader, classified, encode, retrieved
-from engine.training.setup import named, opener
+from engine.training.setup import named, opener, readable
 from engine.training.validation import row_fields
 from engine.training.zero_shot import ZeroShot
 
@@ -35,6 +35,7 @@ class Subject:
     pairs: Pairs
     encoded: Encoded
     classes: tuple[str, ...]
+    notes: tuple[str, ...]
     classify: Callable[[], ZeroShot]
     probe: Callable[[], Generator[Event, None, ZeroShot]]
 
@@ -58,10 +59,11 @@ def run(spec: EvaluateSpec, run_dir: Path) -> Iterator[Event]:
         "device_name": here.device_name,
         "precision": spec.precision,
     }
-    subject = yield from _encoded(spec)
+    subject = yield from _encoded(spec, run_dir)
     _write_embeddings(run_dir / EMBEDDINGS, subject)
     yield Artifact(name=EMBEDDINGS, kind="embeddings")
     common |= {"images": len(subject.pairs), "captions": len(subject.encoded.texts), "embeddings_file": EMBEDDINGS}
+    common["notes"] = subject.notes
     for done, task in enumerate(spec.tasks, 1):
         yield Progress(done=done, total=len(spec.tasks) + 1, note=task)
         try:
@@ -73,8 +75,8 @@ def run(spec: EvaluateSpec, run_dir: Path) -> Iterator[Event]:
     yield Progress(done=len(spec.tasks) + 1, total=len(spec.tasks) + 1)
 
 
-def _encoded(spec: EvaluateSpec) -> Generator[Event, None, Subject]:
-    every: Pairs = opener(spec, Settings().roots)(spec.data, samples=spec.samples)
+def _encoded(spec: EvaluateSpec, run_dir: Path) -> Generator[Event, None, Subject]:
+    every, said = readable(opener(spec, Settings().roots)(spec.data, samples=spec.samples), run_dir, "data")
     rest, held_out = datasets.split(every, spec.val_fraction, spec.seed)
     pairs = held_out if spec.held_out else every
     classes, templates = named(spec, every)
@@ -114,6 +116,7 @@ def _encoded(spec: EvaluateSpec) -> Generator[Event, None, Subject]:
         pairs=pairs,
         encoded=found,
         classes=classes,
+        notes=(*every.notes, *said, *made.notes),
         classify=lambda: classified(model, found, classes, templates, reader),
         probe=probe,
     )

@@ -12,7 +12,7 @@ from engine.specs.train import TrainSpec
 from engine.training import launch
 from engine.training.distributed import Place
 from engine.training.loop import Training
-from engine.training.setup import prepare
+from engine.training.setup import hold, prepare
 
 
 def run(spec: TrainSpec, run_dir: Path) -> Iterator[Event]:
@@ -22,9 +22,12 @@ def run(spec: TrainSpec, run_dir: Path) -> Iterator[Event]:
     """
     here = environment.current(spec.device, spec.seed)
     yield here
+    roots = Settings().roots
     if spec.nproc > 1:
+        hold(spec, run_dir, roots)  # refuses here what cannot work, and finds for all what cannot be read
         yield from launch.together(spec, run_dir, here.device_name)
     else:
         if spec.threads:
             torch.set_num_threads(spec.threads)
-        yield from Training(prepare(spec, Place(device=spec.device), Settings().roots), run_dir, here.device_name).run()
+        setup = prepare(spec, Place(device=spec.device), run_dir, roots)
+        yield from Training(setup, run_dir, here.device_name).run()

@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 
 import torch
 
@@ -23,6 +24,8 @@ def main() -> None:
     """Train; when asked to by a signal, stop after the step in hand with a checkpoint."""
     job = launch.Job.model_validate_json(sys.argv[1])
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", force=True)
+    # open_clip gathers with it
+    warnings.filterwarnings("ignore", "torch.distributed.nn.functional.all_gather is deprecated", FutureWarning)
     asked = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: asked.set())
     signal.signal(signal.SIGINT, lambda *_: asked.set())
@@ -31,7 +34,7 @@ def main() -> None:
         logging.getLogger("engine").setLevel(logging.INFO if place.first else logging.WARNING)
         torch.set_num_threads(job.spec.threads or max(1, environment.threads() // place.world_size))
         training = Training(
-            prepare(job.spec, place, Settings().roots), job.run_dir, job.device_name, stopped=asked.is_set
+            prepare(job.spec, place, job.run_dir, Settings().roots), job.run_dir, job.device_name, stopped=asked.is_set
         )
         last = None
         for event in training.run():

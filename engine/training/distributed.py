@@ -1,7 +1,7 @@
 """Which of several training processes this is, as torchrun's environment says."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -47,3 +47,12 @@ def agree(flag: bool, place: Place) -> bool:
     said = torch.tensor(int(flag), device=place.device)
     distributed.all_reduce(said, op=distributed.ReduceOp.MAX)
     return bool(said.item())
+
+
+def averaged(values: Mapping[str, float], place: Place) -> dict[str, float]:
+    """The mean of every process's values; all of them must ask."""
+    if place.world_size == 1:
+        return dict(values)
+    together = torch.tensor(list(values.values()), dtype=torch.float32, device=place.device)
+    distributed.all_reduce(together)
+    return dict(zip(values, (together / place.world_size).tolist(), strict=True))

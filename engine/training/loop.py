@@ -120,14 +120,15 @@ class Training:
             taken = [self._to_device(next(batches)) for _ in range(accumulate)]
             loaded = self._clock()
             result = self._step(taken)
+            losses = distributed.averaged(result.losses, setup.place)  # those of local_loss are each process's own
             ended = self._clock()
             done.step, done.batch = done.step + 1, done.batch + accumulate
             done.samples += plan.batch_size * setup.place.world_size * accumulate
-            done.loss_sum += result.losses["loss"]
+            done.loss_sum += losses["loss"]
             done.data_seconds += loaded - begun
             done.step_seconds += ended - begun
             done.seconds += ended - begun
-            yield from self._tell(result, loaded - begun, ended - begun)
+            yield from self._tell(result, losses, loaded - begun, ended - begun)
             if setup.spec.save_every_steps and done.step % setup.spec.save_every_steps == 0:
                 self._save(LATEST)
             if self._stopping():
@@ -152,7 +153,7 @@ class Training:
             no_sync=getattr(setup.network, "no_sync", nullcontext),
         )
 
-    def _tell(self, result: StepResult, data_s: float, step_s: float) -> Iterator[Event]:
+    def _tell(self, result: StepResult, losses: Mapping[str, float], data_s: float, step_s: float) -> Iterator[Event]:
         """A point of every curve and a line of the log, every so many steps; progress each time, to be stopped by."""
         setup, plan, done = self.setup, self.setup.plan, self.done
         last = done.batch == plan.batches or done.step == plan.steps
@@ -175,12 +176,12 @@ class Training:
                     logit_scale=result.logit_scale,
                     losses={
                         name: (value, done.loss_sum / of_epoch if name == "loss" else value)
-                        for name, value in result.losses.items()
+                        for name, value in losses.items()
                     },
                 )
             )
             values = {
-                **{f"train/{name}": value for name, value in result.losses.items()},
+                **{f"train/{name}": value for name, value in losses.items()},
                 "train/lr": lr,
                 "train/logit_scale": result.logit_scale,
                 "train/grad_norm": result.grad_norm,
@@ -192,9 +193,7 @@ class Training:
                 values["train/memory_mb"] = memory
             yield from self._metrics(values)
             left = (plan.steps - done.step) * done.step_seconds / of_epoch
-            note = (
-                f"epoch {done.epoch + 1} of {plan.epochs}, loss {result.losses['loss']:.3f}, {per_step / step_s:.0f} "
-            )
+            note = f"epoch {done.epoch + 1} of {plan.epochs}, loss {losses['loss']:.3f}, {per_step / step_s:.0f} "
             self._progress = Progress(done=done.step, total=plan.steps, note=f"{note}pairs/s, {left:.0f} s left")
         yield self._progress
 

@@ -1,5 +1,6 @@
 """From a spec to all that a training needs: pairs, their split, a schedule, a model, its objective and optimizer."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +26,7 @@ from engine.training.evaluation import Reader
 from engine.training.objectives import Objective
 
 TEMPLATES = tuple(template("{}") for template in open_clip.SIMPLE_IMAGENET_TEMPLATES)
+UNREADABLE = "unreadable_{}.json"
 VERIFY_S = 60
 """So long, at most, are images opened to see whether they can be."""
 
@@ -84,23 +86,40 @@ def named(spec: TrainSpec | EvaluateSpec, pairs: Pairs) -> tuple[tuple[str, ...]
     return spec.classes or pairs.classes, spec.templates or pairs.templates or TEMPLATES
 
 
-def hold(spec: TrainSpec, roots: Roots = None) -> Held:
+def readable(pairs: Pairs, run_dir: Path, what: str) -> tuple[Pairs, list[str]]:
+    """The pairs whose images can be read, and what to tell of the others. Errors: Refused where none can.
+
+    Looked at once per run, for VERIFY_S at most, and put on record: a later attempt, and other processes, leave out the
+    same ones, or their order of pairs would be another.
+    """
+    record = run_dir / UNREADABLE.format(what)
+    if record.is_file():
+        left_out: dict[str, str] = json.loads(record.read_text())
+    else:
+        left_out = dict(datasets.look(pairs, samples=0, deadline_s=VERIFY_S).unreadable)
+        run_dir.mkdir(parents=True, exist_ok=True)
+        record.write_text(json.dumps(left_out))
+    if not left_out:
+        return pairs, []
+    names = ", ".join(list(left_out)[:3])
+    if len(left_out) >= len(pairs):
+        raise Refused(f"none of the {len(pairs)} images can be read, such as {names}")
+    return datasets.without(pairs, left_out.keys()), [
+        f"{len(left_out)} of {len(pairs)} images cannot be read and are left out: {names}"
+    ]
+
+
+def hold(spec: TrainSpec, run_dir: Path, roots: Roots = None) -> Held:
     """Open and split the data. Errors: DataProblem; Refused of captions that are all equal, of no readable image."""
     opened = opener(spec, roots)
-    pairs: Pairs = opened(spec.data, samples=spec.samples)
-    looked = datasets.look(pairs, deadline_s=VERIFY_S)
-    notes = list(pairs.notes)
-    if looked.unreadable:
-        names = ", ".join(source for source, _ in looked.unreadable[:3])
-        if len(looked.unreadable) == len(pairs):
-            raise Refused(f"none of the {len(pairs)} images can be read, such as {names}")
-        notes.append(f"{len(looked.unreadable)} of {len(pairs)} images cannot be read and are left out: {names}")
-        pairs = datasets.without(pairs, {source for source, _ in looked.unreadable})
-    if len(pairs) > 1 and looked.distinct_captions == 1:
+    pairs, notes = readable(opened(spec.data, samples=spec.samples), run_dir, "data")
+    notes = [*pairs.notes, *notes]
+    if len(pairs) > 1 and len({caption for index in range(len(pairs)) for caption in pairs.captions(index)}) == 1:
         raise Refused("all captions are equal, so nothing tells one pair from another")
     val: Pairs | None
     if spec.val_data:
-        train, val = pairs, opened(spec.val_data)
+        val, said = readable(opened(spec.val_data), run_dir, "val_data")
+        train, notes = pairs, [*notes, *val.notes, *said]
     elif spec.val_fraction:
         train, val = datasets.split(pairs, spec.val_fraction, spec.seed)
     else:
@@ -109,9 +128,9 @@ def hold(spec: TrainSpec, roots: Roots = None) -> Held:
     return Held(train, val, classes, templates, tuple(notes))
 
 
-def prepare(spec: TrainSpec, place: Place, roots: Roots = None) -> Setup:
+def prepare(spec: TrainSpec, place: Place, run_dir: Path, roots: Roots = None) -> Setup:
     """Errors: Refused, DataProblem, whatever building the model raises."""
-    held = hold(spec, roots)
+    held = hold(spec, run_dir, roots)
     plan = schedule(spec, len(held.train))
     if plan.problems:
         raise Refused(f"{len(held.train)} pairs to train on: {plan.problems[0]}")
