@@ -13,17 +13,13 @@ from engine.specs import Refused
 from engine.specs.train import TrainSpec
 from engine.training import optimizers, precision
 from engine.training.schedules import learning_rate
+from tests.step_support import VISION, clip
 
 BASE, STEPS = 3e-4, 60
 
 
-def tower(**vision: Any) -> nn.Module:
-    return open_clip.CLIP(
-        embed_dim=8,
-        vision_cfg={"image_size": 16, "patch_size": 8, "layers": 1, "width": 16, "head_width": 8, **vision},
-        text_cfg={"context_length": 8, "vocab_size": 32, "width": 16, "heads": 2, "layers": 1},
-        output_dict=True,
-    )
+def tower(**vision: Any) -> Any:
+    return clip(vision=VISION | vision)
 
 
 def theirs(kind: str, warmup: int, cooldown: int, power: float, end: float) -> Any:

@@ -5,7 +5,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import open_clip
 import pytest
 import torch
 from torch import distributed, multiprocessing, nn
@@ -14,10 +13,10 @@ from torch.nn.parallel import DistributedDataParallel
 from engine.specs.train import TrainSpec
 from engine.training import objectives, optimizers
 from engine.training.step import train_step
+from tests.step_support import batches, clip
 
 WORLD, ACCUMULATED, SIZE = 2, 2, 4
-VISION = {"image_size": 16, "patch_size": 8, "layers": 1, "width": 16, "head_width": 8}
-TEXT = {"context_length": 8, "vocab_size": 32, "width": 16, "heads": 2, "layers": 1}
+WHOLE = batches(1, WORLD * ACCUMULATED * SIZE)[0]
 SPECS = {
     "clip": TrainSpec(gather_with_grad=True),
     "local": TrainSpec(gather_with_grad=True, local_loss=True),
@@ -25,16 +24,8 @@ SPECS = {
 }
 
 
-def made(loss: str) -> nn.Module:
-    torch.manual_seed(0)
-    bias = -10 if loss == "siglip" else None
-    return open_clip.CLIP(embed_dim=8, vision_cfg=VISION, text_cfg=TEXT, output_dict=True, init_logit_bias=bias)
-
-
-def batch(count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    images = torch.randn(count, 3, 16, 16, generator=generator)
-    return images, torch.randint(1, 32, (count, 8), generator=generator)
+def made(loss: str) -> Any:
+    return clip(init_logit_bias=-10 if loss == "siglip" else None)
 
 
 def took(network: nn.Module, model: nn.Module, parts: Any, spec: TrainSpec, rank: int, world: int) -> dict[str, Any]:
@@ -52,7 +43,7 @@ def took(network: nn.Module, model: nn.Module, parts: Any, spec: TrainSpec, rank
 def one_of_two(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{folder}/met", rank=rank, world_size=WORLD)
-    images, tokens = (whole.chunk(WORLD * ACCUMULATED) for whole in batch(WORLD * ACCUMULATED * SIZE))
+    images, tokens = (whole.chunk(WORLD * ACCUMULATED) for whole in WHOLE)
     parts = [(images[turn * WORLD + rank], tokens[turn * WORLD + rank]) for turn in range(ACCUMULATED)]
     for name, spec in SPECS.items():
         model = made(spec.loss)
@@ -72,7 +63,7 @@ def of_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", SPECS)
 def test_two_processes_take_the_step_of_one(name: str, of_two: Path) -> None:
     model = made(SPECS[name].loss)
-    wanted = took(model, model, [batch(WORLD * ACCUMULATED * SIZE)], SPECS[name], 0, 1)
+    wanted = took(model, model, [WHOLE], SPECS[name], 0, 1)
     first, second = (torch.load(of_two / f"{name}-{rank}.pt") for rank in range(WORLD))
     for each, value in wanted["gradients"].items():
         atol = 1e-5 * float(value.abs().max())

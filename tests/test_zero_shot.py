@@ -9,6 +9,7 @@ from sklearn.metrics import confusion_matrix, recall_score, top_k_accuracy_score
 from torch import Tensor, nn
 from torch.nn import functional
 
+from engine.specs import Refused
 from engine.training import linear_probe, zero_shot
 from engine.training.classification import judged
 
@@ -86,7 +87,7 @@ def test_fewer_than_five_classes_have_no_top_five() -> None:
 
 @pytest.mark.parametrize("labels", [[0, 4], [-1, 0], []])
 def test_labels_that_are_no_class_are_an_error(labels: list[int]) -> None:
-    with pytest.raises(ValueError, match="labels of 4 classes are 0 to 3"):
+    with pytest.raises(Refused, match="labels of 4 classes are 0 to 3"):
         judged(torch.eye(4)[: len(labels)], torch.tensor(labels, dtype=torch.int64))
 
 
@@ -121,5 +122,5 @@ def test_a_probe_never_predicts_what_it_has_not_seen() -> None:
 
 
 def test_a_probe_of_a_single_class_is_an_error() -> None:
-    with pytest.raises(ValueError, match="two classes at least"):
+    with pytest.raises(Refused, match="two classes at least"):
         linear_probe.probe(torch.eye(3), torch.zeros(3, dtype=torch.int64), torch.eye(3), torch.arange(3), seed=0)

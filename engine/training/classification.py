@@ -7,6 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.specs import Refused
+
 TOP = 5
 
 
@@ -28,11 +30,11 @@ class Classification:
 
 
 def judged(probabilities: Tensor, labels: Tensor) -> Classification:
-    """probabilities: (N, C). labels: (N,) int64. Errors: ValueError of labels that are no class."""
+    """probabilities: (N, C). labels: (N,) int64. Errors: Refused of labels that are no class."""
     count = probabilities.shape[1]
     labels = labels.to(probabilities.device)
     if len(labels) == 0 or labels.min() < 0 or labels.max() >= count:
-        raise ValueError(f"labels of {count} classes are 0 to {count - 1}, not {sorted(set(labels.tolist()))}")
+        raise Refused(f"labels of {count} classes are 0 to {count - 1}, not {sorted(set(labels.tolist()))}")
     likeliest = probabilities.topk(min(TOP, count), dim=1).indices
     right = likeliest == labels[:, None]
     predictions = likeliest[:, 0]

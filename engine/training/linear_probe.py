@@ -14,6 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
 from torch import Tensor
 
+from engine.specs import Refused
 from engine.training.classification import Classification, judged
 
 STRENGTHS = (0.1, 1.0, 10.0, 100.0, 1000.0)
@@ -36,12 +37,12 @@ def probe(
     """Fit on (N, D) features with labels (N,), judge on (M, D) with labels (M,).
 
     classes: how many there are; told by the largest label when left out. A class that is never trained on is never
-    predicted. Errors: ValueError of labels that are no class, or of a training side with one class only.
+    predicted. Errors: Refused of labels that are no class, or of a training side with one class only.
     """
     count = classes or int(max(train_labels.max(), labels.max())) + 1
     known, wanted = _array(train_features), train_labels.cpu().numpy()
     if len(np.unique(wanted)) < 2:
-        raise ValueError("a linear probe needs two classes at least in the features it is trained on")
+        raise Refused("a linear probe needs two classes at least in the features it is trained on")
     model = _fitted(known, wanted, strength(known, wanted, seed))
     probabilities = torch.zeros(len(features), count, dtype=torch.float64)
     probabilities[:, torch.from_numpy(model.classes_)] = torch.from_numpy(model.predict_proba(_array(features)))
