@@ -86,7 +86,7 @@ def build(name: str, cfg: Config, wanted: Wanted) -> Built:
     vision, text = open_clip.CLIPVisionCfg(**cfg["vision_cfg"]), open_clip.CLIPTextCfg(**cfg["text_cfg"])
     native_size = _pair(vision.image_size)
     size = wanted.image_size or native_size
-    length = _set_context_length(name, cfg, wanted.context_length)
+    length = set_context_length(name, cfg, wanted.context_length)
     found = family(cfg)
     try:
         model = _create(cfg, wanted, None if size == native_size else size)
@@ -143,7 +143,7 @@ def _create(cfg: Config, wanted: Wanted, image_size: tuple[int, int] | None) -> 
         )
 
 
-def _set_context_length(name: str, cfg: Config, wanted: int | None) -> int:
+def set_context_length(name: str, cfg: Config, wanted: int | None) -> int:
     """The tokens of a text, after putting `wanted` into the configuration where it is written."""
     text = cfg["text_cfg"]
     decoder = cfg.get("multimodal_cfg")

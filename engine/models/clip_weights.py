@@ -20,13 +20,12 @@ from torch import nn
 
 from engine.models import clip_files, clip_locks
 from engine.models.built import ConfigRefused, out_of_memory, size_refused
-from engine.models.clip import _set_context_length as set_context_length
 from engine.models.clip import config as open_clip_config
-from engine.models.clip import hf_folder
+from engine.models.clip import hf_folder, set_context_length
 from engine.models.clip_files import Stored
 from engine.models.clip_hub import Progress
 from engine.models.clip_tokenizers import Tokenizer, TokenizerMissing, tokenizer, tokenizer_problem
-from engine.models.library import _quiet as quiet
+from engine.models.library import quiet
 from engine.specs import Refused
 from engine.specs.clip import DIGITS_MODEL
 from engine.specs.evaluate import EvaluateSpec

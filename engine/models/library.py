@@ -42,7 +42,7 @@ def build(name: str, wanted: Wanted) -> Built:
         torch.manual_seed(wanted.seed)
     if library in ("timm", "torchvision") and wanted.tower == "text":
         raise TowerRefused(f"{name} has no text tower: it takes images alone")
-    with _quiet():
+    with quiet():
         if library == "timm":
             from engine.models import timm_models
 
@@ -80,7 +80,7 @@ def _expected(record: logging.LogRecord) -> bool:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     # open_clip logs through logging.warning(), which installs a handler on a root logger that has none.
     root, placeholder = logging.getLogger(), logging.NullHandler()
     root.addFilter(_expected)

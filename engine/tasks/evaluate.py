@@ -19,7 +19,7 @@ from engine.results.clip import EvaluateRow
 from engine.settings import Settings
 from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
-from engine.training import linear_probe, precision
+from engine.training import checkpoints, linear_probe, precision
 from engine.training.evaluation import Encoded, Reader, classified, encode, retrieved
 from engine.training.setup import named, opener, readable
 from engine.training.validation import row_fields
@@ -81,6 +81,8 @@ def _encoded(spec: EvaluateSpec, run_dir: Path) -> Generator[Event, None, Subjec
     pairs = held_out if spec.held_out else every
     classes, templates = named(spec, every)
     torch.manual_seed(spec.seed)
+    if spec.checkpoint and checkpoints.manifest_path(Path(spec.checkpoint)).is_file():
+        checkpoints.verify(Path(spec.checkpoint))
     made = clip_weights.create(spec, weights=spec.checkpoint)
     model = made.model.to(spec.device).eval()
     reader = Reader(

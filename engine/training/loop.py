@@ -101,8 +101,8 @@ class Training:
         if found is None:
             return
         state, path, notes = found
-        self._notes += [*notes, f"continued from {path.name} at step {state['vitals']['done']['step']}"]
         self._load(state)
+        self._notes += [*notes, f"continued from {path.name} at step {self.done.step}"]
         self._saved_at = self.done.step if origin == self._run_dir else -1
         if self.setup.place.first:
             told = logs.carry(origin, self._run_dir, self.done.step, self.done.epoch)
@@ -287,6 +287,11 @@ class Training:
         setup.optimizer.load_state_dict(state["optimizer"])
         if setup.scaler is not None and "scaler" in state:
             setup.scaler.load_state_dict(state["scaler"])
+        if "vitals" not in state:  # one of open_clip's own training: it ended with an epoch, and kept no random states
+            epoch, plan = int(state["epoch"]), setup.plan
+            self.done = Done(step=epoch * plan.steps_per_epoch, epoch=epoch)
+            self._notes.append("the checkpoint is not ours: random states begin anew")
+            return
         self.done = Done(**state["vitals"]["done"])
         rng.restore(state["vitals"]["rng"])
 
@@ -303,6 +308,6 @@ class Training:
 def _asked_for(path: Path) -> tuple[tuple[dict[str, Any], Path, list[str]] | None, Path]:
     """A checkpoint by its own path, or the newest of a run's folder; and the folder of that run."""
     if path.is_file():
-        return (checkpoints.load(path), path, []), path.parent.parent
+        return (checkpoints.load(path, foreign=True), path, []), path.parent.parent
     folder = checkpoints_folder(path)
     return checkpoints.load_latest(folder if folder.is_dir() else path), path

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import open_clip
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -25,7 +24,6 @@ from engine.training.distributed import Place
 from engine.training.evaluation import Reader
 from engine.training.objectives import Objective
 
-TEMPLATES = tuple(template("{}") for template in open_clip.SIMPLE_IMAGENET_TEMPLATES)
 UNREADABLE = "unreadable_{}.json"
 VERIFY_S = 60
 """So long, at most, are images opened to see whether they can be."""
@@ -83,7 +81,7 @@ def named(spec: TrainSpec | EvaluateSpec, pairs: Pairs) -> tuple[tuple[str, ...]
     """Names of the classes and templates of prompts: asked for, the data's own, or open_clip's. Errors: Refused."""
     if spec.classes and pairs.classes and len(spec.classes) != len(pairs.classes):
         raise Refused(f"the data have {len(pairs.classes)} classes and {len(spec.classes)} names were given: one each")
-    return spec.classes or pairs.classes, spec.templates or pairs.templates or TEMPLATES
+    return spec.classes or pairs.classes, spec.templates or pairs.templates or clip_weights.TEMPLATES
 
 
 def readable(pairs: Pairs, run_dir: Path, what: str) -> tuple[Pairs, list[str]]:
@@ -139,7 +137,7 @@ def prepare(spec: TrainSpec, place: Place, run_dir: Path, roots: Roots = None) -
     made = clip_weights.create(spec, weights=spec.pretrained)
     clip_weights.prepare(made, spec)
     made.model.to(place.device)
-    teacher = _teacher(spec, place)
+    teacher = _teacher(spec, made, place)
     network: nn.Module = torch.compile(made.model) if spec.compile else made.model  # type: ignore[assignment]
     if place.world_size > 1:
         ids = None if place.device == "cpu" else [torch.device(place.device)]
@@ -189,10 +187,11 @@ def prepare(spec: TrainSpec, place: Place, run_dir: Path, roots: Roots = None) -
     )
 
 
-def _teacher(spec: TrainSpec, place: Place) -> nn.Module | None:
+def _teacher(spec: TrainSpec, made: Made, place: Place) -> nn.Module | None:
     if spec.loss != "distill":
         return None
-    wanted = spec.model_copy(update={"model": spec.distill_model, "pretrained": spec.distill_pretrained})
+    sizes = {"image_size": max(made.image_size), "context_length": made.context_length}  # it sees what the student sees
+    wanted = spec.model_copy(update={"model": spec.distill_model, "pretrained": spec.distill_pretrained, **sizes})
     teacher = clip_weights.create(wanted, weights=spec.distill_pretrained).model
     return teacher.to(place.device).eval().requires_grad_(requires_grad=False)
 
