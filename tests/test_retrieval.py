@@ -60,13 +60,16 @@ def test_several_captions_an_image_count_by_the_best(chunk: int) -> None:
     assert found["text_to_image_R@1"] != found["image_to_text_R@1"]
 
 
-def test_equals_are_ranked_in_their_order() -> None:
-    """Ten captions for forty images, as with class names: each is there four times."""
-    words = features(10, seed=5)
-    owner = torch.arange(40)
-    images, texts = features(40, seed=6), words[owner % 10]
-    found = retrieval.metrics(images, texts, owner, chunk=16)
-    assert found == pytest.approx(by_sorting(images, texts, owner), abs=1e-12)
+@pytest.mark.parametrize("chunk", [1, 16, 1024])
+def test_equals_are_ranked_in_their_order(chunk: int) -> None:
+    """Ten captions for 361 images, as with class names; a product with all of them would round equals differently."""
+    words, images, owner = features(10, seed=5, width=512), features(361, seed=6, width=512), torch.arange(361)
+    similar = (images @ words.T)[:, owner % 10]
+    right = [{image} for image in range(361)]
+    wanted = summary("image_to_text", ranks_by_sorting(similar, right)) | summary(
+        "text_to_image", ranks_by_sorting(similar.T, right)
+    )
+    assert retrieval.metrics(images, words[owner % 10], owner, chunk=chunk) == pytest.approx(wanted, abs=1e-12)
 
 
 def test_a_model_that_finds_all_equal_has_no_hits_for_it() -> None:

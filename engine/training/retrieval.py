@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-CHUNK = 1024
+CHUNK = 256
 RECALLS = (1, 5, 10)
 
 
@@ -59,12 +59,23 @@ def _ranks(queries: Tensor, query_of: Tensor, gallery: Tensor, gallery_of: Tenso
     gets no hit for it. What cannot be compared (NaN) counts as ranked before.
     """
     places = torch.arange(len(gallery), device=gallery.device)
-    gallery = gallery.float().T
+    gallery, kind = _distinct(gallery.float())
     found = []
     for some, image in zip(torch.split(queries.float(), chunk), torch.split(query_of, chunk), strict=True):
-        similar = some @ gallery
+        similar = (some @ gallery.T)[:, kind]
         matches = similar.masked_fill(image[:, None] != gallery_of, -torch.inf)
         best, first = matches.max(dim=1, keepdim=True)  # the first of equals
         behind = (similar < best) | ((similar == best) & (places >= first))
         found.append(len(places) - behind.sum(dim=1))
     return torch.cat(found).cpu().numpy()
+
+
+def _distinct(features: Tensor) -> tuple[Tensor, Tensor]:
+    """(K, D) without repetitions, and (M,) which of them each was.
+
+    A matrix product may round equal columns differently, and equal captions would no longer be equally similar.
+    """
+    seen: dict[bytes, int] = {}
+    firsts = torch.tensor([seen.setdefault(row.tobytes(), place) for place, row in enumerate(features.cpu().numpy())])
+    kinds, kind = torch.unique(firsts, return_inverse=True)
+    return features[kinds.to(features.device)], kind.to(features.device)
