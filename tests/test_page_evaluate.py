@@ -41,6 +41,12 @@ def plainly(app: AppTest) -> str:
     return texts(app).replace("\\", "")
 
 
+def pictures(app: AppTest) -> list[str]:
+    """The captions of predictions; those of the data have no confidence."""
+    captions = [picture.caption for element in app.get("image") for picture in element.proto.imgs]
+    return [caption for caption in captions if caption.endswith(" %")]
+
+
 def test_the_first_visit_previews_the_prompts_and_starts(store: Store) -> None:
     app = open_page(PAGE)
     assert not app.exception
@@ -129,12 +135,10 @@ def test_predictions_are_shown_as_pictures(store: Store, settings: Settings) -> 
     app.run()
     assert not app.exception
     assert "1 of 30, those first" in plainly(app)
-    captions = [picture.caption for picture in app.get("image")[-1].proto.imgs]
-    assert len(captions) == 1
-    assert "taken for **" in captions[0]
+    assert ["taken for **" in caption for caption in pictures(app)] == [True]
     app.get_by_key(f"kind_{run_id}").set_value("All").run()
     assert "30 of 30" in plainly(app)
-    assert len(app.get("image")[-1].proto.imgs) == 24
+    assert len(pictures(app)) == 24
 
 
 @pytest.mark.slow
@@ -183,7 +187,7 @@ def test_predictions_without_their_pictures_are_a_table(
     app.run()
     app.get_by_key(f"kind_{run_id}").set_value("All").run()
     assert not app.exception
-    assert len(app.get("image")[-1].proto.imgs) == 1, "the other is not what was evaluated"
+    assert len(pictures(app)) == 1, "the other is not what was evaluated"
     assert list(app.dataframe[-1].value["source"]) == ["elsewhere.png", str(tmp_path / "1.png")]
 
 

@@ -218,17 +218,19 @@ def _some(count: int) -> NDArray[np.int64]:
 
 
 def embeddings(places: pd.DataFrame, shares: Sequence[float], *, source: str = "") -> go.Figure:
-    """The map: images as points, captions as larger signs with a rim, coloured by class where there are few.
+    """The map: images as points, captions as larger signs with a rim, coloured by class where there are few, whose
+    names stand in the middle of their images.
 
     places, shares: of place.
     """
-    labels = list(dict.fromkeys(places["label"]))
+    labels = sorted(set(places["label"]))
     if len(labels) > MOST_COLOURED:
         labels, places = [""], places.assign(label="")
-    styles = family_styles(sorted(labels))
+    styles = family_styles(labels)
     figure = go.Figure()
     for (what, label), rows in places.groupby(["what", "label"], sort=False):
         colour, symbol = styles[str(label)]
+        place = labels.index(str(label))
         sign = {"color": colour, "symbol": symbol, "size": 6, "opacity": 0.75}
         if what == "caption":
             sign |= {"size": 12, "opacity": 1, "line": {"width": 1.5, "color": GREY}}
@@ -236,12 +238,18 @@ def embeddings(places: pd.DataFrame, shares: Sequence[float], *, source: str = "
             x=rows["x"],
             y=rows["y"],
             mode="markers",
-            name=f"{text(label)} ({what}s)" if label else f"{what}s",
+            name=text(label) if label else f"{what}s",
             legendgroup=str(label),
+            legendrank=1000 + place,
+            showlegend=what == "image" or not label,
             marker=sign,
             customdata=np.stack([rows["name"].map(_short)], axis=-1),
             hovertemplate=f"{what} <b>%{{customdata[0]}}</b><br>{text(label)}<br>{text(source)}<extra></extra>",
         )
+    for label, rows in places[places["what"] == "image"].groupby("label"):
+        middle = rows[["x", "y"]].median()
+        look = {"showarrow": False, "font": {"size": 13, "weight": 600}, "bgcolor": "rgba(128,128,128,0.15)"}
+        figure.add_annotation(x=middle["x"], y=middle["y"], text=text(label), visible=bool(label), **look)
     figure.update_layout(height=520, margin=MARGIN, legend=LEGEND, showlegend=True, uirevision="map")
     for update, number in ((figure.update_xaxes, 0), (figure.update_yaxes, 1)):
         share = digits(100 * float(shares[number]))

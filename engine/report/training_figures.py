@@ -9,13 +9,17 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from engine.report.axes import LEGEND, MARGIN
+from engine.report.axes import LEGEND, MARGIN, log
 from engine.report.style import COLOURS, GREY, digits, text
 from engine.results import Metric
 
 MOST_POINTS = 1000
 """Of a line: more cannot be told apart, and a page that follows a run draws them every second."""
+MARKED = 40
+"""Up to so many points, each of a line's is marked."""
 PER_ROW = 3
+BESIDE = ("top right", "bottom right", "middle right")
+"""Where lines' last figures stand in turn: those of two curves are often close."""
 DASHES = ("solid", "dash", "dot", "dashdot")
 NAMES = {
     "train/loss": "training",
@@ -107,10 +111,10 @@ def curves(
     averaged, the points themselves staying faintly in sight. best: of each run, the step of its best model."""
     figure = go.Figure()
     several = points["run"].nunique() > 1
-    for line in _lines(points, panel, several):
+    for place, line in enumerate(_lines(points, panel, several)):
         for trace in _traces(line, smooth, panel, source):
             figure.add_scatter(**trace)
-        _say_last(figure, line, panel)
+        _say_last(figure, line, panel, BESIDE[place % len(BESIDE)])
     for run, step in (best or {}).items():
         figure.add_vline(x=step, line={"color": GREY, "width": 1, "dash": "dot"})
         said = f"best of {text(run)}" if several else "best"
@@ -118,7 +122,7 @@ def curves(
     figure.update_layout(height=340, margin=MARGIN | {"t": 24, "r": 56}, legend=LEGEND | {"y": 1.06})
     figure.update_layout(showlegend=True, uirevision=panel.title)
     figure.update_xaxes(title_text="Optimizer step", tickformat=",~g", automargin=True)
-    figure.update_yaxes(**_axis(panel), title_text=panel.title)
+    figure.update_yaxes(**(_axis(panel, points) | {"title_text": panel.title}))
     return figure
 
 
@@ -134,8 +138,8 @@ def overview(points: pd.DataFrame, panels: Sequence[Panel], *, smooth: int = 1, 
         for line in _lines(points, panel, several):
             for trace in _traces(line, smooth, panel, source):
                 figure.add_scatter(**(trace | {"showlegend": False}), **at)
-            _say_last(figure, line, panel, **at)
-        figure.update_yaxes(**_axis(panel), **at)
+            _say_last(figure, line, panel, "top left", named=len(panel.names) > 1 and not several, **at)
+        figure.update_yaxes(**_axis(panel, points), **at)
     figure.update_layout(height=40 + 190 * rows, margin=MARGIN | {"t": 28}, uirevision="overview")
     figure.update_xaxes(tickformat=",~s", nticks=4)
     figure.update_annotations(font_size=11)
@@ -180,7 +184,7 @@ def _traces(line: _Line, smooth: int, panel: Panel, source: str) -> list[dict[st
         "y": line.points["value"],
         "name": text(line.called),
         "legendgroup": line.called,
-        "mode": "lines" if len(line.points) > 100 else "lines+markers",
+        "mode": "lines" if len(line.points) > MARKED else "lines+markers",
         "marker": {"size": 5},
         "line": {"color": line.colour, "dash": line.dash, "width": 1.8},
         "hovertemplate": (
@@ -193,19 +197,21 @@ def _traces(line: _Line, smooth: int, panel: Panel, source: str) -> list[dict[st
     return [faint, main | {"y": line.points["value"].ewm(span=smooth).mean(), "mode": "lines"}]
 
 
-def _say_last(figure: go.Figure, line: _Line, panel: Panel, **at: int) -> None:
-    """The last figure beside the end of its line, so that it can be read without pointing at it."""
+def _say_last(figure: go.Figure, line: _Line, panel: Panel, where: str, *, named: bool = False, **at: int) -> None:
+    """The last figure beside the end of its line, so that it can be read without pointing at it. where: of the end;
+    named: with the curve's name, where no legend says it."""
     last = line.points.iloc[-1]
     value = float(last["value"])
     if value != value or (panel.log and value <= 0):
         return
     said = f"{100 * value:.1f} %" if panel.share else digits(value)
+    said = f"{text(line.called)} {said}" if named else said
     figure.add_scatter(
         x=[last["step"]],
         y=[value],
         mode="markers+text",
         text=[said],
-        textposition="middle right" if not at else "top center",
+        textposition=where,
         textfont={"size": 11, "color": line.colour},
         marker={"size": 6, "color": line.colour},
         legendgroup=line.called,
@@ -216,8 +222,9 @@ def _say_last(figure: go.Figure, line: _Line, panel: Panel, **at: int) -> None:
     )
 
 
-def _axis(panel: Panel) -> dict[str, Any]:
+def _axis(panel: Panel, points: pd.DataFrame) -> dict[str, Any]:
+    values = points[points["name"].isin(panel.names) & (points["value"] > 0)]["value"]
+    if panel.log and len(values):
+        return {"automargin": True, **log("", values)}
     axis: dict[str, Any] = {"automargin": True, "tickformat": ".0%" if panel.share else ",~g"}
-    if panel.share:
-        axis["rangemode"] = "tozero"
-    return axis | ({"type": "log", "nticks": 5} if panel.log else {})
+    return axis | ({"rangemode": "tozero"} if panel.share else {})

@@ -1,7 +1,7 @@
 """Which pairs of images and captions: the fields, an upload, and a look at what is there before anything is started."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from io import BytesIO
@@ -152,6 +152,15 @@ def thumbnail(pairs: Pairs, index: int) -> bytes | None:
     return content.getvalue()
 
 
+def grid(pictures: Iterable[tuple[bytes | None, str, str]], *, width: int) -> None:
+    """Pictures side by side: the image, its caption in Markdown, what it shows. Those that cannot be read are left
+    out."""
+    with st.container(horizontal=True, gap="small"):
+        for image, caption, shows in pictures:
+            if image:
+                st.image(image, caption=caption, width=width, alt=shows)
+
+
 def counted(given: Mapping[str, Any], found: Look, *, val_data: str, val_fraction: float) -> Data:
     """How many pairs there are to train on and held out, beside what a look has found. Errors: DataProblem."""
     train = found.count - len(found.unreadable)
@@ -183,11 +192,11 @@ def draw(seen: Seen) -> None:
         return
     found = seen.look
     st.text(_counts(found))
-    shown = [(image, sample) for image, sample in zip(seen.thumbnails, found.samples, strict=True) if image]
-    captions = [plain(sample.caption[:60]) for _, sample in shown]
-    if shown:
-        alt = [sample.caption for _, sample in shown]
-        st.image([image for image, _ in shown], caption=captions, width=SHOWN_WIDTH, alt=alt)
+    pictures = [
+        (image, plain(sample.caption[:60]), sample.caption)
+        for image, sample in zip(seen.thumbnails, found.samples, strict=True)
+    ]
+    grid(pictures, width=SHOWN_WIDTH)
     _classes(found)
     for note in found.notes:
         st.caption(plain(note))

@@ -191,10 +191,8 @@ def _grid(run: Run, shown: pd.DataFrame) -> None:
         st.caption(plain(f"The pictures are not here any more: {problem}"))
         pictures = []
     there = [(picture, line) for picture, line in zip(pictures, shown.to_dict("records"), strict=False) if picture]
-    if there:
-        said = [_said(line) for _, line in there]
-        alt = [f"{line['true']}, taken for {line['predicted']}" for _, line in there]
-        st.image([picture for picture, _ in there], caption=said, width=WIDTH, alt=alt)
+    shows = "{true}, taken for {predicted}"
+    clip_data.grid([(picture, _said(line), shows.format_map(line)) for picture, line in there], width=WIDTH)
     if len(there) < len(shown):
         table = shown[list(evaluation_figures.PREDICTIONS)]
         st.dataframe(table, hide_index=True, alt="Predictions whose pictures cannot be shown, among others")
