@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-CHUNK = 256
+CHUNK = 1024
 RECALLS = (1, 5, 10)
 
 
