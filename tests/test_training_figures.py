@@ -46,6 +46,14 @@ def test_loss_and_accuracy_are_large_and_all_others_small() -> None:
     assert figures.large(figures.frame({})) == figures.small(figures.frame({"run 1": []})) == []
 
 
+def test_parts_of_the_loss_are_shown_where_there_are_several() -> None:
+    one = [*METRICS, *points("train/contrastive_loss", [3.0])]
+    assert "Parts of the loss" not in {panel.title for panel in figures.small(figures.frame({"run 1": one}))}
+    two = [*one, *points("train/caption_loss", [1.0])]
+    panels = {panel.title: panel.names for panel in figures.small(figures.frame({"run 1": two}))}
+    assert panels["Parts of the loss"] == ("train/contrastive_loss", "train/caption_loss")
+
+
 def drawn(figure: object, name: str) -> list[tuple[float, float]]:
     """The points of the line of that name."""
     line = next(trace for trace in figure.data if trace.name == name and trace.showlegend is not False)  # type: ignore[attr-defined]

@@ -69,7 +69,10 @@ def small(points: pd.DataFrame) -> list[Panel]:
     """All other curves."""
     told = {name for panel in large(points) for name in panel.names}
     names = [name for name in _names(points) if name not in told]
+    parts = tuple(name for name in names if name.startswith("train/") and name.endswith("_loss"))
+    names = [name for name in names if name not in parts or len(parts) > 1]  # the only part is the whole
     known = (
+        Panel("Parts of the loss", parts),
         Panel("Learning rate", ("train/lr",)),
         Panel("Pairs per second", ("train/samples_per_s",)),
         Panel("Time of a step (s)", ("train/step_s", "train/data_s")),
