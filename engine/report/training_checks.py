@@ -130,7 +130,8 @@ def memory(spec: TrainSpec, catalogue: pd.DataFrame, there_gb: float | None) -> 
     known = catalogue[(catalogue["name"] == f"open_clip:{spec.model}") & (catalogue["status"] == "ok")]
     if known.empty:
         return None
-    need = spec.nproc * _least_mb(spec, known.iloc[0].to_dict()) / 1e3
+    sharing = spec.nproc if spec.device == "cpu" else 1  # processes on accelerators have one each
+    need = sharing * _least_mb(spec, known.iloc[0].to_dict()) / 1e3
     said = f"Memory: at least {digits(need)} GB for weights, gradients and optimizer; activations come on top."
     if there_gb is None:
         return Check("ok", said)

@@ -1,0 +1,89 @@
+"""What is said before a training is started, held against hand counts."""
+
+import pandas as pd
+import pytest
+
+from engine.report.training_checks import Data, checks, expected_s, memory
+from engine.specs.train import TrainSpec
+
+DATA = Data(train=1000, held=250, captions=1250, distinct_captions=1250, looked_at=1250)
+CATALOGUE = pd.DataFrame(
+    [{"name": "open_clip:B", "status": "ok", "mparams": 150.0, "image_mparams": 90.0, "text_mparams": 60.0}]
+)
+
+
+def said(spec: TrainSpec, data: Data = DATA) -> dict[str, str]:
+    """What the checks say, with their marks."""
+    return {check.said: check.mark for check in checks(spec, data)}
+
+
+def test_data_that_are_fine_have_no_doubts() -> None:
+    # 1000 / 16 is 62.5, the largest power of two below is 32; 1000 // 32 is 31
+    assert said(TrainSpec()) == {
+        "1,000 pairs to train on, 250 held out.": "ok",
+        "1,250 different captions.": "ok",
+        "1,250 images were opened, and all of them can be read.": "ok",
+        "465 steps of 32 pairs: 31 steps an epoch, 15 epochs.": "ok",
+        "The learning rate rises to 0.001 within 47 steps, then falls to 0.": "ok",
+        "Retrieval among the pairs held out is measured as it trains.": "ok",
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "data", "message", "mark"),
+    [
+        ({"batch_size": 1024}, {}, "Batch: the data are smaller than one step of 1024 pairs", "error"),
+        ({"warmup": "500"}, {}, "Learning rate: a warm-up of 500 steps out of 465 never reaches", "error"),
+        ({}, {"distinct_captions": 1}, "All captions are equal", "error"),
+        ({}, {"held": 0}, "Nothing will tell how good it gets", "warning"),
+        (
+            {},
+            {"unreadable": [("a.png", "cut off")]},
+            "1 of 1,250 images opened cannot be read: a.png (cut off)",
+            "warning",
+        ),
+        ({}, {"looked_at": 1, "unreadable": [("a.png", "x")]}, "1 of 1 images opened cannot be read", "error"),
+        ({"classes": ("a", "b")}, {"classes": ("x", "y", "z")}, "3 classes and 2 names were given", "error"),
+        ({"val_frequency": 0}, {}, "Neither retrieval nor zero-shot accuracy is measured", "warning"),
+        ({"precision": "fp16"}, {}, "fp16 needs an accelerator", "error"),
+        ({"lock_image": True}, {}, "The image tower is locked but has no trained weights", "warning"),
+        ({"lock_image": True, "lock_text": True, "pretrained": "x"}, {}, "Both towers are locked", "warning"),
+        ({"nproc": 2, "accum_freq": 3, "batch_size": 4}, {}, "4 pairs × 3 batches × 2 processes = 24 pairs", "ok"),
+        ({"overfit": True, "steps": 50}, {}, "50 steps of 32 pairs: the same batch each time", "ok"),
+    ],
+)
+def test_what_stands_against_a_start_or_may_be_meant(
+    fields: dict[str, object], data: dict[str, object], message: str, mark: str
+) -> None:
+    found = said(TrainSpec.model_validate(fields), Data(**(vars(DATA) | data)))  # type: ignore[arg-type]
+    assert [found[each] for each in found if message in each] == [mark], found
+
+
+@pytest.mark.parametrize(
+    ("fields", "gb"),
+    [
+        ({}, 150 * 16 / 1e3),
+        ({"precision": "bf16"}, 150 * 8 / 1e3),
+        ({"lock_image": True}, (60 * 16 + 90 * 4) / 1e3),
+        ({"lock_image": True, "precision": "bf16"}, (60 * 8 + 90 * 2) / 1e3),
+        ({"nproc": 2}, 2 * 150 * 16 / 1e3),
+        ({"nproc": 2, "device": "cuda"}, 150 * 16 / 1e3),
+    ],
+)
+def test_the_floor_of_memory(fields: dict[str, object], gb: float) -> None:
+    check = memory(TrainSpec.model_validate({"model": "B", **fields}), CATALOGUE, None)
+    assert check is not None
+    assert check.said.startswith(f"Memory: at least {float(f'{gb:.3g}'):g} GB")
+
+
+@pytest.mark.parametrize(("there", "mark"), [(2.0, "error"), (3.0, "warning"), (8.0, "ok"), (None, "ok")])
+def test_the_floor_of_memory_beside_what_there_is(there: float | None, mark: str) -> None:
+    check = memory(TrainSpec(model="B"), CATALOGUE, there)
+    assert check is not None
+    assert check.mark == mark
+
+
+def test_of_an_unknown_model_no_memory_and_without_a_run_no_time_is_told() -> None:
+    assert memory(TrainSpec(), CATALOGUE, 1.0) is None
+    assert expected_s(TrainSpec(), 1000, seconds=None, steps=0) is None
+    assert expected_s(TrainSpec(), 1000, seconds=93.0, steps=930) == pytest.approx(46.5)
