@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from engine.cli.output import TableFile, brief, show_table
 from engine.cli.runs import run_here, store_here, submit, tell_failures
@@ -26,7 +26,7 @@ LONGEST_FILE = 10_000_000
 
 
 def with_files(flags: Spec, kind: type[Spec]) -> dict[str, Any]:
-    """What was asked for, with the files read in that a command line names: FILE.json of a model, FILE of names.
+    """What was asked for, with a model's FILE.json read in.
 
     Errors: Refused.
     """
@@ -34,16 +34,20 @@ def with_files(flags: Spec, kind: type[Spec]) -> dict[str, Any]:
     if asked.get("model", "").endswith(".json"):
         (model,), configs = expand_files([asked["model"]])
         asked |= {"model": model, "configs": configs}
-    for name in ("classes", "templates"):
-        if given := asked.get(name):
-            asked[name] = read_lines(given)
     return asked
 
 
-def read_lines(given: tuple[str, ...]) -> tuple[str, ...]:
-    """One word that is a file stands for its lines; anything else for itself. Errors: Refused of what is no text."""
-    path = Path(given[0])
-    if len(given) != 1 or not path.is_file():
+def lines_read(data: Any) -> Any:
+    """Flags, with the files of names and templates read in. Errors: Refused."""
+    if isinstance(data, dict):
+        return data | {name: read_lines(data[name]) for name in ("classes", "templates") if data.get(name)}
+    return data
+
+
+def read_lines(given: Any) -> Any:
+    """The name of a file stands for its lines; anything else for itself. Errors: Refused of what is no text."""
+    path = Path(str(given[0] if isinstance(given, list | tuple) else given))
+    if "\n" in str(path) or not path.is_file():
         return given
     try:
         if path.stat().st_size > LONGEST_FILE:
@@ -55,6 +59,8 @@ def read_lines(given: tuple[str, ...]) -> tuple[str, ...]:
 
 class TrainFlags(TrainSpec):
     """The spec as flags."""
+
+    _files = model_validator(mode="before")(lines_read)
 
     def spec(self) -> TrainSpec:
         """The request alone. Errors: Refused of files that cannot be read."""
@@ -92,6 +98,8 @@ class SubmitTrain(TrainFlags):
 
 class EvaluateFlags(EvaluateSpec):
     """The spec as flags."""
+
+    _files = model_validator(mode="before")(lines_read)
 
     def spec(self) -> EvaluateSpec:
         """The request alone. Errors: Refused of files that cannot be read."""

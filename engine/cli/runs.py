@@ -186,13 +186,21 @@ class Runs(BaseModel):
             CliApp.run_subcommand(self)
 
 
-class Resume(OneRun):
-    """Queue a failed or cancelled run again. A profile run counts anew from its start."""
+class Resume(BaseModel):
+    """Queue a failed or cancelled run again. A training goes on from its newest checkpoint, others begin anew."""
+
+    what: CliPositionalArg[str] = Field(
+        description="A run's number; or a checkpoint, or a training's folder, from which a new run goes on."
+    )
 
     def cli_cmd(self) -> None:
         from engine import jobs
+        from engine.jobs.references import continued
 
+        if not self.what.isdecimal():
+            submit(continued(Path(self.what)), "")
+            return
         with store_here() as store:
-            store.retry(self.run_id)
+            store.retry(int(self.what))
         jobs.ensure_scheduler(Settings())
-        print(f"run {self.run_id} is queued again")
+        print(f"run {self.what} is queued again")

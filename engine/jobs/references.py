@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from engine.settings import Settings
 from engine.specs import Refused, Spec
@@ -14,6 +15,7 @@ from engine.store.files import RunFiles
 
 CHECKPOINTS = "checkpoints"
 BEST = "best.pt"
+MANIFEST = ".json"
 WEIGHTS = (".pt", ".pth", ".bin", ".safetensors", ".ckpt")
 
 
@@ -29,7 +31,7 @@ def resolve(store: Store, settings: Settings, spec: Spec) -> Spec:
     if not isinstance(trained, TrainSpec):
         raise Refused(f"run {run.id} is a {run.kind}, and only a training has a model to evaluate")
     same_data = (trained.data, trained.data_kind) == (spec.data, spec.data_kind) and not trained.val_data
-    split = {"val_fraction": trained.val_fraction, "seed": trained.seed} if same_data and trained.val_fraction else {}
+    split = {name: getattr(trained, name) for name in ("val_fraction", "seed", "samples")} if same_data else {}
     update = {
         "model": trained.model,
         "configs": trained.configs,
@@ -40,15 +42,41 @@ def resolve(store: Store, settings: Settings, spec: Spec) -> Spec:
     return spec.model_copy(update=update | split)
 
 
+def continued(path: Path) -> TrainSpec:
+    """A request for a training that goes on from a checkpoint of ours, or from the newest in a training's folder.
+
+    Errors: Refused of what has no manifest that tells what was asked for.
+    """
+    folder = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
+    manifests = [Path(f"{path}{MANIFEST}")] if path.is_file() else list(folder.glob(f"*.pt{MANIFEST}"))
+    told = [_manifest(manifest) for manifest in manifests if manifest.is_file()]
+    if not told:
+        raise Refused(f"{path} is neither a checkpoint with its manifest ({MANIFEST}) nor a folder of such")
+    newest = max(told, key=lambda manifest: manifest.get("step", 0))
+    try:
+        return TrainSpec.model_validate({**newest["spec"], "resume": str(path.resolve())})
+    except (KeyError, ValueError) as error:
+        raise Refused(f"the manifest of {path} does not tell what was asked for: {error}") from error
+
+
 def best_checkpoint(settings: Settings, run_id: int) -> Path:
     """Errors: Refused where there is none yet."""
     folder = RunFiles(settings.runs_dir, run_id).dir / CHECKPOINTS
     if (folder / BEST).is_file():
         return folder / BEST
-    steps = {path.with_suffix(""): json.loads(path.read_text()).get("step", 0) for path in folder.glob("*.pt.json")}
+    steps = {path: _manifest(Path(f"{path}{MANIFEST}")).get("step", 0) for path in folder.glob("*.pt")}
     if not steps:
         raise Refused(f"run {run_id} has no checkpoint yet")
     return max(steps, key=lambda path: steps[path])
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    """What is said of a checkpoint; nothing where that cannot be read."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def check_paths(settings: Settings, spec: Spec) -> None:

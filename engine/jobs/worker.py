@@ -58,7 +58,7 @@ def main(settings: Settings, run_id: int) -> None:
 
 def work(settings: Settings, token: int) -> int:
     """Do one attempt in a process of its own. Answers the exit code."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", force=True)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING, force=True)
     logging.getLogger("engine").setLevel(logging.INFO)  # of the libraries, warnings will do
     stop = Stop()
     signal.signal(signal.SIGTERM, stop.on_signal)

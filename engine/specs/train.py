@@ -87,7 +87,10 @@ class TrainSpec(Spec):
     distill_model: str = Field("", max_length=200, description="The teacher: an open_clip model.")
     distill_pretrained: Pretrained = ""
     local_loss: bool = Field(False, description="Contrast own features with all processes', instead of all with all.")
-    gather_with_grad: bool = Field(False, description="Let gradients flow through features of other processes.")
+    gather_with_grad: bool = Field(
+        True,
+        description="Let gradients flow through other processes' features, as one process with all pairs has them.",
+    )
 
     opt: Optimizer = "adamw"
     lr: float | None = Field(
@@ -149,6 +152,8 @@ class TrainSpec(Spec):
             raise ValueError(
                 f"{len(self.data_weights)} weights were given for {len(split_sources(self.data))} sources: one each"
             )
+        if self.local_loss and not self.gather_with_grad:
+            raise ValueError("local_loss without gather_with_grad has only a part of the gradients: take both")
         if self.lr_scheduler == "const-cooldown" and self.epochs_cooldown is None:
             raise ValueError("const-cooldown needs epochs_cooldown, the epochs it falls for")
         if self.loss == "distill" and not self.distill_model:

@@ -19,11 +19,11 @@ from engine.results.clip import EvaluateRow
 from engine.settings import Settings
 from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
-from engine.training import checkpoints, linear_probe, precision
+from engine.training import checkpoints, precision
+from engine.training.classification import Classification
 from engine.training.evaluation import Encoded, Reader, classified, encode, retrieved
 from engine.training.setup import named, opener, readable
 from engine.training.validation import row_fields
-from engine.training.zero_shot import ZeroShot
 
 EMBEDDINGS = "embeddings.npz"
 
@@ -36,8 +36,8 @@ class Subject:
     encoded: Encoded
     classes: tuple[str, ...]
     notes: tuple[str, ...]
-    classify: Callable[[], ZeroShot]
-    probe: Callable[[], Generator[Event, None, ZeroShot]]
+    classify: Callable[[], Classification]
+    probe: Callable[[], Generator[Event, None, Classification]]
 
 
 def run(spec: EvaluateSpec, run_dir: Path) -> Iterator[Event]:
@@ -107,12 +107,16 @@ def _encoded(spec: EvaluateSpec, run_dir: Path) -> Generator[Event, None, Subjec
 
     found = yield from encoded(pairs, "what is evaluated")
 
-    def probe() -> Generator[Event, None, ZeroShot]:
+    def probe() -> Generator[Event, None, Classification]:
         learned = yield from encoded(rest, "what the probe learns from")
         judged = found if spec.held_out else (yield from encoded(held_out, "what the probe is judged by"))
         if learned.labels is None or judged.labels is None:
             raise Refused("a linear probe needs labels, which these data have not: give a folder of class folders")
-        return linear_probe.probe(learned.images, learned.labels, judged.images, judged.labels, spec.seed)
+        # scikit-learn, which a process that is forked from must not have loaded
+        from engine.training import linear_probe
+
+        given = (learned.images, learned.labels, judged.images, judged.labels, spec.seed)
+        return linear_probe.probe(*given, classes=len(classes) or None)
 
     return Subject(
         pairs=pairs,
@@ -153,7 +157,7 @@ def _result(task: str, spec: EvaluateSpec, subject: Subject, run_dir: Path) -> G
     return {**accuracy, **files, "classes": len(names)}
 
 
-def _predictions(subject: Subject, found: ZeroShot, names: Sequence[str]) -> Iterator[list[Any]]:
+def _predictions(subject: Subject, found: Classification, names: Sequence[str]) -> Iterator[list[Any]]:
     assert subject.encoded.labels is not None
     labels, predicted = subject.encoded.labels.tolist(), found.predictions.tolist()
     for index, (true, guess, confidence) in enumerate(zip(labels, predicted, found.confidence.tolist(), strict=True)):

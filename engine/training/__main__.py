@@ -23,7 +23,7 @@ WATCH_S = 1.0
 def main() -> None:
     """Train; when asked to by a signal, stop after the step in hand with a checkpoint."""
     job = launch.Job.model_validate_json(sys.argv[1])
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", force=True)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING, force=True)
     # open_clip gathers with it
     warnings.filterwarnings("ignore", "torch.distributed.nn.functional.all_gather is deprecated", FutureWarning)
     asked = threading.Event()

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 from engine.datasets import Pairs
 from engine.training import retrieval, zero_shot
 from engine.training.batches import Tokenize, Transform
-from engine.training.zero_shot import ZeroShot
+from engine.training.classification import Classification
 
 Ticks = Generator[int, None, "Encoded"]
 
@@ -137,7 +137,7 @@ def retrieved(encoded: Encoded, batch_size: int) -> dict[str, float]:
 
 def classified(
     model: nn.Module, encoded: Encoded, classes: Sequence[str], templates: Sequence[str], reader: Reader
-) -> ZeroShot:
+) -> Classification:
     """Zero-shot classification of images with labels by the names of classes in prompts."""
     assert encoded.labels is not None, "without labels nothing can be right"
     with reader.autocast():

@@ -1,6 +1,7 @@
 """The training loop: steps, validations, checkpoints; resumed where it was stopped, to the bit."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
@@ -21,6 +22,10 @@ from engine.training.validation import row_fields, score, validate
 
 log = logging.getLogger("engine.training")
 LATEST, BEST = "latest.pt", "best.pt"
+
+
+class Diverged(ArithmeticError):
+    """The loss is no number any more; nothing after it would be one."""
 
 
 @dataclass
@@ -122,6 +127,11 @@ class Training:
             result = self._step(taken)
             losses = distributed.averaged(result.losses, setup.place)  # those of local_loss are each process's own
             ended = self._clock()
+            if not math.isfinite(losses["loss"]) and setup.scaler is None:
+                raise Diverged(
+                    f"the loss of step {done.step + 1} is {losses['loss']}: take a smaller learning rate than "
+                    f"{setup.spec.peak_lr:g}, a longer warm-up, or clip gradients (grad_clip_norm)"
+                )
             done.step, done.batch = done.step + 1, done.batch + accumulate
             done.samples += plan.batch_size * setup.place.world_size * accumulate
             done.loss_sum += losses["loss"]

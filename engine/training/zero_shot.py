@@ -7,12 +7,10 @@ import open_clip
 import torch
 from torch import Tensor, nn
 
-from engine.training.classification import Classification, judged
+from engine.training.classification import judged
 
 SCALE = 100.0
 """What cosines are multiplied by before the softmax, as open_clip does; it moves confidences, not predictions."""
-
-ZeroShot = Classification
 
 
 def classifier(
@@ -42,7 +40,7 @@ def classifier(
     return weights.float()
 
 
-def results(image_features: Tensor, labels: Tensor, classifier: Tensor) -> ZeroShot:
+def results(image_features: Tensor, labels: Tensor, classifier: Tensor) -> Classification:
     """image_features: (N, D), normalised. labels: (N,) int64. classifier: (D, C). Errors: those of judged."""
     logits = SCALE * image_features.float() @ classifier.to(image_features.device).float()
     return judged(torch.softmax(logits, dim=1), labels)

@@ -12,7 +12,7 @@ from engine.settings import Settings
 from engine.store import Attempt, Exit
 from engine.store.files import RunFiles
 
-PATIENCE_LEASES = 4
+PATIENCE_LEASES = 8
 """So long the warm process may take to show what it was asked for: it may still be importing."""
 
 
