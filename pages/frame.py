@@ -43,6 +43,22 @@ page = st.navigation(
                 help="What this machine is, what it was measured to do, and how much of that models get.",
             ),
         ],
+        "CLIP": [
+            st.Page(
+                "clip/train.py",
+                title="Train",
+                icon=":material/model_training:",
+                url_path="train",
+                help="Train or fine-tune CLIP for a short while on your images and captions; watch, stop, resume it.",
+            ),
+            st.Page(
+                "clip/evaluate.py",
+                title="Evaluate",
+                icon=":material/fact_check:",
+                url_path="evaluate",
+                help="Evaluate a model or a training: retrieval, zero-shot on your classes, linear probe.",
+            ),
+        ],
         "Runs": [
             st.Page(
                 "runs/history.py",

@@ -7,7 +7,7 @@ import open_clip
 import torch
 from torch import Tensor, nn
 
-from engine.training.classification import judged
+from engine.training.classification import Classification, judged
 
 SCALE = 100.0
 """What cosines are multiplied by before the softmax, as open_clip does; it moves confidences, not predictions."""
