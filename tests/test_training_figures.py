@@ -39,8 +39,8 @@ def test_loss_and_accuracy_are_large_and_all_others_small() -> None:
     assert small == {
         "Learning rate": ("train/lr",),
         "Time of a step (s)": ("train/step_s", "train/data_s"),
-        "Recall (%)": ("val/image_to_text_R@5",),
-        "Rank": ("val/text_to_image_mean_rank",),
+        "Recall at 5 (%)": ("val/image_to_text_R@5",),
+        "Mean rank": ("val/text_to_image_mean_rank",),
         "Something new": ("train/something_new",),
     }
     assert figures.large(figures.frame({})) == figures.small(figures.frame({"run 1": []})) == []

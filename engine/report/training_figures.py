@@ -79,8 +79,14 @@ def small(points: pd.DataFrame) -> list[Panel]:
         Panel("Gradient norm", ("train/grad_norm",), log=True),
         Panel("Logit scale", ("train/logit_scale",)),
         Panel("Peak memory (MB)", ("train/memory_mb",)),
-        Panel("Recall (%)", tuple(name for name in names if "_R@" in name), share=True),
-        Panel("Rank", tuple(name for name in names if name.endswith("_rank")), log=True),
+        *(
+            Panel(f"Recall at {k} (%)", tuple(name for name in names if name.endswith(f"_R@{k}")), True)
+            for k in (5, 10)
+        ),
+        *(
+            Panel(f"{what} rank", tuple(name for name in names if name.endswith(f"_{what.lower()}_rank")), log=True)
+            for what in ("Mean", "Median")
+        ),
     )
     named = {name for panel in known for name in panel.names}
     others = [Panel(_called(name).capitalize(), (name,)) for name in names if name not in named]
@@ -99,6 +105,8 @@ def _called(name: str) -> str:
     plain = name.partition("/")[2] or name
     if "-zeroshot-" in plain:
         return f"zero-shot top-{plain[-1]}"
+    if plain.endswith("_rank") or "_R@" in plain:
+        return " to ".join(plain.split("_")[:3:2])  # the panel says of what
     return plain.replace("_", " ")
 
 
@@ -138,10 +146,11 @@ def overview(points: pd.DataFrame, panels: Sequence[Panel], *, smooth: int = 1, 
     several = points["run"].nunique() > 1
     for place, panel in enumerate(panels):
         at = {"row": place // PER_ROW + 1, "col": place % PER_ROW + 1}
-        for line in _lines(points, panel, several):
+        for number, line in enumerate(_lines(points, panel, several)):
             for trace in _traces(line, smooth, panel, source):
                 figure.add_scatter(**(trace | {"showlegend": False}), **at)
-            _say_last(figure, line, panel, "top left", named=len(panel.names) > 1 and not several, **at)
+            where, named = ("top left", "bottom left")[number % 2], len(panel.names) > 1 and not several
+            _say_last(figure, line, panel, where, named=named, **at)
         figure.update_yaxes(**_axis(panel, points), **at)
     figure.update_layout(height=40 + 190 * rows, margin=MARGIN | {"t": 28}, uirevision="overview")
     figure.update_xaxes(tickformat=",~s", nticks=4)

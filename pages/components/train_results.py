@@ -109,7 +109,9 @@ def _figures(rows: Sequence[TrainRow], best: TrainRow | None, points: pd.DataFra
     with st.container(horizontal=True):
         if len(loss):
             st.metric("Training loss now", digits(float(loss.iloc[-1])), width="content")
-        for name in ("clip_val_loss", "zeroshot_top1", "image_to_text_r1", "text_to_image_r1"):
+        classified = last is not None and last.zeroshot_top1 is not None
+        right = ("zeroshot_top1", "zeroshot_top5") if classified else ("image_to_text_r1", "text_to_image_r1")
+        for name in ("clip_val_loss", *right):
             if last is not None and getattr(last, name) is not None:
                 _metric(name, last, before)
         if best is not None:
