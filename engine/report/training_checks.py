@@ -63,10 +63,8 @@ def _captions(data: Data, plan: Schedule) -> list[Check]:
     if data.distinct_captions == 1 and data.captions > 1:
         return [Check("error", "All captions are equal, so nothing tells one pair from another.")]
     if data.distinct_captions < plan.batch_size * plan.steps_per_epoch:
-        said = (
-            f"{data.distinct_captions:,} different captions: where pairs of a batch share one, the loss cannot reach 0."
-        )
-        return [Check("ok", said)]
+        said = f"{data.distinct_captions:,} different captions: where pairs share one, the loss cannot reach 0"
+        return [Check("ok", f"{said}, nor retrieval find the right one.")]
     return [Check("ok", f"{data.distinct_captions:,} different captions.")]
 
 
