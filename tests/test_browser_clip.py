@@ -1,0 +1,95 @@
+"""CLIP as people train it: digits from the form to curves, stopped, resumed, evaluated, taken away."""
+
+import csv
+import re
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from engine.results import EvaluateRow, TrainRow
+from engine.store import State, open_store
+from engine.store.model import Run
+from tests.browser_support import PATIENCE_S, Server, serve
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1800)]
+expect.set_options(timeout=PATIENCE_S * 1000)
+
+LONG_S = 900
+
+
+def start(page: Page, label: str) -> int:
+    page.get_by_role("button", name=label, exact=True).click()
+    page.wait_for_url(re.compile(r"[?&]run=\d+"), timeout=PATIENCE_S * 1000)
+    return int(re.search(r"[?&]run=(\d+)", page.url)[1])  # type: ignore[index]
+
+
+def stored(server: Server, run_id: int) -> tuple[Run, list[object]]:
+    store = open_store(server.settings)
+    try:
+        return store.run(run_id), list(store.rows(run_id))
+    finally:
+        store.close()
+
+
+def wait(until: Callable[[], bool], seconds: float = LONG_S) -> None:
+    deadline = time.monotonic() + seconds
+    while not until():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def test_digits_trained_stopped_resumed_and_evaluated(page: Page, tmp_path: Path) -> None:
+    with serve(tmp_path) as server:
+        page.goto(f"{server.url}/train?train_epochs=6&train_save_every_steps=1")
+        expect(page.get_by_text("1,438 pairs to train on, 359 held out")).to_be_visible()
+        expect(page.get_by_text("132 steps of 64 pairs")).to_be_visible()
+        run_id = start(page, "Train")
+        wait(lambda: stored(server, run_id)[0].done > 22)
+        page.reload()
+        expect(page.get_by_role("figure", name=re.compile("^Loss")).first).to_be_visible()
+        page.get_by_role("button", name="Cancel").click()
+        wait(lambda: stored(server, run_id)[0].state.ended)
+        run, _ = stored(server, run_id)
+        assert run.state is State.CANCELLED
+        before = run.done
+        assert 22 < before < 132
+
+        page.get_by_role("button", name="Resume", exact=True).click()
+        wait(lambda: stored(server, run_id)[0].state is State.FINISHED)
+        run, rows = stored(server, run_id)
+        epochs = [row for row in rows if isinstance(row, TrainRow)]
+        assert [row.epoch for row in epochs] == [1, 2, 3, 4, 5, 6]
+        assert epochs[-1].zeroshot_top1 > 0.5  # type: ignore[operator]  # ten classes: chance is 0.1
+        assert any("continued from" in note for note in epochs[-1].notes)
+
+        expect(page.get_by_text("132 of 132 done in")).to_be_visible()
+        with page.expect_download() as download:
+            page.get_by_role("button", name="CSV of epochs", exact=True).click()
+        with Path(download.value.path()).open() as file:
+            assert [float(line["train_loss"]) for line in csv.DictReader(file)] == [row.train_loss for row in epochs]
+
+        page.goto(f"{server.url}/evaluate?evaluate_model={run_id}")
+        expect(page.get_by_text(re.compile("a photo of the digit zero")).first).to_be_visible()
+        evaluated = start(page, "Evaluate")
+        wait(lambda: stored(server, evaluated)[0].state.ended)
+        run, rows = stored(server, evaluated)
+        assert run.state is State.FINISHED, run.error
+        found = {row.task: row for row in rows if isinstance(row, EvaluateRow)}
+        best = [row for row in epochs if row.best][-1]
+        assert found["zeroshot"].acc1 == best.zeroshot_top1
+        expect(page.get_by_role("figure", name=re.compile("[Cc]onfusion")).first).to_be_visible()
+
+
+def test_a_zip_that_leads_outside_is_refused(page: Page, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "pairs.zip", "w") as archive:
+        archive.writestr("../outside.csv", "filepath,title\n")
+    with serve(tmp_path) as server:
+        page.goto(f"{server.url}/train")
+        expect(page.get_by_text("1,438 pairs to train on")).to_be_visible()
+        page.locator("input[type=file]").first.set_input_files(str(tmp_path / "pairs.zip"))
+        expect(page.get_by_text(re.compile(r"outside\.csv")).first).to_be_visible()
+        assert not list(tmp_path.rglob("outside.csv"))
