@@ -113,7 +113,7 @@ def test_open_clip_itself_loads_the_checkpoint(tmp_path: Path) -> None:
     assert same({name: tensor for name, tensor in model.state_dict().items() if name in ours}, ours)
 
 
-@pytest.mark.parametrize("steps", [1, 3, 4, 6])
+@pytest.mark.parametrize("steps", [1, 3, 4, 6, 8])
 def test_stopped_and_continued_equals_never_stopped(tmp_path: Path, steps: int) -> None:
     whole = train(tiny(), tmp_path / "whole")
     stopped = train(tiny(), tmp_path / "stopped", steps=steps)

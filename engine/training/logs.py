@@ -91,9 +91,19 @@ def results(folder: Path, epoch: int) -> list[dict[str, Any]]:
     return [each for each in found if each.get("epoch", 0) <= epoch]
 
 
-def carry(before: Path, folder: Path, step: int, epoch: int) -> list[Metric]:
-    """Begin the files of a resumed training with what the one before has written up to there; answers its points."""
+def clear(folder: Path) -> None:
+    """Begin without any points or results."""
+    for name in (HISTORY, RESULTS):
+        (folder / name).unlink(missing_ok=True)
+
+
+def carry(before: Path, folder: Path, step: int, epoch: int, *, validated: bool) -> list[Metric]:
+    """Begin the files of a resumed training with what the one before has written up to there; answers its points.
+
+    validated: whether the epoch that has ended at that step, if one has, was validated before the checkpoint.
+    """
     told, lines = list(history(before, step)), results(before, epoch)
+    told = [each for each in told if validated or each.step < step or not each.name.startswith("val/")]
     (folder / HISTORY).write_text("".join(f"{each.model_dump_json()}\n" for each in told))
     (folder / RESULTS).write_text("".join(json.dumps(each) + "\n" for each in lines))
     return told

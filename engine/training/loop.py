@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ from engine.measure import peak
 from engine.results import Artifact, Event, Metric, Progress
 from engine.results.clip import TrainRow
 from engine.training import checkpoints, distributed, logs, rng
+from engine.training.done import Done, asked_for, checkpoints_folder
 from engine.training.optimizers import assign
-from engine.training.setup import Setup, checkpoints_folder
+from engine.training.setup import Setup
 from engine.training.step import StepResult, train_step
 from engine.training.validation import row_fields, score, validate
 
@@ -26,35 +27,6 @@ LATEST, BEST = "latest.pt", "best.pt"
 
 class Diverged(ArithmeticError):
     """The loss is no number any more; nothing after it would be one."""
-
-
-@dataclass
-class Done:
-    """How far a training has come: all that resuming needs beside weights, optimizer and random states."""
-
-    step: int = 0
-    """Completed optimizer steps."""
-    epoch: int = 0
-    """Completed epochs."""
-    batch: int = 0
-    """Completed batches of the epoch under way."""
-    samples: int = 0
-    loss_sum: float = 0.0
-    """Over the steps of the epoch under way."""
-    seconds: float = 0.0
-    """In steps and validations, earlier attempts included."""
-    step_seconds: float = 0.0
-    """In steps of the epoch under way, loading included."""
-    data_seconds: float = 0.0
-    """Of them, waiting for data."""
-    best: float | None = None
-    """The best score so far."""
-    rows: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def fresh_epoch(self) -> "Done":
-        """The same with the next epoch begun."""
-        return Done(self.step, self.epoch + 1, 0, self.samples, seconds=self.seconds, best=self.best, rows=self.rows)
 
 
 class Training:
@@ -87,10 +59,14 @@ class Training:
             for note in self._notes:
                 log.info("%s", note)
         try:
-            while self.done.step < plan.steps and not self._stopping():
+            # stopped at its last step, the last epoch has yet to be ended
+            while (self.done.step < plan.steps or self.done.batch) and not self._stopping():
                 yield from self._epoch()
-        finally:
             self._save_unless_saved()
+        except GeneratorExit:  # and after no other error: what it has left may be half a step
+            self._save_unless_saved()
+            raise
+        finally:
             if self._files:
                 self._files.close()
         if self.setup.place.first:
@@ -102,15 +78,16 @@ class Training:
         found = checkpoints.load_latest(self._folder) if self._folder.is_dir() else None
         origin = self._run_dir
         if found is None and wanted is not None:
-            found, origin = _asked_for(wanted)
+            found, origin = asked_for(wanted)
         if found is None:
+            logs.clear(self._run_dir)  # an earlier attempt may have died before its first checkpoint
             return
         state, path, notes = found
         self._load(state)
         self._notes += [*notes, f"continued from {path.name} at step {self.done.step}"]
         self._saved_at = self.done.step if origin == self._run_dir else -1
         if self.setup.place.first:
-            told = logs.carry(origin, self._run_dir, self.done.step, self.done.epoch)
+            told = logs.carry(origin, self._run_dir, self.done.step, self.done.epoch, validated=self.done.batch == 0)
             for row in self.done.rows:
                 yield TrainRow.model_validate(row)
             yield from told
@@ -207,61 +184,70 @@ class Training:
             self._progress = Progress(done=done.step, total=plan.steps, note=f"{note}pairs/s, {left:.0f} s left")
         yield self._progress
 
-    def _metrics(self, values: Mapping[str, float]) -> Iterator[Metric]:
+    def _metrics(self, values: Mapping[str, float]) -> list[Metric]:
+        """Points of curves at this step, written down."""
         found = [Metric(step=self.done.step, name=name, value=value) for name, value in values.items()]
         assert self._files is not None
         self._files.metrics(found)
-        yield from found
+        return found
 
     def _end_of_epoch(self) -> Iterator[Event]:
-        """Validate, save, and tell how the epoch has ended."""
-        setup, done = self.setup, self.done
-        plan, spec = setup.plan, setup.spec
-        steps = done.batch // spec.accum_freq
-        last = done.step >= plan.steps
-        self.done = done.fresh_epoch
+        """Validate, save, and tell how the epoch has ended. Stopped meanwhile, it has not ended yet."""
+        setup, ended = self.setup, self.done.fresh_epoch
         if not setup.place.first:
+            self.done = ended
             return
         begun = self._clock()
-        found = yield from validate(setup, self.done.epoch, self._progress, last=last)
-        self.done.seconds += self._clock() - begun
-        value = score(setup, found, done.loss_sum / steps)
-        best = value is not None and (self.done.best is None or value > self.done.best)
-        self.done.best = value if best else self.done.best
-        keep = bool(spec.save_frequency and self.done.epoch % spec.save_frequency == 0) or last
-        name = f"epoch_{self.done.epoch}.pt" if keep else LATEST
-        row = TrainRow(
+        last = ended.step >= setup.plan.steps
+        found = yield from validate(setup, ended.epoch, self._progress, last=last)
+        ended.seconds += self._clock() - begun
+        loss = self.done.loss_sum * setup.spec.accum_freq / self.done.batch
+        value = score(setup, found, loss)
+        best = value is not None and (ended.best is None or value > ended.best)
+        ended.best = value if best else ended.best
+        keep = bool(setup.spec.save_frequency and ended.epoch % setup.spec.save_frequency == 0) or last
+        name = f"epoch_{ended.epoch}.pt" if keep else LATEST
+        row = self._row(ended, loss, found, name, best=best)
+        ended.rows = [*self.done.rows, row.model_dump(mode="json")]
+        self.done = ended
+        metrics: list[Metric] = []
+        if found:
+            assert self._files is not None
+            self._files.results({**found, "epoch": ended.epoch, "num_samples": len(setup.pairs.val or ())})
+            metrics = self._metrics({f"val/{name}": value for name, value in found.items()})
+        self._save(name)
+        if best:
+            self._save(BEST)
+        checkpoints.prune(self._folder, setup.spec.keep_last, keep={BEST, LATEST, name})
+        yield row
+        yield from metrics
+
+    def _row(self, ended: Done, loss: float, found: Mapping[str, float], name: str, *, best: bool) -> TrainRow:
+        """What is stored of an epoch. ended: how far the training has come with it."""
+        setup, done = self.setup, self.done
+        spec, plan = setup.spec, setup.plan
+        return TrainRow(
             library="open_clip",
             model=spec.model,
             device=spec.device,
             device_name=self._device_name,
             precision=spec.precision,
-            epoch=self.done.epoch,
-            step=self.done.step,
-            samples_seen=self.done.samples,
-            train_loss=done.loss_sum / steps,
+            epoch=ended.epoch,
+            step=ended.step,
+            samples_seen=ended.samples,
+            train_loss=loss,
             val_batch_size=plan.batch_size if "clip_val_loss" in found else None,
             lr=setup.optimizer.param_groups[0]["lr"],
             logit_scale=float(setup.model.logit_scale.detach().exp()),  # type: ignore[operator]
-            samples_per_s=steps * plan.batch_size * setup.place.world_size * spec.accum_freq / done.step_seconds,
+            samples_per_s=done.batch * plan.batch_size * setup.place.world_size / done.step_seconds,
             data_share=done.data_seconds / done.step_seconds,
-            seconds=self.done.seconds,
+            seconds=ended.seconds,
             peak_memory_mb=peak.so_far(setup.place.device),
             checkpoint=f"{self._folder.name}/{name}",
             best=best,
             notes=tuple(self._notes),
             **row_fields(found),
         )
-        self.done.rows = [*self.done.rows, row.model_dump(mode="json")]
-        self._save(name)
-        if best:
-            self._save(BEST)
-        checkpoints.prune(self._folder, spec.keep_last, keep={BEST, LATEST, name})
-        yield row
-        if found:
-            assert self._files is not None
-            self._files.results({**found, "epoch": self.done.epoch, "num_samples": len(setup.pairs.val or ())})
-            yield from self._metrics({f"val/{name}": value for name, value in found.items()})
 
     def _stopping(self) -> bool:
         return distributed.agree(self._stopped(), self.setup.place)
@@ -313,11 +299,3 @@ class Training:
             if (self._run_dir / name).is_file():
                 yield Artifact(name=name, kind="log")
         yield Progress(done=self.done.step, total=self.setup.plan.steps)
-
-
-def _asked_for(path: Path) -> tuple[tuple[dict[str, Any], Path, list[str]] | None, Path]:
-    """A checkpoint by its own path, or the newest of a run's folder; and the folder of that run."""
-    if path.is_file():
-        return (checkpoints.load(path, foreign=True), path, []), path.parent.parent
-    folder = checkpoints_folder(path)
-    return checkpoints.load_latest(folder if folder.is_dir() else path), path

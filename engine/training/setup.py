@@ -194,8 +194,3 @@ def _teacher(spec: TrainSpec, made: Made, place: Place) -> nn.Module | None:
     wanted = spec.model_copy(update={"model": spec.distill_model, "pretrained": spec.distill_pretrained, **sizes})
     teacher = clip_weights.create(wanted, weights=spec.distill_pretrained).model
     return teacher.to(place.device).eval().requires_grad_(requires_grad=False)
-
-
-def checkpoints_folder(run_dir: Path) -> Path:
-    """Where a training keeps its checkpoints."""
-    return run_dir / "checkpoints"
