@@ -102,7 +102,7 @@ def test_train_then_evaluate_it_by_its_number(store: Store, tmp_path: Path, tiny
 def test_a_killed_training_goes_on_from_its_checkpoint(store: Store, tmp_path: Path, tiny_model: list[str]) -> None:
     """The worker is killed in mid-run: its second attempt tells the same curve as a training that nobody has killed."""
     never = ["--val-frequency", "0", "--zeroshot-frequency", "0"]
-    flags = [*tiny_model, "--epochs", "40", "--save-every-steps", "2", *never]
+    flags = [*tiny_model, "--epochs", "15", "--save-every-steps", "2", *never]
     whole = engine("train", *flags)
     assert whole.returncode == 0, whole.stderr
     assert engine("submit", "train", *flags).returncode == 0

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from engine import datasets
-from engine.results import Metric
+from engine.results import Metric, Progress
 from engine.specs import Refused
 from engine.training import checkpoints, launch, setup
 from engine.training.batches import Drawn, Order, batches
+from engine.training.loop import Diverged
 from tests.training_support import TINY, close, losses, rows, tiny, train, training
 
 
@@ -78,11 +79,11 @@ def test_what_is_drawn_of_a_pair_depends_on_seed_epoch_and_index_alone() -> None
 
 
 @pytest.mark.slow
-def test_loading_in_other_processes_gives_the_same_batches() -> None:
+def test_loading_in_another_process_gives_the_same_batches() -> None:
     digits = datasets.open_pairs("digits")
     tokenizer, transform = open_clip.SimpleTokenizer(context_length=8), open_clip.image_transform(32, is_train=True)
     loaded = []
-    for workers in (0, 2):
+    for workers in (0, 1):
         one = batches(digits, transform, tokenizer, order(batches=3), workers=workers, pin=False)
         loaded.append([*one.of(0), *one.of(1, start=1)])
     assert [len(each) for each in loaded] == [5, 5]
@@ -190,6 +191,10 @@ def test_a_table_with_broken_images_is_trained_on_without_them(tmp_path: Path) -
     (tmp_path / "0.png").write_bytes(b"broken since")
     again = setup.hold(tiny(**fields), tmp_path / "run")
     assert len(again.train) + len(again.val or ()) == 10, "a later attempt leaves out what the first one did"
+    latest = tmp_path / "run" / "checkpoints" / "epoch_1.pt"
+    for origin in (latest, tmp_path / "run"):
+        resumed = setup.hold(tiny(**fields, resume=str(origin)), tmp_path / origin.name)
+        assert len(resumed.train) + len(resumed.val or ()) == 10, "and so does a run that goes on from it"
 
 
 @pytest.mark.slow
@@ -226,3 +231,67 @@ def test_accumulated_batches_train_as_the_whole_batch(tmp_path: Path) -> None:
     parts = losses(train(tiny(batch_size=4, accum_freq=2), tmp_path / "parts"))
     assert [step for step, _ in parts] == [step for step, _ in whole]
     assert np.allclose([loss for _, loss in parts], [loss for _, loss in whole], atol=1e-5)
+
+
+def test_stopped_while_it_validates_the_epoch_is_validated_on_continuing(tmp_path: Path) -> None:
+    whole = train(tiny(), tmp_path / "whole")
+    events, last = training(tiny(), tmp_path / "stopped").run(), 0
+    for event in events:
+        if isinstance(event, Progress) and last == 4:
+            break  # the first after the epoch's last step: it validates
+        last = event.step if isinstance(event, Metric) and event.name == "train/memory_mb" else last
+    next(events)
+    close(events)
+    continued = train(tiny(), tmp_path / "stopped")
+    assert [row.image_to_text_r1 for row in rows(continued)] == [row.image_to_text_r1 for row in rows(whole)]
+    assert (tmp_path / "stopped" / "results.jsonl").read_text() == (tmp_path / "whole" / "results.jsonl").read_text()
+    told, expected = ([each for each in run if isinstance(each, Metric)] for run in (continued, whole))
+    names = [(each.step, each.name) for each in told]
+    assert len(names) == len(set(names)) == len(expected), "no point of a curve twice, none missing"
+
+
+def test_a_loss_that_is_no_number_ends_the_training_and_spoils_no_checkpoint(tmp_path: Path) -> None:
+    train(tiny(epochs=1), tmp_path)
+    diverging = training(tiny(epochs=2), tmp_path)
+    events = diverging.run()
+    next(events)
+    with torch.no_grad():
+        diverging.setup.model.visual.proj.fill_(float("nan"))  # type: ignore[union-attr,operator]
+    with pytest.raises(Diverged, match=r"smaller learning rate than 0\.001"):
+        list(events)
+    saved = checkpoints.load_latest(tmp_path / "checkpoints")
+    assert saved is not None
+    assert all(torch.isfinite(tensor).all() for tensor in saved[0]["state_dict"].values())
+
+
+def folders(where: Path, **classes: tuple[int, ...]) -> Path:
+    """A folder of class folders with digits by their index."""
+    digits = datasets.open_pairs("digits")
+    for name, indices in classes.items():
+        (where / name).mkdir(parents=True)
+        for index in indices:
+            digits.image(index).save(where / name / f"{index}.png")
+    return where
+
+
+def test_held_out_folders_are_told_apart_by_their_own_classes(tmp_path: Path) -> None:
+    learned = folders(tmp_path / "train", one=(1, 11, 21), two=(2, 12, 22), zero=(0, 10, 20))
+    held_out = folders(tmp_path / "val", two=(32, 42), zero=(30, 36))
+    spec = tiny(data=str(learned), val_data=str(held_out), samples=None, batch_size=4, epochs=1)
+    assert setup.hold(spec, tmp_path / "run").classes == ("two", "zero")
+
+
+def test_a_figure_that_will_never_be_measured_cannot_tell_the_best(tmp_path: Path) -> None:
+    for name in ("zeroshot_top2", "zeroshot_top1"):
+        frequency = 0 if name == "zeroshot_top1" else 1
+        with pytest.raises(Refused, match="take one of"):
+            train(tiny(best_metric=name, zeroshot_frequency=frequency), tmp_path)
+
+
+def test_an_image_that_breaks_later_is_stood_in_for_by_the_next(tmp_path: Path) -> None:
+    table = captioned(tmp_path)
+    pairs = datasets.open_pairs(str(table))
+    drawn = Drawn(pairs, lambda image: torch.tensor(np.asarray(image)), open_clip.SimpleTokenizer(context_length=8), 0)
+    whole = drawn[0, 4]
+    (tmp_path / "3.png").write_bytes(b"broken since")
+    assert torch.equal(drawn[0, 3][0], whole[0])

@@ -30,8 +30,18 @@ def resolve(store: Store, settings: Settings, spec: Spec) -> Spec:
     trained = run.spec
     if not isinstance(trained, TrainSpec):
         raise Refused(f"run {run.id} is a {run.kind}, and only a training has a model to evaluate")
-    same_data = (trained.data, trained.data_kind) == (spec.data, spec.data_kind) and not trained.val_data
-    split = {name: getattr(trained, name) for name in ("val_fraction", "seed", "samples")} if same_data else {}
+    split: dict[str, Any] = {name: getattr(trained, name) for name in ("seed", "samples")}
+    if _same(trained.data, spec.data):
+        if trained.val_data or not trained.val_fraction:
+            whole = "give its val_data, other data, or --no-held-out to evaluate on what it was trained on"
+            if spec.held_out:
+                raise Refused(f"run {run.id} has held nothing of {spec.data} out: {whole}")
+        else:
+            split |= {"val_fraction": trained.val_fraction, "data_kind": trained.data_kind}
+    elif spec.samples is not None:
+        split = {}
+    else:
+        split = {"seed": trained.seed}
     update = {
         "model": trained.model,
         "configs": trained.configs,
@@ -39,7 +49,13 @@ def resolve(store: Store, settings: Settings, spec: Spec) -> Spec:
         "context_length": trained.context_length,
         "checkpoint": str(best_checkpoint(settings, run.id)),
     }
-    return spec.model_copy(update=update | split)
+    return EvaluateSpec.model_validate({**spec.model_dump(), **update, **split})
+
+
+def _same(one: str, other: str) -> bool:
+    """Whether both name the same data, however written."""
+    parts = [[part if part in EMBEDDED else os.path.realpath(part) for part in split_sources(d)] for d in (one, other)]
+    return parts[0] == parts[1]
 
 
 def continued(path: Path) -> TrainSpec:
@@ -98,7 +114,10 @@ def _paths(name: str, given: str) -> list[str]:
 def _readable(settings: Settings, given: str) -> bool:
     """Whether there is something; of shards in braces, a folder for them."""
     begin, brace, _ = given.partition("{")
-    path = Path(begin).expanduser()
-    path = (path if begin.endswith("/") else path.parent) if brace else path
-    resolved = path.resolve()
-    return resolved.exists() and any(resolved.is_relative_to(root) for root in settings.roots)
+    try:
+        path = Path(begin).expanduser()
+        path = (path if begin.endswith("/") else path.parent) if brace else path
+        resolved = path.resolve()
+        return resolved.exists() and any(resolved.is_relative_to(root) for root in settings.roots)
+    except (OSError, RuntimeError):  # a name too long, or of nobody's home
+        return False

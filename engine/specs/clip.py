@@ -60,7 +60,8 @@ def warmup_steps(warmup: str, steps: int) -> int:
     if match := re.fullmatch(r"(\d{1,9})", warmup):
         return int(match[1])
     if (match := re.fullmatch(r"(\d{1,3}(?:\.\d+)?)\s*%", warmup)) and float(match[1]) <= 100:
-        return math.ceil(float(match[1]) / 100 * steps)
+        share = math.ceil(float(match[1]) / 100 * steps)
+        return min(share, max(0, steps - 1))  # leaves a step at the full rate
     raise ValueError(f"warm-up {warmup!r} is neither a number of steps nor a share of them, such as 200 or 10%")
 
 

@@ -76,7 +76,8 @@ def run(spec: EvaluateSpec, run_dir: Path) -> Iterator[Event]:
 
 
 def _encoded(spec: EvaluateSpec, run_dir: Path) -> Generator[Event, None, Subject]:
-    every, said = readable(opener(spec, Settings().roots)(spec.data, samples=spec.samples), run_dir, "data")
+    opened: Pairs = opener(spec, Settings().roots)(spec.data, samples=spec.samples)
+    every, said = readable(opened, run_dir, "data", spec.checkpoint)
     rest, held_out = datasets.split(every, spec.val_fraction, spec.seed)
     pairs = held_out if spec.held_out else every
     classes, templates = named(spec, every)

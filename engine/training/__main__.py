@@ -1,4 +1,4 @@
-"""`torchrun ... -m engine.training JOB`: one of several processes that train together."""
+"""`torchrun ... -m engine.training JOB.json`: one of several processes that train together."""
 
 import logging
 import os
@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import warnings
+from pathlib import Path
 
 import torch
 
@@ -22,7 +23,7 @@ WATCH_S = 1.0
 
 def main() -> None:
     """Train; when asked to by a signal, stop after the step in hand with a checkpoint."""
-    job = launch.Job.model_validate_json(sys.argv[1])
+    job = launch.Job.model_validate_json(Path(sys.argv[1]).read_bytes())
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING, force=True)
     # open_clip gathers with it
     warnings.filterwarnings("ignore", "torch.distributed.nn.functional.all_gather is deprecated", FutureWarning)
@@ -30,6 +31,14 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: asked.set())
     signal.signal(signal.SIGINT, lambda *_: asked.set())
     threading.Thread(target=_end_with, args=(job.parent,), daemon=True).start()
+    try:
+        _train(job, asked)
+    except Exception as error:
+        launch.fail(error, job.run_dir)
+        raise
+
+
+def _train(job: launch.Job, asked: threading.Event) -> None:
     with joined(job.spec.device) as place:
         logging.getLogger("engine").setLevel(logging.INFO if place.first else logging.WARNING)
         torch.set_num_threads(job.spec.threads or max(1, environment.threads() // place.world_size))

@@ -4,6 +4,7 @@ Every random choice about a sample is drawn from a generator of its own, seeded 
 neither how many processes load or train, nor where a training was stopped and continued.
 """
 
+import logging
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,8 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from engine.datasets import Pairs
+from engine.datasets import Pairs, Unreadable
+from engine.specs import Refused
 
+log = logging.getLogger(__name__)
 Transform = Callable[[Any], Tensor]
 Tokenize = Callable[[list[str]], Tensor]
 Draw = tuple[int, int]
@@ -93,6 +96,14 @@ class Drawn(Dataset[tuple[Tensor, Tensor]]):
 
     def __getitem__(self, draw: Draw) -> tuple[Tensor, Tensor]:
         epoch, index = draw
+        for place in range(index, index + len(self._pairs)):  # where one cannot be read, the next stands in for it
+            try:
+                return self._read(epoch, place % len(self._pairs))
+            except Unreadable as unreadable:
+                log.warning("left out: %s", unreadable)
+        raise Refused("no image can be read any more")
+
+    def _read(self, epoch: int, index: int) -> tuple[Tensor, Tensor]:
         captions = self._pairs.captions(index)
         with seeded(self._seed, epoch, index):
             caption = captions[random.randrange(len(captions))]  # noqa: S311 - nothing secret

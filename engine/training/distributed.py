@@ -4,9 +4,13 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 from torch import distributed
+
+PATIENCE = timedelta(days=1)
+"""The others wait while the first one validates."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,9 @@ def joined(device: str) -> Iterator[Place]:
     if kind != "cpu":
         device = f"{kind}:{os.environ['LOCAL_RANK']}"
         torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))
-    distributed.init_process_group("gloo" if kind == "cpu" else distributed.get_default_backend_for_device(device))
+    distributed.init_process_group(
+        "gloo" if kind == "cpu" else distributed.get_default_backend_for_device(device), timeout=PATIENCE
+    )
     try:
         yield Place(distributed.get_rank(), distributed.get_world_size(), device)
     finally:

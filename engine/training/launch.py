@@ -1,5 +1,7 @@
 """Several processes that train together: torchrun starts them, and the first one's events come here through a file."""
 
+import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -13,9 +15,12 @@ from pydantic import BaseModel, ConfigDict
 from engine.results import Artifact, Event, Metric, Progress
 from engine.results.clip import TrainRow
 from engine.settings import ROOT
+from engine.specs import Refused
 from engine.specs.train import TrainSpec
 
 EVENTS = "events.jsonl"
+JOB = "job.json"
+FAILURE = "failure.json"
 TICK_S = 0.1
 GRACE_S = 30
 """After being asked to stop, the processes have so long to save a checkpoint."""
@@ -41,14 +46,16 @@ class TrainingFailed(RuntimeError):
 def together(spec: TrainSpec, run_dir: Path, device_name: str) -> Iterator[Event]:
     """The events of the first process. Closing this asks all to stop, and waits for their checkpoint."""
     told = run_dir / EVENTS
-    told.unlink(missing_ok=True)
+    for name in (EVENTS, FAILURE):
+        (run_dir / name).unlink(missing_ok=True)
     job = Job(spec=spec, run_dir=run_dir, device_name=device_name, parent=os.getpid())
     # fmt: off
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(spec.nproc),
-        "-m", "engine.training", job.model_dump_json(),
+        "-m", "engine.training", str(run_dir / JOB),
     ]
     # fmt: on
+    (run_dir / JOB).write_text(job.model_dump_json())  # a request with many class names is no command-line argument
     launcher = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, process_group=0)
     last: Event = Progress(done=0, note=f"starting {spec.nproc} processes")
     yield last
@@ -65,7 +72,7 @@ def together(spec: TrainSpec, run_dir: Path, device_name: str) -> Iterator[Event
                 yield last
                 time.sleep(TICK_S)
         if launcher.returncode:
-            raise TrainingFailed(f"one of {spec.nproc} processes has failed: its last words are in the log")
+            raise _failure(run_dir, spec.nproc)
     finally:
         if launcher.poll() is None:
             launcher.send_signal(signal.SIGTERM)
@@ -75,6 +82,20 @@ def together(spec: TrainSpec, run_dir: Path, device_name: str) -> Iterator[Event
                 os.killpg(launcher.pid, signal.SIGKILL)
                 launcher.wait()
         told.unlink(missing_ok=True)
+
+
+def fail(error: Exception, run_dir: Path) -> None:
+    """Tell whoever waits why a process has failed; the first one that does is heard."""
+    with contextlib.suppress(FileExistsError), (run_dir / FAILURE).open("x") as file:
+        json.dump({"refused": isinstance(error, Refused), "error": f"{error}", "type": type(error).__name__}, file)
+
+
+def _failure(run_dir: Path, processes: int) -> Exception:
+    try:
+        told = json.loads((run_dir / FAILURE).read_text())
+    except (OSError, ValueError):
+        return TrainingFailed(f"one of {processes} processes has ended: its last words are in the log")
+    return Refused(told["error"]) if told["refused"] else TrainingFailed(f"{told['type']}: {told['error']}")
 
 
 def write(event: Event, run_dir: Path) -> None:

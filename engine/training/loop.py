@@ -14,12 +14,13 @@ import torch
 from engine.measure import peak
 from engine.results import Artifact, Event, Metric, Progress
 from engine.results.clip import TrainRow
+from engine.specs import Refused
 from engine.training import checkpoints, distributed, logs, rng
 from engine.training.done import Done, asked_for, checkpoints_folder
 from engine.training.optimizers import assign
 from engine.training.setup import Setup
 from engine.training.step import StepResult, train_step
-from engine.training.validation import row_fields, score, validate
+from engine.training.validation import best_metric, row_fields, score, validate
 
 log = logging.getLogger("engine.training")
 LATEST, BEST = "latest.pt", "best.pt"
@@ -53,6 +54,7 @@ class Training:
         """All that is left to do. When closed, or when `stopped` says so, it keeps a checkpoint to continue from."""
         spec, plan = self.setup.spec, self.setup.plan
         self._run_dir.mkdir(parents=True, exist_ok=True)
+        best_metric(self.setup)  # refuses one that will never be measured
         yield from self._resume()
         if self.setup.place.first:
             self._files = logs.Files(self._run_dir, spec)
@@ -104,10 +106,12 @@ class Training:
             result = self._step(taken)
             losses = distributed.averaged(result.losses, setup.place)  # those of local_loss are each process's own
             ended = self._clock()
-            if not math.isfinite(losses["loss"]) and setup.scaler is None:
+            finite = math.isfinite(losses["loss"]) and math.isfinite(result.grad_norm)
+            if not finite and setup.scaler is None:  # which has left out such a step, and tries a smaller scale
                 raise Diverged(
-                    f"the loss of step {done.step + 1} is {losses['loss']}: take a smaller learning rate than "
-                    f"{setup.spec.peak_lr:g}, a longer warm-up, or clip gradients (grad_clip_norm)"
+                    f"step {done.step + 1} has loss {losses['loss']:g} and gradient norm {result.grad_norm:g}: take a "
+                    f"smaller learning rate than {setup.spec.peak_lr:g}, a longer warm-up, or clip gradients "
+                    "(grad_clip_norm)"
                 )
             done.step, done.batch = done.step + 1, done.batch + accumulate
             done.samples += plan.batch_size * setup.place.world_size * accumulate
@@ -186,7 +190,8 @@ class Training:
 
     def _metrics(self, values: Mapping[str, float]) -> list[Metric]:
         """Points of curves at this step, written down."""
-        found = [Metric(step=self.done.step, name=name, value=value) for name, value in values.items()]
+        step = self.done.step
+        found = [Metric(step=step, name=name, value=value) for name, value in values.items() if math.isfinite(value)]
         assert self._files is not None
         self._files.metrics(found)
         return found
@@ -197,6 +202,7 @@ class Training:
         if not setup.place.first:
             self.done = ended
             return
+        self._save_unless_saved()  # validating may take longer than whoever stops this has patience
         begun = self._clock()
         last = ended.step >= setup.plan.steps
         found = yield from validate(setup, ended.epoch, self._progress, last=last)
@@ -278,8 +284,12 @@ class Training:
         self._saved_at = done.step
 
     def _load(self, state: dict[str, Any]) -> None:
+        """Errors: Refused of what is no training's checkpoint."""
         setup = self.setup
-        setup.model.load_state_dict(state["state_dict"])
+        if not {"state_dict", "optimizer", "epoch"} <= state.keys():
+            raise Refused("only weights are in there, nothing to continue from: begin with them (--pretrained)")
+        weights = {name.removeprefix("module."): tensor for name, tensor in state["state_dict"].items()}
+        setup.model.load_state_dict(weights)
         setup.optimizer.load_state_dict(state["optimizer"])
         if setup.scaler is not None and "scaler" in state:
             setup.scaler.load_state_dict(state["scaler"])

@@ -18,7 +18,7 @@ from engine.models.clip_weights import Made
 from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import Schedule, TrainSpec, schedule
-from engine.training import objectives, optimizers, precision, schedules
+from engine.training import atomic, objectives, optimizers, precision, schedules
 from engine.training.batches import Batches, Order, batches
 from engine.training.distributed import Place
 from engine.training.evaluation import Reader
@@ -84,19 +84,23 @@ def named(spec: TrainSpec | EvaluateSpec, pairs: Pairs) -> tuple[tuple[str, ...]
     return spec.classes or pairs.classes, spec.templates or pairs.templates or clip_weights.TEMPLATES
 
 
-def readable(pairs: Pairs, run_dir: Path, what: str) -> tuple[Pairs, list[str]]:
+def readable(pairs: Pairs, run_dir: Path, what: str, before: str = "") -> tuple[Pairs, list[str]]:
     """The pairs whose images can be read, and what to tell of the others. Errors: Refused where none can.
 
-    Looked at once per run, for VERIFY_S at most, and put on record: a later attempt, and other processes, leave out the
-    same ones, or their order of pairs would be another.
+    Looked at once per run, for VERIFY_S at most, and put on record: a later attempt, other processes, and what goes on
+    from a checkpoint of this run (`before`, as in a spec) leave out the same ones, or order and split would be others.
     """
     record = run_dir / UNREADABLE.format(what)
-    if record.is_file():
-        left_out: dict[str, str] = json.loads(record.read_text())
+    records = [record, *(folder / record.name for folder in (Path(before), *Path(before).parents[:2]) if before)]
+    known = next((each for each in records if each.is_file()), None)
+    if known:
+        left_out: dict[str, str] = json.loads(known.read_text())
     else:
         left_out = dict(datasets.look(pairs, samples=0, deadline_s=VERIFY_S).unreadable)
         run_dir.mkdir(parents=True, exist_ok=True)
-        record.write_text(json.dumps(left_out))
+        with atomic.temporary(record) as part:
+            part.write_text(json.dumps(left_out))
+            atomic.rename(part, record)
     if not left_out:
         return pairs, []
     names = ", ".join(list(left_out)[:3])
@@ -110,19 +114,19 @@ def readable(pairs: Pairs, run_dir: Path, what: str) -> tuple[Pairs, list[str]]:
 def hold(spec: TrainSpec, run_dir: Path, roots: Roots = None) -> Held:
     """Open and split the data. Errors: DataProblem; Refused of captions that are all equal, of no readable image."""
     opened = opener(spec, roots)
-    pairs, notes = readable(opened(spec.data, samples=spec.samples), run_dir, "data")
+    pairs, notes = readable(opened(spec.data, samples=spec.samples), run_dir, "data", spec.resume)
     notes = [*pairs.notes, *notes]
     if len(pairs) > 1 and len({caption for index in range(len(pairs)) for caption in pairs.captions(index)}) == 1:
         raise Refused("all captions are equal, so nothing tells one pair from another")
     val: Pairs | None
     if spec.val_data:
-        val, said = readable(opened(spec.val_data), run_dir, "val_data")
+        val, said = readable(opened(spec.val_data), run_dir, "val_data", spec.resume)
         train, notes = pairs, [*notes, *val.notes, *said]
     elif spec.val_fraction:
         train, val = datasets.split(pairs, spec.val_fraction, spec.seed)
     else:
         train, val = pairs, None
-    classes, templates = named(spec, pairs)
+    classes, templates = named(spec, val if val is not None else pairs)  # labels count through its classes
     return Held(train, val, classes, templates, tuple(notes))
 
 

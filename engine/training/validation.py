@@ -4,11 +4,14 @@ import logging
 from collections.abc import Generator, Mapping
 
 from engine.results import Event, Progress
+from engine.results.clip import Retrieval
+from engine.specs import Refused
 from engine.training.evaluation import classified, encode, retrieved
 from engine.training.setup import Setup
 
 log = logging.getLogger("engine.training")
 LOWER_IS_BETTER = ("loss", "rank")
+RETRIEVAL = [name for name in Retrieval.model_fields if "_to_" in name] + ["clip_val_loss"]
 
 
 def validate(setup: Setup, epoch: int, progress: Progress, *, last: bool) -> Generator[Event, None, dict[str, float]]:
@@ -47,16 +50,26 @@ def validate(setup: Setup, epoch: int, progress: Progress, *, last: bool) -> Gen
 def score(setup: Setup, found: Mapping[str, float], loss: float) -> float | None:
     """How good the model is, higher being better; None where what tells it was not measured this time.
 
-    By the metric that was asked for, else zero-shot accuracy, else images finding their captions first, else the loss.
+    By the figure that was asked for, else zero-shot accuracy, else images finding their captions first, else the loss.
     """
-    chosen = setup.spec.best_metric
-    measured = {**found, "loss": loss}
-    if not chosen:
-        names = [name for name in found if name.endswith("-top1")] or [n for n in found if n == "image_to_text_R@1"]
-        chosen = names[0] if names else "loss" if setup.pairs.val is None else ""
+    chosen = best_metric(setup)
+    measured = {**row_fields(found), "train_loss": loss}
     if chosen not in measured:
         return None
     return -measured[chosen] if any(word in chosen for word in LOWER_IS_BETTER) else measured[chosen]
+
+
+def best_metric(setup: Setup) -> str:
+    """The column of rows by which the best checkpoint is told, the same for all epochs. Errors: Refused."""
+    spec, held = setup.spec, setup.pairs
+    can = ["train_loss"]
+    if held.val is not None and spec.val_frequency:
+        can = ["image_to_text_r1", *RETRIEVAL, *can]
+    if held.val is not None and spec.zeroshot_frequency and held.classes and held.val.label(0) is not None:
+        can = ["zeroshot_top1", "zeroshot_top5", *can]
+    if spec.best_metric and spec.best_metric not in can:
+        raise Refused(f"the best checkpoint cannot be told by {spec.best_metric!r}: take one of {', '.join(can)}")
+    return spec.best_metric or can[0]
 
 
 def row_fields(found: Mapping[str, float]) -> dict[str, float]:
