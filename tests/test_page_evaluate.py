@@ -32,6 +32,7 @@ ROWS = (evaluate_row("retrieval"), evaluate_row("zeroshot"), evaluate_row("linea
 
 # A scheduler outlives whoever started it: that nobody waits for it is meant.
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.usefixtures("own_world"),
     pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
 ]

@@ -22,6 +22,7 @@ PAGE = "clip/train.py"
 
 # A scheduler outlives whoever started it: that nobody waits for it is meant.
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.usefixtures("own_world"),
     pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
 ]
