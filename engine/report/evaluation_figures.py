@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from engine.report.axes import LEGEND, MARGIN
 from engine.report.style import COLOURS, GREY, digits, family_styles, text
+from engine.results.embeddings import unpack_texts
 
 WRITTEN_OUT = 20
 """Up to so many classes, a confusion matrix has its counts written into its cells."""
@@ -154,15 +155,15 @@ def read_embeddings(path: Path) -> Embeddings:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             held = {name: arrays[name] for name in arrays.files}
         images, texts, owner = held["images"], held["texts"], held["owner"]
-        sources = tuple(map(str, held["sources"]))
+        sources, captions, classes = (unpack_texts(held[name]) for name in ("sources", "captions", "classes"))
         numbers = held["labels"].astype(int)
     except (KeyError, zipfile.BadZipFile, EOFError) as error:
         raise ValueError(f"{path.name} holds no embeddings: {error}") from error
-    if not (images.ndim == texts.ndim == 2 and images.shape[1] == texts.shape[1] and len(images) == len(sources)):
+    fits = images.ndim == texts.ndim == 2 and images.shape[1] == texts.shape[1]
+    fits = fits and len(images) == len(sources) == len(numbers) and len(texts) == len(captions) == len(owner)
+    if not fits:
         raise ValueError(f"{path.name} holds no embeddings: images {images.shape} and texts {texts.shape} do not fit")
-    classes = list(map(str, held.get("classes", ())))
     labels = [_class(number, classes) for number in numbers.tolist()]
-    captions = list(map(str, held.get("captions", [f"caption {place}" for place in range(len(texts))])))
     first = {caption: place for place, caption in reversed(list(enumerate(captions)))}
     kept = sorted(first.values())
     return Embeddings(

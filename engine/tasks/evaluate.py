@@ -16,6 +16,7 @@ from engine.measure import environment
 from engine.models import clip_weights
 from engine.results import Artifact, Event, Progress
 from engine.results.clip import EvaluateRow
+from engine.results.embeddings import pack_texts
 from engine.settings import Settings
 from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
@@ -173,7 +174,8 @@ def _write_csv(path: Path, header: Sequence[str], lines: Iterator[Sequence[Any]]
 
 
 def _write_embeddings(path: Path, subject: Subject) -> None:
-    """images (N, D), texts (M, D), owner (M,), labels (N,; -1 where there are none), sources (N,), captions (M,)."""
+    """images (N, D), texts (M, D), owner (M,), labels (N,; -1 where there are none); packed texts: sources (N,),
+    captions (M,), classes."""
     pairs, encoded = subject.pairs, subject.encoded
     captions = [caption for index in range(len(pairs)) for caption in pairs.captions(index)]
     none = torch.full((len(pairs),), -1)
@@ -183,7 +185,7 @@ def _write_embeddings(path: Path, subject: Subject) -> None:
         texts=encoded.texts.numpy(),
         owner=encoded.owner.numpy(),
         labels=(none if encoded.labels is None else encoded.labels).numpy(),
-        sources=np.array([pairs.source(index) for index in range(len(pairs))]),
-        captions=np.array(captions),
-        classes=np.array(subject.classes),
+        sources=pack_texts([pairs.source(index) for index in range(len(pairs))]),
+        captions=pack_texts(captions),
+        classes=pack_texts(subject.classes),
     )
