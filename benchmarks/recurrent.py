@@ -1,7 +1,7 @@
 """Whether the recurrent benchmark can be trusted, and how fast every runner is on this machine.
 
-python benchmarks/recurrent.py [--rounds 40] [--device cpu] [--groups rnns,norms,compiled,vl,cells] [--replicates 3]
-                               [--output benchmarks/results/recurrent.json]
+python benchmarks/recurrent.py [--rounds 40] [--device cpu] [--groups rnns,cnns,norms,compiled,vl,cells]
+                               [--replicates 3] [--append] [--output benchmarks/results/recurrent.json]
 
 1. `aten` and `py`, forward and backward, at one thread: by engine.measure.timing and by a bare loop over the same
    module that reads the clock before and after each pass, in samples of as many calls and without automatic garbage
@@ -9,7 +9,8 @@ python benchmarks/recurrent.py [--rounds 40] [--device cpu] [--groups rnns,norms
 2. A table of all runners, as `python -m engine recurrent` times them: on a CPU at shapes that suit it (SHAPES),
    elsewhere at the defaults.
 
-A busy machine spoils both. Compiling takes several minutes.
+A busy machine spoils both. Compiling takes several minutes, the whole about half an hour; --append measures the chosen
+groups anew and keeps the agreement and the other rows that --output has.
 """
 
 import argparse
@@ -31,7 +32,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 AGREEMENT = 0.03
-SHAPES = {"seq_length": 25, "input_size": 64, "hidden_size": 64, "mini_batch": 8}
+SHAPES = {"seq_length": 25, "input_size": 64, "hidden_size": 64, "mini_batch": 8, "image_size": (128, 128)}
 SHOWN = (
     *("model", "network", "status", "error", "forward_ms", "backward_ms", "spread", "flags", "compile_cold_ms"),
     *("output_error", "gradient_error", "samples", "speedup", "speedup_low", "speedup_high", "verdict", "baseline"),
@@ -128,7 +129,11 @@ def table(device: str, groups: str, replicates: int, threads: int | None) -> Ite
             if isinstance(event, RecurrentRow):
                 line = event.model_dump(mode="json", include=set(SHOWN))
                 print(*(line[name] for name in ("model", "status", "forward_ms", "backward_ms", "flags")), flush=True)
-                yield {name: line[name] for name in SHOWN}
+                yield {name: line[name] for name in SHOWN} | {"date": now()}
+
+
+def now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def child(name: str, rounds: int) -> Figures:
@@ -145,9 +150,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=40, help="of each agreement; each takes about 3 s")
     parser.add_argument("--device", default="cpu", help="of the table; on a GPU at the defaults' shapes")
-    parser.add_argument("--groups", default="rnns,norms,compiled,vl,cells")
+    parser.add_argument("--groups", default="rnns,cnns,norms,compiled,vl,cells")
     parser.add_argument("--replicates", type=int, default=3)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--append", action="store_true", help="to what --output has, of the same machine")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -155,29 +161,40 @@ def main() -> None:
         print(json.dumps(agreement(chosen.child, chosen.rounds)))
         return
     sys.path.insert(0, str(ROOT))
-    agreements = {name: child(name, chosen.rounds) for name in ("aten", "py")}
+    if chosen.append:
+        if not chosen.output:
+            parser.error("--append needs the --output to append to")
+        report: Figures = json.loads(chosen.output.read_text())
+    else:
+        report = trusted(chosen.rounds, chosen.device)
+    for line in table(chosen.device, chosen.groups, chosen.replicates, chosen.threads):
+        report["runners"] = [row for row in report["runners"] if row["model"] != line["model"]] + [line]
+        if chosen.output:  # after each, so that what was measured stays if this is stopped
+            chosen.output.parent.mkdir(parents=True, exist_ok=True)
+            chosen.output.write_text(json.dumps(report, indent=2) + "\n")
+
+
+def trusted(rounds: int, device: str) -> Figures:
+    """The report, up to the table."""
+    agreements = {name: child(name, rounds) for name in ("aten", "py")}
     print(json.dumps(agreements, indent=2), flush=True)
     within = all(
         found["low"] > 1 - AGREEMENT and found["high"] < 1 + AGREEMENT
         for both in agreements.values()
         for found in both.values()
     )
-    report: Figures = {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    report = {
+        "date": now(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
         "versions": {name: version(name) for name in ("torch", "torchvision", "numpy")},
         "agreement": agreements,
         "goals": {"within 3 % of a bare loop, by the interval": within},
-        "device": chosen.device,
-        "shapes": SHAPES if chosen.device == "cpu" else "the defaults",
+        "device": device,
+        "shapes": SHAPES if device == "cpu" else "the defaults",
         "runners": [],
     }
     print(json.dumps(report["goals"]))
-    for line in table(chosen.device, chosen.groups, chosen.replicates, chosen.threads):
-        report["runners"].append(line)
-        if chosen.output:  # after each, so that what was measured stays if this is stopped
-            chosen.output.parent.mkdir(parents=True, exist_ok=True)
-            chosen.output.write_text(json.dumps(report, indent=2) + "\n")
+    return report
 
 
 if __name__ == "__main__":
