@@ -18,7 +18,7 @@ from pydantic_settings import CliApp, CliSubCommand, SettingsConfigDict, Setting
 from engine.cli.clip import Evaluate, SubmitEvaluate, SubmitTrain, Train
 from engine.cli.costs import Catalog, CatalogBuild, Profile, SubmitProfile
 from engine.cli.output import note, printable
-from engine.cli.processes import Probe, Scheduler, Stop, Warm, Work
+from engine.cli.processes import Answer, Probe, Scheduler, Stop, Warm, Work
 from engine.cli.runs import EndedBadly, Resume, Runs
 from engine.cli.speed import Benchmark, SubmitBenchmark, SuiteBuild
 from engine.cli.speed_device import Device, SubmitDevice
@@ -68,6 +68,7 @@ class Engine(BaseModel):
     warm: CliSubCommand[Warm] = command(Warm)
     work: CliSubCommand[Work] = command(Work)
     probe: CliSubCommand[Probe] = command(Probe)
+    answer: CliSubCommand[Answer] = command(Answer)
     stop: CliSubCommand[Stop] = command(Stop)
 
     def cli_cmd(self) -> None:

@@ -9,6 +9,7 @@ import pytest
 from engine.report import evaluation_figures as evaluated
 from engine.report import training_figures as figures
 from engine.results import Metric
+from engine.results.embeddings import read_embeddings
 
 
 def points(name: str, values: list[float], every: int = 1) -> list[Metric]:
@@ -194,7 +195,7 @@ def write_embeddings(path: Path, **more: object) -> Path:
 
 
 def test_embeddings_are_read_with_each_caption_once(tmp_path: Path) -> None:
-    found = evaluated.read_embeddings(write_embeddings(tmp_path / "e.npz"))
+    found = read_embeddings(write_embeddings(tmp_path / "e.npz"))
     assert found.labels == ("cat", "dog", "dog", "")
     assert found.captions == ("x", "y", "z", "w")
     assert found.text_labels == ("cat", "dog", "", "")
@@ -202,7 +203,7 @@ def test_embeddings_are_read_with_each_caption_once(tmp_path: Path) -> None:
 
 
 def test_a_map_shows_images_beside_captions_or_the_gap_between_them(tmp_path: Path) -> None:
-    found = evaluated.read_embeddings(write_embeddings(tmp_path / "e.npz"))
+    found = read_embeddings(write_embeddings(tmp_path / "e.npz"))
     places, shares = evaluated.place(found)
     assert list(places["what"]) == ["image"] * 4 + ["caption"] * 4
     assert list(places["name"][:5]) == ["a.png", "b.png", "c.png", "d.png", "x"]
@@ -227,7 +228,7 @@ def test_a_map_of_very_many_is_of_some_of_them(tmp_path: Path) -> None:
         labels=np.arange(many) % 31,
         sources=np.array([f"{n}.png" for n in range(many)]),
     )
-    places, shares = evaluated.place(evaluated.read_embeddings(path))
+    places, shares = evaluated.place(read_embeddings(path))
     assert (places["what"] == "image").sum() == evaluated.MOST_DRAWN
     assert [trace.name for trace in evaluated.embeddings(places, shares).data] == ["images", "captions"]
 
@@ -235,9 +236,9 @@ def test_a_map_of_very_many_is_of_some_of_them(tmp_path: Path) -> None:
 def test_another_file_holds_no_embeddings(tmp_path: Path) -> None:
     np.savez(tmp_path / "e.npz", images=np.zeros((2, 3)))
     with pytest.raises(ValueError, match="holds no embeddings"):
-        evaluated.read_embeddings(tmp_path / "e.npz")
+        read_embeddings(tmp_path / "e.npz")
     (tmp_path / "f.npz").write_bytes(b"PK\3\4 and no more")
     with pytest.raises(ValueError, match="holds no embeddings"):
-        evaluated.read_embeddings(tmp_path / "f.npz")
+        read_embeddings(tmp_path / "f.npz")
     with pytest.raises(ValueError, match="do not fit"):
-        evaluated.read_embeddings(write_embeddings(tmp_path / "g.npz", texts=np.zeros((5, 4))))
+        read_embeddings(write_embeddings(tmp_path / "g.npz", texts=np.zeros((5, 4))))

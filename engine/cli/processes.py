@@ -1,6 +1,8 @@
-"""scheduler, warm, work, probe, stop: the processes behind the queue. People need only `stop`."""
+"""scheduler, warm, work, probe, answer, stop: the processes behind the queue and the pages. People need only `stop`."""
 
-from pydantic import BaseModel
+from importlib import import_module
+
+from pydantic import BaseModel, Field
 
 from engine.cli.runs import OneRun
 from engine.settings import Settings
@@ -40,6 +42,15 @@ class Probe(BaseModel):
         from engine.jobs import probe
 
         probe.main(Settings())
+
+
+class Answer(BaseModel):
+    """Answer questions of the pages, put as JSON lines. The app starts it."""
+
+    idle_s: float = Field(600, gt=0, description="Seconds without a question after which it leaves.")
+
+    def cli_cmd(self) -> None:
+        import_module("engine.tasks.answers").serve(self.idle_s)
 
 
 class Stop(BaseModel):

@@ -48,9 +48,14 @@ def ensure_scheduler(settings: Settings) -> None:
         nudge(settings.runs_dir)
         return
     log = settings.runs_dir / "scheduler.log"
-    if log.is_file() and log.stat().st_size > LOG_BYTES:
-        log.replace(log.with_name("scheduler.older.log"))
+    trim(log)
     detach(start_engine(settings, "scheduler", log=log))
+
+
+def trim(log: Path) -> None:
+    """Set a log aside that has grown long; the one before it goes."""
+    if log.is_file() and log.stat().st_size > LOG_BYTES:
+        log.replace(log.with_suffix(".older.log"))
 
 
 def stop_scheduler(settings: Settings) -> bool:
@@ -69,13 +74,18 @@ def stop_scheduler(settings: Settings) -> bool:
     return True
 
 
-def start_engine(settings: Settings, *arguments: str, log: Path, stdin: int | None = None) -> subprocess.Popen[bytes]:
-    """`python -m engine ...` with these settings, in a session of its own: no terminal's Ctrl-C reaches it."""
+def start_engine(
+    settings: Settings, *arguments: str, log: Path, stdin: int | None = None, stdout: int | None = None
+) -> subprocess.Popen[bytes]:
+    """`python -m engine ...` with these settings, in a session of its own: no terminal's Ctrl-C reaches it.
+
+    stdin: nothing can be read from it unless given; stdout: the log unless given.
+    """
     with log.open("ab") as out:
         return subprocess.Popen(
             [sys.executable, "-m", "engine", *arguments],
             stdin=subprocess.DEVNULL if stdin is None else stdin,
-            stdout=out,
+            stdout=out if stdout is None else stdout,
             stderr=out,
             env=environment(settings),
             start_new_session=True,

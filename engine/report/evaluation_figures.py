@@ -1,9 +1,7 @@
 """What evaluations have written to files, read and drawn: confusion matrices, predictions, maps of embeddings."""
 
 import csv
-import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from numpy.typing import NDArray
 
 from engine.report.axes import LEGEND, MARGIN
 from engine.report.style import COLOURS, GREY, digits, family_styles, text
-from engine.results.embeddings import unpack_texts
+from engine.results.embeddings import Embeddings
 
 WRITTEN_OUT = 20
 """Up to so many classes, a confusion matrix has its counts written into its cells."""
@@ -25,7 +23,6 @@ MOST_DRAWN = 2000
 MOST_COLOURED = 24
 """Classes that colour and shape can tell apart."""
 PREDICTIONS = ("source", "index", "true", "predicted", "confidence")
-Points = NDArray[np.float32]
 
 
 def read_confusion(path: Path) -> pd.DataFrame:
@@ -129,57 +126,6 @@ def prompts(classes: Sequence[str], templates: Sequence[str], most: int = 6) -> 
         for place in range(min(most, count))
     ]
     return list(dict.fromkeys(some)), count
-
-
-@dataclass(frozen=True)
-class Embeddings:
-    """What an evaluation has encoded."""
-
-    images: Points
-    """(N, D), normalised."""
-    texts: Points
-    """(M, D), one of each different caption."""
-    sources: tuple[str, ...]
-    """(N,)"""
-    captions: tuple[str, ...]
-    """(M,)"""
-    labels: tuple[str, ...]
-    """(N,) names of classes; all empty where there are none."""
-    text_labels: tuple[str, ...]
-    """(M,) the class of the first image that has the caption."""
-
-
-def read_embeddings(path: Path) -> Embeddings:
-    """Errors: OSError, ValueError of another file."""
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            held = {name: arrays[name] for name in arrays.files}
-        images, texts, owner = held["images"], held["texts"], held["owner"]
-        sources, captions, classes = (unpack_texts(held[name]) for name in ("sources", "captions", "classes"))
-        numbers = held["labels"].astype(int)
-    except (KeyError, zipfile.BadZipFile, EOFError) as error:
-        raise ValueError(f"{path.name} holds no embeddings: {error}") from error
-    fits = images.ndim == texts.ndim == 2 and images.shape[1] == texts.shape[1]
-    fits = fits and len(images) == len(sources) == len(numbers) and len(texts) == len(captions) == len(owner)
-    if not fits:
-        raise ValueError(f"{path.name} holds no embeddings: images {images.shape} and texts {texts.shape} do not fit")
-    labels = [_class(number, classes) for number in numbers.tolist()]
-    first = {caption: place for place, caption in reversed(list(enumerate(captions)))}
-    kept = sorted(first.values())
-    return Embeddings(
-        images=images,
-        texts=texts[kept],
-        sources=sources,
-        captions=tuple(captions[place] for place in kept),
-        labels=tuple(labels),
-        text_labels=tuple(labels[int(owner[place])] for place in kept),
-    )
-
-
-def _class(number: int, classes: Sequence[str]) -> str:
-    if number < 0:
-        return ""
-    return classes[number] if number < len(classes) else f"class {number}"
 
 
 def pca(points: NDArray[Any], components: int = 2) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -1,11 +1,17 @@
-"""Texts in a file of arrays: as JSON in bytes, because fixed-width text is as wide everywhere as the longest one."""
+"""What an evaluation has encoded, in a file of arrays. Texts lie in it as JSON in bytes, because fixed-width text is as
+wide everywhere as the longest one."""
 
 import json
+import zipfile
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+Points = NDArray[np.float32]
 
 
 def pack_texts(texts: Sequence[str]) -> NDArray[np.uint8]:
@@ -24,3 +30,54 @@ def unpack_texts(held: NDArray[Any]) -> tuple[str, ...]:
     if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
         raise ValueError(f"texts are a JSON list in bytes, and this is an array of {held.dtype} {held.shape}")
     return tuple(found)
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """What an evaluation has encoded."""
+
+    images: Points
+    """(N, D), normalised."""
+    texts: Points
+    """(M, D), one of each different caption."""
+    sources: tuple[str, ...]
+    """(N,)"""
+    captions: tuple[str, ...]
+    """(M,)"""
+    labels: tuple[str, ...]
+    """(N,) names of classes; all empty where there are none."""
+    text_labels: tuple[str, ...]
+    """(M,) the class of the first image that has the caption."""
+
+
+def read_embeddings(path: Path) -> Embeddings:
+    """Errors: OSError, ValueError of another file."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            held = {name: arrays[name] for name in arrays.files}
+        images, texts, owner = held["images"], held["texts"], held["owner"]
+        sources, captions, classes = (unpack_texts(held[name]) for name in ("sources", "captions", "classes"))
+        numbers = held["labels"].astype(int)
+    except (KeyError, zipfile.BadZipFile, EOFError) as error:
+        raise ValueError(f"{path.name} holds no embeddings: {error}") from error
+    fits = images.ndim == texts.ndim == 2 and images.shape[1] == texts.shape[1]
+    fits = fits and len(images) == len(sources) == len(numbers) and len(texts) == len(captions) == len(owner)
+    if not fits:
+        raise ValueError(f"{path.name} holds no embeddings: images {images.shape} and texts {texts.shape} do not fit")
+    labels = [_class(number, classes) for number in numbers.tolist()]
+    first = {caption: place for place, caption in reversed(list(enumerate(captions)))}
+    kept = sorted(first.values())
+    return Embeddings(
+        images=images,
+        texts=texts[kept],
+        sources=sources,
+        captions=tuple(captions[place] for place in kept),
+        labels=tuple(labels),
+        text_labels=tuple(labels[int(owner[place])] for place in kept),
+    )
+
+
+def _class(number: int, classes: Sequence[str]) -> str:
+    if number < 0:
+        return ""
+    return classes[number] if number < len(classes) else f"class {number}"

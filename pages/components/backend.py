@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 import streamlit as st
 
+from engine.jobs.answers import Answers
 from engine.report import catalog
 from engine.report.style import Style, family_styles
 from engine.settings import Settings
@@ -28,6 +29,18 @@ def store() -> Store:
 )
 def _open(settings: Settings) -> Store:
     return open_store(settings)
+
+
+def answers() -> Answers:
+    """What needs the heavy libraries is asked here; the answers come later."""
+    return _answers(settings())
+
+
+@st.cache_resource(
+    max_entries=4, show_spinner=False, hash_funcs={Settings: Settings.model_dump_json}, on_release=Answers.close
+)
+def _answers(settings: Settings) -> Answers:
+    return Answers(settings)
 
 
 def linked_run() -> Run | None:

@@ -9,7 +9,7 @@ import streamlit as st
 
 from engine.datasets import DataProblem, Pairs, split
 from engine.report import evaluation_figures, export, frames
-from engine.report.evaluation_figures import Embeddings
+from engine.results.embeddings import Embeddings, read_embeddings
 from engine.report.style import digits
 from engine.results.clip import EvaluateRow
 from engine.specs.evaluate import EvaluateSpec
@@ -216,7 +216,7 @@ def _said(line: dict[Any, Any]) -> str:
 @st.cache_data(max_entries=4, show_spinner="Reading embeddings")
 def _placed(path: Path, stamp: int, aligned: bool) -> tuple[pd.DataFrame, list[float], int]:
     """A map, its axes' shares of the variance, and how many images there are in all."""
-    found: Embeddings = evaluation_figures.read_embeddings(path)
+    found: Embeddings = read_embeddings(path)
     places, shares = evaluation_figures.place(found, aligned=aligned)
     return places, [float(share) for share in shares], len(found.images)
 

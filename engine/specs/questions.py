@@ -1,0 +1,67 @@
+"""Questions that need the heavy libraries and are no runs: asked of one process that stays (`engine/jobs/answers.py`).
+
+A subclass names itself by `name`, and `engine/tasks/answers.py` says which module answers it.
+"""
+
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from engine.specs.evaluate import EvaluateSpec
+from engine.specs.train import TrainSpec
+
+LONGEST_TEXT = 10_000
+MOST_HITS = 1000
+MATTERS = (
+    *("model", "configs", "pretrained", "checkpoint", "image_size", "context_length", "patch_dropout"),
+    *("lock_image", "lock_image_unlocked_groups", "lock_image_freeze_bn_stats"),
+    *("lock_text", "lock_text_unlocked_layers", "lock_text_freeze_layer_norm"),
+    *("loss", "distill_model", "distill_pretrained", "grad_checkpointing", "channels_last"),
+    *("accum_freq", "nproc", "device", "precision"),
+)
+"""What of a request decides about its files and its memory."""
+
+
+class Question(BaseModel):
+    """What is asked; equal questions have equal answers for a while."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: ClassVar[str]
+
+
+class Search(Question):
+    """Which evaluated images are nearest to a text? Answered by `engine.results.answers.Hits`."""
+
+    name: ClassVar[str] = "search"
+
+    spec: EvaluateSpec
+    """As the evaluation was run."""
+    folder: Path
+    """Where it has written its embeddings."""
+    text: str = Field(min_length=1, max_length=LONGEST_TEXT)
+    top: int = Field(12, ge=1, le=MOST_HITS)
+
+
+class Outlook(Question):
+    """Is all there that a training or an evaluation needs, and does it fit? Answered by `Prospect`."""
+
+    name: ClassVar[str] = "outlook"
+
+    spec: TrainSpec | EvaluateSpec
+    """With a batch size, which the data may have decided."""
+
+    
+    def of(cls, spec: TrainSpec | EvaluateSpec, batch_size: int) -> "Outlook":
+        """The same question for all requests that have the same answer."""
+        kept = {name: getattr(spec, name) for name in MATTERS if hasattr(spec, name)}
+        return cls(spec=type(spec).model_validate(kept | {"batch_size": batch_size}))
+
+
+def load(name: str, payload: object) -> Question:
+    """The question of this name. Errors: LookupError of an unknown name, ValidationError of a bad payload."""
+    for question in Question.__subclasses__():
+        if question.name == name:
+            return question.model_validate(payload)
+    raise LookupError(f"no question is called {name!r}")

@@ -1,0 +1,97 @@
+"""Images by text: which of those that an evaluation has encoded are nearest to what is typed."""
+
+from contextlib import nullcontext
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from engine.models import clip_weights
+from engine.models.clip_weights import Made
+from engine.results.answers import Hit, Hits
+from engine.results.embeddings import Embeddings, read_embeddings
+from engine.specs import Refused
+from engine.specs.evaluate import EvaluateSpec
+from engine.specs.questions import Search
+from engine.training.evaluation import Reader, encode_texts
+
+EMBEDDINGS = "embeddings.npz"
+COMPARED, ALIKE = 8, 0.98
+"""Captions encoded anew, and the cosine with what the evaluation made of them below which the model is another one.
+Half precision alone leaves more than 0.99."""
+
+
+def answer(question: Search) -> Hits:
+    """The images of an evaluation whose features have the largest cosines with those of a text, encoded as typed.
+
+    Errors: Refused where the embeddings are gone or the model is not the one they were made with; whatever building
+    the model raises.
+    """
+    found = _embeddings(question.folder / EMBEDDINGS)
+    made = _model(question.spec)
+    _check(found, made, question)
+    similarities = (found.images @ _encoded(made, [question.text])[0]).astype(np.float64)
+    nearest = np.argsort(-similarities, kind="stable")[: question.top]
+    hits = [
+        Hit(index=at, source=_whole(found.sources[at]), label=found.labels[at], similarity=float(similarities[at]))
+        for at in nearest.tolist()
+    ]
+    return Hits(hits=tuple(hits), images=len(found.images))
+
+
+def _embeddings(path: Path) -> Embeddings:
+    try:
+        return read_embeddings(path)
+    except FileNotFoundError as error:
+        raise Refused(f"{path.name} was not kept with this run: evaluate again to search its images") from error
+    except (OSError, ValueError) as error:
+        raise Refused(f"{path.name} cannot be read: {error}") from error
+
+
+def _model(spec: EvaluateSpec) -> Made:
+    """Its text half on the CPU, where one text takes no time and no run's device is taken. The last one is kept."""
+    here = spec.model_copy(update={"device": "cpu", "precision": "fp32"})
+    path = Path(spec.checkpoint).expanduser()
+    state = path.stat() if spec.checkpoint and path.is_file() else None
+    key = f"{here.model_dump_json()} {state and (state.st_mtime_ns, state.st_size, state.st_ino)}"
+    kept = _kept()
+    if key not in kept:
+        kept.clear()  # before there is another one: two may not fit
+        made = clip_weights.create(here, weights=spec.checkpoint)
+        made.model.visual = nn.Identity()
+        made.model.eval()
+        kept[key] = made
+    return kept[key]
+
+
+@cache
+def _kept() -> dict[str, Made]:
+    """The model of the last question."""
+    return {}
+
+
+def _encoded(made: Made, texts: list[str]) -> NDArray[np.float32]:
+    reader = Reader(transform=made.preprocess_val, tokenize=made.tokenizer, device="cpu", autocast=nullcontext)
+    features: NDArray[np.float32] = encode_texts(made.model, texts, reader).numpy()
+    return features
+
+
+def _check(found: Embeddings, made: Made, question: Search) -> None:
+    """Errors: Refused of a model that makes something else of the captions than the one that was evaluated."""
+    captions = list(found.captions[:COMPARED])
+    features, named = _encoded(made, captions), question.spec.checkpoint or question.spec.model
+    again = "evaluate again to search its images"
+    if features.shape[1] != found.texts.shape[1]:
+        sizes = f"{features.shape[1]} numbers for a text, and the embeddings have {found.texts.shape[1]}"
+        raise Refused(f"{named} is not what was evaluated: it gives {sizes}; {again}")
+    alike = float((features * found.texts[: len(captions)]).sum(axis=1).min(initial=1.0))
+    if not alike >= ALIKE:
+        told = f"it encodes the captions differently now (cosine {alike:.2f})"
+        raise Refused(f"{named} has changed since it was evaluated: {told}; {again}")
+
+
+def _whole(text: str) -> str:
+    """Names of files may hold bytes that are no text."""
+    return text.encode(errors="backslashreplace").decode()
