@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from pydantic import BaseModel, Field
 from pydantic_settings import CliApp, CliPositionalArg, CliSubCommand
 
+from engine.cli.bulk import Delete, Note, Rows, Storage, Tag
+from engine.cli.listing import List
 from engine.cli.output import OutputFile, note, print_progress, printable
 from engine.results import Row
 from engine.settings import Settings
@@ -64,22 +66,6 @@ def submit(spec: Spec, name: str) -> None:
     print(f"queued as run {run_id}" + (f", position {position}" if position else ""))
 
 
-class List(BaseModel):
-    """The runs, newest first."""
-
-    limit: int = Field(30, ge=1, le=10_000, description="How many.")
-
-    def cli_cmd(self) -> None:
-        print(f"{'id':>5}  {'kind':10} {'state':10} {'done':>9}  {'created (UTC)':17} what")
-        with store_here() as store:
-            runs = store.runs(limit=self.limit)
-        for run in runs:
-            done = f"{run.done}/{run.total}" if run.total else ""
-            what = printable(run.name or run.spec.summary)
-            created = f"{run.created_at:%Y-%m-%d %H:%M}"
-            print(f"{run.id:>5}  {run.kind:10} {run.state:10} {done:>9}  {created:17} {what}")
-
-
 class OneRun(BaseModel):
     """A run, by its id."""
 
@@ -129,17 +115,6 @@ class Cancel(OneRun):
         print(f"run {run.id} is {'asked to stop' if not run.state.ended else run.state}")
 
 
-class Delete(OneRun):
-    """Delete a run that has ended, with everything it wrote."""
-
-    def cli_cmd(self) -> None:
-        from engine import jobs
-
-        with store_here() as store:
-            jobs.delete_run(store, Settings(), self.run_id)
-        print(f"run {self.run_id} is deleted")
-
-
 class Export(OneRun):
     """Write a run as a bundle (zip) that another machine can import."""
 
@@ -169,19 +144,23 @@ class Import(BaseModel):
 
 
 class Runs(BaseModel):
-    """List, show, follow, export and delete runs."""
+    """List, show, follow, tag, export and delete runs."""
 
     list: CliSubCommand[List]
     show: CliSubCommand[Show]
     log: CliSubCommand[Log]
     cancel: CliSubCommand[Cancel]
+    tag: CliSubCommand[Tag]
+    note: CliSubCommand[Note]
+    rows: CliSubCommand[Rows]
     delete: CliSubCommand[Delete]
+    storage: CliSubCommand[Storage]
     export: CliSubCommand[Export]
     import_: CliSubCommand[Import] = Field(alias="import")
 
     def cli_cmd(self) -> None:
         if all(getattr(self, name) is None for name in type(self).model_fields):
-            List(limit=30).cli_cmd()
+            List.model_construct().cli_cmd()
         else:
             CliApp.run_subcommand(self)
 

@@ -1,7 +1,7 @@
 """Results as tables. The page, the CSV and the command line show these same frames."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
@@ -189,7 +189,7 @@ def _parent(path: str, known: set[str]) -> str | None:
     return None
 
 
-def runs(runs: Iterable[Run], positions: Mapping[int, int] | None = None, now: datetime | None = None) -> pd.DataFrame:
+def runs(runs: Iterable[Run], now: datetime | None = None) -> pd.DataFrame:
     """One line per run as the list of runs shows it. Durations in seconds; of a running one, until now."""
     records = [
         {
@@ -197,17 +197,18 @@ def runs(runs: Iterable[Run], positions: Mapping[int, int] | None = None, now: d
             "kind": run.kind,
             "what": run.name or run.spec.summary,
             "state": run.state.value,
-            "position": (positions or {}).get(run.id),
+            "tags": list(run.tags),
             "progress": run.done / run.total if run.total else None,
             "created": run.created_at,
             "duration_s": run.seconds(now),
+            "device": ", ".join(run.spec.devices),
             "cause": run.cause.value if run.cause else "",
             "error": run.error,
         }
         for run in runs
     ]
-    columns = ["id", "kind", "what", "state", "position", "progress", "created", "duration_s", "cause", "error"]
-    types: dict[str, Any] = {"position": "Int64", "progress": float, "duration_s": float}
+    columns = ["id", "kind", "what", "state", "tags", "progress", "created", "duration_s", "device", "cause", "error"]
+    types: dict[str, Any] = {"progress": float, "duration_s": float}
     return pd.DataFrame(records, columns=columns).astype(types)
 
 

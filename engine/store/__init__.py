@@ -1,6 +1,7 @@
 """The only SQL: runs, their attempts and results, on SQLite or PostgreSQL."""
 
 from engine.store.database import Unavailable
+from engine.store.find import Filter
 from engine.store.model import ACTIVE, ENDED, Attempt, Cause, Exit, QueueFull, Run, StaleAttempt, State, StoredArtifact
 from engine.store.store import Store, open_store
 
@@ -10,6 +11,7 @@ __all__ = [
     "Attempt",
     "Cause",
     "Exit",
+    "Filter",
     "QueueFull",
     "Run",
     "StaleAttempt",

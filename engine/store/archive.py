@@ -10,9 +10,10 @@ from engine.results import Environment, Metric, Row
 from engine.specs import Spec
 from engine.store.attempts import insert_event
 from engine.store.database import Database
+from engine.store.listing import insert_listing
 from engine.store.model import StoredArtifact
 from engine.store.records import mark_change, run_values
-from engine.store.tables import changes, runs
+from engine.store.tables import changes, run_tags, runs
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class Imported:
     rows: list[Row]
     metrics: list[Metric]
     artifacts: list[StoredArtifact]
+    notes: str = ""
+    tags: tuple[str, ...] = ()
 
 
 def insert_run(database: Database, imported: Imported, key: str, write_files: Callable[[int], None]) -> int:
@@ -36,9 +39,12 @@ def insert_run(database: Database, imported: Imported, key: str, write_files: Ca
             return int(known)
         values = run_values(imported.spec, imported.name, imported.columns["created_at"]) | imported.columns
         environment = imported.environment.model_dump_json() if imported.environment else None
-        values |= {"key": key, "environment": environment, "tries_left": 0}
+        values |= {"key": key, "environment": environment, "tries_left": 0, "notes": imported.notes}
         values["revision"] = select(changes.c.revision + 1).scalar_subquery()
         run_id = int(connection.execute(insert(runs).values(values).returning(runs.c.id)).scalar_one())
+        insert_listing(connection, run_id, imported.spec, imported.name, imported.notes)
+        if imported.tags:
+            connection.execute(insert(run_tags), [{"run_id": run_id, "tag": tag} for tag in imported.tags])
         mark_change(connection)
         for event in (*imported.rows, *imported.metrics, *imported.artifacts):
             insert_event(connection, run_id, 0, event)

@@ -13,6 +13,7 @@ from sqlalchemy import ColumnElement, Connection, case, delete, exists, insert, 
 
 from engine.results import Environment, Event, Metric, Progress, Row
 from engine.store.database import Database
+from engine.store.listing import insert_model
 from engine.store.model import ACTIVE, Attempt, Cause, Exit, StaleAttempt, State, StoredArtifact
 from engine.store.records import ATTEMPTS, UNSTARTED, change_run, storable, to_attempt
 from engine.store.tables import artifacts, attempts, metrics, rows, runs, slots
@@ -158,6 +159,7 @@ def insert_event(connection: Connection, run_id: int, token: int, event: Event) 
             promoted = {"library": event.library, "model": event.model, "status": event.status}
             values = of_run | {"attempt_id": token, "kind": event.kind, **promoted, "payload": payload}
             connection.execute(insert(rows).values(values))
+            insert_model(connection, run_id, event.model)
         case Metric():
             _replace(connection, metrics, of_run | event.model_dump())
         case StoredArtifact():

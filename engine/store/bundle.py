@@ -30,6 +30,8 @@ from engine.specs import Refused
 from engine.store import archive
 from engine.store.files import RunFiles
 from engine.store.model import Cause, State, StoredArtifact
+from engine.store.notes import LONGEST_NOTES, MOST_TAGS, tag
+from engine.store.records import storable
 from engine.store.store import Store
 
 FORMAT, VERSION = "model-vitals-run", 1
@@ -53,6 +55,8 @@ Count = Annotated[int, Field(ge=0, lt=2**31)]
 """What an integer column takes."""
 LIBRARY = re.compile(r"[\w-]{1,40}")
 """A row's library becomes part of a file's name."""
+OF_RUN = ("kind", "name", "state", "cause", "error", "done", "total", "note", "notes", "tags")
+"""What `run.json` takes from a run as it is."""
 
 
 class RunRecord(BaseModel):
@@ -73,6 +77,9 @@ class RunRecord(BaseModel):
     total: Count | None
     note: str
     environment: Environment | None
+    notes: Annotated[str, Field(max_length=LONGEST_NOTES)] = ""
+    tags: Annotated[tuple[Annotated[str, AfterValidator(tag)], ...], Field(max_length=MOST_TAGS)] = ()
+    """Both left out where there are none, as bundles of older versions have it."""
 
 
 class BundledMetric(Metric):
@@ -132,7 +139,7 @@ def export_bundle(store: Store, settings: Settings, run_id: int) -> bytes:
     if not run.state.ended:
         raise Refused(f"run {run_id} is {run.state}: a bundle is made of a run that has ended")
     record = RunRecord(
-        **{name: getattr(run, name) for name in ("kind", "name", "state", "cause", "error", "done", "total", "note")},
+        **{name: getattr(run, name) for name in OF_RUN},
         spec=run.spec.model_dump(mode="json"),
         created_at=run.created_at.timestamp(),
         started_at=run.started_at and run.started_at.timestamp(),
@@ -142,7 +149,7 @@ def export_bundle(store: Store, settings: Settings, run_id: int) -> bytes:
     files = RunFiles(settings.runs_dir, run_id)
     artifacts = store.artifacts(run_id)
     members = {
-        "run.json": record.model_dump_json().encode(),
+        "run.json": record.model_dump_json(exclude_defaults=True).encode(),
         "rows.jsonl": _lines(store.rows(run_id)),
         "metrics.jsonl": _lines(store.metrics(run_id)),
         "artifacts.json": json.dumps([artifact.model_dump() for artifact in artifacts]).encode(),
@@ -256,8 +263,10 @@ def _take_in(store: Store, settings: Settings, members: dict[str, bytes]) -> int
     contents = {name.removeprefix("artifacts/"): data for name, data in members.items() if "/" in name}
     imported = archive.Imported(
         spec=spec,
-        columns=record.model_dump(exclude={"kind", "name", "spec", "environment"}),
+        columns=record.model_dump(exclude={"kind", "name", "spec", "environment", "notes", "tags"}),
         name=record.name,
+        notes=storable(record.notes),
+        tags=tuple(dict.fromkeys(record.tags)),
         environment=record.environment,
         rows=[_row(record.kind, line) for line in _lines_of(members, "rows.jsonl", MOST_ROWS)],
         metrics=[BundledMetric.model_validate_json(line) for line in _lines_of(members, "metrics.jsonl", MOST_METRICS)],

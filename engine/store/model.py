@@ -73,6 +73,8 @@ class Run:
     environment: Environment | None
     revision: int
     """Grows with every stored event and every change of state."""
+    notes: str = ""
+    tags: tuple[str, ...] = ()
 
     def seconds(self, now: datetime | None = None) -> float | None:
         """How long it has run, or ran; None before its start."""

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, func, insert, select
 
 from engine.specs import Refused, Spec
 from engine.store.database import Database
+from engine.store.listing import insert_listing
 from engine.store.model import ACTIVE, Attempt, QueueFull, Run, State
 from engine.store.records import ATTEMPTS, UNSTARTED, change_run, run_values, to_attempt
 from engine.store.tables import attempts, runs, slots
@@ -116,9 +117,10 @@ def retry(database: Database, run: Run) -> bool:
 
 def _insert(connection: Connection, spec: Spec, name: str, **more: Any) -> int:
     values = run_values(spec, name, _now()) | {"state": State.QUEUED} | more
-    run_id = connection.execute(insert(runs).values(values).returning(runs.c.id)).scalar_one()
+    run_id = int(connection.execute(insert(runs).values(values).returning(runs.c.id)).scalar_one())
+    insert_listing(connection, run_id, spec, name)
     change_run(connection, runs.c.id == run_id)
-    return int(run_id)
+    return run_id
 
 
 def _taken(connection: Connection, host: str) -> tuple[set[str], bool]:

@@ -5,12 +5,12 @@ import logging
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Select, func, select, update
 
 from engine import specs
 from engine.results import Environment
 from engine.store.model import Attempt, Cause, Run, State
-from engine.store.tables import attempts, changes, runs
+from engine.store.tables import attempts, changes, run_tags, runs
 
 log = logging.getLogger(__name__)
 
@@ -18,6 +18,10 @@ LONGEST_TEXT = 20_000
 
 UNSTARTED: dict[str, Any] = {"started_at": None, "done": 0, "total": None, "note": ""}
 """How far a run is while no attempt has begun."""
+
+_TAGS = select(func.aggregate_strings(run_tags.c.tag, "\n")).where(run_tags.c.run_id == runs.c.id).scalar_subquery()
+RUNS: Select[Any] = select(runs, _TAGS.label("tags"))
+"""Runs, each with its tags in lines: what `to_run` reads."""
 
 ATTEMPTS: Select[Any] = select(attempts, runs.c.cancel_requested, runs.c.state).join_from(attempts, runs)
 """Attempts, each with what its run is asked and how it stands: what `to_attempt` reads."""
@@ -41,7 +45,7 @@ def mark_change(connection: Connection) -> None:
 
 
 def to_run(row: Row[Any]) -> Run:
-    """The run of a row with all columns of `runs`."""
+    """The run of a row of RUNS."""
     return Run(
         id=row.id,
         kind=row.kind,
@@ -60,6 +64,8 @@ def to_run(row: Row[Any]) -> Run:
         note=row.note,
         environment=Environment.model_validate_json(row.environment) if row.environment else None,
         revision=row.revision,
+        notes=row.notes,
+        tags=tuple(sorted(row.tags.split("\n"))) if row.tags else (),
     )
 
 
@@ -94,6 +100,7 @@ def run_values(spec: specs.Spec, name: str, now: float) -> dict[str, Any]:
         "kind": spec.kind,
         "name": storable(name),
         "spec": spec.model_dump_json(),
+        "summary": storable(spec.summary),
         "devices": json.dumps(sorted(set(spec.devices))),
         "exclusive": spec.exclusive,
         "error": "",

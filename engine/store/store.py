@@ -3,7 +3,7 @@
 import json
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from sqlalchemy import delete, insert, select
@@ -12,10 +12,11 @@ from engine import results
 from engine.results import Machine, Metric, Row
 from engine.settings import Settings
 from engine.specs import Refused, Spec
-from engine.store import migrations, queue
+from engine.store import find, migrations, notes, queue
 from engine.store.database import Database
+from engine.store.find import Filter
 from engine.store.model import Run, State, StoredArtifact
-from engine.store.records import mark_change, readable_run, to_run
+from engine.store.records import RUNS, mark_change, to_run
 from engine.store.tables import artifacts, attempts, changes, machines, metrics, rows, runs
 
 
@@ -45,20 +46,47 @@ class Store:
     def run(self, run_id: int) -> Run:
         """Errors: LookupError."""
         with self.database.read() as connection:
-            row = connection.execute(select(runs).where(runs.c.id == run_id)).first()
+            row = connection.execute(RUNS.where(runs.c.id == run_id)).first()
         if row is None:
             raise LookupError(f"there is no run {run_id}")
         return to_run(row)
 
     def runs(self, *, kind: str | None = None, states: Iterable[State] | None = None, limit: int = 200) -> list[Run]:
         """Newest first. A run that this version cannot read is left out; by its id it can be deleted."""
-        query = select(runs).order_by(runs.c.id.desc()).limit(limit)
-        if kind is not None:
-            query = query.where(runs.c.kind == kind)
-        if states is not None:
-            query = query.where(runs.c.state.in_(list(states)))
-        with self.database.read() as connection:
-            return [run for row in connection.execute(query) if (run := readable_run(row))]
+        kinds = () if kind is None else (kind,)
+        return self.find(Filter(kinds=kinds, states=tuple(states or ())), limit=limit)
+
+    def find(self, wanted: Filter, *, limit: int, offset: int = 0) -> list[Run]:
+        """A page of the runs that a filter lets through."""
+        return find.find(self.database, wanted, limit=limit, offset=offset)
+
+    def count(self, wanted: Filter) -> int:
+        """How many runs a filter lets through."""
+        return find.count(self.database, wanted)
+
+    def lines(self, wanted: Filter) -> Iterator[list[dict[str, Any]]]:
+        """All runs that a filter lets through, some hundred at a time, as plain columns."""
+        return find.lines(self.database, wanted)
+
+    def devices(self) -> list[str]:
+        """All that runs have asked for."""
+        return find.devices(self.database)
+
+    def tags(self) -> dict[str, int]:
+        """Every tag there is, with how many runs have it."""
+        return notes.tags(self.database)
+
+    def set_tags(self, run_id: int, tags: Iterable[str]) -> None:
+        """A run has these tags and no others. Errors: LookupError, Refused."""
+        notes.set_tags(self.database, run_id, tags)
+
+    def change_tags(self, run_ids: Iterable[int], *, add: Iterable[str] = (), remove: Iterable[str] = ()) -> None:
+        """Give tags to runs and take others away, at all of them or none. Errors: LookupError, Refused."""
+        notes.change_tags(self.database, run_ids, add, remove)
+
+    def set_notes(self, run_id: int, text: str) -> None:
+        """Replace the notes of a run. Errors: LookupError, Refused."""
+        notes.set_notes(self.database, run_id, text)
 
     def position(self, run_id: int) -> int | None:
         """Place in the queue, 1 is next; None for a run that does not wait."""

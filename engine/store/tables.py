@@ -2,7 +2,7 @@
 
 from sqlalchemy import BigInteger, Boolean, Column, Float, ForeignKey, Index, Integer, MetaData, String, Table, Text
 
-HEAD = "0001"
+HEAD = "0002"
 """The newest migration. Kept here so that opening an up-to-date store need not import Alembic."""
 
 metadata = MetaData()
@@ -20,6 +20,7 @@ runs = Table(
     Column("kind", String(40), nullable=False),
     Column("name", Text, nullable=False, default=""),
     Column("spec", Text, nullable=False),
+    Column("summary", Text, nullable=False, server_default=""),  # of the spec, so that a list of all need read none
     Column("devices", Text, nullable=False),  # JSON list, so that the queue need not read specs
     Column("exclusive", Boolean, nullable=False),
     Column("state", String(20), nullable=False),
@@ -36,8 +37,10 @@ runs = Table(
     Column("total", Integer),
     Column("note", Text, nullable=False, default=""),
     Column("environment", Text),
+    Column("notes", Text, nullable=False, server_default=""),
     Column("revision", Integer, nullable=False, default=0),
-    Index("runs_by_state", "state", "id"),
+    Index("runs_by_state", "state", "id", "kind", "devices"),  # both cover what runs are filtered by: counting them
+    Index("runs_by_kind", "kind", "id", "state", "devices"),  # reads no specs
     sqlite_autoincrement=True,  # the number of a deleted run is never given again
 )
 
@@ -71,6 +74,29 @@ rows = Table(
     Column("status", String(20), nullable=False),
     Column("payload", Text, nullable=False),
     Index("rows_by_run", "run_id", "id"),
+)
+
+run_tags = Table(
+    "run_tags",
+    metadata,
+    _of_run(primary_key=True),
+    Column("tag", String(40), primary_key=True),
+    Index("runs_by_tag", "tag", "run_id"),
+)
+
+run_models = Table(
+    "run_models",
+    metadata,
+    _of_run(primary_key=True),
+    Column("model", String(300), primary_key=True),  # casefolded; asked for, or that there was a row of
+    Index("runs_by_model", "model", "run_id"),
+)
+
+run_texts = Table(
+    "run_texts",
+    metadata,
+    _of_run(primary_key=True),
+    Column("text", Text, nullable=False),  # casefolded; apart from `runs`, so that a search reads nothing else
 )
 
 metrics = Table(

@@ -10,7 +10,7 @@ from engine.jobs import submit
 from engine.specs import Refused, Spec
 from engine.specs.timed import QUOTABLE
 from engine.store import Cause, Run, State
-from pages.components import backend, spec_form
+from pages.components import backend, run_bulk, spec_form
 from pages.components.state import badge, progress, sentence
 from pages.components.text import plain
 
@@ -18,6 +18,7 @@ TICK_S = 1
 TIMING_TICK_S = 3
 """While something is timed: drawing costs processor time, which the timing would see."""
 CLONE = "Open the form, filled like this run."
+RETRY = "Queue this very run again. A training goes on from its newest checkpoint; other rows are replaced."
 
 
 def follow(run: Run, *, beside_form: bool = False) -> None:
@@ -74,6 +75,8 @@ def _retries(run: Run) -> None:
         half = run.spec.half_batch
         if st.button(f"Again with batch {half}", key=f"half_{run.id}", icon=":material/restart_alt:"):
             again(run.spec.model_copy(update={run.spec.batch_field: half}))
+    if st.button("Retry", key=f"retry_{run.id}", icon=":material/replay:", help=RETRY):
+        run_bulk.retry([run.id])
     if st.button("Run again", key=f"again_{run.id}", icon=":material/restart_alt:", help="As a new run"):
         again(run.spec)
 

@@ -2,38 +2,15 @@
 
 import streamlit as st
 
-from engine.jobs import delete_run
-from engine.specs import Refused
 from engine.store import Run
 from engine.store.bundle import export_bundle
 from engine.store.files import RunFiles
-from pages.components import backend, run_view
+from pages.components import backend, run_deletion, run_notes, run_view
 from pages.components.command import command
 from pages.components.download import download
-from pages.components.text import plain
 
 LOG_LINES = 400
 TICK_S = 2
-
-
-@st.dialog("Delete this run?")
-def confirm_deletion(run: Run) -> None:
-    """Ask once, since nothing brings it back."""
-    if "run_deleted" in st.session_state:
-        st.rerun()
-    st.text(f"Run {run.id}: {run.name or run.spec.summary}")
-    st.text("Its rows, log and files are removed for good.")
-    options = {"type": "primary", "icon": ":material/delete:", "key": "run_delete_sure"}
-    st.button("Delete", on_click=delete, args=(run.id,), **options)
-
-
-def delete(run_id: int) -> None:
-    """Forget the run; a refusal is shown where the run still stands."""
-    try:
-        delete_run(backend.store(), backend.settings(), run_id)
-        st.session_state["run_deleted"] = run_id
-    except Refused as refusal:
-        st.toast(plain(str(refusal)), icon=":material/error:")
 
 
 def log(run_id: int) -> None:
@@ -76,7 +53,7 @@ def about(run_id: int) -> None:
                 content()
 
 
-if st.session_state.pop("run_deleted", None):
+if run_deletion.deleted():
     st.switch_page("runs/history.py", query_params={})
 run = backend.linked_run()
 if run is None:
@@ -91,6 +68,7 @@ with st.container(horizontal=True, vertical_alignment="center"):
     st.page_link("runs/history.py", label="All runs", icon=":material/arrow_back:")
 st.text(f"{run.kind}: {run.name or run.spec.summary}")
 run_view.follow(run)
+run_notes.draw(run.id)
 
 st.fragment(about, run_every=None if run.state.ended else TICK_S, key="run_about_now")(run.id)
 with st.container(horizontal=True):
@@ -100,7 +78,7 @@ with st.container(horizontal=True):
             lambda: export_bundle(backend.store(), backend.settings(), run.id),
             f"run-{run.id}.zip",
             icon=":material/archive:",
-            help="Request, environment, rows, metrics and log in one file that another machine can import.",
+            help="Request, environment, rows, metrics, log, tags and notes in a file that another machine can import.",
         )
     if run.state.ended and st.button("Delete", icon=":material/delete:", key="run_delete"):
-        confirm_deletion(run)
+        run_deletion.ask([run.id])

@@ -1,0 +1,120 @@
+"""runs tag, note, rows, delete, storage: what is done with runs that are there."""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+from pydantic_settings import CliPositionalArg
+
+from engine.cli.listing import WORDS
+from engine.cli.output import OutputFile, note, printable
+from engine.settings import Settings
+from engine.specs import Refused
+
+RunId = Annotated[int, Field(ge=1, lt=2**63)]
+
+
+class Several(BaseModel):
+    """Runs, by their ids."""
+
+    run_ids: CliPositionalArg[list[RunId]] = Field(min_length=1, description="The ids that `runs list` shows.")
+
+
+class Tag(Several):
+    """Give tags to runs, and take some away."""
+
+    add: WORDS = Field((), description="Tags to give; comma-separated.")
+    remove: WORDS = Field((), description="Tags to take away; comma-separated.")
+
+    def cli_cmd(self) -> None:
+        from engine.cli.runs import store_here
+
+        with store_here() as store:
+            if self.add or self.remove:
+                store.change_tags(self.run_ids, add=self.add, remove=self.remove)
+            for run_id in self.run_ids:
+                print(f"run {run_id}: {', '.join(store.run(run_id).tags) or 'no tags'}")
+
+
+class Note(BaseModel):
+    """Write notes to a run, in place of those it has."""
+
+    run_id: CliPositionalArg[RunId] = Field(description="The id that `runs list` shows.")
+    text: CliPositionalArg[str] = Field(description="The notes; '' removes them.")
+
+    def cli_cmd(self) -> None:
+        from engine.cli.runs import store_here
+
+        with store_here() as store:
+            store.set_notes(self.run_id, self.text)
+        print(f"run {self.run_id} has {'these notes' if self.text else 'no notes'}")
+
+
+class Rows(Several):
+    """Write the rows of runs: a CSV, or of several kinds a zip with a CSV of each."""
+
+    output: OutputFile | None = Field(None, description="The file to write; rows.csv or rows.zip when left out.")
+
+    def cli_cmd(self) -> None:
+        from tempfile import TemporaryDirectory
+
+        from engine.cli.runs import store_here
+        from engine.report import bulk
+
+        with store_here() as store, TemporaryDirectory() as folder:
+            made = bulk.rows_file(store, self.run_ids, Path(folder))
+            path = self.output or Path(made.name)
+            path.write_bytes(made.read_bytes())
+        print(path)
+
+
+class Delete(Several):
+    """Delete runs that have ended, with everything they wrote."""
+
+    yes: bool = Field(False, description="Do it; of several runs, only what would be deleted is told without this.")
+
+    def cli_cmd(self) -> None:
+        from engine import jobs
+        from engine.cli.runs import EndedBadly, store_here
+        from engine.store import storage
+
+        ids, settings = list(dict.fromkeys(self.run_ids)), Settings()
+        size = storage.of_runs(settings, ids)
+        if len(ids) > 1 and not self.yes:
+            told = f"{len(ids)} runs with {size.files:,} files of {size.bytes / 1e6:,.1f} MB"
+            raise Refused(f"{told} would be deleted for good: say so with --yes")
+        kept = 0
+        with store_here() as store:
+            for run_id in ids:
+                try:
+                    jobs.delete_run(store, settings, run_id)
+                    print(f"run {run_id} is deleted")
+                except (Refused, LookupError) as refusal:
+                    if len(ids) == 1:
+                        raise
+                    note(str(refusal))
+                    kept += 1
+        if kept:
+            raise EndedBadly(f"{kept} of {len(ids)} runs could not be deleted")
+
+
+class Storage(BaseModel):
+    """What runs take up, and which the most."""
+
+    def cli_cmd(self) -> None:
+        from engine.cli.runs import store_here
+        from engine.store import storage
+
+        settings = Settings()
+        with store_here() as store:
+            used, largest = storage.usage(store.database, settings), storage.largest(store.database)
+        mine, others = storage.folders(settings)
+        print(f"{'runs':10} {used.runs:>12,}")
+        for name, size in (("database", used.database), ("free", used.free)):
+            print(f"{name:10} {size / 1e6:>12,.1f} MB")
+        for name, size in (("artifacts", used.artifacts), ("folders", mine), ("other", others)):
+            print(f"{name:10} {size.bytes / 1e6:>12,.1f} MB in {size.files:,} files")
+        if largest:
+            note("largest by their artifacts:")
+        for run in largest:
+            print(f"run {run.run_id:>6} {run.artifacts.bytes / 1e6:>12,.1f} MB  {run.kind:10} {printable(run.what)}")

@@ -1,0 +1,133 @@
+"""Runs by what they are about: filtered, counted and paged by the database, which reads no results for it."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, func, literal, or_, select
+
+from engine.store.database import Database
+from engine.store.listing import folded_model
+from engine.store.model import Run, State
+from engine.store.records import RUNS, readable_run
+from engine.store.tables import run_models, run_tags, run_texts, runs
+
+WILDCARDS = {"*": "%", "?": "_"}
+BATCH = 500
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which runs, and in which order. What is empty narrows nothing down."""
+
+    kinds: tuple[str, ...] = ()
+    states: tuple[State, ...] = ()
+    model: str = ""
+    """Part of the name of a model that a run was asked for or has a row of; with `*` or `?`, all of it."""
+    device: str = ""
+    tags: tuple[str, ...] = ()
+    """Runs that have all of these."""
+    text: str = ""
+    """Words that all stand in a run's name, summary, notes or error."""
+    oldest_first: bool = False
+
+
+def find(database: Database, wanted: Filter, *, limit: int, offset: int = 0) -> list[Run]:
+    """A page of runs. One that this version cannot read is left out of it."""
+    order = runs.c.id.asc() if wanted.oldest_first else runs.c.id.desc()
+    page = select(runs.c.id).where(*_conditions(wanted)).order_by(order).limit(limit).offset(offset)
+    with database.read() as connection:
+        ids = list(connection.scalars(page))  # first, from indexes alone: rows of `runs` are wide
+        found = connection.execute(RUNS.where(runs.c.id.in_(ids)).order_by(order))
+        return [run for row in found if (run := readable_run(row))]
+
+
+def count(database: Database, wanted: Filter) -> int:
+    """How many runs there are on all pages."""
+    with database.read() as connection:
+        return connection.scalar(select(func.count()).select_from(runs).where(*_conditions(wanted))) or 0
+
+
+def lines(database: Database, wanted: Filter) -> Iterator[list[dict[str, Any]]]:
+    """All runs, some hundred at a time, as they are written to a table; no spec is parsed for it.
+
+    Times are UTC; `devices` and `tags` are joined by semicolons.
+    """
+    order = runs.c.id.asc() if wanted.oldest_first else runs.c.id.desc()
+    with database.read() as connection:
+        ids = list(connection.scalars(select(runs.c.id).where(*_conditions(wanted)).order_by(order)))
+    for place in range(0, len(ids), BATCH):
+        with database.read() as connection:
+            batch = RUNS.where(runs.c.id.in_(ids[place : place + BATCH])).order_by(order)
+            yield [_line(row) for row in connection.execute(batch)]
+
+
+def devices(database: Database) -> list[str]:
+    """All that runs have asked for."""
+    with database.read() as connection:
+        lists = connection.scalars(select(runs.c.devices).distinct())
+        return sorted({device for devices in lists for device in json.loads(devices)})
+
+
+def _conditions(wanted: Filter) -> Iterator[ColumnElement[bool]]:
+    if wanted.kinds:
+        yield runs.c.kind.in_(wanted.kinds)
+    if wanted.states:
+        yield runs.c.state.in_(wanted.states)
+    if wanted.device:
+        yield runs.c.devices.contains(json.dumps(wanted.device), autoescape=True)
+    for tag in wanted.tags:
+        yield runs.c.id.in_(select(run_tags.c.run_id).where(run_tags.c.tag == tag))
+    if wanted.model:
+        yield runs.c.id.in_(_of_model(wanted.model))
+    for word in wanted.text.casefold().split():
+        said = select(run_texts.c.run_id).where(run_texts.c.text.contains(word, autoescape=True))
+        failed = (runs.c.state == State.FAILED) & func.lower(runs.c.error).contains(word, autoescape=True)
+        yield or_(runs.c.id.in_(said), runs.c.id.in_(select(runs.c.id).where(failed)))
+
+
+def _of_model(pattern: str) -> Select[Any]:
+    """Runs of models whose names match. The names, few beside the runs that share them, are hopped along the index."""
+    first = select(func.min(run_models.c.model).label("model")).cte("names", recursive=True)
+    following = select(func.min(run_models.c.model)).where(run_models.c.model > first.c.model).scalar_subquery()
+    names = first.union_all(select(following).where(first.c.model.is_not(None)))
+    matching = select(names.c.model).where(names.c.model.like(literal(_like(folded_model(pattern))), escape="/"))
+    return select(run_models.c.run_id).where(run_models.c.model.in_(matching))
+
+
+def _like(pattern: str) -> str:
+    """A name's wildcards, or a part of it, as LIKE has them."""
+    whole = any(sign in pattern for sign in WILDCARDS)
+    escaped = "".join(f"/{sign}" if sign in "/%_" else WILDCARDS.get(sign, sign) for sign in pattern)
+    return escaped if whole else f"%{escaped}%"
+
+
+def _line(row: Any) -> dict[str, Any]:
+    took = (row.ended_at - row.started_at) if row.ended_at and row.started_at else None
+    return {
+        "run": row.id,
+        "kind": row.kind,
+        "name": row.name,
+        "what": row.summary,
+        "state": row.state,
+        "cause": row.cause or "",
+        "error": row.error,
+        "done": row.done,
+        "total": row.total,
+        "created": _moment(row.created_at),
+        "started": _moment(row.started_at),
+        "ended": _moment(row.ended_at),
+        "duration_s": took,
+        "devices": "; ".join(json.loads(row.devices)),
+        "tags": "; ".join(sorted((row.tags or "").split("\n"))),
+        "notes": row.notes,
+    }
+
+
+def _moment(seconds: float | None) -> str:
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if seconds is not None else ""
+    except (ValueError, OverflowError, OSError):
+        return ""  # of a run that this version cannot read

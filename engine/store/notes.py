@@ -1,0 +1,72 @@
+"""What people write to runs afterwards: tags and notes."""
+
+from collections.abc import Iterable
+
+from sqlalchemy import Connection, delete, func, insert, select
+
+from engine.specs import Refused
+from engine.store.database import Database
+from engine.store.listing import searchable, set_text
+from engine.store.records import change_run, storable
+from engine.store.tables import run_tags, runs
+
+LONGEST_TAG, MOST_TAGS, LONGEST_NOTES = 40, 20, 10_000
+
+
+def tag(text: str) -> str:
+    """A tag as it is kept. Errors: Refused."""
+    kept = " ".join(text.split())
+    if not kept or len(kept) > LONGEST_TAG or "," in kept or not kept.isprintable():
+        raise Refused(f"a tag has 1 to {LONGEST_TAG} characters and no comma, unlike {text[: 2 * LONGEST_TAG]!r}")
+    return kept
+
+
+def tags(database: Database) -> dict[str, int]:
+    """Every tag there is, with how many runs have it."""
+    counted = select(run_tags.c.tag, func.count()).group_by(run_tags.c.tag).order_by(run_tags.c.tag)
+    with database.read() as connection:
+        return {name: number for name, number in connection.execute(counted)}
+
+
+def set_tags(database: Database, run_id: int, wanted: Iterable[str]) -> None:
+    """A run has these tags and no others. Errors: LookupError, Refused."""
+    kept = [tag(text) for text in wanted]
+    with database.write() as connection:
+        _replace(connection, run_id, kept)
+
+
+def change_tags(
+    database: Database, run_ids: Iterable[int], add: Iterable[str] = (), remove: Iterable[str] = ()
+) -> None:
+    """Give tags to runs and take others away, at all of them or none. Errors: LookupError, Refused."""
+    added, removed = [tag(text) for text in add], {tag(text) for text in remove}
+    with database.write() as connection:
+        for run_id in run_ids:
+            found = connection.scalars(select(run_tags.c.tag).where(run_tags.c.run_id == run_id))
+            _replace(connection, run_id, [name for name in (*found, *added) if name not in removed])
+
+
+def set_notes(database: Database, run_id: int, notes: str) -> None:
+    """Replace the notes of a run. Errors: LookupError, Refused."""
+    if len(notes) > LONGEST_NOTES:
+        raise Refused(f"notes have at most {LONGEST_NOTES:,} characters, these {len(notes):,}")
+    kept = storable(notes)
+    with database.write() as connection:
+        _change(connection, run_id, notes=kept)
+        row = connection.execute(select(runs.c.name, runs.c.summary).where(runs.c.id == run_id)).one()
+        set_text(connection, run_id, searchable(row.name, row.summary, kept))
+
+
+def _replace(connection: Connection, run_id: int, wanted: list[str]) -> None:
+    kept = list(dict.fromkeys(wanted))
+    if len(kept) > MOST_TAGS:
+        raise Refused(f"a run has at most {MOST_TAGS} tags, and run {run_id} would have {len(kept)}")
+    _change(connection, run_id)
+    connection.execute(delete(run_tags).where(run_tags.c.run_id == run_id))
+    if kept:
+        connection.execute(insert(run_tags), [{"run_id": run_id, "tag": name} for name in kept])
+
+
+def _change(connection: Connection, run_id: int, **values: str) -> None:
+    if not change_run(connection, runs.c.id == run_id, **values):
+        raise LookupError(f"there is no run {run_id}")

@@ -1,0 +1,123 @@
+"""What runs take up: in the database, in their folders, and what is left on the disk. All sizes in bytes."""
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import func, select, text
+
+from engine.settings import Settings
+from engine.store.database import Database
+from engine.store.files import RunFiles
+from engine.store.tables import artifacts, runs
+
+
+@dataclass(frozen=True)
+class Size:
+    """Files, and how large they are together."""
+
+    files: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: "Size") -> "Size":
+        return Size(self.files + other.files, self.bytes + other.bytes)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What the store knows without looking at any folder."""
+
+    runs: int
+    database: int
+    artifacts: Size
+    """As they were recorded; logs are not among them."""
+    free: int
+    """On the disk that has the runs."""
+
+
+@dataclass(frozen=True)
+class Largest:
+    """A run with its artifacts' size."""
+
+    run_id: int
+    kind: str
+    what: str
+    artifacts: Size
+
+
+def usage(database: Database, settings: Settings) -> Usage:
+    """What there is, from the database."""
+    with database.read() as connection:
+        stored = connection.execute(select(func.count(), func.coalesce(func.sum(artifacts.c.size), 0))).one()
+        return Usage(
+            runs=connection.scalar(select(func.count()).select_from(runs)) or 0,
+            database=_file_size(database) if database.sqlite else _server_size(connection),
+            artifacts=Size(int(stored[0]), int(stored[1])),
+            free=shutil.disk_usage(settings.runs_dir).free,
+        )
+
+
+def largest(database: Database, limit: int = 10) -> list[Largest]:
+    """The runs with most artifacts by size, first the largest."""
+    total = func.sum(artifacts.c.size).label("total")
+    sums = select(artifacts.c.run_id, func.count().label("files"), total).group_by(artifacts.c.run_id)
+    top = sums.order_by(total.desc(), artifacts.c.run_id.desc()).limit(limit).subquery()
+    query = select(top, runs.c.kind, runs.c.name, runs.c.summary).join(runs, runs.c.id == top.c.run_id)
+    with database.read() as connection:
+        found = connection.execute(query.order_by(top.c.total.desc(), top.c.run_id.desc()))
+        return [
+            Largest(row.run_id, row.kind, row.name or row.summary, Size(row.files, int(row.total))) for row in found
+        ]
+
+
+def of_runs(settings: Settings, run_ids: list[int]) -> Size:
+    """All files in the folders of runs, logs and what no artifact was made of included."""
+    return sum((_folder(RunFiles(settings.runs_dir, run_id).dir) for run_id in run_ids), Size())
+
+
+def folders(settings: Settings) -> tuple[Size, Size]:
+    """All files of runs, and what else lies beside them: uploads, the scheduler's log. Looks at each, which takes time."""
+    of_runs, others = Size(), Size()
+    for entry in os.scandir(settings.runs_dir):
+        if entry.is_dir(follow_symlinks=False) and entry.name.isdecimal():
+            of_runs += _folder(Path(entry.path))
+        elif entry.is_dir(follow_symlinks=False):
+            others += _folder(Path(entry.path))
+        elif not entry.name.startswith("vitals.sqlite"):
+            others += _file(entry)
+    return of_runs, others
+
+
+def _folder(folder: Path) -> Size:
+    """Nothing for a folder that is not there, or goes while it is looked at; no link is followed."""
+    size, pending = Size(), [str(folder)]
+    while pending:
+        try:
+            entries = list(os.scandir(pending.pop()))
+        except OSError:
+            continue
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                pending.append(entry.path)
+            else:
+                size += _file(entry)
+    return size
+
+
+def _file(entry: "os.DirEntry[str]") -> Size:
+    try:
+        return Size(1, entry.stat(follow_symlinks=False).st_size)
+    except OSError:
+        return Size()
+
+
+def _file_size(database: Database) -> int:
+    """Of SQLite: the file, and what is not merged into it yet."""
+    name = database.url.database or ""
+    return sum(path.stat().st_size for path in (Path(name), Path(f"{name}-wal")) if path.is_file())
+
+
+def _server_size(connection: Any) -> int:
+    return int(connection.scalar(text("SELECT pg_database_size(current_database())")))

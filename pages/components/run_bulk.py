@@ -1,0 +1,86 @@
+"""What can be done with several runs at once."""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import streamlit as st
+
+from engine.jobs import ensure_scheduler
+from engine.report import bulk
+from engine.specs import Refused
+from engine.store import Run, State
+from engine.store.notes import MOST_TAGS
+from pages.components import backend, run_deletion
+from pages.components.download import download
+from pages.components.text import plain
+
+AGAIN = (State.FAILED, State.CANCELLED)
+
+
+def draw(runs: Sequence[Run]) -> None:
+    """Actions for the runs that are chosen; without any, how to choose some."""
+    if not runs:
+        st.caption("A run's number opens it. Tick runs to tag, try again, export or delete them.")
+        return
+    ids = [run.id for run in runs]
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.text(f"{len(runs)} chosen")
+        if len(runs) == 1:
+            st.page_link("runs/run.py", label="Open", icon=":material/open_in_new:", query_params={"run": str(ids[0])})
+        several = len({run.kind for run in runs}) > 1
+        download(
+            "CSVs of their rows" if several else "CSV of their rows",
+            lambda: _rows(ids),
+            "rows.zip" if several else "rows.csv",
+            key="runs_rows",
+            help="One table for each kind of run." if several else "One table, with the run in front of each row.",
+        )
+        with st.popover("Tag", icon=":material/label:"):
+            _tag(runs)
+        stopped = [run.id for run in runs if run.state in AGAIN]
+        if stopped and st.button(
+            f"Retry {len(stopped)}",
+            key="runs_retry",
+            icon=":material/replay:",
+            help="Queues what has failed or was cancelled again, in its place: its rows are replaced.",
+        ):
+            retry(stopped)
+        if st.button("Delete", key="runs_delete", icon=":material/delete:"):
+            run_deletion.ask(ids)
+
+
+def retry(run_ids: Sequence[int]) -> None:
+    """Queue runs again, in their place, and draw the page anew; one that cannot be tried again says so."""
+    for run_id in run_ids:
+        try:
+            backend.store().retry(run_id)
+        except (Refused, LookupError) as refusal:
+            st.toast(plain(str(refusal)), icon=":material/error:")
+    ensure_scheduler(backend.settings())
+    st.rerun()
+
+
+def _rows(ids: Sequence[int]) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        return bulk.rows_file(backend.store(), ids, Path(folder)).read_bytes()
+
+
+def _tag(runs: Sequence[Run]) -> None:
+    """Give all of them tags, and take some away."""
+    offered = dict(key="runs_tag_add", accept_new_options=True, max_selections=MOST_TAGS, placeholder="Type or choose")
+    add = st.multiselect("Add", list(backend.store().tags()), **offered)
+    there = sorted({tag for run in runs for tag in run.tags})
+    remove = st.multiselect("Take away", there, key="runs_tag_remove", disabled=not there, placeholder="None")
+    ids = [run.id for run in runs]
+    st.button("Apply", key="runs_tag", on_click=_change_tags, args=(ids, add, remove), disabled=not (add or remove))
+
+
+def _change_tags(ids: Sequence[int], add: Sequence[str], remove: Sequence[str]) -> None:
+    try:
+        backend.store().change_tags(ids, add=add, remove=remove)
+    except (Refused, LookupError) as refusal:
+        st.toast(plain(str(refusal)), icon=":material/error:")
+        return
+    st.session_state["runs_tag_add"] = st.session_state["runs_tag_remove"] = []
+    st.toast(f"Tags of {len(ids)} runs changed", icon=":material/label:")

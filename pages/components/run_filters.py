@@ -1,0 +1,77 @@
+"""What the list of runs is narrowed down by: fields that the page's address holds."""
+
+from typing import Any
+
+import streamlit as st
+
+from engine.results import kinds
+from engine.store import Filter, State, Store
+
+PREFIX = "runs"
+BIND = "query-params"
+EMPTY: dict[str, Any] = {"text": "", "model": "", "device": None, "tags": [], "states": [], "kinds": []}
+LIVE = "200ms"
+
+
+def key(name: str) -> str:
+    """The widget of a filter, and its name in the page's address."""
+    return f"{PREFIX}_{name}"
+
+
+def first_page() -> None:
+    """A list that is filtered anew is shown from its beginning."""
+    st.session_state[key("page")] = 1
+
+
+def clear() -> None:
+    """Forget every filter, in the address too."""
+    for name, value in EMPTY.items():
+        st.session_state[key(name)] = value
+    first_page()
+
+
+def fields(store: Store) -> Filter:
+    """Draw the fields and answer what they let through."""
+    shared: dict[str, Any] = {"bind": BIND, "on_change": first_page}
+    text, model, device, tags, states = st.columns([3, 2, 2, 2, 2])
+    values = {
+        "text": text.text_input(
+            "Search",
+            key=key("text"),
+            live=LIVE,
+            placeholder="Name, what, notes, error",
+            icon=":material/search:",
+            **shared,
+        ),
+        "model": model.text_input(
+            "Model",
+            key=key("model"),
+            live=LIVE,
+            placeholder="Part of a name, or vit_*",
+            help="Runs that were asked for this model or have a row of it. With * or ?, the whole name has to match.",
+            **shared,
+        ),
+        "device": device.selectbox(
+            "Device", store.devices(), index=None, key=key("device"), placeholder="any", **shared
+        ),
+        "tags": tags.multiselect("Tags", list(store.tags()), key=key("tags"), placeholder="any", **shared),
+        "states": states.multiselect(
+            "State", [state.value for state in State], key=key("states"), placeholder="any", **shared
+        ),
+    }
+    with st.container(horizontal=True, vertical_alignment="bottom", horizontal_alignment="distribute"):
+        values["kinds"] = st.pills("Kind", list(kinds()), selection_mode="multi", key=key("kinds"), **shared)
+        order = st.segmented_control(
+            "Order", ["newest first", "oldest first"], default="newest first", required=True, key=key("order"), **shared
+        )
+        if any(values.values()):
+            st.button("Clear filters", icon=":material/filter_alt_off:", key=key("clear"), on_click=clear)
+    return Filter(
+        kinds=tuple(values["kinds"]),
+        states=tuple(State(state) for state in values["states"]),
+        model=(values["model"] or "").strip(),
+        device=values["device"] or "",
+        tags=tuple(values["tags"]),
+        text=(values["text"] or "").strip(),
+        oldest_first=order == "oldest first",
+    )

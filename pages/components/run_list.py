@@ -1,0 +1,96 @@
+"""The list of runs, page by page, and what can be done with those that are chosen in it."""
+
+from typing import Any
+
+import streamlit as st
+
+from engine.report import bulk, frames
+from engine.store import Filter, Run
+from pages.components import backend, run_bulk
+from pages.components.download import download
+from pages.components.results_table import results_table
+from pages.components.run_filters import BIND, clear, first_page, key
+
+SIZES = (25, 50, 100, 200)
+COLUMNS = ("id", "kind", "what", "state", "tags", "progress", "created", "duration_s", "device", "cause", "error")
+
+
+def draw(wanted: Filter) -> None:
+    """One page of the runs that the filter lets through."""
+    store = backend.store()
+    total = _count(backend.settings().store_url, store.revision(), wanted)
+    if not total:
+        _nothing(wanted)
+        return
+    actions, table = st.container(), st.container()
+    with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
+        size = st.selectbox(
+            "Runs on a page", SIZES, 1, key=key("size"), bind=BIND, label_visibility="collapsed", width=100,
+            on_change=first_page,
+        )  # fmt: skip
+        page = st.pagination(-(-total // size), key=key("page"), bind=BIND)
+        first = (page - 1) * size
+        st.caption(f"{first + 1:,} to {min(first + size, total):,} of {total:,} runs")
+        download(
+            f"CSV of {total:,} runs",
+            lambda: bulk.runs_csv(store, wanted),
+            "runs.csv",
+            key=key("csv"),
+            help="A line for each run on all pages.",
+        )
+    runs = store.find(wanted, limit=size, offset=first)
+    with table:
+        chosen = _table(runs)
+    with actions:
+        run_bulk.draw([run for run in runs if run.id in chosen])
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def _count(url: str, revision: int, wanted: Filter) -> int:
+    """As of a revision of the store: turning a page need not count again."""
+    return backend.store().count(wanted)
+
+
+def _nothing(wanted: Filter) -> None:
+    if wanted in (Filter(), Filter(oldest_first=True)):
+        st.info("No run has been asked for yet.", icon=":material/history:")
+        st.page_link("costs/profile.py", label="Count models", icon=":material/calculate:")
+        return
+    st.info("No run is like this. Other filters may let some through.", icon=":material/filter_alt:")
+    st.button("Show all runs", icon=":material/filter_alt_off:", key=key("show_all"), on_click=clear)
+
+
+def _table(runs: list[Run]) -> list[int]:
+    """The runs of a page; answers those that are ticked. A run's number opens it."""
+    if (click := st.session_state.get(key("open"))) is not None:
+        st.switch_page("runs/run.py", query_params={"run": click.label})
+    frame = frames.runs(runs)
+    shown = frame.assign(id=frame["id"].astype(str)).set_index(frame["id"].rename("run"))
+    return [
+        int(run)
+        for run in results_table(
+            shown[list(COLUMNS)],
+            key=key("table"),
+            alt="Runs on this page",
+            pinned="id",
+            selectable=True,
+            config=_config(),
+        )
+    ]
+
+
+def _config() -> dict[str, Any]:
+    column = st.column_config
+    return {
+        "id": column.ButtonColumn("Run", help="Opens it", pinned=True, width="small", type="tertiary", key=key("open")),
+        "kind": column.TextColumn("Kind", width="small"),
+        "what": column.TextColumn("What", width="large"),
+        "state": column.TextColumn("State", width="small"),
+        "tags": column.ListColumn("Tags", width="small"),
+        "progress": column.ProgressColumn("Done", format="percent", width="small"),
+        "created": column.DatetimeColumn("Asked for", format="YYYY-MM-DD HH:mm:ss"),
+        "duration_s": column.NumberColumn("Took (s)", format="%.3g", width="small"),
+        "device": column.TextColumn("Device", width="small"),
+        "cause": column.TextColumn("Cause", width="small"),
+        "error": column.TextColumn("Error"),
+    }
