@@ -15,8 +15,8 @@ os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 from pydantic import BaseModel, Field, ValidationError
 from pydantic_settings import CliApp, CliSubCommand, SettingsConfigDict, SettingsError
 
-from engine.cli.clip import Evaluate, SubmitEvaluate, SubmitTrain, Train
-from engine.cli.costs import Catalog, CatalogBuild, Profile, SubmitProfile
+from engine.cli.clip import Evaluate, Search, SubmitEvaluate, SubmitTrain, Train
+from engine.cli.costs import Catalog, CatalogBuild, Profile, Published, PublishedImport, SubmitProfile
 from engine.cli.output import note, printable
 from engine.cli.processes import Answer, Probe, Scheduler, Stop, Warm, Work
 from engine.cli.runs import EndedBadly, Resume, Runs
@@ -54,6 +54,8 @@ class Engine(BaseModel):
 
     catalog: CliSubCommand[Catalog] = command(Catalog)
     catalog_build: CliSubCommand[CatalogBuild] = command(CatalogBuild)
+    published: CliSubCommand[Published] = command(Published)
+    published_import: CliSubCommand[PublishedImport] = command(PublishedImport)
     profile: CliSubCommand[Profile] = command(Profile)
     benchmark: CliSubCommand[Benchmark] = command(Benchmark)
     suite_build: CliSubCommand[SuiteBuild] = command(SuiteBuild)
@@ -61,6 +63,7 @@ class Engine(BaseModel):
     device: CliSubCommand[Device] = command(Device)
     train: CliSubCommand[Train] = command(Train)
     evaluate: CliSubCommand[Evaluate] = command(Evaluate)
+    search: CliSubCommand[Search] = command(Search)
     submit: CliSubCommand[Submit] = command(Submit)
     runs: CliSubCommand[Runs] = command(Runs)
     resume: CliSubCommand[Resume] = command(Resume)

@@ -1,14 +1,17 @@
 """catalog, catalog-build, profile: what models cost."""
 
+from collections.abc import Iterable
 from importlib import import_module
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, Field
+from pydantic_settings import CliPositionalArg
 
 from engine.cli.output import TableFile, note, print_detail, show_table
 from engine.cli.runs import run_here, store_here, submit, tell_failures
 from engine.names import expand_files
-from engine.results import ProfileRow
+from engine.results import ProfileRow, Progress
 from engine.settings import Settings
 from engine.specs import ProfileSpec, Refused, split_patterns
 
@@ -32,7 +35,7 @@ class Catalog(BaseModel):
     max_peak_mb: float | None = Field(None, ge=0, description="At most this estimated inference peak, in MB.")
     sort: str = Field("gmacs", description="Column to sort by.")
     descending: bool = Field(False, description="Most first.")
-    output: TableFile | None = Field(None, description="Write all columns to this .csv or .json file.")
+    output: TableFile | None = Field(None, description="Write all columns to this .csv, .json or .parquet file.")
 
     def cli_cmd(self) -> None:
         from engine.report import catalog
@@ -58,15 +61,73 @@ class Catalog(BaseModel):
 
 
 class CatalogBuild(BaseModel):
-    """Count every installed model again and write the catalogue."""
+    """Count every installed model again and write the catalogue.
+
+    Each at its own image size; what lacks of the sizes that accuracies are published for is counted afterwards.
+    """
 
     workers: int = Field(2, ge=1, le=64, description="Processes to count with.")
     models: str = Field("all", description="Names, wildcards or families; rows of other models are kept.")
+    sizes_only: bool = Field(False, description="Count only the sizes of published accuracies that are lacking.")
 
     def cli_cmd(self) -> None:
-        build = import_module("engine.tasks.catalogue").build
-        for progress in build(split_patterns(self.models), Settings().catalog_dir, self.workers):
-            note(f"[{progress.done}/{progress.total}] {progress.note}")
+        from engine.report import accuracies, accuracy_import
+
+        settings = Settings()
+        wanted = accuracies.sizes(accuracies.read(accuracy_import.folder(settings)))
+        if not self.sizes_only:
+            build = import_module("engine.tasks.catalogue").build
+            _tell(build(split_patterns(self.models), settings.catalog_dir, self.workers))
+        _tell(import_module("engine.tasks.catalogue_sizes").build(wanted, settings.catalog_dir, self.workers))
+
+
+def _tell(steps: Iterable[Progress]) -> None:
+    for progress in steps:
+        note(f"[{progress.done}/{progress.total}] {progress.note}")
+
+
+class Published(BaseModel):
+    """Accuracies that others have published: whose they are, and which of them find no model in the catalogue."""
+
+    unmatched: bool = Field(False, description="List the rows that find no model, each with the reason.")
+    output: TableFile | None = Field(None, description="Write the table to this .csv, .json or .parquet file.")
+
+    def cli_cmd(self) -> None:
+        from engine import shipped
+        from engine.report import accuracies, accuracy_import, catalog
+
+        settings = Settings()
+        published = accuracies.read(accuracy_import.folder(settings))
+        counted_with = shipped.versions(settings.catalog_dir)
+        matched = accuracies.match(published, catalog.read(settings.catalog_dir), counted_with)
+        table = matched.unmatched if self.unmatched else matched.counts
+        show_table(table, table, self.output)
+
+
+class PublishedImport(BaseModel):
+    """Take in a newer version of a publisher's own table of accuracies: a file, or an https address.
+
+    Imported figures lie beside the runs and stand in for shipped ones.
+    """
+
+    source: CliPositionalArg[str] = Field(
+        description="results-imagenet.csv, openclip_results.csv, ..., or its address."
+    )
+    kind: Literal["timm", "openclip_zeroshot", "openclip_retrieval"] | None = Field(
+        None, description="Whose layout it has; found by its headings when left out."
+    )
+
+    def cli_cmd(self) -> None:
+        from engine.report import accuracy_import
+        from engine.report.fetch import fetch
+
+        if "://" in self.source:
+            content, name = fetch(self.source, accuracy_import.LARGEST_FILE)
+        else:
+            with Path(self.source).open("rb") as file:
+                content, name = file.read(accuracy_import.LARGEST_FILE + 1), Path(self.source).name
+        to = accuracy_import.folder(Settings())
+        note(accuracy_import.take(content, name, to, kind=self.kind, origin=self.source).sentence)
 
 
 class ProfileFlags(ProfileSpec):
@@ -88,7 +149,7 @@ class Profile(ProfileFlags):
     columns: Literal["full", "reference"] = Field(
         "full", description="reference: the columns, order and rounding of open_clip's profiler."
     )
-    output: TableFile | None = Field(None, description="Write the rows to this .csv or .json file.")
+    output: TableFile | None = Field(None, description="Write the rows to this .csv, .json or .parquet file.")
 
     def cli_cmd(self) -> None:
         from engine.report import frames

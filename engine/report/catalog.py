@@ -8,21 +8,28 @@ from typing import Any
 
 import pandas as pd
 
+from engine import shipped
 from engine.names import WILDCARD, expand_braces
 from engine.specs import split_patterns
 
 TEXT = ("library", "model", "family", "image_size", "uncounted", "notes", "status", "error")
+SIZES = "sizes"
+"""The folder below the catalogue's for image sizes that are not the models' own."""
 COLUMNS = (*TEXT[:4], "mparams", "gmacs", "macts", "complete", *TEXT[4:])
 
 
 def read(catalog_dir: Path) -> pd.DataFrame:
     """Every row of the catalogue, with `name` (library:model) in front and `remark` behind.
 
-    Empty when nothing was built yet.
+    Models at their own image size first, then at sizes that accuracies are published for, where those were counted with
+    the same versions. Empty when nothing was built yet.
     """
+    files, sizes = sorted(catalog_dir.glob("*.csv")), catalog_dir / SIZES
+    if shipped.versions(sizes) == shipped.versions(catalog_dir):
+        files += sorted(sizes.glob("*.csv"))
     parts = [
         pd.read_csv(path, dtype=dict.fromkeys(TEXT, str), keep_default_na=False, na_values=_numbers_only(path))
-        for path in sorted(catalog_dir.glob("*.csv"))
+        for path in files
     ]
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(COLUMNS))
     frame.insert(0, "name", frame["library"] + ":" + frame["model"])

@@ -1,6 +1,9 @@
 """What each column is called, in which unit, and what it means: read by tables, axes and hovers alike."""
 
 from dataclasses import dataclass
+from typing import Literal
+
+from engine.report.publishers import FIGURES, OF
 
 
 @dataclass(frozen=True)
@@ -10,6 +13,8 @@ class Quantity:
     label: str
     unit: str
     help: str
+    better: Literal["smaller", "larger"] = "smaller"
+    """What one wants of it, where one wants anything."""
 
     @property
     def title(self) -> str:
@@ -35,7 +40,7 @@ QUANTITIES: dict[str, Quantity] = {
     "trainable_mparams": Quantity("Trainable parameters", "M", "Parameters that require a gradient, in millions."),
     "mbuffers": Quantity("Buffers", "M", "Elements of buffers, in millions."),
     "traffic_mb": Quantity("Memory traffic", "MB", "Bytes all operators read and write, nothing cached or fused."),
-    "intensity": Quantity("Intensity", "FLOP/B", "Arithmetic intensity: FLOPs per byte of memory traffic."),
+    "intensity": Quantity("Intensity", "FLOP/B", "Arithmetic intensity: FLOPs per byte of memory traffic.", "larger"),
     "weights_mb": Quantity("Weights", "MB", "Memory of parameters and buffers."),
     "inference_peak_mb": Quantity("Peak mem.", "MB", "Estimated peak memory of a forward pass of the batch."),
     "training_peak_mb": Quantity(
@@ -63,7 +68,7 @@ QUANTITIES: dict[str, Quantity] = {
     ),
     "mean_ms": Quantity("Mean", "ms", "Mean time per call; outliers weigh in."),
     "std_ms": Quantity("Deviation", "ms", "Standard deviation of the samples."),
-    "samples_per_s": Quantity("Throughput", "samples/s", "Batch size / median latency."),
+    "samples_per_s": Quantity("Throughput", "samples/s", "Batch size / median latency.", "larger"),
     "forward_ms": Quantity("Forward", "ms", "Median of the forward pass."),
     "backward_ms": Quantity("Backward", "ms", "Median of the backward pass."),
     "forward_mean_ms": Quantity("Forward mean", "ms", "Mean time of the forward pass; outliers weigh in."),
@@ -114,6 +119,10 @@ QUANTITIES: dict[str, Quantity] = {
     "times": Quantity("Published / here", "×", "How many times as fast theirs was."),
     "geometric_mean": Quantity("Geometric mean", "×", "Of the speed-ups of all models that have one."),
     "seconds": Quantity("Took", "s", "Wall time of this model."),
+    **{
+        name: Quantity(figure.label, "%", f"Published by {OF[name].repository}: {figure.about}.", "larger")
+        for name, figure in FIGURES.items()
+    },
 }
 
 COMPARABLE = (
@@ -132,6 +141,9 @@ COMPARABLE = (
     "text_gmacs",
 )
 """The quantities offered as axes, sizes and colours, most asked for first."""
+
+MEASURED = ("latency_ms", "samples_per_s")
+"""What is measured on this machine, and may stand on an axis beside them."""
 
 
 def title(column: str) -> str:

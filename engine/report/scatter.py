@@ -14,6 +14,8 @@ Floats = np.ndarray[Any, Any]
 
 SHOWN_FAMILIES = 9
 MOST_SVG_POINTS = 1000  # below, drawing without WebGL is the quicker way to answer a filter
+MOST_NAMES = 8
+"""Of a front, about as many rows are named."""
 SMALLEST, LARGEST = 5, 22  # marker diameters in pixels
 
 
@@ -28,11 +30,14 @@ def scatter(
     log_x: bool = True,
     log_y: bool = True,
     source: str = "",
+    front: Sequence[Any] = (),
 ) -> go.Figure:
-    """One point per row. frame: name, model, family, image_size and the quantities asked for.
+    """One point per row. frame: name, model, family, image_size and the quantities asked for; `provenance`, where there
+    is one, says of each row where its figures come from, as lines.
 
     colour: a quantity shown as a colour scale; None colours by family, with the largest families in the legend and
     the others in grey. Each point carries its row label in `customdata[0]`, which a selection gives back.
+    front: labels of the rows on the Pareto front, drawn as a line, and named in place of what stands out.
     """
     quantities = list(dict.fromkeys(column for column in (x, y, size, colour) if column))
     drawn = frame.dropna(subset=quantities)
@@ -47,11 +52,14 @@ def scatter(
             "x": across[places],
             "y": up[places],
             "customdata": hover[places],
-            "hovertemplate": _hover_template(quantities, source),
+            "hovertemplate": _hover_template(quantities, source, "provenance" in drawn),
             "marker": marker | {"size": diameters[places], "line": {"width": 0.5, "color": "rgba(128,128,128,0.6)"}},
         }
         for label, places, marker in groups(drawn, colour, styles)
     ]
+    line = drawn.loc[drawn.index.isin(front)].sort_values([x, y])
+    if len(line):
+        traces.append(_front(line, x, y))
     layout = {
         "height": 440,
         "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
@@ -59,7 +67,9 @@ def scatter(
         "hoverlabel": {"align": "left"},
         "dragmode": "pan",
         "uirevision": f"{x}/{y}/{log_x}/{log_y}",
-        "annotations": _labels(drawn, x, y, log_x, log_y),
+        "annotations": _labels(
+            drawn, front_names(line, x, y) if len(line) else standouts(drawn, x, y), x, y, log_x, log_y
+        ),
         "xaxis": _axis(across, x, log_x),
         "yaxis": _axis(up, y, log_y),
     }
@@ -126,11 +136,42 @@ def standouts(frame: pd.DataFrame, x: str, y: str) -> list[Any]:
     return list(dict.fromkeys(frame.index[int(place)] for place in ends))
 
 
-def _labels(frame: pd.DataFrame, x: str, y: str, log_x: bool, log_y: bool) -> list[dict[str, Any]]:
-    """Direct labels for what stands out. Annotations on a log axis are placed by the exponent."""
+def _front(line: pd.DataFrame, x: str, y: str) -> dict[str, Any]:
+    """The front as steps: beyond them nothing was found. line: its rows, x ascending."""
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": f"Pareto front ({len(line)})",
+        "x": line[x].to_numpy(float),
+        "y": line[y].to_numpy(float),
+        "line": {
+            "shape": "vh" if QUANTITIES[x].better == "larger" else "hv",
+            "width": 1.5,
+            "color": GREY,
+            "dash": "dot",
+        },
+        "hoverinfo": "skip",
+    }
+
+
+def front_names(line: pd.DataFrame, x: str, y: str) -> list[Any]:
+    """Labels of those rows of a front, its ends first, that can be named without one name lying on another."""
+    across, up = (line[column].rank(pct=True).to_numpy(float) for column in (x, y))
+    order = [0, len(line) - 1, *range(1, len(line) - 1)]
+    taken: list[int] = []
+    for place in order:
+        if all(abs(across[place] - across[other]) + abs(up[place] - up[other]) >= 2 / MOST_NAMES for other in taken):
+            taken.append(place)
+    return [line.index[place] for place in taken]
+
+
+def _labels(
+    frame: pd.DataFrame, named: Sequence[Any], x: str, y: str, log_x: bool, log_y: bool
+) -> list[dict[str, Any]]:
+    """Direct labels for these rows. Annotations on a log axis are placed by the exponent."""
     middle = frame[x].median() if len(frame) else 0
     labels = []
-    for index in standouts(frame, x, y):
+    for index in named:
         row = frame.loc[index]
         left = row[x] > middle
         labels.append(
@@ -148,15 +189,21 @@ def _labels(frame: pd.DataFrame, x: str, y: str, log_x: bool, log_y: bool) -> li
 
 
 def _hover_data(frame: pd.DataFrame, quantities: Sequence[str]) -> Floats:
-    """Columns: index label, name, image size, family, then the quantities; shape (rows, 4 + quantities)."""
+    """Columns: index label, name, image size, family, the quantities, and the provenance where there is one."""
     texts = [frame[column].map(text) for column in ("name", "image_size", "family")]
     columns = [frame.index.astype(str), *texts, *(frame[column] for column in quantities)]
+    columns += [frame["provenance"].map(_lines)] if "provenance" in frame else []
     return np.stack([np.asarray(column, dtype=object) for column in columns], axis=-1)
 
 
-def _hover_template(quantities: Sequence[str], source: str) -> str:
+def _lines(said: str) -> str:
+    return "<br>".join(text(line) for line in said.splitlines())
+
+
+def _hover_template(quantities: Sequence[str], source: str, provenance: bool) -> str:
     lines = ["<b>%{customdata[1]}</b>", "%{customdata[2]} px, %{customdata[3]}"]
     for place, column in enumerate(quantities, start=4):
         quantity = QUANTITIES[column]
         lines.append(f"{quantity.label} %{{customdata[{place}]:,.3~r}} {quantity.unit}".rstrip())
-    return "<br>".join([*lines, text(source)]) + "<extra></extra>"
+    lines.append(f"%{{customdata[{4 + len(quantities)}]}}" if provenance else text(source))
+    return "<br>".join(lines) + "<extra></extra>"

@@ -92,11 +92,7 @@ def _kept(out_dir: Path, models: set[str]) -> tuple[Table, dict[tuple[str, str],
     }
     if not rows:
         return {}, {}
-    before = json.loads((out_dir / "versions.json").read_text())
-    if changed := [name for name, version in environment.versions().items() if before.get(name, version) != version]:
-        raise VersionsDiffer(
-            f"the catalogue was counted with other versions of {', '.join(changed)}: recount all of it"
-        )
+    check_versions(out_dir)
     operators: dict[tuple[str, str], list[dict[str, str]]] = {}
     for row in csv.DictReader(io.StringIO(gzip.decompress((out_dir / "operators.csv.gz").read_bytes()).decode())):
         if (key := (row["library"], row["model"])) in rows:
@@ -104,17 +100,27 @@ def _kept(out_dir: Path, models: set[str]) -> tuple[Table, dict[tuple[str, str],
     return rows, operators
 
 
+def check_versions(out_dir: Path) -> None:
+    """Errors: VersionsDiffer when what lies in a folder was counted with other versions than are installed."""
+    before = json.loads((out_dir / "versions.json").read_text())
+    if changed := [name for name, version in environment.versions().items() if before.get(name, version) != version]:
+        raise VersionsDiffer(
+            f"the catalogue was counted with other versions of {', '.join(changed)}: recount all of it"
+        )
+
+
 def _write(out_dir: Path, rows: Table, operators: dict[tuple[str, str], list[dict[str, str]]]) -> None:
     for name in names.LIBRARIES:
         mine = [rows[key] for key in sorted(rows) if key[0] == name]
-        _replace(out_dir / f"{name}.csv", _table(COLUMNS, mine).encode())
+        replace(out_dir / f"{name}.csv", table(COLUMNS, mine).encode())
     every = (row for key in sorted(operators) for row in operators[key])
-    _replace(out_dir / "operators.csv.gz", gzip.compress(_table(OPERATOR_COLUMNS, every).encode(), mtime=0))
+    replace(out_dir / "operators.csv.gz", gzip.compress(table(OPERATOR_COLUMNS, every).encode(), mtime=0))
     versions = environment.versions() | {"counted_on": datetime.now(UTC).date().isoformat()}
-    _replace(out_dir / "versions.json", (json.dumps(versions, indent=2) + "\n").encode())
+    replace(out_dir / "versions.json", (json.dumps(versions, indent=2) + "\n").encode())
 
 
-def _table(columns: Sequence[str], rows: Iterable[dict[str, str]]) -> str:
+def table(columns: Sequence[str], rows: Iterable[dict[str, str]]) -> str:
+    """The text of a CSV file of these columns."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
@@ -122,7 +128,7 @@ def _table(columns: Sequence[str], rows: Iterable[dict[str, str]]) -> str:
     return text.getvalue()
 
 
-def _replace(path: Path, content: bytes) -> None:
+def replace(path: Path, content: bytes) -> None:
     """Written beside, then renamed: a reader never sees half a file."""
     beside = path.with_suffix(path.suffix + ".new")
     beside.write_bytes(content)

@@ -1,0 +1,159 @@
+"""Who publishes accuracies, on which data, and how their own tables and ours are laid out."""
+
+from dataclasses import dataclass, field, replace
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One accuracy: what we call it, the publisher's heading for it, and the data it was measured on."""
+
+    name: str
+    heading: str
+    label: str
+    about: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of accuracies as one publisher lays it out."""
+
+    kind: str
+    library: str
+    repository: str
+    licence: str
+    commit: str
+    """Of the shipped figures."""
+    shipped: str
+    """The file of data/published/."""
+    files: tuple[str, ...]
+    """What the publisher calls its own files."""
+    scale: float
+    """From the publisher's unit to percentages."""
+    figures: tuple[Figure, ...] = field(repr=False)
+    prefix: str = ""
+    """What our names of figures have in front of the shipped file's columns."""
+
+    @property
+    def source(self) -> str:
+        """Who says so, as shown beside every shipped figure."""
+        return f"{self.repository} at {self.commit[:7]} ({self.licence})"
+
+
+TIMM_TESTS = {
+    "results-imagenet.csv": ("imagenet", "ImageNet", "ImageNet-1k's validation set"),
+    "results-imagenet-real.csv": ("imagenet_real", "ReaL", "ImageNet-1k's validation set with reassessed labels"),
+    "results-imagenetv2-matched-frequency.csv": ("imagenet_v2", "ImageNet-V2", "ImageNet-V2, matched frequency"),
+    "results-imagenet-a.csv": ("imagenet_a", "ImageNet-A", "ImageNet-A: natural adversarial images, 200 classes"),
+    "results-imagenet-r.csv": ("imagenet_r", "ImageNet-R", "ImageNet-R: renditions, 200 classes"),
+    "results-sketch.csv": ("imagenet_sketch", "Sketch", "ImageNet-Sketch"),
+}
+"""timm has a file per test set: our name of it, its label, what it is."""
+
+ZEROSHOT_HEADINGS = {
+    "average_38": "Average perf. on 38 datasets",
+    "imagenet_1k": "ImageNet 1k",
+    "caltech_101": "Caltech-101",
+    "cifar_10": "CIFAR-10",
+    "cifar_100": "CIFAR-100",
+    "clevr_counts": "CLEVR Counts",
+    "clevr_distance": "CLEVR Distance",
+    "country211": "Country211",
+    "describable_textures": "Describable Textures",
+    "eurosat": "EuroSAT",
+    "fgvc_aircraft": "FGVC Aircraft",
+    "food_101": "Food-101",
+    "gtsrb": "GTSRB",
+    "imagenet_sketch": "ImageNet Sketch",
+    "imagenet_v2": "ImageNet v2",
+    "imagenet_a": "ImageNet-A",
+    "imagenet_o": "ImageNet-O",
+    "imagenet_r": "ImageNet-R",
+    "kitti_vehicle_distance": "KITTI Vehicle Distance",
+    "mnist": "MNIST",
+    "objectnet": "ObjectNet",
+    "oxford_flowers_102": "Oxford Flowers-102",
+    "oxford_iiit_pet": "Oxford-IIIT Pet",
+    "pascal_voc_2007": "Pascal VOC 2007",
+    "patchcamelyon": "PatchCamelyon",
+    "rendered_sst2": "Rendered SST2",
+    "resisc45": "RESISC45",
+    "stanford_cars": "Stanford Cars",
+    "stl_10": "STL-10",
+    "sun397": "SUN397",
+    "svhn": "SVHN",
+    "flickr": "Flickr",
+    "mscoco": "MSCOCO",
+    "winogavil": "WinoGAViL",
+    "iwildcam": "iWildCam",
+    "camelyon17": "Camelyon17",
+    "fmow": "FMoW",
+    "dollar_street": "Dollar Street",
+    "geode": "GeoDE",
+}
+"""The columns of clip_zeroshot.csv with open_clip's headings."""
+
+
+def _tests() -> tuple[Figure, ...]:
+    return tuple(
+        Figure(f"{test}_top{k}", f"top{k}", f"{label} top-{k}", f"{about}; among the first {k}" if k > 1 else about)
+        for test, label, about in TIMM_TESTS.values()
+        for k in (1, 5)
+    )
+
+
+def _zeroshot(name: str, heading: str) -> Figure:
+    label = "average of 38" if name == "average_38" else heading
+    about = "the publisher's own average over 38 data sets" if name == "average_38" else heading
+    return Figure(f"zeroshot_{name}", heading, f"Zero-shot {label}", f"{about}, zero-shot")
+
+
+def _retrieval() -> tuple[Figure, ...]:
+    return tuple(
+        Figure(
+            f"retrieval_{data}_{here}_to_{there}_r{k}",
+            f"{heading} {'image' if there == 'image' else 'text'} retr. R@{k}",
+            f"{heading} {here} to {there} R@{k}",
+            f"{heading}: the right {there} is among the first {k}",
+        )
+        for data, heading in (("flickr", "Flickr"), ("mscoco", "MSCOCO"))
+        for here, there in (("text", "image"), ("image", "text"))
+        for k in (1, 5, 10)
+    )
+
+
+TIMM = Table(
+    kind="timm",
+    library="timm",
+    repository="huggingface/pytorch-image-models",
+    licence="Apache-2.0",
+    commit="aa4b5850c1543fa488abf260f18390eda46cf85d",
+    shipped="timm_accuracy.csv",
+    files=tuple(TIMM_TESTS),
+    scale=1,
+    figures=_tests(),
+)
+ZEROSHOT = Table(
+    kind="openclip_zeroshot",
+    library="open_clip",
+    repository="mlfoundations/open_clip",
+    licence="MIT",
+    commit="89fb801f1e6087880e951fc8354b8a2077b79c6d",
+    shipped="clip_zeroshot.csv",
+    files=("openclip_results.csv",),
+    scale=100,
+    figures=tuple(_zeroshot(*names) for names in ZEROSHOT_HEADINGS.items()),
+    prefix="zeroshot_",
+)
+RETRIEVAL = replace(
+    ZEROSHOT,
+    kind="openclip_retrieval",
+    shipped="clip_retrieval.csv",
+    files=("openclip_retrieval_results.csv",),
+    figures=_retrieval(),
+    prefix="retrieval_",
+)
+TABLES = {table.kind: table for table in (TIMM, ZEROSHOT, RETRIEVAL)}
+FIGURES = {figure.name: figure for table in TABLES.values() for figure in table.figures}
+"""Every accuracy by its name, in the order offered."""
+OF = {figure.name: table for table in TABLES.values() for figure in table.figures}
+"""The table an accuracy comes from."""

@@ -1,0 +1,138 @@
+"""How fast models were measured to be on this machine, setting by setting."""
+
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass, fields
+from typing import Any
+
+import pandas as pd
+
+from engine.report.measured import computes_in
+from engine.report.readable import words
+from engine.results import BenchmarkRow, Row
+from engine.specs import BenchmarkSpec
+from engine.store import Run, State, Store
+
+MOST_RUNS = 500
+"""Benchmarks looked through, newest first."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """All that two timings must share to stand on one axis."""
+
+    device: str = "cpu"
+    device_name: str = ""
+    host: str = ""
+    threads: int | None = None
+    """Of a CPU."""
+    variant: str = "eager"
+    batch_size: int = 1
+    dtype: str = "float32"
+    """Of matrix products."""
+    cache: str = "hot"
+    cudnn_benchmark: bool = False
+    deterministic: bool = False
+
+    @property
+    def label(self) -> str:
+        """`eager, batch 1, float32 on AMD EPYC, 2 threads (vm)`."""
+        where = self.device if self.device == "cpu" and not self.device_name else self.device_name or self.device
+        where += f", {self.threads} threads" if self.threads else ""
+        odd = [
+            name
+            for name, odd in (
+                ("cold cache", self.cache == "cold"),
+                ("cuDNN benchmark", self.cudnn_benchmark),
+                ("deterministic", self.deterministic),
+            )
+            if odd
+        ]
+        how = ", ".join([self.variant, f"batch {self.batch_size}", self.dtype, *odd])
+        return f"{how} on {where}" + (f" ({self.host})" if self.host else "")
+
+    def spec(self, models: Iterable[str], image_size: str) -> BenchmarkSpec:
+        """The benchmark that times models (qualified) in this setting, at this image size, so that it can be quoted."""
+        return BenchmarkSpec.model_validate(
+            {
+                **{"models": tuple(models), "image_size": image_size or None, "device": self.device},
+                **{"batch_size": self.batch_size, "variants": (self.variant,), "threads": self.threads},
+                **{"cache": self.cache, "cudnn_benchmark": self.cudnn_benchmark, "deterministic": self.deterministic},
+            }
+        )
+
+
+COLUMNS = ["name", "image_size", *(field.name for field in fields(Setting)), "latency_ms", "samples_per_s", "measured"]
+
+
+def of_run(run: Run, rows: Iterable[Row]) -> pd.DataFrame:
+    """The inference latencies of whole models that a run has measured: COLUMNS. `measured` says when, and its flags."""
+    lines = []
+    for row in rows:
+        if not isinstance(row, BenchmarkRow) or row.status != "ok" or row.latency_ms is None:
+            continue
+        if row.mode == "inference" and row.tower == "whole":
+            latency = (row.latency_ms, row.samples_per_s)
+            lines.append(
+                (f"{row.library}:{row.model}", row.image_size, *astuple(_setting(run, row)), *latency, _said(run, row))
+            )
+    return pd.DataFrame(lines, columns=COLUMNS).astype({"latency_ms": float, "samples_per_s": float})
+
+
+def _setting(run: Run, row: BenchmarkRow) -> Setting:
+    return Setting(
+        device=row.device,
+        device_name=row.device_name,
+        host=run.environment.host if run.environment else "",
+        threads=row.threads if row.device == "cpu" else None,
+        variant=row.variant,
+        batch_size=row.batch_size,
+        dtype=computes_in(row),
+        cache=row.cache,
+        cudnn_benchmark=row.cudnn_benchmark,
+        deterministic=row.deterministic,
+    )
+
+
+def _said(run: Run, row: BenchmarkRow) -> str:
+    """`run 12, 2026-11-20, single process`."""
+    date = [run.environment.date[:10]] if run.environment else []
+    return ", ".join([f"run {run.id}", *date, *([words(row.flags)] if row.flags else [])])
+
+
+def latest(newest_first: Iterable[pd.DataFrame]) -> pd.DataFrame:
+    """Of every model, size and setting the latest timing. newest_first: of of_run."""
+    parts = [part for part in newest_first if len(part)]
+    frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=COLUMNS)
+    return frame.drop_duplicates(COLUMNS[:-3], ignore_index=True)
+
+
+def settings(frame: pd.DataFrame) -> list[Setting]:
+    """The settings there are timings in, most timings first. frame: of latest."""
+    names = [field.name for field in fields(Setting)]
+    counts = frame.groupby(names, dropna=False, sort=False).size().sort_values(ascending=False, kind="stable")
+    return [Setting(*(_plain(value) for value in key)) for key in counts.index]
+
+
+def within(frame: pd.DataFrame, setting: Setting) -> pd.DataFrame:
+    """The timings in a setting: name, image_size, latency_ms, samples_per_s, measured. frame: of latest."""
+    keep = pd.Series(True, index=frame.index)
+    for field in fields(Setting):
+        value = getattr(setting, field.name)
+        keep &= frame[field.name].isna() if value is None else frame[field.name] == value
+    return frame.loc[keep, ["name", "image_size", "latency_ms", "samples_per_s", "measured"]]
+
+
+def _plain(value: Any) -> Any:
+    return None if pd.isna(value) else value.item() if hasattr(value, "item") else value
+
+
+def waiting(store: Store, setting: Setting) -> set[tuple[str, str]]:
+    """Name and image size of what runs that wait or go will time in a setting."""
+    found = set()
+    for run in store.runs(kind="benchmark", states=[state for state in State if not state.ended]):
+        spec = run.spec
+        if isinstance(spec, BenchmarkSpec) and spec.image_size:
+            size = spec.model_dump()["image_size"]
+            if spec == setting.spec(spec.models, size):
+                found |= {(name, size) for name in spec.models}
+    return found

@@ -1,0 +1,80 @@
+"""Counts models at image sizes that are not their own: those that accuracies are published for."""
+
+import csv
+import io
+import multiprocessing
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+
+import torch
+
+from engine import names
+from engine.models import library
+from engine.results import ProfileRow, Progress
+from engine.specs import ProfileSpec
+from engine.tasks.catalogue import COLUMNS, VersionsDiffer, catalogue_row, check_versions, replace, table
+from engine.tasks.profile import profile
+
+FOLDER = "sizes"
+"""Below the catalogue's folder, so that its own files keep one row per model."""
+Key = tuple[str, str, str]
+"""Library, model, image size."""
+Rows = dict[Key, dict[str, str]]
+
+
+def build(sizes: Mapping[str, Collection[str]], catalog_dir: Path, workers: int) -> Iterator[Progress]:
+    """Count what the catalogue lacks of these sizes (as it writes them), by qualified name.
+
+    Models that are not installed, or not in the catalogue, are left out. What was counted before stays, unless with
+    other versions.
+    Errors: VersionsDiffer when the catalogue itself was counted with other versions than are installed.
+    """
+    check_versions(catalog_dir)
+    folder, installed = catalog_dir / FOLDER, library.families()
+    rows = {key: row for key, row in _still_right(folder).items() if f"{key[0]}:{key[1]}" in installed}
+    own = _read(catalog_dir)
+    models = {f"{origin}:{model}" for origin, model, _ in own} & set(installed)
+    asked = {(*name.split(":", 1), size) for name in models & set(sizes) for size in sizes[name]}
+    wanted = sorted(asked - {*rows, *own})
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        yield Progress(done=0, total=len(wanted))
+        counting = {
+            pool.submit(count, f"{origin}:{model}", size): (origin, model, size) for origin, model, size in wanted
+        }
+        for done, future in enumerate(as_completed(counting), start=1):
+            origin, model, size = counting[future]
+            rows[origin, model, size] = catalogue_row(future.result())
+            yield Progress(done=done, total=len(wanted), note=f"{origin}:{model} at {size}")
+    folder.mkdir(exist_ok=True)
+    for name in names.LIBRARIES:
+        if mine := [rows[key] for key in sorted(rows, key=_order) if key[0] == name]:
+            replace(folder / f"{name}.csv", table(COLUMNS, mine).encode())
+    replace(folder / "versions.json", (catalog_dir / "versions.json").read_bytes())
+
+
+def count(name: str, image_size: str) -> ProfileRow:
+    """One model as the catalogue counts it, at this image size."""
+    return profile(name, ProfileSpec.model_validate({"models": (name,), "image_size": image_size})).row
+
+
+def _still_right(folder: Path) -> Rows:
+    """What was counted before with the versions that are installed."""
+    try:
+        check_versions(folder)
+    except (FileNotFoundError, VersionsDiffer):
+        return {}
+    return _read(folder)
+
+
+def _read(folder: Path) -> Rows:
+    return {
+        (row["library"], row["model"], row["image_size"]): row
+        for path in sorted(folder.glob("*.csv"))
+        for row in csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
+    }
+
+
+def _order(key: Key) -> tuple[str, str, list[int]]:
+    return *key[:2], [int(side) for side in key[2].split("x")]

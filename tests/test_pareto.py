@@ -1,0 +1,75 @@
+"""The Pareto front against looking at every pair of rows."""
+
+from itertools import product
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.report import pareto
+from engine.report.quantities import QUANTITIES
+
+FEW = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0, 1e9, None])
+"""Few values, so that ties are frequent."""
+ANY = st.one_of(FEW, st.floats(allow_nan=False, allow_infinity=False))
+AXES = ["gmacs", "mparams", "imagenet_top1", "samples_per_s"]
+
+
+def brute_force(rows: list[tuple[float | None, float | None]], x: str, y: str) -> list[bool]:
+    """By the definition."""
+
+    def at_least(one: float, other: float, column: str) -> bool:
+        return one >= other if QUANTITIES[column].better == "larger" else one <= other
+
+    def beaten(row: tuple[float, float], other: tuple[float, float]) -> bool:
+        return at_least(other[0], row[0], x) and at_least(other[1], row[1], y) and other != row
+
+    whole = [row for row in rows if None not in row]
+    return [None not in row and not any(beaten(row, other) for other in whole) for row in rows]
+
+
+@pytest.mark.parametrize(("x", "y"), list(product(AXES[:3:2], AXES[1::2])))
+@given(rows=st.lists(st.tuples(ANY, ANY), max_size=40))
+def test_the_front_is_what_brute_force_finds(rows: list[tuple[float | None, float | None]], x: str, y: str) -> None:
+    frame = pd.DataFrame(rows, columns=[x, y], dtype=float)
+    assert list(pareto.front(frame, x, y)) == brute_force(rows, x, y)
+
+
+@given(rows=st.lists(st.tuples(ANY, ANY), max_size=40))
+def test_the_ranking_has_every_row_once_and_the_front_first(rows: list[tuple[float | None, float | None]]) -> None:
+    frame = pd.DataFrame(rows, columns=["gmacs", "imagenet_top1"], dtype=float)
+    ranked = pareto.ranked(frame, "gmacs", "imagenet_top1")
+    assert sorted(ranked.index) == list(frame.index)
+    on = list(ranked["front"])
+    assert on == sorted(on, reverse=True)
+    front = ranked[ranked["front"]]
+    assert front["gmacs"].is_monotonic_increasing
+    assert front["imagenet_top1"].is_monotonic_increasing
+    whole = ranked[~ranked["front"]].dropna()
+    assert whole["imagenet_top1"].is_monotonic_decreasing
+    lacking = ranked[["gmacs", "imagenet_top1"]].isna().any(axis=1)
+    assert list(lacking) == sorted(lacking)
+
+
+def test_a_front_by_hand() -> None:
+    frame = pd.DataFrame(
+        {
+            "gmacs": [1.0, 2.0, 2.0, 4.0, 4.0, 5.0, 0.5],
+            "imagenet_top1": [70.0, 75.0, 74.0, 80.0, 80.0, 79.0, None],
+        },
+        index=list("abcdefg"),
+    )
+    ranked = pareto.ranked(frame, "gmacs", "imagenet_top1")
+    assert list(ranked.index[ranked["front"]]) == ["a", "b", "d", "e"]  # d and e are equal: both are on it
+    assert list(ranked.index) == ["a", "b", "d", "e", "f", "c", "g"]
+
+
+def test_an_axis_against_itself_has_its_best_rows_on_the_front() -> None:
+    frame = pd.DataFrame({"gmacs": [3.0, 1.0, 1.0]})
+    assert list(pareto.front(frame, "gmacs", "gmacs")) == [False, True, True]
+
+
+def test_no_rows_have_no_front() -> None:
+    frame = pd.DataFrame({"gmacs": [], "imagenet_top1": []}, dtype=float)
+    assert pareto.ranked(frame, "gmacs", "imagenet_top1").empty
