@@ -72,7 +72,7 @@ def test_from_the_catalogue_to_a_csv(server: Server, page: Page) -> None:
     run_id = int(re.search(r"[?&]run=(\d+)", page.url)[1])
 
     with page.expect_download() as download:
-        page.get_by_role("button", name="CSV, all columns").click()
+        page.get_by_role("button", name="CSV", exact=True).click()
     with Path(download.value.path()).open(newline="") as file:
         written = list(csv.DictReader(file))
     store = open_store(server.settings)

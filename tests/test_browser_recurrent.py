@@ -57,7 +57,7 @@ def test_the_small_preset_from_form_to_chart_to_download(page: Page, tmp_path: P
         page.get_by_role("tab", name="Samples", exact=True).click()
         expect(page.get_by_role("figure", name=re.compile("^Every sample over its round"))).to_be_visible()
 
-        lines = list(csv.DictReader(downloaded(page, "CSV, all columns").splitlines()))
+        lines = list(csv.DictReader(downloaded(page, "CSV").splitlines()))
         assert {line["model"]: float(line["forward_ms"]) for line in lines} == {
             name: row.forward_ms for name, row in rows.items()
         }

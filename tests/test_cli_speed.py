@@ -32,7 +32,7 @@ def test_help_lists_every_field(command: list[str], capsys: pytest.CaptureFixtur
         (["--models", "timm:resnet18", "--batch-size", "many"], "batch_size"),
         (["--models", "timm:resnet18", "--batch-size", "0"], "batch_size"),
         (["--models", "timm:resnet18", "--device", "meta"], "nothing runs on meta"),
-        (["--models", "timm:resnet18", "--output", "rows.xlsx"], "neither a .csv nor a .json file"),
+        (["--models", "timm:resnet18", "--output", "rows.xlsx"], "neither a .csv nor a .json nor a .parquet file"),
         (["--models", "timm:resnet18", "--format", "excel"], "format"),
         (["--models", "timm:resnet18", "--partition", "3/2"], "no part of a whole"),
         (["--models", "suite", "--filter", "^nothing$"], "filter, exclude and partition leave none"),

@@ -174,7 +174,7 @@ def test_rows_show_both_ways_flags_and_failures(store: Store) -> None:
     assert "1 of 3 rows have failed" in texts(app)
     assert [tab.label for tab in app.tabs] == ["Forward and backward", "Speed-up", "Samples"]
     keys = [button.key for button in app.get("download_button")]
-    assert keys == ["csv_1", "json_1", "table_1", "oss_1"], "no pep without samples"
+    assert keys == ["rows_1_csv", "rows_1_json", "rows_1_parquet", "table_1", "oss_1"], "no pep without samples"
 
 
 @pytest.mark.slow
@@ -183,7 +183,7 @@ def test_nothing_but_failures_is_a_table_without_charts(store: Store) -> None:
     app = shown(store, recurrent_row("cudnn", status="error", error="no", **absent), runners="cudnn")
     assert not app.exception
     assert len(app.tabs) == 0
-    assert [button.key for button in app.get("download_button")] == ["csv_1", "json_1"]
+    assert [button.key for button in app.get("download_button")] == ["rows_1_csv", "rows_1_json", "rows_1_parquet"]
 
 
 @pytest.mark.slow
@@ -242,7 +242,7 @@ def test_a_sweep_has_curves_and_no_formats_of_one_size(store: Store) -> None:
     app.session_state["charts_1"] = "Sizes"
     app.run()
     assert not app.exception
-    assert [button.key for button in app.get("download_button")] == ["csv_1", "json_1"]
+    assert [button.key for button in app.get("download_button")] == ["rows_1_csv", "rows_1_json", "rows_1_parquet"]
 
 
 @pytest.mark.slow

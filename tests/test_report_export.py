@@ -3,11 +3,14 @@
 import csv
 import io
 import json
+from pathlib import Path
 
 import pandas as pd
 import pytest
+from pyarrow import parquet
 
 from engine.report import export
+from engine.report.quantities import QUANTITIES
 
 
 @pytest.mark.parametrize(
@@ -35,3 +38,52 @@ def test_numbers_stay_numbers() -> None:
 def test_json_has_null_for_what_is_missing() -> None:
     written = export.to_json(pd.DataFrame({"model": ["é=1", "b"], "gmacs": [1.5, None]}))
     assert json.loads(written) == [{"model": "é=1", "gmacs": 1.5}, {"model": "b", "gmacs": None}]
+
+
+def test_headers_have_units() -> None:
+    """Whoever opens a file has its header alone: a quantity with a unit says it there."""
+    marks = {
+        **{"M": ("mparams", "mbuffers", "macts"), "G": ("gmacs", "gflops"), "MB": ("_mb",), "ms": ("_ms",)},
+        **{"%": ("_percent",), "FLOP/B": ("_flops_per_byte",), "samples/s": ("per_s",), "1/s": ("per_s",)},
+        **{"s": ("seconds",), "J/sample": ("joules_per_sample",)},
+    }
+    pure = {"", "×"}
+    ours = {"here", "theirs"}  # of a comparison on a page, which names its unit there
+    frame = pd.DataFrame({name: [1.0] for name in QUANTITIES})
+    header = export.to_csv(frame).splitlines()[0].split(",")
+    for (name, quantity), written in zip(QUANTITIES.items(), header, strict=True):
+        if quantity.unit not in pure and name not in ours:
+            assert any(mark in written for mark in marks[quantity.unit]), written
+
+
+def test_times_are_iso_8601_and_lists_are_words() -> None:
+    frame = pd.DataFrame(
+        {
+            "created": pd.to_datetime(["2026-11-21T20:45:17.25Z", None]),
+            "tags": [["a", "b"], []],
+        }
+    )
+    assert export.to_csv(frame) == "created,tags\n2026-11-21T20:45:17+00:00,a; b\n,\n"
+
+
+def test_parquet_holds_the_same_table(tmp_path: Path) -> None:
+    frame = pd.DataFrame(
+        {
+            "model": ["é=1", None],
+            "gmacs": [1.5, None],
+            "images": pd.array([3, None], "Int64"),
+            "batch_size": [8, "sweep"],
+            "created": pd.to_datetime(["2026-11-21T20:45:17Z", None]),
+            "tags": [["a"], []],
+            "share": [50.0, 50.0],
+        }
+    )
+    export.save(frame, tmp_path / "table.parquet")
+    read = parquet.read_table(tmp_path / "table.parquet").to_pylist()
+    assert [line["model"] for line in read] == ["é=1", None]
+    assert [line["gmacs"] for line in read] == [1.5, None]
+    assert [line["images"] for line in read] == [3, None]
+    assert [line["batch_size"] for line in read] == ["8", "sweep"]
+    assert read[0]["created"].isoformat() == "2026-11-21T20:45:17+00:00"
+    assert [line["tags"] for line in read] == [["a"], []]
+    assert read[0]["share_percent"] == 50

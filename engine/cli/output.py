@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 def writable_table(path: Path) -> Path:
     """Refuse, before anything is measured, an output that could not be written afterwards."""
-    if path.suffix not in (".csv", ".json"):
-        raise ValueError(f"{path} is neither a .csv nor a .json file")
+    if path.suffix not in (".csv", ".json", ".parquet"):
+        raise ValueError(f"{path} is neither a .csv nor a .json nor a .parquet file")
     return writable(path)
 
 
@@ -149,7 +149,7 @@ def show_table(full: "pd.DataFrame", short: "pd.DataFrame", output: Path | None)
         return
     from engine.report import export
 
-    output.write_text(export.to_csv(full) if output.suffix == ".csv" else export.to_json(full), encoding="utf-8")
+    export.save(full, output)
     note(f"{len(full)} rows written to {output}")
 
 

@@ -37,7 +37,7 @@ class Benchmark(BenchmarkFlags):
     format: Literal["full", "timm", "dynamo"] = Field(
         "full", description="timm, dynamo: the columns of timm's benchmark.py, of PyTorch's dynamo benchmark."
     )
-    output: TableFile | None = Field(None, description="Write the rows to this .csv or .json file.")
+    output: TableFile | None = Field(None, description="Write the rows to this .csv, .json or .parquet file.")
 
     def cli_cmd(self) -> None:
         from engine.report import exports, measured

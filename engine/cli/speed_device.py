@@ -22,7 +22,7 @@ class DeviceFlags(DeviceSpec):
 class Device(DeviceFlags):
     """Measure a device here and now: matrix products per data type, and copying memory."""
 
-    output: TableFile | None = Field(None, description="Write the rows to this .csv or .json file.")
+    output: TableFile | None = Field(None, description="Write the rows to this .csv, .json or .parquet file.")
 
     def cli_cmd(self) -> None:
         from engine.report import frames

@@ -1,9 +1,16 @@
-"""Tables as files: CSV that no spreadsheet executes, and JSON."""
+"""Tables as files: CSV that no spreadsheet executes, JSON, and Parquet. All columns that a table has, all its rows."""
 
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from engine.report.quantities import QUANTITIES
+
+IN_WORDS = {"%": "percent", "FLOP/B": "flops_per_byte"}
+"""Units that names of columns do not have by themselves."""
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -27,16 +34,55 @@ def _is_number(text: str) -> bool:
 
 
 def to_csv(frame: pd.DataFrame) -> str:
-    """The whole table, without its index, headers guarded like cells."""
-    columns = {name: [guard(cell) for cell in frame[name]] for name in frame.columns if not _numeric(frame[name])}
+    """The whole table, without its index: units in headers, times as ISO 8601, texts and headers guarded."""
+    frame = _headed(frame)
+    columns = {name: [guard(_written(cell)) for cell in frame[name]] for name in frame if not _numeric(frame[name])}
     guarded = frame.assign(**columns).rename(columns=guard)
     return str(guarded.to_csv(index=False, lineterminator="\n"))
+
+
+def to_json(frame: pd.DataFrame) -> str:
+    """A list of objects, one a row; missing figures are null."""
+    return str(_headed(frame).to_json(orient="records", indent=2, force_ascii=False, date_format="iso"))
+
+
+def to_parquet(frame: pd.DataFrame) -> bytes:
+    """The same columns, each of one type; missing figures are null."""
+    frame = _headed(frame)
+    mixed = {name: column.map(_text) for name, column in frame.items() if _of_several_types(column)}
+    return bytes(frame.assign(**mixed).to_parquet(index=False))
+
+
+FORMATS: dict[str, Callable[[pd.DataFrame], str | bytes]] = {"csv": to_csv, "json": to_json, "parquet": to_parquet}
+"""Every table can be had in each of these."""
+
+
+def save(frame: pd.DataFrame, path: Path) -> None:
+    """Write a table in the format that the file's name ends with."""
+    content = FORMATS[path.suffix.removeprefix(".")](frame)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def _headed(frame: pd.DataFrame) -> pd.DataFrame:
+    """Names of columns carry their units: `latency_ms` and `gmacs` do, `share` becomes `share_percent`."""
+    units = {name: IN_WORDS.get(QUANTITIES[name].unit, "") for name in frame.columns if name in QUANTITIES}
+    return frame.rename(columns={name: f"{name}_{unit}" for name, unit in units.items() if unit and unit not in name})
 
 
 def _numeric(column: "pd.Series[Any]") -> bool:
     return bool(pd.api.types.is_numeric_dtype(column))
 
 
-def to_json(frame: pd.DataFrame) -> str:
-    """A list of objects, one a row; missing figures are null."""
-    return str(frame.to_json(orient="records", indent=2, force_ascii=False, date_format="iso"))
+def _written(cell: Any) -> Any:
+    """A cell as a text file has it."""
+    if isinstance(cell, datetime):
+        return "" if pd.isna(cell) else cell.isoformat(timespec="seconds")
+    return "; ".join(map(str, cell)) if isinstance(cell, list | tuple) else cell
+
+
+def _of_several_types(column: "pd.Series[Any]") -> bool:
+    return column.dtype == object and len({type(cell) for cell in column.dropna()}) > 1
+
+
+def _text(cell: Any) -> str | None:
+    return None if cell is None or cell is pd.NA or cell is pd.NaT or cell != cell else str(cell)

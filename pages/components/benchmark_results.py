@@ -11,7 +11,7 @@ from engine.results import VERDICTS, BenchmarkRow
 from engine.store import Run
 from pages.components import backend, benchmark_card, benchmark_samples, run_view, timed_view
 from pages.components.chart import chart, tabs
-from pages.components.download import download
+from pages.components.download import download, table
 from pages.components.results_table import results_table, telling
 from pages.components.text import plain
 
@@ -60,14 +60,16 @@ def _label(row: BenchmarkRow) -> str:
 
 
 def _downloads(run: Run, rows: Sequence[BenchmarkRow], utilisation: Sequence[float | None]) -> None:
-    labels = {"full": "CSV, all columns", "timm": "CSV as timm's benchmark.py", "dynamo": "CSV as PyTorch's dynamo"}
-    offered = ["full", *(["timm"] if run.spec.purpose == "performance" else [])]
+    stem = f"benchmark-{run.id}"
+    table(lambda: exports.export(rows, "full", utilisation), stem, key=f"rows_{run.id}")
+    labels = {"timm": "CSV as timm's benchmark.py", "dynamo": "CSV as PyTorch's dynamo"}
+    offered = ["timm"] if run.spec.purpose == "performance" else []
     offered += ["dynamo"] if any(row.baseline for row in rows) else []
     for format in offered:
         download(
             labels[format],
             lambda format=format: export.to_csv(exports.export(rows, format, utilisation)),
-            f"benchmark-{run.id}" + (f"-{format}" * (format != "full")) + ".csv",
+            f"{stem}-{format}.csv",
             key=f"csv_{format}_{run.id}",
         )
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from engine.report import export, frames, measured, roofline
+from engine.report import frames, measured, roofline
 from engine.results import FLAGS, DeviceRow
 from engine.store import Run
 from pages.components.chart import chart
-from pages.components.download import download
+from pages.components.download import table
 from pages.components.results_table import results_table
 from pages.components.text import plain
 
@@ -24,8 +24,7 @@ def draw(run: Run, rows: Sequence[DeviceRow]) -> None:
     results_table(frame, key=f"rates_{run.id}", alt="Measured rates", pinned="what", columns=COLUMNS)
     failed = [row for row in rows if row.status != "ok"]
     with st.container(horizontal=True, vertical_alignment="center"):
-        csv = f"device-{run.id}.csv"
-        download("CSV, all columns", lambda: export.to_csv(frames.device(rows)), csv, key=f"full_{run.id}")
+        table(lambda: frames.device(rows), f"device-{run.id}", key=f"rows_{run.id}")
         if failed:
             st.caption(f":material/error: {len(failed)} of {len(rows)} could not be measured: error says why.")
     if any(len(row.rates) > 1 for row in rows):

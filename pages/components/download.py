@@ -4,12 +4,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import streamlit as st
+
+from engine.report import export
 
 MIME = {
     ".csv": "text/csv",
     ".json": "application/json",
     ".jsonl": "application/jsonl",
+    ".parquet": "application/vnd.apache.parquet",
     ".pt": "application/octet-stream",
     ".txt": "text/plain",
     ".zip": "application/zip",
@@ -22,3 +26,15 @@ def download(
     """A button that gives `content()` under that name. more: of st.download_button, such as its key."""
     mime = MIME[Path(file_name).suffix]
     st.download_button(label, content, file_name, mime=mime, on_click="ignore", icon=icon, **more)
+
+
+def table(frame: Callable[[], pd.DataFrame], stem: str, *, key: str, label: str = "", **more: Any) -> None:
+    """Buttons that give a table as CSV, JSON and Parquet: what is shown, all pages of it.
+
+    label: which table, where a page has several.
+    """
+    names = {"csv": f"CSV of {label}" if label else "CSV", "json": "JSON", "parquet": "Parquet"}
+    told = f"{label[0].upper()}{label[1:]}: all columns" if label else "All columns of all rows"
+    for ending, written in export.FORMATS.items():
+        content, file = (lambda written=written: written(frame())), f"{stem}.{ending}"
+        download(names[ending], content, file, key=f"{key}_{ending}", help=told, **more)

@@ -16,7 +16,7 @@ from engine.store import Run
 from engine.store.files import RunFiles
 from pages.components import backend
 from pages.components.chart import chart, tabs
-from pages.components.download import download
+from pages.components.download import download, table
 from pages.components.results_table import results_table
 from pages.components.text import plain
 
@@ -54,7 +54,7 @@ def draw(run: Run, rows: Sequence[ProfileRow]) -> None:
 
 
 def _downloads(run: Run, rows: Sequence[ProfileRow], frame: pd.DataFrame) -> None:
-    download("CSV, all columns", lambda: export.to_csv(frame), f"profile-{run.id}.csv", key=f"full_{run.id}")
+    table(lambda: frame, f"profile-{run.id}", key=f"rows_{run.id}")
     for counter in ("torch", "fvcore"):
         if run.spec.counter in (counter, "both"):
             download(

@@ -8,7 +8,6 @@ import streamlit as st
 
 from engine.report import (
     comparisons,
-    export,
     exports,
     fastrnns,
     frames,
@@ -23,7 +22,7 @@ from engine.specs.timed import LEAST_SAMPLES
 from engine.store import Run
 from pages.components import backend, kept_samples, recurrent_card, run_view, timed_view
 from pages.components.chart import chart, tabs
-from pages.components.download import download
+from pages.components.download import download, table
 from pages.components.results_table import results_table, telling
 from pages.components.text import plain
 
@@ -79,8 +78,7 @@ def _name(run: Run, row: RecurrentRow) -> str:
 def _downloads(run: Run, rows: Sequence[RecurrentRow], full: pd.DataFrame) -> None:
     """Our own formats of all rows, and fastrnns' of what was timed, where each runner has one size."""
     stem = f"recurrent-{run.id}"
-    download("CSV, all columns", lambda: export.to_csv(full), f"{stem}.csv", key=f"csv_{run.id}")
-    download("JSON", lambda: export.to_json(full), f"{stem}.json", key=f"json_{run.id}")
+    table(lambda: full, stem, key=f"rows_{run.id}")
     timed = [row for row in rows if row.status == "ok"]
     if not timed or not fastrnns.fits(rows):
         return

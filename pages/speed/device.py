@@ -6,13 +6,13 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from engine.report import export, measured
+from engine.report import measured
 from engine.report.machine import facts
 from engine.report.roofline import roofline
 from engine.specs import DeviceSpec
 from pages.components import backend, launch, spec_form
 from pages.components.chart import chart
-from pages.components.download import download
+from pages.components.download import table
 from pages.components.text import duration, plain
 
 PREFIX = "device"
@@ -71,7 +71,7 @@ def peaks(rates: pd.DataFrame) -> None:
         run_id = int(shown.iloc[event.selection.rows[0]]["run"])
         st.switch_page("runs/run.py", query_params={"run": str(run_id)})
     with st.container(horizontal=True, vertical_alignment="center"):
-        download("CSV", lambda: export.to_csv(rates), "device-rates.csv", key="device_csv")
+        table(lambda: rates, "device-rates", key="device_rates")
         st.caption(
             "Best median of several sizes; 2 n³ FLOPs per product; bytes read plus written. Select one for its run."
         )
@@ -126,8 +126,7 @@ def figure(rates: pd.DataFrame, models: pd.DataFrame) -> None:
         alt=f"Roofline of {where}: {len(roofs)} measured rates and {len(points)} timed models",
     )
     with st.container(horizontal=True, vertical_alignment="center"):
-        options = {"key": "device_points_csv", "disabled": points.empty}
-        download("CSV of the points", lambda: export.to_csv(points), "roofline.csv", **options)
+        table(lambda: points, "roofline", key="device_points", label="the points", disabled=points.empty)
         if points.empty:
             st.page_link(
                 "speed/vision.py", label="No model has been timed here yet: time some", icon=":material/timer:"
