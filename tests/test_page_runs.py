@@ -1,6 +1,7 @@
 """The list of runs and the page of one run, in every state a run can have."""
 
 import pytest
+from streamlit.testing.v1 import AppTest
 
 from engine.settings import Settings
 from engine.store import Attempt, Cause, Exit, State, Store, attempts
@@ -52,6 +53,19 @@ def bring_to(store: Store, state: State, cause: Cause = Cause.ERROR, **fields: o
     return run_id
 
 
+def listed(app: AppTest) -> list[int]:
+    """The numbers of the runs on the page."""
+    (table,) = [table for table in app.dataframe if table.key == "runs_table"]
+    return [int(number) for number in table.value["id"]]
+
+
+def tick(app: AppTest, *run_ids: int) -> None:
+    """Choose runs in the list."""
+    rows = [listed(app).index(run_id) for run_id in run_ids]
+    app.session_state["runs_table"] = {"selection": {"rows": rows, "columns": [], "cells": []}}
+    app.run()
+
+
 def test_an_empty_list_says_what_to_do_next() -> None:
     app = open_page(LIST)
     assert not app.exception
@@ -70,7 +84,7 @@ def test_what_runs_and_what_waits_is_on_top_with_positions(store: Store) -> None
     assert lines[0].startswith(f"{running}  resnet18, resnet50 (torch, meta): 1 of 2 done")
     assert lines[1] == f"{first}  resnet18 (torch, meta): next in the queue"
     assert lines[2] == f"{second}  resnet50 (torch, meta): 2nd in the queue"
-    assert list(app.dataframe[0].value["id"]) == [second, first, running, ended]
+    assert listed(app) == [second, first, running, ended]
     app.button(key=f"runs_cancel_{first}").click().run()
     assert store.run(first).state is State.CANCELLED
 
@@ -109,7 +123,7 @@ def test_every_state_is_told_in_words(store: Store, state: State, words: str) ->
     keys = {button.key for button in app.button}
     assert (f"cancel_{run_id}" in keys) == (not state.ended)
     assert ("run_delete" in keys) == state.ended
-    assert (f"again_{run_id}" in keys) == (state in (State.FAILED, State.CANCELLED))
+    assert (f"again_{run_id}" in keys) == (f"retry_{run_id}" in keys) == (state in (State.FAILED, State.CANCELLED))
 
 
 def test_a_run_shows_what_was_asked_where_it_ran_and_what_it_printed(store: Store, settings: Settings) -> None:
@@ -169,14 +183,21 @@ def test_a_clone_opens_the_form_filled_alike(store: Store) -> None:
     )
 
 
-def test_deletion_asks_first_and_takes_everything(store: Store, settings: Settings) -> None:
+def test_deletion_asks_twice_and_takes_everything(store: Store, settings: Settings) -> None:
     run_id = bring_to(store, State.FAILED)
     folder = RunFiles(settings.runs_dir, run_id).dir
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "weights.pt").write_bytes(b"0" * 1500)
+    (folder / "log.txt").write_bytes(b"0" * 500)
     app = open_page(ONE, run=str(run_id))
     app.button(key="run_delete").click().run()
+    assert "2 files of 0.002 MB together" in texts(app)
+    assert app.button(key="runs_delete_sure").disabled
+    app.text_input(key="runs_delete_number").set_value(str(run_id + 1)).run()
+    assert app.button(key="runs_delete_sure").disabled
+    app.text_input(key="runs_delete_number").set_value(str(run_id)).run()
     assert store.run(run_id)
-    app.button(key="run_delete_sure").click().run()
+    app.button(key="runs_delete_sure").click().run()
     assert not app.exception
     with pytest.raises(LookupError):
         store.run(run_id)
@@ -211,3 +232,114 @@ def test_a_file_that_is_no_bundle_is_refused(store: Store) -> None:
     assert not app.exception
     assert app.error
     assert not store.runs()
+
+
+def test_a_run_is_tried_again_in_its_place(store: Store) -> None:
+    run_id = bring_to(store, State.FAILED)
+    app = open_page(ONE, run=str(run_id))
+    app.button(key=f"retry_{run_id}").click().run()
+    assert not app.exception
+    assert store.run(run_id).state is State.QUEUED
+    assert len(store.runs()) == 1
+
+
+def test_tags_and_notes_are_kept_as_they_are_typed(store: Store) -> None:
+    other, run_id = bring_to(store, State.FINISHED), bring_to(store, State.FINISHED)
+    store.set_tags(other, ["baseline"])
+    app = open_page(ONE, run=str(run_id))
+    tags = app.multiselect(key=f"run_tags_{run_id}")
+    assert tags.options == ["baseline"]
+    tags.set_value(["baseline"]).run()
+    app.text_area(key=f"run_notes_{run_id}").set_value("*the* one").run()
+    assert not app.exception
+    run = store.run(run_id)
+    assert (run.tags, run.notes) == (("baseline",), "*the* one")
+    app.multiselect(key=f"run_tags_{run_id}").set_value([]).run()
+    assert store.run(run_id).tags == ()
+
+
+def test_filters_narrow_the_list_down_and_are_in_the_address(store: Store) -> None:
+    failed, tagged = bring_to(store, State.FAILED), bring_to(store, State.FINISHED, device="cpu")
+    store.set_tags(tagged, ["paper"])
+    other = queue(store, "vit_tiny")
+    assert listed(open_page(LIST)) == [other, tagged, failed]
+    for query, found in (
+        ({"runs_states": "failed"}, [failed]),
+        ({"runs_device": "cpu"}, [tagged]),
+        ({"runs_tags": "paper"}, [tagged]),
+        ({"runs_model": "resnet18"}, [tagged, failed]),
+        ({"runs_model": "vit*"}, [other]),
+        ({"runs_text": "IT broke"}, [failed]),
+        ({"runs_kinds": "profile", "runs_order": "oldest first"}, [failed, tagged, other]),
+    ):
+        app = open_page(LIST, **query)
+        assert not app.exception
+        assert listed(app) == found, query
+
+
+def test_a_list_filtered_to_nothing_says_how_to_see_more(store: Store) -> None:
+    run_id = bring_to(store, State.FINISHED)
+    app = open_page(LIST, runs_kinds="train", runs_text="no such thing")
+    assert not app.exception
+    assert "No run is like this" in texts(app)
+    app.button(key="runs_show_all").click().run()
+    assert listed(app) == [run_id]
+
+
+@pytest.mark.slow
+def test_a_long_list_has_pages(store: Store) -> None:
+    ids = [queue(store, "resnet18") for _ in range(60)]
+    for run_id in ids:
+        store.request_cancel(run_id)
+    app = open_page(LIST, runs_size="25")
+    assert listed(app) == ids[:-26:-1]
+    assert "1 to 25 of 60 runs" in texts(app)
+    app.pagination(key="runs_page").set_value(3).run()
+    assert listed(app) == ids[9::-1]
+    assert "51 to 60 of 60 runs" in texts(app)
+    app.text_input(key="runs_text").set_value("resnet").run()
+    assert listed(app)[0] == ids[-1], "what is filtered anew begins at its first page"
+
+
+@pytest.mark.slow
+def test_chosen_runs_are_deleted_but_none_that_still_runs(store: Store) -> None:
+    ended, failed, running = (bring_to(store, state) for state in (State.FINISHED, State.FAILED, State.RUNNING))
+    app = open_page(LIST)
+    tick(app, ended, running)
+    app.button(key="runs_delete").click().run()
+    assert f"1 of these 2 have not ended: {running}" in texts(app).replace("\\", "")
+    assert "runs_delete_sure" not in {button.key for button in app.button}
+    tick(app, ended, failed)
+    app.button(key="runs_delete").click().run()
+    app.text_input(key="runs_delete_number").set_value("2").run()
+    app.button(key="runs_delete_sure").click().run()
+    assert not app.exception
+    assert [run.id for run in store.runs()] == [running]
+
+
+def test_chosen_runs_are_tagged_and_tried_again(store: Store) -> None:
+    ended, failed = bring_to(store, State.FINISHED), bring_to(store, State.FAILED)
+    store.set_tags(ended, ["old"])
+    app = open_page(LIST)
+    tick(app, ended, failed)
+    app.multiselect(key="runs_tag_add").set_value(["old"])
+    app.run()
+    app.button(key="runs_tag").click().run()
+    assert not app.exception
+    assert store.run(failed).tags == store.run(ended).tags == ("old",)
+    app.button(key="runs_retry").click().run()
+    assert (store.run(failed).state, store.run(ended).state) == (State.QUEUED, State.FINISHED)
+
+
+def test_storage_is_told(store: Store, settings: Settings) -> None:
+    run_id = bring_to(store, State.FINISHED)
+    folder = RunFiles(settings.runs_dir, run_id).dir
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "a.bin").write_bytes(b"0" * 3_000_000)
+    app = open_page(LIST)
+    assert "1 runs." not in texts(app), "nothing is looked at before it is asked for"
+    app.session_state["runs_storage"] = True
+    app.run()
+    assert not app.exception
+    assert "1 runs. The database has" in texts(app)
+    assert "In the folders of runs: 1 files of 3 MB" in texts(app)

@@ -11,7 +11,7 @@ from pages.components import backend, run_storage
 from pages.components.text import plain, size
 
 NAMED = 5
-DONE = "runs_deleted"
+ASKED, DONE = "runs_delete_asked", "runs_deleted"
 
 
 def deleted() -> bool:
@@ -19,8 +19,23 @@ def deleted() -> bool:
     return bool(st.session_state.pop(DONE, False))
 
 
-@st.dialog("Delete for good?")
 def ask(run_ids: Sequence[int]) -> None:
+    """Ask from now on, however often the page is drawn anew, until that is answered."""
+    st.session_state[ASKED] = list(run_ids)
+
+
+def question() -> None:
+    """Draw the question where one is open."""
+    if asked := st.session_state.get(ASKED):
+        _question(asked)
+
+
+def _dismiss() -> None:
+    st.session_state.pop(ASKED, None)
+
+
+@st.dialog("Delete for good?", on_dismiss=_dismiss)
+def _question(run_ids: Sequence[int]) -> None:
     """Say what would go, and take a number for a yes."""
     if DONE in st.session_state:
         st.rerun()
@@ -63,6 +78,7 @@ def _find(run_id: int) -> Run | None:
 
 def _delete(run_ids: Sequence[int]) -> None:
     """Forget the runs; a refusal is told, and the others go all the same."""
+    _dismiss()
     gone = 0
     for run_id in run_ids:
         try:

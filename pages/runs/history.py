@@ -67,6 +67,7 @@ def importer() -> None:
 def listing() -> None:
     """Everything that was, narrowed down."""
     run_list.draw(run_filters.fields(backend.store()))
+    run_deletion.question()
 
 
 run_deletion.deleted()

@@ -82,3 +82,4 @@ with st.container(horizontal=True):
         )
     if run.state.ended and st.button("Delete", icon=":material/delete:", key="run_delete"):
         run_deletion.ask([run.id])
+run_deletion.question()
