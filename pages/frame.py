@@ -19,6 +19,7 @@ page = st.navigation(
                 url_path="profile",
                 help="Count parameters, MACs, activations and memory of models of your choice, at your image size.",
             ),
+            st.Page("costs/model.py", title="Model", icon=":material/category:", url_path="model", visibility="hidden"),
         ],
         "Speed": [
             st.Page(

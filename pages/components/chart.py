@@ -1,6 +1,7 @@
 """Charts as all pages draw them."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import plotly.graph_objects as go
 import streamlit as st
@@ -13,11 +14,13 @@ def chart(figure: go.Figure, *, key: str, alt: str) -> None:
     st.plotly_chart(figure, key=key, config=CONFIG, alt=alt)
 
 
-def tabs(contents: Mapping[str, Callable[[], None]], *, key: str) -> None:
-    """One tab per content, of which only the open one is drawn; nothing where there is none."""
+def tabs(contents: Mapping[str, Callable[[], None]], *, key: str, **more: Any) -> None:
+    """One tab per content, of which only the open one is drawn; nothing where there is none. more: of st.tabs."""
     if not contents:
         return
-    for tab, content in zip(st.tabs(list(contents), key=key, on_change="rerun"), contents.values(), strict=True):
+    for tab, content in zip(
+        st.tabs(list(contents), key=key, on_change="rerun", **more), contents.values(), strict=True
+    ):
         if tab.open:
             with tab:
                 content()

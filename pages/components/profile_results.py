@@ -14,7 +14,7 @@ from engine.results import ProfileRow, detail_name
 from engine.specs import ProfileSpec, Refused
 from engine.store import Run
 from engine.store.files import RunFiles
-from pages.components import backend
+from pages.components import backend, module_map
 from pages.components.chart import chart, tabs
 from pages.components.download import download, table
 from pages.components.results_table import results_table
@@ -153,18 +153,7 @@ def _modules(run: Run, row: ProfileRow, tag: str) -> None:
         if st.button("Count again with modules", key=f"detail_{tag}", icon=":material/account_tree:"):
             _start(run, row, detail=True)
         return
-    column = st.segmented_control(
-        "Area", BARS, format_func=title, default=BARS[0], required=True, key=f"area_{tag}", label_visibility="collapsed"
-    )
-    chart(
-        figures.treemap(frame, column),
-        key=f"treemap_{tag}",
-        alt=f"{title(column)} of every module, as nested areas",
-    )
-    columns = ["path", "type", "mparams", "gmacs", "macts", "calls"]
-    results_table(
-        frame, key=f"modules_{tag}", alt="Every module, outermost first", pinned="path", columns=columns, height=360
-    )
+    module_map.draw(frame, tag)
 
 
 def _operators(row: ProfileRow, tag: str) -> None:

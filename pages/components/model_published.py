@@ -1,0 +1,71 @@
+"""What others have published of a model: accuracies and speeds, each with whose they are."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from engine.report import accuracies as accuracies_
+from engine.report import accuracy_import, model, published
+from pages.components import backend, download, launch
+from pages.components.results_table import results_table
+from pages.components.text import plain
+
+SPEEDS = ("setup", "mode", "image_size", "batch_size", "samples_per_s")
+
+
+def accuracies(name: str) -> pd.DataFrame:
+    """All accuracies published for a model, a line each."""
+    folder = accuracy_import.folder(backend.settings())
+    files = sorted([*accuracies_.SHIPPED.glob("*.csv"), *folder.glob("*.csv")])
+    known = _accuracies(folder, tuple(path.stat().st_mtime_ns for path in files))
+    return model.published(known, name, launch.families())
+
+
+@st.cache_data(max_entries=2, show_spinner="Reading published accuracies")
+def _accuracies(folder: Path, stamp: tuple[int, ...]) -> pd.DataFrame:
+    return accuracies_.read(folder)
+
+
+@st.cache_data(max_entries=1, show_spinner="Reading published speeds")
+def _speeds() -> pd.DataFrame:
+    return published.speeds()
+
+
+def draw(name: str, lines: pd.DataFrame) -> None:
+    """Both. lines: of accuracies."""
+    stem = name.partition(":")[2]
+    st.subheader("Accuracies (%)", anchor=False)
+    if lines.empty:
+        st.caption("No accuracy of this model is shipped or imported here.")
+    else:
+        _accuracy_table(lines)
+        with st.container(horizontal=True):
+            download.table(lambda: lines, f"{stem}-accuracies", key="model_accuracies_file", label="accuracies")
+    st.subheader("Speeds", anchor=False)
+    speeds = _speeds()
+    known = speeds[speeds["model"] == stem] if name.startswith("timm:") else speeds.head(0)
+    if known.empty:
+        st.caption("Nobody has published speeds of this model in a table that is shipped here.")
+        return
+    known = known.sort_values("samples_per_s", ascending=False)
+    results_table(known, key="model_speeds", alt="Published throughput", columns=SPEEDS, pinned="setup")
+    st.caption(plain(f"Somebody else's figures, on their machines: {published.PUBLISHER}."))
+    with st.container(horizontal=True):
+        download.table(lambda: known, f"{stem}-published-speeds", key="model_speeds_file", label="speeds")
+
+
+def _accuracy_table(lines: pd.DataFrame) -> None:
+    wide = model.by_tag(lines)
+    formats: dict[str, Any] = {
+        tag: st.column_config.NumberColumn(tag, format="%.4g") for tag in wide.columns if tag not in ("label", "source")
+    }
+    formats["label"] = st.column_config.Column("On", pinned=True)
+    formats["source"] = st.column_config.Column("Published by", width="medium")
+    results_table(wide, key="model_accuracies", alt="Accuracy by data set and weights", pinned="label", config=formats)
+    said = "; ".join(lines["source"].unique())
+    st.caption(
+        "A column per pretrained tag. Each figure is its publisher's own; figures of two are never combined. "
+        + plain(f"Published by {said}.")
+    )

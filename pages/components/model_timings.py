@@ -1,0 +1,58 @@
+"""Every timing of a model that is stored here: over time, and as a table."""
+
+import pandas as pd
+import streamlit as st
+
+from engine.report import model_timings
+from engine.specs import BenchmarkSpec
+from pages.components import backend, download, spec_form
+from pages.components.chart import chart
+from pages.components.model_runs import runs_table
+from pages.components.results_table import telling
+
+COLUMNS = (
+    *("run", "date", "mode", "variant", "batch_size", "latency_ms", "low_ms", "high_ms", "samples_per_s", "flags"),
+    *("status", "speedup", "verdict", "dtype", "image_size", "where", "spread_percent", "p90_ms", "device_peak_mb"),
+    *("process_peak_mb", "joules_per_sample", "samples", "processes", "tower", "purpose", "cache", "torch", "error"),
+)
+
+
+def timed(name: str) -> pd.DataFrame:
+    """All lines of a model, newest first."""
+    url = backend.settings().store_url
+    found = model_timings.runs(backend.store(), name)
+    return model_timings.together([_of_run(url, run.id, run.revision, name) for run in found])
+
+
+@st.cache_data(max_entries=2000, show_spinner=False)
+def _of_run(url: str, run_id: int, revision: int, name: str) -> pd.DataFrame:
+    """The lines of a run as of a revision of it."""
+    store = backend.store()
+    return model_timings.of_run(store.run(run_id), store.rows(run_id), name)
+
+
+def draw(name: str) -> None:
+    """All of it; where nothing was timed, the way to change that."""
+    frame = timed(name)
+    if frame.empty:
+        st.caption("This model was not timed here yet, or no row of it is stored.")
+        if st.button("Time it", key="model_time", icon=":material/timer:", type="primary"):
+            spec = BenchmarkSpec(models=(name,))
+            st.switch_page("speed/vision.py", query_params=spec_form.address(spec.kind, spec))
+        return
+    if frame["latency_ms"].notna().any():
+        chart(model_timings.over_time(frame), key="model_over_time", alt="Median latency of every timing, by date")
+        st.caption(
+            "Whisker: from the fastest process to the slowest. Hollow: has flags, which the table names. "
+            "A step between dates is a change of the machine, the versions or the flags until they are ruled out."
+        )
+    shown = telling(frame, ("tower", "purpose", "cache"))
+    runs_table(shown, key="model_timings", alt="Every timing of this model, newest first", columns=COLUMNS)
+    runs = frame["run"].nunique()
+    st.caption(
+        f"{len(frame):,} rows of {runs:,} runs"
+        + (f", the latest {model_timings.LATEST} of them." if runs >= model_timings.LATEST else ".")
+    )
+    with st.container(horizontal=True):
+        stem = f"{name.partition(':')[2]}-timings"
+        download.table(lambda: frame, stem, key="model_timings_file", label="timings")

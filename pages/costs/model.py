@@ -1,0 +1,72 @@
+"""One model's everything: what it costs, what is published of it, what was measured and trained here, and how again."""
+
+import streamlit as st
+
+from engine.names import LIBRARIES
+from engine.report import model
+from engine.specs import Refused
+from pages.components import (
+    backend,
+    launch,
+    model_commands,
+    model_head,
+    model_memory,
+    model_modules,
+    model_published,
+    model_timings,
+    model_trainings,
+)
+from pages.components.chart import tabs
+from pages.components.text import plain
+
+CHOICE = "model_choice"
+
+
+def chosen() -> None:
+    """The model that was chosen from the list becomes the page's."""
+    st.query_params.from_dict({"name": st.session_state[CHOICE]} if st.session_state[CHOICE] else {})
+
+
+def asked() -> str | None:
+    """The model that the address names, qualified; None where it names none, which is said."""
+    given = st.query_params.get("name", "")
+    try:
+        return model.find(given, families) if given else None
+    except Refused as refusal:
+        st.warning(plain(str(refusal)), icon=":material/search_off:")
+        return None
+
+
+families = launch.families()
+place = st.container()
+name = asked()
+st.session_state[CHOICE] = name
+with place:
+    st.selectbox(
+        "Model",
+        list(families),
+        key=CHOICE,
+        on_change=chosen,
+        placeholder=f"Search {len(families):,} models of {', '.join(LIBRARIES)}",
+        label_visibility="collapsed",
+    )
+if name is None:
+    st.title("One model", anchor=False)
+    st.caption("Choose a model to see all that is known of it: counts, memory, accuracies, timings and trainings here.")
+    st.page_link("costs/catalog.py", label="All models", icon=":material/table_view:")
+    st.stop()
+
+sizes = model.sizes(backend.catalogue(), name)
+accuracies = model_published.accuracies(name)
+model_head.draw(name, sizes)
+contents = {
+    "Modules": lambda: model_modules.draw(name),
+    "Memory": lambda: model_memory.draw(name, sizes),
+    "Published": lambda: model_published.draw(name, accuracies),
+    "Timed here": lambda: model_timings.draw(name),
+    "Trained here": lambda: model_trainings.draw(name),
+    "Commands": lambda: model_commands.draw(name, accuracies),
+}
+if not name.startswith(f"{model.TRAINABLE}:"):
+    del contents["Trained here"]
+tabs(contents, key="model_part", bind="query-params")
