@@ -1,17 +1,21 @@
-"""train, evaluate: CLIP on one's own images and captions."""
+"""train, evaluate, search: CLIP on one's own images and captions."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, model_validator
+from pydantic_settings import CliPositionalArg
 
 from engine.cli.output import TableFile, brief, show_table
-from engine.cli.runs import run_here, store_here, submit, tell_failures
+from engine.cli.runs import OneRun, run_here, store_here, submit, tell_failures
 from engine.names import expand_files
 from engine.results.clip import EvaluateRow, TrainRow
+from engine.settings import Settings
 from engine.specs import Refused, Spec
 from engine.specs.clip import split_lines
 from engine.specs.evaluate import EvaluateSpec
+from engine.specs.questions import LONGEST_TEXT, MOST_HITS
 from engine.specs.train import TrainSpec
 
 if TYPE_CHECKING:
@@ -21,6 +25,7 @@ TRAINED = ["epoch", "step", "train_loss", "clip_val_loss", "zeroshot_top1", "ima
 TRAINED += ["samples_per_s", "seconds", "checkpoint", "best", "status"]
 EVALUATED = ["model", "task", "acc1", "acc5", "mean_per_class_recall", "image_to_text_r1", "image_to_text_r5"]
 EVALUATED += ["text_to_image_r1", "text_to_image_r5", "clip_val_loss", "images", "classes", "status"]
+FOUND = ["index", "source", "label", "similarity"]
 """The columns of a terminal; a file has all of them."""
 LONGEST_FILE = 10_000_000
 
@@ -128,3 +133,22 @@ class SubmitEvaluate(EvaluateFlags):
 
     def cli_cmd(self) -> None:
         submit(self.spec(), self.name)
+
+
+class Search(OneRun):
+    """Search the images of an evaluation by text: those nearest to it, with their cosines."""
+
+    text: CliPositionalArg[str] = Field(
+        min_length=1, max_length=LONGEST_TEXT, description="Encoded as typed, such as 'a photo of a red car'."
+    )
+    top: int = Field(12, ge=1, le=MOST_HITS, description="How many images.")
+    output: TableFile | None = Field(None, description="Write the hits to this .csv or .json file.")
+
+    def cli_cmd(self) -> None:
+        from engine.jobs.search import question
+        from engine.report.search import hits
+
+        with store_here() as store:
+            asked = question(Settings(), store.run(self.run_id), self.text, self.top)
+        frame = hits(import_module("engine.training.search").answer(asked).hits)
+        show_table(frame, brief(frame, FOUND), self.output)

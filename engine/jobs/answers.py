@@ -23,13 +23,31 @@ Answer = Future[dict[str, Any]]
 IDLE_S = 600.0
 LONGEST_S = 300.0
 """An answer that takes longer is given up, or nobody else would ever get one."""
-FRESH_S = 60.0
-"""So long the same question gets the same answer; then what it is about may have changed."""
+FRESH_S, REFUSED_S = 60.0, 3.0
+"""So long the same question gets the same answer, or the same refusal; then what it is about may have changed."""
 MOST_KEPT, MOST_WAITING = 64, 32
 END_S = 10.0
 """So long a process that has said its last may take to be gone."""
 TRIES = 2
 """It may leave, idle, in the very moment in which it is asked."""
+
+
+class _Known:
+    """An answer to come, and when it came."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer, self._came = answer, 0.0
+        answer.add_done_callback(self._note)
+
+    def _note(self, _answer: Answer) -> None:
+        self._came = time.monotonic()
+
+    @property
+    def old(self) -> bool:
+        """Whether it is time to ask again."""
+        if not self.answer.done():
+            return False
+        return time.monotonic() - self._came > (REFUSED_S if self.answer.exception() else FRESH_S)
 
 
 class Answers:
@@ -39,7 +57,7 @@ class Answers:
         self._settings, self._idle_s = settings, idle_s
         self._log = settings.runs_dir / "answers.log"
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, tuple[Answer, float]] = OrderedDict()
+        self._known: OrderedDict[str, _Known] = OrderedDict()
         self._waiting: queue.SimpleQueue[tuple[Question | None, Answer]] = queue.SimpleQueue()
         self._process: subprocess.Popen[bytes] | None = None
         self._numbers = count(1)
@@ -67,12 +85,12 @@ class Answers:
         key = f"{question.name} {question.model_dump_json()}"
         with self._lock:
             known = self._known.pop(key, None)
-            if known is None or (known[0].done() and time.monotonic() - known[1] > FRESH_S):
-                known = self._new(question), time.monotonic()
+            if known is None or known.old:
+                known = _Known(self._new(question))
             self._known[key] = known
             if len(self._known) > MOST_KEPT:
                 self._known.popitem(last=False)
-        return known[0]
+        return known.answer
 
     def close(self) -> None:
         """End the process; what was asked and is not answered is refused, as is all that is asked from now on."""

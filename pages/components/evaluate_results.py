@@ -1,4 +1,4 @@
-"""What an evaluation of CLIP found: figures in a row, mistakes, predictions, and a map of the embeddings."""
+"""What an evaluation of CLIP found: figures in a row, mistakes, predictions, a map of the embeddings, a search."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,15 +7,13 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from engine.datasets import DataProblem, Pairs, split
 from engine.report import evaluation_figures, export, frames
-from engine.results.embeddings import Embeddings, read_embeddings
 from engine.report.style import digits
 from engine.results.clip import EvaluateRow
-from engine.specs.evaluate import EvaluateSpec
+from engine.results.embeddings import Embeddings, read_embeddings
 from engine.store import Run
 from engine.store.files import RunFiles
-from pages.components import backend, clip_data
+from pages.components import backend, evaluated_pictures, search
 from pages.components.chart import chart, tabs
 from pages.components.download import download
 from pages.components.text import plain
@@ -50,7 +48,6 @@ MEANT = {
 }
 FEW, MOST_SHOWN = 24, 96
 """Pictures of a grid, and the most that can be asked for."""
-WIDTH = 112
 KINDS = ("Mistakes", "Right", "All")
 
 
@@ -79,6 +76,7 @@ def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
             contents["Predictions"] = lambda row=row: _predictions(run, row)
     if file := next((row.embeddings_file for row in rows if row.embeddings_file), ""):
         contents["Map"] = lambda: _map(run, file)
+        contents["Search"] = lambda: search.draw(run)
     tabs(contents, key=f"charts_{run.id}")
 
 
@@ -180,30 +178,10 @@ def _predictions(run: Run, row: EvaluateRow) -> None:
 
 
 def _grid(run: Run, shown: pd.DataFrame) -> None:
-    spec = run.spec
-    assert isinstance(spec, EvaluateSpec)
-    try:
-        pairs = clip_data.pairs(clip_data.source(spec.model_dump()))
-        if spec.held_out:
-            pairs = split(pairs, spec.val_fraction, spec.seed)[1]
-        pictures = [_picture(pairs, line) for line in shown.to_dict("records")]
-    except DataProblem as problem:
-        st.caption(plain(f"The pictures are not here any more: {problem}"))
-        pictures = []
-    there = [(picture, line) for picture, line in zip(pictures, shown.to_dict("records"), strict=False) if picture]
-    shows = "{true}, taken for {predicted}"
-    clip_data.grid([(picture, _said(line), shows.format_map(line)) for picture, line in there], width=WIDTH)
-    if len(there) < len(shown):
+    shows = "{true}, taken for {predicted}".format_map
+    if not evaluated_pictures.grid(run, shown, _said, shows):
         table = shown[list(evaluation_figures.PREDICTIONS)]
         st.dataframe(table, hide_index=True, alt="Predictions whose pictures cannot be shown, among others")
-
-
-def _picture(pairs: Pairs, line: dict[Any, Any]) -> bytes | None:
-    """Of a prediction, unless the data have changed since."""
-    index = line["index"]
-    if not 0 <= index < len(pairs) or pairs.source(index) != line["source"]:
-        return None
-    return clip_data.thumbnail(pairs, index)
 
 
 def _said(line: dict[Any, Any]) -> str:
