@@ -34,7 +34,7 @@ COLUMNS = [
     "high_ms",
     "spread_percent",
     "flags",
-    "versions",
+    "torch",
 ]
 APART = {
     **{"mode": "{}", "tower": "{} tower", "variant": "{}", "batch_size": "batch {:g}", "image_size": "{} px"},
@@ -42,6 +42,7 @@ APART = {
     **{"deterministic": "deterministic {}", "optimizer": "{}", "where": "{}"},
 }
 """What makes a setting, and how it is written where timings differ in it."""
+ALIKE = ("mode", "variant", "batch_size", "dtype")
 _NUMBERS = [
     *("context_length", "threads", "latency_ms", "p90_ms", "samples_per_s", "speedup", "speedup_low", "speedup_high"),
     *("device_peak_mb", "process_peak_mb", "joules_per_sample", "low_ms", "high_ms", "spread_percent"),
@@ -97,13 +98,13 @@ def _empty() -> pd.DataFrame:
 
 
 def settings(frame: pd.DataFrame) -> "pd.Series[str]":
-    """Of each line the setting it was timed in, in the words in which the lines differ; `as timed` where none does."""
-    labels = pd.Series("", index=frame.index)
-    for column, form in APART.items():
-        if frame[column].nunique(dropna=False) > 1:
-            said = pd.Series([_said(form, value) for value in frame[column]], index=frame.index)
-            labels = labels + np.where((labels != "") & (said != ""), ", ", "") + said
-    return labels.replace("", "as timed")
+    """Of each line the setting it was timed in, in the words in which the lines differ; in ALIKE where none does."""
+    differing = [column for column in APART if frame[column].nunique(dropna=False) > 1]
+    said = pd.Series("", index=frame.index)
+    for column in differing or ALIKE:
+        word = pd.Series([_said(APART[column], value) for value in frame[column]], index=frame.index, dtype=str)
+        said = said + np.where((said != "") & (word != ""), ", ", "") + word
+    return said
 
 
 def _said(form: str, value: Any) -> str:

@@ -47,7 +47,13 @@ def draw(name: str) -> None:
             "A step between dates is a change of the machine, the versions or the flags until they are ruled out."
         )
     shown = telling(frame, ("tower", "purpose", "cache"))
-    runs_table(shown, key="model_timings", alt="Every timing of this model, newest first", columns=COLUMNS)
+    runs_table(
+        shown,
+        key="model_timings",
+        alt="Every timing of this model, newest first",
+        columns=COLUMNS,
+        config={"torch": st.column_config.Column("torch")} if "torch" in shown else {},
+    )
     runs = frame["run"].nunique()
     st.caption(
         f"{len(frame):,} rows of {runs:,} runs"
