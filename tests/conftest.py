@@ -16,6 +16,8 @@ from engine.store import Store, open_store
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
+    from tests.page_support import Answering
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side: threads of several would spin for each other
 
@@ -56,8 +58,21 @@ def store(settings: Settings) -> Iterator[Store]:
 
 
 @pytest.fixture
-def own_world(tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """For tests of pages: a small catalogue, and schedulers that import nothing and start nothing here."""
+def answers(monkeypatch: pytest.MonkeyPatch) -> "Answering":
+    """What stands in pages for the process that answers heavy questions: a test says what it answers."""
+    from pages.components import backend
+    from tests.page_support import Answering
+
+    answering = Answering()
+    monkeypatch.setattr(backend, "answers", lambda: answering)
+    return answering
+
+
+@pytest.fixture
+def own_world(
+    tmp_path: Path, settings: Settings, answers: "Answering", monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """For tests of pages: a small catalogue, schedulers that import nothing and start nothing here; nothing heavy."""
     from tests.page_support import write_catalogue  # brings streamlit along
 
     monkeypatch.setenv("VITALS_CATALOG_DIR", str(write_catalogue(tmp_path / "catalog")))
@@ -65,6 +80,24 @@ def own_world(tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("VITALS_MIN_FREE_GB", "1000000")  # so that queued runs stay queued
     yield
     stop_scheduler(Settings())
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is registered with open_clip is forgotten afterwards."""
+    from open_clip import factory
+
+    monkeypatch.setattr(factory, "_MODEL_CONFIG_PATHS", list(factory._MODEL_CONFIG_PATHS))
+    monkeypatch.setattr(factory, "_MODEL_CONFIGS", dict(factory._MODEL_CONFIGS))
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Nothing has been fetched from Hugging Face yet; where it would be put."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,10 @@
 """What tests of pages share: a small catalogue, stored runs, and a way to open a page."""
 
+from collections import defaultdict
 from collections.abc import Iterable
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 from streamlit.testing.v1 import AppTest
 
@@ -17,6 +20,7 @@ from engine.results import (
 )
 from engine.settings import ROOT
 from engine.specs import BenchmarkSpec, ProfileSpec, RecurrentSpec
+from engine.specs.questions import Question
 from engine.specs.runners import RUNNERS
 from engine.store import Exit, State, Store, attempts
 from engine.store import queue as queueing
@@ -31,6 +35,19 @@ timm,vit_tiny_patch16_224,vision_transformer,224,5.72,1.26,5.97,23,30,True,{},[]
 timm,odd_one,oddity,320,9,3,4,36,60,False,"{""sort"": 2}","[""work of unknown size is missing: sort (2 calls)""]",ok,
 timm,broken,oddity,1024,,,,,,True,{},[],error,RuntimeError: **no** <b>way</b>
 """
+
+
+class Answering:
+    """As `engine.jobs.answers.Answers`; a test gives the answer, by the future of a kind of question."""
+
+    def __init__(self) -> None:
+        self.asked: list[Question] = []
+        self.futures: defaultdict[str, Future[dict[str, Any]]] = defaultdict(Future)
+        """By the name of the question."""
+
+    def ask(self, question: Question) -> "Future[dict[str, Any]]":
+        self.asked.append(question)
+        return self.futures[question.name]
 
 
 def write_catalogue(folder: Path) -> Path:

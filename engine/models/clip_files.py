@@ -1,7 +1,8 @@
 """Files that hold weights of CLIP models: published ones by open_clip's tags, and checkpoints by their paths."""
 
-import logging
 import pickle
+import warnings
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,10 @@ from safetensors import SafetensorError, safe_open
 
 from engine.models import clip_hub
 from engine.models.built import out_of_memory
-from engine.models.clip_hub import Progress, Unreachable
+from engine.models.clip_hub import Remote, Unreachable
+from engine.results import Progress
 from engine.specs import Refused
 
-log = logging.getLogger(__name__)
 Config = dict[str, Any]
 
 
@@ -52,18 +53,53 @@ class Stored:
         return found
 
 
-def find(model: str, weights: str, progress: Progress | None = None) -> tuple[Path, Config]:
-    """The file of a tag, fetched unless it is in the cache, with what open_clip says of it; or of a path, with nothing.
+def find(model: str, weights: str) -> Path | Remote:
+    """The file of a path; of a tag, the file in the cache or else at the hub.
 
     Errors: Unreachable; WeightsRefused of what is neither.
     """
-    if published := open_clip.get_pretrained_cfg(model, weights):
-        return _published(model, weights, published["hf_hub"], progress), published
-    path = Path(weights).expanduser()
-    if path.is_file():
-        return path, {}
-    tags = ", ".join(open_clip.list_pretrained_tags_by_model(model)) or "none"
-    raise WeightsRefused(f"{weights!r} is neither a file nor published weights of {model}; its tags are: {tags}")
+    if not (place := published(model, weights).get("hf_hub", "")):
+        path = Path(weights).expanduser()
+        if path.is_file():
+            return path
+        tags = ", ".join(open_clip.list_pretrained_tags_by_model(model)) or "none"
+        raise WeightsRefused(f"{weights!r} is neither a file nor published weights of {model}; its tags are: {tags}")
+    repo, _, file = place.rpartition("/")
+    files = _alternatives(file or HF_WEIGHTS_NAME)
+    if cached := clip_hub.cached(repo, files):
+        return cached
+    try:
+        return clip_hub.locate(repo, files)
+    except Unreachable as error:
+        raise _not_here(model, weights, error) from error
+
+
+def published(model: str, weights: str) -> Config:
+    """What open_clip says of a tag; empty of anything else."""
+    found: Config = open_clip.get_pretrained_cfg(model, weights)
+    return found
+
+
+def fetch(model: str, weights: str) -> Generator[Progress, None, Path]:
+    """What `find` finds, brought into the cache where it is not. Errors: as those of find."""
+    found = find(model, weights)
+    if isinstance(found, Path):
+        return found
+    try:
+        return (yield from clip_hub.fetch(found))
+    except Unreachable as error:
+        raise _not_here(model, weights, error) from error
+
+
+def here(model: str, weights: str) -> Path:
+    """As fetch, in silence."""
+    fetching = fetch(model, weights)
+    while True:
+        try:
+            next(fetching)
+        except StopIteration as fetched:
+            path: Path = fetched.value
+            return path
 
 
 def peek(path: Path) -> Stored:
@@ -90,9 +126,16 @@ def peek(path: Path) -> Stored:
 
 
 def load(model: torch.nn.Module, name: str, stored: Stored) -> None:
-    """Fill a model as open_clip does, which adapts position tables. Errors: WeightsRefused says what differs."""
+    """Fill a model as open_clip does, which adapts position tables; one on meta is only held against names and shapes.
+
+    Errors: WeightsRefused says what differs.
+    """
+    safe = stored.path.suffix == ".safetensors"  # which cannot be read onto meta
+    device = "cpu" if safe else next(model.parameters()).device.type
     try:
-        open_clip.load_checkpoint(model, str(stored.path), strict=True, weights_only=True)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "for .*: copying from a non-meta parameter")  # shapes are all there is
+            open_clip.load_checkpoint(model, str(stored.path), strict=True, weights_only=True, device=device)
     except (RuntimeError, AssertionError, AttributeError, KeyError, ValueError, TypeError) as error:
         if out_of_memory(error):
             raise
@@ -107,18 +150,8 @@ def agreed_preprocessing(model: str) -> Config:
     return found[0] if found and all(one == found[0] for one in found) else {}
 
 
-def _published(model: str, tag: str, place: str, progress: Progress | None) -> Path:
-    """place: `org/name/`, or with a file's name at its end. Errors: Unreachable."""
-    repo, _, file = place.rpartition("/")
-    files = _alternatives(file or HF_WEIGHTS_NAME)
-    if path := clip_hub.cached(repo, files):
-        return path
-    try:
-        remote = clip_hub.locate(repo, files)
-        log.info("fetching %s into %s", remote.label, clip_hub.cache())
-        return clip_hub.fetch(remote, progress)
-    except Unreachable as error:
-        raise Unreachable(f"weights {tag!r} of {model} are not in {clip_hub.cache()}, and {error}") from error
+def _not_here(model: str, tag: str, why: Unreachable) -> Unreachable:
+    return Unreachable(f"weights {tag!r} of {model} are not in {clip_hub.cache()}, and {why}")
 
 
 def _alternatives(file: str) -> list[str]:

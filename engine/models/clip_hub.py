@@ -1,28 +1,33 @@
 """Files at Hugging Face: are they in the cache, how large are they, fetch them, or say at once why that cannot be."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
 
 from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
-from huggingface_hub.errors import EntryNotFoundError
+from huggingface_hub.errors import EntryNotFoundError, OfflineModeIsEnabled
 from tqdm import tqdm  # type: ignore[import-untyped]
 
+from engine.results import Progress
 from engine.specs import Refused
 
 ANSWER_S = 5.0
 """So long the hub is waited for. Its own limits do not hold while a name is looked up, which can take a minute."""
+TICK_S = 0.5
+"""Between two words on a file that is being fetched, each of which gives leave to stop it."""
 SITE = "huggingface.co"
-Progress = Callable[[int, int | None], None]
-"""Bytes fetched, of how many."""
 
 
 class Unreachable(Refused):
     """A file that is not here and cannot be fetched."""
+
+
+class _Stopped(Exception):
+    """Nobody waits for this file any more."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +40,14 @@ class Remote:
     """Bytes, where the hub says so."""
 
     @property
-    def label(self) -> str:
-        """`huggingface.co/org/name/file (605 MB)`."""
-        size = f" ({self.size / 1e6:,.0f} MB)" if self.size else ""
-        return f"{SITE}/{self.repo}/{self.file}{size}"
+    def address(self) -> str:
+        """`huggingface.co/org/name/file`."""
+        return f"{SITE}/{self.repo}/{self.file}"
+
+    def come(self, done: int) -> Progress:
+        """How far a download is."""
+        mb = f"{done / 1e6:,.0f}" + (f" of {self.size / 1e6:,.0f}" if self.size else "")
+        return Progress(done=0, note=f"fetching {self.address}: {mb} MB into {cache()}")
 
 
 def cache() -> Path:
@@ -64,13 +73,24 @@ def locate(repo: str, files: Sequence[str]) -> Remote:
     raise Unreachable(f"{SITE}/{repo} has none of {', '.join(files)}")
 
 
-def fetch(remote: Remote, progress: Progress | None = None) -> Path:
-    """Bring a file into the cache, going on where an earlier attempt was cut off. Errors: Unreachable."""
+def fetch(remote: Remote) -> Generator[Progress, None, Path]:
+    """Bring a file into the cache, telling how far it is. Closed, it ends the download, of which nothing stays.
+
+    Errors: Unreachable.
+    """
+    bar = _told()
+    download = _begin(partial(hf_hub_download, remote.repo, remote.file, etag_timeout=ANSWER_S, tqdm_class=bar))
     try:
-        bar = _reporting(progress) if progress else None
-        return Path(hf_hub_download(remote.repo, remote.file, etag_timeout=ANSWER_S, tqdm_class=bar))
+        while wait([download], TICK_S).not_done:
+            yield remote.come(bar.most)
+        path = Path(download.result())
     except Exception as error:
-        raise _unreachable(remote.label, error) from error
+        raise _unreachable(remote.address, error) from error
+    finally:
+        bar.stopped = True
+        wait([download], ANSWER_S)  # it tidies up
+    yield remote.come(path.stat().st_size)
+    return path
 
 
 def _metadata(repo: str, file: str) -> Any:
@@ -78,39 +98,54 @@ def _metadata(repo: str, file: str) -> Any:
 
 
 def _unreachable(what: str, error: Exception) -> Unreachable:
+    if isinstance(error, OfflineModeIsEnabled):
+        return Unreachable(f"{what} cannot be reached: HF_HUB_OFFLINE is set")
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
     return Unreachable(f"{what} cannot be reached: {reason}")
 
 
 def _in_time(ask: Callable[[], Any]) -> Any:
     """An answer within ANSWER_S. Errors: TimeoutError, and those of asking."""
-    answers: SimpleQueue[tuple[Any, Exception | None]] = SimpleQueue()
+    answer = _begin(ask)
+    if wait([answer], ANSWER_S).not_done:
+        raise TimeoutError(f"no answer within {ANSWER_S:.0f} seconds")
+    return answer.result()
+
+
+def _begin(ask: Callable[[], Any]) -> Future[Any]:
+    """Ask in a thread that no exit of the process waits for, as it would for a pool's."""
+    answer: Future[Any] = Future()
 
     def work() -> None:
         try:
-            answers.put((ask(), None))
-        except Exception as error:  # noqa: BLE001 raised again below
-            answers.put((None, error))
+            answer.set_result(ask())
+        except Exception as error:  # noqa: BLE001 raised again where the answer is taken
+            answer.set_exception(error)
 
     Thread(target=work, daemon=True).start()
-    try:
-        answer, error = answers.get(timeout=ANSWER_S)
-    except Empty:
-        raise TimeoutError(f"no answer within {ANSWER_S:.0f} seconds") from None
-    if error is not None:
-        raise error
     return answer
 
 
-def _reporting(progress: Progress) -> type:
-    """A progress bar that is told to someone instead of drawn."""
+def _told() -> Any:
+    """A class of progress bars that draw nothing: it knows the `most` bytes that any of them has seen, and, `stopped`,
+    ends the download at its next bytes."""
 
-    class Reporting(tqdm):  # type: ignore[misc]
+    class Told(tqdm):  # type: ignore[misc]
+        most = 0
+        stopped = False
+
         def __init__(self, *arguments: Any, **options: Any) -> None:
             options.pop("name", None)  # huggingface_hub's own bars have one
             super().__init__(*arguments, **{**options, "disable": False, "leave": False})
 
-        def display(self, *_: Any, **__: Any) -> None:
-            progress(int(self.n), None if self.total is None else int(self.total))
+        def update(self, n: float | None = 1) -> bool | None:
+            if Told.stopped:
+                raise _Stopped
+            drawn: bool | None = super().update(n)
+            Told.most = max(Told.most, int(self.n))
+            return drawn
 
-    return Reporting
+        def display(self, *_: Any, **__: Any) -> None:
+            """Nothing."""
+
+    return Told

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import open_clip
@@ -26,29 +27,26 @@ class TokenizerMissing(Refused):
     """A tokenizer that is neither here nor can be fetched."""
 
 
-def tokenizer_problem(model: str, config: Config) -> str | None:
-    """Why texts could not be tokenized for this model, without loading anything; None where they can be.
+def find(model: str, config: Config) -> Path | clip_hub.Remote | None:
+    """A file of this model's tokenizer in the cache, else at the hub; None for open_clip's own. Nothing is loaded.
 
     config: as open_clip's JSON files hold one.
-    Errors: ConfigRefused of one's own configuration.
+    Errors: TokenizerMissing; ConfigRefused of one's own configuration.
     """
-    name = _named(model, config)
-    if not name or clip_hub.cached(name, FILES):
+    if not (name := _named(model, config)):
         return None
     try:
-        clip_hub.locate(name, FILES)
+        return clip_hub.cached(name, FILES) or clip_hub.locate(name, FILES)
     except clip_hub.Unreachable as error:
-        return (
+        raise TokenizerMissing(
             f"{model} needs the tokenizer of {name}, which is not in {clip_hub.cache()}, and {error}. Copy it there, "
             "or choose a model with open_clip's own tokenizer, such as ViT-B-32"
-        )
-    return None
+        ) from error
 
 
 def tokenizer(model: str, config: Config, context_length: int) -> Tokenizer:
     """Errors: TokenizerMissing, ConfigRefused."""
-    if problem := tokenizer_problem(model, config):
-        raise TokenizerMissing(problem)
+    find(model, config)
     text = config["text_cfg"]
     options = text.get("tokenizer_kwargs") or {}
     if not (name := _named(model, config)):

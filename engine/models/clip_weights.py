@@ -1,46 +1,29 @@
 """CLIP models to train and to evaluate: with weights, transforms and tokenizer, as open_clip itself would load them."""
 
-import json
-import math
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from copy import deepcopy
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import open_clip
-import timm
 import torch
 from open_clip.modified_resnet import ModifiedResNet
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
-from torch import nn
+from torch import Tensor, nn
 
-from engine.models import clip_files, clip_locks
-from engine.models.built import ConfigRefused, out_of_memory, size_refused
-from engine.models.clip import config as open_clip_config
-from engine.models.clip import hf_folder, set_context_length
-from engine.models.clip_files import Stored
-from engine.models.clip_hub import Progress
-from engine.models.clip_tokenizers import Tokenizer, TokenizerMissing, tokenizer, tokenizer_problem
-from engine.models.library import quiet
-from engine.specs import Refused
-from engine.specs.clip import DIGITS_MODEL
+from engine.models import clip_files, clip_locks, clip_tokenizers
+from engine.models.clip_build import named_config, notes_on_random, pair, register, sized
+from engine.models.clip_tokenizers import Tokenizer, tokenizer
+from engine.results import Progress
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
 
-__all__ = ["TEMPLATES", "Made", "create", "named_config", "prepare", "register", "tokenizer_problem"]
+__all__ = ["TEMPLATES", "Made", "arrange", "create", "fetch", "named_config", "prepare", "register", "sketch"]
 
-OWN_CONFIGS = Path(__file__).parent / "clip_configs"
 TEMPLATES: tuple[str, ...] = tuple(fill("{}") for fill in open_clip.SIMPLE_IMAGENET_TEMPLATES)
 """open_clip's seven prompts, which do nearly as well as its eighty."""
-SIGLIP_SCALE, SIGLIP_BIAS = math.log(10), -10.0
-"""Where SigLIP's logits begin: https://arxiv.org/abs/2303.15343, section 3.2."""
-CANNOT = (TypeError, ValueError, KeyError, AttributeError, AssertionError, RuntimeError)
-"""What open_clip, timm and torch raise of a model that cannot be built as asked."""
 Config = dict[str, Any]
+
 Transform = Callable[[Image.Image], torch.Tensor]
 
 
@@ -62,7 +45,7 @@ class Made:
     @property
     def image_size(self) -> tuple[int, int]:
         """(height, width) in pixels."""
-        return _pair(self.config["preprocess_cfg"]["size"])
+        return pair(self.config["preprocess_cfg"]["size"])
 
     @property
     def context_length(self) -> int:
@@ -70,66 +53,68 @@ class Made:
         return int(self.config["model_cfg"]["text_cfg"]["context_length"])
 
 
-def named_config(spec: TrainSpec | EvaluateSpec) -> tuple[str, Config]:
-    """The name of the model a spec asks for, and a copy of its configuration. Errors: ConfigRefused."""
-    library, _, name = spec.model.rpartition(":")
-    if library == "config":
-        if name not in spec.configs:
-            raise ConfigRefused(f"no configuration was given for {spec.model!r}")
-        return name, _checked(name, deepcopy(spec.configs[name]))
-    if name == DIGITS_MODEL:
-        own: Config = json.loads((OWN_CONFIGS / f"{name}.json").read_text())
-        return name, own
-    name = name.replace("/", "-")  # as open_clip reads them
-    if library not in ("", "open_clip") or name not in open_clip.list_models():
-        raise ConfigRefused(f"{spec.model!r} is neither a model of open_clip, nor {DIGITS_MODEL}, nor config:NAME")
-    return name, open_clip_config(name)
+def fetch(spec: TrainSpec | EvaluateSpec, weights: str) -> Generator[Progress]:
+    """Bring the weights of a tag into the cache, telling how far they are; a path's and random ones need nothing.
+
+    Errors: all that create refuses before it builds anything.
+    """
+    name, cfg = named_config(spec)
+    clip_tokenizers.find(name, cfg)
+    if weights:
+        yield from clip_files.fetch(name, weights)
 
 
-def register() -> None:
-    """Make our own configurations known to open_clip in this process: `open_clip.create_model("digits-clip")`."""
-    if DIGITS_MODEL not in open_clip.list_models():
-        open_clip.add_model_config(OWN_CONFIGS)
-
-
-def create(spec: TrainSpec | EvaluateSpec, *, weights: str, progress: Progress | None = None) -> Made:
+def create(spec: TrainSpec | EvaluateSpec, *, weights: str) -> Made:
     """The model a spec asks for.
 
-    weights: a tag of open_clip's, fetched unless it is in the cache; the path of a checkpoint; empty for random ones,
-    which depend on the seed alone. The sizes a checkpoint of ours was saved with hold unless the spec asks for others.
+    weights: a tag of open_clip's, fetched here and in silence unless `fetch` has done so; the path of a checkpoint;
+    empty for random ones, which depend on the seed alone. The sizes a checkpoint of ours was saved with hold unless the
+    spec asks for others.
     Errors: ConfigRefused, SizeRefused, clip_files.WeightsRefused, clip_hub.Unreachable, TokenizerMissing.
     """
     name, cfg = named_config(spec)
-    if problem := tokenizer_problem(name, cfg):
-        raise TokenizerMissing(problem)
-    path, published = clip_files.find(name, weights, progress) if weights else (None, {})
-    stored = clip_files.peek(path) if path else None
-    notes = [] if stored else _notes_on_random(spec, cfg)
-    if stored:
-        _follow(name, cfg, published or stored.model_cfg, notes)
-    _set_logits(cfg, spec, stored)
-    if isinstance(spec, TrainSpec) and spec.patch_dropout:
-        _set_patch_dropout(name, cfg, spec.patch_dropout)
-    length = set_context_length(name, cfg, spec.context_length or (stored.context_length if stored else None))
-    model = _build(name, cfg, _preprocessing(name, published, stored), spec, stored)
-    cfg["text_cfg"]["context_length"] = length
-    size = _pair(model.visual.image_size)
-    cfg["vision_cfg"]["image_size"] = size[0] if size[0] == size[1] else list(size)
-    preprocess: Config = {**model.visual.preprocess_cfg, "size": size}
+    clip_tokenizers.find(name, cfg)
+    stored = clip_files.peek(clip_files.here(name, weights)) if weights else None
+    published = clip_files.published(name, weights)
+    notes = [] if stored else notes_on_random(spec, cfg)
+    model = sized(spec, name, cfg, published, stored, notes)
+    preprocess: Config = {**model.visual.preprocess_cfg, "size": pair(model.visual.image_size)}
     return Made(
         model=model,
         preprocess_train=image_transform_v2(PreprocessCfg(**preprocess), is_train=True),
         preprocess_val=image_transform_v2(PreprocessCfg(**preprocess), is_train=False),
-        tokenizer=tokenizer(name, cfg, length),
+        tokenizer=tokenizer(name, cfg, cfg["text_cfg"]["context_length"]),
         name=name,
         config={"model_cfg": cfg, "preprocess_cfg": {key: _listed(value) for key, value in preprocess.items()}},
         notes=notes,
     )
 
 
+def sketch(spec: TrainSpec | EvaluateSpec, *, weights: str, batch_size: int) -> tuple[Any, tuple[Tensor, Tensor]]:
+    """The same model on meta, and a batch of images (B, 3, height, width) and tokens (B, length) for it.
+
+    Nothing is fetched and nothing filled: of a checkpoint, names and shapes are held against the model's.
+    Errors: ConfigRefused, SizeRefused, clip_files.WeightsRefused.
+    """
+    name, cfg = named_config(spec)
+    published = clip_files.published(name, weights)
+    stored = clip_files.peek(clip_files.here(name, weights)) if weights and not published else None
+    model = sized(spec, name, cfg, published, stored, [], device="meta")
+    with torch.device("meta"):
+        images = torch.zeros(
+            batch_size, 3, *pair(model.visual.image_size), dtype=open_clip.get_input_dtype(spec.precision)
+        )
+        return model, (images, torch.zeros(batch_size, cfg["text_cfg"]["context_length"], dtype=torch.long))
+
+
 def prepare(made: Made, spec: TrainSpec) -> None:
     """Lock towers, checkpoint activations, order memory, as a training asks for. Errors: Refused."""
-    model = made.model
+    made.notes.extend(arrange(made.model, spec))
+
+
+def arrange(model: Any, spec: TrainSpec) -> list[str]:
+    """As prepare, of a model alone; answers what is to be told of it."""
+    notes = []
     if spec.lock_image:
         clip_locks.lock_image(model, spec.lock_image_unlocked_groups, freeze_bn_stats=spec.lock_image_freeze_bn_stats)
     if spec.lock_text:
@@ -137,135 +122,14 @@ def prepare(made: Made, spec: TrainSpec) -> None:
     if spec.lock_image or spec.lock_text:
         trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
         every = sum(weight.numel() for weight in model.parameters())
-        made.notes.append(f"{trained:,} of {every:,} parameters are trained, the others are locked")
+        notes.append(f"{trained:,} of {every:,} parameters are trained, the others are locked")
     if spec.grad_checkpointing:
-        model.set_grad_checkpointing(True)  # type: ignore[operator]
+        model.set_grad_checkpointing(True)
         if isinstance(model.visual, ModifiedResNet):
-            made.notes.append("a CLIP ResNet cannot check-point its activations: those of the image tower are kept")
+            notes.append("a CLIP ResNet cannot check-point its activations: those of the image tower are kept")
     if spec.channels_last:
         model.to(memory_format=torch.channels_last)
-
-
-def _checked(name: str, cfg: Config) -> Config:
-    """A configuration of one's own that can be looked into. Errors: ConfigRefused."""
-    for part, kind in (("embed_dim", int), ("vision_cfg", dict), ("text_cfg", dict)):
-        if not isinstance(cfg.get(part), kind):
-            raise ConfigRefused(f"configuration {name!r} has no {part} ({kind.__name__}), as open_clip's files do")
-    timm_name = cfg["vision_cfg"].get("timm_model_name")
-    if timm_name is not None and not timm.is_model(timm_name):
-        raise ConfigRefused(f"configuration {name!r} names {timm_name!r}, which timm does not know")
-    return cfg
-
-
-def _notes_on_random(spec: TrainSpec | EvaluateSpec, cfg: Config) -> list[str]:
-    if isinstance(spec, EvaluateSpec):
-        return ["no weights were asked for, so what is evaluated is a model that has not been trained"]
-    if cfg["text_cfg"].get("hf_model_name"):
-        return ["the text tower begins at random weights, where open_clip's own training would fetch trained ones"]
-    return []
-
-
-def _follow(name: str, cfg: Config, trained: Config, notes: list[str]) -> None:
-    """Take the activation that the weights were trained with: the other makes them worse, and nothing else tells."""
-    if trained.get("quick_gelu") and not cfg.get("quick_gelu"):
-        cfg["quick_gelu"] = True
-        notes.append(f"these weights are of {name}-quickgelu, as open_clip calls it: the model has its activations")
-
-
-def _set_logits(cfg: Config, spec: TrainSpec | EvaluateSpec, stored: Stored | None) -> None:
-    if isinstance(spec, TrainSpec) and spec.loss == "siglip":
-        cfg |= {"init_logit_scale": SIGLIP_SCALE, "init_logit_bias": SIGLIP_BIAS}
-    elif stored and "logit_bias" in stored.names:
-        cfg.setdefault("init_logit_bias", SIGLIP_BIAS)
-
-
-def _set_patch_dropout(name: str, cfg: Config, share: float) -> None:
-    if isinstance(cfg["vision_cfg"].get("layers"), list | tuple):
-        raise ConfigRefused(f"{name} has a ResNet for images, which has no patches to leave out")
-    cfg["vision_cfg"]["patch_dropout"] = share
-
-
-def _preprocessing(name: str, published: Config, stored: Stored | None) -> Config:
-    """How images are prepared: as the weights were trained. Random weights get open_clip's default."""
-    if stored is None or published:
-        return published
-    found: Config = stored.config.get("preprocess_cfg") or clip_files.agreed_preprocessing(name)
-    return found
-
-
-def _build(name: str, cfg: Config, preprocess: Config, spec: TrainSpec | EvaluateSpec, stored: Stored | None) -> Any:
-    """The model with its weights. Errors: SizeRefused, ConfigRefused, clip_files.WeightsRefused."""
-    of_timm = bool(cfg["vision_cfg"].get("timm_model_name"))
-    native = _pair(cfg["vision_cfg"].get("image_size", open_clip.CLIPVisionCfg.image_size))
-    saved = stored.image_size if stored else None
-    size = spec.image_size or saved
-    with _explained(spec, name, native, size), quiet():
-        if size and not of_timm:
-            cfg["vision_cfg"]["image_size"] = size
-        model = _create(cfg, preprocess, spec)
-        if of_timm and saved:
-            model.visual.set_input_size(saved)
-        if stored:
-            clip_files.load(model, name, stored)
-        if of_timm and spec.image_size:
-            model.visual.set_input_size(spec.image_size)  # adapts weights of another size
-        if spec.image_size and spec.precision != "fp16":  # for which CPUs have no convolutions
-            _try(model, spec.image_size, spec.precision)
-    return model
-
-
-def _create(cfg: Config, preprocess: Config, spec: TrainSpec | EvaluateSpec) -> Any:
-    """With random weights, which depend on the seed alone; the random state outside stays as it is."""
-    cfg = deepcopy(cfg)
-    if hf_name := cfg["text_cfg"].get("hf_model_name"):
-        cfg["text_cfg"]["hf_model_name"] = str(hf_folder(hf_name))
-    # A folder is open_clip's own way in for a configuration that is not in its registry, and leaves that alone.
-    with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(spec.seed)
-        described = {"model_cfg": cfg, "preprocess_cfg": preprocess}
-        (Path(folder) / "open_clip_config.json").write_text(json.dumps(described))
-        model = open_clip.create_model(
-            f"local-dir:{folder}",
-            load_weights=False,
-            pretrained_image=False,
-            pretrained_text=False,
-            precision=spec.precision,
-            output_dict=True,
-        )
-        if decoder := getattr(model, "text_decoder", None):
-            # open_clip leaves it as the memory was, which is neither random nor always finite.
-            nn.init.normal_(decoder.text_projection, std=decoder.width**-0.5)
-    return model
-
-
-def _try(model: Any, size: int, precision: str) -> None:
-    """Some towers find out only here that an image does not divide into their patches."""
-    image = torch.zeros(1, 3, size, size, dtype=open_clip.get_input_dtype(precision))
-    with torch.no_grad():
-        model.visual.eval()(image)
-    model.visual.train()
-
-
-@contextmanager
-def _explained(spec: TrainSpec | EvaluateSpec, name: str, native: tuple[int, int], size: Any) -> Iterator[None]:
-    """Say what was asked where building fails. Errors: SizeRefused, ConfigRefused."""
-    try:
-        yield
-    except CANNOT as error:
-        if isinstance(error, Refused) or out_of_memory(error):
-            raise
-        if size and _pair(size) != native:
-            raise size_refused(name, _pair(size), native, error) from error
-        if spec.model.startswith("config:") or (isinstance(spec, TrainSpec) and spec.patch_dropout):
-            raise ConfigRefused(f"{name} cannot be built as asked: {error}") from error
-        raise
-
-
-def _pair(size: Any) -> tuple[int, int]:
-    if isinstance(size, int):
-        return size, size
-    height, width = size
-    return int(height), int(width)
+    return notes
 
 
 def _listed(value: Any) -> Any:

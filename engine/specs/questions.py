@@ -52,7 +52,7 @@ class Outlook(Question):
     spec: TrainSpec | EvaluateSpec
     """With a batch size, which the data may have decided."""
 
-    
+    @classmethod
     def of(cls, spec: TrainSpec | EvaluateSpec, batch_size: int) -> "Outlook":
         """The same question for all requests that have the same answer."""
         kept = {name: getattr(spec, name) for name in MATTERS if hasattr(spec, name)}

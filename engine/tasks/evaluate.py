@@ -85,6 +85,7 @@ def _encoded(spec: EvaluateSpec, run_dir: Path) -> Generator[Event, None, Subjec
     torch.manual_seed(spec.seed)
     if spec.checkpoint and checkpoints.manifest_path(Path(spec.checkpoint)).is_file():
         checkpoints.verify(Path(spec.checkpoint))
+    yield from clip_weights.fetch(spec, spec.checkpoint)
     made = clip_weights.create(spec, weights=spec.checkpoint)
     model = made.model.to(spec.device).eval()
     reader = Reader(

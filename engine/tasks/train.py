@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from engine.measure import environment
+from engine.models import clip_weights
 from engine.results import Event
 from engine.settings import Settings
 from engine.specs.train import TrainSpec
@@ -23,8 +24,13 @@ def run(spec: TrainSpec, run_dir: Path) -> Iterator[Event]:
     here = environment.current(spec.device, spec.seed)
     yield here
     roots = Settings().roots
-    if spec.nproc > 1:
+    if spec.nproc > 1 or spec.pretrained or spec.distill_pretrained:
         hold(spec, run_dir, roots)  # refuses here what cannot work, and finds for all what cannot be read
+    yield from clip_weights.fetch(spec, spec.pretrained)
+    if spec.loss == "distill":
+        teacher = spec.model_copy(update={"model": spec.distill_model})
+        yield from clip_weights.fetch(teacher, spec.distill_pretrained)
+    if spec.nproc > 1:
         yield from launch.together(spec, run_dir, here.device_name)
     else:
         if spec.threads:

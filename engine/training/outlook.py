@@ -1,0 +1,172 @@
+"""What a training or an evaluation needs before it starts: which files, and how much memory. Answers `Outlook`."""
+
+import logging
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.measure import flops, memory
+from engine.measure.live import state, tensor_bytes
+from engine.models import clip_files, clip_hub, clip_tokenizers, clip_weights
+from engine.models.built import out_of_memory
+from engine.models.clip_hub import Remote
+from engine.results.answers import Needed, Prospect
+from engine.specs import Refused
+from engine.specs.evaluate import EvaluateSpec
+from engine.specs.questions import Outlook
+from engine.specs.train import TrainSpec
+from engine.training import objectives
+from engine.training.step import FEATURES
+
+log = logging.getLogger(__name__)
+
+Spec = TrainSpec | EvaluateSpec
+MIXED = ("amp", "amp_bf16")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of one process at the most, and what of them is there throughout."""
+
+    peak: int
+    state: int
+
+
+def answer(question: Outlook) -> Prospect:
+    """What is here, what is to be fetched, what cannot work; as far as it can be told."""
+    spec, found, problems = question.spec, list[Needed](), list[str]()
+    for asked, weights in _models(spec):
+        for look in (_tokenizer, _weights):
+            try:
+                found += look(asked, weights)
+            except Refused as refused:
+                problems.append(str(refused))
+    needs: Memory | None = None
+    try:
+        needs = _training(spec) if isinstance(spec, TrainSpec) else _evaluation(spec)
+    except Refused as refused:
+        problems.append(str(refused))
+    except Exception as error:
+        if out_of_memory(error):
+            raise
+        log.exception("no memory can be told of %s", spec.summary)
+    return Prospect(
+        needed=tuple(found),
+        problems=tuple(dict.fromkeys(problems)),
+        cache=str(clip_hub.cache()),
+        free_mb=_free(clip_hub.cache()) / 1e6,
+        peak_mb=needs and needs.peak / 1e6,
+        state_mb=needs and needs.state / 1e6,
+    )
+
+
+def _models(spec: Spec) -> Iterator[tuple[Spec, str]]:
+    """Specs whose models are to be made, with the weights of each."""
+    if isinstance(spec, EvaluateSpec):
+        yield spec, spec.checkpoint
+        return
+    yield spec, spec.pretrained
+    if spec.loss == "distill":
+        yield spec.model_copy(update={"model": spec.distill_model}), spec.distill_pretrained
+
+
+def _tokenizer(spec: Spec, _weights: str) -> Iterator[Needed]:
+    """Errors: Refused."""
+    name, config = clip_weights.named_config(spec)
+    if place := clip_tokenizers.find(name, config):
+        yield _needed(f"the tokenizer of {name}", place)
+
+
+def _weights(spec: Spec, weights: str) -> Iterator[Needed]:
+    """Errors: Refused."""
+    if weights:
+        name, _ = clip_weights.named_config(spec)
+        what = f"weights {weights} of {name}" if clip_files.published(name, weights) else f"weights {weights}"
+        yield _needed(what, clip_files.find(name, weights))
+
+
+def _needed(what: str, place: Path | Remote) -> Needed:
+    if isinstance(place, Path):
+        return Needed(what=what, path=str(place))
+    return Needed(what=what, address=place.address, mb=place.size and place.size / 1e6)
+
+
+def _free(folder: Path) -> int:
+    """Bytes on the disk of a folder that may not be there yet."""
+    there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    return shutil.disk_usage(there).free
+
+
+def _training(spec: TrainSpec) -> Memory:
+    """Of a step with its real loss. Mixed precision has the activations of a model in half, and casts its weights.
+
+    Errors: Refused of what cannot be trained as asked.
+    """
+    model, peak = _step(spec)
+    trained = tensor_bytes(memory.trained(model))
+    held = tensor_bytes(state(model)) + 3 * trained
+    if spec.precision in MIXED:
+        half, half_peak = _step(spec.model_copy(update={"precision": "bf16"}))
+        half_held = tensor_bytes(state(half)) + 3 * tensor_bytes(memory.trained(half))
+        peak = half_peak + held - half_held + tensor_bytes(state(half))
+    buckets = trained if spec.nproc > 1 else 0  # in which DDP gathers gradients
+    return Memory(max(peak, held) + buckets, held + buckets)
+
+
+def _step(spec: TrainSpec) -> tuple[Any, int]:
+    """The model on meta, and the most bytes of a step."""
+    assert spec.batch_size is not None, "the data decide about it, which are not looked at here"
+    model, inputs = clip_weights.sketch(spec, weights=spec.pretrained, batch_size=spec.batch_size)
+    clip_weights.arrange(model, spec)
+    teacher = None
+    if spec.loss == "distill":
+        seen = {"image_size": inputs[0].shape[-1], "context_length": inputs[1].shape[-1]}  # what the student sees
+        wanted = spec.model_copy(update={"model": spec.distill_model, **seen})
+        teacher, _ = clip_weights.sketch(wanted, weights=spec.distill_pretrained, batch_size=spec.batch_size)
+        teacher.eval().requires_grad_(requires_grad=False)
+    objective = objectives.create(spec, model, teacher=teacher)
+    others = spec.batch_size * (spec.accum_freq * spec.nproc - 1)
+
+    def step() -> None:
+        outputs = {**model(*inputs), **objective.beside(*inputs)}
+        objective({name: _with_others(name, value, others) for name, value in outputs.items()})["loss"].backward()
+
+    held = (*inputs, *(state(teacher) if teacher is not None else ()))
+    return model, memory.training_peak_bytes(model, held, step)
+
+
+def _with_others(name: str, value: Tensor, others: int) -> Tensor:
+    """Features beside those of other batches and processes, with which they meet in the loss."""
+    if not name.endswith(FEATURES) or not others:
+        return value
+    return torch.cat([value, value.new_empty(others, *value.shape[1:])])
+
+
+def _evaluation(spec: EvaluateSpec) -> Memory:
+    """Errors: Refused."""
+    model, peak = _pass(spec)
+    held = tensor_bytes(state(model))
+    if spec.precision in MIXED:
+        _, half_peak = _pass(spec.model_copy(update={"precision": "bf16"}))
+        peak = half_peak + held
+    loading = 2 * held if spec.checkpoint else 0  # the file beside the model that is filled
+    return Memory(max(peak, loading), held)
+
+
+@torch.no_grad()
+def _pass(spec: EvaluateSpec) -> tuple[Any, int]:
+    """The model on meta, and the most bytes of a batch of images, or of texts."""
+    model, (images, texts) = clip_weights.sketch(spec, weights=spec.checkpoint, batch_size=spec.batch_size)
+    model.eval()
+
+    def encode() -> None:
+        model.encode_image(images, normalize=True)
+        model.encode_text(texts, normalize=True)
+
+    counted = flops.count(model, (images, texts), run=encode)
+    return model, memory.inference_peak_bytes(model, (images, texts), counted)
