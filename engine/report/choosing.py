@@ -1,13 +1,13 @@
 """The table one chooses from: costs counted, accuracies published, latency measured, each with where it comes from."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
 from engine.report.accuracies import Matched
 from engine.report.pareto import ranked
 from engine.report.publishers import FIGURES
-from engine.report.quantities import COMPARABLE, MEASURED
+from engine.report.quantities import COMPARABLE, MEASURED, title
 
 FLOPS = {"gmacs": "gflops", "image_gmacs": "image_gflops", "text_gmacs": "text_gflops"}
 """What work is called in the other unit."""
@@ -55,3 +55,28 @@ def to_measure(frame: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
     known = frame[frame["status"] == "ok"]
     first = ranked(known, x, y)
     return first[first["front"]]
+
+
+def sentence(frame: pd.DataFrame, kept: pd.DataFrame, x: str, y: str, front: int, selected: int) -> str:
+    """How many rows qualify, lack a figure, are on the front and are selected. kept: those that meet the limits."""
+    lacking = int(kept[[x, y]].isna().any(axis=1).sum())
+    parts = [f"**{len(kept) - lacking:,}** of {len(frame):,} rows qualify"]
+    parts += [f"{lacking:,} more lack a figure of an axis"] if lacking else []
+    parts += [f"**{front:,}** are on the front"] if front else []
+    parts += [f"**{selected:,}** selected"] if selected else []
+    return ", ".join(parts)
+
+
+def alone(frame: pd.DataFrame, limits: Mapping[str, float]) -> list[str]:
+    """How many rows each limit leaves by itself, to see which asks too much. limits: `min_` or `max_` with
+    a column."""
+    lines = []
+    for name, limit in limits.items():
+        side, _, column = name.partition("_")
+        meets = frame[column] >= limit if side == "min" else frame[column] <= limit
+        sign = "≥" if side == "min" else "≤"
+        lines.append(
+            f"{title(column)} {sign} {limit:g} alone leaves {int(meets.sum()):,} of "
+            f"{int(frame[column].notna().sum()):,} rows that have it."
+        )
+    return lines

@@ -58,8 +58,10 @@ def scatter(
         for label, places, marker in groups(drawn, colour, styles)
     ]
     line = drawn.loc[drawn.index.isin(front)].sort_values([x, y])
+    named, rise = standouts(drawn, x, y), 0
     if len(line):
         traces.append(_front(line, x, y))
+        named, rise = front_names(line, x, y), 10 if QUANTITIES[y].better == "larger" else -10  # where nothing lies
     layout = {
         "height": 440,
         "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
@@ -67,9 +69,7 @@ def scatter(
         "hoverlabel": {"align": "left"},
         "dragmode": "pan",
         "uirevision": f"{x}/{y}/{log_x}/{log_y}",
-        "annotations": _labels(
-            drawn, front_names(line, x, y) if len(line) else standouts(drawn, x, y), x, y, log_x, log_y
-        ),
+        "annotations": _labels(drawn, named, x, y, log_x, log_y, rise),
         "xaxis": _axis(across, x, log_x),
         "yaxis": _axis(up, y, log_y),
     }
@@ -117,7 +117,8 @@ def _diameters(values: "pd.Series[Any]") -> Floats:
 def _axis(values: Floats, column: str, log: bool) -> dict[str, Any]:
     axis: dict[str, Any] = {"title": {"text": title(column)}, "zeroline": False, "automargin": True, "showgrid": True}
     if not log:
-        return axis | {"type": "linear", "tickformat": ",~g", "rangemode": "tozero"}
+        whole = QUANTITIES[column].unit == "%"  # what lies near its end would be squeezed together
+        return axis | {"type": "linear", "tickformat": ",~g", "rangemode": "normal" if whole else "tozero"}
     decades = np.log10(values.max() / values.min()) if len(values) else 0
     ticks = {"dtick": 1, "minor": {"dtick": "D1", "showgrid": False, "ticks": "outside"}} if decades > 2 else {}
     return axis | {"type": "log", "tickformat": ",~g", **ticks}
@@ -166,9 +167,9 @@ def front_names(line: pd.DataFrame, x: str, y: str) -> list[Any]:
 
 
 def _labels(
-    frame: pd.DataFrame, named: Sequence[Any], x: str, y: str, log_x: bool, log_y: bool
+    frame: pd.DataFrame, named: Sequence[Any], x: str, y: str, log_x: bool, log_y: bool, rise: int
 ) -> list[dict[str, Any]]:
-    """Direct labels for these rows. Annotations on a log axis are placed by the exponent."""
+    """Direct labels for these rows, so many pixels above. Annotations on a log axis are placed by the exponent."""
     middle = frame[x].median() if len(frame) else 0
     labels = []
     for index in named:
@@ -181,7 +182,8 @@ def _labels(
                 "text": text(row["model"]),
                 "showarrow": False,
                 "xanchor": "right" if left else "left",
-                "xshift": -9 if left else 9,
+                "xshift": (0 if rise else 9) * (-1 if left else 1),
+                "yshift": rise,
                 "font": {"size": 11},
             }
         )

@@ -1,52 +1,31 @@
-"""The catalogue: what every model costs, as a plot and a table of the same rows."""
+"""The catalogue: what every model costs, how accurate and how fast it is, as a plot and a table of the same rows."""
 
 import pandas as pd
 import streamlit as st
 
 from engine import shipped
-from engine.report import catalog, export, scatter
-from engine.report.quantities import COMPARABLE, title
+from engine.report import catalog, choosing, export, pareto, scatter, timings
+from engine.report.quantities import MEASURED, title
 from engine.report.scatter import SHOWN_FAMILIES
 from engine.specs import ProfileSpec, Refused
-from pages.components import backend, spec_form
+from pages.components import (
+    backend,
+    catalog_axes,
+    catalog_data,
+    catalog_filters,
+    catalog_measure,
+    catalog_published,
+    spec_form,
+)
 from pages.components.chart import CONFIG
 from pages.components.download import download
 from pages.components.results_table import results_table
 from pages.components.text import plain
 
-BIND = "query-params"
-SHOWN = (
-    *("model", "library", "family", "image_size", "mparams", "gmacs", "macts", "intensity", "weights_mb"),
-    *("inference_peak_mb", "remark", "image_mparams", "text_mparams", "image_gmacs", "text_gmacs", "gflops"),
-    "traffic_mb",
+COSTS = (
+    *("mparams", "gmacs", "macts", "intensity", "weights_mb", "inference_peak_mb", "remark"),
+    *("image_mparams", "text_mparams", "image_gmacs", "text_gmacs", "traffic_mb"),
 )
-BOUNDS = ("mparams", "gmacs", "macts", "inference_peak_mb")
-NO_FILTER = {"search": "", "library": None, "families": [], "sizes": []} | {f"max_{column}": None for column in BOUNDS}
-
-
-def reset() -> None:
-    """Forget every filter, in the address too."""
-    for name, value in NO_FILTER.items():
-        st.session_state[f"catalog_{name}"] = value
-
-
-def bound(column: str) -> float | None:
-    """A number field for the largest value of a quantity to show."""
-    return st.number_input(
-        f"≤ {title(column)}", min_value=0.0, value=None, key=f"catalog_max_{column}", bind=BIND, placeholder="any"
-    )
-
-
-def axis(label: str, default: str, key: str) -> str:
-    """A choice of one quantity."""
-    options = [column for column in COMPARABLE if column in everything]
-    return st.selectbox(label, options, options.index(default), format_func=title, key=f"catalog_{key}", bind=BIND)
-
-
-def size_title(column: str) -> str:
-    """The name of a choice of marker size."""
-    return "All alike" if column == "equal" else title(column)
-
 
 st.title("What does a vision model cost?", anchor=False)
 counted_with = shipped.versions(backend.settings().catalog_dir)
@@ -56,8 +35,9 @@ if everything.empty:
     st.code("python -m engine catalog-build", language=None)
     st.stop()
 st.caption(
-    f"{everything['name'].nunique():,} models of open_clip, timm and torchvision, each at its own image size, "
-    f"counted by this program with {plain(catalog.describe(counted_with))}. Per image or text; 1 MAC is 2 FLOPs."
+    f"{everything['name'].nunique():,} models of open_clip, timm and torchvision, each at its own image size and at "
+    f"those that accuracies are published for, counted by this program with {plain(catalog.describe(counted_with))}. "
+    "Per image or text; 1 MAC is 2 FLOPs."
 )
 if different := shipped.mismatches(counted_with):
     st.warning(
@@ -67,79 +47,85 @@ if different := shipped.mismatches(counted_with):
         icon=":material/warning:",
     )
 
-with st.sidebar:
-    search = st.text_input(
-        "Search",
-        key="catalog_search",
-        bind=BIND,
-        type="search",
-        live="50ms",
-        placeholder="ViT-B-*, timm:resnet*, clip large",
-        help="Words that occur in a name or family, or wildcards * ? [ ] { } for whole names; commas mean or.",
-    )
-    library = st.pills("Library", sorted(everything["library"].unique()), key="catalog_library", bind=BIND)
-    families = st.multiselect("Family", catalog.families(everything), key="catalog_families", bind=BIND)
-    sizes = st.multiselect("Image size (px)", catalog.image_sizes(everything), key="catalog_sizes", bind=BIND)
-    with st.grid(2, min_column_width=90, vertical_alignment="bottom"):
-        bounds = {f"max_{column}": bound(column) for column in BOUNDS}
-    st.button("Reset filters", key="catalog_reset", on_click=reset, icon=":material/filter_alt_off:", type="tertiary")
-
+axes = catalog_axes.draw(everything)
+bar, beneath = st.container(horizontal=True, vertical_alignment="center"), st.container()
+timed = catalog_data.timed()
+filters = catalog_filters.draw(everything, catalog_data.settings(timed), axes.flops)
+figures = list(dict.fromkeys([*axes.published, *([filters.figure] if filters.figure else [])]))
+frame = choosing.table(
+    everything,
+    catalog_data.published(),
+    figures,
+    timings.within(timed, filters.setting),
+    catalog.describe(counted_with),
+)
 try:
-    selected = catalog.select(
-        everything, search=search or "", library=library, families=families, image_sizes=sizes, **bounds
-    )
+    selected = filters.kept(frame)
 except Refused as refusal:
     st.error(plain(str(refusal)), icon=":material/error:")
     st.stop()
 if selected.empty:
-    st.info(f"None of the {len(everything):,} rows meets these filters.", icon=":material/filter_alt:")
-    st.button("Show all again", key="catalog_show_all", on_click=reset)
+    st.info(f"None of the {len(frame):,} rows meets these filters.", icon=":material/filter_alt:")
+    for limit in choosing.alone(frame, filters.limits):
+        st.caption(plain(limit))
+    st.button("Show all again", key="catalog_show_all", on_click=catalog_filters.reset)
     st.stop()
 
-bar = st.container(horizontal=True, vertical_alignment="bottom")
-with st.container(horizontal=True, vertical_alignment="bottom"):
-    x = axis("Across", "gmacs", "x")
-    y = axis("Up", "mparams", "y")
-    colours = ["family", *(column for column in COMPARABLE if column in everything)]
-    colour = st.selectbox("Colour", colours, format_func=title, key="catalog_colour", bind=BIND)
-    areas = ["equal", *(column for column in COMPARABLE if column in everything)]
-    size = st.selectbox("Size", areas, format_func=size_title, key="catalog_size", bind=BIND)
-    log_x = st.toggle("log across", value=True, key="catalog_log_x", bind=BIND)
-    log_y = st.toggle("log up", value=True, key="catalog_log_y", bind=BIND)
-
+front: list[str] = []
+if axes.front:
+    selected = pareto.ranked(selected, axes.x, axes.y)
+    front = list(selected.index[selected["front"]])
 points = st.plotly_chart(
     scatter.scatter(
         selected,
-        x,
-        y,
+        axes.x,
+        axes.y,
         styles=backend.family_colours(),
-        size=None if size == "equal" else size,
-        colour=None if colour == "family" else colour,
-        log_x=log_x,
-        log_y=log_y,
-        source=f"counted here, {catalog.describe(counted_with)}",
+        size=axes.size,
+        colour=axes.colour,
+        log_x=axes.log_x,
+        log_y=axes.log_y,
+        front=front,
     ),
     key="catalog_scatter",
     on_select="rerun",
     config={**CONFIG, "scrollZoom": True, "toImageButtonOptions": {"filename": "catalogue", "scale": 2}},
-    alt=f"{title(y)} against {title(x)} of {len(selected)} models",
+    alt=f"{title(axes.y)} against {title(axes.x)} of {len(selected)} models, {len(front)} on the Pareto front",
 )
-in_plot = [int(point["customdata"][0]) for point in points.selection.points if point.get("customdata")]
+in_plot = [str(point["customdata"][0]) for point in points.selection.points if point.get("customdata")]
+timings_shown = [column for column in MEASURED if selected[column].notna().any()]
+columns = [
+    *("model", *(["pretrained"] if figures else []), "library", "family", "image_size"),
+    *(["front"] if axes.front else []),
+    *([] if axes.x in MEASURED else [axes.x]),
+    *([] if axes.y in MEASURED else [axes.y]),
+    *(*figures, *timings_shown, *(choosing.in_unit(column, axes.flops) for column in COSTS)),
+    *(["published"] if figures else []),
+    *(["measured"] if timings_shown else []),
+]
 rows = results_table(
-    selected, key="catalog_table", alt="The rows of the plot", columns=SHOWN, height=520, selectable=True
+    selected,
+    key="catalog_table",
+    alt="The rows of the plot",
+    columns=list(dict.fromkeys(columns)),
+    height=520,
+    selectable=True,
 )
 failed = (selected["status"] != "ok").sum()
 incomplete = selected["remark"].str.startswith("incomplete").sum()
 st.caption(
     f"{failed} of these could not be counted and {incomplete} are incomplete: their remark says why. "
-    f"The plot names the ends of each axis; its legend names the {SHOWN_FAMILIES} largest families."
+    f"The plot names the {'front' if axes.front else 'ends of each axis'}; its legend names the {SHOWN_FAMILIES} "
+    "largest families. Costs are of the model as its library builds it, whatever its pretrained tag."
 )
+catalog_published.draw()
 
 chosen = pd.Index([*rows, *in_plot]).unique().intersection(selected.index)
+plan = catalog_measure.plan(selected, selected.loc[chosen], axes, filters.setting)
+with beneath:
+    catalog_measure.told(plan)
 with bar:
-    st.markdown(
-        f"**{len(selected):,}** of {len(everything):,} rows" + (f", **{len(chosen)}** selected" * bool(len(chosen)))
-    )
+    st.markdown(choosing.sentence(frame, selected, axes.x, axes.y, len(front), len(chosen)))
     if st.button(
         f"Profile {len(chosen)} selected" if len(chosen) else "Profile selected",
         icon=":material/calculate:",
@@ -148,6 +134,7 @@ with bar:
         key="catalog_profile",
         help="Select points (box or lasso) or rows; then count these models anew, at your image size if you like.",
     ):
-        spec = ProfileSpec(models=tuple(everything.loc[chosen, "name"].unique()))
+        spec = ProfileSpec(models=tuple(selected.loc[chosen, "name"].unique()))
         st.switch_page("costs/profile.py", query_params=spec_form.address("profile", spec))
+    catalog_measure.button(plan)
     download(f"CSV of {len(selected):,} rows", lambda: export.to_csv(selected), "catalogue.csv")

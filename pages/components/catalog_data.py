@@ -1,0 +1,64 @@
+"""What the catalogue page joins to its costs, read once per server: published accuracies and timings."""
+
+from pathlib import Path
+
+import pandas as pd
+import streamlit as st
+
+from engine import shipped
+from engine.report import accuracies, accuracy_import, timings
+from engine.report.accuracies import Matched
+from engine.report.timings import MOST_RUNS, Setting
+from pages.components import backend
+
+Stamp = tuple[int, ...]
+
+
+def published() -> Matched:
+    """Published accuracies, shipped and imported, with their rows of the catalogue; anew when a file changes."""
+    settings = backend.settings()
+    imports = accuracy_import.folder(settings)
+    return _matched(settings.catalog_dir, imports, _stamp(settings.catalog_dir), _stamp(imports))
+
+
+def _stamp(folder: Path) -> Stamp:
+    return tuple(path.stat().st_mtime_ns for path in sorted(folder.rglob("*.csv")))
+
+
+@st.cache_resource(max_entries=2, show_spinner="Joining published accuracies")
+def _matched(catalog_dir: Path, imports: Path, counted: Stamp, imported: Stamp) -> Matched:
+    return accuracies.match(accuracies.read(imports), backend.catalogue(), shipped.versions(catalog_dir))
+
+
+def timed() -> pd.DataFrame:
+    """The latest timing of every model, size and setting; a run is read once."""
+    return _timed(backend.settings().store_url, backend.store().revision())
+
+
+@st.cache_data(max_entries=4, show_spinner=False)
+def _timed(store: str, revision: int) -> pd.DataFrame:
+    runs = backend.store().runs(kind="benchmark", limit=MOST_RUNS)
+    return timings.latest(_of_run(store, run.id, run.revision) for run in runs)
+
+
+@st.cache_data(max_entries=2 * MOST_RUNS, show_spinner=False)
+def _of_run(store: str, run_id: int, revision: int) -> pd.DataFrame:
+    return timings.of_run(backend.store().run(run_id), backend.store().rows(run_id))
+
+
+def settings(timed: pd.DataFrame) -> list[Setting]:
+    """The settings to choose from: those there are timings in, then one per device of this machine."""
+    machine = backend.store().machine()
+    if machine is None:
+        plain = [Setting()]
+    else:
+        plain = [
+            Setting(
+                device=device.name,
+                device_name=device.model,
+                host=machine.host,
+                threads=machine.threads if device.name == "cpu" else None,
+            )
+            for device in machine.devices
+        ]
+    return list(dict.fromkeys([*timings.settings(timed), *plain]))
