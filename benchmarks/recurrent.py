@@ -16,7 +16,6 @@ groups anew and keeps the agreement and the other rows that --output has.
 import argparse
 import datetime
 import json
-import math
 import os
 import platform
 import random
@@ -29,6 +28,8 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from intervals import median_interval
 
 ROOT = Path(__file__).resolve().parent.parent
 AGREEMENT = 0.03
@@ -102,18 +103,6 @@ def agreement(name: str, rounds: int) -> Figures:
         report[phase] = {f"{side}_ms": statistics.median(ms) for side, ms in of.items()}
         report[phase] |= dict(zip(("low", "ratio", "high"), median_interval(ratios), strict=True))
     return report
-
-
-def median_interval(values: list[float]) -> tuple[float, float, float]:
-    """The median between the two order statistics that hold the true one with at least 99 % (the sign test's)."""
-    ordered, n = sorted(values), len(values)
-    outside, below = 0, 0
-    while 200 * (outside + math.comb(n, below)) <= 2**n:
-        outside += math.comb(n, below)
-        below += 1
-    if not below:
-        raise ValueError(f"{n} rounds are too few for an interval of 99 %: give at least 8")
-    return ordered[below - 1], statistics.median(ordered), ordered[n - below]
 
 
 def table(device: str, groups: str, replicates: int, threads: int | None) -> Iterator[Figures]:

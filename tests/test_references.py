@@ -93,3 +93,28 @@ def test_a_training_is_continued_as_it_was_asked_for(store: Store, settings: Set
     assert references.continued(folder / "checkpoints" / "best.pt").epochs == 7
     with pytest.raises(Refused, match="neither a checkpoint with its manifest"):
         references.continued(tmp_path / "nothing")
+
+
+def test_a_checkpoint_of_ours_is_evaluated_on_what_its_training_held_out(store: Store, settings: Settings) -> None:
+    run_id = trained(store, settings, seed=3, val_fraction=0.3, samples=500)
+    path = str(RunFiles(settings.runs_dir, run_id).dir / "checkpoints" / "best.pt")
+    spec = evaluate(store, settings, checkpoint=path, val_fraction=0.5)
+    assert (spec.checkpoint, spec.seed, spec.val_fraction, spec.samples) == (path, 3, 0.3, 500)
+    whole = trained(store, settings, val_fraction=0)
+    path = str(RunFiles(settings.runs_dir, whole).dir / "checkpoints" / "best.pt")
+    with pytest.raises(Refused, match=r"best\.pt has held nothing of digits out"):
+        evaluate(store, settings, checkpoint=path)
+    assert not evaluate(store, settings, checkpoint=path, held_out=False).held_out
+
+
+def test_a_checkpoint_that_tells_nothing_is_evaluated_as_asked(store: Store, settings: Settings) -> None:
+    run_id = trained(store, settings, seed=3)
+    path = RunFiles(settings.runs_dir, run_id).dir / "checkpoints" / "best.pt"
+    manifest = path.with_name("best.pt.json")
+    manifest.write_text(json.dumps({"step": 5, "spec": {"seed": 3, "lr": "of old"}}))
+    with pytest.raises(Refused, match="does not tell what was held out"):
+        evaluate(store, settings, checkpoint=str(path))
+    for asked in ({"checkpoint": str(path), "held_out": False}, {"checkpoint": "openai"}, {}):
+        assert evaluate(store, settings, **asked, seed=5).seed == 5
+    manifest.unlink()
+    assert evaluate(store, settings, checkpoint=str(path), seed=5).seed == 5

@@ -1,6 +1,7 @@
 """The training loop: what it sees, what it writes, and that stopped and continued equals never stopped."""
 
 import json
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -12,9 +13,11 @@ import torch
 from engine import datasets
 from engine.results import Metric, Progress
 from engine.specs import Refused
-from engine.training import checkpoints, launch, setup
+from engine.training import checkpoints, launch, loop, setup
 from engine.training.batches import Drawn, Order, batches
-from engine.training.loop import Diverged
+from engine.training.distributed import Place
+from engine.training.loop import Diverged, Training
+from engine.training.setup import prepare
 from tests.training_support import TINY, close, losses, rows, tiny, train, training
 
 
@@ -262,6 +265,39 @@ def test_a_loss_that_is_no_number_ends_the_training_and_spoils_no_checkpoint(tmp
     saved = checkpoints.load_latest(tmp_path / "checkpoints")
     assert saved is not None
     assert all(torch.isfinite(tensor).all() for tensor in saved[0]["state_dict"].values())
+
+
+def test_steps_that_overflow_for_ever_end_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "MOST_LEFT_OUT", 6)
+    fields: dict[str, object] = {"val_frequency": 0, "zeroshot_frequency": 0}
+    once, always = training(tiny(**fields), tmp_path / "once"), training(tiny(**fields), tmp_path / "always")
+    once.setup.scaler = torch.amp.GradScaler(
+        "cpu", init_scale=2.0**127, backoff_factor=2.0**-30
+    )  # one step is left out
+    assert len(losses(list(once.run()))) == 8
+    assert once.setup.scaler.get_scale() < 2.0**127
+    always.setup.scaler = torch.amp.GradScaler("cpu")
+    with torch.no_grad():
+        always.setup.model.visual.proj.fill_(float("nan"))  # type: ignore[union-attr,operator]
+    with pytest.raises(Diverged, match=r"step 6 has .* all of the last 6 steps have overflowed.* another precision"):
+        list(always.run())
+    assert always.done.step == 5
+
+
+def test_asked_to_stop_while_it_validates_a_process_ends_before_the_epoch_does(tmp_path: Path) -> None:
+    whole, asked = train(tiny(epochs=1), tmp_path / "whole"), threading.Event()
+    one = Training(prepare(tiny(epochs=1), Place(), tmp_path), tmp_path, "here", stopped=asked.is_set)
+    told, ticks = [], 0
+    for event in one.run():
+        told.append(event)
+        ticks += one.done.step == 4 and isinstance(event, Progress)
+        if ticks == 2:  # the first comes with the step
+            asked.set()
+    assert ticks == 3, "and the last one says that all is done"
+    assert not rows(told)
+    assert (tmp_path / "checkpoints" / "latest.pt").is_file()
+    continued = train(tiny(epochs=1), tmp_path)
+    assert [row.image_to_text_r1 for row in rows(continued)] == [row.image_to_text_r1 for row in rows(whole)]
 
 
 def folders(where: Path, **classes: tuple[int, ...]) -> Path:

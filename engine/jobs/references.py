@@ -7,7 +7,7 @@ from typing import Any
 
 from engine.settings import Settings
 from engine.specs import Refused, Spec
-from engine.specs.clip import EMBEDDED, split_sources
+from engine.specs.clip import EMBEDDED, same_sources, split_sources
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
 from engine.store import Store
@@ -22,40 +22,56 @@ WEIGHTS = (".pt", ".pth", ".bin", ".safetensors", ".ckpt")
 def resolve(store: Store, settings: Settings, spec: Spec) -> Spec:
     """An evaluation of run N is one of its best checkpoint, on the pairs that its training held out.
 
-    Errors: LookupError, Refused.
+    So is one of a checkpoint of ours, by its path. Errors: LookupError, Refused.
     """
-    if not isinstance(spec, EvaluateSpec) or not spec.model.isdecimal():
+    if not isinstance(spec, EvaluateSpec):
         return spec
+    if not spec.model.isdecimal():
+        found = _trained(settings, spec)
+        return _updated(spec, _split(found, spec, Path(spec.checkpoint).name)) if found else spec
     run = store.run(int(spec.model))
     trained = run.spec
     if not isinstance(trained, TrainSpec):
         raise Refused(f"run {run.id} is a {run.kind}, and only a training has a model to evaluate")
-    split: dict[str, Any] = {name: getattr(trained, name) for name in ("seed", "samples")}
-    if _same(trained.data, spec.data):
-        if trained.val_data or not trained.val_fraction:
-            whole = "give its val_data, other data, or --no-held-out to evaluate on what it was trained on"
-            if spec.held_out:
-                raise Refused(f"run {run.id} has held nothing of {spec.data} out: {whole}")
-        else:
-            split |= {"val_fraction": trained.val_fraction, "data_kind": trained.data_kind}
-    elif spec.samples is not None:
-        split = {}
-    else:
-        split = {"seed": trained.seed}
-    update = {
+    model = {
         "model": trained.model,
         "configs": trained.configs,
         "image_size": trained.image_size,
         "context_length": trained.context_length,
         "checkpoint": str(best_checkpoint(settings, run.id)),
     }
-    return EvaluateSpec.model_validate({**spec.model_dump(), **update, **split})
+    return _updated(spec, model | _split(trained, spec, f"run {run.id}"))
 
 
-def _same(one: str, other: str) -> bool:
-    """Whether both name the same data, however written."""
-    parts = [[part if part in EMBEDDED else os.path.realpath(part) for part in split_sources(d)] for d in (one, other)]
-    return parts[0] == parts[1]
+def _updated(spec: EvaluateSpec, update: dict[str, Any]) -> EvaluateSpec:
+    return EvaluateSpec.model_validate({**spec.model_dump(), **update})
+
+
+def _trained(settings: Settings, spec: EvaluateSpec) -> TrainSpec | None:
+    """What a checkpoint was trained by, where it lies where it may be read and its manifest tells. Errors: Refused."""
+    if not spec.checkpoint or not _readable(settings, spec.checkpoint):
+        return None
+    told = _manifest(Path(f"{Path(spec.checkpoint).expanduser()}{MANIFEST}")).get("spec")
+    try:
+        return None if told is None else TrainSpec.model_validate(told)
+    except ValueError as error:
+        if not spec.held_out:
+            return None
+        whole = "give --no-held-out to evaluate on all of the data"
+        raise Refused(f"the manifest of {spec.checkpoint} does not tell what was held out: {whole}") from error
+
+
+def _split(trained: TrainSpec, spec: EvaluateSpec, what: str) -> dict[str, Any]:
+    """The fields by which an evaluation holds out what a training did. what: has trained. Errors: Refused."""
+    if not same_sources(trained.data, spec.data):
+        return {} if spec.samples is not None else {"seed": trained.seed}
+    split: dict[str, Any] = {"seed": trained.seed, "samples": trained.samples}
+    if trained.val_data or not trained.val_fraction:
+        if spec.held_out:
+            whole = "give its val_data, other data, or --no-held-out to evaluate on what it was trained on"
+            raise Refused(f"{what} has held nothing of {spec.data} out: {whole}")
+        return split
+    return split | {"val_fraction": trained.val_fraction, "data_kind": trained.data_kind}
 
 
 def continued(path: Path) -> TrainSpec:

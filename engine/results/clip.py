@@ -40,6 +40,7 @@ class TrainRow(Retrieval):
     train_loss: float | None = None
     """Mean over the epoch's steps."""
     val_generative_loss: float | None = None
+    """Of held-out captions, a mean over their tokens, by a model that writes some."""
     zeroshot_top1: float | None = None
     zeroshot_top5: float | None = None
     lr: float | None = None

@@ -1,6 +1,7 @@
 """What training and evaluation of CLIP share: which pairs of images and captions, which model, where."""
 
 import math
+import os
 import re
 from typing import Annotated, Any, Literal
 
@@ -74,3 +75,9 @@ def registered(*models: str) -> tuple[str, ...]:
 def split_sources(data: str) -> list[str]:
     """Several sources are mixed with `::` between them."""
     return [part.strip() for part in data.split("::") if part.strip()]
+
+
+def same_sources(one: str, other: str) -> bool:
+    """Whether both name the same data, however written."""
+    parts = [[part if part in EMBEDDED else os.path.realpath(part) for part in split_sources(d)] for d in (one, other)]
+    return parts[0] == parts[1]

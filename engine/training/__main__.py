@@ -9,6 +9,7 @@ import time
 import warnings
 from pathlib import Path
 
+import psutil
 import torch
 
 from engine.measure import environment
@@ -30,7 +31,7 @@ def main() -> None:
     asked = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: asked.set())
     signal.signal(signal.SIGINT, lambda *_: asked.set())
-    threading.Thread(target=_end_with, args=(job.parent,), daemon=True).start()
+    threading.Thread(target=_end_with, args=(job.parent, os.getppid()), daemon=True).start()
     try:
         _train(job, asked)
     except Exception as error:
@@ -52,14 +53,15 @@ def _train(job: launch.Job, asked: threading.Event) -> None:
             last = event
 
 
-def _end_with(parent: int) -> None:
-    """End when whoever waits for us has gone: nobody would read what we find."""
-    while True:
-        try:
-            os.kill(parent, 0)
-        except ProcessLookupError:
-            os._exit(1)
-        time.sleep(WATCH_S)
+def _end_with(*others: int) -> None:
+    """End when whoever waits for us, or has started us, has gone: nobody would read what we find, or could stop us."""
+    try:
+        watched = [psutil.Process(each) for each in others]
+        while all(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in watched):
+            time.sleep(WATCH_S)
+    except psutil.NoSuchProcess:
+        pass
+    os._exit(1)
 
 
 if __name__ == "__main__":

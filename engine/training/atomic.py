@@ -57,3 +57,12 @@ def rename(path: Path, target: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Put a text in place of a file, or there anew. Errors: OSError."""
+    with temporary(path) as hidden:
+        with hidden.open("wb") as file:
+            file.write(text.encode())
+            sync(file)
+        rename(hidden, path)

@@ -6,7 +6,8 @@ neither how many processes load or train, nor where a training was stopped and c
 
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -95,7 +96,14 @@ class Drawn(Dataset[tuple[Tensor, Tensor]]):
         self._tokenize = tokenize
 
     def __getitem__(self, draw: Draw) -> tuple[Tensor, Tensor]:
-        epoch, index = draw
+        return self.__getitems__([draw])[0]
+
+    def __getitems__(self, draws: Sequence[Draw]) -> list[tuple[Tensor, Tensor]]:
+        """A batch at once, as DataLoader asks for it: random states are put aside once for all of it."""
+        with random_states_kept():
+            return [self._sample(*draw) for draw in draws]
+
+    def _sample(self, epoch: int, index: int) -> tuple[Tensor, Tensor]:
         for place in range(index, index + len(self._pairs)):  # where one cannot be read, the next stands in for it
             try:
                 return self._read(epoch, place % len(self._pairs))
@@ -105,9 +113,9 @@ class Drawn(Dataset[tuple[Tensor, Tensor]]):
 
     def _read(self, epoch: int, index: int) -> tuple[Tensor, Tensor]:
         captions = self._pairs.captions(index)
-        with seeded(self._seed, epoch, index):
-            caption = captions[random.randrange(len(captions))]  # noqa: S311 - nothing secret
-            return self._transform(self._pairs.image(index)), self._tokens(caption)
+        _seed(self._seed, epoch, index)
+        caption = captions[random.randrange(len(captions))]  # noqa: S311 - nothing secret
+        return self._transform(self._pairs.image(index)), self._tokens(caption)
 
     def _tokens(self, caption: str) -> Tensor:
         return _tokens(self._tokenize, caption)
@@ -118,20 +126,22 @@ def _tokens(tokenize: Tokenize, caption: str) -> Tensor:
     return tokenize([caption])[0]
 
 
-class seeded:
-    """Inside, all random choices of Python and torch on the CPU follow from the numbers alone; outside they go on."""
+@contextmanager
+def random_states_kept() -> Iterator[None]:
+    """Whatever is seeded and drawn inside, random choices of Python and torch on the CPU go on outside as before."""
+    python, of_torch = random.getstate(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        torch.set_rng_state(of_torch)
 
-    def __init__(self, *numbers: int) -> None:
-        self._seed = int(np.random.SeedSequence(numbers).generate_state(1)[0])
 
-    def __enter__(self) -> None:
-        self._python, self._torch = random.getstate(), torch.get_rng_state()
-        random.seed(self._seed)
-        torch.default_generator.manual_seed(self._seed)
-
-    def __exit__(self, *_: object) -> None:
-        random.setstate(self._python)
-        torch.set_rng_state(self._torch)
+def _seed(*numbers: int) -> None:
+    """From here on, all random choices of Python and torch on the CPU follow from these numbers alone."""
+    seed = int(np.random.SeedSequence(numbers).generate_state(1)[0])
+    random.seed(seed)
+    torch.default_generator.manual_seed(seed)
 
 
 def batches(

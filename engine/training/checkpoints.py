@@ -127,6 +127,15 @@ def load_latest(folder: Path) -> tuple[State, Path, list[str]] | None:
     return None
 
 
+def request(path: Path) -> dict[str, Any]:
+    """What was asked for when a checkpoint was written, as its manifest tells; empty where none does."""
+    try:
+        told = (_manifest(path).model_extra or {}).get("spec")
+    except Corrupt:
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
 def prune(folder: Path, keep_last: int, keep: set[str]) -> list[str]:
     """Remove what an interrupted writing has left, and all numbered checkpoints but the last `keep_last`; 0 keeps all.
 

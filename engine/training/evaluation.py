@@ -13,6 +13,7 @@ from engine.datasets import Pairs
 from engine.training import retrieval, zero_shot
 from engine.training.batches import Tokenize, Transform
 from engine.training.classification import Classification
+from engine.training.objectives import caption_loss
 
 Ticks = Generator[int, None, "Encoded"]
 
@@ -69,14 +70,17 @@ def encode(model: nn.Module, pairs: Pairs, reader: Reader) -> Ticks:
     try:
         texts, owner = _captions(pairs)
         distinct = list(dict.fromkeys(texts))
-        features = encode_texts(model, distinct, reader)
+        encoded: list[Tensor] = []
+        for start in range(0, len(distinct), reader.batch_size):
+            encoded.append(encode_texts(model, distinct[start : start + reader.batch_size], reader))
+            yield 0
         images: list[Tensor] = []
         for batch in _loaded(pairs, reader):
             images.append(encode_images(model, batch, reader))
             yield sum(map(len, images))
     finally:
         model.train(was_training)
-    place = {text: index for index, text in enumerate(distinct)}
+    place, features = {text: index for index, text in enumerate(distinct)}, torch.cat(encoded)
     labels = [pairs.label(index) for index in range(len(pairs))]
     return Encoded(
         images=torch.cat(images),
@@ -104,6 +108,29 @@ def encode_texts(model: nn.Module, texts: Sequence[str], reader: Reader) -> Tens
         with reader.autocast():
             found.append(model.encode_text(tokens, normalize=True).float().cpu())  # type: ignore[operator]
     return torch.cat(found)
+
+
+def generative_loss(model: nn.Module, pairs: Pairs, reader: Reader) -> Generator[int, None, float]:
+    """The loss of each image's first caption by a model that writes captions (CoCa): the mean over their tokens.
+
+    Padding is left out, as in training; open_clip's validation counts it in, and for every hundredth batch alone.
+    Yields the number of images done after each batch, to be stopped by.
+    """
+    was_training = model.training
+    model.eval()
+    total, tokens, done = 0.0, 0, 0
+    try:
+        for images in _loaded(pairs, reader):
+            some = range(done, done + len(images))
+            texts = reader.tokenize([pairs.captions(index)[0] for index in some]).to(reader.device)
+            with torch.no_grad(), reader.autocast():
+                outputs = model(reader.images(images), texts)
+            loss, counted = caption_loss(outputs["logits"], outputs["labels"], model.pad_id)  # type: ignore[arg-type]
+            total, tokens, done = total + loss, tokens + counted, done + len(images)
+            yield done
+    finally:
+        model.train(was_training)
+    return total / max(1, tokens)
 
 
 def _loaded(pairs: Pairs, reader: Reader) -> Iterator[Tensor]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 from pydantic import BaseModel, ConfigDict
 
 from engine.results import Artifact, Event, Metric, Progress
@@ -22,8 +23,8 @@ EVENTS = "events.jsonl"
 JOB = "job.json"
 FAILURE = "failure.json"
 TICK_S = 0.1
-GRACE_S = 30
-"""After being asked to stop, the processes have so long to save a checkpoint."""
+GRACE_S, GONE_S = 30, 5
+"""After being asked to stop, the processes have so long to save a checkpoint; once killed, so long to be gone."""
 TOLD: dict[str, type[Event]] = {each.__name__: each for each in (TrainRow, Metric, Progress, Artifact)}
 
 
@@ -79,9 +80,19 @@ def together(spec: TrainSpec, run_dir: Path, device_name: str) -> Iterator[Event
             try:
                 launcher.wait(GRACE_S)
             except subprocess.TimeoutExpired:
-                os.killpg(launcher.pid, signal.SIGKILL)
-                launcher.wait()
+                _kill(launcher)
         told.unlink(missing_ok=True)
+
+
+def _kill(launcher: subprocess.Popen[bytes]) -> None:
+    """With all below it. torchrun gives each process a session of its own, so there is no group that holds them."""
+    below = psutil.Process(launcher.pid).children(recursive=True)
+    launcher.kill()  # before it can start others, or tell of their end
+    for each in below:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.kill()
+    psutil.wait_procs(below, timeout=GONE_S)
+    launcher.wait()
 
 
 def fail(error: Exception, run_dir: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from engine.results import Metric
 from engine.specs import Refused
 from engine.specs.train import TrainSpec
+from engine.training import atomic
 
 log = logging.getLogger("engine.training")
 HISTORY = "metrics.jsonl"
@@ -104,8 +105,8 @@ def carry(before: Path, folder: Path, step: int, epoch: int, *, validated: bool)
     """
     told, lines = list(history(before, step)), results(before, epoch)
     told = [each for each in told if validated or each.step < step or not each.name.startswith("val/")]
-    (folder / HISTORY).write_text("".join(f"{each.model_dump_json()}\n" for each in told))
-    (folder / RESULTS).write_text("".join(json.dumps(each) + "\n" for each in lines))
+    atomic.write_text(folder / HISTORY, "".join(f"{each.model_dump_json()}\n" for each in told))
+    atomic.write_text(folder / RESULTS, "".join(json.dumps(each) + "\n" for each in lines))
     return told
 
 

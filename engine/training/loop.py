@@ -15,15 +15,17 @@ from engine.measure import peak
 from engine.results import Artifact, Event, Metric, Progress
 from engine.results.clip import TrainRow
 from engine.specs import Refused
-from engine.training import checkpoints, distributed, logs, rng
+from engine.training import checkpoints, distributed, logs, resuming, rng
 from engine.training.done import Done, asked_for, checkpoints_folder
 from engine.training.optimizers import assign
 from engine.training.setup import Setup
 from engine.training.step import StepResult, train_step
-from engine.training.validation import best_metric, row_fields, score, validate
+from engine.training.validation import Stopped, best_metric, row_fields, score, validate
 
 log = logging.getLogger("engine.training")
 LATEST, BEST = "latest.pt", "best.pt"
+MOST_LEFT_OUT = 40
+"""Steps in a row that overflow: by then the scale has been halved from 2^16 to below any float16."""
 
 
 class Diverged(ArithmeticError):
@@ -43,7 +45,7 @@ class Training:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.setup, self._run_dir, self._device_name = setup, run_dir, device_name
-        self.done, self._saved_at = Done(), -1
+        self.done, self._saved_at, self._left_out = Done(), -1, 0
         self._stopped, self._clock = stopped, clock
         self._folder = checkpoints_folder(run_dir)
         self._files: logs.Files | None = None
@@ -61,8 +63,9 @@ class Training:
             for note in self._notes:
                 log.info("%s", note)
         try:
-            # stopped at its last step, the last epoch has yet to be ended
-            while (self.done.step < plan.steps or self.done.batch) and not self._stopping():
+            # all processes ask each time: who has trained to the end waits here for the first one's validation.
+            # Stopped at its last step, the last epoch has yet to be ended
+            while not self._stopping() and (self.done.step < plan.steps or self.done.batch):
                 yield from self._epoch()
             self._save_unless_saved()
         except GeneratorExit:  # and after no other error: what it has left may be half a step
@@ -85,8 +88,11 @@ class Training:
             logs.clear(self._run_dir)  # an earlier attempt may have died before its first checkpoint
             return
         state, path, notes = found
+        changed = resuming.changes(self.setup.spec, path, checkpoints.request(path))
         self._load(state)
-        self._notes += [*notes, f"continued from {path.name} at step {self.done.step}"]
+        if origin != self._run_dir:
+            resuming.check_left(self.done, self.setup.plan.steps, path)
+        self._notes += [*notes, *changed, f"continued from {path.name} at step {self.done.step}"]
         self._saved_at = self.done.step if origin == self._run_dir else -1
         if self.setup.place.first:
             told = logs.carry(origin, self._run_dir, self.done.step, self.done.epoch, validated=self.done.batch == 0)
@@ -106,13 +112,7 @@ class Training:
             result = self._step(taken)
             losses = distributed.averaged(result.losses, setup.place)  # those of local_loss are each process's own
             ended = self._clock()
-            finite = math.isfinite(losses["loss"]) and math.isfinite(result.grad_norm)
-            if not finite and setup.scaler is None:  # which has left out such a step, and tries a smaller scale
-                raise Diverged(
-                    f"step {done.step + 1} has loss {losses['loss']:g} and gradient norm {result.grad_norm:g}: take a "
-                    f"smaller learning rate than {setup.spec.peak_lr:g}, a longer warm-up, or clip gradients "
-                    "(grad_clip_norm)"
-                )
+            self._check(losses["loss"], result.grad_norm)
             done.step, done.batch = done.step + 1, done.batch + accumulate
             done.samples += plan.batch_size * setup.place.world_size * accumulate
             done.loss_sum += losses["loss"]
@@ -142,6 +142,22 @@ class Training:
             scaler=setup.scaler,
             clip_norm=setup.spec.grad_clip_norm,
             no_sync=getattr(setup.network, "no_sync", nullcontext),
+        )
+
+    def _check(self, loss: float, grad_norm: float) -> None:
+        """Errors: Diverged. A scaler leaves out what overflows and tries a smaller scale, though not for ever."""
+        if math.isfinite(loss) and math.isfinite(grad_norm):
+            self._left_out = 0
+            return
+        self._left_out += 1
+        scaled = self.setup.scaler is not None
+        if scaled and self._left_out < MOST_LEFT_OUT:
+            return
+        raise Diverged(
+            f"step {self.done.step + 1} has loss {loss:g} and gradient norm {grad_norm:g}"
+            + (f", as all of the last {self._left_out} steps have overflowed" if scaled else "")
+            + f": take a smaller learning rate than {self.setup.spec.peak_lr:g}, a longer warm-up, or clip gradients "
+            "(grad_clip_norm)" + (", or another precision (amp_bf16)" if scaled else "")
         )
 
     def _tell(self, result: StepResult, losses: Mapping[str, float], data_s: float, step_s: float) -> Iterator[Event]:
@@ -205,7 +221,10 @@ class Training:
         self._save_unless_saved()  # validating may take longer than whoever stops this has patience
         begun = self._clock()
         last = ended.step >= setup.plan.steps
-        found = yield from validate(setup, ended.epoch, self._progress, last=last)
+        try:
+            found = yield from validate(setup, ended.epoch, self._progress, last=last, stopped=self._stopped)
+        except Stopped:
+            return
         ended.seconds += self._clock() - begun
         loss = self.done.loss_sum * setup.spec.accum_freq / self.done.batch
         value = score(setup, found, loss)

@@ -98,9 +98,7 @@ def readable(pairs: Pairs, run_dir: Path, what: str, before: str = "") -> tuple[
     else:
         left_out = dict(datasets.look(pairs, samples=0, deadline_s=VERIFY_S).unreadable)
         run_dir.mkdir(parents=True, exist_ok=True)
-        with atomic.temporary(record) as part:
-            part.write_text(json.dumps(left_out))
-            atomic.rename(part, record)
+        atomic.write_text(record, json.dumps(left_out))
     if not left_out:
         return pairs, []
     names = ", ".join(list(left_out)[:3])

@@ -1,23 +1,33 @@
 """What a training finds out about its model at the end of an epoch, and whether that is better than before."""
 
 import logging
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
+from typing import TypeVar
 
 from engine.results import Event, Progress
 from engine.results.clip import Retrieval
 from engine.specs import Refused
-from engine.training.evaluation import classified, encode, retrieved
+from engine.training.evaluation import classified, encode, generative_loss, retrieved
 from engine.training.setup import Setup
 
 log = logging.getLogger("engine.training")
 LOWER_IS_BETTER = ("loss", "rank")
 RETRIEVAL = [name for name in Retrieval.model_fields if "_to_" in name] + ["clip_val_loss"]
+GENERATIVE = "val_generative_loss"
+Found = TypeVar("Found")
 
 
-def validate(setup: Setup, epoch: int, progress: Progress, *, last: bool) -> Generator[Event, None, dict[str, float]]:
+class Stopped(Exception):
+    """Whoever trains has been asked to stop before the validation has ended."""
+
+
+def validate(
+    setup: Setup, epoch: int, progress: Progress, *, last: bool, stopped: Callable[[], bool] = lambda: False
+) -> Generator[Event, None, dict[str, float]]:
     """Under the reference's names; empty where nothing is held out, or not at this epoch.
 
-    epoch: completed ones. progress: yielded after every batch, to be stopped by.
+    epoch: completed ones. progress: yielded after every batch, to be stopped by. stopped: asked as often, for a process
+    that whoever takes its events cannot stop. Errors: Stopped.
     """
     spec, held = setup.spec, setup.pairs
     retrieval, zeroshot = (
@@ -25,17 +35,13 @@ def validate(setup: Setup, epoch: int, progress: Progress, *, last: bool) -> Gen
     )
     if held.val is None or not (retrieval or zeroshot):
         return {}
-    encoding = encode(setup.model, held.val, setup.reader)
-    while True:
-        try:
-            next(encoding)
-        except StopIteration as ended:
-            encoded = ended.value
-            break
-        yield progress
+    encoded = yield from _through(encode(setup.model, held.val, setup.reader), progress, stopped)
     found: dict[str, float] = {}
     if retrieval:
         found |= retrieved(encoded, setup.plan.batch_size)
+        if spec.loss == "coca":
+            writing = generative_loss(setup.model, held.val, setup.reader)
+            found[GENERATIVE] = yield from _through(writing, progress, stopped)
     if zeroshot and held.classes and encoded.labels is not None:
         result = classified(setup.model, encoded, held.classes, held.templates, setup.reader)
         name = f"{spec.data if spec.data == 'digits' else 'own'}-zeroshot-val"
@@ -45,6 +51,21 @@ def validate(setup: Setup, epoch: int, progress: Progress, *, last: bool) -> Gen
     shown = "\t".join(f"{name}: {value:.4f}" for name, value in found.items())
     log.info("Eval Epoch: %d %s", epoch, shown)
     return found
+
+
+def _through(
+    work: Generator[int, None, Found], progress: Progress, stopped: Callable[[], bool]
+) -> Generator[Event, None, Found]:
+    """What work answers at its end."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as ended:
+            found: Found = ended.value
+            return found
+        if stopped():
+            raise Stopped
+        yield progress
 
 
 def score(setup: Setup, found: Mapping[str, float], loss: float) -> float | None:
@@ -64,7 +85,8 @@ def best_metric(setup: Setup) -> str:
     spec, held = setup.spec, setup.pairs
     can = ["train_loss"]
     if held.val is not None and spec.val_frequency:
-        can = ["image_to_text_r1", *RETRIEVAL, *can]
+        written = [GENERATIVE] if spec.loss == "coca" else []
+        can = ["image_to_text_r1", *RETRIEVAL, *written, *can]
     if held.val is not None and spec.zeroshot_frequency and held.classes and held.val.label(0) is not None:
         can = ["zeroshot_top1", "zeroshot_top5", *can]
     if spec.best_metric and spec.best_metric not in can:

@@ -29,7 +29,8 @@ OTHERS = 50  # trainings offered to be laid over this one
 BEST = "★ best"
 SMOOTH = {"no": 1, "5": 5, "20": 20, "100": 100}
 COLUMNS = (
-    *("epoch", "mark", "step", "train_loss", "clip_val_loss", "zeroshot_top1", "zeroshot_top5", "image_to_text_r1"),
+    *("epoch", "mark", "step", "train_loss", "clip_val_loss", "val_generative_loss"),
+    *("zeroshot_top1", "zeroshot_top5", "image_to_text_r1"),
     *("text_to_image_r1", "image_to_text_r5", "text_to_image_r5", "lr", "logit_scale", "samples_per_s", "data_share"),
     *("seconds", "peak_memory_mb", "image_to_text_mean_rank", "text_to_image_mean_rank", "samples_seen", "checkpoint"),
 )
@@ -43,6 +44,7 @@ TITLES = {
     "step": "Step",
     "train_loss": "Training loss",
     "clip_val_loss": "Held-out loss",
+    "val_generative_loss": "Held-out loss of captions",
     "zeroshot_top1": "Zero-shot top-1",
     "zeroshot_top5": "Zero-shot top-5",
     "image_to_text_r1": "Image → text R@1",
@@ -111,7 +113,7 @@ def _figures(rows: Sequence[TrainRow], best: TrainRow | None, points: pd.DataFra
             st.metric("Training loss now", digits(float(loss.iloc[-1])), width="content")
         classified = last is not None and last.zeroshot_top1 is not None
         right = ("zeroshot_top1", "zeroshot_top5") if classified else ("image_to_text_r1", "text_to_image_r1")
-        for name in ("clip_val_loss", *right):
+        for name in ("clip_val_loss", "val_generative_loss", *right):
             if last is not None and getattr(last, name) is not None:
                 _metric(name, last, before)
         if best is not None:

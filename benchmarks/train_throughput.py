@@ -1,0 +1,284 @@
+"""How fast our training is beside open_clip's own, and whether it learns as much: fine-tuning on the same CSV.
+
+python benchmarks/train_throughput.py [--cases digits-clip,RN50] [--rounds 8] [--samples N] [--epochs N]
+                                      [--batch-size N] [--device cpu] [--threads N] [--workers 0]
+                                      [--output benchmarks/results/train_throughput.json]
+
+A round is both sides, `python -m engine train` and `open_clip_train.main`, in an order of chance, each in a fresh
+process with the round's number as its seed. Both get the same images (scikit-learn's digits as PNG files, held-out ones
+apart), the same initial weights from a checkpoint, and every setting explicitly. A case is a model with settings that
+suit it: small pairs where a step is mostly overhead (digits-clip), a ResNet with CLIP's own text tower at 64 pixels
+(RN50); on a GPU, `--device cuda --cases ViT-B-32 --workers 8`.
+
+Pace: torch calls a hook at the end of every optimizer step, on both sides the same. It is the pairs of all steps but
+each epoch's first, over the seconds from the end of that to the end of the epoch's last; the first epoch warms up. So
+it holds all that a step takes, loading, logging and recording included, and neither start-up, validation nor
+checkpoints. The ratio of both is told for each round, its median with an interval (99 %).
+Learning: the held-out loss at the end. The median of our seeds is to lie among those of the reference.
+
+A busy machine spoils it. Both cases take about a quarter of an hour on two cores.
+"""
+
+import argparse
+import csv
+import datetime
+import json
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from intervals import median_interval
+
+ROOT = Path(__file__).resolve().parent.parent
+SIDES = ("ours", "reference")
+LOSS = "clip_val_loss"
+HELD_OUT = 256
+LOOK_S = 0.2
+Figures = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What both sides are asked for."""
+
+    model: str
+    samples: int
+    batch_size: int
+    epochs: int
+    lr: float
+    image_size: int
+    context_length: int
+    precision: str = "fp32"
+    device: str = "cpu"
+    threads: int = 0
+    workers: int = 0
+
+    @property
+    def steps(self) -> int:
+        """Per epoch."""
+        return self.samples // self.batch_size
+
+    @property
+    def flags(self) -> Figures:
+        """Those that are called the same on both sides."""
+        shared = ("model", "batch_size", "epochs", "lr", "precision", "device", "workers")
+        beside = {"beta1": 0.9, "beta2": 0.98, "eps": 1e-6, "wd": 0.2, "lr_scheduler": "cosine"}
+        beside |= {"warmup": max(1, self.steps * self.epochs // 10), "log_every_n_steps": 10}
+        return {name: getattr(self, name) for name in shared} | beside | {"save_frequency": 0, "zeroshot_frequency": 0}
+
+
+CASES = {
+    "digits-clip": Case("digits-clip", 1408, 64, 8, 1e-3, image_size=32, context_length=16),
+    "RN50": Case("RN50", 96, 16, 4, 1e-4, image_size=64, context_length=16),
+    "ViT-B-32": Case("ViT-B-32", 16384, 512, 4, 5e-4, image_size=224, context_length=77, precision="amp_bf16"),
+}
+
+
+class Watch:
+    """The clock at both ends of each epoch's steps, and how busy a GPU is in between, where NVML tells."""
+
+    def __init__(self, case: Case) -> None:
+        self.case, self.count = case, 0
+        self.spans: list[list[float]] = []
+        self.busy: list[tuple[float, int]] = []
+
+    def __call__(self, *_: object) -> None:
+        """After an optimizer step."""
+        place = self.count % self.case.steps
+        self.count += 1
+        if place in (0, self.case.steps - 1):
+            if self.case.device != "cpu":
+                import torch
+
+                torch.accelerator.synchronize()
+            now = time.perf_counter()
+            if place:
+                self.spans[-1].append(now)
+            else:
+                self.spans.append([now])
+
+    def look(self) -> None:
+        """Look at the GPU for as long as the process lives."""
+        if not self.case.device.startswith("cuda"):
+            return
+        import pynvml
+
+        try:
+            pynvml.nvmlInit()
+            handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        except pynvml.NVMLError as error:
+            print(f"no utilisation: {error}", file=sys.stderr)
+            return
+
+        def looking() -> None:
+            while True:
+                self.busy.append((time.perf_counter(), pynvml.nvmlDeviceGetUtilizationRates(handle).gpu))
+                time.sleep(LOOK_S)
+
+        threading.Thread(target=looking, daemon=True).start()
+
+    @property
+    def figures(self) -> Figures:
+        """Without the first epoch."""
+        spans = self.spans[1:]
+        pairs = len(spans) * (self.case.steps - 1) * self.case.batch_size
+        found: Figures = {"pairs_per_s": pairs / sum(end - begin for begin, end in spans)}
+        busy = [share for at, share in self.busy if any(begin <= at <= end for begin, end in spans)]
+        return found | ({"gpu_utilisation_percent": statistics.mean(busy)} if busy else {})
+
+
+def make(case: Case, folder: Path) -> None:
+    """train.csv, val.csv and the weights that both begin with."""
+    import numpy as np
+    import torch
+
+    from engine import datasets
+    from engine.models import clip_weights
+    from engine.specs.train import TrainSpec
+
+    digits = datasets.open_pairs("digits")
+    order = np.random.default_rng(0).permutation(len(digits))
+    parts = {"val": order[:HELD_OUT], "train": np.resize(order[HELD_OUT:], case.samples)}
+    for name, indices in parts.items():
+        with (folder / f"{name}.csv").open("w", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(("filepath", "title"))
+            for place, index in enumerate(indices):
+                path = folder / f"{name}-{place}.png"
+                digits.image(int(index)).save(path)
+                captions = digits.captions(int(index))
+                table.writerow((path, captions[place % len(captions)]))
+    spec = TrainSpec(model=case.model, image_size=case.image_size, context_length=case.context_length)
+    torch.save(clip_weights.create(spec, weights="").model.state_dict(), folder / "weights.pt")
+
+
+def train(side: str, case: Case, folder: Path, seed: int) -> Figures:
+    """One training by this process: its pace, and the held-out loss at its end."""
+    import torch
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    torch.set_num_threads(case.threads)
+    watch = Watch(case)
+    register_optimizer_step_post_hook(watch)
+    watch.look()
+    flags = case.flags | {"seed": seed, "pretrained": folder / "weights.pt", "val_frequency": case.epochs}
+    here = folder / f"{side}-{seed}"
+    if side == "ours":
+        from engine.__main__ import main as engine
+
+        flags |= {"data": folder / "train.csv", "val_data": folder / "val.csv", "threads": case.threads}
+        flags |= {"image_size": case.image_size, "context_length": case.context_length}
+        os.environ |= {"VITALS_RUNS_DIR": str(here), "VITALS_DATA_ROOTS": str(folder)}
+        if engine(["train", "--no-tensorboard", *_written(flags)]):
+            raise SystemExit("our training has failed")
+        (results,) = here.glob("*/results.jsonl")
+    else:
+        from open_clip_train.main import main as open_clip_train
+
+        from engine.models import clip_weights
+
+        clip_weights.register()
+        flags |= {"train_data": folder / "train.csv", "val_data": folder / "val.csv", "dataset_type": "csv"}
+        flags |= {"force_image_size": case.image_size, "force_context_length": case.context_length}
+        flags |= {"csv_separator": ",", "logs": here, "name": "reference"}
+        open_clip_train(_written(flags))
+        results = here / "reference" / "checkpoints" / "results.jsonl"
+    loss = json.loads(results.read_text().splitlines()[-1])[LOSS]
+    assert watch.count == case.steps * case.epochs, f"{watch.count} steps, not {case.steps} in {case.epochs} epochs"
+    return {**watch.figures, LOSS: loss}
+
+
+def _written(flags: Figures) -> list[str]:
+    return [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+
+
+def child(side: str, case: Case, folder: Path, seed: int) -> Figures:
+    """The same in a fresh process."""
+    asked = json.dumps({"side": side, "case": asdict(case), "folder": str(folder), "seed": seed})
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", __file__, "--child", asked],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(case.threads), "HF_HUB_OFFLINE": "1"},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise SystemExit(f"{side} has failed:\n{done.stderr[-5000:]}")
+    figures: Figures = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def measure(case: Case, rounds: int) -> Figures:
+    """All rounds of a case."""
+    order = random.Random(1337)  # noqa: S311 - nothing secret
+    found: list[dict[str, Figures]] = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        make(case, folder)
+        for seed in range(rounds):
+            sides = {side: child(side, case, folder, seed) for side in order.sample(SIDES, 2)}
+            found.append({side: sides[side] for side in SIDES})
+            print(case.model, json.dumps(found[-1]), flush=True)
+    ratios = [each["ours"]["pairs_per_s"] / each["reference"]["pairs_per_s"] for each in found]
+    report = {f"{side}_pairs_per_s": statistics.median(each[side]["pairs_per_s"] for each in found) for side in SIDES}
+    report |= dict(zip(("low", "ratio", "high"), median_interval(ratios), strict=True))
+    losses = {side: sorted(each[side][LOSS] for each in found) for side in SIDES}
+    learned = losses["reference"][0] <= statistics.median(losses["ours"]) <= losses["reference"][-1]
+    return {"settings": asdict(case), **report, LOSS: losses, "learns_as_much": learned, "rounds": found}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", default="digits-clip,RN50", help=", ".join(CASES))
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--samples", type=int)
+    parser.add_argument("--epochs", type=int, help="the first is not counted")
+    parser.add_argument("--batch-size", type=int)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    sys.path.insert(0, str(ROOT))
+    if chosen.child:
+        asked = json.loads(chosen.child)
+        figures = train(asked["side"], Case(**asked["case"]), Path(asked["folder"]), asked["seed"])
+        print(json.dumps(figures))
+        return
+    given = {
+        name: getattr(chosen, name) for name in ("samples", "epochs", "batch_size", "device", "threads", "workers")
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    cases = {name: measure(replace(CASES[name], **given), chosen.rounds) for name in chosen.cases.split(",")}
+    report = {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "versions": {name: version(name) for name in ("torch", "open_clip_torch", "torchvision")},
+        "goals": {
+            "not slower than open_clip's training, by the interval": all(each["high"] >= 1 for each in cases.values()),
+            "held-out loss among those of the reference's seeds": all(
+                each["learns_as_much"] for each in cases.values()
+            ),
+        },
+        "cases": cases,
+    }
+    print(json.dumps(report["goals"]))
+    if chosen.output:
+        chosen.output.parent.mkdir(parents=True, exist_ok=True)
+        chosen.output.write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
