@@ -55,6 +55,9 @@ def test_help_lists_every_field(
         (["evaluate", "--tasks", "guessing"], "tasks"),
         (["evaluate", "--checkpoint", "/nowhere/best.pt"], "checkpoint: nothing can be read"),
         (["resume", "/nowhere"], "neither a checkpoint with its manifest"),
+        (["search", "99", "a seven"], "99"),
+        (["search", "1", ""], "text"),
+        (["search", "1", "a seven", "--top", "0"], "top"),
     ],
 )
 def test_bad_usage_is_named_and_leaves_with_2(
@@ -96,6 +99,25 @@ def test_train_then_evaluate_it_by_its_number(store: Store, tmp_path: Path, tiny
     assert found["retrieval"].images == 8, "what the training has held out"
     best = [row for row in rows if row.best][-1]
     assert found["retrieval"].image_to_text_r1 == best.image_to_text_r1
+    search_in(store.runs()[0].id, trained=run.id, table=tmp_path / "hits.csv")
+
+
+def search_in(evaluated: int, trained: int, table: Path) -> None:
+    """All eight images by a text, in the terminal and as a file; a training has none."""
+    done = engine("search", str(evaluated), "the digit seven", "--top", "3")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[0].split() == ["index", "source", "label", "similarity"]
+    assert len(done.stdout.splitlines()) == 4
+    done = engine("search", str(evaluated), "the digit seven", "--output", str(table))
+    assert done.returncode == 0, done.stderr
+    with table.open() as file:
+        lines = list(csv.DictReader(file))
+    assert sorted(int(line["index"]) for line in lines) == list(range(8))
+    cosines = [float(line["similarity"]) for line in lines]
+    assert cosines == sorted(cosines, reverse=True)
+    done = engine("search", str(trained), "the digit seven")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"run {trained} is a train, and only an evaluation's images can be searched" in done.stderr
 
 
 @pytest.mark.slow

@@ -1,18 +1,23 @@
 """The page of evaluations, driven in process. Runs are queued; what they find is stored by hand."""
 
 import shlex
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from engine.datasets import open_pairs, split
 from engine.results import Progress, Row
+from engine.results.answers import Hit, Hits
 from engine.settings import Settings
+from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
+from engine.specs.questions import Question, Search
 from engine.store import Store
 from engine.store.files import RunFiles
-from pages.components import spec_form
+from pages.components import backend, spec_form
 from pages.components.command import command
 from tests.clip_support import (
     evaluate_row,
@@ -123,7 +128,8 @@ def test_figures_stand_in_rows_and_all_can_be_taken_away(store: Store, settings:
     assert keys == [
         *("csv_1", "json_1", "zeroshot_confusion.csv_1", "zeroshot_predictions.csv_1", "linear-probe_confusion.csv_1")
     ]
-    assert [tab.label for tab in app.tabs] == ["Confusion, zeroshot", "Predictions", "Confusion, linear-probe", "Map"]
+    tabs = ["Confusion, zeroshot", "Predictions", "Confusion, linear-probe", "Map", "Search"]
+    assert [tab.label for tab in app.tabs] == tabs
     assert len(app.get("plotly_chart")) == 1
     mistakes = app.dataframe[-1].value
     assert list(mistakes["count"]) == [1]
@@ -200,7 +206,7 @@ def test_a_task_that_could_not_be_done_says_why(store: Store, settings: Settings
     app = open_page(PAGE, run=str(evaluated(store, settings, failed)))
     assert not app.exception
     assert [error.value for error in app.error] == ["no labels"]
-    assert [tab.label for tab in app.tabs] == ["Map"]
+    assert [tab.label for tab in app.tabs] == ["Map", "Search"]
 
 
 FIELDS = [
@@ -231,3 +237,124 @@ def test_a_clone_fills_the_form(store: Store) -> None:
     app = open_page(PAGE, **spec_form.address("evaluate", spec))
     assert not app.exception
     assert shlex.split(command(spec)) == shlex.split(app.code[0].value)
+
+
+class Asked:
+    """In place of the process that answers: questions are kept, and answered by the test."""
+
+    def __init__(self) -> None:
+        self.started = 0
+        self.questions: list[Search] = []
+        self.answers: list[Future[dict[str, Any]]] = []
+
+    def start(self) -> None:
+        self.started += 1
+
+    def ask(self, question: Question) -> "Future[dict[str, Any]]":
+        assert isinstance(question, Search)
+        self.questions.append(question)
+        self.answers.append(Future())
+        return self.answers[-1]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    there = Asked()
+    monkeypatch.setattr(backend, "answers", lambda: there)
+    return there
+
+
+def open_search(run_id: int) -> AppTest:
+    """On the run's own page, where nothing else is asked."""
+    app = open_page("runs/run.py", run=str(run_id))
+    app.session_state[f"charts_{run_id}"] = "Search"
+    return app.run()
+
+
+def hits(*sources: str) -> dict[str, Any]:
+    found = [
+        Hit(index=at, source=source, label="seven", similarity=0.5 - at / 100) for at, source in enumerate(sources)
+    ]
+    return Hits(hits=tuple(found), images=359).model_dump(mode="json")
+
+
+def found_pictures(app: AppTest) -> list[str]:
+    """Captions of hits; those of the data have no figure."""
+    captions = [picture.caption for element in app.get("image") for picture in element.proto.imgs]
+    return [caption.replace("\\", "") for caption in captions if caption.startswith("**0.")]
+
+
+@pytest.mark.slow
+def test_images_are_searched_by_text(store: Store, settings: Settings, asked: Asked) -> None:
+    run_id = evaluated(store, settings)
+    app = open_search(run_id)
+    assert not app.exception
+    assert asked.started, "it is made ready while somebody types"
+    assert not asked.questions
+    app.text_input(key=f"search_text_{run_id}").set_value(" a handwritten seven ").run()
+    assert "Being looked up" in plainly(app)
+    app.run()
+    assert [(question.text, question.top) for question in asked.questions] == [("a handwritten seven", 12)]
+    assert asked.questions[0].spec == store.run(run_id).spec
+    assert asked.questions[0].folder == RunFiles(settings.runs_dir, run_id).dir
+    asked.answers[0].set_result(hits("digits:7", "digits:17"))
+    app.run()
+    assert not app.exception
+    assert found_pictures(app) == ["**0.500** seven  \ndigits:7", "**0.490** seven  \ndigits:17"]
+    assert "The 2 of 359 images nearest to “a handwritten seven”" in plainly(app)
+    assert f"search_csv_{run_id}" in [button.key for button in app.get("download_button")]
+    app.number_input(key=f"search_top_{run_id}").set_value(3).run()
+    assert [question.top for question in asked.questions] == [12, 3]
+    assert "Being looked up" in plainly(app)
+
+
+@pytest.mark.slow
+def test_a_search_without_an_answer_says_why_and_can_be_tried_again(
+    store: Store, settings: Settings, asked: Asked
+) -> None:
+    run_id = evaluated(store, settings)
+    app = open_search(run_id)
+    app.text_input(key=f"search_text_{run_id}").set_value("seven").run()
+    asked.answers[0].set_exception(Refused("best.pt has *changed* since it was evaluated"))
+    app.run()
+    assert [error.value.replace("\\", "") for error in app.error] == ["best.pt has *changed* since it was evaluated"]
+    app.run()
+    assert len(asked.questions) == 1, "it is not asked again by itself"
+    app.button(key=f"search_again_{run_id}").click().run()
+    assert len(asked.questions) == 2
+    assert "Being looked up" in plainly(app)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_is_gone_is_said_at_once(store: Store, settings: Settings, asked: Asked) -> None:
+    run_id = queue_evaluate(store, checkpoint="/nowhere/best.pt")
+    record(store, run_id, [evaluate_row("zeroshot")])
+    app = open_search(run_id)
+    app.text_input(key=f"search_text_{run_id}").set_value("seven").run()
+    assert not app.exception
+    assert "checkpoint: nothing can be read at '/nowhere/best.pt'" in plainly(app)
+    assert not asked.questions
+
+
+@pytest.mark.slow
+def test_hits_without_their_pictures_are_a_table(
+    store: Store, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: Asked
+) -> None:
+    monkeypatch.setenv("VITALS_DATA_ROOTS", str(tmp_path))
+    write_images(tmp_path, *(f"{n}.png" for n in range(4)))
+    path = write_csv(tmp_path / "pairs.csv", [["filepath", "title"], *([f"{n}.png", f"{n}"] for n in range(4))])
+    run_id = queue_evaluate(store, data=str(path), held_out=False)
+    record(store, run_id, [evaluate_row("retrieval")])
+    app = open_search(run_id)
+    app.text_input(key=f"search_text_{run_id}").set_value("seven").run()
+    sources = ["=elsewhere.png", str(tmp_path / "3.png")]
+    asked.answers[0].set_result(hits(*sources))
+    app.run()
+    assert not app.exception
+    assert len(found_pictures(app)) == 1, "the other is not there"
+    assert list(app.dataframe[-1].value["source"]) == sources
+    path.unlink()
+    app.run()
+    assert not app.exception
+    assert "The pictures are not here any more" in plainly(app)
+    assert list(app.dataframe[-1].value["source"]) == sources
