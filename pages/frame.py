@@ -69,6 +69,13 @@ page = st.navigation(
                 help="What runs now, what waits, and what came before.",
             ),
             st.Page("runs/run.py", title="Run", icon=":material/receipt_long:", url_path="run", visibility="hidden"),
+            st.Page(
+                "runs/compare.py",
+                title="Compare",
+                icon=":material/compare_arrows:",
+                url_path="compare",
+                help="Runs or models side by side: what differs in how they were made, and in what they found.",
+            ),
         ],
     }
 )

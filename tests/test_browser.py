@@ -37,7 +37,7 @@ def test_the_first_deep_link_on_a_fresh_server_shows_that_page_in_its_frame(brow
         page = browser.new_page()
         page.goto(f"{fresh.url}/runs")
         expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
-        expect(page.get_by_test_id("stSidebarNavLink")).to_have_count(8)
+        expect(page.get_by_test_id("stSidebarNavLink")).to_have_count(9)
         expect(page.get_by_role("dialog")).to_have_count(0)
         expect(page.get_by_text("Page not found")).to_have_count(0)
         assert page.title() == "Runs – Model Vitals"

@@ -1,0 +1,104 @@
+"""What runs were asked for and where they ran, side by side: only what differs, and which of it matters."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from engine.store import Run
+
+ASKED, RAN = "asked", "ran"
+_DATA = ("data", "data_kind", "samples", "val_fraction", "classes", "templates")
+_TIMED = ("device", "threads")
+MATTERS: dict[str, tuple[str, ...]] = {
+    "benchmark": (*_TIMED, "purpose", "optimizer", "cache", "cudnn_benchmark", "deterministic", "tower"),
+    "recurrent": (
+        *(*_TIMED, "precision", "num_layers", "input_size", "image_size", "proj_size", "bidirectional", "batch_first"),
+        *("fuser", "executor", "cuda_pointwise_loop_level", "cuda_pointwise_block_count", "cuda_pointwise_block_size"),
+    ),
+    "profile": ("counter", "precision", "batch_size", "context_length"),
+    "device": ("threads",),
+    "train": (*_DATA, "val_data", "loss", "batch_size", "accum_freq", "nproc", "overfit"),
+    "evaluate": (*_DATA, "held_out", "seed", "batch_size"),
+}
+"""Settings, by kind, that change what a figure means. What is varied to see what it does, such as models, variants and
+sizes of a timing, or a training's learning rate, is not among them."""
+ELSEWHERE = ("host", "platform", "cpu", "memory_gb", "device", "device_name", "driver", "threads", "tf32", "python")
+"""Facts of an environment on which times depend."""
+TIMED = ("benchmark", "recurrent", "device", "train")
+"""Kinds whose figures, or some of them, are times."""
+WHY = {
+    "batch_size": "losses of a contrast depend on how many are told apart",
+    "accum_freq": "losses of a contrast depend on how many are told apart",
+    "nproc": "losses of a contrast depend on how many are told apart",
+    "seed": "it decides which pairs are held out",
+    "samples": "figures are of other pairs",
+    "data": "figures are of other pairs",
+    "val_data": "figures are of other pairs",
+    "val_fraction": "figures are of other pairs",
+    "held_out": "figures are of other pairs",
+    "classes": "the names to choose from are others",
+    "templates": "the prompts are others",
+    "loss": "losses of another kind are no losses of this one",
+}
+"""Of trainings and evaluations: why a setting matters."""
+VERSION = "version of "
+COLUMNS = ["where", "what"]
+
+
+def facts(run: Run) -> dict[tuple[str, str], str]:
+    """Every setting of a run's spec and every fact of its environment, as text, by where it is from and its name."""
+    found = {(ASKED, name): _said(value) for name, value in run.spec.model_dump(mode="json").items()}
+    if run.environment is not None:
+        ran = run.environment.model_dump(mode="json")
+        ran |= {f"{VERSION}{name}": version for name, version in ran.pop("versions").items()}
+        found |= {(RAN, name): _said(value) for name, value in ran.items()}
+    return found
+
+
+def table(runs: Sequence[Run]) -> pd.DataFrame:
+    """A line per setting and fact of runs of one kind: where, what, a column per run (`run 12`), and `same`."""
+    columns = {f"run {run.id}": facts(run) for run in runs}
+    names = dict.fromkeys(name for column in columns.values() for name in column)
+    lines = []
+    for name in names:
+        said = {run: column.get(name, "not recorded") for run, column in columns.items()}
+        lines.append({"where": name[0], "what": name[1].replace("_", " "), **said, "same": len(set(said.values())) < 2})
+    return pd.DataFrame(lines, columns=[*COLUMNS, *columns, "same"]).astype({"same": bool})
+
+
+def warnings(runs: Sequence[Run]) -> list[str]:
+    """A sentence for everything that differs and changes what the figures mean; of runs of one kind."""
+    kind, columns = runs[0].kind, {run.id: facts(run) for run in runs}
+    sentences = [f"The environment of run {run.id} is not recorded." for run in runs if run.environment is None]
+    names = dict.fromkeys(name for column in columns.values() for name in column)
+    for where, name in names:
+        if not _matters(kind, where, name):
+            continue
+        said: dict[str, list[int]] = {}
+        for run, column in columns.items():
+            if (where, name) in column:  # without an environment, that is said already
+                said.setdefault(column[where, name], []).append(run)
+        if len(said) > 1:
+            parts = ", ".join(f"{value} ({_runs(those)})" for value, those in said.items())
+            why = f": {WHY[name]}" if kind in ("train", "evaluate") and where == ASKED and name in WHY else ""
+            sentences.append(f"{name.replace('_', ' ').capitalize()} differs{why}. {parts}.")
+    return sentences
+
+
+def _matters(kind: str, where: str, name: str) -> bool:
+    if where == ASKED:
+        return name in MATTERS.get(kind, ())
+    return name.startswith(VERSION) or (kind in TIMED and name in ELSEWHERE)
+
+
+def _runs(ids: Sequence[int]) -> str:
+    return ("run " if len(ids) == 1 else "runs ") + ", ".join(map(str, ids))
+
+
+def _said(value: Any) -> str:
+    if value in (None, "", [], {}):
+        return "–"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return ("no", "yes")[value] if isinstance(value, bool) else str(value)

@@ -1,0 +1,121 @@
+"""Timings of several runs, or all of one, over each other: ratios with intervals and verdicts, drawn and listed."""
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+import streamlit as st
+
+from engine.report import compare_timings, readable, speed_figures
+from engine.report.compare_timings import FIGURES, MOST, Timed
+from engine.results import Row, TimedRow
+from engine.store import Run
+from pages.components import compare_choice, timed_view
+from pages.components.chart import chart
+from pages.components.compare_choice import BIND
+from pages.components.download import table
+from pages.components.kept_samples import folder
+from pages.components.results_table import results_table
+from pages.components.text import plain
+
+ALIKE, ALL = "rows of the same", "all rows with one"
+COLUMNS = (
+    *("what", "model", "mode", "variant", "batch_size", "run", "ms", "baseline_ms", "speedup", "speedup_low"),
+    *("speedup_high", "verdict", "differs_in", "flags", "note"),
+)
+BETWEEN = (
+    "Speed-up: median of the baseline / median of the other, from all kept samples. Different runs were timed one "
+    "after the other: what has changed on a machine between them is in the ratio, and not in the interval."
+)
+
+
+def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:
+    """Of runs of one kind that times."""
+    timed = {
+        run.id: [Timed(run.id, folder(run), row) for row in rows[run.id] if isinstance(row, TimedRow)] for run in runs
+    }
+    every = [each for those in timed.values() for each in those]
+    figures = compare_timings.figures(each.row for each in every)
+    if not figures:
+        st.info("Nothing has been timed in these runs: there is nothing to compare yet.", icon=":material/timer_off:")
+        return
+    st.subheader("Speed", anchor=False)
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        how = _how(len(runs))
+        figure = st.selectbox("Of", figures, format_func=FIGURES.get, key="compare_figure", bind=BIND)
+        if how == ALIKE:
+            number = int(compare_choice.baseline([f"run {run.id}" for run in runs]).removeprefix("run "))
+            pairs = compare_timings.alike(timed, number)
+        else:
+            usable = {each.name: each for each in every if compare_timings.milliseconds(each.row, figure) is not None}
+            first = usable[compare_choice.baseline(list(usable), "Baseline row")]
+            number = first.run
+            pairs = [(first, each) for each in every if each is not first]
+    if how == ALIKE:
+        _unmatched(timed, pairs)
+    if not pairs:
+        return
+    show(pairs, figure, seed=next(run.spec.seed for run in runs if run.id == number))
+
+
+def _how(runs: int) -> str:
+    """Like with like, or every row with one; of a single run, the latter."""
+    if runs == 1:
+        return ALL
+    told = "Like with like, or every row of all runs with one row of your choice."
+    return st.segmented_control(
+        "Compare", [ALIKE, ALL], default=ALIKE, required=True, key="compare_how", bind=BIND, help=told
+    )
+
+
+def _unmatched(timed: Mapping[int, Sequence[Timed]], pairs: Sequence[tuple[Timed, Timed]]) -> None:
+    """How many rows have none of their like."""
+    matched = {id(each) for pair in pairs for each in pair}
+    left = {run: [each for each in those if id(each) not in matched] for run, those in timed.items()}
+    if not pairs:
+        st.info(
+            f"No row of one run is like a row of another. “{ALL}” compares them nonetheless.", icon=":material/info:"
+        )
+    elif parts := [f"{len(those)} of run {run}" for run, those in left.items() if those]:
+        st.caption(f"Rows without their like in the runs compared are left out: {', '.join(parts)}.")
+
+
+@st.cache_data(
+    max_entries=32,
+    show_spinner="Comparing samples",
+    hash_funcs={Timed: lambda timed: (timed.run, str(timed.folder), timed.row.model_dump_json())},
+)
+def _over(pairs: Sequence[tuple[Timed, Timed]], figure: str, seed: int, written: Sequence[int]) -> pd.DataFrame:
+    return compare_timings.over(pairs, figure, seed=seed)
+
+
+def _written(timed: Timed) -> int:
+    """When its samples were: other samples are other ratios. 0 where they are not there."""
+    path = timed.folder / timed.row.samples_file
+    return path.stat().st_mtime_ns if path.is_file() else 0
+
+
+def show(pairs: Sequence[tuple[Timed, Timed]], figure: str, *, seed: int) -> None:
+    """Ratios of each second row to the first of its pair: chart, table, what verdicts mean, files."""
+    if len(pairs) > MOST:
+        st.warning(f"The first {MOST} of {len(pairs)} ratios are shown: choose fewer runs to see the others.")
+    found = _over(pairs[:MOST], figure, seed, [_written(each) for pair in pairs[:MOST] for each in pair])
+    several = found["run"].nunique() > 1
+    drawn = found.dropna(subset=["speedup"])
+    if len(drawn):
+        prefix = drawn["run"].map("run {}: ".format) if several else ""
+        figure_ = speed_figures.speedups(drawn.assign(model=prefix + drawn["model"]), source=FIGURES[figure])
+        alt = "Speed-up of every row over its baseline, with 99 % intervals and verdicts"
+        chart(figure_, key="compare_speedups", alt=alt)
+    shown = found.assign(flags=[readable.words(flags.split("; ")) for flags in found["flags"]])
+    config = {
+        "ms": st.column_config.NumberColumn(f"{FIGURES[figure]} (ms)", format="%.3g"),
+        "baseline_ms": st.column_config.NumberColumn("Baseline's (ms)", format="%.3g"),
+        "run": st.column_config.NumberColumn("Run", format="%d"),
+        "note": st.column_config.Column("Note", width="large"),
+    }
+    told = [name for name in COLUMNS if name in shown and shown[name].replace("", None).notna().any()]
+    results_table(shown, key="compare_ratios", alt="Ratios with intervals and verdicts", columns=told, config=config)
+    baselines = list(dict.fromkeys(found["baseline"]))
+    st.caption(plain(f"Baseline: {baselines[0]}. " if len(baselines) == 1 else "") + BETWEEN)
+    timed_view.verdicts(found)
+    table(lambda: found, "compare", key="compare_speed")

@@ -1,0 +1,62 @@
+"""Trainings over each other: their curves, and the best model of each side by side."""
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+import streamlit as st
+
+from engine.report import compare_values, training_figures
+from engine.results import Row, TrainRow
+from engine.store import Run
+from pages.components import backend
+from pages.components import compare_values as values_view
+from pages.components.chart import chart
+from pages.components.compare_choice import BIND
+from pages.components.download import table
+from pages.components.train_results import SMOOTH
+
+
+def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:
+    """Of trainings."""
+    best = {run.id: _best(rows[run.id]) for run in runs}
+    points = pd.concat([_points(backend.settings().store_url, run.id, run.revision) for run in runs], ignore_index=True)
+    if points.empty:
+        st.info("Nothing has been trained yet: curves begin after the first steps.", icon=":material/show_chart:")
+        return
+    st.subheader("Curves", anchor=False)
+    _curves(points, {f"run {run}": row.step for run, row in best.items() if row})
+    st.subheader("The best of each", anchor=False)
+    values = compare_values.of_runs({run: [row] if row else [] for run, row in best.items()})
+    subjects = {f"run {run.id}": run.name or run.spec.summary for run in runs}
+    values_view.side_by_side(values, subjects, how="difference", told=values_view.TOLD["difference"])
+
+
+def _best(rows: Sequence[Row]) -> TrainRow | None:
+    """The best epoch; of a training that tells none from another, the last."""
+    trained = [row for row in rows if isinstance(row, TrainRow)]
+    return next((row for row in reversed(trained) if row.best), trained[-1] if trained else None)
+
+
+@st.cache_data(max_entries=32, show_spinner=False)
+def _points(store: str, run_id: int, revision: int) -> pd.DataFrame:
+    """As of a revision of the run."""
+    return training_figures.frame({f"run {run_id}": backend.store().metrics(run_id)})
+
+
+def _curves(points: pd.DataFrame, best: Mapping[str, int]) -> None:
+    """Loss and accuracy large, the rest small, a colour per run."""
+    smooth = SMOOTH[
+        st.segmented_control(
+            "Average over points", list(SMOOTH), default="no", required=True, key="compare_smooth", bind=BIND
+        )
+    ]
+    large = training_figures.large(points)
+    for column, panel in zip(st.columns(max(1, len(large))), large, strict=False):
+        with column:
+            figure = training_figures.curves(points, panel, best=best, smooth=smooth)
+            chart(figure, key=f"compare_curve_{panel.title}", alt=f"{panel.title} of all runs over optimizer steps")
+    if small := training_figures.small(points):
+        with st.expander("Learning rate, pace, gradients, memory, ranks"):
+            alt = f"Small charts of all runs over optimizer steps: {', '.join(panel.title for panel in small)}"
+            chart(training_figures.overview(points, small, smooth=smooth), key="compare_overview", alt=alt)
+    table(lambda: points, "compare-curves", key="compare_curves", label="curves")

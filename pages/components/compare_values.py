@@ -1,0 +1,91 @@
+"""Counts, rates and accuracies of several runs, or costs of several models, side by side."""
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+import streamlit as st
+
+from engine.report import compare_figures, compare_values
+from engine.report.compare_values import How
+from engine.report.quantities import QUANTITIES
+from engine.report.quantities import title as known_title
+from engine.results import Row
+from engine.store import Run
+from pages.components import compare_choice, train_results
+from pages.components.chart import chart
+from pages.components.compare_choice import BIND
+from pages.components.download import table
+from pages.components.results_table import results_table
+
+TITLES = train_results.TITLES | {
+    "acc1": "Top-1 accuracy",
+    "acc5": "Top-5 accuracy",
+    "mean_per_class_recall": "Mean recall per class",
+    "image_to_text_r10": "Image → text R@10",
+    "text_to_image_r10": "Text → image R@10",
+    "gflop_per_s": "Rate (GFLOP/s)",
+    "gb_per_s": "Rate (GB/s)",
+}
+TOLD: dict[How, str] = {
+    "ratio": "Ratios are to the baseline: 2 is twice as much. Counts are exact, so there is no interval.",
+    "difference": "Differences are to the baseline; figures are of these runs alone, with one seed each.",
+}
+RATES = "Ratios are to the baseline: 2 is twice as much. Each rate is a median; how much medians differ is not told."
+
+
+def title(figure: str) -> str:
+    """As other pages call it."""
+    return known_title(figure) if figure in QUANTITIES else TITLES.get(figure) or known_title(figure)
+
+
+def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:
+    """Of runs of one kind whose figures need no interval."""
+    kind = runs[0].kind
+    values = compare_values.of_runs(rows)
+    failed = sum(row.status != "ok" for each in rows.values() for row in each)
+    how = compare_values.HOW.get(kind, "ratio")
+    told = RATES if kind == "device" else TOLD[how]
+    st.subheader("Figures", anchor=False)
+    if failed:
+        st.caption(
+            f":material/error: {failed} rows have failed, and have no figures here; the runs themselves say why."
+        )
+    described = {f"run {run.id}": run.name or run.spec.summary for run in runs}
+    side_by_side(values, described, how=how, told=told)
+
+
+def side_by_side(values: pd.DataFrame, subjects: Mapping[str, str], *, how: How, told: str) -> str:
+    """One chart of a figure of one's choice, and the table of all; answers the subject chosen as baseline.
+
+    values: compare_values.LONG; subjects: what each is.
+    """
+    if values.empty:
+        st.info("There are no figures to compare yet.", icon=":material/table_view:")
+        return next(iter(subjects))
+    figures = list(values["figure"].drop_duplicates())
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        baseline = compare_choice.baseline(list(subjects))
+        figure = st.selectbox("Drawn", figures, format_func=title, key="compare_figure", bind=BIND)
+    frame = compare_values.beside(values, list(subjects), baseline, how)
+    chart(
+        compare_figures.bars(
+            frame[frame["figure"] == figure],
+            list(subjects),
+            baseline,
+            title(figure),
+            described=subjects,
+            ratio=how == "ratio",
+        ),
+        key="compare_bars",
+        alt=f"{title(figure)} of {', '.join(subjects)}",
+    )
+    shown = frame.assign(figure=frame["figure"].map(title))
+    shown = shown.drop(columns="what") if (shown["what"] == "").all() else shown
+    numbers = {name: st.column_config.NumberColumn(name, format="%.4g") for name in subjects}
+    against = compare_values.against(frame, list(subjects), baseline, how)
+    form = "%.3g×" if how == "ratio" else "%+.3g"
+    numbers |= {name: st.column_config.NumberColumn(name, format=form) for name in against}
+    results_table(shown, key="compare_values", alt="Figures side by side", pinned="figure", config=numbers)
+    st.caption(told)
+    table(lambda: frame, "compare", key="compare")
+    return baseline
