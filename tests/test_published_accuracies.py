@@ -146,6 +146,13 @@ def test_models_without_a_published_figure_stay_in_the_table(tmp_path: Path) -> 
     assert table.loc["timm:resnet50 224", "provenance"] == "costs counted here, torch 1"
 
 
+def test_two_names_of_the_same_cost_stay_apart(tmp_path: Path) -> None:
+    models = catalog.read(write_catalogue(tmp_path / "catalog"))
+    lines = [line("open_clip", name, figure="zeroshot_mnist") for name in ("ViT-B-32", "ViT-B-32-quickgelu")]
+    joined = accuracies.match(pd.DataFrame(lines), models, {}).beside(models, ["zeroshot_mnist"])
+    assert list(joined.loc[joined["model"] == "ViT-B-32", "pretrained"]) == ["tag", "tag (ViT-B-32-quickgelu)"]
+
+
 def test_sizes_wanted_are_those_published(published: pd.DataFrame) -> None:
     wanted = accuracies.sizes(published)
     assert set(wanted["timm:resnet50"]) >= {"224", "288"}

@@ -68,12 +68,15 @@ class Matched:
     def beside(self, catalogue: pd.DataFrame, figures: Sequence[str]) -> pd.DataFrame:
         """The catalogue with these figures: a row per model, size and tag that has one, and those that have none.
 
-        Two columns more: `pretrained`, and `published`, who says so.
+        Two columns more: `pretrained`, with the published model's name where it is counted under another, and
+        `published`, who says so.
         """
         rows = self.rows.dropna(subset=list(figures), how="all")
         said = self.sources.loc[rows.index, list(figures)].to_numpy()
         published = ["; ".join(dict.fromkeys(text for text in texts if isinstance(text, str))) for texts in said]
-        more = rows[["place", "pretrained", *figures]].assign(published=published)
+        same = rows["model"] == catalogue.loc[rows["place"], "model"].to_numpy()
+        tags = rows["pretrained"].where(same, rows["pretrained"] + " (" + rows["model"] + ")")
+        more = rows[["place", *figures]].assign(pretrained=tags, published=published)
         joined = catalogue.merge(more, left_index=True, right_on="place", how="left").drop(columns="place")
         return joined.fillna({"pretrained": "", "published": ""}).reset_index(drop=True)
 
