@@ -191,7 +191,7 @@ def test_deletion_asks_twice_and_takes_everything(store: Store, settings: Settin
     (folder / "log.txt").write_bytes(b"0" * 500)
     app = open_page(ONE, run=str(run_id))
     app.button(key="run_delete").click().run()
-    assert "2 files of 0.002 MB together" in texts(app)
+    assert "2 files of 2 kB together" in texts(app)
     assert app.button(key="runs_delete_sure").disabled
     app.text_input(key="runs_delete_number").set_value(str(run_id + 1)).run()
     assert app.button(key="runs_delete_sure").disabled
@@ -254,6 +254,9 @@ def test_tags_and_notes_are_kept_as_they_are_typed(store: Store) -> None:
     assert not app.exception
     run = store.run(run_id)
     assert (run.tags, run.notes) == (("baseline",), "*the* one")
+    anew = open_page(ONE, run=str(run_id))
+    assert anew.multiselect(key=f"run_tags_{run_id}").value == ["baseline"]
+    assert anew.text_area(key=f"run_notes_{run_id}").value == "*the* one"
     app.multiselect(key=f"run_tags_{run_id}").set_value([]).run()
     assert store.run(run_id).tags == ()
 

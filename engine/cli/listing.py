@@ -56,7 +56,7 @@ class List(BaseModel):
         """The filter of the store. Errors: Refused of a kind or state that there is none of."""
         from engine.store import Filter, State
 
-        _check("kind", self.kind, list(kinds()))
+        _check("kind", self.kind, sorted(kinds()))
         _check("state", self.state, [state.value for state in State])
         return Filter(
             kinds=self.kind,

@@ -29,5 +29,8 @@ def duration(seconds: float) -> str:
 
 
 def size(gb: float) -> str:
-    """`53.8 MB`, `1.2 GB`."""
-    return f"{digits(gb)} GB" if gb >= 1 else f"{digits(1000 * gb)} MB"
+    """`640 kB`, `53.8 MB`, `1.2 GB`."""
+    for factor, unit in ((1, "GB"), (1e3, "MB")):
+        if gb * factor >= 1:
+            return f"{digits(gb * factor)} {unit}"
+    return f"{digits(1e6 * gb)} kB"
