@@ -18,6 +18,8 @@ from engine.specs import Spec, TrainSpec
 from engine.specs.evaluate import EvaluateSpec
 from engine.store import State, Store
 from engine.store.files import RunFiles
+from engine.tasks import evaluate
+from tests.clip_support import queue_evaluate, queue_train
 from tests.test_cli import engine
 from tests.training_support import TINY
 
@@ -99,25 +101,37 @@ def test_train_then_evaluate_it_by_its_number(store: Store, tmp_path: Path, tiny
     assert found["retrieval"].images == 8, "what the training has held out"
     best = [row for row in rows if row.best][-1]
     assert found["retrieval"].image_to_text_r1 == best.image_to_text_r1
-    search_in(store.runs()[0].id, trained=run.id, table=tmp_path / "hits.csv")
 
 
-def search_in(evaluated: int, trained: int, table: Path) -> None:
-    """All eight images by a text, in the terminal and as a file; a training has none."""
-    done = engine("search", str(evaluated), "the digit seven", "--top", "3")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split("\n")[0].split() == ["index", "source", "label", "similarity"]
-    assert len(done.stdout.splitlines()) == 4
-    done = engine("search", str(evaluated), "the digit seven", "--output", str(table))
-    assert done.returncode == 0, done.stderr
+@pytest.mark.slow
+def test_search_the_images_of_an_evaluation(
+    store: Store, settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All eight by a text, in the terminal and as a file; a training has none."""
+    tiny = {"model": "config:tiny", "configs": {"tiny": TINY}, "samples": 40}
+    run_id, trained = queue_evaluate(store, **tiny), queue_train(store)
+    spec = store.run(run_id).spec
+    assert isinstance(spec, EvaluateSpec)
+    folder = RunFiles(settings.runs_dir, run_id).dir
+    folder.mkdir(parents=True)
+    list(evaluate.run(spec, folder))
+    assert main(["search", str(run_id), "the digit seven", "--top", "3"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].split() == ["index", "source", "label", "similarity"]
+    assert len(shown) == 4
+    table = tmp_path / "hits.csv"
+    assert main(["search", str(run_id), "the digit seven", "--output", str(table)]) == 0
     with table.open() as file:
         lines = list(csv.DictReader(file))
     assert sorted(int(line["index"]) for line in lines) == list(range(8))
+    assert [line["index"] for line in lines[:3]] == [line.split()[0] for line in shown[1:]]
     cosines = [float(line["similarity"]) for line in lines]
     assert cosines == sorted(cosines, reverse=True)
-    done = engine("search", str(trained), "the digit seven")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert f"run {trained} is a train, and only an evaluation's images can be searched" in done.stderr
+    capsys.readouterr()
+    assert main(["search", str(trained), "the digit seven"]) == 2
+    told = capsys.readouterr()
+    assert not told.out
+    assert f"run {trained} is a train, and only an evaluation's images can be searched" in told.err
 
 
 @pytest.mark.slow
