@@ -9,14 +9,17 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from engine.results import Progress
+from engine.results.answers import Prospect
 from engine.settings import Settings
+from engine.specs import Refused
+from engine.specs.questions import Outlook
 from engine.specs.train import TrainSpec
 from engine.store import State, Store
 from engine.store.files import RunFiles
 from pages.components import spec_form
 from pages.components.command import command
 from tests.clip_support import curve_points, queue_train, record, train_row, write_checkpoints, write_csv, write_images
-from tests.page_support import open_page, texts, ticked
+from tests.page_support import Answering, open_page, texts, ticked
 
 PAGE = "clip/train.py"
 
@@ -287,3 +290,93 @@ def test_a_clone_fills_the_form(place: int, store: Store) -> None:
     app = open_page(PAGE, **spec_form.address("train", spec))
     assert not app.exception
     assert shlex.split(command(spec)) == shlex.split(app.code[0].value)
+
+
+def told(answers: Answering, **fields: object) -> None:
+    """Answer what is asked about a run's needs."""
+    prospect = Prospect.model_validate({"cache": "/cache", "free_mb": 30_000.0, **fields})
+    answers.futures["outlook"].set_result(prospect.model_dump(mode="json"))
+
+
+def test_what_a_training_needs_is_looked_up_without_being_waited_for(answers: Answering) -> None:
+    app = open_page(PAGE, train_model="ViT-B-32", train_pretrained="openai")
+    said = plainly(app)
+    assert ":gray[:material/hourglass_top:] Weights, tokenizer and memory are being looked up." in said
+    assert "at least 2.42 GB" in said, "what the catalogue knows"
+    assert not app.button(key="train_go").disabled
+    needed = {"what": "weights openai of ViT-B-32", "address": "huggingface.co/a/b/c.bin", "mb": 605.0}
+    told(answers, needed=[needed], peak_mb=5770.0, state_mb=2420.0)
+    app.run()
+    assert not app.exception
+    said = plainly(app)
+    assert "to be fetched from huggingface.co/a/b/c.bin (605 MB) into /cache, where 30 GB are free." in said
+    assert "Memory: about 5.77 GB, 2.42 GB of which for weights, gradients and optimizer" in said
+    assert "being looked up" not in said
+    assert "at least" not in said
+    assert not app.button(key="train_go").disabled
+
+
+def test_only_what_matters_is_asked(answers: Answering) -> None:
+    app = open_page(PAGE)
+    app.number_input(key="train_lr").set_value(0.01).run()
+    first, *others = answers.asked
+    assert isinstance(first, Outlook)
+    assert isinstance(first.spec, TrainSpec)
+    assert first.spec.batch_size == 64, "of 1,438 pairs"
+    assert others
+    assert all(question == first for question in others)
+    app.number_input(key="train_batch_size").set_value(32).run()
+    assert answers.asked[-1] != first
+
+
+def test_a_tag_out_of_reach_keeps_the_start_off(answers: Answering) -> None:
+    told(answers, problems=["weights 'openai' of ViT-B-32 are not in /cache, and the hub cannot be reached"])
+    app = open_page(PAGE, train_model="ViT-B-32", train_pretrained="openai")
+    assert ":red[:material/error:] **error**: weights 'openai' of ViT-B-32 are not in /cache" in plainly(app)
+    assert app.button(key="train_go").disabled
+
+
+def test_without_an_answer_a_training_can_be_started(answers: Answering) -> None:
+    answers.futures["outlook"].set_exception(Refused("the process that answers has died"))
+    app = open_page(PAGE)
+    assert "**warning**: What digits-clip needs could not be looked up: the process" in plainly(app)
+    assert not app.button(key="train_go").disabled
+
+
+def test_a_checkpoint_beyond_the_roots_is_not_looked_into(answers: Answering, roots: Path) -> None:
+    app = open_page(PAGE, train_pretrained="/etc/passwd")
+    assert "pretrained: nothing can be read at '/etc/passwd'" in plainly(app)
+    assert answers.asked == []
+    assert app.button(key="train_go").disabled
+
+
+def upload(app: AppTest, name: str) -> Path:
+    content = zipped(*(f"{pet}/{n}{name}.png" for pet in ("cat", "dog") for n in range(20)))
+    app.file_uploader(key="train_upload").set_value((f"{name}.zip", content, "application/zip")).run()
+    assert not app.exception
+    return Path(str(app.selectbox(key="train_data").value))
+
+
+def test_an_earlier_upload_is_offered_again_and_can_be_deleted(settings: Settings) -> None:
+    pets = upload(open_page(PAGE), "pets")
+    app = open_page(PAGE)
+    assert str(pets) in app.selectbox(key="train_data").options
+    assert f"{pets.name}, " in plainly(app)
+    app.button(key=f"train_kept_{pets.name}_use").click().run()
+    assert app.selectbox(key="train_data").value == str(pets)
+    app.button(key=f"train_kept_{pets.name}_delete").click().run()
+    assert pets.is_dir(), "asked once"
+    app.button(key="train_kept_sure").click().run()
+    assert not app.exception
+    assert not pets.exists()
+    assert app.selectbox(key="train_data").value == "digits"
+    assert str(pets) not in open_page(PAGE).selectbox(key="train_data").options
+
+
+def test_an_upload_that_a_run_reads_is_not_deleted(store: Store) -> None:
+    pets = upload(open_page(PAGE), "pets")
+    queue_train(store, data=str(pets), data_kind="folder")
+    app = open_page(PAGE)
+    app.button(key=f"train_kept_{pets.name}_delete").click().run()
+    assert "Run 1 reads it still" in texts(app)
+    assert app.button(key="train_kept_sure").disabled

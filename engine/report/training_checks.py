@@ -9,7 +9,7 @@ import pandas as pd
 from engine.report.style import digits
 from engine.specs.train import Schedule, TrainSpec, schedule
 
-Mark = Literal["ok", "warning", "error"]
+Mark = Literal["ok", "warning", "error", "waiting"]
 NAMED = 3
 """Files named in a sentence."""
 MB_PER_M = 16
@@ -20,7 +20,7 @@ MB_PER_M_LOCKED = 4
 
 @dataclass(frozen=True)
 class Check:
-    """One thing looked at. An error cannot work; a warning may be meant."""
+    """One thing looked at. An error cannot work; a warning may be meant; what waits is not known yet."""
 
     mark: Mark
     said: str

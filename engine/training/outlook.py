@@ -134,7 +134,8 @@ def _step(spec: TrainSpec) -> tuple[Any, int]:
 
     def step() -> None:
         outputs = {**model(*inputs), **objective.beside(*inputs)}
-        objective({name: _with_others(name, value, others) for name, value in outputs.items()})["loss"].backward()
+        losses = objective({name: _with_others(name, value, others) for name, value in outputs.items()})
+        losses["loss"].backward()  # type: ignore[no-untyped-call]
 
     held = (*inputs, *(state(teacher) if teacher is not None else ()))
     return model, memory.training_peak_bytes(model, held, step)

@@ -5,10 +5,9 @@ from typing import Any
 import streamlit as st
 
 from engine.report.evaluation_figures import prompts
-from engine.specs.clip import DIGITS_MODEL
 from engine.specs.evaluate import EvaluateSpec
 from engine.store import Run
-from pages.components import backend, clip_data, launch, spec_form
+from pages.components import backend, clip_data, clip_form, clip_outlook, launch, spec_form
 from pages.components.text import duration, plain
 
 PREFIX = "evaluate"
@@ -35,10 +34,9 @@ def trained() -> dict[str, Run]:
 def what() -> dict[str, Any]:
     """The model or the run, and its weights."""
     runs = trained()
-    names = [name.partition(":")[2] for name in launch.families() if name.startswith("open_clip:")]
     left, right = st.columns(2)
     with left:
-        values = {"model": spec_form.field(EvaluateSpec, "model", PREFIX, [DIGITS_MODEL, *runs, *names], free=True)}
+        values = {"model": spec_form.field(EvaluateSpec, "model", PREFIX, clip_form.models(runs), free=True)}
     run = runs.get(values["model"] or "")
     with right:
         hint = "the run's best" if run else "none: as it is made"
@@ -49,18 +47,6 @@ def what() -> dict[str, Any]:
         st.caption("A number among the models is a training, whose best model is taken.")
     values["configs"] = dict(st.session_state.get(spec_form.key(PREFIX, "configs"), {}))
     return values
-
-
-def data() -> tuple[dict[str, Any], clip_data.Seen]:
-    """What the data are, and a look at them."""
-    st.subheader("Data", anchor=False)
-    values = clip_data.fields(EvaluateSpec, PREFIX)
-    values |= spec_form.folded(
-        EvaluateSpec, PREFIX, "How they are read, and which of them", {"Of CSVs, their columns": DATA}
-    )
-    seen = clip_data.seen(clip_data.source(values))
-    clip_data.draw(seen)
-    return values, seen
 
 
 def classes(seen: clip_data.Seen) -> dict[str, Any]:
@@ -114,19 +100,21 @@ def form() -> None:
     """The form. It answers on its own, without redrawing the results below."""
     values = what()
     values["tasks"] = spec_form.field(EvaluateSpec, "tasks", PREFIX, pills=True)
-    of_data, seen = data()
+    of_data, seen = clip_form.data(EvaluateSpec, PREFIX, "How they are read, and which of them", DATA)
     values |= of_data | classes(seen)
     with_devices = {"device": launch.devices()}
     values |= spec_form.folded(
         EvaluateSpec, PREFIX, "What differs: image size, device, batch, seed", FOLDED, **with_devices
     )
     spec, problems = spec_form.build(EvaluateSpec, values)
-    sentence = "What stands above must be put right first"
+    sentence, ready = "What stands above must be put right first", False
     if isinstance(spec, EvaluateSpec) and seen.look:
         problems += problems_of(spec, seen)
-        sentence = promise(spec)
+        needs, _ = clip_outlook.checks(spec, spec.batch_size)
+        ready = clip_form.marked(needs)
+        sentence = promise(spec) if ready else sentence
     options = {"key": "evaluate_go", "label": "Evaluate", "icon": ":material/fact_check:"}
-    launch.launch(spec if seen.look else None, problems, sentence=sentence, **options)
+    launch.launch(spec if ready else None, problems, sentence=sentence, **options)
 
 
 st.title("Evaluate CLIP", anchor=False)

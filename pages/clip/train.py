@@ -7,11 +7,11 @@ import streamlit as st
 from engine.datasets import DataProblem
 from engine.names import parse_config
 from engine.report import training_checks
-from engine.report.training_checks import Check, Data
+from engine.report.training_checks import Data
 from engine.specs import Refused
 from engine.specs.clip import DIGITS_MODEL
 from engine.specs.train import EPOCHS, FINE_TUNE_LR, SCRATCH_LR, TrainSpec, schedule
-from pages.components import backend, clip_data, launch, presets, spec_form
+from pages.components import backend, clip_data, clip_form, clip_outlook, launch, presets, spec_form
 from pages.components.text import duration, plain
 
 PREFIX = "train"
@@ -54,8 +54,6 @@ FOLDED = {
     "On what": ("nproc", "workers", "threads", "grad_checkpointing", "channels_last", "compile", "seed"),
 }
 WHAT_DIFFERS = "What differs: locked towers, loss, optimizer, schedule, validation, checkpoints, processes"
-ICONS = {"ok": ":green[:material/check_circle:]", "warning": ":orange[:material/warning:]"}
-ICONS |= {"error": ":red[:material/error:]"}
 ALIKE = (
     *("model", "data", "samples", "batch_size", "accum_freq", "nproc", "precision", "device", "image_size", "loss"),
     *("grad_checkpointing", "compile", "val_frequency", "workers", "threads"),
@@ -65,12 +63,6 @@ ALIKE = (
 def alike(one: TrainSpec, other: TrainSpec) -> bool:
     """Whether a step of both takes about as long."""
     return all(getattr(one, name) == getattr(other, name) for name in ALIKE)
-
-
-def models(configs: dict[str, Any]) -> list[str]:
-    """What can be trained: our own small model, open_clip's, and configurations of one's own."""
-    names = [name.partition(":")[2] for name in launch.families() if name.startswith("open_clip:")]
-    return [DIGITS_MODEL, *(f"config:{name}" for name in configs), *names]
 
 
 def own_configurations() -> dict[str, Any]:
@@ -87,24 +79,16 @@ def own_configurations() -> dict[str, Any]:
     return configs
 
 
-def data() -> tuple[dict[str, Any], clip_data.Seen]:
-    """What the data are, and a look at them."""
-    st.subheader("Data", anchor=False)
-    values = clip_data.fields(TrainSpec, PREFIX)
-    values |= spec_form.folded(
-        TrainSpec, PREFIX, "How they are read, and what is held out", {"Of CSVs, their columns": DATA}
-    )
-    seen = clip_data.seen(clip_data.source(values))
-    clip_data.draw(seen)
-    return values, seen
-
-
 def settings(configs: dict[str, Any], pairs: int) -> dict[str, Any]:
     """The model and what matters most. pairs: to train on, which decides about what is left empty."""
     st.subheader("Model", anchor=False)
     left, right = st.columns(2)
     with left:
-        values = {"model": spec_form.field(TrainSpec, "model", PREFIX, models(configs), free=True)}
+        values = {
+            "model": spec_form.field(
+                TrainSpec, "model", PREFIX, clip_form.models(f"config:{name}" for name in configs), free=True
+            )
+        }
     with right:
         values["pretrained"] = spec_form.field(TrainSpec, "pretrained", PREFIX, hint="none: from scratch")
     usual = schedule(TrainSpec(), max(pairs, 1))
@@ -123,15 +107,13 @@ def settings(configs: dict[str, Any], pairs: int) -> dict[str, Any]:
 
 def look_over(spec: TrainSpec, found: Data) -> bool:
     """The checks as a list with marks; answers whether nothing stands against a start."""
-    checks = training_checks.checks(spec, found)
-    memory = training_checks.memory(spec, backend.catalogue(), launch.memory_there(spec.device))
-    checks += [memory] if memory else []
-    st.markdown("  \n".join(_line(check) for check in checks))
-    return all(check.mark != "error" for check in checks)
-
-
-def _line(check: Check) -> str:
-    return f"{ICONS[check.mark]} {'' if check.mark == 'ok' else f'**{check.mark}**: '}{plain(check.said)}"
+    checks, plan = training_checks.checks(spec, found), schedule(spec, found.train)
+    if plan.steps_per_epoch:
+        needs, of_memory = clip_outlook.checks(spec, plan.batch_size)
+        checks += needs
+        floor = training_checks.memory(spec, backend.catalogue(), launch.memory_there(spec.device))
+        checks += [floor] if floor and not of_memory else []
+    return clip_form.marked(checks)
 
 
 def promise(spec: TrainSpec, found: Data) -> str:
@@ -161,7 +143,7 @@ def counted(values: dict[str, Any], seen: clip_data.Seen) -> tuple[Data | None, 
 def form() -> None:
     """The form. It answers on its own, without redrawing the results below."""
     place = st.container()
-    values, seen = data()
+    values, seen = clip_form.data(TrainSpec, PREFIX, "How they are read, and what is held out", DATA)
     found, problem = counted(values, seen)
     model = st.container()
     values |= spec_form.folded(TrainSpec, PREFIX, WHAT_DIFFERS, FOLDED)

@@ -1,21 +1,18 @@
-"""Which pairs of images and captions: the fields, an upload, and a look at what is there before anything is started."""
+"""Which pairs of images and captions: the fields, and a look at what is there before anything is started."""
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import streamlit as st
 
-from engine.datasets import DataProblem, Look, Pairs, Unreadable, look, open_pairs, split, unpack
-from engine.datasets.kinds import recognise
+from engine.datasets import DataProblem, Look, Pairs, Unreadable, look, open_pairs, split
 from engine.report.training_checks import Data
 from engine.specs import Spec
 from engine.specs.clip import EMBEDDED, split_sources
-from pages.components import backend, spec_form
+from pages.components import backend, spec_form, uploads
 from pages.components.text import plain
 
 LOOK_S = 3
@@ -23,7 +20,6 @@ LOOK_S = 3
 THUMBNAIL, SHOWN_WIDTH = 128, 84
 FEW_CLASSES = 12
 READ = ("data_kind", "csv_separator", "csv_img_key", "csv_caption_key", "samples")
-UPLOADS = "uploads"
 
 
 @dataclass(frozen=True)
@@ -41,50 +37,19 @@ def fields(spec: type[Spec], prefix: str) -> dict[str, Any]:
     """What the data are, and an upload in their place; answers the fields' values."""
     left, right = st.columns([3, 2], vertical_alignment="top")
     with left:
-        known = [*EMBEDDED, *_used()]
+        known = [*EMBEDDED, *(str(each.data) for each in uploads.earlier()), *_used()]
         hint = "Choose, or type the path of a CSV, of a folder with one per class, or of shards"
         values = {"data": spec_form.field(spec, "data", prefix, known, free=True, hint=hint)}
     with right:
-        _upload(prefix)
+        uploads.draw(prefix)
     return values
 
 
 def _used() -> list[str]:
-    """Data of earlier runs, latest first."""
+    """Data of earlier runs, latest first; but for uploads, which stand for themselves as long as they are there."""
     runs = [run for kind in ("train", "evaluate") for run in backend.store().runs(kind=kind, limit=20)]
-    return list(dict.fromkeys(str(getattr(run.spec, "data", "")) for run in runs))
-
-
-def _upload(prefix: str) -> None:
-    """A CSV or an archive becomes a folder, and the data of the form."""
-    key = f"{prefix}_upload"
-    st.file_uploader(
-        "Or upload them (.csv, .zip, .tar)",
-        type=["csv", "tsv", "zip", "tar", "tgz", "gz"],
-        key=key,
-        help="A zip or tar of class folders, of images with a .txt each, or of images and a CSV that names them.",
-        on_change=_take_in,
-        args=(prefix, key),
-    )
-    if problem := st.session_state.get(f"{key}_problem"):
-        st.error(plain(problem), icon=":material/error:")
-
-
-def _take_in(prefix: str, key: str) -> None:
-    """Unpack what was uploaded, once for each content."""
-    st.session_state[f"{key}_problem"] = ""
-    if (file := st.session_state.get(key)) is None:
-        return
-    digest = sha256(file.getbuffer()).hexdigest()[:16]
-    stem = re.sub(r"[^\w-]+", "_", Path(file.name).stem)[:40]
-    folder = backend.settings().runs_dir / UPLOADS / f"{stem}-{digest}"
-    try:
-        path, kind = recognise(folder) if folder.is_dir() else unpack(file, file.name, folder)
-    except DataProblem as problem:
-        st.session_state[f"{key}_problem"] = str(problem)
-        return
-    st.session_state[spec_form.key(prefix, "data")] = str(path)
-    st.session_state[spec_form.key(prefix, "data_kind")] = kind
+    names = dict.fromkeys(str(getattr(run.spec, "data", "")) for run in runs)
+    return [name for name in names if not Path(name).is_relative_to(uploads.folder())]
 
 
 def source(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,61 @@
+"""Earlier uploads: found again, and deleted."""
+
+from io import BytesIO
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+from PIL import Image
+
+from engine.datasets import DataProblem, unpack
+from engine.datasets.kept import forget, kept
+
+
+def upload(to: Path, *names: str) -> Path:
+    picture, archive = BytesIO(), BytesIO()
+    Image.new("RGB", (16, 16)).save(picture, "PNG")
+    with ZipFile(archive, "w") as file:
+        for name in names:
+            file.writestr(name, picture.getvalue())
+    return unpack(archive, "some.zip", to)[0]
+
+
+def test_uploads_are_found_again_with_their_sizes(tmp_path: Path) -> None:
+    assert kept(tmp_path / "uploads") == []
+    pets = upload(tmp_path / "uploads" / "pets", "all/cat/1.png", "all/dog/1.png")
+    upload(tmp_path / "uploads" / "plants", "rose/1.png", "oak/1.png")
+    (tmp_path / "uploads" / ".half").mkdir()
+    found = {each.folder.name: each for each in kept(tmp_path / "uploads")}
+    assert set(found) == {"pets", "plants"}
+    assert (found["pets"].data, found["pets"].kind) == (pets, "folder")
+    assert found["pets"].size == sum(path.stat().st_size for path in pets.rglob("*.png"))
+
+
+def test_an_upload_knows_which_data_are_its_own(tmp_path: Path) -> None:
+    upload(tmp_path / "pets", "cat/1.png", "dog/1.png")
+    (one,) = kept(tmp_path)
+    assert one.of(str(one.data))
+    assert one.of(f"digits::{one.folder}/table.csv")
+    assert not one.of(f"{one.folder}-2")
+    assert not one.of("digits")
+    assert not one.of("")
+
+
+def test_a_deleted_upload_is_gone_and_the_others_stay(tmp_path: Path) -> None:
+    upload(tmp_path / "pets", "cat/1.png", "dog/1.png")
+    upload(tmp_path / "plants", "rose/1.png", "oak/1.png")
+    pets = next(each for each in kept(tmp_path) if each.folder.name == "pets")
+    forget(pets)
+    forget(pets)  # of a second click
+    assert [path.name for path in tmp_path.iterdir()] == ["plants"]
+
+
+def test_an_upload_that_cannot_be_deleted_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    upload(tmp_path / "pets", "cat/1.png", "dog/1.png")
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(DataProblem, match="cannot be deleted: Permission denied"):
+        forget(kept(tmp_path)[0])

@@ -1,0 +1,72 @@
+"""The lines on what a run needs beside its data."""
+
+import pytest
+
+from engine.report.prospects import checks, unknown
+from engine.report.training_checks import Check
+from engine.results.answers import Needed, Prospect
+from engine.specs.evaluate import EvaluateSpec
+from engine.specs.train import TrainSpec
+
+DIGITS = TrainSpec()
+REMOTE = Needed(what="weights openai of ViT-B-32", address="huggingface.co/org/name/file.safetensors", mb=605.2)
+LOCAL = Needed(what="the tokenizer of roberta-base", path="/cache/tokenizer.json")
+FETCHED = "Weights openai of ViT-B-32: to be fetched from huggingface.co/org/name/file.safetensors (605 MB) into /cache"
+
+
+def lines(
+    *, there_gb: float | None = None, spec: TrainSpec | EvaluateSpec | None = None, **fields: object
+) -> list[Check]:
+    known: dict[str, object] = {"cache": "/cache", "free_mb": 30_000.0}
+    return checks(Prospect.model_validate(known | fields), spec or TrainSpec(), there_gb)
+
+
+def test_files_that_are_here_and_files_to_be_fetched() -> None:
+    assert lines(needed=(LOCAL, REMOTE)) == [
+        Check("ok", "The tokenizer of roberta-base: /cache/tokenizer.json."),
+        Check("ok", f"{FETCHED}, where 30 GB are free."),
+    ]
+    assert lines(needed=(REMOTE.model_copy(update={"mb": None}),))[0].said.startswith(FETCHED.replace(" (605 MB)", ""))
+
+
+def test_a_disk_without_room_for_all_of_them_is_an_error() -> None:
+    assert [check.mark for check in lines(needed=(REMOTE,), free_mb=1000.0)] == ["ok"]
+    assert (
+        lines(needed=(REMOTE, REMOTE), free_mb=1000.0)
+        == [Check("error", f"{FETCHED}, where only 1 GB are free. Make room, or set HF_HUB_CACHE.")] * 2
+    )
+
+
+def test_what_cannot_work_comes_first_as_it_was_said() -> None:
+    assert lines(needed=(LOCAL,), problems=("no such tag",))[0] == Check("error", "no such tag")
+
+
+@pytest.mark.parametrize(("there", "mark"), [(None, "ok"), (6.0, "ok"), (4.0, "warning"), (2.0, "error")])
+def test_memory_beside_what_there_is(there: float | None, mark: str) -> None:
+    (found,) = lines(peak_mb=5770.0, state_mb=2420.0, there_gb=there)
+    said = "Memory: about 5.77 GB, 2.42 GB of which for weights, gradients and optimizer, the rest for a batch."
+    assert found.said.startswith(said)
+    assert found.mark == mark
+    assert ("Take a smaller batch, or checkpoint activations." in found.said) == (mark == "warning")
+
+
+def test_processes_share_the_memory_of_the_host_and_have_accelerators_of_their_own() -> None:
+    (found,) = lines(peak_mb=5770.0, state_mb=2420.0, there_gb=8.0, spec=TrainSpec(nproc=2))
+    assert found.mark == "warning"
+    assert "about 11.5 GB, 4.84 GB of which" in found.said
+    assert "2 processes together" in found.said
+    (found,) = lines(peak_mb=5770.0, state_mb=2420.0, there_gb=8.0, spec=TrainSpec(nproc=2, device="cuda"))
+    assert found.mark == "ok"
+
+
+def test_an_evaluation_holds_weights_alone() -> None:
+    (found,) = lines(peak_mb=700.0, state_mb=605.0, there_gb=0.65, spec=EvaluateSpec())
+    assert found == Check(
+        "warning",
+        "Memory: about 0.7 GB, 0.605 GB of which for weights, the rest for a batch. "
+        "There are 0.65 GB. Take a smaller batch.",
+    )
+
+
+def test_without_an_answer_nothing_stands_against_a_start() -> None:
+    assert unknown(TrainSpec(), "it died").mark == "warning"
