@@ -220,8 +220,8 @@ def test_accuracies_differ_by_what_lies_between_them() -> None:
     }
     frame = compare_values.beside(compare_values.of_runs(runs), ["run 1", "run 2"], "run 1", "difference")
     lines = frame.set_index(["what", "figure"])
-    assert lines.loc[("zeroshot", "acc1"), "run 2 − run 1"] == pytest.approx(-0.15)
-    assert lines.loc[("retrieval", "image_to_text_r1"), "run 2 − run 1"] == 0
+    assert lines.loc[("zeroshot", "acc1_percent"), "run 2 − run 1"] == pytest.approx(-15)
+    assert lines.loc[("retrieval", "image_to_text_r1_percent"), "run 2 − run 1"] == 0
     best = compare_values.of_runs({1: [train_row(2)], 2: [train_row(1)]})
     assert best[best["figure"] == "epoch"]["value"].tolist() == [2, 1]
 
@@ -273,7 +273,7 @@ def test_only_what_differs_is_told_apart() -> None:
     ]
     alike = frame[frame["same"]].set_index("what")["run 1"]
     assert alike["variants"] == "eager, compile"
-    assert (alike["version of torch"], alike["image size"], alike["deterministic"]) == ("2.15.0", "–", "no")
+    assert (alike["version of torch"], alike["image size"], alike["deterministic"]) == ("2.15.0", "not set", "no")
 
 
 def test_what_matters_is_warned_of_and_what_is_compared_is_not() -> None:
@@ -285,9 +285,9 @@ def test_what_matters_is_warned_of_and_what_is_compared_is_not() -> None:
         [run(1, spec), run(2, spec.model_copy(update={"cache": "cold"}), threads=4, **versions), run(3, spec)]
     )
     assert told == [
-        "Cache differs. hot (runs 1, 3), cold (run 2).",
-        "Threads differs. 2 (runs 1, 3), 4 (run 2).",
-        "Version of torch differs. 2.15.0 (runs 1, 3), 2.16.0 (run 2).",
+        "Cache: hot (runs 1, 3), cold (run 2).",
+        "Threads: 2 (runs 1, 3), 4 (run 2).",
+        "Version of torch: 2.15.0 (runs 1, 3), 2.16.0 (run 2).",
     ]
     assert compare_settings.warnings([run(1, spec), run(2, spec, none=True)]) == [
         "The environment of run 2 is not recorded."
@@ -299,11 +299,9 @@ def test_a_count_depends_on_no_host_and_a_loss_on_its_batch() -> None:
     assert compare_settings.warnings(counts) == []
     trainings = [run(1, TrainSpec(batch_size=32, lr=1e-3)), run(2, TrainSpec(batch_size=64, lr=1e-4))]
     (told,) = compare_settings.warnings(trainings)
-    assert told == (
-        "Batch size differs: losses of a contrast depend on how many are told apart. 32 (run 1), 64 (run 2)."
-    )
+    assert told == "Batch size: 32 (run 1), 64 (run 2); losses of a contrast depend on how many are told apart."
     (told,) = compare_settings.warnings([run(1, EvaluateSpec(model="ViT-B-32")), run(2, EvaluateSpec(held_out=False))])
-    assert told.startswith("Held out differs: figures are of other pairs.")
+    assert told == "Held out: yes (run 1), no (run 2); figures are of other pairs."
 
 
 def test_timings_of_models_are_found_by_setting_the_latest_of_each(store: Store, tmp_path: Path) -> None:

@@ -81,8 +81,8 @@ def warnings(runs: Sequence[Run]) -> list[str]:
                 said.setdefault(column[where, name], []).append(run)
         if len(said) > 1:
             parts = ", ".join(f"{value} ({_runs(those)})" for value, those in said.items())
-            why = f": {WHY[name]}" if kind in ("train", "evaluate") and where == ASKED and name in WHY else ""
-            sentences.append(f"{name.replace('_', ' ').capitalize()} differs{why}. {parts}.")
+            why = f"; {WHY[name]}" if kind in ("train", "evaluate") and where == ASKED and name in WHY else ""
+            sentences.append(f"{name.replace('_', ' ').capitalize()}: {parts}{why}.")
     return sentences
 
 
@@ -98,7 +98,7 @@ def _runs(ids: Sequence[int]) -> str:
 
 def _said(value: Any) -> str:
     if value in (None, "", [], {}):
-        return "–"
+        return "not set"
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return ("no", "yes")[value] if isinstance(value, bool) else str(value)

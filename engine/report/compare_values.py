@@ -1,5 +1,6 @@
 """Figures that need no interval (counts, rates, accuracies) of several runs or models side by side."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -15,6 +16,9 @@ HOW: dict[str, How] = {"train": "difference", "evaluate": "difference"}
 LONG = ["what", "figure", "subject", "value"]
 _NO_FIGURES = {"seconds"}  # what a run took says nothing of what it found
 _WHOLE = ("epoch", "step", "samples_seen")
+_SHARES = re.compile(r"acc\d|mean_per_class_recall|zeroshot_top\d|.*_r\d+|data_share")
+PERCENT = "_percent"
+"""Behind the names of shares, which are compared in per cent: what lies between them is in points."""
 
 
 def figures(kind: type[Row]) -> list[str]:
@@ -32,11 +36,18 @@ def of_runs(runs: Mapping[int, Sequence[Row]]) -> pd.DataFrame:
     rows = [(run, row) for run, each in runs.items() for row in each if row.status == "ok"]
     whats = compare_rows.telling([row for _, row in rows], without=compare_rows.axes(runs))
     lines = [
-        (what, figure, f"run {run}", getattr(row, figure))
+        (what, *_named(figure, getattr(row, figure)), f"run {run}")
         for (run, row), what in zip(rows, whats, strict=True)
         for figure in figures(type(row))
     ]
-    return pd.DataFrame(lines, columns=LONG).astype({"value": float}).dropna(subset="value")
+    return pd.DataFrame(lines, columns=["what", "figure", "value", "subject"])[LONG].astype({"value": float}).dropna()
+
+
+def _named(figure: str, value: float | None) -> tuple[str, float | None]:
+    """Shares in per cent, which their names then say."""
+    if not _SHARES.fullmatch(figure):
+        return figure, value
+    return figure + PERCENT, None if value is None else 100 * value
 
 
 def of_catalogue(catalogue: pd.DataFrame, names: Sequence[str], wanted: Sequence[str]) -> pd.DataFrame:

@@ -35,7 +35,8 @@ def draw(runs: Sequence[Run]) -> None:
             "compare_same",
             "Settings and environment that all runs have in common",
         )
-        table(lambda: frame, "compare-settings", key="compare_settings", label="settings")
+        with st.container(horizontal=True):
+            table(lambda: frame, "compare-settings", key="compare_settings", label="settings")
 
 
 def _table(frame: pd.DataFrame, key: str, alt: str) -> None:

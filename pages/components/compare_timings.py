@@ -118,4 +118,5 @@ def show(pairs: Sequence[tuple[Timed, Timed]], figure: str, *, seed: int) -> Non
     baselines = list(dict.fromkeys(found["baseline"]))
     st.caption(plain(f"Baseline: {baselines[0]}. " if len(baselines) == 1 else "") + BETWEEN)
     timed_view.verdicts(found)
-    table(lambda: found, "compare", key="compare_speed")
+    with st.container(horizontal=True):
+        table(lambda: found, "compare", key="compare_speed")

@@ -24,7 +24,7 @@ def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:
         st.info("Nothing has been trained yet: curves begin after the first steps.", icon=":material/show_chart:")
         return
     st.subheader("Curves", anchor=False)
-    _curves(points, {f"run {run}": row.step for run, row in best.items() if row})
+    _curves(points, _marks(best))
     st.subheader("The best of each", anchor=False)
     values = compare_values.of_runs({run: [row] if row else [] for run, row in best.items()})
     subjects = {f"run {run.id}": run.name or run.spec.summary for run in runs}
@@ -35,6 +35,15 @@ def _best(rows: Sequence[Row]) -> TrainRow | None:
     """The best epoch; of a training that tells none from another, the last."""
     trained = [row for row in rows if isinstance(row, TrainRow)]
     return next((row for row in reversed(trained) if row.best), trained[-1] if trained else None)
+
+
+def _marks(best: Mapping[int, TrainRow | None]) -> dict[str, int]:
+    """Where the best models are, those at the same step together."""
+    steps: dict[int, list[str]] = {}
+    for run, row in best.items():
+        if row and row.best:
+            steps.setdefault(row.step, []).append(str(run))
+    return {("run " if len(those) == 1 else "runs ") + ", ".join(those): step for step, those in steps.items()}
 
 
 @st.cache_data(max_entries=32, show_spinner=False)
@@ -59,4 +68,5 @@ def _curves(points: pd.DataFrame, best: Mapping[str, int]) -> None:
         with st.expander("Learning rate, pace, gradients, memory, ranks"):
             alt = f"Small charts of all runs over optimizer steps: {', '.join(panel.title for panel in small)}"
             chart(training_figures.overview(points, small, smooth=smooth), key="compare_overview", alt=alt)
-    table(lambda: points, "compare-curves", key="compare_curves", label="curves")
+    with st.container(horizontal=True):
+        table(lambda: points, "compare-curves", key="compare_curves", label="curves")

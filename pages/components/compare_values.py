@@ -6,7 +6,7 @@ import pandas as pd
 import streamlit as st
 
 from engine.report import compare_figures, compare_values
-from engine.report.compare_values import How
+from engine.report.compare_values import PERCENT, How
 from engine.report.quantities import QUANTITIES
 from engine.report.quantities import title as known_title
 from engine.results import Row
@@ -26,16 +26,20 @@ TITLES = train_results.TITLES | {
     "gflop_per_s": "Rate (GFLOP/s)",
     "gb_per_s": "Rate (GB/s)",
 }
+FIRST = ("gmacs", "zeroshot_top1_percent", "acc1_percent", "image_to_text_r1_percent")
+"""What is drawn unless something else is asked for."""
 TOLD: dict[How, str] = {
     "ratio": "Ratios are to the baseline: 2 is twice as much. Counts are exact, so there is no interval.",
-    "difference": "Differences are to the baseline; figures are of these runs alone, with one seed each.",
+    "difference": "Differences are to the baseline, those of shares in points. Each figure is of one run, one seed.",
 }
 RATES = "Ratios are to the baseline: 2 is twice as much. Each rate is a median; how much medians differ is not told."
 
 
 def title(figure: str) -> str:
     """As other pages call it."""
-    return known_title(figure) if figure in QUANTITIES else TITLES.get(figure) or known_title(figure)
+    name = figure.removesuffix(PERCENT)
+    named = known_title(name) if name in QUANTITIES else TITLES.get(name) or known_title(name)
+    return f"{named} (%)" if name != figure else named
 
 
 def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:
@@ -65,7 +69,8 @@ def side_by_side(values: pd.DataFrame, subjects: Mapping[str, str], *, how: How,
     figures = list(values["figure"].drop_duplicates())
     with st.container(horizontal=True, vertical_alignment="bottom"):
         baseline = compare_choice.baseline(list(subjects))
-        figure = st.selectbox("Drawn", figures, format_func=title, key="compare_figure", bind=BIND)
+        first = next((figures.index(name) for name in FIRST if name in figures), 0)
+        figure = st.selectbox("Drawn", figures, first, format_func=title, key="compare_figure", bind=BIND)
     frame = compare_values.beside(values, list(subjects), baseline, how)
     chart(
         compare_figures.bars(
@@ -87,5 +92,6 @@ def side_by_side(values: pd.DataFrame, subjects: Mapping[str, str], *, how: How,
     numbers |= {name: st.column_config.NumberColumn(name, format=form) for name in against}
     results_table(shown, key="compare_values", alt="Figures side by side", pinned="figure", config=numbers)
     st.caption(told)
-    table(lambda: frame, "compare", key="compare")
+    with st.container(horizontal=True):
+        table(lambda: frame, "compare", key="compare")
     return baseline

@@ -17,10 +17,9 @@ from pages.components import (
 from pages.components.state import badge, sentence
 from pages.components.text import plain
 
+# Kinds that are compared in a way of their own; the figures of all others stand side by side.
 DRAW = {"benchmark": compare_timings.draw, "recurrent": compare_timings.draw, "train": compare_training.draw}
-"""Kinds that are compared in a way of their own; the figures of all others stand side by side."""
-ALONE = ("benchmark", "recurrent")
-"""Kinds of which one run alone has rows to compare with each other."""
+ALONE = ("benchmark", "recurrent")  # one run alone has rows to compare with each other
 
 
 def of_one_kind(runs: Sequence[Run]) -> bool:
