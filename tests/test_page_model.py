@@ -84,7 +84,7 @@ def test_an_unknown_name_is_said_with_what_is_near(name: str, said: str) -> None
 
 @pytest.mark.slow
 def test_the_head_says_what_it_costs_and_with_what_that_was_counted() -> None:
-    app = opened("ViT-B-32")
+    app = opened("ViT-B-32", "Counts")
     assert app.selectbox(key="model_choice").value == "open_clip:ViT-B-32"
     figures = {metric.label: metric.value for metric in app.metric}
     assert figures["MACs (G)"] == "7.39"

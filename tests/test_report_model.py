@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from math import log10
 
 import pandas as pd
 import pytest
@@ -213,7 +214,8 @@ def test_estimates_that_agree_are_one_line_and_devices_say_what_they_have(store:
     assert names[2] == "measured: whole process, with PyTorch itself"
     assert list(figure.data[2].x) == [8]
     assert list(figure.data[2].y) == [0.3]
-    assert [note.text for note in figure.layout.annotations] == ["this host has 8 GB"]
+    (note,) = figure.layout.annotations
+    assert (note.text, note.y) == ("this host has 8 GB", pytest.approx(log10(8.0))), "an axis over decades"
 
 
 def trainings(store: Store, name: str) -> pd.DataFrame:

@@ -92,12 +92,10 @@ def figure(estimated: pd.DataFrame, measured: pd.DataFrame, there: dict[str, flo
             ),
         )
     for device, gb in there.items():
-        drawn.add_hline(
-            y=gb,
-            line={"color": GREY, "dash": "dash", "width": 1.2},
-            annotation={"text": f"{text(device)} has {digits(gb)} GB", "font": {"size": 11}},
-            annotation_position="top left",
-        )
+        drawn.add_hline(y=gb, line={"color": GREY, "dash": "dash", "width": 1.2})
+        said = f"{text(device)} has {digits(gb)} GB"
+        place = {"x": 0, "xref": "x domain", "xanchor": "left", "y": np.log10(gb), "yanchor": "bottom"}  # of a log axis
+        drawn.add_annotation(text=said, showarrow=False, font={"size": 11}, **place)
     drawn.update_layout(height=380, margin=MARGIN, legend=LEGEND, showlegend=True, uirevision="memory")
     drawn.update_xaxes(title_text="Batch size", type="log", tickvals=list(BATCHES))
     drawn.update_yaxes(title_text="Memory (GB)", type="log", tickformat=",~g")

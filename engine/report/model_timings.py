@@ -145,8 +145,11 @@ def over_time(frame: pd.DataFrame) -> go.Figure:
                 "<br>torch %{customdata[2]}<br>%{customdata[1]}<extra></extra>"
             ),
         )
-    legend = LEGEND | ({"orientation": "v", "y": -0.25, "yanchor": "top"} if drawn["setting"].nunique() > 3 else {})
-    figure.update_layout(height=420, margin=MARGIN, legend=legend, showlegend=True, uirevision="over time")
+    # below one another, where side by side they would not fit
+    several = {"orientation": "v", "x": 0, "xanchor": "left", "y": -0.3, "yanchor": "top"}
+    count = drawn["setting"].nunique()
+    legend = LEGEND | (several if count > 2 else {})
+    figure.update_layout(height=420 + 20 * count, margin=MARGIN, legend=legend, showlegend=True, uirevision="over time")
     figure.update_xaxes(title_text="Timed on (UTC)", automargin=True)
     figure.update_yaxes(log(title("latency_ms"), drawn["latency_ms"]))
     return figure

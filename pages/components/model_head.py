@@ -1,4 +1,4 @@
-"""What a model costs, at each image size it was counted at, and what can be done with it."""
+"""What a model costs, with what that was counted, and what can be done with it."""
 
 from typing import Any
 
@@ -39,8 +39,14 @@ def draw(name: str, sizes: pd.DataFrame) -> None:
             if column in own and pd.notna(own[column]):
                 st.metric(title(column), digits(own[column]), width="content")
     counted = plain(catalog.describe(shipped.versions(backend.settings().catalog_dir)))
-    at = f" at {plain(own['image_size'])} px" if own["image_size"] else ""
-    st.caption(f"One image or pair{at}, counted by this program with {counted}. 1 MAC is 2 FLOPs.")
+    each = "One image with its text" if own["library"] == model.TRAINABLE else "One image"
+    at = f", {plain(own['image_size'])} px," if own["image_size"] else ""
+    st.caption(f"{each}{at} counted by this program with {counted}. 1 MAC is 2 FLOPs.")
+
+
+def counts(sizes: pd.DataFrame) -> None:
+    """The towers, and what it costs at each image size. sizes: as for draw."""
+    own = sizes.iloc[0]
     _towers(own)
     results_table(
         sizes.dropna(axis=1, how="all"),
@@ -49,6 +55,8 @@ def draw(name: str, sizes: pd.DataFrame) -> None:
         columns=[column for column in COLUMNS if column != "remark" or any(sizes["remark"])],
         pinned="image_size",
     )
+    if len(sizes) > 1:
+        st.caption("The first line is the model's own image size; accuracies are published for the others.")
     with st.container(horizontal=True):
         download.table(lambda: sizes, f"{own['model']}-counts", key="model_sizes_file", label="counts")
 

@@ -31,7 +31,7 @@ def draw(name: str) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         size = "its own image size" if run.spec.image_size is None else f"{run.spec.model_dump()['image_size']} px"
         st.caption(
-            plain(f"Counted in run {run.id} on {run.created_at:%Y-%m-%d} at {size}, per image or pair."),
+            plain(f"Counted in run {run.id} on {run.created_at:%Y-%m-%d} at {size}."),
             width="content",
         )
         st.page_link("runs/run.py", label=f"Run {run.id}", icon=":material/receipt_long:", query_params=_link(run))

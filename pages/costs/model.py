@@ -60,6 +60,7 @@ sizes = model.sizes(backend.catalogue(), name)
 accuracies = model_published.accuracies(name)
 model_head.draw(name, sizes)
 contents = {
+    "Counts": lambda: model_head.counts(sizes),
     "Modules": lambda: model_modules.draw(name),
     "Memory": lambda: model_memory.draw(name, sizes),
     "Published": lambda: model_published.draw(name, accuracies),
