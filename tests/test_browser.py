@@ -17,6 +17,7 @@ from tests.browser_support import PATIENCE_S, Server, serve
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 ROW = 31  # height of a table's row in pixels, at our font size
+NUMBER = 68  # where the number of a run is that opens it, from the left of the list
 expect.set_options(timeout=PATIENCE_S * 1000)
 
 
@@ -134,9 +135,12 @@ def test_runs_are_listed_and_open_by_link(server: Server, page: Page) -> None:
     store.close()
     page.goto(f"{server.url}/runs")
     expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
-    select_rows(page.get_by_test_id("stDataFrame"), 0)
+    table = page.get_by_test_id("stDataFrame")
+    select_rows(table, 0)
+    expect(page.get_by_text("1 chosen")).to_be_visible()
+    table.click(position={"x": NUMBER, "y": ROW * 1.5})
     expect(page.get_by_role("heading", name=re.compile(r"^Run \d+$"))).to_be_visible()
-    assert re.search(r"/run\?run=\d+", page.url)
+    expect(page).to_have_url(re.compile(r"/run\?run=\d+"))
     page.get_by_role("tab", name="Request").click()
     expect(page.get_by_text("python -m engine profile --models")).to_be_visible()
 

@@ -10,7 +10,7 @@ from engine.store import Filter, State, Store
 PREFIX = "runs"
 BIND = "query-params"
 EMPTY: dict[str, Any] = {"text": "", "model": "", "device": None, "tags": [], "states": [], "kinds": []}
-LIVE = "200ms"
+LIVE = "50ms"
 
 
 def key(name: str) -> str:

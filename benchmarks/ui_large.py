@@ -1,0 +1,136 @@
+"""Every page, and what one does on it, with a store of very many runs: part of `benchmarks/ui.py --runs N --rows M`."""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, expect
+
+from engine.settings import Settings
+from engine.store import Filter, Store, open_store
+from tests.browser_support import Server, chromium, serve
+from tests.store_support import fill
+
+GOALS = {"page_ms": 2500, "interaction_ms": 400}
+DRAWN = (
+    "() => document.querySelector('[data-testid=stApp]')?.dataset.testScriptState === 'notRunning'"
+    " && document.querySelector('[data-testid=stMainBlockContainer] h1')"
+    " && !document.querySelector('[data-testid=stSkeleton]')"
+)
+"""The script has ended and everything that it sent is there."""
+SEARCH, MODEL, KIND = "sweep 12", "resnet_1*", "train"
+
+
+def measure(runs: int, rows: int, repeats: int, folder: Path) -> dict[str, object]:
+    """Milliseconds, `repeats` of each, with so many runs and rows in a new store below `folder`."""
+    settings = Settings(runs_dir=folder / "runs")
+    store = open_store(settings)
+    filled_s = fill(store, runs, max(1, rows // runs))
+    try:
+        with serve(folder, preload="") as server, chromium() as browser:
+            pages = {path: [] for path in _paths(browser, server, store)}
+            for _ in range(repeats + 1):  # the first time loads what later ones have
+                for path, took in pages.items():
+                    took.append(_drawn(browser, f"{server.url}{path}"))
+            interactions: dict[str, list[float]] = {}
+            for _ in range(repeats + 1):
+                for name, took_ms in _interactions(browser, server, store):
+                    interactions.setdefault(name, []).append(took_ms)
+    finally:
+        store.close()
+    return {
+        "runs": runs,
+        "rows": max(1, rows // runs) * runs,
+        "database_mb": sum(path.stat().st_size for path in settings.runs_dir.glob("vitals.sqlite*")) / 1e6,
+        "filled_s": filled_s,
+        "first_page_ms": {path: took[0] for path, took in pages.items()},
+        "page_ms": {path: took[1:] for path, took in pages.items()},
+        "interaction_ms": {name: took[1:] for name, took in interactions.items()},
+    }
+
+
+def medians(samples: dict[str, object]) -> dict[str, dict[str, float]]:
+    """Of every page and interaction."""
+    return {
+        part: {name: statistics.median(took) for name, took in found.items()}
+        for part in GOALS
+        if isinstance(found := samples[part], dict)
+    }
+
+
+def _paths(browser: Browser, server: Server, store: Store) -> list[str]:
+    """All pages of the navigation, a run of every kind and a far page of the list."""
+    page = browser.new_page()
+    page.goto(server.url)
+    page.get_by_test_id("stSidebarNavLink").first.wait_for()
+    links = [link.get_attribute("href") or "" for link in page.get_by_test_id("stSidebarNavLink").all()]
+    page.close()
+    paths = [f"/{link.removeprefix(server.url).lstrip('/')}" for link in links]
+    newest = {run.kind: run.id for run in store.runs(limit=500)}
+    last = store.count(Filter()) // 50
+    return [*paths, f"/runs?runs_page={last}", *(f"/run?run={newest[kind]}" for kind in sorted(newest))]
+
+
+def _drawn(browser: Browser, url: str) -> float:
+    """From asking for a page in a fresh browser context until all of it is drawn."""
+    context = browser.new_context(viewport={"width": 1440, "height": 1400})
+    page = context.new_page()
+    start = time.perf_counter()
+    page.goto(url)
+    page.wait_for_function(DRAWN, timeout=60_000)
+    took = 1000 * (time.perf_counter() - start)
+    context.close()
+    return took
+
+
+def _interactions(browser: Browser, server: Server, store: Store) -> Iterator[tuple[str, float]]:
+    """What one does on the list of runs and on a run, each from the key or click until its answer is there."""
+    page = browser.new_page(viewport={"width": 1440, "height": 1400})
+    page.goto(f"{server.url}/runs")
+    page.wait_for_function(DRAWN)
+    everything = store.count(Filter())
+
+    def answered(action: Callable[[], object], text: str) -> float:
+        start = time.perf_counter()
+        action()
+        expect(page.get_by_text(text, exact=True).first).to_be_visible(timeout=60_000)
+        return 1000 * (time.perf_counter() - start)
+
+    def first_page(wanted: Filter) -> str:
+        total = store.count(wanted)
+        return f"1 to {min(50, total):,} of {total:,} runs"
+
+    search, model = page.get_by_label("Search", exact=True), page.get_by_label("Model", exact=True)
+    yield "next page", answered(page.get_by_role("button", name="Next page").click, f"51 to 100 of {everything:,} runs")
+    yield "search", answered(lambda: search.fill(SEARCH), first_page(Filter(text=SEARCH)))
+    yield (
+        "search for nothing",
+        answered(lambda: search.fill("no such run"), "No run is like this. Other filters may let some through."),
+    )
+    yield "search cleared", answered(lambda: search.fill(""), first_page(Filter()))
+    yield "model", answered(lambda: model.fill(MODEL), first_page(Filter(model=MODEL)))
+    yield "model cleared", answered(lambda: model.fill(""), first_page(Filter()))
+    kind = page.get_by_role("button", name=KIND, exact=True)
+    yield "kind", answered(kind.click, first_page(Filter(kinds=(KIND,))))
+    yield "kind cleared", answered(kind.click, first_page(Filter()))
+    yield "tick a run", answered(lambda: _tick(page), "1 chosen")
+    yield "storage", answered(page.get_by_text("Storage", exact=True).click, "The runs with the largest artifacts")
+    run_id = store.runs(kind="profile", limit=1)[0].id
+    page.goto(f"{server.url}/run?run={run_id}")
+    page.wait_for_function(DRAWN)
+    tab = page.get_by_role("tab", name="Environment", exact=True)
+    yield "a run's environment", _tab(page, tab.click)
+    page.close()
+
+
+def _tick(page: Page) -> None:
+    page.get_by_test_id("stDataFrame").first.click(position={"x": 16, "y": 52})
+
+
+def _tab(page: Page, click: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    click()
+    tables = page.get_by_test_id("stDataFrame")
+    expect(tables).to_have_count(2, timeout=60_000)
+    return 1000 * (time.perf_counter() - start)
