@@ -31,7 +31,8 @@ def serve(idle_s: float) -> None:
     """Answer until standard input is closed, or for so many seconds nothing has come."""
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
         os.dup2(2, 1)  # libraries' own code prints to the descriptor
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+        logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+        logging.getLogger("engine").setLevel(logging.INFO)  # of the libraries, warnings will do
         begun = time.monotonic()
         for module in dict.fromkeys(ANSWERED_BY.values()):
             import_module(module)
