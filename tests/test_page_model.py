@@ -219,9 +219,13 @@ def test_commands_and_buttons_lead_to_forms_filled_with_the_model() -> None:
     assert app.multiselect(key="profile_models").value == ["open_clip:ViT-B-32"]
 
 
-def test_nothing_is_compared_before_another_model_is_chosen() -> None:
+@pytest.mark.slow
+def test_another_model_can_be_put_beside_it() -> None:
     app = opened("resnet18")
     assert app.button(key="model_compare").disabled
     assert "timm:resnet18" not in app.multiselect(key="model_others").options
     app.multiselect(key="model_others").set_value(["timm:resnet50"]).run()
-    assert not app.button(key="model_compare").disabled
+    app.button(key="model_compare").click().run()
+    assert not app.exception
+    assert app.title[0].value != "resnet18"
+    assert app.query_params["compare_models"] == "timm:resnet18,timm:resnet50"

@@ -12,7 +12,7 @@ from engine.report.style import digits
 from engine.specs import BenchmarkSpec, ProfileSpec
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
-from pages.components import backend, download, launch, spec_form
+from pages.components import backend, compare_choice, download, launch, spec_form
 from pages.components.chart import chart
 from pages.components.results_table import results_table
 from pages.components.text import plain
@@ -84,6 +84,8 @@ def _actions(name: str) -> None:
                 st.switch_page(page, query_params=spec_form.address(spec.kind, spec))
         with st.popover("Compare with ...", icon=":material/compare_arrows:"):
             others = [other for other in launch.families() if other != name]
-            beside = st.multiselect("Other models", others, key="model_others", select_all=False, max_selections=9)
+            beside = st.multiselect(
+                "Other models", others, key="model_others", select_all=False, max_selections=compare_choice.MOST - 1
+            )
             if st.button("Compare", key="model_compare", disabled=not beside, type="primary"):
-                st.switch_page("runs/compare.py", query_params={"compare_models": [name, *beside]})
+                st.switch_page("runs/compare.py", query_params={compare_choice.MODELS: ",".join([name, *beside])})
