@@ -31,7 +31,7 @@ def earlier() -> list[Kept]:
 
 
 @st.cache_data(max_entries=4, show_spinner=False)
-def _earlier(there: str, _changed: int) -> list[Kept]:
+def _earlier(there: str, stamp: int) -> list[Kept]:
     return kept(Path(there))
 
 
