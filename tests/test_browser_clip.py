@@ -14,9 +14,10 @@ from engine.results import EvaluateRow, TrainRow
 from engine.store import State, open_store
 from engine.store.model import Run
 from tests.browser_support import PATIENCE_S, Server, serve
+from tests.clip_support import write_csv, write_images
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1800)]
-expect.set_options(timeout=PATIENCE_S * 1000)
+expect.set_options(timeout=5 * PATIENCE_S * 1000)
 
 LONG_S = 900
 
@@ -42,7 +43,7 @@ def wait(until: Callable[[], bool], seconds: float = LONG_S) -> None:
         time.sleep(0.2)
 
 
-def downloaded(page: Page, button: str) -> Path:
+def downloaded(page: Page, button: str | re.Pattern[str]) -> Path:
     """What a button gives. A click is lost when the button is drawn anew just then, as at the end of a run."""
     for _ in range(3):
         try:
@@ -81,6 +82,8 @@ def test_digits_trained_stopped_resumed_and_evaluated(page: Page, tmp_path: Path
         expect(page.get_by_text("220 of 220 done in")).to_be_visible()
         with downloaded(page, "CSV of epochs").open() as file:
             assert [float(line["train_loss"]) for line in csv.DictReader(file)] == [row.train_loss for row in epochs]
+        best = server.settings.runs_dir / str(run_id) / "checkpoints" / "best.pt"
+        assert downloaded(page, re.compile(r"^best\.pt \(")).read_bytes() == best.read_bytes()
 
         page.goto(f"{server.url}/evaluate?evaluate_model={run_id}")
         expect(page.get_by_text(re.compile("a photo of the digit zero")).first).to_be_visible()
@@ -89,9 +92,26 @@ def test_digits_trained_stopped_resumed_and_evaluated(page: Page, tmp_path: Path
         run, rows = stored(server, evaluated)
         assert run.state is State.FINISHED, run.error
         found = {row.task: row for row in rows if isinstance(row, EvaluateRow)}
-        best = [row for row in epochs if row.best][-1]
-        assert found["zeroshot"].acc1 == best.zeroshot_top1
+        assert found["zeroshot"].acc1 == [row for row in epochs if row.best][-1].zeroshot_top1
         expect(page.get_by_role("figure", name=re.compile("[Cc]onfusion")).first).to_be_visible()
+        search(page, tmp_path)
+
+
+def search(page: Page, shots: Path) -> None:
+    """The evaluated digits by a prompt: most of the first hits are what it asks for."""
+    page.get_by_role("tab", name="Search").click()
+    page.get_by_role("textbox", name="Search your images by text").fill("a photo of the digit seven")
+    page.get_by_role("textbox", name="Search your images by text").press("Enter")
+    pictures = page.get_by_role("img", name=re.compile(r"^digits:\d+, "))
+    expect(pictures).to_have_count(12, timeout=LONG_S * 1000)
+    shown = [picture.get_attribute("alt") or "" for picture in pictures.all()]
+    assert sum(alt.endswith(", seven") for alt in shown) > 8, shown
+    with downloaded(page, "CSV of hits").open() as file:
+        lines = list(csv.DictReader(file))
+    assert [f"{line['source']}, {line['label']}" for line in lines] == shown
+    for theme in ("light", "dark"):
+        page.emulate_media(color_scheme=theme)
+        page.screenshot(path=shots / f"search_{theme}.png", full_page=True)
 
 
 def test_a_zip_that_leads_outside_is_refused(page: Page, tmp_path: Path) -> None:
@@ -103,3 +123,30 @@ def test_a_zip_that_leads_outside_is_refused(page: Page, tmp_path: Path) -> None
         page.locator("input[type=file]").first.set_input_files(str(tmp_path / "pairs.zip"))
         expect(page.get_by_text(re.compile(r"outside\.csv")).first).to_be_visible()
         assert not list(tmp_path.rglob("outside.csv"))
+
+
+def test_images_that_cannot_be_read_are_told_before_the_start(page: Page, tmp_path: Path) -> None:
+    """A CSV of 40 images, two of which are broken, uploaded with them."""
+    names = [f"{number}.png" for number in range(38)] + ["a-broken.png", "b-broken.png"]
+    write_images(tmp_path / "pictures", *names)
+    table = write_csv(tmp_path / "pairs.csv", [["filepath", "title"], *([name, f"picture {name}"] for name in names)])
+    with zipfile.ZipFile(tmp_path / "pairs.zip", "w") as archive:
+        for path in (table, *(tmp_path / "pictures" / name for name in names)):
+            archive.write(path, path.name)
+    with serve(tmp_path) as server:
+        page.goto(f"{server.url}/train")
+        expect(page.get_by_text("1,438 pairs to train on")).to_be_visible()
+        page.locator("input[type=file]").first.set_input_files(str(tmp_path / "pairs.zip"))
+        page.get_by_text("2 of 40 images opened cannot be read").click(timeout=LONG_S * 1000)
+        for name in ("a-broken.png", "b-broken.png"):
+            # the cells of a table are drawn, and stand in the page for who cannot see them
+            expect(page.get_by_role("gridcell", name=re.compile(name))).to_have_count(1)
+        assert not stored_runs(server)
+
+
+def stored_runs(server: Server) -> list[Run]:
+    store = open_store(server.settings)
+    try:
+        return store.runs()
+    finally:
+        store.close()
