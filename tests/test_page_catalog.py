@@ -246,7 +246,10 @@ def test_timings_of_another_machine_are_not_made_here(store: Store) -> None:
     machine(store)
     store.save_machine(store.machine().model_copy(update={"host": "elsewhere"}))  # which is probed last
     app = open_page(catalog_y=TOP1)
-    assert "These timings are of here, this is elsewhere" in plainly(app)
+    assert app.selectbox(key="catalog_setting").value == "eager, batch 1, float32 on a cpu, 2 threads (elsewhere)"
+    app.selectbox(key="catalog_setting").set_value("eager, batch 8, float32 on a cpu, 2 threads (here)").run()
+    assert set(app.dataframe[0].value.dropna(subset="latency_ms")["model"]) == {"resnet50"}
+    assert "These timings were made on here, and this is elsewhere" in plainly(app)
     assert app.button(key="catalog_measure").disabled
 
 

@@ -47,8 +47,8 @@ def _of_run(store: str, run_id: int, revision: int) -> pd.DataFrame:
 
 
 def settings(timed: pd.DataFrame) -> list[Setting]:
-    """The settings to choose from: those there are timings in, then one per device of this machine."""
-    machine = backend.store().machine()
+    """The settings to choose from: those there are timings in here, one per device of this machine, other machines'."""
+    machine, known = backend.store().machine(), timings.settings(timed)
     if machine is None:
         plain = [Setting()]
     else:
@@ -61,4 +61,5 @@ def settings(timed: pd.DataFrame) -> list[Setting]:
             )
             for device in machine.devices
         ]
-    return list(dict.fromkeys([*timings.settings(timed), *plain]))
+    here = [setting for setting in known if machine is None or setting.host == machine.host]
+    return list(dict.fromkeys([*here, *plain, *known]))

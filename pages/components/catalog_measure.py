@@ -29,9 +29,8 @@ def plan(shown: pd.DataFrame, chosen: pd.DataFrame, axes: Axes, setting: Setting
     """Times the chosen rows, or else the front, without those that are timed in this setting or wait for it."""
     machine = backend.store().machine()
     if machine and setting.host not in ("", machine.host):
-        return Plan(
-            (), f"These timings are of {setting.host}, this is {machine.host}: choose a setting of this machine."
-        )
+        elsewhere = f"These timings were made on {setting.host}, and this is {machine.host}"
+        return Plan((), f"{elsewhere}: choose a setting of this machine to time more.")
     if chosen.empty and not axes.front:
         return Plan((), "")
     rows = chosen if len(chosen) else choosing.to_measure(shown, axes.x, axes.y)

@@ -11,6 +11,7 @@ from pages.components.results_table import results_table
 from pages.components.text import plain
 
 DONE = "catalog_imported"
+LARGEST_MB = accuracy_import.LARGEST_FILE // 1_000_000
 
 
 @st.fragment
@@ -39,7 +40,7 @@ def _import() -> None:
         "timm's results-*.csv or open_clip's openclip_results.csv and openclip_retrieval_results.csv, under "
         "their own names. It is checked whole; where anything is wrong, nothing changes."
     )
-    file = st.file_uploader("Table (.csv)", type="csv", key="catalog_table_file")
+    file = st.file_uploader("Table (.csv)", type="csv", key="catalog_table_file", max_upload_size=LARGEST_MB)
     url = st.text_input("or its address", key="catalog_table_url", placeholder="https://...", max_chars=2000)
     if st.button("Import", key="catalog_import", icon=":material/upload:", disabled=not (file or url.strip())):
         try:

@@ -1,0 +1,57 @@
+"""Costs at image sizes that are not a model's own, counted because accuracies are published for them."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from engine.report import accuracies, catalog
+from engine.settings import Settings
+from engine.tasks import catalogue, catalogue_sizes
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.slow
+def test_what_lacks_is_counted_and_what_is_there_stays(tmp_path: Path) -> None:
+    list(catalogue.build(["timm:resnet18", "timm:test_vit"], tmp_path, workers=1))
+    wanted = {"timm:resnet18": ["224", "288", "160"], "timm:test_vit": ["161"], "timm:resnet26": ["288"]}
+    events = list(catalogue_sizes.build(wanted, tmp_path, workers=1))
+    assert (events[0].done, events[0].total) == (0, 3)  # 224 is its own; resnet26 is not in this catalogue
+    small, large, odd = read(tmp_path / "sizes" / "timm.csv")
+    assert [row["image_size"] for row in (small, large)] == ["160", "288"]
+    head = 512 * 1000 / 1e9
+    assert float(small["gmacs"]) - head == pytest.approx((1.814073 - head) * (160 / 224) ** 2, rel=1e-5)
+    assert float(large["mparams"]) == 11.689512
+    assert (odd["model"], odd["status"]) == ("test_vit", "error")
+    assert "161" in odd["error"]
+
+    frame = catalog.read(tmp_path)
+    assert list(frame["image_size"]) == ["224", "160", "160", "288", "161"]  # own sizes first
+    assert list(catalogue_sizes.build(wanted, tmp_path, workers=1))[-1].total == 0
+
+    versions = json.loads((tmp_path / "versions.json").read_text()) | {"timm": "0.0.1"}
+    (tmp_path / "sizes" / "versions.json").write_text(json.dumps(versions))
+    assert list(catalog.read(tmp_path)["image_size"]) == ["224", "160"]  # counted with other versions: not shown
+    (tmp_path / "versions.json").write_text(json.dumps(versions))
+    with pytest.raises(catalogue.VersionsDiffer):
+        list(catalogue_sizes.build(wanted, tmp_path, workers=1))
+
+
+def test_every_published_size_is_shipped() -> None:
+    frame = catalog.read(Settings().catalog_dir)
+    counted = set(zip(frame["name"], frame["image_size"], strict=True))
+    wanted = {(name, size) for name, sizes in accuracies.sizes(accuracies.read()).items() for size in sizes}
+    assert wanted <= counted
+    assert not frame.duplicated(["library", "model", "image_size"]).any()
+
+
+@pytest.mark.slow
+def test_the_shipped_sizes_are_what_we_count_today() -> None:
+    for row in read(Settings().catalog_dir / "sizes" / "timm.csv")[::25]:
+        counted = catalogue_sizes.count(f"timm:{row['model']}", row["image_size"])
+        assert catalogue.catalogue_row(counted) == row
