@@ -67,7 +67,7 @@ def family_colours() -> dict[str, Style]:
 
 
 def _stamp(folder: Path) -> tuple[int, ...]:
-    return tuple(path.stat().st_mtime_ns for path in sorted(folder.glob("*.csv")))
+    return tuple(path.stat().st_mtime_ns for path in sorted(folder.rglob("*.csv")))
 
 
 @st.cache_data(max_entries=2, show_spinner="Reading the catalogue")
