@@ -188,7 +188,7 @@ def test_over_time_draws_the_span_of_processes_and_marks_flags(store: Store) -> 
 def test_runs_are_found_by_the_whole_name_of_a_model(store: Store) -> None:
     by_pattern = queue_benchmark(store, "resnet*")
     finish(store, by_pattern, [benchmark_row("resnet18")])
-    for name in ("resnet18", "resnet18d", "my_resnet18", "resnet50"):
+    for name in ("resnet18", "resnet18d", "my_resnet18", "resnet19"):
         queue_benchmark(store, name)
     queue(store, "resnet18")
     assert [run.id for run in model_timings.runs(store, "timm:resnet18")] == [2, 1]

@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from engine.report import estimates
-from engine.report.axes import LEGEND, MARGIN
+from engine.report.axes import LEGEND, MARGIN, log
 from engine.report.style import COLOURS, GREY, digits, text
 from engine.specs import BenchmarkSpec
 
@@ -98,7 +98,8 @@ def figure(estimated: pd.DataFrame, measured: pd.DataFrame, there: dict[str, flo
         drawn.add_annotation(text=said, showarrow=False, font={"size": 11}, **place)
     drawn.update_layout(height=380, margin=MARGIN, legend=LEGEND, showlegend=True, uirevision="memory")
     drawn.update_xaxes(title_text="Batch size", type="log", tickvals=list(BATCHES))
-    drawn.update_yaxes(title_text="Memory (GB)", type="log", tickformat=",~g")
+    values = [estimated[precision] for precision in PRECISIONS]
+    drawn.update_yaxes(log("Memory (GB)", pd.concat([*values, measured["peak_gb"], pd.Series(there, dtype=float)])))
     return drawn
 
 

@@ -15,7 +15,7 @@ from engine.report.style import COLOURS, SHAPES, text
 from engine.results import BenchmarkRow, Row
 from engine.store import Filter, Run, Store
 
-LATEST = 300
+LATEST = 200
 """Benchmarks of a model that are looked through, newest first."""
 FROM_ROW = (
     *("status", "error", "tower", "purpose", "mode", "variant", "batch_size", "image_size", "context_length"),
@@ -52,10 +52,11 @@ _NUMBERS = [
 def runs(store: Store, name: str, kind: str = "benchmark", limit: int = LATEST) -> list[Run]:
     """The latest runs of a kind that are about a model, newest first. name: qualified.
 
-    The store finds runs by part of a name, or with a wildcard by all of it: hence the last letter's.
+    The store finds runs by part of a name, or with a wildcard by all of it: hence the first letter's, in which names
+    of one length seldom differ alone.
     """
     model = name.partition(":")[2]
-    return store.find(Filter(kinds=(kind,), model=f"{model[:-1]}?"), limit=limit)
+    return store.find(Filter(kinds=(kind,), model=f"?{model[1:]}"), limit=limit)
 
 
 def of_run(run: Run, rows: Iterable[Row], name: str) -> pd.DataFrame:

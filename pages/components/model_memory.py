@@ -33,6 +33,8 @@ def draw(name: str, sizes: pd.DataFrame) -> None:
         fits = model_memory.largest(estimated, gb)
         said = ", ".join(f"{precision} {batch or 'none'}" for precision, batch in fits.items())
         st.caption(plain(f"{device}, {size(gb)}: the largest of these batch sizes that should fit: {said}."))
+    if not there:
+        st.caption("What this machine has is not known yet; the page Device tells once it was looked at.")
     st.caption(
         "Lines are estimates from the catalogue's counts: weights, and activations that grow with the batch; in "
         "training also gradients, the optimizer's state and, guessed, twice the activations. PyTorch itself is not in "

@@ -21,7 +21,8 @@ def timed(name: str) -> pd.DataFrame:
     """All lines of a model, newest first."""
     url = backend.settings().store_url
     found = model_timings.runs(backend.store(), name)
-    return model_timings.together([_of_run(url, run.id, run.revision, name) for run in found])
+    with st.spinner("Looking through the timings"):
+        return model_timings.together([_of_run(url, run.id, run.revision, name) for run in found])
 
 
 @st.cache_data(max_entries=2000, show_spinner=False)
