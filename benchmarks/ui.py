@@ -7,8 +7,8 @@ Writes benchmarks/results/ui.json. Goals: the catalogue's table is visible withi
 a filter is answered in 300 ms (how long the bare page takes for its own is measured beside it); a submitted ViT-B-32 is
 a stored row within 1 s of the click when a warm process waits; the server stays below 300 MB.
 
-With --runs it writes ui_large.json: every page and what one does on it, with so many runs in the store. Goals: each page
-is drawn within 2.5 s and each interaction answered within 400 ms, at the median.
+With --runs it writes ui_large.json: every page and what one does on it, with so many runs in the store. Goals: a page
+is drawn within 2.5 s and an interaction answered within 400 ms, at the median.
 """
 
 import argparse

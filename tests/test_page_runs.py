@@ -4,12 +4,25 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from engine.settings import Settings
+from engine.specs import BenchmarkSpec, DeviceSpec, ProfileSpec, RecurrentSpec, Spec, TrainSpec
+from engine.specs.evaluate import EvaluateSpec
 from engine.store import Attempt, Cause, Exit, State, Store, attempts
 from engine.store import queue as queueing
 from engine.store.bundle import export_bundle
 from engine.store.files import RunFiles
+from pages.components.command import command
 from tests.page_support import ENVIRONMENT, events, open_page, profile_row, queue, texts
 
+EVERY_KIND = [
+    ProfileSpec(models=("resnet18", "vit*"), device="cpu", batch_size=3, image_size=(192, 256), precision="bfloat16"),
+    BenchmarkSpec(models=("resnet18",), mode="both", batch_size=4, variants=("eager", "compile"), replicates=2, seed=7),
+    RecurrentSpec(
+        groups=("rnns",), hidden_size=96, bidirectional=True, sweep="seq_length", sweep_values=(10, 20), seed=7
+    ),
+    DeviceSpec(dtypes=("float32", "tf32"), seconds=5, threads=2),
+    TrainSpec(data="synthetic", samples=64, epochs=2, lr=1e-4, warmup="10%", classes=("a cat", "a dog"), seed=7),
+    EvaluateSpec(samples=64, templates=("a {}", "one {}"), held_out=False, seed=7),
+]
 LIST, ONE = "runs/history.py", "runs/run.py"
 
 # A scheduler outlives whoever started it: that nobody waits for it is meant.
@@ -181,6 +194,16 @@ def test_a_clone_opens_the_form_filled_alike(store: Store) -> None:
         "python -m engine profile --models resnet18,resnet50 --counter both --device cpu --batch-size 3 "
         "--image-size 192x256 --training"
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", EVERY_KIND, ids=lambda spec: spec.kind)
+def test_a_clone_asks_for_the_same_whatever_its_kind(store: Store, spec: Spec) -> None:
+    run_id = store.enqueue(spec)
+    app = open_page(ONE, run=str(run_id))
+    app.button(key=f"clone_{run_id}").click().run()
+    assert not app.exception
+    assert command(spec) in [code.value for code in app.code]
 
 
 def test_deletion_asks_twice_and_takes_everything(store: Store, settings: Settings) -> None:

@@ -110,8 +110,8 @@ class Storage(BaseModel):
             used, largest = storage.usage(store.database, settings), storage.largest(store.database)
         mine, others = storage.folders(settings)
         print(f"{'runs':10} {used.runs:>12,}")
-        for name, size in (("database", used.database), ("free", used.free)):
-            print(f"{name:10} {size / 1e6:>12,.1f} MB")
+        for name, taken in (("database", used.database), ("free", used.free)):
+            print(f"{name:10} {taken / 1e6:>12,.1f} MB")
         for name, size in (("artifacts", used.artifacts), ("folders", mine), ("other", others)):
             print(f"{name:10} {size.bytes / 1e6:>12,.1f} MB in {size.files:,} files")
         if largest:
