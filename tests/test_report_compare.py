@@ -178,8 +178,8 @@ def test_rows_of_the_same_are_matched_and_the_others_left_out() -> None:
 def test_what_whole_runs_differ_in_is_compared() -> None:
     assert matched({1: [benchmark_row("resnet18")], 2: [benchmark_row("resnet18", "compile")]}, 1) == [
         (
-            "run 1: timm:resnet18 · whole · inference · eager · batch 8 · 224 px",
-            "run 2: timm:resnet18 · whole · inference · compile · batch 8 · 224 px",
+            "run 1: timm:resnet18 · inference · eager · batch 8 · 224 px",
+            "run 2: timm:resnet18 · inference · compile · batch 8 · 224 px",
         )
     ]
     ways = [benchmark_row("resnet18"), benchmark_row("resnet18", "compile")]

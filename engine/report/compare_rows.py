@@ -63,7 +63,7 @@ def telling(rows: Sequence[Row], without: Sequence[str] = ()) -> list[str]:
 
 
 def named(row: Row) -> str:
-    """All that a row is of: `timm:resnet18 · whole · inference · eager · batch 8 · 224 px`."""
+    """All that a row is of: `timm:resnet18 · inference · eager · batch 8 · 224 px`."""
     names = [name for name in keys([row]) if name != "library"]
     return _written(row, ["library", *names] if row.kind in ("benchmark", "profile") else names)
 
@@ -73,5 +73,5 @@ def _written(row: Row, names: Sequence[str]) -> str:
     if "library" in values and "model" in values:
         values = {"model": f"{values.pop('library')}:{values.pop('model')}", **values}
     return " · ".join(
-        WRITTEN.get(name, "{}").format(value) for name, value in values.items() if value not in (None, "")
+        WRITTEN.get(name, "{}").format(value) for name, value in values.items() if value not in (None, "", "whole")
     )

@@ -43,7 +43,8 @@ def _keep(parameter: str, widget: str) -> None:
 
 def runs() -> list[Run]:
     """The chosen runs that there are, in the order chosen; says which are not."""
-    store, asked = backend.store(), named(RUNS)
+    store = backend.store()
+    asked = list(dict.fromkeys(str(int(number)) if _is_number(number) else number for number in named(RUNS)))
     recent = {str(run.id): run for run in store.runs(limit=RECENT)}
     known = recent | {number: run for number in asked if number not in recent and (run := _run(number))}
     st.session_state["compare_choose_runs"] = asked[:MOST]
@@ -70,12 +71,16 @@ def runs() -> list[Run]:
 
 def _run(number: str) -> Run | None:
     """None where there is none of that number."""
-    if not number.isdecimal() or len(number) > backend.LONGEST_ID:
+    if not _is_number(number):
         return None
     try:
         return backend.store().run(int(number))
     except LookupError:
         return None
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) <= backend.LONGEST_ID
 
 
 def _described(run: Run) -> str:

@@ -22,9 +22,10 @@ COLUMNS = (
     *("what", "model", "mode", "variant", "batch_size", "run", "ms", "baseline_ms", "speedup", "speedup_low"),
     *("speedup_high", "verdict", "differs_in", "flags", "note"),
 )
+SPEEDUP = "Speed-up: median of the baseline / median of the other, from all kept samples."
 BETWEEN = (
-    "Speed-up: median of the baseline / median of the other, from all kept samples. Different runs were timed one "
-    "after the other: what has changed on a machine between them is in the ratio, and not in the interval."
+    " Different runs were timed one after the other: what has changed on a machine between them is in the ratio, "
+    "and not in the interval."
 )
 
 
@@ -113,10 +114,11 @@ def show(pairs: Sequence[tuple[Timed, Timed]], figure: str, *, seed: int) -> Non
         "run": st.column_config.NumberColumn("Run", format="%d"),
         "note": st.column_config.Column("Note", width="large"),
     }
-    told = [name for name in COLUMNS if name in shown and shown[name].replace("", None).notna().any()]
-    results_table(shown, key="compare_ratios", alt="Ratios with intervals and verdicts", columns=told, config=config)
+    columns = [name for name in COLUMNS if name in shown and shown[name].replace("", None).notna().any()]
+    results_table(shown, key="compare_ratios", alt="Ratios with intervals and verdicts", columns=columns, config=config)
     baselines = list(dict.fromkeys(found["baseline"]))
-    st.caption(plain(f"Baseline: {baselines[0]}. " if len(baselines) == 1 else "") + BETWEEN)
+    told = SPEEDUP + BETWEEN * any(one.run != other.run for one, other in pairs)
+    st.caption(plain(f"Baseline: {baselines[0]}. " if len(baselines) == 1 else "") + told)
     timed_view.verdicts(found)
     with st.container(horizontal=True):
         table(lambda: found, "compare", key="compare_speed")
