@@ -61,6 +61,15 @@ def test_a_stop_is_answered_while_the_first_one_validates_and_the_others_wait(tm
     assert [row.step for row in continued] == [16]
 
 
+def test_what_does_not_end_in_time_is_killed_with_all_below_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "GRACE_S", 0)
+    events = launch.together(tiny(batch_size=4, nproc=2, epochs=500, val_frequency=0), tmp_path, "here")
+    next(event for event in events if isinstance(event, Metric))
+    assert len(those_of(tmp_path)) == 3
+    close(events)
+    assert those_of(tmp_path) == []
+
+
 def test_nothing_outlives_the_process_that_waits(tmp_path: Path) -> None:
     spec = tiny(batch_size=4, nproc=2, epochs=500, val_frequency=0)
     job = launch.Job(spec=spec, run_dir=tmp_path, device_name="here", parent=1)
