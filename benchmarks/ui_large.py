@@ -19,6 +19,7 @@ DRAWN = (
     " && !document.querySelector('[data-testid=stSkeleton]')"
 )
 """The script has ended and everything that it sent is there."""
+PATIENCE_MS = 180_000
 SEARCH, MODEL, KIND = "sweep 12", "resnet_1*", "train"
 
 
@@ -78,7 +79,7 @@ def _drawn(browser: Browser, url: str) -> float:
     page = context.new_page()
     start = time.perf_counter()
     page.goto(url)
-    page.wait_for_function(DRAWN, timeout=60_000)
+    page.wait_for_function(DRAWN, timeout=PATIENCE_MS)
     took = 1000 * (time.perf_counter() - start)
     context.close()
     return took
@@ -88,13 +89,13 @@ def _interactions(browser: Browser, server: Server, store: Store) -> Iterator[tu
     """What one does on the list of runs and on a run, each from the key or click until its answer is there."""
     page = browser.new_page(viewport={"width": 1440, "height": 1400})
     page.goto(f"{server.url}/runs")
-    page.wait_for_function(DRAWN)
+    page.wait_for_function(DRAWN, timeout=PATIENCE_MS)
     everything = store.count(Filter())
 
     def answered(action: Callable[[], object], text: str) -> float:
         start = time.perf_counter()
         action()
-        expect(page.get_by_text(text, exact=True).first).to_be_visible(timeout=60_000)
+        expect(page.get_by_text(text, exact=True).first).to_be_visible(timeout=PATIENCE_MS)
         return 1000 * (time.perf_counter() - start)
 
     def first_page(wanted: Filter) -> str:
@@ -118,7 +119,7 @@ def _interactions(browser: Browser, server: Server, store: Store) -> Iterator[tu
     yield "storage", answered(page.get_by_text("Storage", exact=True).click, "The runs with the largest artifacts")
     run_id = store.runs(kind="profile", limit=1)[0].id
     page.goto(f"{server.url}/run?run={run_id}")
-    page.wait_for_function(DRAWN)
+    page.wait_for_function(DRAWN, timeout=PATIENCE_MS)
     tab = page.get_by_role("tab", name="Environment", exact=True)
     yield "a run's environment", _tab(page, tab.click)
     page.close()
@@ -132,5 +133,5 @@ def _tab(page: Page, click: Callable[[], object]) -> float:
     start = time.perf_counter()
     click()
     tables = page.get_by_test_id("stDataFrame")
-    expect(tables).to_have_count(2, timeout=60_000)
+    expect(tables).to_have_count(2, timeout=PATIENCE_MS)
     return 1000 * (time.perf_counter() - start)
