@@ -1,5 +1,6 @@
 """The plan of the house, as far as a machine can check it. CONTRIBUTING.md has it in words."""
 
+import ast
 import subprocess
 import sys
 from importlib import import_module
@@ -34,6 +35,15 @@ def test_every_kind_of_run_has_all_its_pieces(kind: str) -> None:
 def test_pages_live_in_folders() -> None:
     """Streamlit takes pages/*.py for pages of its own; frame.py is the one script there."""
     assert {path.name for path in (ROOT / "pages").glob("*.py")} == {"__init__.py", "frame.py"}
+
+
+@pytest.mark.parametrize(
+    "page", sorted(path for path in (ROOT / "pages").glob("*/*.py") if path.parent.name != "components")
+)
+def test_pages_say_nothing_by_accident(page: Path) -> None:
+    """Streamlit shows whatever stands alone in a page's script, so that a note on a constant would be on the page."""
+    alone = [node for node in ast.parse(page.read_text()).body[1:] if isinstance(node, ast.Expr)]
+    assert not [ast.unparse(node) for node in alone if not isinstance(node.value, ast.Call)]
 
 
 def test_import_contracts_hold() -> None:
