@@ -94,12 +94,13 @@ def figure(estimated: pd.DataFrame, measured: pd.DataFrame, there: dict[str, flo
     for device, gb in there.items():
         drawn.add_hline(y=gb, line={"color": GREY, "dash": "dash", "width": 1.2})
         said = f"{text(device)} has {digits(gb)} GB"
-        place = {"x": 0, "xref": "x domain", "xanchor": "left", "y": np.log10(gb), "yanchor": "bottom"}  # of a log axis
-        drawn.add_annotation(text=said, showarrow=False, font={"size": 11}, **place)
+        at = {"x": 0, "xref": "x domain", "xanchor": "left", "y": np.log10(gb), "yanchor": "bottom"}  # of a log axis
+        drawn.add_annotation(text=said, showarrow=False, font={"size": 11}, **at)
     drawn.update_layout(height=380, margin=MARGIN, legend=LEGEND, showlegend=True, uirevision="memory")
     drawn.update_xaxes(title_text="Batch size", type="log", tickvals=list(BATCHES))
-    values = [estimated[precision] for precision in PRECISIONS]
-    drawn.update_yaxes(log("Memory (GB)", pd.concat([*values, measured["peak_gb"], pd.Series(there, dtype=float)])))
+    drawn.update_yaxes(
+        log("Memory (GB)", pd.concat([*_alike(estimated).values(), measured["peak_gb"], pd.Series(there, dtype=float)]))
+    )
     return drawn
 
 
