@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.report import pareto
+from engine.report import pareto, scatter
 from engine.report.quantities import QUANTITIES
 
 FEW = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0, 1e9, None])
@@ -73,3 +73,19 @@ def test_an_axis_against_itself_has_its_best_rows_on_the_front() -> None:
 def test_no_rows_have_no_front() -> None:
     frame = pd.DataFrame({"gmacs": [], "imagenet_top1": []}, dtype=float)
     assert pareto.ranked(frame, "gmacs", "imagenet_top1").empty
+
+
+@pytest.mark.parametrize(("x", "shape"), [("gmacs", "hv"), ("samples_per_s", "vh")])
+def test_the_front_is_a_staircase_that_no_row_lies_beyond(x: str, shape: str) -> None:
+    rows = [(1.0, 70.0), (2.0, 75.0), (2.5, 74.0), (4.0, 80.0), (5.0, 79.0)]
+    frame = pd.DataFrame(rows, columns=[x, "imagenet_top1"], index=list("abcde"))
+    known = {"name": list("abcde"), "model": list("abcde"), "family": "f", "image_size": "224"}
+    frame = frame.assign(**known, provenance="counted <here>\npublished by them")
+    on = list(frame.index[pareto.front(frame, x, "imagenet_top1")])
+    figure = scatter.scatter(frame, x, "imagenet_top1", styles={}, front=on, log_y=False)
+    line = next(trace for trace in figure.data if trace.mode == "lines")
+    assert line.line.shape == shape
+    assert list(line.x) == sorted(frame.loc[on, x])
+    assert line.name == f"Pareto front ({len(on)})"
+    assert {annotation.text for annotation in figure.layout.annotations} <= set(on)
+    assert figure.data[0].customdata[0][-1] == "counted &lt;here&gt;<br>published by them"
