@@ -14,7 +14,7 @@ import pytest
 from engine.results import Environment, Metric, ProfileRow, Progress
 from engine.settings import Settings
 from engine.specs import ProfileSpec, Refused
-from engine.store import Cause, Exit, State, Store, StoredArtifact, attempts, bundle, open_store, queue
+from engine.store import Cause, Exit, Filter, State, Store, StoredArtifact, attempts, bundle, open_store, queue
 from engine.store.files import RunFiles
 
 DETAIL = b'[{"path": ""}]'
@@ -84,6 +84,26 @@ def test_another_machine_gets_an_equal_run_under_a_new_id(
     assert files.log_tail(2) == "\ufffd one\ntwo\n"
     assert bundle.export_bundle(other, elsewhere, new_id) == exported.read_bytes(), "and it travels on unchanged"
     other.close()
+
+
+def test_tags_and_notes_travel_too_and_are_left_out_where_there_are_none(
+    settings: Settings, store: Store, run_id: int, exported: Path, tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(exported) as old:
+        assert not {"notes", "tags"} & set(json.loads(old.read("run.json"))), "so that older versions take it"
+    store.set_tags(run_id, ["b", "a"])
+    store.set_notes(run_id, "As the paper has it.")
+    exported.write_bytes(bundle.export_bundle(store, settings, run_id))
+    elsewhere = settings.model_copy(update={"runs_dir": tmp_path / "elsewhere"})
+    other = open_store(elsewhere)
+    new = other.run(bundle.import_bundle(other, elsewhere, exported))
+    assert (new.tags, new.notes) == (("a", "b"), "As the paper has it.")
+    wanted = Filter(tags=("a",), model=store.rows(run_id)[0].model, text="PAPER")
+    assert [run.id for run in other.find(wanted, limit=9)] == [new.id]
+    other.close()
+    rewrite(exported, lambda members: members.update({"run.json": members["run.json"].replace(b'"b"', b'"b,c"')}))
+    with pytest.raises(Refused, match="no comma"):
+        bundle.import_bundle(store, settings, exported)
 
 
 def test_a_second_import_is_recognised(settings: Settings, store: Store, exported: Path) -> None:
