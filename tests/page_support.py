@@ -25,8 +25,8 @@ from engine.specs.runners import RUNNERS
 from engine.store import Exit, State, Store, attempts
 from engine.store import queue as queueing
 
-CATALOGUE = """library,model,family,image_size,mparams,gmacs,gflops,macts,weights_mb,inference_peak_mb,complete,uncounted,\
-notes,status,error
+CATALOGUE = """library,model,family,image_size,mparams,gmacs,gflops,macts,weights_mb,inference_peak_mb,complete,\
+uncounted,notes,status,error
 open_clip,ViT-B-32,clip_vit,224,151.28,7.39,14.78,10.3,605,608,True,{},[],ok,
 open_clip,ViT-L-14,clip_vit,224,427.62,87.73,175.46,123.0,1710,1800,True,{},[],ok,
 timm,resnet18,resnet,224,11.69,1.82,3.64,2.5,46.8,56,True,{},[],ok,

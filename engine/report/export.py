@@ -36,7 +36,8 @@ def _is_number(text: str) -> bool:
 def to_csv(frame: pd.DataFrame) -> str:
     """The whole table, without its index: units in headers, times as ISO 8601, texts and headers guarded."""
     frame = _headed(frame)
-    columns = {name: [guard(_written(cell)) for cell in frame[name]] for name in frame if not _numeric(frame[name])}
+    texts = {str(name): column for name, column in frame.items() if not _numeric(column)}
+    columns = {name: [guard(_written(cell)) for cell in column] for name, column in texts.items()}
     guarded = frame.assign(**columns).rename(columns=guard)
     return str(guarded.to_csv(index=False, lineterminator="\n"))
 
@@ -49,7 +50,7 @@ def to_json(frame: pd.DataFrame) -> str:
 def to_parquet(frame: pd.DataFrame) -> bytes:
     """The same columns, each of one type; missing figures are null."""
     frame = _headed(frame)
-    mixed = {name: column.map(_text) for name, column in frame.items() if _of_several_types(column)}
+    mixed = {str(name): column.map(_text) for name, column in frame.items() if _of_several_types(column)}
     return bytes(frame.assign(**mixed).to_parquet(index=False))
 
 

@@ -60,7 +60,8 @@ def fields(store: Store) -> Filter:
         ),
     }
     with st.container(horizontal=True, vertical_alignment="bottom", horizontal_alignment="distribute"):
-        values["kinds"] = st.pills("Kind", sorted(kinds()), selection_mode="multi", key=key("kinds"), wrap=True, **shared)
+        many: dict[str, Any] = {"selection_mode": "multi", "wrap": True, **shared}
+        values["kinds"] = st.pills("Kind", sorted(kinds()), key=key("kinds"), **many)
         order = st.segmented_control(
             "Order", ["newest first", "oldest first"], default="newest first", required=True, key=key("order"), **shared
         )
