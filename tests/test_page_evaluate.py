@@ -126,7 +126,8 @@ def test_figures_stand_in_rows_and_all_can_be_taken_away(store: Store, settings:
     assert "the loss is over batches of 64, on which it depends" in plainly(app)
     keys = [button.key for button in app.get("download_button")]
     assert keys == [
-        *("csv_1", "json_1", "zeroshot_confusion.csv_1", "zeroshot_predictions.csv_1", "linear-probe_confusion.csv_1")
+        *("rows_1_csv", "rows_1_json", "rows_1_parquet"),
+        *("zeroshot_confusion.csv_1", "zeroshot_predictions.csv_1", "linear-probe_confusion.csv_1"),
     ]
     tabs = ["Confusion, zeroshot", "Predictions", "Confusion, linear-probe", "Map", "Search"]
     assert [tab.label for tab in app.tabs] == tabs

@@ -221,7 +221,10 @@ def test_the_best_row_is_marked_and_all_can_be_taken_away(store: Store, settings
     assert list(table["mark"]) == ["", "★ best", ""]
     assert "image_to_text_mean_rank" not in table, "nobody has measured it"
     keys = [button.key for button in app.get("download_button")]
-    assert keys == ["csv_1", "curves_csv_1", "results_1", "checkpoint_file_1"]
+    assert keys == [
+        *(f"{what}_1_{ending}" for what in ("rows", "curves") for ending in ("csv", "json", "parquet")),
+        *("results_1", "checkpoint_file_1"),
+    ]
     assert app.selectbox(key="checkpoint_1").value == "best.pt"
     assert "continued from latest.pt at step 30" in plainly(app)
     link = next(link for link in app.get("page_link") if link.proto.label == "Evaluate")

@@ -15,7 +15,7 @@ from engine.store import Run
 from engine.store.files import RunFiles
 from pages.components import backend, evaluated_pictures, search
 from pages.components.chart import chart, tabs
-from pages.components.download import download
+from pages.components.download import download, table
 from pages.components.text import plain
 
 TASKS = {"retrieval": "Retrieval", "zeroshot": "Zero-shot classification", "linear-probe": "Linear probe"}
@@ -60,14 +60,12 @@ def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
         _figures(row)
     files = [name for row in rows for name in (row.confusion_file, row.predictions_file) if name]
     with st.container(horizontal=True):
-        csv, folder = f"evaluate-{run.id}.csv", _folder(run)
-        download("CSV", lambda: export.to_csv(frames.evaluate(rows)), csv, key=f"csv_{run.id}")
-        json = f"evaluate-{run.id}.json"
-        download("JSON", lambda: export.to_json(frames.evaluate(rows)), json, key=f"json_{run.id}")
+        folder = _folder(run)
+        table(lambda: frames.evaluate(rows), f"evaluate-{run.id}", key=f"rows_{run.id}")
         for name in (name for name in files if (folder / name).is_file()):
             label = name.removesuffix(".csv").replace("_", " ").capitalize()
-            table = f"evaluate-{run.id}-{name}"
-            download(label, (lambda name=name: _guarded(folder / name)), table, key=f"{name}_{run.id}")
+            file = f"evaluate-{run.id}-{name}"
+            download(label, (lambda name=name: _guarded(folder / name)), file, key=f"{name}_{run.id}")
     contents: dict[str, Any] = {}
     for row in rows:
         if row.confusion_file:
@@ -180,8 +178,8 @@ def _predictions(run: Run, row: EvaluateRow) -> None:
 def _grid(run: Run, shown: pd.DataFrame) -> None:
     shows = "{true}, taken for {predicted}".format_map
     if not evaluated_pictures.grid(run, shown, _said, shows):
-        table = shown[list(evaluation_figures.PREDICTIONS)]
-        st.dataframe(table, hide_index=True, alt="Predictions whose pictures cannot be shown, among others")
+        predictions = shown[list(evaluation_figures.PREDICTIONS)]
+        st.dataframe(predictions, hide_index=True, alt="Predictions whose pictures cannot be shown, among others")
 
 
 def _said(line: dict[Any, Any]) -> str:

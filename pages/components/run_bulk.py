@@ -11,7 +11,7 @@ from engine.report import bulk
 from engine.specs import Refused
 from engine.store import Run, State
 from engine.store.notes import MOST_TAGS
-from pages.components import backend, run_deletion
+from pages.components import backend, compare_choice, run_deletion
 from pages.components.download import download
 from pages.components.text import plain
 
@@ -28,6 +28,9 @@ def draw(runs: Sequence[Run]) -> None:
         st.text(f"{len(runs)} chosen")
         if len(runs) == 1:
             st.page_link("runs/run.py", label="Open", icon=":material/open_in_new:", query_params={"run": str(ids[0])})
+        if 1 < len(runs) <= compare_choice.MOST:
+            query = {compare_choice.RUNS: ",".join(map(str, ids))}
+            st.page_link("runs/compare.py", label="Compare", icon=":material/compare:", query_params=query)
         several = len({run.kind for run in runs}) > 1
         download(
             "CSVs of their rows" if several else "CSV of their rows",

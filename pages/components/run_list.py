@@ -6,7 +6,7 @@ import streamlit as st
 
 from engine.report import bulk, frames
 from engine.store import Filter, Run
-from pages.components import backend, run_bulk
+from pages.components import backend, run_bulk, tour
 from pages.components.download import download
 from pages.components.results_table import results_table
 from pages.components.run_filters import BIND, clear, first_page, key
@@ -54,7 +54,7 @@ def _count(url: str, revision: int, wanted: Filter) -> int:
 def _nothing(wanted: Filter) -> None:
     if wanted in (Filter(), Filter(oldest_first=True)):
         st.info("No run has been asked for yet.", icon=":material/history:")
-        st.page_link("costs/profile.py", label="Count models", icon=":material/calculate:")
+        tour.draw()
         return
     st.info("No run is like this. Other filters may let some through.", icon=":material/filter_alt:")
     st.button("Show all runs", icon=":material/filter_alt_off:", key=key("show_all"), on_click=clear)

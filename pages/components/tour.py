@@ -46,12 +46,15 @@ STEPS = (
 )
 
 
-def draw() -> None:
-    """The steps; nothing once each was done."""
+def left() -> list[Step]:
+    """The steps that were not done yet: no run of their kind has finished."""
     store = backend.store()
-    done = {step.asks: bool(store.runs(kind=step.spec.kind, states=(State.FINISHED,), limit=1)) for step in STEPS}
-    if all(done.values()):
-        return
+    return [step for step in STEPS if not store.runs(kind=step.spec.kind, states=(State.FINISHED,), limit=1)]
+
+
+def draw() -> None:
+    """All steps, those that were done ticked."""
+    undone = left()
     st.subheader("First steps", anchor=False)
     st.caption(
         "The catalogue has the costs of all models already. Three questions show what else is here: each opens a form "
@@ -59,7 +62,7 @@ def draw() -> None:
     )
     with st.grid(3, min_column_width=260):
         for step in STEPS:
-            _step(step, done=done[step.asks])
+            _step(step, done=step not in undone)
 
 
 def _step(step: Step, *, done: bool) -> None:

@@ -8,7 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from engine.jobs import ensure_scheduler
-from engine.report import export, frames, training_figures
+from engine.report import frames, training_figures
 from engine.report.style import digits
 from engine.results.clip import TrainRow
 from engine.specs import Refused
@@ -18,7 +18,7 @@ from engine.store import Run, State
 from engine.store.files import RunFiles
 from pages.components import backend, spec_form
 from pages.components.chart import chart
-from pages.components.download import download
+from pages.components.download import download, table
 from pages.components.results_table import results_table
 from pages.components.text import duration, plain
 
@@ -228,11 +228,9 @@ def _take_away(run: Run, rows: Sequence[TrainRow], points: pd.DataFrame) -> None
                 "clip/evaluate.py", label="Evaluate", icon=":material/fact_check:", query_params=query, help=help
             )
         if rows:
-            csv = f"{stem}.csv"
-            download("CSV of epochs", lambda: export.to_csv(frames.train(rows)), csv, key=f"csv_{run.id}")
+            table(lambda: frames.train(rows), stem, key=f"rows_{run.id}", label="epochs")
         if len(points):
-            curves = f"{stem}-curves.csv"
-            download("CSV of curves", lambda: export.to_csv(points), curves, key=f"curves_csv_{run.id}")
+            table(lambda: points, f"{stem}-curves", key=f"curves_{run.id}", label="curves")
         if (folder / RESULTS).is_file():
             content = (folder / RESULTS).read_bytes
             download(RESULTS, content, f"{stem}-{RESULTS}", key=f"results_{run.id}")

@@ -4,7 +4,7 @@ import pandas as pd
 import streamlit as st
 
 from engine import shipped
-from engine.report import catalog, choosing, export, pareto, scatter, timings
+from engine.report import catalog, choosing, pareto, scatter, timings
 from engine.report.quantities import MEASURED, title
 from engine.report.scatter import SHOWN_FAMILIES
 from engine.specs import ProfileSpec, Refused
@@ -15,10 +15,12 @@ from pages.components import (
     catalog_filters,
     catalog_measure,
     catalog_published,
+    compare_choice,
     spec_form,
+    tour,
 )
 from pages.components.chart import CONFIG
-from pages.components.download import download
+from pages.components.download import table
 from pages.components.results_table import results_table
 from pages.components.text import plain
 
@@ -26,6 +28,8 @@ COSTS = (
     *("mparams", "gmacs", "macts", "intensity", "weights_mb", "inference_peak_mb", "remark"),
     *("image_mparams", "text_mparams", "image_gmacs", "text_gmacs", "traffic_mb"),
 )
+
+ALL_OF_IT = "All that is known of this model: modules, memory, published accuracies, timings here, commands"
 
 st.title("What does a vision model cost?", anchor=False)
 counted_with = shipped.versions(backend.settings().catalog_dir)
@@ -46,6 +50,9 @@ if different := shipped.mismatches(counted_with):
         + ". A model may have changed: profile it, or recount with `python -m engine catalog-build`.",
         icon=":material/warning:",
     )
+
+if not backend.store().runs(limit=1):
+    tour.draw()
 
 axes = catalog_axes.draw(everything)
 bar, beneath = st.container(horizontal=True, vertical_alignment="center"), st.container()
@@ -137,4 +144,9 @@ with bar:
         spec = ProfileSpec(models=tuple(selected.loc[chosen, "name"].unique()))
         st.switch_page("costs/profile.py", query_params=spec_form.address("profile", spec))
     catalog_measure.button(plan)
-    download(f"CSV of {len(selected):,} rows", lambda: export.to_csv(selected), "catalogue.csv")
+    names = list(selected.loc[chosen, "name"].unique())
+    if len(names) == 1 and st.button("Open", icon=":material/open_in_new:", key="catalog_open", help=ALL_OF_IT):
+        st.switch_page("costs/model.py", query_params={"name": names[0]})
+    if 1 < len(names) <= compare_choice.MOST and st.button("Compare", icon=":material/compare:", key="catalog_compare"):
+        st.switch_page("runs/compare.py", query_params={compare_choice.MODELS: ",".join(names)})
+    table(lambda: selected, "catalogue", key="catalog", label=f"{len(selected):,} rows")

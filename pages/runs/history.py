@@ -8,7 +8,7 @@ import streamlit as st
 from engine.specs import Refused
 from engine.store import ACTIVE, ENDED, Filter, Run, State
 from engine.store.bundle import import_bundle
-from pages.components import backend, run_deletion, run_filters, run_list, run_storage
+from pages.components import backend, run_deletion, run_filters, run_list, run_storage, tour
 from pages.components.state import badge, progress, sentence
 from pages.components.text import plain
 
@@ -83,3 +83,6 @@ if storage.open:
         run_storage.draw()
 with st.expander("Import a run from another machine", icon=":material/unarchive:"):
     importer()
+if last_ended and tour.left():
+    with st.expander("What else can be asked", icon=":material/explore:"):
+        tour.draw()
