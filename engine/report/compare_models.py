@@ -31,7 +31,9 @@ def timed(
         for row in rows:
             if not isinstance(row, BenchmarkRow) or f"{row.library}:{row.model}" not in names:
                 continue
-            for setting in timings.settings(timings.of_run(run, [row])):  # one, or none of what is no such timing
+            for setting in timings.settings(
+                timings.table(timings.of_run(run, [row]))
+            ):  # one, or none of what is no such timing
                 found.setdefault(setting, {}).setdefault(f"{row.library}:{row.model}", Timed(run.id, folder, row))
     ordered = sorted(found.items(), key=lambda item: -len(item[1]))
     return [(setting, [those[name] for name in names if name in those]) for setting, those in ordered]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass, fields
+from itertools import chain
 from typing import Any
 
 import pandas as pd
@@ -64,9 +65,13 @@ class Setting:
 COLUMNS = ["name", "image_size", *(field.name for field in fields(Setting)), "latency_ms", "samples_per_s", "measured"]
 
 
-def of_run(run: Run, rows: Iterable[Row]) -> pd.DataFrame:
-    """The inference latencies of whole models that a run has measured: COLUMNS. `measured` says when, and its flags."""
-    lines = []
+Line = tuple[Any, ...]
+"""COLUMNS of one timing. `measured` says when, and its flags."""
+
+
+def of_run(run: Run, rows: Iterable[Row]) -> list[Line]:
+    """The inference latencies of whole models that a run has measured."""
+    lines: list[Line] = []
     for row in rows:
         if not isinstance(row, BenchmarkRow) or row.status != "ok" or row.latency_ms is None:
             continue
@@ -75,7 +80,12 @@ def of_run(run: Run, rows: Iterable[Row]) -> pd.DataFrame:
             lines.append(
                 (f"{row.library}:{row.model}", row.image_size, *astuple(_setting(run, row)), *latency, _said(run, row))
             )
-    return pd.DataFrame(lines, columns=COLUMNS).astype({"latency_ms": float, "samples_per_s": float})
+    return lines
+
+
+def table(lines: Iterable[Line]) -> pd.DataFrame:
+    """Timings by COLUMNS."""
+    return pd.DataFrame(list(lines), columns=COLUMNS).astype({"latency_ms": float, "samples_per_s": float})
 
 
 def _setting(run: Run, row: BenchmarkRow) -> Setting:
@@ -99,11 +109,9 @@ def _said(run: Run, row: BenchmarkRow) -> str:
     return ", ".join([f"run {run.id}", *date, *([words(row.flags)] if row.flags else [])])
 
 
-def latest(newest_first: Iterable[pd.DataFrame]) -> pd.DataFrame:
+def latest(newest_first: Iterable[list[Line]]) -> pd.DataFrame:
     """Of every model, size and setting the latest timing. newest_first: of of_run."""
-    parts = [part for part in newest_first if len(part)]
-    frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=COLUMNS)
-    return frame.drop_duplicates(COLUMNS[:-3], ignore_index=True)
+    return table(chain.from_iterable(newest_first)).drop_duplicates(COLUMNS[:-3], ignore_index=True)
 
 
 def settings(frame: pd.DataFrame) -> list[Setting]:

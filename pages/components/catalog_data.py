@@ -8,7 +8,8 @@ import streamlit as st
 from engine import shipped
 from engine.report import accuracies, accuracy_import, timings
 from engine.report.accuracies import Matched
-from engine.report.timings import MOST_RUNS, Setting
+from engine.report.timings import MOST_RUNS, Line, Setting
+from engine.store import Run
 from pages.components import backend
 
 Stamp = tuple[int, ...]
@@ -31,19 +32,25 @@ def _matched(catalog_dir: Path, imports: Path, counted: Stamp, imported: Stamp) 
 
 
 def timed() -> pd.DataFrame:
-    """The latest timing of every model, size and setting; a run is read once."""
-    return _timed(backend.settings().store_url, backend.store().revision())
+    """The latest timing of every model, size and setting; a run is read once, and again when it has changed."""
+    store = backend.settings().store_url
+    runs = _benchmarks(store, backend.store().revision())
+    return _timed(store, tuple((run.id, run.revision) for run in runs), runs)
 
 
-@st.cache_data(max_entries=4, show_spinner=False)
-def _timed(store: str, revision: int) -> pd.DataFrame:
-    runs = backend.store().runs(kind="benchmark", limit=MOST_RUNS)
-    return timings.latest(_of_run(store, run.id, run.revision) for run in runs)
+@st.cache_resource(max_entries=2, show_spinner=False)
+def _benchmarks(store: str, revision: int) -> list[Run]:
+    return backend.store().runs(kind="benchmark", limit=MOST_RUNS)
 
 
-@st.cache_data(max_entries=2 * MOST_RUNS, show_spinner=False)
-def _of_run(store: str, run_id: int, revision: int) -> pd.DataFrame:
-    return timings.of_run(backend.store().run(run_id), backend.store().rows(run_id))
+@st.cache_data(max_entries=2, show_spinner="Reading the timings")
+def _timed(store: str, revisions: tuple[tuple[int, int], ...], _runs: list[Run]) -> pd.DataFrame:
+    return timings.latest(_of_run(store, run.id, run.revision, run) for run in _runs)
+
+
+@st.cache_resource(max_entries=2 * MOST_RUNS, show_spinner=False)
+def _of_run(store: str, run_id: int, revision: int, _run: Run) -> list[Line]:
+    return timings.of_run(_run, backend.store().rows(run_id))
 
 
 def settings(timed: pd.DataFrame) -> list[Setting]:
