@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import urlopen
 
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Locator, sync_playwright
 
 from engine.jobs import stop_scheduler
 from engine.settings import ROOT, Settings
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 PATIENCE_S = 60
+ROW = 31  # height of a table's row in pixels, at our font size
 LIMITED = """
 import os, resource, sys
 resource.setrlimit(resource.RLIMIT_DATA, (int(sys.argv[1]),) * 2)
@@ -97,3 +98,9 @@ def chromium() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=system, args=FLAGS)
         yield browser
         browser.close()
+
+
+def select_rows(table: Locator, *places: int) -> None:
+    """Tick the boxes in front of these rows, the first being 0. A table is a canvas, so it is clicked by place."""
+    for place in places:
+        table.click(position={"x": 16, "y": ROW * (place + 1.5)})

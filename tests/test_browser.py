@@ -6,17 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from engine import shipped
 from engine.report import catalog
 from engine.settings import Settings
 from engine.specs import ProfileSpec
 from engine.store import State, open_store
-from tests.browser_support import PATIENCE_S, Server, serve
+from tests.browser_support import PATIENCE_S, ROW, Server, select_rows, serve
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
-ROW = 31  # height of a table's row in pixels, at our font size
 NUMBER = 68  # where the number of a run is that opens it, from the left of the list
 expect.set_options(timeout=PATIENCE_S * 1000)
 
@@ -25,12 +24,6 @@ expect.set_options(timeout=PATIENCE_S * 1000)
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with serve(tmp_path_factory.mktemp("served")) as server:
         yield server
-
-
-def select_rows(table: Locator, *places: int) -> None:
-    """Tick the boxes in front of these rows, the first being 0. A table is a canvas, so it is clicked by place."""
-    for place in places:
-        table.click(position={"x": 16, "y": ROW * (place + 1.5)})
 
 
 def test_the_first_deep_link_on_a_fresh_server_shows_that_page_in_its_frame(browser: Browser, tmp_path: Path) -> None:

@@ -50,6 +50,14 @@ def test_memory_beside_what_there_is(there: float | None, mark: str) -> None:
     assert ("Take a smaller batch, or checkpoint activations." in found.said) == (mark == "warning")
 
 
+def test_memory_that_others_use_is_a_warning() -> None:
+    (found,) = lines(peak_mb=5770.0, state_mb=2420.0, there_gb=8.0, unused_mb=5000.0)
+    assert found.mark == "warning"
+    assert "There are 8 GB, 5 GB of them free now. Take a smaller batch" in found.said
+    (found,) = lines(peak_mb=5770.0, state_mb=2420.0, there_gb=8.0, unused_mb=7000.0)
+    assert found.mark == "ok"
+
+
 def test_processes_share_the_memory_of_the_host_and_have_accelerators_of_their_own() -> None:
     (found,) = lines(peak_mb=5770.0, state_mb=2420.0, there_gb=8.0, spec=TrainSpec(nproc=2))
     assert found.mark == "warning"

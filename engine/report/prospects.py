@@ -48,10 +48,12 @@ def _memory(prospect: Prospect, spec: TrainSpec | EvaluateSpec, there_gb: float 
     said += f"; {sharing} processes together." if sharing > 1 else "."
     if there_gb is None:
         return Check("ok", said)
-    said += f" There are {digits(there_gb)} GB."
+    free_gb = there_gb if prospect.unused_mb is None else prospect.unused_mb / 1e3
+    said += f" There are {digits(there_gb)} GB"
+    said += "." if prospect.unused_mb is None else f", {digits(free_gb)} GB of them free now."
     if held > there_gb:
         return Check("error", said)
-    if peak > there_gb:
+    if peak > free_gb:
         less = "a smaller batch, or checkpoint activations" if training else "a smaller batch"
         return Check("warning", f"{said} Take {less}.")
     return Check("ok", said)

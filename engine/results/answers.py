@@ -54,5 +54,7 @@ class Prospect(Answer):
     """On its disk."""
     peak_mb: float | None = None
     """Memory of a process at the most, estimated; None where that failed."""
+    unused_mb: float | None = None
+    """Memory of the host that could be had now; None for an accelerator, where looking would itself take some."""
     state_mb: float | None = None
     """What of it is there throughout: weights, and in a training gradients and the optimizer's moments."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor
 
@@ -60,6 +61,7 @@ def answer(question: Outlook) -> Prospect:
         problems=tuple(dict.fromkeys(problems)),
         cache=str(clip_hub.cache()),
         free_mb=_free(clip_hub.cache()) / 1e6,
+        unused_mb=psutil.virtual_memory().available / 1e6 if spec.device == "cpu" else None,
         peak_mb=needs and needs.peak / 1e6,
         state_mb=needs and needs.state / 1e6,
     )
