@@ -28,7 +28,7 @@ run: setup
 
 test: setup-dev
 	scripts/find_browser.sh
-	$(BIN)/pytest -n 2 --dist worksteal -m "not gpu"
+	$(BIN)/pytest -n 2 --dist worksteal --durations 15 -m "not gpu"
 
 check: setup-dev
 	$(BIN)/ruff format --check .

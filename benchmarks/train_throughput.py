@@ -230,6 +230,11 @@ def measure(case: Case, rounds: int) -> Figures:
             sides = {side: child(side, case, folder, seed) for side in order.sample(SIDES, 2)}
             found.append({side: sides[side] for side in SIDES})
             print(case.model, json.dumps(found[-1]), flush=True)
+    return summary(case, found)
+
+
+def summary(case: Case, found: list[dict[str, Figures]]) -> Figures:
+    """What the rounds of a case come to."""
     ratios = [each["ours"]["pairs_per_s"] / each["reference"]["pairs_per_s"] for each in found]
     report = {f"{side}_pairs_per_s": statistics.median(each[side]["pairs_per_s"] for each in found) for side in SIDES}
     report |= dict(zip(("low", "ratio", "high"), median_interval(ratios), strict=True))
@@ -261,8 +266,18 @@ def main() -> None:
         name: getattr(chosen, name) for name in ("samples", "epochs", "batch_size", "device", "threads", "workers")
     }
     given = {name: value for name, value in given.items() if value is not None}
-    cases = {name: measure(replace(CASES[name], **given), chosen.rounds) for name in chosen.cases.split(",")}
-    report = {
+    cases: dict[str, Figures] = {}
+    for name in chosen.cases.split(","):
+        cases[name] = measure(replace(CASES[name], **given), chosen.rounds)
+        if chosen.output:  # after each, so that what was measured stays if this is stopped
+            chosen.output.parent.mkdir(parents=True, exist_ok=True)
+            chosen.output.write_text(json.dumps(told(cases), indent=2) + "\n")
+    print(json.dumps(told(cases)["goals"]))
+
+
+def told(cases: dict[str, Figures]) -> Figures:
+    """The report."""
+    return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
         "versions": {name: version(name) for name in ("torch", "open_clip_torch", "torchvision")},
@@ -274,10 +289,6 @@ def main() -> None:
         },
         "cases": cases,
     }
-    print(json.dumps(report["goals"]))
-    if chosen.output:
-        chosen.output.parent.mkdir(parents=True, exist_ok=True)
-        chosen.output.write_text(json.dumps(report, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -221,7 +221,9 @@ def test_newer_code_takes_over_and_adopts_what_the_older_started(house: House) -
 def test_a_scheduler_that_hangs_is_replaced_and_leaves_when_it_wakes(house: House) -> None:
     jobs.ensure_scheduler(house.settings)
     hung = house.scheduler()
-    hung.send(signal.SIGSTOP)
+    with house.store.database.write():  # so that it hangs while it holds nothing that others wait for
+        hung.send(signal.SIGSTOP)
+        until(lambda: psutil.Process(hung.pid).status() == psutil.STATUS_STOPPED, "it to hang")
     run_id = house.submit()
     jobs.ensure_scheduler(house.settings)
     until(lambda: leases.read(house.store.database, lease_name(house.settings)).expired, "its lease to expire")  # type: ignore[union-attr]
