@@ -191,7 +191,8 @@ def test_the_process_that_answers_tells_of_digits_clip(settings: Settings) -> No
         found = Prospect.model_validate(answers.ask(Outlook.of(TrainSpec(), 64)).result(120))
     finally:
         answers.close()
-    assert found == prospect(TrainSpec()).model_copy(update={"free_mb": found.free_mb})
+    assert found == prospect(TrainSpec()).model_copy(update={"free_mb": found.free_mb, "unused_mb": found.unused_mb})
+    assert found.unused_mb
     assert found.problems == ()
     assert found.state_mb is not None
     assert found.state_mb > 16 * PARAMETERS / 1e6
