@@ -5,7 +5,9 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
+from streamlit.proto.PageLink_pb2 import PageLink
 from streamlit.testing.v1 import AppTest
 
 from engine.results import (
@@ -61,7 +63,7 @@ def write_catalogue(folder: Path) -> Path:
     return folder
 
 
-def open_page(path: str = "", **query: str) -> AppTest:
+def open_page(path: str = "", **query: str | list[str]) -> AppTest:
     """The app at one of its pages, such as `costs/profile.py`; the default page without a path."""
     app = AppTest.from_file(str(ROOT / "pages" / "frame.py"), default_timeout=30)
     if path:
@@ -70,6 +72,21 @@ def open_page(path: str = "", **query: str) -> AppTest:
     for name, value in query.items():
         app.query_params[name] = value
     return app.run()
+
+
+def link(app: AppTest, label: str) -> PageLink:
+    """The link of this name; where there are several, they lead to the same."""
+    found = [element.proto for element in app.get("page_link") if element.proto.label == label]
+    assert len({(each.page, each.query_string) for each in found}) == 1
+    return found[0]
+
+
+def followed(app: AppTest, label: str) -> AppTest:
+    """The page that a link leads to; its address is named after its file."""
+    to = link(app, label)
+    (path,) = (ROOT / "pages").glob(f"*/{to.page}.py")
+    query = {name: values if len(values) > 1 else values[0] for name, values in parse_qs(to.query_string).items()}
+    return open_page(f"{path.parent.name}/{path.name}", **query)
 
 
 def texts(app: AppTest) -> str:

@@ -12,7 +12,7 @@ import pytest
 from engine import results, specs
 from engine.__main__ import Engine, Submit
 from engine.settings import ROOT, Settings
-from pages.components.run_view import form_page
+from pages.components.form_link import form_page
 
 HEAVY = {"torch", "torchvision", "timm", "open_clip", "transformers", "fvcore", "sklearn"}
 KINDS = {spec.kind: spec for spec in specs.Spec.__subclasses__()}

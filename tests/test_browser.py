@@ -49,7 +49,7 @@ def test_from_the_catalogue_to_a_csv(server: Server, page: Page) -> None:
     expect(page.get_by_role("button", name=f"CSV of {len(found)} rows")).to_be_visible()
     assert "catalog_search=" in page.url
 
-    profile = page.get_by_role("button", name=re.compile("^Profile .*selected"))
+    profile = page.get_by_test_id("stPageLink-NavLink").filter(has_text=re.compile("Profile .*selected"))
     expect(profile).to_be_disabled()
     select_rows(page.get_by_test_id("stDataFrame"), 0, 1, 2)
     expect(profile).to_have_text(re.compile("Profile 3 selected"))
@@ -111,8 +111,8 @@ def test_ticks_follow_their_models_when_a_filter_moves_the_rows(server: Server, 
     found = catalog.select(catalog.read(Settings().catalog_dir), search="timm:resnet18*,timm:resnet50*")
     place = next(place for place, name in enumerate(found["model"]) if name.startswith("resnet50"))
     select_rows(page.get_by_test_id("stDataFrame"), place)
-    profile = page.get_by_role("button", name="Profile 1 selected")
-    expect(profile).to_be_enabled()
+    profile = page.get_by_role("link", name="Profile 1 selected")
+    expect(profile).to_be_visible()
     page.get_by_label("Search", exact=True).fill("timm:resnet50*")
     narrowed = int(found["model"].str.startswith("resnet50").sum())
     expect(page.get_by_role("button", name=f"CSV of {narrowed} rows")).to_be_visible()

@@ -10,7 +10,7 @@ from engine.report.quantities import title
 from engine.results import Device, Machine
 from engine.specs import BenchmarkSpec
 from engine.store import Store
-from tests.page_support import ENVIRONMENT, benchmark_row, finish, open_page, queue_benchmark, texts, ticked
+from tests.page_support import ENVIRONMENT, benchmark_row, finish, link, open_page, queue_benchmark, texts, ticked
 
 # A scheduler outlives whoever started it: that nobody waits for it is meant.
 pytestmark = [
@@ -97,7 +97,7 @@ def test_without_a_catalogue_it_says_how_to_get_one(tmp_path: Path, monkeypatch:
 
 
 def test_nothing_can_be_profiled_before_something_is_selected() -> None:
-    assert open_page().button(key="catalog_profile").disabled
+    assert link(open_page(), "Profile selected").disabled
 
 
 def plainly(app: AppTest) -> str:
@@ -239,6 +239,11 @@ def test_what_is_timed_is_not_timed_again(store: Store) -> None:
     assert "1 are timed; timing the other 1 takes" in plainly(app)
     app.button(key="catalog_measure").click().run()
     assert store.runs()[0].spec.models == ("timm:vit_tiny_patch16_224",)
+    finish(store, store.runs()[0].id, rows[1:])
+    app.run()
+    assert not app.exception
+    assert "Of 2 models on the front, 2 are timed." in plainly(app)
+    assert app.button(key="catalog_measure").disabled
 
 
 def test_timings_of_another_machine_are_not_made_here(store: Store) -> None:

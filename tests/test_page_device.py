@@ -10,7 +10,7 @@ from engine.results import Device, DeviceRow, Machine
 from engine.specs import DeviceSpec
 from engine.store import Store
 from pages.components.command import command
-from pages.components.run_view import form_page
+from pages.components.form_link import form_page
 from tests.page_support import benchmark_row, finish, open_page, queue_benchmark, texts
 
 PAGE = "speed/device.py"

@@ -1,6 +1,7 @@
 """The page of one model, driven in process. Runs are queued; what they find is stored by hand, as a worker would."""
 
 import json
+from urllib.parse import parse_qs
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -11,7 +12,7 @@ from engine.specs import ProfileSpec
 from engine.store import Store
 from engine.store.files import RunFiles
 from tests.clip_support import evaluate_row, queue_evaluate, queue_train, record, train_row
-from tests.page_support import benchmark_row, finish, open_page, profile_row, queue_benchmark, texts
+from tests.page_support import benchmark_row, finish, followed, open_page, profile_row, queue_benchmark, texts
 
 PAGE = "costs/model.py"
 
@@ -183,7 +184,7 @@ def test_every_timing_here_is_shown_over_time(store: Store) -> None:
 def test_without_timings_it_offers_to_time(store: Store) -> None:
     app = opened("resnet18", "Timed here")
     assert "was not timed here yet" in texts(app)
-    app.button(key="model_time").click().run()
+    app = followed(app, "Time it")
     assert not app.exception
     assert app.multiselect(key="benchmark_models").value == ["timm:resnet18"]
 
@@ -209,12 +210,9 @@ def test_commands_and_buttons_lead_to_forms_filled_with_the_model() -> None:
     assert "python -m engine benchmark --models open_clip:ViT-B-32 --variants eager,compile" in said
     assert "python -m engine train --model ViT-B-32" in said
     assert any(text.startswith("python -m engine evaluate --model ViT-B-32 --checkpoint ") for text in said)
-    app.button(key="model_form_Time training").click().run()
-    assert not app.exception
-    assert app.multiselect(key="benchmark_models").value == ["open_clip:ViT-B-32"]
-    assert app.get_by_key("benchmark_mode").value == "training"
-    app = opened("ViT-B-32")
-    app.button(key="model_go_Profile").click().run()
+    forms = [parse_qs(each.proto.query_string) for each in app.get("page_link") if each.proto.label == "Open the form"]
+    assert {"benchmark_models": ["open_clip:ViT-B-32"], "benchmark_mode": ["training"]} in forms
+    app = followed(app, "Profile")
     assert not app.exception
     assert app.multiselect(key="profile_models").value == ["open_clip:ViT-B-32"]
 

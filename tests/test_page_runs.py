@@ -11,7 +11,7 @@ from engine.store import queue as queueing
 from engine.store.bundle import export_bundle
 from engine.store.files import RunFiles
 from pages.components.command import command
-from tests.page_support import ENVIRONMENT, events, open_page, profile_row, queue, texts
+from tests.page_support import ENVIRONMENT, events, followed, open_page, profile_row, queue, texts
 
 EVERY_KIND = [
     ProfileSpec(models=("resnet18", "vit*"), device="cpu", batch_size=3, image_size=(192, 256), precision="bfloat16"),
@@ -186,7 +186,7 @@ def test_a_clone_opens_the_form_filled_alike(store: Store) -> None:
         store, State.FINISHED, counter="both", device="cpu", batch_size=3, image_size="192x256", training=True
     )
     app = open_page(ONE, run=str(run_id))
-    app.button(key=f"clone_{run_id}").click().run()
+    app = followed(app, "Clone")
     assert not app.exception
     assert app.title[0].value == "Profile"
     assert app.multiselect(key="profile_models").value == ["resnet18", "resnet50"]
@@ -197,11 +197,27 @@ def test_a_clone_opens_the_form_filled_alike(store: Store) -> None:
 
 
 @pytest.mark.slow
+def test_a_list_too_long_for_a_link_is_put_aside_for_the_form_until_it_is_taken_away(store: Store) -> None:
+    names = tuple(f"timm:model_{number}" for number in range(41))
+    run_id = store.enqueue(ProfileSpec(models=names))
+    app = open_page(ONE, run=str(run_id))
+    app.button(key=f"clone_{run_id}").click().run()
+    assert not app.exception
+    assert "and a list of 41: timm:model_0, timm:model_1, " in texts(app)
+    assert app.query_params["profile_listed"] == "41"
+    app.switch_page("costs/profile.py")
+    next(button for button in app.run().button if button.label == "Remove the list").click().run()
+    assert not app.exception
+    assert "a list of" not in texts(app)
+    assert "This link speaks of a list of 40 models" in texts(open_page("costs/profile.py", profile_listed="40"))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", EVERY_KIND, ids=lambda spec: spec.kind)
 def test_a_clone_asks_for_the_same_whatever_its_kind(store: Store, spec: Spec) -> None:
     run_id = store.enqueue(spec)
     app = open_page(ONE, run=str(run_id))
-    app.button(key=f"clone_{run_id}").click().run()
+    app = followed(app, "Clone")
     assert not app.exception
     assert command(spec) in [code.value for code in app.code]
 

@@ -188,12 +188,12 @@ def test_over_time_draws_the_span_of_processes_and_marks_flags(store: Store) -> 
 def test_runs_are_found_by_the_whole_name_of_a_model(store: Store) -> None:
     by_pattern = queue_benchmark(store, "resnet*")
     finish(store, by_pattern, [benchmark_row("resnet18")])
-    for name in ("resnet18", "resnet18d", "my_resnet18", "resnet19"):
+    for name in ("resnet18", "resnet18d", "my_resnet18", "resnet19", "wesnet18"):
         queue_benchmark(store, name)
     queue(store, "resnet18")
     assert [run.id for run in model_timings.runs(store, "timm:resnet18")] == [2, 1]
     assert [run.id for run in model_timings.runs(store, "timm:resnet18", limit=1)] == [2]
-    assert [run.id for run in model_timings.runs(store, "timm:resnet18", "profile")] == [6]
+    assert [run.id for run in model_timings.runs(store, "timm:resnet18", "profile")] == [7]
 
 
 def test_peaks_are_the_devices_where_it_told_else_the_processes(store: Store) -> None:

@@ -102,6 +102,8 @@ def test_a_run_is_found_by_the_models_of_its_rows_from_the_moment_they_come(stor
     assert store.count(Filter(model="resnet50")) == 0
     finish(store, run_id, [profile_row("ResNet50"), profile_row("ResNet50")])
     assert [run.id for run in store.find(Filter(model="resnet50"), limit=9)] == [run_id]
+    assert [run.id for run in store.find(Filter(only_model="timm:ResNet50"), limit=9)] == [run_id]
+    assert store.count(Filter(only_model="resnet5")) == store.count(Filter(only_model="*")) == 0
     store.delete(run_id)
     assert store.count(Filter(model="resnet50")) == 0
     with store.database.read() as connection:

@@ -50,13 +50,8 @@ _NUMBERS = [
 
 
 def runs(store: Store, name: str, kind: str = "benchmark", limit: int = LATEST) -> list[Run]:
-    """The latest runs of a kind that are about a model, newest first. name: qualified.
-
-    The store finds runs by part of a name, or with a wildcard by all of it: hence the first letter's, in which names
-    of one length seldom differ alone.
-    """
-    model = name.partition(":")[2]
-    return store.find(Filter(kinds=(kind,), model=f"?{model[1:]}"), limit=limit)
+    """The latest runs of a kind that are about a model, newest first. name: qualified."""
+    return store.find(Filter(kinds=(kind,), only_model=name), limit=limit)
 
 
 def of_run(run: Run, rows: Iterable[Row], name: str) -> pd.DataFrame:

@@ -26,6 +26,8 @@ class Filter:
     states: tuple[State, ...] = ()
     model: str = ""
     """Part of the name of a model that a run was asked for or has a row of; with `*` or `?`, all of it."""
+    only_model: str = ""
+    """The whole name, qualified or not, of such a model."""
     device: str = ""
     tags: tuple[str, ...] = ()
     """Runs that have all of these."""
@@ -82,6 +84,9 @@ def _conditions(wanted: Filter) -> Iterator[ColumnElement[bool]]:
         yield runs.c.id.in_(select(run_tags.c.run_id).where(run_tags.c.tag == tag))
     if wanted.model:
         yield runs.c.id.in_(_of_model(wanted.model))
+    if wanted.only_model:
+        named = run_models.c.model == folded_model(wanted.only_model)
+        yield runs.c.id.in_(select(run_models.c.run_id).where(named))
     for word in wanted.text.casefold().split():
         said = select(run_texts.c.run_id).where(run_texts.c.text.contains(word, autoescape=True))
         failed = (runs.c.state == State.FAILED) & func.lower(runs.c.error).contains(word, autoescape=True)

@@ -116,9 +116,11 @@ class Store:
             connection.execute(delete(runs).where(runs.c.id == run_id))
             mark_change(connection)
 
-    def rows(self, run_id: int) -> list[Row]:
-        """Results in the order they came."""
+    def rows(self, run_id: int, model: str | None = None) -> list[Row]:
+        """Results in the order they came. model: only those of this name, which its library gives it."""
         query = select(rows.c.kind, rows.c.payload).where(rows.c.run_id == run_id).order_by(rows.c.id)
+        if model is not None:
+            query = query.where(rows.c.model == model)
         with self.database.read() as connection:
             return [results.load(row.kind, json.loads(row.payload)) for row in connection.execute(query)]
 

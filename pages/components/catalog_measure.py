@@ -38,12 +38,13 @@ def plan(shown: pd.DataFrame, chosen: pd.DataFrame, axes: Axes, setting: Setting
     what = "selected" if len(chosen) else "on the front"
     lacking = rows[rows["latency_ms"].isna()]
     waiting = timings.waiting(backend.store(), setting)
-    wait = [key in waiting for key in zip(lacking["name"], lacking["image_size"], strict=True)]
-    left = lacking[[not waits for waits in wait]]
+    keys = zip(lacking["name"], lacking["image_size"], strict=True)
+    wait = pd.Series([key in waiting for key in keys], index=lacking.index, dtype=bool)
+    left = lacking[~wait]
     specs = tuple(setting.spec(part["name"], size) for size, part in left.groupby("image_size", sort=False))
     none = f"None of {len(rows)} models {what} is timed yet"
     told = none if len(lacking) == len(rows) else f"Of {len(rows)} models {what}, {len(rows) - len(lacking)} are timed"
-    told += f"; {sum(wait)} wait for it" if any(wait) else ""
+    told += f"; {wait.sum()} wait for it" if wait.any() else ""
     if specs:
         seconds = sum(estimates.least_s(spec, len(spec.models)) for spec in specs)
         which = f"{len(left)}" if len(left) == len(rows) else f"the other {len(left)}"

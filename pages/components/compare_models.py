@@ -11,9 +11,10 @@ from engine.report.compare_timings import Timed
 from engine.report.quantities import COMPARABLE
 from engine.report.timings import Setting
 from engine.specs import BenchmarkSpec
-from pages.components import backend, compare_timings, kept_samples, model_published, spec_form
+from pages.components import backend, compare_timings, kept_samples, model_published
 from pages.components import compare_values as values_view
 from pages.components.compare_choice import BIND
+from pages.components.form_link import form_link
 from pages.components.results_table import results_table
 from pages.components.text import plain
 
@@ -72,8 +73,7 @@ def _timings(names: Sequence[str], baseline: str) -> None:
     several = {label: those for label, those in found.items() if len(those) > 1}
     if not several:
         st.caption("No two of these models have been timed in the same setting.")
-        asked = spec_form.address("benchmark", BenchmarkSpec(models=tuple(names)))
-        st.page_link("speed/vision.py", label="Time them", icon=":material/timer:", query_params=asked)
+        form_link(BenchmarkSpec(models=tuple(names)), "Time them", icon=":material/timer:", key="compare_time")
         return
     label = st.selectbox("Setting", list(several), key="compare_setting", bind=BIND)
     those = several[label]

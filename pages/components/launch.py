@@ -64,14 +64,25 @@ def models_field(spec: type[Spec], prefix: str, groups: Sequence[str] = ()) -> l
         placeholder="Search, or type a wildcard such as ViT-B-* and press Enter",
         help=spec.model_fields["models"].description,
     )
-    listed = st.session_state.get(spec_form.key(prefix, "listed"), [])
-    if listed:
-        with st.container(horizontal=True, vertical_alignment="center"):
-            st.text(f"and a list of {len(listed)}: {', '.join(listed[:4])}, ...")
-            if st.button("Remove the list", type="tertiary", icon=":material/close:"):
-                st.session_state[spec_form.key(prefix, "listed")] = []
-                st.rerun(scope="fragment")
-    return [*chips, *listed]
+    return [*chips, *_listed(spec_form.key(prefix, spec_form.LISTED))]
+
+
+def _listed(key: str) -> list[str]:
+    """The long list of models that the address speaks of and this tab has, until it is taken away."""
+    listed = list(st.session_state.get(key, []))
+    if (count := st.query_params.get(key)) is None:
+        return []
+    if count != str(len(listed)):
+        st.warning(
+            plain(f"This link speaks of a list of {count} models, which only the tab that made it has: choose anew."),
+            icon=":material/link_off:",
+        )
+        return []
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.text(f"and a list of {len(listed)}: {', '.join(listed[:4])}, ...")
+        forget = {"on_click": st.query_params.pop, "args": (key, None)}
+        st.button("Remove the list", type="tertiary", icon=":material/close:", **forget)
+    return listed
 
 
 def launch(

@@ -4,9 +4,8 @@ import pandas as pd
 import streamlit as st
 
 from engine.report import model
-from pages.components import spec_form
 from pages.components.command import command
-from pages.components.run_view import form_page
+from pages.components.form_link import form_link
 
 
 def draw(name: str, accuracies: pd.DataFrame) -> None:
@@ -14,7 +13,6 @@ def draw(name: str, accuracies: pd.DataFrame) -> None:
     for what, spec in model.requests(name, accuracies).items():
         with st.container(horizontal=True, vertical_alignment="center"):
             st.markdown(f"**{what}**", width="content")
-            if st.button("Open the form", key=f"model_form_{what}", type="tertiary", icon=":material/edit_note:"):
-                st.switch_page(form_page(type(spec)), query_params=spec_form.address(spec.kind, spec))
+            form_link(spec, "Open the form", icon=":material/edit_note:", key=f"model_form_{what}")
         st.code(command(spec), language=None, wrap_lines=True)
     st.caption("Run in the folder of this program. `submit` before the name of the command queues it instead.")

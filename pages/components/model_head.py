@@ -9,11 +9,12 @@ from engine import shipped
 from engine.report import catalog, figures, model
 from engine.report.quantities import title
 from engine.report.style import digits
-from engine.specs import BenchmarkSpec, ProfileSpec
+from engine.specs import BenchmarkSpec, ProfileSpec, Spec
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
-from pages.components import backend, compare_choice, download, launch, spec_form
+from pages.components import backend, compare_choice, download, launch
 from pages.components.chart import chart
+from pages.components.form_link import form_link
 from pages.components.results_table import results_table
 from pages.components.text import plain
 
@@ -71,17 +72,16 @@ def _towers(own: "pd.Series[Any]") -> None:
 def _actions(name: str) -> None:
     """Forms filled with this model, and the page that puts others beside it."""
     plain_name = name.partition(":")[2]
-    offers = {
-        "Profile": ("costs/profile.py", ProfileSpec(models=(name,)), ":material/calculate:"),
-        "Time it": ("speed/vision.py", BenchmarkSpec(models=(name,)), ":material/timer:"),
+    offers: dict[str, tuple[Spec, str]] = {
+        "Profile": (ProfileSpec(models=(name,)), ":material/calculate:"),
+        "Time it": (BenchmarkSpec(models=(name,)), ":material/timer:"),
     }
     if name.startswith(f"{model.TRAINABLE}:"):
-        offers["Train"] = ("clip/train.py", TrainSpec(model=plain_name), ":material/model_training:")
-        offers["Evaluate"] = ("clip/evaluate.py", EvaluateSpec(model=plain_name), ":material/fact_check:")
+        offers["Train"] = (TrainSpec(model=plain_name), ":material/model_training:")
+        offers["Evaluate"] = (EvaluateSpec(model=plain_name), ":material/fact_check:")
     with st.container(horizontal=True):
-        for label, (page, spec, icon) in offers.items():
-            if st.button(label, icon=icon, key=f"model_go_{label}", help="Opens the form, filled with this model."):
-                st.switch_page(page, query_params=spec_form.address(spec.kind, spec))
+        for label, (spec, icon) in offers.items():
+            form_link(spec, label, icon=icon, key=f"model_go_{label}", help="Opens the form, filled with this model.")
         with st.popover("Compare with ...", icon=":material/compare_arrows:"):
             others = [other for other in launch.families() if other != name]
             beside = st.multiselect(

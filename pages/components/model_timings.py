@@ -5,8 +5,9 @@ import streamlit as st
 
 from engine.report import model_timings
 from engine.specs import BenchmarkSpec
-from pages.components import backend, download, spec_form
+from pages.components import backend, download
 from pages.components.chart import chart
+from pages.components.form_link import form_link
 from pages.components.model_runs import runs_table
 from pages.components.results_table import telling
 
@@ -29,7 +30,7 @@ def timed(name: str) -> pd.DataFrame:
 def _of_run(url: str, run_id: int, revision: int, name: str) -> pd.DataFrame:
     """The lines of a run as of a revision of it."""
     store = backend.store()
-    return model_timings.of_run(store.run(run_id), store.rows(run_id), name)
+    return model_timings.of_run(store.run(run_id), store.rows(run_id, name.partition(":")[2]), name)
 
 
 def draw(name: str) -> None:
@@ -37,9 +38,7 @@ def draw(name: str) -> None:
     frame = timed(name)
     if frame.empty:
         st.caption("This model was not timed here yet, or no row of it is stored.")
-        if st.button("Time it", key="model_time", icon=":material/timer:", type="primary"):
-            spec = BenchmarkSpec(models=(name,))
-            st.switch_page("speed/vision.py", query_params=spec_form.address(spec.kind, spec))
+        form_link(BenchmarkSpec(models=(name,)), "Time it", icon=":material/timer:", key="model_time")
         return
     if frame["latency_ms"].notna().any():
         chart(model_timings.over_time(frame), key="model_over_time", alt="Median latency of every timing, by date")

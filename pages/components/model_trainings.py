@@ -7,7 +7,8 @@ import streamlit as st
 
 from engine.report import model_timings, model_trainings
 from engine.specs.train import TrainSpec
-from pages.components import backend, download, spec_form
+from pages.components import backend, download
+from pages.components.form_link import form_link
 from pages.components.model_runs import runs_table
 
 LATEST = 100
@@ -26,9 +27,8 @@ def draw(name: str) -> None:
     frame = _found(name)
     if frame.empty:
         st.caption("Nothing was trained from this model here, nor evaluated of it.")
-        if st.button("Train it", key="model_train", icon=":material/model_training:", type="primary"):
-            spec = TrainSpec(model=name.partition(":")[2])
-            st.switch_page("clip/train.py", query_params=spec_form.address(spec.kind, spec))
+        spec = TrainSpec(model=name.partition(":")[2])
+        form_link(spec, "Train it", icon=":material/model_training:", key="model_train")
         return
     config: dict[str, Any] = {
         share: st.column_config.NumberColumn(title, format="percent") for share, title in SHARES.items()

@@ -1,7 +1,6 @@
 """A run as it goes: its state, what can be done about it, and its results as they come."""
 
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import streamlit as st
@@ -10,7 +9,8 @@ from engine.jobs import submit
 from engine.specs import Refused, Spec
 from engine.specs.timed import QUOTABLE
 from engine.store import Cause, Run, State
-from pages.components import backend, run_bulk, spec_form
+from pages.components import backend, run_bulk
+from pages.components.form_link import form_link
 from pages.components.state import badge, progress, sentence
 from pages.components.text import plain
 
@@ -57,17 +57,8 @@ def actions(run: Run, beside_form: bool) -> None:
         st.rerun(scope="fragment")
     if run.state in (State.FAILED, State.CANCELLED):
         _retries(run)
-    if not beside_form and st.button("Clone", key=f"clone_{run.id}", icon=":material/content_copy:", help=CLONE):
-        st.switch_page(form_page(type(run.spec)), query_params=spec_form.address(run.kind, run.spec))
-
-
-def form_page(spec: type[Spec]) -> str:
-    """The page whose form builds specs of this class, as `st.switch_page` names it. Errors: LookupError."""
-    pages = Path(__file__).parent.parent
-    for page in sorted(pages.glob("*/*.py")):
-        if f"build({spec.__name__}," in page.read_text(encoding="utf-8"):
-            return str(page.relative_to(pages))
-    raise LookupError(f"no page calls spec_form.build({spec.__name__}, ...)")
+    if not beside_form:
+        form_link(run.spec, "Clone", icon=":material/content_copy:", key=f"clone_{run.id}", help=CLONE)
 
 
 def _retries(run: Run) -> None:

@@ -17,6 +17,7 @@ from typing_extensions import TypeAliasType
 from engine.specs import Spec, format_image_size
 
 BIND = "query-params"
+LISTED = "listed"  # in the address: of how many models a list is that was put aside
 IN_LINK = 40  # more models than this would make a link too long to reload
 LABELS = {
     "image_size": "Image size (px)",
@@ -112,16 +113,14 @@ def called(spec: type[Spec], name: str) -> str:
 
 
 def address(prefix: str, spec: Spec) -> dict[str, str | list[str]]:
-    """The query of a page's address that fills its form with a spec.
-
-    What no address can hold is put aside for the form: a long list of models, and configurations of one's own.
-    """
-    st.session_state[key(prefix, "listed")] = []
+    """The query of a page's address that fills its form with a spec, but for what `put_aside` puts aside."""
     query: dict[str, str | list[str]] = {}
     for name, info in type(spec).model_fields.items():
         value = getattr(spec, name)
-        if name == "configs" or (name == "models" and len(value) > IN_LINK):
-            st.session_state[key(prefix, "listed" if name == "models" else name)] = value
+        if name == "configs":
+            continue
+        if name == "models" and len(value) > IN_LINK:
+            query[key(prefix, LISTED)] = str(len(value))
         elif name == "models":
             query[key(prefix, name)] = [model for model in value if not model.startswith("config:")]
         elif value != info.default and name in LISTS:
@@ -132,6 +131,19 @@ def address(prefix: str, spec: Spec) -> dict[str, str | list[str]]:
             text = format_image_size(value) if name == "image_size" and isinstance(value, tuple) else str(value)
             query[key(prefix, name)] = text.lower() if isinstance(value, bool) else text
     return query
+
+
+def in_link(spec: Spec) -> bool:
+    """Whether an address can hold all of a spec: no long list of models, and no configurations of one's own."""
+    return len(getattr(spec, "models", ())) <= IN_LINK and not getattr(spec, "configs", {})
+
+
+def put_aside(prefix: str, spec: Spec) -> None:
+    """Keep for the form, until this tab is closed, what no address can hold."""
+    if configs := getattr(spec, "configs", {}):
+        st.session_state[key(prefix, "configs")] = configs
+    if len(models := getattr(spec, "models", ())) > IN_LINK:
+        st.session_state[key(prefix, LISTED)] = models
 
 
 def field(

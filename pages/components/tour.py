@@ -7,7 +7,8 @@ import streamlit as st
 from engine.specs import BenchmarkSpec, ProfileSpec, Spec
 from engine.specs.train import TrainSpec
 from engine.store import State
-from pages.components import backend, run_view, spec_form
+from pages.components import backend
+from pages.components.form_link import form_link
 
 
 @dataclass(frozen=True)
@@ -69,5 +70,4 @@ def _step(step: Step, *, done: bool) -> None:
     with st.container(border=True, height="stretch"):
         st.markdown(f"{':material/check_circle:' if done else step.icon} **{step.asks}**{' Done.' if done else ''}")
         st.caption(step.told)
-        query = spec_form.address(step.spec.kind, step.spec)
-        st.page_link(run_view.form_page(type(step.spec)), label=step.label, icon=step.icon, query_params=query)
+        form_link(step.spec, step.label, icon=step.icon, key=f"tour_{step.spec.kind}")

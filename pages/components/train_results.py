@@ -16,9 +16,10 @@ from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
 from engine.store import Run, State
 from engine.store.files import RunFiles
-from pages.components import backend, spec_form
+from pages.components import backend
 from pages.components.chart import chart
 from pages.components.download import download, table
+from pages.components.form_link import form_link
 from pages.components.results_table import results_table
 from pages.components.text import duration, plain
 
@@ -222,11 +223,8 @@ def _take_away(run: Run, rows: Sequence[TrainRow], points: pd.DataFrame) -> None
     checkpoints = _checkpoints(run)
     with st.container(horizontal=True, vertical_alignment="bottom"):
         if checkpoints:
-            query = spec_form.address("evaluate", _evaluation(run))
             help = "On the pairs that this training held out, or on others."
-            st.page_link(
-                "clip/evaluate.py", label="Evaluate", icon=":material/fact_check:", query_params=query, help=help
-            )
+            form_link(_evaluation(run), "Evaluate", icon=":material/fact_check:", key=f"evaluate_{run.id}", help=help)
         if rows:
             table(lambda: frames.train(rows), stem, key=f"rows_{run.id}", label="epochs")
         if len(points):

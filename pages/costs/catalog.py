@@ -16,11 +16,11 @@ from pages.components import (
     catalog_measure,
     catalog_published,
     compare_choice,
-    spec_form,
     tour,
 )
 from pages.components.chart import CONFIG
 from pages.components.download import table
+from pages.components.form_link import form_link
 from pages.components.results_table import results_table
 from pages.components.text import plain
 
@@ -133,20 +133,20 @@ with beneath:
     catalog_measure.told(plan)
 with bar:
     st.markdown(choosing.sentence(frame, selected, axes.x, axes.y, len(front), len(chosen)))
-    if st.button(
-        f"Profile {len(chosen)} selected" if len(chosen) else "Profile selected",
-        icon=":material/calculate:",
-        type="primary",
-        disabled=not len(chosen),
-        key="catalog_profile",
-        help="Select points (box or lasso) or rows; then count these models anew, at your image size if you like.",
-    ):
-        spec = ProfileSpec(models=tuple(selected.loc[chosen, "name"].unique()))
-        st.switch_page("costs/profile.py", query_params=spec_form.address("profile", spec))
     catalog_measure.button(plan)
     names = list(selected.loc[chosen, "name"].unique())
-    if len(names) == 1 and st.button("Open", icon=":material/open_in_new:", key="catalog_open", help=ALL_OF_IT):
-        st.switch_page("costs/model.py", query_params={"name": names[0]})
-    if 1 < len(names) <= compare_choice.MOST and st.button("Compare", icon=":material/compare:", key="catalog_compare"):
-        st.switch_page("runs/compare.py", query_params={compare_choice.MODELS: ",".join(names)})
+    if len(names) == 1:
+        one = {"name": names[0]}
+        st.page_link("costs/model.py", label="Open", icon=":material/open_in_new:", help=ALL_OF_IT, query_params=one)
+    if 1 < len(names) <= compare_choice.MOST:
+        several = {compare_choice.MODELS: ",".join(names)}
+        st.page_link("runs/compare.py", label="Compare", icon=":material/compare:", query_params=several)
+    form_link(
+        ProfileSpec(models=tuple(names) or ("all",)),
+        f"Profile {len(chosen)} selected" if len(chosen) else "Profile selected",
+        icon=":material/calculate:",
+        key="catalog_profile",
+        help="Select points (box or lasso) or rows; then count these models anew, at your image size if you like.",
+        disabled=not len(chosen),
+    )
     table(lambda: selected, "catalogue", key="catalog", label=f"{len(selected):,} rows")
