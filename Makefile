@@ -17,6 +17,8 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 PORT ?= 8501
+# Where Python may not write bytecode, as in many containers, each process would compile all of torch anew: 5 s a start.
+export UV_COMPILE_BYTECODE := 1
 # What only the CUDA build of torch needs; left out when torch comes from another index.
 TORCH_OWN := ^(torch|torchvision|triton|cuda-[a-z]+|nvidia-(cu|nccl|nvjit|nvshmem|nvtx)[a-z0-9-]*)==
 

@@ -9,16 +9,10 @@ from playwright.sync_api import Browser, Page, expect
 
 from engine.settings import Settings
 from engine.store import Filter, Store, open_store
-from tests.browser_support import Server, chromium, serve
+from tests.browser_support import DRAWN, Server, chromium, serve
 from tests.store_support import fill
 
 GOALS = {"page_ms": 2500, "interaction_ms": 400}
-DRAWN = (
-    "() => document.querySelector('[data-testid=stApp]')?.dataset.testScriptState === 'notRunning'"
-    " && document.querySelector('[data-testid=stMainBlockContainer] h1')"
-    " && !document.querySelector('[data-testid=stSkeleton]')"
-)
-"""The script has ended and everything that it sent is there."""
 PATIENCE_MS = 180_000
 SEARCH, MODEL, KIND = "sweep 12", "resnet_1*", "train"
 

@@ -19,6 +19,12 @@ from engine.settings import ROOT, Settings
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 PATIENCE_S = 60
+DRAWN = (
+    "() => document.querySelector('[data-testid=stApp]')?.dataset.testScriptState === 'notRunning'"
+    " && document.querySelector('[data-testid=stMainBlockContainer] h1')"
+    " && !document.querySelector('[data-testid=stSkeleton]')"
+)
+"""The script has ended and everything that it sent is there."""
 ROW = 31  # height of a table's row in pixels, at our font size
 LIMITED = """
 import os, resource, sys

@@ -136,10 +136,10 @@ for event in run(BenchmarkSpec.model_validate_json(sys.argv[2]), Path(sys.argv[3
 
 @pytest.mark.slow
 def test_a_real_want_of_memory_on_the_cpu_is_a_row(tmp_path: Path) -> None:
-    """Thousands of images of 160 pixels do not fit into 2 GB."""
-    asked = BenchmarkSpec(**REAL | {"batch_size": 8192})
+    """Hundreds of images of 160 pixels do not fit into what 1.2 GB leave beside torch itself."""
+    asked = BenchmarkSpec(**REAL | {"batch_size": 384})
     done = subprocess.run(
-        [sys.executable, "-c", LIMITED, str(2 * 10**9), asked.model_dump_json(), str(tmp_path)],
+        [sys.executable, "-c", LIMITED, str(1_200_000_000), asked.model_dump_json(), str(tmp_path)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -147,8 +147,8 @@ def test_a_real_want_of_memory_on_the_cpu_is_a_row(tmp_path: Path) -> None:
     )
     found = BenchmarkRow.model_validate_json(done.stdout.strip())
     assert found.status == "ok", found.error
-    assert 1 <= found.batch_size < 8192
-    assert "instead of 8192" in " ".join(found.notes)
+    assert 1 <= found.batch_size < 384
+    assert "instead of 384" in " ".join(found.notes)
 
 
 @pytest.mark.slow
