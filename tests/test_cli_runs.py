@@ -3,6 +3,7 @@
 import csv
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from engine.__main__ import main
@@ -106,6 +107,10 @@ def test_rows_and_storage(
     out = tmp_path / "rows.csv"
     assert engine(capsys, "runs", "rows", *ended, "--output", out) == f"{out}\n"
     assert [line["run"] for line in csv.DictReader(out.read_text().splitlines())] == list(map(str, ended))
+    out = tmp_path / "rows.parquet"
+    assert "say --format parquet" in engine(capsys, "runs", "rows", *ended, "--output", out, code=2)
+    engine(capsys, "runs", "rows", *ended, "--output", out, "--format", "parquet")
+    assert list(pd.read_parquet(out)["run"]) == ended
     path = RunFiles(settings.runs_dir, ended[0]).log
     path.parent.mkdir(parents=True)
     path.write_bytes(b"0" * 2_500_000)

@@ -303,7 +303,7 @@ def test_images_are_searched_by_text(store: Store, settings: Settings, asked: As
     assert not app.exception
     assert found_pictures(app) == ["**0.500** seven  \ndigits:7", "**0.490** seven  \ndigits:17"]
     assert "The 2 of 359 images nearest to “a handwritten seven”" in plainly(app)
-    assert f"search_csv_{run_id}" in [button.key for button in app.get("download_button")]
+    assert f"search_{run_id}_csv" in [button.key for button in app.get("download_button")]
     app.number_input(key=f"search_top_{run_id}").set_value(3).run()
     assert [question.top for question in asked.questions] == [12, 3]
     assert "Being looked up" in plainly(app)

@@ -3,7 +3,6 @@
 import csv
 import io
 import zipfile
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -18,7 +17,7 @@ def test_the_list_of_runs_is_a_line_each(store: Store) -> None:
     finish(store, first, [profile_row("resnet18")])
     store.set_tags(first, ["b", "a"])
     store.set_notes(first, '=cmd|" /C calc"!A0\nsecond line, "quoted"')
-    text = bulk.runs_csv(store, Filter(oldest_first=True))
+    text = export.to_csv(bulk.runs(store, Filter(oldest_first=True)))
     done, waiting = csv.DictReader(io.StringIO(text))
     assert (done["run"], done["what"], done["state"]) == (str(first), "resnet18 (torch, meta)", "finished")
     assert (done["tags"], done["devices"], done["done"], done["total"]) == ("a; b", "meta", "1", "1")
@@ -31,32 +30,39 @@ def test_the_list_of_runs_is_a_line_each(store: Store) -> None:
         "",
         "",
     )
-    assert bulk.runs_csv(store, Filter(text="no such")).splitlines() == [",".join(bulk.COLUMNS)]
+    assert export.to_csv(bulk.runs(store, Filter(text="no such"))).splitlines() == [",".join(bulk.COLUMNS)]
 
 
-def test_rows_of_several_runs_are_one_table_with_the_run_in_front(store: Store, tmp_path: Path) -> None:
+def test_rows_of_several_runs_are_one_table_with_the_run_in_front(store: Store) -> None:
     ids = [queue(store, "resnet18"), queue(store, "resnet50")]
     finish(store, ids[0], [profile_row("resnet18"), profile_row("broken", status="error", error="a,\nb", gmacs=None)])
     finish(store, ids[1], [profile_row("resnet50")])
-    path = bulk.rows_file(store, ids, tmp_path)
-    assert path.name == "rows.csv"
-    with path.open(newline="") as file:
-        lines = list(csv.DictReader(file))
+    text = bulk.written(bulk.rows(store, ids), "csv").decode()
+    lines = list(csv.DictReader(io.StringIO(text, newline="")))
     assert [(line["run"], line["model"]) for line in lines] == [("1", "resnet18"), ("1", "broken"), ("2", "resnet50")]
     assert lines[1]["error"] == "a,\nb"
     alone = list(csv.DictReader(io.StringIO(export.to_csv(frames.profile(store.rows(ids[1]))))))
-    assert [{name: cell for name, cell in line.items() if name != "run"} for line in lines[2:]] == alone
+    shared = [{name: cell for name, cell in line.items() if name in alone[0]} for line in lines[2:]]
+    assert shared == alone
 
 
-def test_rows_of_several_kinds_are_a_table_each(store: Store, tmp_path: Path) -> None:
+READ = {"csv": pd.read_csv, "json": pd.read_json, "parquet": pd.read_parquet}
+
+
+@pytest.mark.parametrize("format", READ)
+def test_rows_of_several_kinds_are_a_table_each(store: Store, format: str) -> None:
     ids = [queue(store, "resnet18"), queue_benchmark(store, "resnet18"), queue(store, "resnet50")]
     for run_id, row in zip(ids, (profile_row("a"), benchmark_row("b"), profile_row("c")), strict=True):
         finish(store, run_id, [row])
-    path = bulk.rows_file(store, ids, tmp_path)
-    assert path.name == "rows.zip"
-    with zipfile.ZipFile(path) as archive:
-        found = {name: pd.read_csv(archive.open(name)) for name in archive.namelist()}
+    with zipfile.ZipFile(io.BytesIO(bulk.written(bulk.rows(store, ids), format))) as archive:
+        found = {name: READ[format](io.BytesIO(archive.read(name))) for name in archive.namelist()}
     assert {name: list(frame["model"]) for name, frame in found.items()} == {
-        "profile.csv": ["a", "c"],
-        "benchmark.csv": ["b"],
+        f"profile.{format}": ["a", "c"],
+        f"benchmark.{format}": ["b"],
     }
+
+
+def test_runs_without_rows_are_an_empty_table(store: Store) -> None:
+    (table,) = bulk.rows(store, [queue(store, "resnet18"), queue(store, "resnet50")]).values()
+    assert table.empty
+    assert table.columns[0] == "run"

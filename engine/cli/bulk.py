@@ -1,7 +1,7 @@
 """runs tag, note, rows, delete, storage: what is done with runs that are there."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 from pydantic_settings import CliPositionalArg
@@ -51,20 +51,24 @@ class Note(BaseModel):
 
 
 class Rows(Several):
-    """Write the rows of runs: a CSV, or of several kinds a zip with a CSV of each."""
+    """Write the rows of runs: a table, or of several kinds a zip with a table of each."""
 
-    output: OutputFile | None = Field(None, description="The file to write; rows.csv or rows.zip when left out.")
+    output: OutputFile | None = Field(
+        None, description="The file to write; rows.csv (or so) or rows.zip when left out."
+    )
+    format: Literal["csv", "json", "parquet"] = Field("csv", description="How tables are written.")
 
     def cli_cmd(self) -> None:
-        from tempfile import TemporaryDirectory
-
         from engine.cli.runs import store_here
-        from engine.report import bulk
+        from engine.report import bulk, export
 
-        with store_here() as store, TemporaryDirectory() as folder:
-            made = bulk.rows_file(store, self.run_ids, Path(folder))
-            path = self.output or Path(made.name)
-            path.write_bytes(made.read_bytes())
+        ending = self.output.suffix.removeprefix(".") if self.output else self.format
+        if ending in export.FORMATS and ending != self.format:
+            raise Refused(f"{self.output} would be {self.format}: say --format {ending}, or name another file")
+        with store_here() as store:
+            tables = bulk.rows(store, self.run_ids)
+        path = self.output or Path(f"rows.{self.format}" if len(tables) == 1 else "rows.zip")
+        path.write_bytes(bulk.written(tables, self.format))
         print(path)
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import BaseModel, Field
 from pydantic_settings import NoDecode
 
-from engine.cli.output import OutputFile, note, printable
+from engine.cli.output import TableFile, note, printable
 from engine.results import kinds
 from engine.specs import Refused
 from engine.specs.timed import split_words
@@ -28,7 +28,9 @@ class List(BaseModel):
     oldest_first: bool = Field(False, description="Begin with the oldest.")
     limit: int = Field(30, ge=1, le=10_000, description="How many.")
     page: int = Field(1, ge=1, le=10_000_000, description="Which so many.")
-    output: OutputFile | None = Field(None, description="A CSV to write instead, with the runs of all pages.")
+    output: TableFile | None = Field(
+        None, description="A .csv, .json or .parquet to write instead, with the runs of all pages."
+    )
 
     def cli_cmd(self) -> None:
         from engine.cli.runs import store_here
@@ -36,9 +38,9 @@ class List(BaseModel):
         wanted = self.wanted()
         with store_here() as store:
             if self.output:
-                from engine.report import bulk  # brings pandas along
+                from engine.report import bulk, export  # brings pandas along
 
-                self.output.write_text(bulk.runs_csv(store, wanted), encoding="utf-8", newline="")
+                export.save(bulk.runs(store, wanted), self.output)
                 note(f"{store.count(wanted):,} runs written to {self.output}")
                 return
             runs = store.find(wanted, limit=self.limit, offset=(self.page - 1) * self.limit)

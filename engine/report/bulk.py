@@ -1,10 +1,8 @@
-"""Many runs as files: a line per run, or the rows of each, written piece by piece."""
+"""Many runs as tables: a line per run, or the rows of each."""
 
-import csv
 import zipfile
-from collections.abc import Iterable
-from io import StringIO
-from pathlib import Path
+from collections.abc import Iterable, Mapping
+from io import BytesIO
 
 import pandas as pd
 
@@ -15,40 +13,39 @@ COLUMNS = (
     *("run", "kind", "name", "what", "state", "cause", "error", "done", "total", "created", "started", "ended"),
     *("duration_s", "devices", "tags", "notes"),
 )
+TIMES = ("created", "started", "ended")
 
 
-def runs_csv(store: Store, wanted: Filter) -> str:
-    """A line for every run that a filter lets through. Times are UTC."""
-    text = StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    for lines in store.lines(wanted):
-        writer.writerows({name: export.guard(cell) for name, cell in line.items()} for line in lines)
-    return text.getvalue()
+def runs(store: Store, wanted: Filter) -> pd.DataFrame:
+    """A line for every run that a filter lets through: COLUMNS. Times are UTC."""
+    frame = pd.DataFrame([line for lines in store.lines(wanted) for line in lines], columns=COLUMNS)
+    frame = frame.astype({"run": "Int64", "done": "Int64", "total": "Int64", "duration_s": float})
+    return frame.assign(**{name: pd.to_datetime(frame[name], utc=True, format="ISO8601") for name in TIMES})
 
 
-def rows_file(store: Store, run_ids: Iterable[int], folder: Path) -> Path:
-    """The rows of runs, each with its run in front: `rows.csv`, or of several kinds `rows.zip` with a CSV of each.
-
-    No more than one run's rows are in memory at a time. Errors: LookupError.
-    """
-    tables: dict[str, Path] = {}
+def rows(store: Store, run_ids: Iterable[int]) -> dict[str, pd.DataFrame]:
+    """The rows of runs, each with its run in front: a table for each kind of run. Errors: LookupError."""
+    parts: dict[str, list[pd.DataFrame]] = {}
     for run_id in run_ids:
         run = store.run(run_id)
         frame = getattr(frames, run.kind)(store.rows(run_id))
         frame.insert(0, "run", run_id)
-        known = run.kind in tables
-        path = tables.setdefault(run.kind, folder / f"{run.kind}.csv")
-        with path.open("a", encoding="utf-8", newline="") as file:
-            file.write(_body(frame) if known else export.to_csv(frame))
-    if len(tables) == 1:
-        return next(iter(tables.values())).rename(folder / "rows.csv")
-    with zipfile.ZipFile(folder / "rows.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in tables.values():
-            archive.write(path, path.name)
-    return folder / "rows.zip"
+        parts.setdefault(run.kind, []).append(frame)
+    return {kind: _together(found) for kind, found in parts.items()}
 
 
-def _body(frame: pd.DataFrame) -> str:
-    """As CSV, without the line of headers."""
-    return export.to_csv(frame).partition("\n")[2]
+def _together(found: list[pd.DataFrame]) -> pd.DataFrame:
+    return pd.concat([part for part in found if len(part)] or found[:1], ignore_index=True)
+
+
+def written(tables: Mapping[str, pd.DataFrame], format: str) -> bytes:
+    """One table as a file of a format (of export.FORMATS); of several, a zip with a file of each, named after it."""
+    files = {name: export.FORMATS[format](frame) for name, frame in tables.items()}
+    contents = {name: file.encode() if isinstance(file, str) else file for name, file in files.items()}
+    if len(contents) == 1:
+        return next(iter(contents.values()))
+    buffer = BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in contents.items():
+            archive.writestr(f"{name}.{format}", content)
+    return buffer.getvalue()

@@ -33,8 +33,13 @@ def table(frame: Callable[[], pd.DataFrame], stem: str, *, key: str, label: str 
 
     label: which table, where a page has several.
     """
+    formats(lambda format: export.FORMATS[format](frame()), f"{stem}.{{}}", key=key, label=label, **more)
+
+
+def formats(content: Callable[[str], str | bytes], file_name: str, *, key: str, label: str = "", **more: Any) -> None:
+    """Buttons that give the same in each format. content: of a format; file_name: with `{}` where its ending goes."""
     names = {"csv": f"CSV of {label}" if label else "CSV", "json": "JSON", "parquet": "Parquet"}
     told = f"{label[0].upper()}{label[1:]}: all columns" if label else "All columns of all rows"
-    for ending, written in export.FORMATS.items():
-        content, file = (lambda written=written: written(frame())), f"{stem}.{ending}"
-        download(names[ending], content, file, key=f"{key}_{ending}", help=told, **more)
+    for format, name in names.items():
+        given = {"key": f"{key}_{format}", "help": told} | more
+        download(name, lambda format=format: content(format), file_name.format(format), **given)

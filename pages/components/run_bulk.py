@@ -1,8 +1,6 @@
 """What can be done with several runs at once."""
 
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 import streamlit as st
 
@@ -12,7 +10,7 @@ from engine.specs import Refused
 from engine.store import Run, State
 from engine.store.notes import MOST_TAGS
 from pages.components import backend, compare_choice, run_deletion
-from pages.components.download import download
+from pages.components.download import formats
 from pages.components.text import plain
 
 AGAIN = (State.FAILED, State.CANCELLED)
@@ -32,12 +30,14 @@ def draw(runs: Sequence[Run]) -> None:
             query = {compare_choice.RUNS: ",".join(map(str, ids))}
             st.page_link("runs/compare.py", label="Compare", icon=":material/compare:", query_params=query)
         several = len({run.kind for run in runs}) > 1
-        download(
-            "CSVs of their rows" if several else "CSV of their rows",
-            lambda: _rows(ids),
-            "rows.zip" if several else "rows.csv",
+        formats(
+            lambda format: bulk.written(bulk.rows(backend.store(), ids), format),
+            "rows.zip" if several else "rows.{}",
             key="runs_rows",
-            help="One table for each kind of run." if several else "One table, with the run in front of each row.",
+            label="their rows",
+            help="A table for each kind of run, zipped."
+            if several
+            else "One table, with the run in front of each row.",
         )
         with st.popover("Tag", icon=":material/label:"):
             _tag(runs)
@@ -62,11 +62,6 @@ def retry(run_ids: Sequence[int]) -> None:
             st.toast(plain(str(refusal)), icon=":material/error:")
     ensure_scheduler(backend.settings())
     st.rerun()
-
-
-def _rows(ids: Sequence[int]) -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        return bulk.rows_file(backend.store(), ids, Path(folder)).read_bytes()
 
 
 def _tag(runs: Sequence[Run]) -> None:

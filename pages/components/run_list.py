@@ -7,7 +7,7 @@ import streamlit as st
 from engine.report import bulk, frames
 from engine.store import Filter, Run
 from pages.components import backend, run_bulk, tour
-from pages.components.download import download
+from pages.components.download import table
 from pages.components.results_table import results_table
 from pages.components.run_filters import BIND, clear, first_page, key
 
@@ -22,7 +22,7 @@ def draw(wanted: Filter) -> None:
     if not total:
         _nothing(wanted)
         return
-    actions, table = st.container(), st.container()
+    actions, page_of_them = st.container(), st.container()
     with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
         size = st.selectbox(
             "Runs on a page", SIZES, 1, key=key("size"), bind=BIND, label_visibility="collapsed", width=100,
@@ -31,15 +31,15 @@ def draw(wanted: Filter) -> None:
         page = st.pagination(-(-total // size), key=key("page"), bind=BIND)
         first = (page - 1) * size
         st.caption(f"{first + 1:,} to {min(first + size, total):,} of {total:,} runs")
-        download(
-            f"CSV of {total:,} runs",
-            lambda: bulk.runs_csv(store, wanted),
-            "runs.csv",
-            key=key("csv"),
+        table(
+            lambda: bulk.runs(store, wanted),
+            "runs",
+            key=key("file"),
+            label=f"{total:,} runs",
             help="A line for each run on all pages.",
         )
     runs = store.find(wanted, limit=size, offset=first)
-    with table:
+    with page_of_them:
         chosen = _table(runs)
     with actions:
         run_bulk.draw([run for run in runs if run.id in chosen])

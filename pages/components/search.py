@@ -7,14 +7,12 @@ from pydantic import ValidationError
 
 from engine.jobs.answers import Answer
 from engine.jobs.search import question
-from engine.report import export
 from engine.report.search import hits
 from engine.results.answers import Hits
 from engine.specs import Refused
 from engine.specs.questions import Search
 from engine.store import Run
-from pages.components import backend, evaluated_pictures
-from pages.components.download import download
+from pages.components import backend, download, evaluated_pictures
 from pages.components.text import plain
 
 TICK_S = 0.5
@@ -85,8 +83,7 @@ def _hits(run: Run, found: Hits, text: str) -> None:
         config = {"similarity": st.column_config.NumberColumn(format="%.3f")}
         st.dataframe(table, hide_index=True, column_config=config, alt="Images nearest to the text")
     with st.container(horizontal=True, vertical_alignment="center"):
-        name = f"search-{run.id}.csv"
-        download("CSV of hits", lambda: export.to_csv(table), name, key=f"search_csv_{run.id}")
+        download.table(lambda: table, f"search-{run.id}", key=f"search_{run.id}", label="hits")
         st.caption(plain(f"The {len(table):,} of {found.images:,} images nearest to “{text}”. {MEANT}"))
 
 
