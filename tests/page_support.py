@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-from streamlit.proto.PageLink_pb2 import PageLink
 from streamlit.testing.v1 import AppTest
 
 from engine.results import (
@@ -74,18 +73,12 @@ def open_page(path: str = "", **query: str | list[str]) -> AppTest:
     return app.run()
 
 
-def link(app: AppTest, label: str) -> PageLink:
-    """The link of this name; where there are several, they lead to the same."""
-    found = [element.proto for element in app.get("page_link") if element.proto.label == label]
-    assert len({(each.page, each.query_string) for each in found}) == 1
-    return found[0]
-
-
 def followed(app: AppTest, label: str) -> AppTest:
-    """The page that a link leads to; its address is named after its file."""
-    to = link(app, label)
-    (path,) = (ROOT / "pages").glob(f"*/{to.page}.py")
-    query = {name: values if len(values) > 1 else values[0] for name, values in parse_qs(to.query_string).items()}
+    """The page that a link of this name leads to; where there are several, they lead to the same."""
+    links = [element.proto for element in app.get("page_link") if element.proto.label == label]
+    ((page, asked),) = {(link.page, link.query_string) for link in links}
+    (path,) = (ROOT / "pages").glob(f"*/{page}.py")  # its address is named after its file
+    query = {name: values if len(values) > 1 else values[0] for name, values in parse_qs(asked).items()}
     return open_page(f"{path.parent.name}/{path.name}", **query)
 
 

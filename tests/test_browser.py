@@ -49,8 +49,8 @@ def test_from_the_catalogue_to_a_csv(server: Server, page: Page) -> None:
     expect(page.get_by_role("button", name=f"CSV of {len(found)} rows")).to_be_visible()
     assert "catalog_search=" in page.url
 
-    profile = page.get_by_test_id("stPageLink-NavLink").filter(has_text=re.compile("Profile .*selected"))
-    expect(profile).to_be_disabled()
+    profile = page.get_by_role("link", name=re.compile("Profile .*selected"))
+    expect(profile).to_have_count(0)
     select_rows(page.get_by_test_id("stDataFrame"), 0, 1, 2)
     expect(profile).to_have_text(re.compile("Profile 3 selected"))
     profile.click()

@@ -10,7 +10,7 @@ from engine.report.quantities import title
 from engine.results import Device, Machine
 from engine.specs import BenchmarkSpec
 from engine.store import Store
-from tests.page_support import ENVIRONMENT, benchmark_row, finish, link, open_page, queue_benchmark, texts, ticked
+from tests.page_support import ENVIRONMENT, benchmark_row, finish, open_page, queue_benchmark, texts, ticked
 
 # A scheduler outlives whoever started it: that nobody waits for it is meant.
 pytestmark = [
@@ -97,7 +97,9 @@ def test_without_a_catalogue_it_says_how_to_get_one(tmp_path: Path, monkeypatch:
 
 
 def test_nothing_can_be_profiled_before_something_is_selected() -> None:
-    assert link(open_page(), "Profile selected").disabled
+    app = open_page()
+    assert "Select points (box or lasso) or rows" in texts(app)
+    assert not [each for each in app.get("page_link") if each.proto.label.startswith("Profile ")]
 
 
 def plainly(app: AppTest) -> str:

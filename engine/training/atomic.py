@@ -31,8 +31,8 @@ class Hashed:
 
 @contextmanager
 def temporary(path: Path) -> Iterator[Path]:
-    """A name to write under, which is hidden, and gone afterwards."""
-    hidden = path.with_name(f".{path.name}.tmp")
+    """A name to write under, which is hidden, no other process's, and gone afterwards."""
+    hidden = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield hidden
     finally:

@@ -9,9 +9,9 @@ from engine.specs import Spec
 from pages.components import spec_form
 
 
-def form_link(spec: Spec, label: str, *, icon: str, key: str, help: str | None = None, disabled: bool = False) -> None:
+def form_link(spec: Spec, label: str, *, icon: str, key: str, help: str | None = None) -> None:
     """Leads to the form of a spec, filled with it. key: of the button that stands there for what no link can hold."""
-    look: dict[str, Any] = {"label": label, "icon": icon, "help": help, "disabled": disabled}
+    look: dict[str, Any] = {"label": label, "icon": icon, "help": help}
     page, address = form_page(type(spec)), spec_form.address(spec.kind, spec)
     if spec_form.in_link(spec):
         st.page_link(page, query_params=address, **look)

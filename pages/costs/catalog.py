@@ -141,12 +141,14 @@ with bar:
     if 1 < len(names) <= compare_choice.MOST:
         several = {compare_choice.MODELS: ",".join(names)}
         st.page_link("runs/compare.py", label="Compare", icon=":material/compare:", query_params=several)
-    form_link(
-        ProfileSpec(models=tuple(names) or ("all",)),
-        f"Profile {len(chosen)} selected" if len(chosen) else "Profile selected",
-        icon=":material/calculate:",
-        key="catalog_profile",
-        help="Select points (box or lasso) or rows; then count these models anew, at your image size if you like.",
-        disabled=not len(chosen),
-    )
+    if names:
+        form_link(
+            ProfileSpec(models=tuple(names)),
+            f"Profile {len(chosen)} selected",
+            icon=":material/calculate:",
+            key="catalog_profile",
+            help="Count these models anew, at your image size if you like.",
+        )
+    else:
+        st.caption("Select points (box or lasso) or rows to open, compare or profile them.", width="content")
     table(lambda: selected, "catalogue", key="catalog", label=f"{len(selected):,} rows")
