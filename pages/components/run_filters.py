@@ -6,6 +6,7 @@ import streamlit as st
 
 from engine.results import kinds
 from engine.store import Filter, State, Store
+from pages.components import backend
 
 PREFIX = "runs"
 BIND = "query-params"
@@ -30,9 +31,17 @@ def clear() -> None:
     first_page()
 
 
+@st.cache_data(max_entries=8, show_spinner=False)
+def _choices(url: str, revision: int) -> tuple[list[str], list[str]]:
+    """Devices and tags, as of a revision of the store."""
+    store = backend.store()
+    return store.devices(), list(store.tags())
+
+
 def fields(store: Store) -> Filter:
     """Draw the fields and answer what they let through."""
     shared: dict[str, Any] = {"bind": BIND, "on_change": first_page}
+    devices, known = _choices(backend.settings().store_url, store.revision())
     text, model, device, tags, states = st.columns([3, 2, 2, 2, 2])
     values = {
         "text": text.text_input(
@@ -52,9 +61,9 @@ def fields(store: Store) -> Filter:
             **shared,
         ),
         "device": device.selectbox(
-            "Device", store.devices(), index=None, key=key("device"), placeholder="any", **shared
+            "Device", devices, index=None, key=key("device"), placeholder="any", **shared
         ),
-        "tags": tags.multiselect("Tags", list(store.tags()), key=key("tags"), placeholder="any", **shared),
+        "tags": tags.multiselect("Tags", known, key=key("tags"), placeholder="any", **shared),
         "states": states.multiselect(
             "State", [state.value for state in State], key=key("states"), placeholder="any", **shared
         ),
