@@ -63,9 +63,10 @@ def scatter(
         traces.append(_front(line, x, y))
         named, rise = front_names(line, x, y), 10 if QUANTITIES[y].better == "larger" else -10  # where nothing lies
     layout = {
-        "height": 440,
+        "height": 470,
         "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
-        "legend": {"orientation": "v", "itemsizing": "constant"},
+        # beneath: beside it, a legend takes half of what a phone has
+        "legend": {"orientation": "h", "itemsizing": "constant", "x": 0, "y": -0.16, "yanchor": "top"},
         "hoverlabel": {"align": "left"},
         "dragmode": "pan",
         "uirevision": f"{x}/{y}/{log_x}/{log_y}",
