@@ -52,7 +52,7 @@ st.set_page_config(layout="wide")
 st.title("Bare")
 @st.cache_data
 def read():
-    return pd.concat([pd.read_csv(path) for path in sorted(pathlib.Path({folder!r}).glob("*.csv"))])
+    return pd.concat([pd.read_csv(path) for path in sorted(pathlib.Path({folder!r}).rglob("*.csv"))])
 
 search = st.text_input("Search", live="50ms")
 frame = read()
