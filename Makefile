@@ -28,6 +28,9 @@ help:
 run: setup
 	$(BIN)/streamlit run app.py --server.port $(PORT)
 
+# Tests start hundreds of processes of ours: half a second each where their bytecode is not kept.
+test check: export PYTHONDONTWRITEBYTECODE :=
+
 test: setup-dev
 	scripts/find_browser.sh
 	$(BIN)/pytest -n 2 --dist worksteal --durations 15 -m "not gpu"
