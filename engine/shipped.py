@@ -2,6 +2,7 @@
 
 import csv
 import json
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -39,7 +40,9 @@ def mismatches(counted_with: dict[str, str]) -> dict[str, tuple[str, str]]:
     return found
 
 
+@cache
 def _installed(distribution: str) -> str:
+    """As when it was first asked: what is installed later, this process does not use."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

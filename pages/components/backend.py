@@ -1,5 +1,7 @@
 """What pages read from: settings, the store and the catalogue, opened once per server."""
 
+import os
+from functools import lru_cache
 from pathlib import Path
 
 import pandas as pd
@@ -16,7 +18,12 @@ LONGEST_ID = 18  # digits that any database's integers hold
 
 def settings() -> Settings:
     """From the environment of the server."""
-    return Settings()
+    return _settings(tuple(item for item in os.environ.items() if item[0].upper().startswith("VITALS_")))
+
+
+@lru_cache(maxsize=4)
+def _settings(environment: tuple[tuple[str, str], ...]) -> Settings:
+    return Settings()  # looks through all sources, which a page would do a dozen times
 
 
 def store() -> Store:

@@ -79,7 +79,7 @@ def _actions(name: str) -> None:
     if name.startswith(f"{model.TRAINABLE}:"):
         offers["Train"] = (TrainSpec(model=plain_name), ":material/model_training:")
         offers["Evaluate"] = (EvaluateSpec(model=plain_name), ":material/fact_check:")
-    with st.container(horizontal=True):
+    with st.container(horizontal=True, vertical_alignment="center"):
         for label, (spec, icon) in offers.items():
             form_link(spec, label, icon=icon, key=f"model_go_{label}", help="Opens the form, filled with this model.")
         with st.popover("Compare with ...", icon=":material/compare_arrows:"):

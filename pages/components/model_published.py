@@ -59,7 +59,7 @@ def draw(name: str, lines: pd.DataFrame) -> None:
 def _accuracy_table(lines: pd.DataFrame) -> None:
     wide = model.by_tag(lines)
     formats: dict[str, Any] = {
-        tag: st.column_config.NumberColumn(tag, format="%.4g") for tag in wide.columns if tag not in ("label", "source")
+        tag: st.column_config.NumberColumn(tag, format="%.2f") for tag in wide.columns if tag not in ("label", "source")
     }
     formats["label"] = st.column_config.Column("On", pinned=True)
     formats["source"] = st.column_config.Column("Published by", width="medium")

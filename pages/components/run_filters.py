@@ -60,9 +60,7 @@ def fields(store: Store) -> Filter:
             help="Runs that were asked for this model or have a row of it. With * or ?, the whole name has to match.",
             **shared,
         ),
-        "device": device.selectbox(
-            "Device", devices, index=None, key=key("device"), placeholder="any", **shared
-        ),
+        "device": device.selectbox("Device", devices, index=None, key=key("device"), placeholder="any", **shared),
         "tags": tags.multiselect("Tags", known, key=key("tags"), placeholder="any", **shared),
         "states": states.multiselect(
             "State", [state.value for state in State], key=key("states"), placeholder="any", **shared

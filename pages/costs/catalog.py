@@ -131,6 +131,8 @@ chosen = pd.Index([*rows, *in_plot]).unique().intersection(selected.index)
 plan = catalog_measure.plan(selected, selected.loc[chosen], axes, filters.setting)
 with beneath:
     catalog_measure.told(plan)
+    if chosen.empty:
+        st.caption("Select points (box or lasso) or rows to open, compare or profile them.")
 with bar:
     st.markdown(choosing.sentence(frame, selected, axes.x, axes.y, len(front), len(chosen)))
     catalog_measure.button(plan)
@@ -149,6 +151,4 @@ with bar:
             key="catalog_profile",
             help="Count these models anew, at your image size if you like.",
         )
-    else:
-        st.caption("Select points (box or lasso) or rows to open, compare or profile them.", width="content")
     table(lambda: selected, "catalogue", key="catalog", label=f"{len(selected):,} rows")
