@@ -140,6 +140,7 @@ def test_images_that_cannot_be_read_are_told_before_the_start(page: Page, tmp_pa
     with serve(tmp_path, preload="") as server:
         page.goto(f"{server.url}/train")
         expect(page.get_by_text("1,438 pairs to train on")).to_be_visible()
+        expect(page.get_by_text(re.compile("Memory: about")).first).to_be_visible()  # nothing is looked up any more
         page.locator("input[type=file]").first.set_input_files(str(tmp_path / "pairs.zip"))
         told = re.compile(
             r"2 of 40 images opened cannot be read: \S+a-cut\.png .*, \S+b-cut\.png .*\. They are left out"
