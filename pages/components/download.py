@@ -42,4 +42,4 @@ def formats(content: Callable[[str], str | bytes], file_name: str, *, key: str, 
     told = f"{label[0].upper()}{label[1:]}: all columns" if label else "All columns of all rows"
     for format, name in names.items():
         given = {"key": f"{key}_{format}", "help": told} | more
-        download(name, lambda format=format: content(format), file_name.format(format), **given)
+        download(name, lambda format=format: content(format), file_name.replace("{}", format), **given)

@@ -1,5 +1,6 @@
 """The way to a form filled with a spec: a link, so that Back leads here again, wherever an address can hold it."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ def form_link(spec: Spec, label: str, *, icon: str, key: str, help: str | None =
         st.switch_page(page, query_params=address)
 
 
+@cache
 def form_page(spec: type[Spec]) -> str:
     """The page whose form builds specs of this class, as `st.switch_page` names it. Errors: LookupError."""
     pages = Path(__file__).parent.parent
