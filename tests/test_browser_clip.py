@@ -8,11 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, TimeoutError, expect
+from playwright.sync_api import Browser, Page, TimeoutError, WebSocketRoute, expect
 
 from engine.results import EvaluateRow, TrainRow
 from engine.store import State, open_store
 from engine.store.model import Run
+from pages.components.clip_outlook import TICK_S
 from tests.browser_support import DRAWN, PATIENCE_S, Server, serve
 from tests.clip_support import write_csv, write_images
 
@@ -140,7 +141,6 @@ def test_images_that_cannot_be_read_are_told_before_the_start(page: Page, tmp_pa
     with serve(tmp_path, preload="") as server:
         page.goto(f"{server.url}/train")
         expect(page.get_by_text("1,438 pairs to train on")).to_be_visible()
-        expect(page.get_by_text(re.compile("Memory: about")).first).to_be_visible()  # nothing is looked up any more
         page.locator("input[type=file]").first.set_input_files(str(tmp_path / "pairs.zip"))
         told = re.compile(
             r"2 of 40 images opened cannot be read: \S+a-cut\.png .*, \S+b-cut\.png .*\. They are left out"
@@ -149,6 +149,41 @@ def test_images_that_cannot_be_read_are_told_before_the_start(page: Page, tmp_pa
         page.get_by_text("2 of 40 images opened cannot be read", exact=True).click()
         expect(page.get_by_test_id("stDataFrame").first).to_be_visible()
         assert not stored_runs(server)
+
+
+def test_a_preset_stays_in_a_browser_that_hears_late(browser: Browser, tmp_path: Path) -> None:
+    """While memory is being looked up the page asks on and on, and brings the values of before until it hears."""
+    kept: list[Callable[[], None]] = []
+    holds = False
+
+    def hear(socket: WebSocketRoute) -> None:
+        server = socket.connect_to_server()
+        server.on_message(lambda message: later(lambda: socket.send(message)))
+
+    def later(send: Callable[[], None]) -> None:
+        kept.append(send) if holds else send()
+
+    with (
+        serve(tmp_path, preload="") as server,
+        browser.new_context() as one,
+        browser.new_context() as other,
+        one.new_page() as quick,
+        other.new_page() as late,
+    ):
+        late.route_web_socket(re.compile("_stcore/stream"), hear)
+        late.goto(f"{server.url}/train")
+        expect(late.get_by_text("are being looked up")).to_be_visible()
+        holds = True
+        late.get_by_role("button", name="Fine-tune gently").click()
+        quick.goto(f"{server.url}/train")
+        expect(quick.get_by_text("Memory: about")).to_be_visible()  # so it is known for the form of before as well
+        quick.wait_for_timeout(3 * TICK_S * 1000)
+        holds = False
+        for send in kept:
+            send()
+        expect(late.get_by_text("Memory: about")).to_be_visible()
+        expect(late.get_by_role("spinbutton", name="Learning rate")).to_have_value("0.00001")
+        expect(late.get_by_text("110 steps of 64 pairs: 22 steps an epoch, 5 epochs")).to_be_visible()
 
 
 def stored_runs(server: Server) -> list[Run]:

@@ -107,6 +107,12 @@ def key(prefix: str, field: str) -> str:
     return f"{prefix}_{field}"
 
 
+def entered(spec: type[Spec], prefix: str) -> dict[str, Any]:
+    """What the widgets of a form hold."""
+    keys = [key(prefix, name) for name in spec.model_fields]
+    return {each: st.session_state[each] for each in keys if each in st.session_state}
+
+
 def called(spec: type[Spec], name: str) -> str:
     """What a field is called in a sentence."""
     return LABELS.get(f"{spec.kind}.{name}", LABELS.get(name, name.replace("_", " ")))
