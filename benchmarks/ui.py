@@ -7,8 +7,8 @@ Writes benchmarks/results/ui.json. Goals: the catalogue's table is visible withi
 a filter is answered in 300 ms (how long the bare page takes for its own is measured beside it); a submitted ViT-B-32 is
 a stored row within 1 s of the click when a warm process waits; the server stays below 300 MB.
 
-With --runs it writes ui_large.json: every page and what one does on it, with so many runs in the store. Goals: a page
-is drawn within 2.5 s and an interaction answered within 400 ms, at the median.
+With --runs it writes ui_large.json: every page and what one does on it, with so many runs in the store, and the bare
+page between them. Goals: a page is drawn within 2.5 s and an interaction answered within 400 ms, at the median.
 """
 
 import argparse
@@ -17,12 +17,10 @@ import os
 import platform
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -34,52 +32,15 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import ui_large  # noqa: E402
+from benchmarks.bare_page import serve_bare  # noqa: E402
 from engine.report import catalog  # noqa: E402 -- found once the root is on the path
 from engine.settings import Settings  # noqa: E402
 from engine.store import Store, open_store  # noqa: E402
-from tests.browser_support import chromium, free_port, serve, wait_for  # noqa: E402
+from tests.browser_support import chromium, serve  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "ui.json"
 SEARCHES = ("resnet", "ViT-B-", "convnext", "swin", "efficientnet_b")
 GOALS = {"table_over_bare": 1.3, "filter_ms": 300, "submit_to_row_ms": 1000, "server_mb": 300}
-BARE = """
-import pathlib
-import pandas as pd
-import plotly.express as px
-import streamlit as st
-
-st.set_page_config(layout="wide")
-st.title("Bare")
-@st.cache_data
-def read():
-    return pd.concat([pd.read_csv(path) for path in sorted(pathlib.Path({folder!r}).rglob("*.csv"))])
-
-search = st.text_input("Search", live="50ms")
-frame = read()
-frame = frame[frame["model"].str.contains(search or "", regex=False)]
-st.plotly_chart(px.scatter(frame, x="gmacs", y="mparams", color="library", log_x=True, log_y=True))
-st.dataframe(frame)
-st.download_button(f"CSV of {{len(frame):,}} rows", "")
-"""
-
-
-@contextmanager
-def serve_bare(folder: Path) -> Iterator[tuple[str, int]]:
-    """A page of ten lines with the same rows: its address and process."""
-    script, log, port = folder / "bare.py", folder / "bare.log", free_port()
-    script.write_text(BARE.format(folder=str(Settings().catalog_dir)))
-    command = [sys.executable, "-m", "streamlit", "run", str(script), "--server.headless", "true"]
-    with log.open("wb") as out:
-        server = subprocess.Popen([*command, "--server.port", str(port)], cwd=ROOT, stdout=out, stderr=out)
-    try:
-        url = f"http://127.0.0.1:{port}"
-        wait_for(f"{url}/_stcore/health", server, log)
-        yield url, server.pid
-    finally:
-        server.terminate()
-        server.wait(30)
-
-
 def milliseconds(action: Callable[[], object]) -> float:
     """Wall time of an action."""
     start = time.perf_counter()

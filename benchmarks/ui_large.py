@@ -8,6 +8,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
+from benchmarks.bare_page import serve_bare
 from engine.settings import Settings
 from engine.store import Filter, Store, open_store
 from tests.browser_support import DRAWN, Server, chromium, serve
@@ -15,6 +16,8 @@ from tests.store_support import fill
 
 GOALS = {"page_ms": 2500, "page_again_ms": 2500, "interaction_ms": 400}
 """Medians. A page in a browser that has never been here, the same in one that has, and what one does on it."""
+BARE = "a bare page"
+"""Measured among the others: the least that a page with the catalogue's table and plot takes on this machine."""
 PATIENCE_MS = 180_000
 WINDOW: Any = {"viewport": {"width": 1440, "height": 1400}}
 SEARCH, MODEL, KIND = "sweep 12", "resnet_1*", "train"
@@ -26,16 +29,17 @@ def measure(runs: int, rows: int, repeats: int, folder: Path) -> dict[str, objec
     store = open_store(settings)
     filled_s = fill(store, runs, max(1, rows // runs))
     try:
-        with serve(folder, preload="") as server, chromium() as browser:
-            pages: dict[str, list[float]] = {path: [] for path in _paths(browser, server, store)}
+        with serve(folder, preload="") as server, serve_bare(folder) as (bare_url, _), chromium() as browser:
+            urls = {path: f"{server.url}{path}" for path in _paths(browser, server, store)} | {BARE: bare_url}
+            pages: dict[str, list[float]] = {path: [] for path in urls}
             again: dict[str, list[float]] = {path: [] for path in pages}
             known = browser.new_context(**WINDOW)
             for _ in range(repeats + 1):  # the first time loads what later ones have
-                for path in pages:
+                for path, url in urls.items():
                     unknown = browser.new_context(**WINDOW)
-                    pages[path].append(_drawn(unknown, f"{server.url}{path}"))
+                    pages[path].append(_drawn(unknown, url))
                     unknown.close()
-                    again[path].append(_drawn(known, f"{server.url}{path}"))
+                    again[path].append(_drawn(known, url))
             interactions: dict[str, list[float]] = {}
             for _ in range(repeats + 1):
                 for name, took_ms in _interactions(browser, server, store):
