@@ -41,6 +41,8 @@ from tests.browser_support import chromium, serve  # noqa: E402
 RESULTS = ROOT / "benchmarks" / "results" / "ui.json"
 SEARCHES = ("resnet", "ViT-B-", "convnext", "swin", "efficientnet_b")
 GOALS = {"table_over_bare": 1.3, "filter_ms": 300, "submit_to_row_ms": 1000, "server_mb": 300}
+
+
 def milliseconds(action: Callable[[], object]) -> float:
     """Wall time of an action."""
     start = time.perf_counter()

@@ -84,7 +84,7 @@ def followed(app: AppTest, label: str) -> AppTest:
 
 def texts(app: AppTest) -> str:
     """All that a reader can read outside of tables and charts."""
-    kinds = (app.title, app.subheader, app.caption, app.markdown, app.text, app.code, app.error, app.warning, app.info)
+    kinds = (app.title, app.header, app.caption, app.markdown, app.text, app.code, app.error, app.warning, app.info)
     return "\n".join(str(element.value) for elements in kinds for element in elements)
 
 

@@ -155,7 +155,7 @@ def test_a_single_row_opens_its_card(store: Store) -> None:
     finish(store, run_id, [profile_row("resnet18", complete=False, uncounted={"sort": 2}, notes=("sort is missing",))])
     app = open_page(PAGE, run=str(run_id))
     assert not app.exception
-    assert "timm\\:resnet18 at 224 px" in [heading.value for heading in app.subheader]
+    assert "timm\\:resnet18 at 224 px" in [heading.value for heading in app.header]
     assert {metric.label: metric.value for metric in app.metric}["MACs (G)"] == "2"
     assert "sort is missing" in texts(app)
 

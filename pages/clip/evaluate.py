@@ -51,7 +51,7 @@ def what() -> dict[str, Any]:
 
 def classes(seen: clip_data.Seen) -> dict[str, Any]:
     """Names and prompts, with a preview of what the model will be shown."""
-    st.subheader("Classes and prompts", anchor=False)
+    st.header("Classes and prompts", anchor=False)
     own = seen.look.classes if seen.look else ()
     left, middle, right = st.columns(3)
     with left:

@@ -81,7 +81,7 @@ def own_configurations() -> dict[str, Any]:
 
 def settings(configs: dict[str, Any], pairs: int) -> dict[str, Any]:
     """The model and what matters most. pairs: to train on, which decides about what is left empty."""
-    st.subheader("Model", anchor=False)
+    st.header("Model", anchor=False)
     left, right = st.columns(2)
     with left:
         values = {

@@ -29,7 +29,7 @@ def models(own: Iterable[str] = ()) -> list[str]:
 
 def data(spec: type[Spec], prefix: str, title: str, names: Sequence[str]) -> tuple[dict[str, Any], clip_data.Seen]:
     """What the data are, and a look at them. title, names: of what is folded away."""
-    st.subheader("Data", anchor=False)
+    st.header("Data", anchor=False)
     values = clip_data.fields(spec, prefix)
     values |= spec_form.folded(spec, prefix, title, {"Of CSVs, their columns": names})
     seen = clip_data.seen(clip_data.source(values))

@@ -35,7 +35,7 @@ def draw(names: Sequence[str]) -> None:
 def _costs(names: Sequence[str]) -> str:
     """Counts of the catalogue; answers the baseline."""
     catalogue = backend.catalogue()
-    st.subheader("Costs", anchor=False)
+    st.header("Costs", anchor=False)
     own = catalogue[catalogue["name"].isin(list(names))].drop_duplicates("name").set_index("name")
     if remarks := [f"{name}: {own.at[name, 'remark']}" for name in names if own.at[name, "remark"]]:
         st.warning("  \n".join(map(plain, remarks)), icon=":material/warning:")
@@ -50,7 +50,7 @@ def _costs(names: Sequence[str]) -> str:
 def _published(names: Sequence[str]) -> None:
     """Accuracies, one figure at a time: every pretrained tag of every model."""
     lines = pd.concat([model_published.accuracies(name) for name in names], ignore_index=True)
-    st.subheader("Published accuracy", anchor=False)
+    st.header("Published accuracy", anchor=False)
     if lines.empty:
         st.caption("Nobody's accuracies of these models are shipped or imported here.")
         return
@@ -68,7 +68,7 @@ def _published(names: Sequence[str]) -> None:
 
 def _timings(names: Sequence[str], baseline: str) -> None:
     """In a setting of one's choice, over the baseline or the first model that was timed in it."""
-    st.subheader("Speed here", anchor=False)
+    st.header("Speed here", anchor=False)
     found = {setting.label: those for setting, those in _timed(tuple(names), backend.store().revision())}
     several = {label: those for label, those in found.items() if len(those) > 1}
     if not several:

@@ -22,7 +22,7 @@ def draw(runs: Sequence[Run]) -> None:
         )
     frame = compare_settings.table(runs)
     differing, alike = frame[~frame["same"]], frame[frame["same"]]
-    st.subheader("Settings that differ", anchor=False)
+    st.header("Settings that differ", anchor=False)
     if differing.empty:
         st.caption("None: asked for and run alike.")
     else:

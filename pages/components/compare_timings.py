@@ -39,7 +39,7 @@ def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:
     if not figures:
         st.info("Nothing has been timed in these runs: there is nothing to compare yet.", icon=":material/timer_off:")
         return
-    st.subheader("Speed", anchor=False)
+    st.header("Speed", anchor=False)
     with st.container(horizontal=True, vertical_alignment="bottom"):
         how = _how(len(runs))
         figure = st.selectbox("Of", figures, format_func=FIGURES.get, key="compare_figure", bind=BIND)

@@ -23,9 +23,9 @@ def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:
     if points.empty:
         st.info("Nothing has been trained yet: curves begin after the first steps.", icon=":material/show_chart:")
         return
-    st.subheader("Curves", anchor=False)
+    st.header("Curves", anchor=False)
     _curves(points, _marks(best))
-    st.subheader("The best of each", anchor=False)
+    st.header("The best of each", anchor=False)
     values = compare_values.of_runs({run: [row] if row else [] for run, row in best.items()})
     subjects = {f"run {run.id}": run.name or run.spec.summary for run in runs}
     values_view.side_by_side(values, subjects, how="difference", told=values_view.TOLD["difference"])

@@ -49,7 +49,7 @@ def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:
     failed = sum(row.status != "ok" for each in rows.values() for row in each)
     how = compare_values.HOW.get(kind, "ratio")
     told = RATES if kind == "device" else TOLD[how]
-    st.subheader("Figures", anchor=False)
+    st.header("Figures", anchor=False)
     if failed:
         st.caption(
             f":material/error: {failed} rows have failed, and have no figures here; the runs themselves say why."

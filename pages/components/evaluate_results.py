@@ -90,7 +90,7 @@ def _guarded(path: Path) -> str:
 def _figures(row: EvaluateRow) -> None:
     """One task's figures, in a row."""
     with st.container(border=True):
-        st.subheader(TASKS.get(row.task, row.task), anchor=False)
+        st.header(TASKS.get(row.task, row.task), anchor=False)
         if row.status != "ok":
             st.error(plain(row.error), title=row.status.replace("_", " "), icon=":material/error:")
         with st.container(horizontal=True):

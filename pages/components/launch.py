@@ -142,7 +142,7 @@ def linked_run(kind: str, empty: str) -> None:
     run = backend.linked_run()
     if run and run.kind == kind:
         with st.container(horizontal=True, vertical_alignment="center"):
-            st.subheader(f"Run {run.id}", anchor=False)
+            st.header(f"Run {run.id}", anchor=False)
             st.page_link(
                 "runs/run.py",
                 label="Log and environment",

@@ -36,14 +36,14 @@ def _speeds() -> pd.DataFrame:
 def draw(name: str, lines: pd.DataFrame) -> None:
     """Both. lines: of accuracies."""
     stem = name.partition(":")[2]
-    st.subheader("Accuracies (%)", anchor=False)
+    st.header("Accuracies (%)", anchor=False)
     if lines.empty:
         st.caption("No accuracy of this model is shipped or imported here.")
     else:
         _accuracy_table(lines)
         with st.container(horizontal=True):
             download.table(lambda: lines, f"{stem}-accuracies", key="model_accuracies_file", label="accuracies")
-    st.subheader("Speeds", anchor=False)
+    st.header("Speeds", anchor=False)
     speeds = _speeds()
     known = speeds[speeds["model"] == stem] if name.startswith("timm:") else speeds.head(0)
     if known.empty:

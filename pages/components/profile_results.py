@@ -101,7 +101,7 @@ def card(run: Run, row: ProfileRow) -> None:
     """One model: the figures that matter, then tabs with where they come from."""
     name = f"{row.library}:{row.model}"
     with st.container(border=True):
-        st.subheader(plain(f"{name} at {row.image_size} px" if row.image_size else name), anchor=False)
+        st.header(plain(f"{name} at {row.image_size} px" if row.image_size else name), anchor=False)
         if row.status != "ok":
             st.error(plain(row.error), title=row.status.replace("_", " "), icon=":material/error:")
             return

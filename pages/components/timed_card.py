@@ -28,7 +28,7 @@ def card(
     timed, where every timing's own are added; further: metrics of this kind alone, by title.
     """
     with st.container(border=True):
-        st.subheader(plain(name), anchor=False)
+        st.header(plain(name), anchor=False)
         if row.status != "ok":
             st.error(plain(row.error), title=row.status.replace("_", " "), icon=":material/error:")
         with st.container(horizontal=True):

@@ -56,7 +56,7 @@ def left() -> list[Step]:
 def draw() -> None:
     """All steps, those that were done ticked."""
     undone = left()
-    st.subheader("First steps", anchor=False)
+    st.header("First steps", anchor=False)
     st.caption(
         "The catalogue has the costs of all models already. Three questions show what else is here: each opens a form "
         "that is filled, to be sent off or changed. What is asked becomes a run, which goes on when this tab is closed."

@@ -28,7 +28,7 @@ def read(runs_dir: str, revision: int) -> tuple[pd.DataFrame, pd.DataFrame]:
 def machine() -> None:
     """Ten lines, or what to wait for."""
     found = backend.store().machine()
-    st.subheader("This machine", anchor=False)
+    st.header("This machine", anchor=False)
     if found is None:
         st.caption("Being looked at: the scheduler does that when it starts, within seconds.")
         st.button("Look again", icon=":material/refresh:", key="device_look")
@@ -41,7 +41,7 @@ def machine() -> None:
 
 def peaks(rates: pd.DataFrame) -> None:
     """The latest measured rates, each with its date; a selected one opens its run."""
-    st.subheader("Measured peaks", anchor=False)
+    st.header("Measured peaks", anchor=False)
     if rates.empty:
         st.info(
             "Nothing has been measured yet. Measure this device below: it takes about a minute.",
@@ -108,7 +108,7 @@ def form() -> None:
 
 def figure(rates: pd.DataFrame, models: pd.DataFrame) -> None:
     """The roofline of one device."""
-    st.subheader("Roofline", anchor=False)
+    st.header("Roofline", anchor=False)
     places = list(dict.fromkeys([*rates["where"], *models["where"]]))
     if not places:
         st.caption(
@@ -146,7 +146,7 @@ with left:
     machine()
 with right:
     peaks(rates)
-st.subheader("Measure again" if len(rates) else "Measure", anchor=False)
+st.header("Measure again" if len(rates) else "Measure", anchor=False)
 form()
 launch.linked_run("device", "")
 figure(rates, models)
