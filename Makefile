@@ -28,21 +28,19 @@ help:
 run: setup
 	$(BIN)/streamlit run app.py --server.port $(PORT)
 
-# Processes that test: one more than two cores, since much of a test is waiting for processes and browsers.
-WORKERS ?= 3
 # Tests start hundreds of processes of ours: half a second each where their bytecode is not kept.
 test check: export PYTHONDONTWRITEBYTECODE :=
 
 test: setup-dev
 	scripts/find_browser.sh
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 15 -m "not gpu"
+	$(BIN)/pytest -n 2 --dist worksteal --durations 15 -m "not gpu"
 
 check: setup-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal -q -m "not slow and not browser and not gpu"
+	$(BIN)/pytest -n 2 --dist worksteal -q -m "not slow and not browser and not gpu"
 
 format: setup-dev
 	$(BIN)/ruff format .
