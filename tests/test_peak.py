@@ -31,7 +31,7 @@ print(*(peak(run, "cpu") for run in (lambda: None, hold(300), lambda: None)), se
 
 @pytest.mark.slow
 def test_the_peak_holds_what_a_call_held_for_a_moment() -> None:
-    """In a process of its own: the peak is that of a whole process, and others' tests leave threads behind in this."""
+    """In a process of its own: the peak is that of a whole process, and this one other tests have used."""
     done = subprocess.run([sys.executable, "-c", MEASURED], cwd=ROOT, capture_output=True, text=True, check=True)
     (_, bare), (device, found), (_, later) = (ast.literal_eval(line) for line in done.stdout.splitlines())
     assert device is None

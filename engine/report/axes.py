@@ -14,6 +14,7 @@ LETTER = 0.011
 
 def horizontal(figure: go.Figure, names: list[str], axis: str, *, each: int = 26) -> None:
     """Bars or points beside names, one below the other as in the table. each: pixels per name."""
+    # on a phone, what is written beside the longest bar ends in the margin
     figure.update_layout(height=90 + each * len(names), margin=MARGIN | {"r": 28}, legend=LEGEND, uirevision=axis)
     figure.update_xaxes(title_text=axis, tickformat=",~g", automargin=True)
     # not in the order of the traces
