@@ -5,12 +5,13 @@
 #   make setup    the set-up alone; does nothing when nothing changed
 #   make check    format, lint, types, import contracts, fast tests
 #   make stop     end a scheduler that was left running
+#   make plotly   build pages/static/plotly.min.js from frontend/ (needs npm); only after a new release of plotly
 #   make lock     compile requirements*.in into requirements*.txt at their newest releases
 #
 # TORCH_INDEX=<url> make setup takes torch and torchvision from another package index, such as that of the CPU wheels.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test setup setup-dev check format stop lock clean
+.PHONY: help run test setup setup-dev check format stop plotly lock clean
 SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
@@ -23,7 +24,7 @@ export UV_COMPILE_BYTECODE := 1
 TORCH_OWN := ^(torch|torchvision|triton|cuda-[a-z]+|nvidia-(cu|nccl|nvjit|nvshmem|nvtx)[a-z0-9-]*)==
 
 help:
-	@sed -n '3,11s/^# \{0,1\}//p' Makefile
+	@sed -n '3,12s/^# \{0,1\}//p' Makefile
 
 run: setup
 	$(BIN)/streamlit run app.py --server.port $(PORT)
@@ -83,6 +84,10 @@ $(VENV)/.setup-dev: $(VENV)/.setup requirements-dev.txt
 
 stop:
 	@test -x $(BIN)/python && $(BIN)/python -m engine stop || echo "Nothing is set up, so nothing runs."
+
+plotly:
+	cd frontend && npm install --no-package-lock --no-audit --no-fund && npm run build
+	cp frontend/node_modules/plotly.js/LICENSE pages/static/LICENSE.plotly.txt
 
 lock: | $(BIN)/uv
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --no-emit-index-url \

@@ -1,4 +1,4 @@
-"""A Streamlit page of ten lines with the catalogue's rows and a scatter: what no page with both can be quicker than."""
+"""A Streamlit page of ten lines with the catalogue's rows and a scatter: what Streamlit takes for both."""
 
 import subprocess
 import sys

@@ -17,7 +17,7 @@ from tests.store_support import fill
 GOALS = {"page_ms": 2500, "page_again_ms": 2500, "interaction_ms": 400}
 """Medians. A page in a browser that has never been here, the same in one that has, and what one does on it."""
 BARE = "a bare page"
-"""Measured among the others: the least that a page with the catalogue's table and plot takes on this machine."""
+"""Measured among the others: what Streamlit's own table and chart of the catalogue take on this machine just then."""
 PATIENCE_MS = 180_000
 WINDOW: Any = {"viewport": {"width": 1440, "height": 1400}}
 SEARCH, MODEL, KIND = "sweep 12", "resnet_1*", "train"

@@ -22,9 +22,9 @@ PATIENCE_S = 60
 DRAWN = (
     "() => document.querySelector('[data-testid=stApp]')?.dataset.testScriptState === 'notRunning'"
     " && document.querySelector('[data-testid=stMainBlockContainer] h1')"
-    " && !document.querySelector('[data-testid=stSkeleton]')"
+    " && !document.querySelector('[data-testid=stSkeleton], .chart[aria-busy=true]')"
 )
-"""The script has ended and everything that it sent is there."""
+"""The script has ended and everything that it sent is there, charts drawn."""
 ROW = 31  # height of a table's row in pixels, at our font size
 LIMITED = """
 import os, resource, sys

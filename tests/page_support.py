@@ -1,5 +1,6 @@
 """What tests of pages share: a small catalogue, stored runs, and a way to open a page."""
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable
 from concurrent.futures import Future
@@ -50,6 +51,10 @@ class Answering:
         self.asked.append(question)
         return self.futures[question.name]
 
+    def given(self, question: Question) -> "Future[dict[str, Any]] | None":
+        answer = self.futures[question.name]
+        return answer if answer.done() else None
+
 
 def write_catalogue(folder: Path) -> Path:
     """A catalogue of seven rows, one incomplete and one failed."""
@@ -60,6 +65,20 @@ def write_catalogue(folder: Path) -> Path:
         (folder / f"{library}.csv").write_text("".join([lines[0], *rows]))
     (folder / "versions.json").write_text('{"torch": "0.0.1", "counted_on": "2026-11-20"}')
     return folder
+
+
+def charts(app: AppTest) -> list[dict[str, Any]]:
+    """What is drawn of each chart on the page: data, layout, and what it is said to show."""
+    return [json.loads(sent) for sent in _sent(app, "chart")]
+
+
+def verbatim(app: AppTest) -> list[str]:
+    """Commands and logs on the page."""
+    return [sent.decode() for sent in _sent(app, "verbatim")]
+
+
+def _sent(app: AppTest, component: str) -> list[bytes]:
+    return [each.proto.bytes for each in app.get("bidi_component") if each.proto.component_name == component]
 
 
 def open_page(path: str = "", **query: str | list[str]) -> AppTest:
@@ -84,8 +103,8 @@ def followed(app: AppTest, label: str) -> AppTest:
 
 def texts(app: AppTest) -> str:
     """All that a reader can read outside of tables and charts."""
-    kinds = (app.title, app.header, app.caption, app.markdown, app.text, app.code, app.error, app.warning, app.info)
-    return "\n".join(str(element.value) for elements in kinds for element in elements)
+    kinds = (app.title, app.header, app.caption, app.markdown, app.text, app.error, app.warning, app.info)
+    return "\n".join([*(str(element.value) for elements in kinds for element in elements), *verbatim(app)])
 
 
 def profile_row(model: str, library: str = "timm", **figures: object) -> ProfileRow:

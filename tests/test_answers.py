@@ -88,6 +88,23 @@ def test_one_process_answers_and_the_same_question_is_asked_once(answers: Answer
     assert hits.hits[0].similarity == pytest.approx(1, abs=1e-5)
 
 
+def test_while_a_question_is_asked_anew_its_last_answer_stands(
+    answers: Answers, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question = search(folder, "two")
+    assert answers.given(question) is None
+    first = answers.ask(question)
+    assert answers.given(question) is None, "there is none yet"
+    first.result(LONG_S)
+    assert answers.given(question) is first
+    monkeypatch.setattr("engine.jobs.answers.FRESH_S", 0.0)
+    second = answers.ask(question)
+    assert second is not first
+    assert answers.given(question) in (first, second)
+    second.result(LONG_S)
+    assert answers.given(question) is second
+
+
 def test_what_cannot_be_answered_is_refused_and_the_next_question_is_not(answers: Answers, folder: Path) -> None:
     gone = answers.ask(search(folder / "nowhere", "one"))
     with pytest.raises(Refused, match=r"embeddings.npz was not kept"):

@@ -42,7 +42,7 @@ def test_from_the_catalogue_to_a_csv(server: Server, page: Page) -> None:
     families = shipped.families(Settings().catalog_dir)
     page.goto(server.url)
     expect(page.get_by_text(re.compile(rf"^{len(families):,} models"))).to_be_visible()
-    expect(page.get_by_test_id("stPlotlyChart")).to_be_visible()
+    expect(page.get_by_role("figure", name=re.compile("^Parameters .* against MACs"))).to_be_visible()
 
     page.get_by_label("Search", exact=True).fill("ViT-B-32, timm:resnet18, timm:convnext_tiny")
     found = catalog.select(catalog.read(Settings().catalog_dir), search="ViT-B-32, timm:resnet18, timm:convnext_tiny")

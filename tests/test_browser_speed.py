@@ -71,7 +71,7 @@ def test_five_models_eager_against_compiled_cancelled_and_finished(page: Page, t
         page.get_by_role("combobox", name=re.compile("Variants")).fill("compile:aot_eager")
         page.keyboard.press("Enter")
         page.keyboard.press("Escape")  # while its list is open, nothing else can be reached
-        expect(page.get_by_test_id("stCode").filter(has_text="--variants eager,compile:aot_eager ")).to_be_visible()
+        expect(page.locator(".verbatim").filter(has_text="--variants eager,compile:aot_eager ")).to_be_visible()
         second = start(page)
         assert second != first
         expect(page.get_by_text("5 of 5 done in")).to_be_visible(timeout=LONG_S * 1000)

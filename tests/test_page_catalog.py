@@ -1,6 +1,5 @@
 """The catalogue page, driven in process."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from engine.report.quantities import title
 from engine.results import Device, Machine
 from engine.specs import BenchmarkSpec
 from engine.store import Store
-from tests.page_support import ENVIRONMENT, benchmark_row, finish, open_page, queue_benchmark, texts, ticked
+from tests.page_support import ENVIRONMENT, benchmark_row, charts, finish, open_page, queue_benchmark, texts, ticked
 
 # A scheduler outlives whoever started it: that nobody waits for it is meant.
 pytestmark = [
@@ -30,7 +29,7 @@ def test_it_shows_every_row_and_says_with_what_they_were_counted() -> None:
     assert len(models(app)) == 7
     assert "7 models" in texts(app)
     assert "2026" in texts(app)
-    assert app.get("plotly_chart")
+    assert charts(app)
 
 
 def test_it_warns_when_other_versions_are_installed() -> None:
@@ -74,7 +73,7 @@ def test_any_two_figures_can_be_plotted_with_size_and_colour(colour: str) -> Non
         **{"catalog_size": title("mparams"), "catalog_colour": title(colour)},
     )
     assert not app.exception
-    figure = json.loads(app.get("plotly_chart")[0].proto.spec)
+    figure = charts(app)[0]
     assert figure["layout"]["xaxis"]["title"]["text"] == "Activations (M)"
     assert figure["layout"]["yaxis"]["title"]["text"] == "Peak mem. (MB)"
     assert ("colorbar" in figure["data"][0]["marker"]) == (colour != "family")
@@ -107,7 +106,7 @@ def plainly(app: AppTest) -> str:
 
 
 def figure(app: AppTest) -> dict[str, object]:
-    drawn: dict[str, object] = json.loads(app.get("plotly_chart")[0].proto.spec)
+    drawn: dict[str, object] = charts(app)[0]
     return drawn
 
 

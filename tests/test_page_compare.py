@@ -15,6 +15,7 @@ from engine.store.files import RunFiles
 from tests.clip_support import curve_points, evaluate_row, queue_evaluate, queue_train, record, train_row
 from tests.page_support import (
     benchmark_row,
+    charts,
     finish,
     open_page,
     profile_row,
@@ -78,7 +79,7 @@ def test_two_benchmarks_have_a_ratio_with_interval_and_verdict(store: Store, set
     assert line["speedup"] == pytest.approx(2, rel=0.01)
     assert line["speedup_low"] < 2 < line["speedup_high"]
     assert (line["verdict"], line["run"]) == ("faster", second)
-    assert app.get("plotly_chart")
+    assert charts(app)
     assert "faster: The whole interval" in said(app).replace("*", "")
     assert f"Threads: not set (run {first}), 1 (run {second})." in said(app)
     differing = table(app, "where")
@@ -183,7 +184,7 @@ def test_trainings_have_their_curves_over_each_other(store: Store) -> None:
     app = open_page(PAGE, compare_runs=f"{ids[0]},{ids[1]}")
     assert not app.exception
     assert "losses of a contrast depend on how many are told apart" in said(app)
-    assert len(app.get("plotly_chart")) >= 3
+    assert len(charts(app)) >= 3
     lines = table(app, f"run {ids[1]} − run {ids[0]}").set_index("figure")
     assert lines.loc["Zero-shot top-1 (%)", f"run {ids[1]} − run {ids[0]}"] == pytest.approx(1)
     assert lines.loc["Epoch", f"run {ids[0]}"] == 2
@@ -246,7 +247,7 @@ def test_other_kinds_are_told_apart_and_can_be_left_out(store: Store) -> None:
     app = open_page(PAGE, compare_runs=f"{counted},{timed}")
     assert not app.exception
     assert f"profile ({counted}), benchmark ({timed})" in said(app)
-    assert not app.get("plotly_chart")
+    assert not charts(app)
 
 
 def test_one_run_without_rows_to_compare_asks_for_another(store: Store) -> None:

@@ -1,6 +1,5 @@
 """The device page, driven in process. Runs are queued; what they find is stored by hand, as a worker would."""
 
-import json
 import shlex
 
 import pytest
@@ -11,7 +10,7 @@ from engine.specs import DeviceSpec
 from engine.store import Store
 from pages.components.command import command
 from pages.components.form_link import form_page
-from tests.page_support import benchmark_row, finish, open_page, queue_benchmark, texts
+from tests.page_support import benchmark_row, charts, finish, open_page, queue_benchmark, texts, verbatim
 
 PAGE = "speed/device.py"
 CHIP = {"device": "cpu", "device_name": "a cpu", "threads": 2}
@@ -60,7 +59,7 @@ def test_a_form_becomes_a_queued_run(store: Store) -> None:
     app = open_page(PAGE)
     app.multiselect(key="device_dtypes").set_value(["float32", "tf32"]).run()
     app.number_input(key="device_seconds").set_value(5.0).run()
-    assert app.code[0].value == "python -m engine device --dtypes float32,tf32 --seconds 5.0"
+    assert verbatim(app)[0] == "python -m engine device --dtypes float32,tf32 --seconds 5.0"
     app.button(key="device_go").click().run()
     assert not app.exception
     assert store.runs()[0].spec == DeviceSpec(dtypes=("float32", "tf32"), seconds=5)
@@ -86,8 +85,8 @@ def test_the_roofline_has_the_rates_and_the_models_timed_here(store: Store) -> N
     finish(store, queue_benchmark(store, "resnet18"), [benchmark_row("resnet18", intensity=30.0)])
     app = open_page(PAGE)
     assert not app.exception
-    (chart,) = app.get("plotly_chart")
-    names = [trace.get("name") for trace in json.loads(chart.proto.spec)["data"]]
+    (chart,) = charts(app)
+    names = [trace.get("name") for trace in chart["data"]]
     assert names == ["resnet", None, None]
     assert "may lie above the slope" in texts(app)
 

@@ -30,7 +30,7 @@ from tests.clip_support import (
     write_evaluation,
     write_images,
 )
-from tests.page_support import open_page, texts
+from tests.page_support import charts, open_page, texts, verbatim
 
 PAGE = "clip/evaluate.py"
 ROWS = (evaluate_row("retrieval"), evaluate_row("zeroshot"), evaluate_row("linear-probe", acc5=None))
@@ -131,7 +131,7 @@ def test_figures_stand_in_rows_and_all_can_be_taken_away(store: Store, settings:
     ]
     tabs = ["Confusion, zeroshot", "Predictions", "Confusion, linear-probe", "Map", "Search"]
     assert [tab.label for tab in app.tabs] == tabs
-    assert len(app.get("plotly_chart")) == 1
+    assert len(charts(app)) == 1
     mistakes = app.dataframe[-1].value
     assert list(mistakes["count"]) == [1]
 
@@ -159,7 +159,7 @@ def test_the_map_shows_images_beside_captions(store: Store, settings: Settings) 
     assert "Principal components of the embeddings" in plainly(app)
     app.toggle(key=f"aligned_{run_id}").set_value(False).run()
     assert not app.exception
-    assert len(app.get("plotly_chart")) == 1
+    assert len(charts(app)) == 1
 
 
 @pytest.mark.slow
@@ -237,7 +237,7 @@ def test_a_clone_fills_the_form(store: Store) -> None:
     spec = EvaluateSpec.model_validate(FIELDS[1])
     app = open_page(PAGE, **spec_form.address("evaluate", spec))
     assert not app.exception
-    assert shlex.split(command(spec)) == shlex.split(app.code[0].value)
+    assert shlex.split(command(spec)) == shlex.split(verbatim(app)[0])
 
 
 class Asked:

@@ -12,7 +12,17 @@ from engine.specs import ProfileSpec
 from engine.store import Store
 from engine.store.files import RunFiles
 from tests.clip_support import evaluate_row, queue_evaluate, queue_train, record, train_row
-from tests.page_support import benchmark_row, finish, followed, open_page, profile_row, queue_benchmark, texts
+from tests.page_support import (
+    benchmark_row,
+    charts,
+    finish,
+    followed,
+    open_page,
+    profile_row,
+    queue_benchmark,
+    texts,
+    verbatim,
+)
 
 PAGE = "costs/model.py"
 
@@ -121,7 +131,7 @@ def test_modules_of_the_latest_count_are_drawn(store: Store, settings: Settings)
     finish(store, store.enqueue(ProfileSpec(models=("timm:resnet18",))), [profile_row("resnet18")])
     app = opened("resnet18", run=str(latest))
     assert f"Counted in run {latest} on" in plainly(app)
-    (drawn,) = (json.loads(chart.proto.spec) for chart in app.get("plotly_chart"))
+    (drawn,) = charts(app)
     assert drawn["data"][0]["labels"] == ["model", "stem", "head"]
     assert table(app, "path") == ["", "stem", "head"]
 
@@ -174,11 +184,11 @@ def test_every_timing_here_is_shown_over_time(store: Store) -> None:
     assert table(app, "run") == ["2", "2", "1"]
     assert table(app, "flags") == ["", "unstable", ""]
     assert "3 rows of 2 runs." in texts(app)
-    (drawn,) = (json.loads(chart.proto.spec) for chart in app.get("plotly_chart"))
+    (drawn,) = charts(app)
     assert sorted(trace["name"] for trace in drawn["data"]) == ["compile", "eager"]
     app = opened("broken", "Timed here")
     assert table(app, "error") == ["no"]
-    assert not app.get("plotly_chart")
+    assert not charts(app)
 
 
 def test_without_timings_it_offers_to_time(store: Store) -> None:
@@ -205,7 +215,7 @@ def test_trainings_and_evaluations_are_shown_with_their_best_figures(store: Stor
 @pytest.mark.slow
 def test_commands_and_buttons_lead_to_forms_filled_with_the_model() -> None:
     app = opened("ViT-B-32", "Commands")
-    said = [code.value for code in app.code]
+    said = verbatim(app)
     assert "python -m engine profile --models open_clip:ViT-B-32 --detail" in said
     assert "python -m engine benchmark --models open_clip:ViT-B-32 --variants eager,compile" in said
     assert "python -m engine train --model ViT-B-32" in said

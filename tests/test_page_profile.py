@@ -11,7 +11,7 @@ from engine.specs import ProfileSpec
 from engine.store import Store, attempts
 from engine.store import queue as queueing
 from pages.components.command import command
-from tests.page_support import ENVIRONMENT, events, finish, open_page, profile_row, queue, texts
+from tests.page_support import ENVIRONMENT, events, finish, open_page, profile_row, queue, texts, verbatim
 
 PAGE = "costs/profile.py"
 
@@ -42,7 +42,7 @@ def test_an_empty_form_asks_for_models_and_starts_nothing() -> None:
 def test_it_says_what_it_will_do_and_which_command_does_the_same() -> None:
     app = open_page(PAGE, profile_models="resnet*", profile_batch_size="4")
     assert "Counts 2 models on meta: timm:resnet18, timm:resnet50" in texts(app)
-    assert app.code[0].value == "python -m engine profile --models 'resnet*' --batch-size 4"
+    assert verbatim(app)[0] == "python -m engine profile --models 'resnet*' --batch-size 4"
 
 
 def test_the_time_it_takes_is_taken_from_runs_before(store: Store) -> None:
@@ -122,7 +122,7 @@ def test_names_and_configurations_can_be_uploaded(store: Store) -> None:
     app.file_uploader[0].upload("mine.json", json.dumps(mine).encode())
     app.run()
     assert "Counts 3 models" in texts(app)
-    assert app.code[0].value.endswith("--models resnet18,resnet50,mine.json")
+    assert verbatim(app)[0].endswith("--models resnet18,resnet50,mine.json")
     go(app)
     assert spec_of(store).models == ("resnet18", "resnet50", "config:mine")
     assert spec_of(store).configs == {"mine": mine}

@@ -22,6 +22,7 @@ from tests.page_support import (
     recurrent_row,
     texts,
     ticked,
+    verbatim,
     write_recurrent_samples,
 )
 
@@ -300,4 +301,4 @@ def test_a_clone_fills_the_form(store: Store) -> None:
     spec = RecurrentSpec.model_validate(FIELDS[2] | {"groups": "rnns"})
     app = open_page(PAGE, **spec_form.address("recurrent", spec))
     assert not app.exception
-    assert shlex.split(command(spec)) == shlex.split(app.code[0].value)
+    assert shlex.split(command(spec)) == shlex.split(verbatim(app)[0])

@@ -11,7 +11,7 @@ from engine.store import queue as queueing
 from engine.store.bundle import export_bundle
 from engine.store.files import RunFiles
 from pages.components.command import command
-from tests.page_support import ENVIRONMENT, events, followed, open_page, profile_row, queue, texts
+from tests.page_support import ENVIRONMENT, events, followed, open_page, profile_row, queue, texts, verbatim
 
 EVERY_KIND = [
     ProfileSpec(models=("resnet18", "vit*"), device="cpu", batch_size=3, image_size=(192, 256), precision="bfloat16"),
@@ -145,10 +145,10 @@ def test_a_run_shows_what_was_asked_where_it_ran_and_what_it_printed(store: Stor
     files.dir.mkdir(parents=True, exist_ok=True)
     files.log.write_text("one\n<script>alert(1)</script> **two**\n")
     app = open_page(ONE, run=str(run_id))
-    assert "<script>alert(1)</script> **two**" in [code.value.splitlines()[-1] for code in app.code]
+    assert "<script>alert(1)</script> **two**" in [text.splitlines()[-1] for text in verbatim(app)]
     app.session_state["run_about"] = "Request"
     app.run()
-    assert "python -m engine profile --models resnet18,resnet50 --image-size 192" in [code.value for code in app.code]
+    assert "python -m engine profile --models resnet18,resnet50 --image-size 192" in verbatim(app)
     app.session_state["run_about"] = "Environment"
     app.run()
     assert not app.exception
@@ -190,7 +190,7 @@ def test_a_clone_opens_the_form_filled_alike(store: Store) -> None:
     assert not app.exception
     assert app.title[0].value == "Profile"
     assert app.multiselect(key="profile_models").value == ["resnet18", "resnet50"]
-    assert app.code[0].value == (
+    assert verbatim(app)[0] == (
         "python -m engine profile --models resnet18,resnet50 --counter both --device cpu --batch-size 3 "
         "--image-size 192x256 --training"
     )
@@ -219,7 +219,7 @@ def test_a_clone_asks_for_the_same_whatever_its_kind(store: Store, spec: Spec) -
     app = open_page(ONE, run=str(run_id))
     app = followed(app, "Clone")
     assert not app.exception
-    assert command(spec) in [code.value for code in app.code]
+    assert command(spec) in verbatim(app)
 
 
 def test_deletion_asks_twice_and_takes_everything(store: Store, settings: Settings) -> None:

@@ -19,7 +19,7 @@ from engine.store.files import RunFiles
 from pages.components import spec_form
 from pages.components.command import command
 from tests.clip_support import curve_points, queue_train, record, train_row, write_checkpoints, write_csv, write_images
-from tests.page_support import Answering, open_page, texts, ticked
+from tests.page_support import Answering, charts, open_page, texts, ticked, verbatim
 
 PAGE = "clip/train.py"
 
@@ -56,7 +56,7 @@ def test_the_first_visit_shows_the_digits_and_all_that_will_be_done(store: Store
     assert "330 steps of 64 pairs: 22 steps an epoch, 15 epochs." in said
     assert "The learning rate rises to 0.001 within 33 steps, then falls to 0." in said
     assert "Trains digits-clip for 330 steps on cpu" in said
-    assert app.code[0].value == "python -m engine train"
+    assert verbatim(app)[0] == "python -m engine train"
     assert app.selectbox(key="train_model").options[:2] == ["digits-clip", "ViT-B-32"]
     app.button(key="train_go").click().run()
     assert not app.exception
@@ -203,7 +203,7 @@ def test_a_run_goes_on_in_sight(store: Store) -> None:
     assert figures["Pairs/s"] == "900"
     delta = {metric.label: metric.delta for metric in app.metric}
     assert delta["Zero-shot top-1"] == "+43.4 points"
-    assert len(app.get("plotly_chart")) == 3, "loss, accuracy and the rest"
+    assert len(charts(app)) == 3, "loss, accuracy and the rest"
     assert app.button(key=f"cancel_{run_id}")
 
 
@@ -241,7 +241,7 @@ def test_other_trainings_are_laid_over(store: Store) -> None:
     app.multiselect(key="others_2").set_value([1]).run()
     assert not app.exception
     assert "run 1: digits-clip on digits (cpu)" in app.multiselect(key="others_2").options
-    assert "run 1: training" in str(app.get("plotly_chart")[0].proto)
+    assert "run 1: training" in str(charts(app)[0])
     app.get_by_key("smooth_2").set_value("5").run()
     assert not app.exception
 
@@ -292,7 +292,7 @@ def test_a_clone_fills_the_form(place: int, store: Store) -> None:
     spec = TrainSpec.model_validate(FIELDS[place] | {"data": "digits", "data_weights": [], "classes": []})
     app = open_page(PAGE, **spec_form.address("train", spec))
     assert not app.exception
-    assert shlex.split(command(spec)) == shlex.split(app.code[0].value)
+    assert shlex.split(command(spec)) == shlex.split(verbatim(app)[0])
 
 
 def told(answers: Answering, **fields: object) -> None:

@@ -33,10 +33,10 @@ TRIES = 2
 
 
 class _Known:
-    """An answer to come, and when it came."""
+    """An answer to come, when it came, and the one before it."""
 
-    def __init__(self, answer: Answer) -> None:
-        self.answer, self._came = answer, 0.0
+    def __init__(self, answer: Answer, before: Answer | None) -> None:
+        self.answer, self.before, self._came = answer, before, 0.0
         answer.add_done_callback(self._note)
 
     def _note(self, _answer: Answer) -> None:
@@ -48,6 +48,11 @@ class _Known:
         if not self.answer.done():
             return False
         return time.monotonic() - self._came > (REFUSED_S if self.answer.exception() else FRESH_S)
+
+    @property
+    def given(self) -> Answer | None:
+        """The newest answer that there is already."""
+        return self.answer if self.answer.done() else self.before
 
 
 class Answers:
@@ -82,15 +87,21 @@ class Answers:
 
         Its errors: Refused, of a question that has no answer and of a process that died.
         """
-        key = f"{question.name} {question.model_dump_json()}"
+        key = _key(question)
         with self._lock:
             known = self._known.pop(key, None)
             if known is None or known.old:
-                known = _Known(self._new(question))
+                known = _Known(self._new(question), known.given if known else None)
             self._known[key] = known
             if len(self._known) > MOST_KEPT:
                 self._known.popitem(last=False)
         return known.answer
+
+    def given(self, question: Question) -> Answer | None:
+        """The newest answer that anybody has had to a question, for as long as it is asked anew."""
+        with self._lock:
+            known = self._known.get(_key(question))
+        return known.given if known else None
 
     def close(self) -> None:
         """End the process; what was asked and is not answered is refused, as is all that is asked from now on."""
@@ -191,6 +202,10 @@ class Answers:
             except BrokenPipeError:
                 pass  # something in it will never be read
         return process.wait()
+
+
+def _key(question: Question) -> str:
+    return f"{question.name} {question.model_dump_json()}"
 
 
 def _exchange(process: "subprocess.Popen[bytes]", line: bytes) -> bytes:

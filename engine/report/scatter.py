@@ -13,7 +13,6 @@ from engine.report.style import GREY, Style, text
 Floats = np.ndarray[Any, Any]
 
 SHOWN_FAMILIES = 9
-MOST_SVG_POINTS = 1000  # below, drawing without WebGL is the quicker way to answer a filter
 MOST_NAMES = 8
 """Of a front, about as many rows are named."""
 SMALLEST, LARGEST = 5, 22  # marker diameters in pixels
@@ -46,14 +45,14 @@ def scatter(
     diameters = _diameters(drawn[size]) if size else np.full(len(drawn), 6.0)
     traces = [
         {
-            "type": "scattergl" if len(drawn) > MOST_SVG_POINTS else "scatter",
+            "type": "scatter",
             "mode": "markers",
             "name": text(label),
             "x": across[places],
             "y": up[places],
             "customdata": hover[places],
             "hovertemplate": _hover_template(quantities, source, "provenance" in drawn),
-            "marker": marker | {"size": diameters[places], "line": {"width": 0.5, "color": "rgba(128,128,128,0.6)"}},
+            "marker": marker | {"size": diameters[places], "line": {"width": 0}},
         }
         for label, places, marker in groups(drawn, colour, styles)
     ]
@@ -64,7 +63,7 @@ def scatter(
         named, rise = front_names(line, x, y), 10 if QUANTITIES[y].better == "larger" else -10  # where nothing lies
     layout = {
         "height": 470,
-        "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
+        "margin": {"l": 70, "r": 8, "t": 8, "b": 60},
         # beneath: beside it, a legend takes half of what a phone has
         "legend": {"orientation": "h", "itemsizing": "constant", "x": 0, "y": -0.16, "yanchor": "top"},
         "hoverlabel": {"align": "left"},
@@ -116,7 +115,7 @@ def _diameters(values: "pd.Series[Any]") -> Floats:
 
 
 def _axis(values: Floats, column: str, log: bool) -> dict[str, Any]:
-    axis: dict[str, Any] = {"title": {"text": title(column)}, "zeroline": False, "automargin": True, "showgrid": True}
+    axis: dict[str, Any] = {"title": {"text": title(column)}, "zeroline": False, "automargin": False, "showgrid": True}
     if not log:
         whole = QUANTITIES[column].unit == "%"  # what lies near its end would be squeezed together
         return axis | {"type": "linear", "tickformat": ",~g", "rangemode": "normal" if whole else "tozero"}

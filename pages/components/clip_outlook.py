@@ -31,17 +31,17 @@ def checks(spec: TrainSpec | EvaluateSpec, batch_size: int) -> tuple[list[Check]
         references.check_paths(backend.settings(), question.spec)
     except (Refused, LookupError) as error:
         return [Check("error", str(error))], False
-    answer = backend.answers().ask(question)
+    answers = backend.answers()
+    answer = answers.ask(question)
     if not answer.done():
         _wait(answer, spec_form.entered(type(spec), spec.kind))
-        answer = _last(question) or answer
+        answer = answers.given(question) or answer
     if not answer.done():
         return [WAITING], False
     try:
         prospect = Prospect.model_validate(answer.result())
     except Refused as refused:
         return [prospects.unknown(question.spec, str(refused))], False
-    st.session_state[_key(question)] = question, answer
     return prospects.checks(prospect, question.spec, launch.memory_there(spec.device)), prospect.peak_mb is not None
 
 
@@ -54,13 +54,3 @@ def _wait(answer: "Future[dict[str, Any]]", drawn: dict[str, Any]) -> None:
     """
     if answer.done() and all(st.session_state.get(name) == value for name, value in drawn.items()):
         st.rerun()
-
-
-def _last(question: Outlook) -> "Future[dict[str, Any]] | None":
-    """The answer that this session has had to the same question, while it is looked up anew."""
-    asked, answer = st.session_state.get(_key(question), (None, None))
-    return answer if asked == question else None
-
-
-def _key(question: Outlook) -> str:
-    return f"{question.spec.kind}_outlook"

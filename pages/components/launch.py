@@ -15,6 +15,7 @@ from engine.store import Run, State
 from pages.components import backend, run_view, spec_form
 from pages.components.command import command
 from pages.components.text import plain
+from pages.components.verbatim import verbatim
 
 
 @st.cache_data(max_entries=2, show_spinner=False)
@@ -111,7 +112,7 @@ def launch(
     if doubtful and not problems:
         st.warning(plain(beside), icon=":material/memory:")
     if spec is not None and ready:
-        st.code(command(spec), language=None, wrap_lines=True)
+        verbatim(command(spec), key=f"{key}_command")
         if pressed:
             start(spec)
 

@@ -6,6 +6,7 @@ import streamlit as st
 from engine.report import model
 from pages.components.command import command
 from pages.components.form_link import form_link
+from pages.components.verbatim import verbatim
 
 
 def draw(name: str, accuracies: pd.DataFrame) -> None:
@@ -14,5 +15,5 @@ def draw(name: str, accuracies: pd.DataFrame) -> None:
         with st.container(horizontal=True, vertical_alignment="center"):
             st.markdown(f"**{what}**", width="content")
             form_link(spec, "Open the form", icon=":material/edit_note:", key=f"model_form_{what}")
-        st.code(command(spec), language=None, wrap_lines=True)
+        verbatim(command(spec), key=f"model_command_{what}")
     st.caption("Run in the folder of this program. `submit` before the name of the command queues it instead.")

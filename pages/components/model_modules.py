@@ -11,6 +11,7 @@ from engine.store.files import RunFiles
 from pages.components import backend, download, launch, module_map, run_view
 from pages.components.command import command
 from pages.components.text import plain
+from pages.components.verbatim import verbatim
 
 LATEST = 50
 """Counts of a model that are looked through, newest first."""
@@ -67,7 +68,7 @@ def _offer(name: str) -> None:
     )
     if st.button("Count its modules", key="model_count", icon=":material/account_tree:", type="primary"):
         launch.start(request(name))
-    st.code(command(request(name)), language=None, wrap_lines=True)
+    verbatim(command(request(name)), key="model_count_command")
 
 
 def _link(run: Run) -> dict[str, str]:

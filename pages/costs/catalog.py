@@ -18,11 +18,12 @@ from pages.components import (
     compare_choice,
     tour,
 )
-from pages.components.chart import CONFIG
+from pages.components.chart import chart
 from pages.components.download import table
 from pages.components.form_link import form_link
 from pages.components.results_table import results_table
 from pages.components.text import plain
+from pages.components.verbatim import verbatim
 
 COSTS = (
     *("mparams", "gmacs", "macts", "intensity", "weights_mb", "inference_peak_mb", "remark"),
@@ -36,7 +37,7 @@ counted_with = shipped.versions(backend.settings().catalog_dir)
 everything = backend.catalogue()
 if everything.empty:
     st.info("No model has been counted yet. This counts the whole catalogue:", icon=":material/table_view:")
-    st.code("python -m engine catalog-build", language=None)
+    verbatim("python -m engine catalog-build", key="catalog_build")
     st.stop()
 st.caption(
     f"{everything['name'].nunique():,} models of open_clip, timm and torchvision, each at its own image size and at "
@@ -82,7 +83,7 @@ front: list[str] = []
 if axes.front:
     selected = pareto.ranked(selected, axes.x, axes.y)
     front = list(selected.index[selected["front"]])
-points = st.plotly_chart(
+in_plot = chart(
     scatter.scatter(
         selected,
         axes.x,
@@ -95,11 +96,11 @@ points = st.plotly_chart(
         front=front,
     ),
     key="catalog_scatter",
-    on_select="rerun",
-    config={**CONFIG, "scrollZoom": True, "toImageButtonOptions": {"filename": "catalogue", "scale": 2}},
     alt=f"{title(axes.y)} against {title(axes.x)} of {len(selected)} models, {len(front)} on the Pareto front",
+    selectable=True,
+    scrollZoom=True,
+    toImageButtonOptions={"filename": "catalogue", "scale": 2},
 )
-in_plot = [str(point["customdata"][0]) for point in points.selection.points if point.get("customdata")]
 timings_shown = [column for column in MEASURED if selected[column].notna().any()]
 columns = [
     *("model", *(["pretrained"] if figures else []), "library", "family", "image_size"),

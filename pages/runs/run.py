@@ -8,6 +8,7 @@ from engine.store.files import RunFiles
 from pages.components import backend, run_deletion, run_notes, run_view
 from pages.components.command import command
 from pages.components.download import download
+from pages.components.verbatim import verbatim
 
 LOG_LINES = 400
 TICK_S = 2
@@ -17,14 +18,14 @@ def log(run_id: int) -> None:
     """The tail of the log, as text."""
     tail = RunFiles(backend.settings().runs_dir, run_id).log_tail(LOG_LINES)
     if tail:
-        st.code(tail, language=None, wrap_lines=True, height=320)
+        verbatim(tail, key=f"log_{run_id}")
     else:
         st.caption("Nothing has been printed.")
 
 
 def request(run: Run) -> None:
     """What was asked, and the command that asks for it."""
-    st.code(command(run.spec), language=None, wrap_lines=True)
+    verbatim(command(run.spec), key=f"command_{run.id}")
     st.json(run.spec.model_dump(mode="json"), expanded=1)
 
 

@@ -1,0 +1,131 @@
+// Draws a figure of plotly in the theme of the page; tells which points were selected in it.
+
+const bundle = import(new URL("app/static/plotly.min.js", document.baseURI).href);
+const HEIGHT = 450; // pixels, of a figure that names none
+const SCREEN = { width: 24, height: 24, path: "M3 3h7v2H5v5H3zm11 0h7v7h-2V5h-5zM3 14h2v5h5v2H3zm16 0h2v7h-7v-2h5z" };
+
+// Called whenever the script has run; what it returns, when the chart leaves the page.
+export default function ({ data, parentElement, setStateValue }) {
+  const element = parentElement.querySelector(".chart");
+  element.chart ??= new Chart(element);
+  element.chart.show(new TextDecoder().decode(data), (labels) => setStateValue("selected", labels));
+  return () => element.chart.leave();
+}
+
+class Chart {
+  constructor(element) {
+    this.element = element;
+    this.labels = []; // of the selected points
+    this.queue = bundle;
+    this.sizes = new ResizeObserver(() => this.draw());
+    this.sizes.observe(element);
+  }
+
+  show(text, tell) {
+    this.tell = tell;
+    if (text !== this.text) {
+      this.text = text;
+      this.element.setAttribute("aria-busy", "true");
+      this.figure = JSON.parse(text);
+      this.element.setAttribute("aria-label", this.figure.alt);
+      this.element.style.height = `${this.figure.layout.height ?? HEIGHT}px`; // what is below stays where it is
+    }
+    this.draw();
+  }
+
+  // One drawing after the other: plotly's are asynchronous.
+  draw() {
+    this.queue = this.queue
+      .then(() => this.drawIfChanged())
+      .catch((error) => {
+        console.error(error);
+        this.element.textContent = `This chart could not be drawn: ${error.message}`;
+      })
+      .then(() => this.element.setAttribute("aria-busy", "false"));
+  }
+
+  async drawIfChanged() {
+    const { element, figure, text } = this;
+    const [width, height] = size(element, figure);
+    const look = theme(element);
+    const drawn = JSON.stringify([width, height, look]);
+    if (!width || (text === this.drawnText && drawn === this.drawn)) return; // without a width it is not on show
+    [this.drawnText, this.drawn] = [text, drawn];
+
+    this.plotly = (await bundle).default;
+    const layout = { ...figure.layout, width, height, template: { layout: look } };
+    const config = { displaylogo: false, showSendToCloud: false, modeBarButtonsToAdd: [fullScreen], ...figure.config };
+    if (figure.selectable) Object.assign(layout, { clickmode: "event+select", selectionrevision: this.labels.join() });
+    else config.modeBarButtonsToRemove = ["select2d", "lasso2d"];
+    const isFirst = !element.layout;
+    this.drawing = true; // plotly tells of selections that it drops itself, too
+    try {
+      await this.plotly.react(element, figure.data.map((trace) => this.marked(trace)), layout, config);
+    } finally {
+      this.drawing = false;
+    }
+    if (isFirst && figure.selectable) {
+      element.on("plotly_selected", (event) => this.select(event?.points ?? []));
+      element.on("plotly_deselect", () => this.select([]));
+    }
+  }
+
+  // A selection is of labels, so it holds on to its points when others come and go around them.
+  marked(trace) {
+    if (!this.labels.length || !trace.customdata) return trace;
+    const chosen = new Set(this.labels);
+    const selectedpoints = [...trace.customdata.keys()].filter((place) => chosen.has(trace.customdata[place][0]));
+    return { ...trace, selectedpoints };
+  }
+
+  select(points) {
+    if (this.drawing) return;
+    this.labels = points.filter((point) => point.customdata).map((point) => point.customdata[0]);
+    this.tell(this.labels);
+  }
+
+  leave() {
+    this.sizes.disconnect();
+    this.queue.then(() => this.plotly?.purge(this.element));
+    delete this.element.chart;
+  }
+}
+
+function size(element, figure) {
+  if (document.fullscreenElement !== element) return [element.clientWidth, figure.layout.height ?? HEIGHT];
+  return [window.innerWidth - 32, window.innerHeight - 32];
+}
+
+const fullScreen = {
+  name: "Full screen",
+  icon: SCREEN,
+  click: (element) => (document.fullscreenElement ? document.exitFullscreen() : element.requestFullscreen()),
+};
+
+// The layout of a figure as the page around it looks.
+function theme(element) {
+  const style = getComputedStyle(element);
+  const of = (name) => style.getPropertyValue(`--st-${name}`).trim();
+  const [text, faint, line, behind] = ["text-color", "gray-color", "border-color", "background-color"].map(of);
+  const axis = {
+    gridcolor: line,
+    linecolor: line,
+    zerolinecolor: line,
+    tickcolor: line,
+    tickfont: { color: faint },
+    title: { font: { color: text, size: 13 }, standoff: 12 },
+    automargin: true,
+    ticklabeloverflow: "allow", // to hide labels, plotly measures each again
+  };
+  return {
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    font: { family: of("font"), color: text, size: 12 },
+    colorway: of("chart-categorical-colors").split(","),
+    hoverlabel: { bgcolor: behind, bordercolor: line, font: { color: text, size: 12 } },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: faint, activecolor: of("primary-color") },
+    newselection: { line: { color: of("primary-color") } },
+    xaxis: axis,
+    yaxis: axis,
+  };
+}
