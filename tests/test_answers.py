@@ -106,9 +106,11 @@ def test_while_a_question_is_asked_anew_its_last_answer_stands(
 
 
 def test_what_cannot_be_answered_is_refused_and_the_next_question_is_not(answers: Answers, folder: Path) -> None:
-    gone = answers.ask(search(folder / "nowhere", "one"))
+    nowhere = search(folder / "nowhere", "one")
+    gone = answers.ask(nowhere)
     with pytest.raises(Refused, match=r"embeddings.npz was not kept"):
         gone.result(LONG_S)
+    assert answers.given(nowhere) is None, "a refusal does not stand while it is asked anew"
     pid = answers.pid
     (folder / "spoilt").mkdir()
     (folder / "spoilt" / "embeddings.npz").write_bytes(b"nothing")

@@ -33,7 +33,7 @@ TRIES = 2
 
 
 class _Known:
-    """An answer to come, when it came, and the one before it."""
+    """An answer to come, when it came, and the last one before it that was no refusal."""
 
     def __init__(self, answer: Answer, before: Answer | None) -> None:
         self.answer, self.before, self._came = answer, before, 0.0
@@ -51,8 +51,8 @@ class _Known:
 
     @property
     def given(self) -> Answer | None:
-        """The newest answer that there is already."""
-        return self.answer if self.answer.done() else self.before
+        """The newest answer that there is already; a refusal is none."""
+        return self.answer if self.answer.done() and not self.answer.exception() else self.before
 
 
 class Answers:
@@ -98,7 +98,7 @@ class Answers:
         return known.answer
 
     def given(self, question: Question) -> Answer | None:
-        """The newest answer that anybody has had to a question, for as long as it is asked anew."""
+        """The newest answer, no refusal, that anybody has had to a question; it stands while that is asked anew."""
         with self._lock:
             known = self._known.get(_key(question))
         return known.given if known else None
