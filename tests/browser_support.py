@@ -95,11 +95,19 @@ def wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
     raise TimeoutError(f"no answer from {url}: {log.read_text()}")
 
 
-@contextmanager
-def chromium() -> Iterator[Browser]:
+def executable() -> str:
     """$CHROMIUM, else the system's, else Playwright's own."""
     found = (shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome"))
-    system = os.environ.get("CHROMIUM") or next(filter(None, found), None)
+    if system := os.environ.get("CHROMIUM") or next(filter(None, found), None):
+        return system
+    with sync_playwright() as playwright:
+        return playwright.chromium.executable_path
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """The browser, driven by Playwright."""
+    system = executable()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=system, args=FLAGS)
         yield browser

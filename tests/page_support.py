@@ -101,6 +101,13 @@ def followed(app: AppTest, label: str) -> AppTest:
     return open_page(f"{path.parent.name}/{path.name}", **query)
 
 
+def unfold(app: AppTest, label: str) -> AppTest:
+    """The page once the part whose label begins so is unfolded."""
+    (fold,) = [part for part in app.get("expander") if part.label.startswith(label)]
+    app.session_state[fold.proto.id.split("-", 2)[2]] = True  # $$ID-<digest>-<key>
+    return app.run()
+
+
 def texts(app: AppTest) -> str:
     """All that a reader can read outside of tables and charts."""
     kinds = (app.title, app.header, app.caption, app.markdown, app.text, app.error, app.warning, app.info)

@@ -9,7 +9,17 @@ from engine.report.quantities import title
 from engine.results import Device, Machine
 from engine.specs import BenchmarkSpec
 from engine.store import Store
-from tests.page_support import ENVIRONMENT, benchmark_row, charts, finish, open_page, queue_benchmark, texts, ticked
+from tests.page_support import (
+    ENVIRONMENT,
+    benchmark_row,
+    charts,
+    finish,
+    open_page,
+    queue_benchmark,
+    texts,
+    ticked,
+    unfold,
+)
 
 # A scheduler outlives whoever started it: that nobody waits for it is meant.
 pytestmark = [
@@ -260,6 +270,7 @@ def test_timings_of_another_machine_are_not_made_here(store: Store) -> None:
 
 
 def uploaded(app: AppTest, name: str, content: str) -> AppTest:
+    unfold(app, "Published accuracies")
     app.file_uploader(key="catalog_table_file").set_value((name, content.encode(), "text/csv")).run()
     return app.button(key="catalog_import").click().run()
 

@@ -11,7 +11,7 @@ from engine.store import queue as queueing
 from engine.store.bundle import export_bundle
 from engine.store.files import RunFiles
 from pages.components.command import command
-from tests.page_support import ENVIRONMENT, events, followed, open_page, profile_row, queue, texts, verbatim
+from tests.page_support import ENVIRONMENT, events, followed, open_page, profile_row, queue, texts, unfold, verbatim
 
 EVERY_KIND = [
     ProfileSpec(models=("resnet18", "vit*"), device="cpu", batch_size=3, image_size=(192, 256), precision="bfloat16"),
@@ -254,7 +254,7 @@ def test_a_link_to_no_run_says_so(asked: str) -> None:
 @pytest.mark.slow
 def test_a_bundle_comes_back_as_a_run(store: Store, settings: Settings) -> None:
     bundle = export_bundle(store, settings, bring_to(store, State.FINISHED))
-    app = open_page(LIST)
+    app = unfold(open_page(LIST), "Import")
     app.file_uploader[0].upload("run-1.zip", bundle)
     app.run()
     app.button(key="runs_import").click().run()
@@ -264,7 +264,7 @@ def test_a_bundle_comes_back_as_a_run(store: Store, settings: Settings) -> None:
 
 
 def test_a_file_that_is_no_bundle_is_refused(store: Store) -> None:
-    app = open_page(LIST)
+    app = unfold(open_page(LIST), "Import")
     app.file_uploader[0].upload("run.zip", b"not a zip")
     app.run()
     app.button(key="runs_import").click().run()

@@ -19,7 +19,7 @@ from engine.store.files import RunFiles
 from pages.components import spec_form
 from pages.components.command import command
 from tests.clip_support import curve_points, queue_train, record, train_row, write_checkpoints, write_csv, write_images
-from tests.page_support import Answering, charts, open_page, texts, ticked, verbatim
+from tests.page_support import Answering, charts, open_page, texts, ticked, unfold, verbatim
 
 PAGE = "clip/train.py"
 
@@ -362,7 +362,7 @@ def upload(app: AppTest, name: str) -> Path:
 
 def test_an_earlier_upload_is_offered_again_and_can_be_deleted(settings: Settings) -> None:
     pets = upload(open_page(PAGE), "pets")
-    app = open_page(PAGE)
+    app = unfold(open_page(PAGE), "Earlier uploads: 1")
     assert str(pets) in app.selectbox(key="train_data").options
     assert f"{pets.name}, " in plainly(app)
     app.button(key=f"train_kept_{pets.name}_use").click().run()
@@ -379,7 +379,33 @@ def test_an_earlier_upload_is_offered_again_and_can_be_deleted(settings: Setting
 def test_an_upload_that_a_run_reads_is_not_deleted(store: Store) -> None:
     pets = upload(open_page(PAGE), "pets")
     queue_train(store, data=str(pets), data_kind="folder")
-    app = open_page(PAGE)
+    app = unfold(open_page(PAGE), "Earlier uploads: 1")
     app.button(key=f"train_kept_{pets.name}_delete").click().run()
     assert "Run 1 reads it still" in texts(app)
     assert app.button(key="train_kept_sure").disabled
+
+
+def test_what_is_folded_away_is_drawn_once_it_is_unfolded_or_set(store: Store) -> None:
+    app = open_page(PAGE)
+    drawn = {field.key for field in app.number_input}
+    assert "train_lr" in drawn
+    assert "train_wd" not in drawn, "a field by default, folded away, costs the page nothing"
+    assert "train_wd" in {field.key for field in unfold(app, "What differs").number_input}
+    linked = open_page(PAGE, train_wd="0.25")
+    assert linked.number_input(key="train_wd").value == 0.25
+    linked.button(key="train_go").click().run()
+    assert not linked.exception
+    (run,) = store.runs()
+    assert run.spec == TrainSpec(wd=0.25)
+
+
+def test_a_preset_sets_what_is_folded_away(store: Store) -> None:
+    app = open_page(PAGE)
+    app.button(key="train_preset_One batch, to check").click().run()
+    assert app.toggle(key="train_overfit").value
+    app.button(key="train_preset_Digits in a minute").click().run()
+    assert "train_overfit" not in {field.key for field in app.toggle}, "back to what it is by default"
+    app.button(key="train_go").click().run()
+    assert not app.exception
+    (run,) = store.runs()
+    assert run.spec == TrainSpec()

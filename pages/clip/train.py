@@ -12,6 +12,7 @@ from engine.specs import Refused
 from engine.specs.clip import DIGITS_MODEL
 from engine.specs.train import EPOCHS, FINE_TUNE_LR, SCRATCH_LR, TrainSpec, schedule
 from pages.components import backend, clip_data, clip_form, clip_outlook, launch, presets, spec_form
+from pages.components.fold import fold
 from pages.components.text import duration, plain
 
 PREFIX = "train"
@@ -68,14 +69,18 @@ def alike(one: TrainSpec, other: TrainSpec) -> bool:
 def own_configurations() -> dict[str, Any]:
     """open_clip configurations from files, beside those of the run that this was cloned from."""
     configs: dict[str, Any] = dict(st.session_state.get(spec_form.key(PREFIX, "configs"), {}))
-    look = {"type": "json", "accept_multiple_files": True, "key": f"{PREFIX}_files"}
+    files = f"{PREFIX}_files"
+    if not (part := fold("A model of your own", key=f"{PREFIX}_own", filled=bool(st.session_state.get(files)))):
+        return configs
+    look = {"type": "json", "accept_multiple_files": True, "key": files}
     help = "Each is offered among the models as config:NAME."
-    for file in st.file_uploader("open_clip configurations of your own (.json)", help=help, **look):
-        text = file.getvalue().decode("utf-8-sig", errors="replace")
-        try:
-            configs[file.name.rsplit(".", 1)[0]] = parse_config(text, file.name)
-        except Refused as refusal:
-            st.error(plain(str(refusal)), icon=":material/error:")
+    with part:
+        for file in st.file_uploader("open_clip configurations of your own (.json)", help=help, **look):
+            text = file.getvalue().decode("utf-8-sig", errors="replace")
+            try:
+                configs[file.name.rsplit(".", 1)[0]] = parse_config(text, file.name)
+            except Refused as refusal:
+                st.error(plain(str(refusal)), icon=":material/error:")
     return configs
 
 
@@ -147,8 +152,7 @@ def form() -> None:
     found, problem = counted(values, seen)
     model = st.container()
     values |= spec_form.folded(TrainSpec, PREFIX, WHAT_DIFFERS, FOLDED)
-    with st.expander("A model of your own"):
-        values["configs"] = own_configurations()
+    values["configs"] = own_configurations()
     with model:  # where those are offered too
         values |= settings(values["configs"], found.train if found else 0)
     presets.draw(place, PREFIX, PRESETS, values)

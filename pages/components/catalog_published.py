@@ -7,6 +7,7 @@ from engine.report.fetch import fetch
 from engine.report.publishers import TABLES
 from engine.specs import Refused
 from pages.components import backend, catalog_data
+from pages.components.fold import fold
 from pages.components.results_table import results_table
 from pages.components.text import plain
 
@@ -16,8 +17,11 @@ LARGEST_MB = accuracy_import.LARGEST_FILE // 1_000_000
 
 @st.fragment
 def draw() -> None:
-    """A folded part of the page."""
-    with st.expander("Published accuracies: whose they are, and newer ones", icon=":material/menu_book:"):
+    """A folded part of the page, drawn once it is unfolded."""
+    label, icon = "Published accuracies: whose they are, and newer ones", ":material/menu_book:"
+    if not (part := fold(label, icon=icon, key="catalog_published", filled=DONE in st.session_state)):
+        return
+    with part:
         matched = catalog_data.published()
         counts = matched.counts.set_index("kind")
         for kind, table in TABLES.items():

@@ -13,6 +13,7 @@ from engine.report.training_checks import Data
 from engine.specs import Spec
 from engine.specs.clip import EMBEDDED, split_sources
 from pages.components import backend, spec_form, uploads
+from pages.components.fold import fold
 from pages.components.text import plain
 
 LOOK_S = 3
@@ -188,13 +189,14 @@ def _classes(found: Look) -> None:
     if 0 < len(counts) <= FEW_CLASSES:
         st.caption(plain("Pairs per class: " + ", ".join(f"{name} {count:,}" for name, count in counts)))
     elif counts:
-        with st.expander(f"Pairs per class: {min(found.per_class):,} to {max(found.per_class):,}"):
+        label = f"Pairs per class: {min(found.per_class):,} to {max(found.per_class):,}"
+        if part := fold(label, key="clip_data_classes"):
             table = {"class": [name for name, _ in counts], "pairs": [count for _, count in counts]}
-            st.dataframe(table, hide_index=True, height=240, alt="Pairs per class")
+            part.dataframe(table, hide_index=True, height=240, alt="Pairs per class")
 
 
 def _unreadable(found: Look) -> None:
     said = f"{len(found.unreadable):,} of {found.looked_at:,} images opened cannot be read"
-    with st.expander(said, icon=":material/broken_image:"):
+    if part := fold(said, icon=":material/broken_image:", key="clip_data_unreadable"):
         table = {"image": [name for name, _ in found.unreadable], "why": [why for _, why in found.unreadable]}
-        st.dataframe(table, hide_index=True, alt="Images that cannot be read")
+        part.dataframe(table, hide_index=True, alt="Images that cannot be read")

@@ -8,6 +8,7 @@ import streamlit as st
 from engine.report import compare_settings
 from engine.store import Run
 from pages.components.download import table
+from pages.components.fold import fold
 from pages.components.results_table import results_table
 from pages.components.text import plain
 
@@ -27,16 +28,17 @@ def draw(runs: Sequence[Run]) -> None:
         st.caption("None: asked for and run alike.")
     else:
         _table(differing.drop(columns="same"), "compare_settings", "Settings and environment in which the runs differ")
-    with st.expander(f"{len(alike)} settings are the same", icon=":material/drag_handle:"):
+    if part := fold(f"{len(alike)} settings are the same", icon=":material/drag_handle:", key="compare_alike"):
         same = alike.drop(columns="same")
         first = next(name for name in same if name.startswith("run "))
-        _table(
-            same[[*compare_settings.COLUMNS, first]].rename(columns={first: "value"}),
-            "compare_same",
-            "Settings and environment that all runs have in common",
-        )
-        with st.container(horizontal=True):
-            table(lambda: frame, "compare-settings", key="compare_settings", label="settings")
+        with part:
+            _table(
+                same[[*compare_settings.COLUMNS, first]].rename(columns={first: "value"}),
+                "compare_same",
+                "Settings and environment that all runs have in common",
+            )
+    with st.container(horizontal=True):
+        table(lambda: frame, "compare-settings", key="compare_settings", label="all settings")
 
 
 def _table(frame: pd.DataFrame, key: str, alt: str) -> None:

@@ -13,7 +13,8 @@ from pages.components import compare_values as values_view
 from pages.components.chart import chart
 from pages.components.compare_choice import BIND
 from pages.components.download import table
-from pages.components.train_results import SMOOTH
+from pages.components.fold import fold
+from pages.components.train_results import FOLDED, SMOOTH
 
 
 def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:
@@ -64,8 +65,8 @@ def _curves(points: pd.DataFrame, best: Mapping[str, int]) -> None:
         with column:
             figure = training_figures.curves(points, panel, best=best, smooth=smooth)
             chart(figure, key=f"compare_curve_{panel.title}", alt=f"{panel.title} of all runs over optimizer steps")
-    if small := training_figures.small(points):
-        with st.expander("Learning rate, pace, gradients, memory, ranks"):
+    if (small := training_figures.small(points)) and (part := fold(FOLDED, key="compare_more")):
+        with part:
             alt = f"Small charts of all runs over optimizer steps: {', '.join(panel.title for panel in small)}"
             chart(training_figures.overview(points, small, smooth=smooth), key="compare_overview", alt=alt)
     with st.container(horizontal=True):

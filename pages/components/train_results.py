@@ -29,6 +29,7 @@ LARGEST_DOWNLOAD = 1_000_000_000
 OTHERS = 50  # trainings offered to be laid over this one
 BEST = "★ best"
 SMOOTH = {"no": 1, "5": 5, "20": 20, "100": 100}
+FOLDED = "Learning rate, pace, gradients, memory, ranks"
 COLUMNS = (
     *("epoch", "mark", "step", "train_loss", "clip_val_loss", "val_generative_loss"),
     *("zeroshot_top1", "zeroshot_top5", "image_to_text_r1"),
@@ -163,7 +164,7 @@ def _curves(run: Run, points: pd.DataFrame, best: TrainRow | None) -> None:
             alt = f"{panel.title} over optimizer steps"
             chart(figure, key=f"curve_{panel.title}_{run.id}", alt=alt)
     if small := training_figures.small(drawn):
-        with st.expander("Learning rate, pace, gradients, memory, ranks", expanded=True):
+        with st.expander(FOLDED, expanded=True):
             figure = training_figures.overview(drawn, small, **look)
             alt = f"Small charts over optimizer steps: {', '.join(panel.title for panel in small)}"
             chart(figure, key=f"overview_{run.id}", alt=alt)

@@ -13,6 +13,7 @@ from engine.datasets.kept import Kept, forget, kept
 from engine.datasets.kinds import recognise
 from engine.specs.clip import EMBEDDED
 from pages.components import backend, spec_form
+from pages.components.fold import fold
 from pages.components.text import plain, size
 
 UPLOADS = "uploads"
@@ -50,9 +51,11 @@ def draw(prefix: str) -> None:
         st.error(plain(problem), icon=":material/error:")
     if uploads := earlier():
         whole = size(sum(each.size for each in uploads) / 1e9)
-        with st.expander(f"Earlier uploads: {len(uploads)}, {whole}", icon=":material/folder_open:"):
-            for upload in uploads:
-                _line(prefix, upload)
+        label = f"Earlier uploads: {len(uploads)}, {whole}"
+        if part := fold(label, icon=":material/folder_open:", key=f"{prefix}_uploads"):
+            with part:
+                for upload in uploads:
+                    _line(prefix, upload)
 
 
 def _line(prefix: str, upload: Kept) -> None:

@@ -9,6 +9,7 @@ from engine.specs import Refused
 from engine.store import ACTIVE, ENDED, Filter, Run, State
 from engine.store.bundle import import_bundle
 from pages.components import backend, run_deletion, run_filters, run_list, run_storage, tour
+from pages.components.fold import fold
 from pages.components.state import badge, progress, sentence
 from pages.components.text import plain
 
@@ -50,6 +51,15 @@ def entry(run: Run) -> None:
 
 def importer() -> None:
     """Take in a bundle that another machine exported."""
+    given = bool(st.session_state.get("runs_bundle"))
+    label = "Import a run from another machine"
+    if not (part := fold(label, icon=":material/unarchive:", key="runs_import_fold", filled=given)):
+        return
+    with part:
+        _import()
+
+
+def _import() -> None:
     file = st.file_uploader("Run bundle (.zip)", type="zip", key="runs_bundle")
     if file and st.button("Import", icon=":material/unarchive:", key="runs_import"):
         with tempfile.TemporaryDirectory() as folder:
@@ -77,12 +87,10 @@ busy = bool(store.runs(states=WAITING, limit=1))
 last_ended = next((run.id for run in store.runs(states=ENDED, limit=1)), None)
 st.fragment(now, run_every=TICK_S if busy else None, key="runs_now")(busy, last_ended)
 listing()
-storage = st.expander("Storage", icon=":material/hard_drive:", key="runs_storage", on_change="rerun")
-if storage.open:
-    with storage:
+if part := fold("Storage", icon=":material/hard_drive:", key="runs_storage"):
+    with part:
         run_storage.draw()
-with st.expander("Import a run from another machine", icon=":material/unarchive:"):
-    importer()
-if last_ended and tour.left():
-    with st.expander("What else can be asked", icon=":material/explore:"):
+importer()
+if last_ended and tour.left() and (part := fold("What else can be asked", icon=":material/explore:", key="runs_tour")):
+    with part:
         tour.draw()

@@ -1,0 +1,105 @@
+"""Chromium as a person runs it: no debugger in its tabs.
+
+Playwright drives a tab by attaching a debugger to it, and Chromium does not use its cache of compiled scripts in such a
+tab: a page with plots takes a quarter longer there. Here tabs are opened from outside, and a content script looks on
+each frame whether the page is drawn, then writes when that was into the tab's title.
+"""
+
+import json
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+from websockets.sync.client import connect
+
+from tests.browser_support import DRAWN, FLAGS, executable, free_port, wait_for
+
+PATIENCE_S = 180
+TITLE = "drawn after "
+SCRIPT = f"""
+const drawn = {DRAWN};
+let told;
+const look = () => {{
+  if (!told && drawn()) told = "{TITLE}" + performance.now();
+  if (told) document.title = told; // again on every frame: a page that runs anew sets its own title
+  requestAnimationFrame(look);
+}};
+look();
+"""
+MANIFEST = {
+    "manifest_version": 3,
+    "name": "When is a page drawn?",
+    "version": "1",
+    "content_scripts": [{"matches": ["http://127.0.0.1/*"], "js": ["drawn.js"], "run_at": "document_start"}],
+}
+
+
+@dataclass(frozen=True)
+class OwnBrowser:
+    """A running Chromium, by the port that it answers on."""
+
+    port: int
+
+    def drawn_ms(self, url: str) -> float:
+        """Opens a tab: from the start of its navigation until all of the page is drawn."""
+        tab = self._ask(f"new?{quote(url, safe=':/?=&%')}", method="PUT")
+        deadline = time.monotonic() + PATIENCE_S
+        try:
+            while not (title := self._title(tab["id"])).startswith(TITLE):
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{url} was not drawn within {PATIENCE_S} s; its title is {title!r}")
+                time.sleep(0.05)
+            return float(title.removeprefix(TITLE))
+        finally:
+            self._ask(f"close/{tab['id']}")
+
+    def forget(self) -> None:
+        """Empties the cache, of files and of compiled scripts: the next visit is a first one."""
+        tab = self._ask("new?about:blank", method="PUT")
+        with connect(tab["webSocketDebuggerUrl"]) as debugger:
+            debugger.send(json.dumps({"id": 1, "method": "Network.clearBrowserCache"}))
+            assert "error" not in json.loads(debugger.recv(timeout=PATIENCE_S))
+        self._ask(f"close/{tab['id']}")
+
+    def _title(self, tab: str) -> str:
+        return next((str(each["title"]) for each in self._ask("list") if each["id"] == tab), "")
+
+    def _ask(self, what: str, method: str = "GET") -> Any:
+        with urlopen(Request(f"http://127.0.0.1:{self.port}/json/{what}", method=method), timeout=PATIENCE_S) as answer:
+            text = answer.read()
+        return json.loads(text) if text.startswith((b"[", b"{")) else None
+
+
+@contextmanager
+def own_browser() -> Iterator[OwnBrowser]:
+    """With a new profile and a window of 1440 x 1400 pixels."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        folder, port = Path(name), free_port()
+        extension = folder / "extension"
+        extension.mkdir()
+        (extension / "manifest.json").write_text(json.dumps(MANIFEST))
+        (extension / "drawn.js").write_text(SCRIPT)
+        options = {
+            "user-data-dir": folder / "profile",
+            "load-extension": extension,
+            "disable-extensions-except": extension,
+            "remote-debugging-port": port,
+            "window-size": "1440,1400",
+        }
+        given = [*FLAGS, "--headless=new", "--no-first-run", *(f"--{name}={value}" for name, value in options.items())]
+        log = folder / "log"
+        with log.open("wb") as out:
+            process = subprocess.Popen([executable(), *given, "about:blank"], stdout=out, stderr=out)
+        try:
+            wait_for(f"http://127.0.0.1:{port}/json/version", process, log)
+            yield OwnBrowser(port)
+        finally:
+            process.terminate()
+            process.wait(30)
