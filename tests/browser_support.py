@@ -115,6 +115,10 @@ def chromium() -> Iterator[Browser]:
 
 
 def select_rows(table: Locator, *places: int) -> None:
-    """Tick the boxes in front of these rows, the first being 0. A table is a canvas, so it is clicked by place."""
+    """Tick the boxes in front of these rows, the first being 0. A table is a canvas, so it is clicked by place.
+
+    Where the page is still being drawn, a click may be lost, or hit what moves away below it.
+    """
+    table.page.wait_for_function(DRAWN, timeout=PATIENCE_S * 1000)
     for place in places:
         table.click(position={"x": 16, "y": ROW * (place + 1.5)})
