@@ -8,7 +8,8 @@ a filter is answered in 300 ms (how long the bare page takes for its own is meas
 a stored row within 1 s of the click when a warm process waits; the server stays below 300 MB.
 
 With --runs it writes ui_large.json: every page and what one does on it, with so many runs in the store, and the bare
-page between them. Goals: a page is drawn within 2.5 s and an interaction answered within 400 ms, at the median.
+page between them. Goals: a page is drawn within 2.5 s and an interaction answered within 400 ms, at the median. Pages
+are timed in a Chromium without a debugger, as people have it; interactions are Playwright's.
 """
 
 import argparse

@@ -101,10 +101,13 @@ def followed(app: AppTest, label: str) -> AppTest:
     return open_page(f"{path.parent.name}/{path.name}", **query)
 
 
-def unfold(app: AppTest, label: str) -> AppTest:
-    """The page once the part whose label begins so is unfolded."""
+def unfold(app: AppTest, label: str, tab: str = "") -> AppTest:
+    """The page once the part whose label begins so is unfolded, and one of a form's tabs in it chosen."""
     (fold,) = [part for part in app.get("expander") if part.label.startswith(label)]
-    app.session_state[fold.proto.id.split("-", 2)[2]] = True  # $$ID-<digest>-<key>
+    key = fold.proto.id.split("-", 2)[2]  # $$ID-<digest>-<key>
+    app.session_state[key] = True
+    if tab:
+        app.session_state[key.replace("fold ", "tab ")] = tab
     return app.run()
 
 

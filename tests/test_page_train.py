@@ -390,7 +390,7 @@ def test_what_is_folded_away_is_drawn_once_it_is_unfolded_or_set(store: Store) -
     drawn = {field.key for field in app.number_input}
     assert "train_lr" in drawn
     assert "train_wd" not in drawn, "a field by default, folded away, costs the page nothing"
-    assert "train_wd" in {field.key for field in unfold(app, "What differs").number_input}
+    assert "train_wd" in {field.key for field in unfold(app, "What differs", "How").number_input}
     linked = open_page(PAGE, train_wd="0.25")
     assert linked.number_input(key="train_wd").value == 0.25
     linked.button(key="train_go").click().run()

@@ -73,8 +73,9 @@ def test_a_form_becomes_a_queued_run(store: Store) -> None:
     app.multiselect(key="benchmark_variants").set_value(["eager", "compile:max-autotune"]).run()
     unfold(app, "What differs")
     app.multiselect(key="benchmark_precision").set_value(["float32", "bfloat16"]).run()
-    app.number_input(key="benchmark_min_seconds").set_value(0.5).run()
     app.text_input(key="benchmark_image_size").set_value("160").run()
+    unfold(app, "What differs", "How it is timed")
+    app.number_input(key="benchmark_min_seconds").set_value(0.5).run()
     app.button(key="benchmark_go").click().run()
     assert not app.exception
     assert store.runs()[0].spec == BenchmarkSpec(

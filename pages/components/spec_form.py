@@ -234,22 +234,31 @@ def _numbers(label: str, shared: dict[str, Any]) -> str:
 def folded(
     spec: type[Spec], prefix: str, heading: str, groups: Mapping[str, Sequence[str]], **choices: Sequence[str]
 ) -> dict[str, Any]:
-    """What seldom differs, three fields a row under the headings of their groups; answers what they hold.
+    """What seldom differs, folded away, a tab for each group of fields; answers what they hold.
 
-    Folded away, and not drawn as long as all of them are as they are by default.
+    A group is drawn where somebody looks at it, or where one of its fields is not as it is by default.
     """
     names = [name for group in groups.values() for name in group]
     values = {name: _by_default(spec, name, choices.get(name)) for name in names}
-    filled = any(_is_set(key(prefix, name), value) for name, value in values.items())
-    if not (part := fold(heading, key=key(prefix, f"fold {heading}"), filled=filled)):
+    differing = {name for name, value in values.items() if _is_set(key(prefix, name), value)}
+    if not (part := fold(heading, key=key(prefix, f"fold {heading}"), filled=bool(differing))):
         return values
     with part:
-        for group, names in groups.items():
-            st.caption(group)
-            for row in (names[place : place + 3] for place in range(0, len(names), 3)):
-                for column, name in zip(st.columns(3, vertical_alignment="bottom"), row, strict=False):
-                    with column:
-                        values[name] = field(spec, name, prefix, choices.get(name))
+        tabs = st.tabs(list(groups), key=key(prefix, f"tab {heading}"), on_change="rerun")
+    for tab, group in zip(tabs, groups.values(), strict=True):
+        if (part.open and tab.open) or differing.intersection(group):
+            with tab:
+                values |= _rows(spec, prefix, group, choices)
+    return values
+
+
+def _rows(spec: type[Spec], prefix: str, names: Sequence[str], choices: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Three fields a row."""
+    values: dict[str, Any] = {}
+    for row in (names[place : place + 3] for place in range(0, len(names), 3)):
+        for column, name in zip(st.columns(3, vertical_alignment="bottom"), row, strict=False):
+            with column:
+                values[name] = field(spec, name, prefix, choices.get(name))
     return values
 
 
