@@ -125,10 +125,6 @@ def _interactions(browser: Browser, server: Server, store: Store) -> Iterator[tu
     page.wait_for_function(DRAWN, timeout=PATIENCE_MS)
     tab = page.get_by_role("tab", name="Environment", exact=True)
     yield "a run's environment", _tab(page, tab.click)
-    page.goto(f"{server.url}/train")
-    page.wait_for_function(DRAWN, timeout=PATIENCE_MS)
-    yield "unfold a form", answered(page.get_by_text("What differs: locked").click, "Patches left out")
-    yield "another tab of it", answered(page.get_by_role("tab", name="What is kept").click, "Checkpoints kept")
     page.close()
 
 

@@ -101,13 +101,10 @@ def followed(app: AppTest, label: str) -> AppTest:
     return open_page(f"{path.parent.name}/{path.name}", **query)
 
 
-def unfold(app: AppTest, label: str, tab: str = "") -> AppTest:
-    """The page once the part whose label begins so is unfolded, and one of a form's tabs in it chosen."""
+def unfold(app: AppTest, label: str) -> AppTest:
+    """The page once the part whose label begins so is unfolded."""
     (fold,) = [part for part in app.get("expander") if part.label.startswith(label)]
-    key = fold.proto.id.split("-", 2)[2]  # $$ID-<digest>-<key>
-    app.session_state[key] = True
-    if tab:
-        app.session_state[key.replace("fold ", "tab ")] = tab
+    app.session_state[fold.proto.id.split("-", 2)[2]] = True  # $$ID-<digest>-<key>
     return app.run()
 
 

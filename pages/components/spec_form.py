@@ -15,7 +15,6 @@ from pydantic.fields import FieldInfo
 from typing_extensions import TypeAliasType
 
 from engine.specs import Spec, format_image_size
-from pages.components.fold import fold
 
 BIND = "query-params"
 LISTED = "listed"  # in the address: of how many models a list is that was put aside
@@ -234,46 +233,16 @@ def _numbers(label: str, shared: dict[str, Any]) -> str:
 def folded(
     spec: type[Spec], prefix: str, heading: str, groups: Mapping[str, Sequence[str]], **choices: Sequence[str]
 ) -> dict[str, Any]:
-    """What seldom differs, folded away, a tab for each group of fields; answers what they hold.
-
-    A group is drawn where somebody looks at it, or where one of its fields is not as it is by default.
-    """
-    names = [name for group in groups.values() for name in group]
-    values = {name: _by_default(spec, name, choices.get(name)) for name in names}
-    differing = {name for name, value in values.items() if _is_set(key(prefix, name), value)}
-    if not (part := fold(heading, key=key(prefix, f"fold {heading}"), filled=bool(differing))):
-        return values
-    with part:
-        tabs = st.tabs(list(groups), key=key(prefix, f"tab {heading}"), on_change="rerun")
-    for tab, group in zip(tabs, groups.values(), strict=True):
-        if (part.open and tab.open) or differing.intersection(group):
-            with tab:
-                values |= _rows(spec, prefix, group, choices)
-    return values
-
-
-def _rows(spec: type[Spec], prefix: str, names: Sequence[str], choices: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Three fields a row."""
+    """What seldom differs, three fields a row under the headings of their groups; answers what they hold."""
     values: dict[str, Any] = {}
-    for row in (names[place : place + 3] for place in range(0, len(names), 3)):
-        for column, name in zip(st.columns(3, vertical_alignment="bottom"), row, strict=False):
-            with column:
-                values[name] = field(spec, name, prefix, choices.get(name))
+    with st.expander(heading):
+        for group, names in groups.items():
+            st.caption(group)
+            for row in (names[place : place + 3] for place in range(0, len(names), 3)):
+                for column, name in zip(st.columns(3, vertical_alignment="bottom"), row, strict=False):
+                    with column:
+                        values[name] = field(spec, name, prefix, choices.get(name))
     return values
-
-
-def _by_default(spec: type[Spec], name: str, choices: Sequence[str] | None) -> Any:
-    default = spec.model_fields[name].default
-    return choices[0] if choices and default != "" else default
-
-
-def _is_set(asked: str, default: Any) -> bool:
-    """Whether the address, a preset or somebody's hand gave a field another value than it has by default."""
-    if asked in st.query_params:
-        return True
-    value = st.session_state.get(asked)
-    value = tuple(value) if isinstance(value, list) else value
-    return value not in (None, "", (), default, str(default))
 
 
 def _number_or_word(
