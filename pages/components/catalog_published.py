@@ -11,7 +11,7 @@ from pages.components.fold import fold
 from pages.components.results_table import results_table
 from pages.components.text import plain
 
-DONE = "catalog_imported"
+FILE, URL, DONE = "catalog_table_file", "catalog_table_url", "catalog_imported"
 LARGEST_MB = accuracy_import.LARGEST_FILE // 1_000_000
 
 
@@ -19,7 +19,7 @@ LARGEST_MB = accuracy_import.LARGEST_FILE // 1_000_000
 def draw() -> None:
     """A folded part of the page, drawn once it is unfolded."""
     label, icon = "Published accuracies: whose they are, and newer ones", ":material/menu_book:"
-    if not (part := fold(label, icon=icon, key="catalog_published", filled=DONE in st.session_state)):
+    if not (part := fold(label, icon=icon, key="catalog_published", filled=_begun())):
         return
     with part:
         matched = catalog_data.published()
@@ -38,14 +38,19 @@ def draw() -> None:
         _import()
 
 
+def _begun() -> bool:
+    """Whether a table is chosen that is not taken in yet: folding this away must not lose it."""
+    return any(st.session_state.get(name) for name in (FILE, URL, DONE))
+
+
 def _import() -> None:
     st.markdown("**Take in a newer version of a publisher's table**")
     st.caption(
         "timm's results-*.csv or open_clip's openclip_results.csv and openclip_retrieval_results.csv, under "
         "their own names. It is checked whole; where anything is wrong, nothing changes."
     )
-    file = st.file_uploader("Table (.csv)", type="csv", key="catalog_table_file", max_upload_size=LARGEST_MB)
-    url = st.text_input("or its address", key="catalog_table_url", placeholder="https://...", max_chars=2000)
+    file = st.file_uploader("Table (.csv)", type="csv", key=FILE, max_upload_size=LARGEST_MB)
+    url = st.text_input("or its address", key=URL, placeholder="https://...", max_chars=2000)
     if st.button("Import", key="catalog_import", icon=":material/upload:", disabled=not (file or url.strip())):
         try:
             with st.spinner("Fetching and checking"):

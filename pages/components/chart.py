@@ -12,8 +12,6 @@ from pages.components.component import component
 TRACES = {"scatter", "bar", "heatmap", "treemap"}
 """What pages/static/plotly.min.js can draw: see frontend/plotly.js."""
 
-# Streamlit's own chart brings all of plotly.js, maps and 3-D too, and draws each figure anew, twice or thrice, whenever
-# it changes: on two cores a second and a half of every page with a plot. This one draws once, then changes in place.
 # Not st.plotly_chart, which brings all of plotly.js and draws each figure two or three times: see CONTRIBUTING.md.
 _draw = component("chart")
 
