@@ -24,6 +24,7 @@ from tests.page_support import (
     queue_recurrent,
     recurrent_row,
     texts,
+    unfold,
     write_recurrent_samples,
     write_samples,
 )
@@ -185,6 +186,10 @@ def test_trainings_have_their_curves_over_each_other(store: Store) -> None:
     assert not app.exception
     assert "losses of a contrast depend on how many are told apart" in said(app)
     assert len(charts(app)) >= 3
+    folded = len(charts(app))
+    assert len(charts(unfold(app, "Learning rate"))) == folded + 1
+    (label,) = [part.label for part in app.get("expander") if part.label.endswith("settings are the same")]
+    assert "opt" in set(table(unfold(app, label), "value")["what"])
     lines = table(app, f"run {ids[1]} − run {ids[0]}").set_index("figure")
     assert lines.loc["Zero-shot top-1 (%)", f"run {ids[1]} − run {ids[0]}"] == pytest.approx(1)
     assert lines.loc["Epoch", f"run {ids[0]}"] == 2

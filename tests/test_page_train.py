@@ -128,6 +128,8 @@ def test_data_of_ones_own_are_looked_at_and_broken_images_named(store: Store, ro
     assert "40 pairs; 40 different captions; no classes" in said
     assert "1 of 40 images opened cannot be read" in said
     assert "broken.png" in said
+    unreadable = unfold(app, "1 of 40 images opened cannot be read").dataframe[0].value
+    assert [Path(name).name for name in unreadable["image"]] == ["broken.png"]
     assert "31 pairs to train on, 8 held out" in said
     assert "Retrieval among the pairs held out is measured" in said
     app.button(key="train_go").click().run()
