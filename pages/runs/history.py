@@ -49,6 +49,15 @@ def entry(run: Run) -> None:
         progress(run)
 
 
+@st.fragment
+def storage() -> None:
+    """What all of them take up."""
+    if part := fold("Storage", icon=":material/hard_drive:", key="runs_storage"):
+        with part:
+            run_storage.draw()
+
+
+@st.fragment
 def importer() -> None:
     """Take in a bundle that another machine exported."""
     given = bool(st.session_state.get("runs_bundle"))
@@ -87,9 +96,7 @@ busy = bool(store.runs(states=WAITING, limit=1))
 last_ended = next((run.id for run in store.runs(states=ENDED, limit=1)), None)
 st.fragment(now, run_every=TICK_S if busy else None, key="runs_now")(busy, last_ended)
 listing()
-if part := fold("Storage", icon=":material/hard_drive:", key="runs_storage"):
-    with part:
-        run_storage.draw()
+storage()
 importer()
 if last_ended and tour.left() and (part := fold("What else can be asked", icon=":material/explore:", key="runs_tour")):
     with part:
