@@ -2,12 +2,11 @@
 
 import json
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser
 
 from benchmarks.bare_page import serve_bare
 from benchmarks.own_browser import own_browser

@@ -1,6 +1,7 @@
 """A real server with a real scheduler in a folder of its own, and a real browser."""
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -12,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import urlopen
 
-from playwright.sync_api import Browser, Locator, sync_playwright
+from playwright.sync_api import Browser, Error, Locator, Page, sync_playwright
+from playwright.sync_api import TimeoutError as TookTooLong
 
 from engine.jobs import stop_scheduler
 from engine.settings import ROOT, Settings
@@ -122,3 +124,26 @@ def select_rows(table: Locator, *places: int) -> None:
     table.page.wait_for_function(DRAWN, timeout=PATIENCE_S * 1000)
     for place in places:
         table.click(position={"x": 16, "y": ROW * (place + 1.5)})
+
+
+def downloaded(page: Page, button: str | re.Pattern[str]) -> Path:
+    """What a button gives.
+
+    A click is lost when the button is drawn anew just then, as at the end of a run; and Streamlit forgets a file that
+    is not fetched yet once two parts of any page have been drawn ("canceled"). Who sees that happen clicks again.
+    """
+
+    def clicked() -> Path:
+        with page.expect_download(timeout=20_000) as download:
+            page.get_by_role("button", name=button, exact=True).click()
+        return Path(download.value.path())
+
+    for _ in range(2):
+        try:
+            return clicked()
+        except TookTooLong:
+            continue
+        except Error as error:
+            if "canceled" not in error.message:
+                raise
+    return clicked()

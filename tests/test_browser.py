@@ -13,7 +13,7 @@ from engine.report import catalog
 from engine.settings import Settings
 from engine.specs import ProfileSpec
 from engine.store import State, open_store
-from tests.browser_support import PATIENCE_S, ROW, Server, select_rows, serve
+from tests.browser_support import PATIENCE_S, ROW, Server, downloaded, select_rows, serve
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 NUMBER = 68  # where the number of a run is that opens it, from the left of the list
@@ -65,9 +65,7 @@ def test_from_the_catalogue_to_a_csv(server: Server, page: Page) -> None:
     expect(page.get_by_text("3 of 3 done in")).to_be_visible()
     run_id = int(re.search(r"[?&]run=(\d+)", page.url)[1])
 
-    with page.expect_download() as download:
-        page.get_by_role("button", name="CSV", exact=True).click()
-    with Path(download.value.path()).open(newline="") as file:
+    with downloaded(page, "CSV").open(newline="") as file:
         written = list(csv.DictReader(file))
     store = open_store(server.settings)
     rows = {f"{row.library}:{row.model}": row for row in store.rows(run_id)}
@@ -76,9 +74,7 @@ def test_from_the_catalogue_to_a_csv(server: Server, page: Page) -> None:
     assert {f"{line['library']}:{line['model']}" for line in written} == set(asked)
     for line in written:
         assert float(line["gmacs"]) == rows[f"{line['library']}:{line['model']}"].gmacs
-    with page.expect_download() as download:
-        page.get_by_role("button", name="CSV as open_clip's profiler (torch)").click()
-    header = Path(download.value.path()).read_text().splitlines()[0]
+    header = downloaded(page, "CSV as open_clip's profiler (torch)").read_text().splitlines()[0]
     assert header.startswith("model,image_size,image_width,text_width,embed_dim,mparams")
 
     select_rows(page.get_by_test_id("stDataFrame").first, 0)

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, TimeoutError, WebSocketRoute, expect
+from playwright.sync_api import Browser, Page, WebSocketRoute, expect
 
 from engine.results import EvaluateRow, TrainRow
 from engine.store import State, open_store
 from engine.store.model import Run
 from pages.components.clip_outlook import TICK_S
-from tests.browser_support import DRAWN, PATIENCE_S, Server, serve
+from tests.browser_support import DRAWN, PATIENCE_S, Server, downloaded, serve
 from tests.clip_support import write_csv, write_images
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -42,18 +42,6 @@ def wait(until: Callable[[], bool], seconds: float = LONG_S) -> None:
     while not until():
         assert time.monotonic() < deadline
         time.sleep(0.2)
-
-
-def downloaded(page: Page, button: str | re.Pattern[str]) -> Path:
-    """What a button gives. A click is lost when the button is drawn anew just then, as at the end of a run."""
-    for _ in range(3):
-        try:
-            with page.expect_download(timeout=20_000) as download:
-                page.get_by_role("button", name=button, exact=True).click()
-            return Path(download.value.path())
-        except TimeoutError:
-            continue
-    raise AssertionError(f"no download came of {button}")
 
 
 def test_digits_trained_stopped_resumed_and_evaluated(page: Page, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from engine.specs.runners import of_group
 from engine.store import State, open_store
-from tests.browser_support import PATIENCE_S, serve
+from tests.browser_support import PATIENCE_S, downloaded, serve
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1800)]
 expect.set_options(timeout=PATIENCE_S * 1000)
@@ -18,12 +18,6 @@ expect.set_options(timeout=PATIENCE_S * 1000)
 SMALL = [name for name in of_group("rnns") if name != "cudnn"]
 LONG_S = 1500
 """Scripting and checking every runner takes its time on a loaded machine."""
-
-
-def downloaded(page: Page, button: str) -> str:
-    with page.expect_download() as download:
-        page.get_by_role("button", name=button, exact=True).click()
-    return Path(download.value.path()).read_text()
 
 
 def test_the_small_preset_from_form_to_chart_to_download(page: Page, tmp_path: Path) -> None:
@@ -57,13 +51,13 @@ def test_the_small_preset_from_form_to_chart_to_download(page: Page, tmp_path: P
         page.get_by_role("tab", name="Samples", exact=True).click()
         expect(page.get_by_role("figure", name=re.compile("^Every sample over its round"))).to_be_visible()
 
-        lines = list(csv.DictReader(downloaded(page, "CSV").splitlines()))
+        lines = list(csv.DictReader(downloaded(page, "CSV").read_text().splitlines()))
         assert {line["model"]: float(line["forward_ms"]) for line in lines} == {
             name: row.forward_ms for name, row in rows.items()
         }
-        means = json.loads(downloaded(page, "JSON as fastrnns (oss)"))
+        means = json.loads(downloaded(page, "JSON as fastrnns (oss)").read_text())
         assert means["lstm-backward"] == {name: row.backward_mean_ms for name, row in rows.items()}
-        table = [line.split() for line in downloaded(page, "Table as fastrnns").splitlines()]
+        table = [line.split() for line in downloaded(page, "Table as fastrnns").read_text().splitlines()]
         assert [line[0] for line in table] == ["name", *SMALL]
-        samples = downloaded(page, "JSON as fastrnns (pep)").splitlines()
+        samples = downloaded(page, "JSON as fastrnns (pep)").read_text().splitlines()
         assert len(samples) == 2 * sum(row.samples for row in rows.values())

@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 
 from engine.results import BenchmarkRow
 from engine.store import State, open_store
-from tests.browser_support import DRAWN, PATIENCE_S, Server, serve
+from tests.browser_support import DRAWN, PATIENCE_S, Server, downloaded, serve
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1800)]
 expect.set_options(timeout=PATIENCE_S * 1000)
@@ -89,9 +89,7 @@ def test_five_models_eager_against_compiled_cancelled_and_finished(page: Page, t
             page.get_by_role("tab", name=tab, exact=True).click()
             expect(page.get_by_role("tab", name=tab, exact=True)).to_have_attribute("aria-selected", "true")
             page.wait_for_function(DRAWN)  # the answer to one click undoes another that comes before it
-        with page.expect_download() as download:
-            page.get_by_role("button", name="CSV as PyTorch's dynamo").click()
-        with Path(download.value.path()).open(newline="") as file:
+        with downloaded(page, "CSV as PyTorch's dynamo").open(newline="") as file:
             assert {line["name"] for line in csv.DictReader(file)} == set(FIVE)
 
 
