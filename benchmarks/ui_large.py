@@ -2,16 +2,17 @@
 
 import json
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser
 
 from benchmarks.bare_page import serve_bare
 from benchmarks.own_browser import own_browser
+from benchmarks.watch import PATIENCE_MS, answered, says
 from engine.settings import Settings
 from engine.store import Filter, Store, open_store
 from tests.browser_support import DRAWN, Server, chromium, serve
@@ -21,34 +22,14 @@ GOALS = {"page_ms": 2500, "page_again_ms": 2500, "page_inside_ms": 2500, "intera
 """Medians. A page in a browser that has never been here, the same in one that has, and from another page of the app;
 then what one does on a page.
 
-Pages are timed in a browser without a debugger. Playwright clicks and types, but the page itself holds the watch.
+Pages are timed in a browser without a debugger; else Playwright clicks and types, and the page itself holds the watch.
 """
 BARE = "a bare page"
 """Measured among the others: what Streamlit's own table and chart of the catalogue take on this machine just then."""
 KNOWN = 2  # visits after which a browser keeps a page's scripts compiled
-PATIENCE_MS = 180_000
-SETTLED_MS = 500  # between two interactions
+
 WINDOW: Any = {"viewport": {"width": 1440, "height": 1400}}
 SEARCH, MODEL, KIND = "sweep 12", "resnet_1*", "train"
-WATCH = f"""answer => {{
-  const drawn = {DRAWN}, answered = new Function(`return ${{answer}}`);
-  window.vitalsTook = new Promise(resolve => {{
-    let began;
-    for (const kind of ["pointerdown", "input"])
-      addEventListener(kind, event => {{ began ??= event.timeStamp; }}, {{capture: true, once: true}});
-    const look = () => {{
-      if (began !== undefined && answered() && drawn()) resolve(performance.now() - began);
-      else requestAnimationFrame(look);
-    }};
-    look();
-  }});
-}}"""
-"""Starts a stopwatch at the next click or key and looks on every frame whether the answer and all else is there.
-
-Playwright's own waiting would not do: it looks after 0.1, 0.25 and 0.5 s, and has its clicks wait until nothing moves.
-"""
-SAYS = """[...document.querySelectorAll("[data-testid=stMain] *")].some(
-  part => !part.childElementCount && part.textContent.trim() === {text} && part.checkVisibility())"""
 HEADED_OTHERWISE = "document.querySelector('h1')?.textContent.trim() !== {title}"
 TABLES = "document.querySelectorAll('[data-testid=stDataFrame]').length === {count}"
 
@@ -117,13 +98,6 @@ def _paths(browser: Browser, server: Server, store: Store) -> list[str]:
     return [*paths, f"/runs?runs_page={last}", *(f"/run?run={newest[kind]}" for kind in sorted(newest))]
 
 
-def _answered(page: Page, action: Callable[[], object], answer: str) -> float:
-    page.wait_for_timeout(SETTLED_MS)
-    page.evaluate(WATCH, answer)
-    action()
-    return float(page.evaluate("window.vitalsTook"))
-
-
 def _moves(browser: Browser, server: Server) -> Iterator[tuple[str, float]]:
     """From each page of the navigation to the next; twice around, as the first time loads what the second finds."""
     page = browser.new_page(**WINDOW)
@@ -133,7 +107,7 @@ def _moves(browser: Browser, server: Server) -> Iterator[tuple[str, float]]:
     for took in (False, True):
         for link in [*links.all()[1:], links.first]:  # the catalogue, where it begins, last
             title = page.locator("h1").first.inner_text()
-            took_ms = _answered(page, link.click, HEADED_OTHERWISE.format(title=json.dumps(title)))
+            took_ms = answered(page, link.click, HEADED_OTHERWISE.format(title=json.dumps(title)))
             if took:
                 yield urlsplit(page.url).path, took_ms
     page.close()
@@ -146,10 +120,7 @@ def _interactions(browser: Browser, server: Server, store: Store) -> Iterator[tu
     page.wait_for_function(DRAWN, timeout=PATIENCE_MS)
     everything = store.count(Filter())
 
-    answered = partial(_answered, page)
-
-    def says(text: str) -> str:
-        return SAYS.format(text=json.dumps(text))
+    took = partial(answered, page)
 
     def first_page(wanted: Filter) -> str:
         total = store.count(wanted)
@@ -157,23 +128,23 @@ def _interactions(browser: Browser, server: Server, store: Store) -> Iterator[tu
 
     search, model = page.get_by_label("Search", exact=True), page.get_by_label("Model", exact=True)
     following = page.get_by_role("button", name="Next page")
-    yield "next page", answered(following.click, says(f"51 to 100 of {everything:,} runs"))
-    yield "search", answered(lambda: search.fill(SEARCH), first_page(Filter(text=SEARCH)))
+    yield "next page", took(following.click, says(f"51 to 100 of {everything:,} runs"))
+    yield "search", took(lambda: search.fill(SEARCH), first_page(Filter(text=SEARCH)))
     nothing = says("No run is like this. Other filters may let some through.")
-    yield "search for nothing", answered(lambda: search.fill("no such run"), nothing)
-    yield "search cleared", answered(lambda: search.fill(""), first_page(Filter()))
-    yield "model", answered(lambda: model.fill(MODEL), first_page(Filter(model=MODEL)))
-    yield "model cleared", answered(lambda: model.fill(""), first_page(Filter()))
+    yield "search for nothing", took(lambda: search.fill("no such run"), nothing)
+    yield "search cleared", took(lambda: search.fill(""), first_page(Filter()))
+    yield "model", took(lambda: model.fill(MODEL), first_page(Filter(model=MODEL)))
+    yield "model cleared", took(lambda: model.fill(""), first_page(Filter()))
     kind = page.get_by_role("button", name=KIND, exact=True)
-    yield "kind", answered(kind.click, first_page(Filter(kinds=(KIND,))))
-    yield "kind cleared", answered(kind.click, first_page(Filter()))
+    yield "kind", took(kind.click, first_page(Filter(kinds=(KIND,))))
+    yield "kind cleared", took(kind.click, first_page(Filter()))
     table = page.get_by_test_id("stDataFrame").first
-    yield "tick a run", answered(lambda: table.click(position={"x": 16, "y": 52}), says("1 chosen"))
+    yield "tick a run", took(lambda: table.click(position={"x": 16, "y": 52}), says("1 chosen"))
     storage = page.get_by_text("Storage", exact=True)
-    yield "storage", answered(storage.click, says("The runs with the largest artifacts"))
+    yield "storage", took(storage.click, says("The runs with the largest artifacts"))
     run_id = store.runs(kind="profile", limit=1)[0].id
     page.goto(f"{server.url}/run?run={run_id}")
     page.wait_for_function(DRAWN, timeout=PATIENCE_MS)
     tab = page.get_by_role("tab", name="Environment", exact=True)
-    yield "a run's environment", answered(tab.click, TABLES.format(count=2))
+    yield "a run's environment", took(tab.click, TABLES.format(count=2))
     page.close()
