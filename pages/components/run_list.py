@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pandas as pd
 import streamlit as st
 
 from engine.report import bulk, frames
@@ -18,7 +19,8 @@ COLUMNS = ("id", "kind", "what", "state", "tags", "progress", "created", "durati
 def draw(wanted: Filter) -> None:
     """One page of the runs that the filter lets through."""
     store = backend.store()
-    total = _count(backend.settings().store_url, store.revision(), wanted)
+    seen = backend.settings().store_url, store.revision()
+    total = _count(*seen, wanted)
     if not total:
         _nothing(wanted)
         return
@@ -38,9 +40,9 @@ def draw(wanted: Filter) -> None:
             label=f"{total:,} runs",
             help="A line for each run on all pages.",
         )
-    runs = store.find(wanted, limit=size, offset=first)
+    runs, shown = _page(*seen, wanted, size, first)
     with page_of_them:
-        chosen = _table(runs)
+        chosen = _table(shown)
     with actions:
         run_bulk.draw([run for run in runs if run.id in chosen])
 
@@ -49,6 +51,15 @@ def draw(wanted: Filter) -> None:
 def _count(url: str, revision: int, wanted: Filter) -> int:
     """As of a revision of the store: turning a page need not count again."""
     return backend.store().count(wanted)
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def _page(url: str, revision: int, wanted: Filter, size: int, first: int) -> tuple[list[Run], pd.DataFrame]:
+    """The runs of a page and their table, as of a revision of the store: ticking one need not read them again."""
+    runs = backend.store().find(wanted, limit=size, offset=first)
+    frame = frames.runs(runs)
+    shown = frame.assign(id=frame["id"].astype(str)).set_index(frame["id"].rename("run"))
+    return runs, shown[list(COLUMNS)]
 
 
 def _nothing(wanted: Filter) -> None:
@@ -60,16 +71,14 @@ def _nothing(wanted: Filter) -> None:
     st.button("Show all runs", icon=":material/filter_alt_off:", key=key("show_all"), on_click=clear)
 
 
-def _table(runs: list[Run]) -> list[int]:
-    """The runs of a page; answers those that are ticked. A run's number opens it."""
+def _table(shown: pd.DataFrame) -> list[int]:
+    """The runs of a page, by their number; answers those that are ticked. A run's number opens it."""
     if (click := st.session_state.get(key("open"))) is not None:
         st.switch_page("runs/run.py", query_params={"run": click.label})
-    frame = frames.runs(runs)
-    shown = frame.assign(id=frame["id"].astype(str)).set_index(frame["id"].rename("run"))
     return [
         int(run)
         for run in results_table(
-            shown[list(COLUMNS)],
+            shown,
             key=key("table"),
             alt="Runs on this page",
             pinned="id",
