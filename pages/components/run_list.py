@@ -53,7 +53,7 @@ def _count(url: str, revision: int, wanted: Filter) -> int:
     return backend.store().count(wanted)
 
 
-@st.cache_resource(max_entries=64, show_spinner=False)
+@st.cache_resource(max_entries=8, show_spinner=False)
 def _page(url: str, revision: int, wanted: Filter, size: int, first: int) -> tuple[list[Run], pd.DataFrame]:
     """The runs of a page and their table, as of a revision of the store: ticking one need not read them again."""
     runs = backend.store().find(wanted, limit=size, offset=first)
