@@ -27,7 +27,6 @@ Pages are timed in a browser without a debugger; else Playwright clicks and type
 BARE = "a bare page"
 """Measured among the others: what Streamlit's own table and chart of the catalogue take on this machine just then."""
 KNOWN = 2  # visits after which a browser keeps a page's scripts compiled
-
 WINDOW: Any = {"viewport": {"width": 1440, "height": 1400}}
 SEARCH, MODEL, KIND = "sweep 12", "resnet_1*", "train"
 HEADED_OTHERWISE = "document.querySelector('h1')?.textContent.trim() !== {title}"

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pandas as pd
 import streamlit as st
 
 from engine.report import bulk, frames
@@ -40,9 +39,9 @@ def draw(wanted: Filter) -> None:
             label=f"{total:,} runs",
             help="A line for each run on all pages.",
         )
-    runs, shown = _page(*seen, wanted, size, first)
+    runs = _page(*seen, wanted, size, first)
     with page_of_them:
-        chosen = _table(shown)
+        chosen = _table(runs)
     with actions:
         run_bulk.draw([run for run in runs if run.id in chosen])
 
@@ -54,12 +53,9 @@ def _count(url: str, revision: int, wanted: Filter) -> int:
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
-def _page(url: str, revision: int, wanted: Filter, size: int, first: int) -> tuple[list[Run], pd.DataFrame]:
-    """The runs of a page and their table, as of a revision of the store: ticking one need not read them again."""
-    runs = backend.store().find(wanted, limit=size, offset=first)
-    frame = frames.runs(runs)
-    shown = frame.assign(id=frame["id"].astype(str)).set_index(frame["id"].rename("run"))
-    return runs, shown[list(COLUMNS)]
+def _page(url: str, revision: int, wanted: Filter, size: int, first: int) -> list[Run]:
+    """As of a revision of the store: ticking a run need not read them all again."""
+    return backend.store().find(wanted, limit=size, offset=first)
 
 
 def _nothing(wanted: Filter) -> None:
@@ -71,14 +67,16 @@ def _nothing(wanted: Filter) -> None:
     st.button("Show all runs", icon=":material/filter_alt_off:", key=key("show_all"), on_click=clear)
 
 
-def _table(shown: pd.DataFrame) -> list[int]:
-    """The runs of a page, by their number; answers those that are ticked. A run's number opens it."""
+def _table(runs: list[Run]) -> list[int]:
+    """The runs of a page; answers those that are ticked. A run's number opens it."""
     if (click := st.session_state.get(key("open"))) is not None:
         st.switch_page("runs/run.py", query_params={"run": click.label})
+    frame = frames.runs(runs)  # anew: what still runs has taken longer by now
+    shown = frame.assign(id=frame["id"].astype(str)).set_index(frame["id"].rename("run"))
     return [
         int(run)
         for run in results_table(
-            shown,
+            shown[list(COLUMNS)],
             key=key("table"),
             alt="Runs on this page",
             pinned="id",
