@@ -72,7 +72,7 @@ def _import() -> None:
     file = st.file_uploader("Run bundle (.zip)", type="zip", key="runs_bundle")
     if file and st.button("Import", icon=":material/unarchive:", key="runs_import"):
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "bundle.zip"
+            path = Path(folder) / Path(file.name).name  # what an error calls it
             path.write_bytes(file.getvalue())
             try:
                 run_id = import_bundle(backend.store(), backend.settings(), path)
