@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, WebSocketRoute, expect
+from streamlit.proto.BackMsg_pb2 import BackMsg
 
 from engine.results import EvaluateRow, TrainRow
 from engine.store import State, open_store
@@ -139,8 +140,57 @@ def test_images_that_cannot_be_read_are_told_before_the_start(page: Page, tmp_pa
         assert not stored_runs(server)
 
 
-def test_a_preset_stays_in_a_browser_that_hears_late(browser: Browser, tmp_path: Path) -> None:
-    """While memory is being looked up the page asks on and on, and brings the values of before until it hears."""
+def test_an_upload_that_a_tick_brings_first_becomes_the_data(page: Page, tmp_path: Path) -> None:
+    """The browser's next tick tells of an upload, too, and may be there before the form's own message."""
+    ticking: list[str] = []
+
+    def hear(socket: WebSocketRoute) -> None:
+        server = socket.connect_to_server()
+
+        def pass_on(message: str | bytes) -> None:
+            asked = BackMsg.FromString(message) if isinstance(message, bytes) else BackMsg()
+            rerun = asked.rerun_script
+            if rerun.is_auto_rerun:
+                ticking.append(rerun.fragment_id)
+            elif any(state.file_uploader_state_value.uploaded_file_info for state in rerun.widget_states.widgets):
+                tick = BackMsg.FromString(asked.SerializeToString())
+                tick.rerun_script.fragment_id, tick.rerun_script.is_auto_rerun = ticking[-1], True
+                server.send(tick.SerializeToString())
+                late.append(message)
+                return
+            server.send(message)
+
+        late: list[str | bytes] = []
+        socket.on_message(pass_on)
+        sent.append(lambda: [server.send(message) for message in late])
+
+    sent: list[Callable[[], object]] = []
+    names = [f"{number}.png" for number in range(9)]
+    table = write_csv(tmp_path / "pairs.csv", [["filepath", "title"], *([name, f"picture {name}"] for name in names)])
+    write_images(tmp_path, *names)
+    with zipfile.ZipFile(tmp_path / "pairs.zip", "w") as archive:
+        for path in (table, *(tmp_path / name for name in names)):
+            archive.write(path, path.name)
+    with serve(tmp_path, preload="") as server:
+        page.route_web_socket(re.compile("_stcore/stream"), hear)
+        page.goto(f"{server.url}/train")
+        expect(page.get_by_text("1,438 pairs to train on")).to_be_visible()
+        while not ticking:
+            page.wait_for_timeout(TICK_S * 1000)
+        page.locator("input[type=file]").first.set_input_files(str(tmp_path / "pairs.zip"))
+        page.wait_for_timeout(4 * TICK_S * 1000)
+        for send in sent:
+            send()
+        expect(page.get_by_text("9 pairs; 9 different captions")).to_be_visible()
+        expect(page.get_by_role("combobox", name="Data", exact=True)).to_have_value(re.compile(r"pairs-\w+/pairs.csv"))
+
+
+@pytest.mark.parametrize("asked_before", [False, True])
+def test_a_preset_stays_in_a_browser_that_hears_late(browser: Browser, tmp_path: Path, asked_before: bool) -> None:
+    """While memory is being looked up the page asks on and on, and brings the values of before until it hears.
+
+    asked_before: what the preset needs is known, so nothing ticks any more but what was sent before.
+    """
     kept: list[Callable[[], None]] = []
     holds = False
 
@@ -165,6 +215,10 @@ def test_a_preset_stays_in_a_browser_that_hears_late(browser: Browser, tmp_path:
         late.get_by_role("button", name="Fine-tune gently").click()
         quick.goto(f"{server.url}/train")
         expect(quick.get_by_text("Memory: about")).to_be_visible()  # so it is known for the form of before as well
+        if asked_before:
+            quick.get_by_role("button", name="Fine-tune gently").click()
+            expect(quick.get_by_role("spinbutton", name="Learning rate")).to_have_value("0.00001")
+            expect(quick.get_by_text("Memory: about")).to_be_visible()
         quick.wait_for_timeout(3 * TICK_S * 1000)
         holds = False
         for send in kept:

@@ -36,6 +36,7 @@ class Seen:
 
 def fields(spec: type[Spec], prefix: str) -> dict[str, Any]:
     """What the data are, and an upload in their place; answers the fields' values."""
+    uploads.take_in(prefix)
     left, right = st.columns([3, 2], vertical_alignment="top")
     with left:
         known = [*EMBEDDED, *(str(each.data) for each in uploads.earlier()), *_used()]

@@ -13,7 +13,7 @@ from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.questions import Outlook
 from engine.specs.train import TrainSpec
-from pages.components import backend, launch, spec_form
+from pages.components import backend, launch, redraw
 
 TICK_S = 0.5
 WAITING = Check("waiting", "Weights, tokenizer and memory are being looked up.")
@@ -34,7 +34,7 @@ def checks(spec: TrainSpec | EvaluateSpec, batch_size: int) -> tuple[list[Check]
     answers = backend.answers()
     answer = answers.ask(question)
     if not answer.done():
-        _wait(answer, spec_form.entered(type(spec), spec.kind))
+        _wait(answer)
         answer = answers.given(question) or answer
     if not answer.done():
         return [WAITING], False
@@ -46,11 +46,6 @@ def checks(spec: TrainSpec | EvaluateSpec, batch_size: int) -> tuple[list[Check]
 
 
 @st.fragment(run_every=TICK_S)
-def _wait(answer: "Future[dict[str, Any]]", drawn: dict[str, Any]) -> None:
-    """Draw the page again, unless this tick brings other values than the form was drawn with.
-
-    Then it was sent before the browser heard of values that were put into the form here, by a preset or an upload, and
-    drawing the form with it would undo them. The next one brings them.
-    """
-    if answer.done() and all(st.session_state.get(name) == value for name, value in drawn.items()):
-        st.rerun()
+def _wait(answer: "Future[dict[str, Any]]") -> None:
+    if answer.done():
+        redraw.page()

@@ -12,7 +12,7 @@ from engine.jobs import submit
 from engine.names import LIBRARIES
 from engine.specs import Refused, Spec
 from engine.store import Run, State
-from pages.components import backend, run_view, spec_form
+from pages.components import backend, redraw, run_view, spec_form
 from pages.components.command import command
 from pages.components.text import plain
 from pages.components.verbatim import verbatim
@@ -65,6 +65,7 @@ def models_field(spec: type[Spec], prefix: str, groups: Sequence[str] = ()) -> l
         placeholder="Search, or type a wildcard such as ViT-B-* and press Enter",
         help=spec.model_fields["models"].description,
     )
+    redraw.hold(spec_form.key(prefix, "models"))
     return [*chips, *_listed(spec_form.key(prefix, spec_form.LISTED))]
 
 

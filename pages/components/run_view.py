@@ -9,7 +9,7 @@ from engine.jobs import submit
 from engine.specs import Refused, Spec
 from engine.specs.timed import QUOTABLE
 from engine.store import Cause, Run, State
-from pages.components import backend, run_bulk
+from pages.components import backend, redraw, run_bulk
 from pages.components.form_link import form_link
 from pages.components.state import badge, progress, sentence
 from pages.components.text import plain
@@ -35,7 +35,7 @@ def _draw(run_id: int, ticking: bool, beside_form: bool) -> None:
     store = backend.store()
     run = store.run(run_id)
     if ticking and run.state.ended:
-        st.rerun()  # the last time: from here on nothing changes, so nothing ticks
+        redraw.page()  # the last time: from here on nothing changes, so nothing ticks
     with st.container(horizontal=True, vertical_alignment="center"):
         badge(run)
         st.text(sentence(run, store), width="stretch")

@@ -12,7 +12,7 @@ from engine.results.answers import Hits
 from engine.specs import Refused
 from engine.specs.questions import Search
 from engine.store import Run
-from pages.components import backend, download, evaluated_pictures
+from pages.components import backend, download, evaluated_pictures, redraw
 from pages.components.text import plain
 
 TICK_S = 0.5
@@ -63,7 +63,7 @@ def _show(run: Run, answer: Answer, ticking: bool, text: str) -> None:
         st.caption("Being looked up. The first search takes a while longer: it loads the model.")
         return
     if ticking:
-        st.rerun()  # the last time: from here on nothing changes, so nothing ticks
+        redraw.page()  # the last time: from here on nothing changes, so nothing ticks
     try:
         found = Hits.model_validate(answer.result())
     except Refused as refused:

@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from typing_extensions import TypeAliasType
 
 from engine.specs import Spec, format_image_size
+from pages.components import redraw
 
 BIND = "query-params"
 LISTED = "listed"  # in the address: of how many models a list is that was put aside
@@ -107,12 +108,6 @@ def key(prefix: str, field: str) -> str:
     return f"{prefix}_{field}"
 
 
-def entered(spec: type[Spec], prefix: str) -> dict[str, Any]:
-    """What the widgets of a form hold."""
-    keys = [key(prefix, name) for name in spec.model_fields]
-    return {each: st.session_state[each] for each in keys if each in st.session_state}
-
-
 def called(spec: type[Spec], name: str) -> str:
     """What a field is called in a sentence."""
     return LABELS.get(f"{spec.kind}.{name}", LABELS.get(name, name.replace("_", " ")))
@@ -168,6 +163,20 @@ def field(
     may be typed for lists and for numbers that have words as well. pills: for a list of given words, all in sight.
     free: what is not among the choices may be typed too. hint: what an empty field means.
     """
+    value = _widget(spec, name, prefix, choices, pills, free, hint)
+    redraw.hold(key(prefix, name))
+    return value
+
+
+def _widget(
+    spec: type[Spec],
+    name: str,
+    prefix: str,
+    choices: Sequence[str] | None,
+    pills: bool,
+    free: bool,
+    hint: str | None,
+) -> Any:
     info = spec.model_fields[name]
     annotation, optional = _without_none(info.annotation)
     label = LABELS.get(f"{spec.kind}.{name}", LABELS.get(name, name.replace("_", " ").capitalize()))

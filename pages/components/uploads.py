@@ -36,16 +36,28 @@ def _earlier(there: str, stamp: int) -> list[Kept]:
     return kept(Path(there))
 
 
+def take_in(prefix: str) -> None:
+    """Unpack what was uploaded, once, and make it the data of the form; to be called before its fields are drawn.
+
+    Not on a change of the field: the first message with the file may be a tick, which draws no field of the form, so
+    that the browser would never hear of the data, and undo them with its next message.
+    """
+    key = f"{prefix}_upload"
+    file = st.session_state.get(key)
+    identity = file and file.file_id
+    if identity != st.session_state.get(f"{key}_taken"):
+        st.session_state[f"{key}_taken"] = identity
+        st.session_state[f"{key}_problem"] = _unpacked(prefix, file) if file else ""
+
+
 def draw(prefix: str) -> None:
-    """A CSV or an archive becomes a folder, and the data of the form; earlier ones stand below."""
+    """The field for a CSV or an archive, what was wrong with it, and earlier ones below."""
     key = f"{prefix}_upload"
     st.file_uploader(
         "Or upload them (.csv, .zip, .tar)",
         type=["csv", "tsv", "zip", "tar", "tgz", "gz"],
         key=key,
         help="A zip or tar of class folders, of images with a .txt each, or of images and a CSV that names them.",
-        on_change=_take_in,
-        args=(prefix, key),
     )
     if problem := st.session_state.get(f"{key}_problem"):
         st.error(plain(problem), icon=":material/error:")
@@ -102,17 +114,14 @@ def _use(prefix: str, path: Path, kind: str) -> None:
     st.session_state[spec_form.key(prefix, "data_kind")] = kind
 
 
-def _take_in(prefix: str, key: str) -> None:
-    """Unpack what was uploaded, once for each content."""
-    st.session_state[f"{key}_problem"] = ""
-    if (file := st.session_state.get(key)) is None:
-        return
+def _unpacked(prefix: str, file: Any) -> str:
+    """A folder for each content, used from now on; answers what is wrong with it."""
     digest = sha256(file.getbuffer()).hexdigest()[:16]
     stem = re.sub(r"[^\w-]+", "_", Path(file.name).stem)[:40]
     target = folder() / f"{stem}-{digest}"
     try:
         path, kind = recognise(target) if target.is_dir() else unpack(file, file.name, target)
     except DataProblem as problem:
-        st.session_state[f"{key}_problem"] = str(problem)
-        return
+        return str(problem)
     _use(prefix, path, kind)
+    return ""
