@@ -1,7 +1,11 @@
 """The frame around every page: its title, its width and the navigation. Sections are the folders beside this file."""
 
+from pathlib import Path
+
 import streamlit as st
 
+# before the navigation, whose icon of the page the browser would fetch from a host of Google's
+st.set_page_config(page_icon=Path(__file__).parent / "static" / "icon.svg", layout="wide")
 page = st.navigation(
     {
         "Costs": [
@@ -79,5 +83,5 @@ page = st.navigation(
         ],
     }
 )
-st.set_page_config(page_title=f"{page.title} – Model Vitals", page_icon=":material/vital_signs:", layout="wide")
+st.set_page_config(page_title=f"{page.title} – Model Vitals")
 page.run()

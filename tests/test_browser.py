@@ -29,12 +29,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def test_the_first_deep_link_on_a_fresh_server_shows_that_page_in_its_frame(browser: Browser, tmp_path: Path) -> None:
     with serve(tmp_path, preload="") as fresh:
         page = browser.new_page()
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
         page.goto(f"{fresh.url}/runs")
         expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
         expect(page.get_by_test_id("stSidebarNavLink")).to_have_count(9)
         expect(page.get_by_role("dialog")).to_have_count(0)
         expect(page.get_by_text("Page not found")).to_have_count(0)
         assert page.title() == "Runs – Model Vitals"
+        asked += page.locator("link[rel~=icon]").evaluate_all("icons => icons.map(icon => icon.href)")  # no request
+        assert [url for url in asked if "/favicon" in url or url.startswith("data:image/svg+xml")]
+        elsewhere = [url for url in asked if not url.startswith((fresh.url, "data:", "blob:"))]
+        assert not elsewhere, "the browser asks other hosts"
         page.close()
 
 

@@ -82,3 +82,4 @@ def _change_tags(ids: Sequence[int], add: Sequence[str], remove: Sequence[str]) 
         return
     st.session_state["runs_tag_add"] = st.session_state["runs_tag_remove"] = []
     st.toast(f"Tags of {len(ids)} runs changed", icon=":material/label:")
+    st.rerun()  # filters and list follow

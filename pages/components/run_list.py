@@ -6,7 +6,7 @@ import streamlit as st
 
 from engine.report import bulk, frames
 from engine.store import Filter, Run
-from pages.components import backend, run_bulk, tour
+from pages.components import backend, run_bulk, run_deletion, tour
 from pages.components.download import table
 from pages.components.results_table import results_table
 from pages.components.run_filters import BIND, clear, first_page, key
@@ -23,7 +23,7 @@ def draw(wanted: Filter) -> None:
     if not total:
         _nothing(wanted)
         return
-    actions, page_of_them = st.container(), st.container()
+    page_of_them = st.container()
     with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
         size = st.selectbox(
             "Runs on a page", SIZES, 1, key=key("size"), bind=BIND, label_visibility="collapsed", width=100,
@@ -39,11 +39,20 @@ def draw(wanted: Filter) -> None:
             label=f"{total:,} runs",
             help="A line for each run on all pages.",
         )
-    runs = _page(*seen, wanted, size, first)
     with page_of_them:
-        chosen = _table(runs)
+        _choice(wanted, size, first)
+
+
+@st.fragment
+def _choice(wanted: Filter, size: int, first: int) -> None:
+    """A page of runs, and what can be done with those ticked in it. To tick one draws neither filters nor pages."""
+    store = backend.store()
+    runs = _page(backend.settings().store_url, store.revision(), wanted, size, first)
+    actions = st.container()
+    chosen = _table(runs)
     with actions:
         run_bulk.draw([run for run in runs if run.id in chosen])
+    run_deletion.question()
 
 
 @st.cache_data(max_entries=64, show_spinner=False)

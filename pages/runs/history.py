@@ -86,7 +86,6 @@ def _import() -> None:
 def listing() -> None:
     """Everything that was, narrowed down."""
     run_list.draw(run_filters.fields(backend.store()))
-    run_deletion.question()
 
 
 run_deletion.deleted()
