@@ -29,23 +29,19 @@ help:
 run: setup
 	$(BIN)/streamlit run app.py --server.port $(PORT)
 
-# Three tests at once, on two cores too: much of the time a test waits, for processes of ours that start or are timed one
-# after the other.
-AT_ONCE = 3
-
 # Tests start hundreds of processes of ours: half a second each where their bytecode is not kept.
 test check: export PYTHONDONTWRITEBYTECODE :=
 
 test: setup-dev
 	scripts/find_browser.sh
-	$(BIN)/pytest -n $(AT_ONCE) --dist worksteal --durations 15 -m "not gpu"
+	$(BIN)/pytest -n 2 --dist worksteal --durations 15 -m "not gpu"
 
 check: setup-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n $(AT_ONCE) --dist worksteal -q -m "not slow and not browser and not gpu"
+	$(BIN)/pytest -n 2 --dist worksteal -q -m "not slow and not browser and not gpu"
 
 format: setup-dev
 	$(BIN)/ruff format .

@@ -17,40 +17,43 @@ AGAIN = (State.FAILED, State.CANCELLED)
 
 
 def draw(runs: Sequence[Run]) -> None:
-    """Actions for the runs that are chosen; without any, how to choose some."""
-    if not runs:
-        st.caption("A run's number opens it. Tick runs to tag, try again, export or delete them.")
-        return
+    """Actions for the runs that are chosen. They stand there without any too: drawing them anew takes a browser longer
+    than all else that follows a tick, and the list would move."""
     ids = [run.id for run in runs]
+    several = len({run.kind for run in runs}) > 1
+    stopped = [run.id for run in runs if run.state in AGAIN]
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.text(f"{len(runs)} chosen")
-        if len(runs) == 1:
-            st.page_link("runs/run.py", label="Open", icon=":material/open_in_new:", query_params={"run": str(ids[0])})
-        if 1 < len(runs) <= compare_choice.MOST:
-            query = {compare_choice.RUNS: ",".join(map(str, ids))}
-            st.page_link("runs/compare.py", label="Compare", icon=":material/compare:", query_params=query)
-        several = len({run.kind for run in runs}) > 1
+        st.text(f"{len(runs)} chosen" if runs else "None chosen", width=90)
+        st.page_link(
+            "runs/compare.py",
+            label="Compare",
+            icon=":material/compare:",
+            disabled=not 1 < len(runs) <= compare_choice.MOST,
+            help=f"Two to {compare_choice.MOST} runs side by side.",
+            query_params={compare_choice.RUNS: ",".join(map(str, ids))},
+        )
         formats(
             lambda format: bulk.written(bulk.rows(backend.store(), ids), format),
             "rows.zip" if several else "rows.{}",
             key="runs_rows",
             label="their rows",
-            help="A table for each kind of run, zipped."
-            if several
-            else "One table, with the run in front of each row.",
+            disabled=not runs,
+            help="One table, with the run in front of each row; of several kinds of run a table each, zipped.",
         )
-        with st.popover("Tag", icon=":material/label:"):
-            _tag(runs)
-        stopped = [run.id for run in runs if run.state in AGAIN]
-        if stopped and st.button(
-            f"Retry {len(stopped)}",
+        tags = st.popover("Tag", icon=":material/label:", disabled=not runs)
+        if st.button(
+            f"Retry {len(stopped)}" if stopped else "Retry",
             key="runs_retry",
             icon=":material/replay:",
+            disabled=not stopped,
             help="Queues what has failed or was cancelled again, in its place: its rows are replaced.",
         ):
             retry(stopped)
-        if st.button("Delete", key="runs_delete", icon=":material/delete:"):
+        if st.button("Delete", key="runs_delete", icon=":material/delete:", disabled=not runs):
             run_deletion.ask(ids)
+    if runs:
+        with tags:
+            _tag(runs)
 
 
 def retry(run_ids: Sequence[int]) -> None:

@@ -52,6 +52,7 @@ def _choice(wanted: Filter, size: int, first: int) -> None:
     chosen = _table(runs)
     with actions:
         run_bulk.draw([run for run in runs if run.id in chosen])
+    st.caption("A run's number opens it. Tick runs to compare, tag, export, try again or delete them.")
     run_deletion.question()
 
 
