@@ -27,6 +27,7 @@ DRAWN = (
     " && !document.querySelector('[data-testid=stSkeleton], .chart[aria-busy=true]')"
 )
 """The script has ended and everything that it sent is there, charts drawn."""
+TOLD_MS = 500  # after which a table has told of a tick: it waits 150 ms for another
 ROW = 31  # height of a table's row in pixels, at our font size
 LIMITED = """
 import os, resource, sys
@@ -119,11 +120,13 @@ def chromium() -> Iterator[Browser]:
 def select_rows(table: Locator, *places: int) -> None:
     """Tick the boxes in front of these rows, the first being 0. A table is a canvas, so it is clicked by place.
 
-    Where the page is still being drawn, a click may be lost, or hit what moves away below it.
+    Where the page is still being drawn, a click may be lost, or hit what moves away below it: as after a tick, which
+    may put buttons above the table.
     """
-    table.page.wait_for_function(DRAWN, timeout=PATIENCE_S * 1000)
     for place in places:
+        table.page.wait_for_function(DRAWN, timeout=PATIENCE_S * 1000)
         table.click(position={"x": 16, "y": ROW * (place + 1.5)})
+        table.page.wait_for_timeout(TOLD_MS)
 
 
 def downloaded(page: Page, button: str | re.Pattern[str]) -> Path:

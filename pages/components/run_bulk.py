@@ -17,21 +17,13 @@ AGAIN = (State.FAILED, State.CANCELLED)
 
 
 def draw(runs: Sequence[Run]) -> None:
-    """Actions for the runs that are chosen. They stand there without any too: drawing them anew takes a browser longer
-    than all else that follows a tick, and the list would move."""
+    """Actions for the runs that are chosen. They stand there without any too, so that to tick one neither moves the
+    list nor puts all of them into the page."""
     ids = [run.id for run in runs]
     several = len({run.kind for run in runs}) > 1
     stopped = [run.id for run in runs if run.state in AGAIN]
     with st.container(horizontal=True, vertical_alignment="center"):
         st.text(f"{len(runs)} chosen" if runs else "None chosen", width=90)
-        st.page_link(
-            "runs/compare.py",
-            label="Compare",
-            icon=":material/compare:",
-            disabled=not 1 < len(runs) <= compare_choice.MOST,
-            help=f"Two to {compare_choice.MOST} runs side by side.",
-            query_params={compare_choice.RUNS: ",".join(map(str, ids))},
-        )
         formats(
             lambda format: bulk.written(bulk.rows(backend.store(), ids), format),
             "rows.zip" if several else "rows.{}",
@@ -51,6 +43,11 @@ def draw(runs: Sequence[Run]) -> None:
             retry(stopped)
         if st.button("Delete", key="runs_delete", icon=":material/delete:", disabled=not runs):
             run_deletion.ask(ids)
+        if len(runs) == 1:
+            st.page_link("runs/run.py", label="Open", icon=":material/open_in_new:", query_params={"run": str(ids[0])})
+        if 1 < len(runs) <= compare_choice.MOST:
+            query = {compare_choice.RUNS: ",".join(map(str, ids))}
+            st.page_link("runs/compare.py", label="Compare", icon=":material/compare:", query_params=query)
     if runs:
         with tags:
             _tag(runs)

@@ -6,7 +6,7 @@ import streamlit as st
 
 from engine.results import kinds
 from engine.store import Filter, State, Store
-from pages.components import backend
+from pages.components import backend, redraw
 
 PREFIX = "runs"
 BIND = "query-params"
@@ -72,6 +72,8 @@ def fields(store: Store) -> Filter:
         order = st.segmented_control(
             "Order", ["newest first", "oldest first"], default="newest first", required=True, key=key("order"), **shared
         )
+        for name in (*values, "order"):
+            redraw.hold(key(name))
         if any(values.values()):
             st.button("Clear filters", icon=":material/filter_alt_off:", key=key("clear"), on_click=clear)
     return Filter(

@@ -8,7 +8,7 @@ import streamlit as st
 from engine.specs import Refused
 from engine.store import ACTIVE, ENDED, Filter, Run, State
 from engine.store.bundle import import_bundle
-from pages.components import backend, run_deletion, run_filters, run_list, run_storage, tour
+from pages.components import backend, redraw, run_deletion, run_filters, run_list, run_storage, tour
 from pages.components.fold import fold
 from pages.components.state import badge, progress, sentence
 from pages.components.text import plain
@@ -31,7 +31,7 @@ def now(ticking: bool, last_ended: int | None) -> None:
     if count > len(waiting):
         st.caption(f"and {count - len(waiting)} more wait behind these.")
     if ticking and not (going or waiting):
-        st.rerun()
+        redraw.page()
     elif last_ended != next((run.id for run in store.runs(states=ENDED, limit=1)), None):
         st.button("Show what has ended since", icon=":material/refresh:", key="runs_refresh", on_click=st.rerun)
 
