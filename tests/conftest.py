@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
-from engine.jobs import stop_scheduler
 from engine.settings import Settings
 from engine.store import Store, open_store
 
@@ -72,17 +71,13 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> "Answering":
 
 
 @pytest.fixture
-def own_world(
-    tmp_path: Path, settings: Settings, answers: "Answering", monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
-    """For tests of pages: a small catalogue, schedulers that import nothing and start nothing here; nothing heavy."""
+def own_world(tmp_path: Path, settings: Settings, answers: "Answering", monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of pages: a small catalogue, nothing heavy, and no scheduler, so that queued runs stay queued."""
     from tests.page_support import write_catalogue  # brings streamlit along
 
     monkeypatch.setenv("VITALS_CATALOG_DIR", str(write_catalogue(tmp_path / "catalog")))
-    monkeypatch.setenv("VITALS_PRELOAD", "")
-    monkeypatch.setenv("VITALS_MIN_FREE_GB", "1000000")  # so that queued runs stay queued
-    yield
-    stop_scheduler(Settings())
+    monkeypatch.setattr("engine.jobs.lifecycle.start_engine", lambda *_arguments, **_options: None)
+    monkeypatch.setattr("engine.jobs.lifecycle.detach", lambda _process: None)
 
 
 @pytest.fixture
