@@ -1,6 +1,7 @@
 """What can be done with several runs at once."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import streamlit as st
 
@@ -71,7 +72,9 @@ def _tag(runs: Sequence[Run]) -> None:
     there = sorted({tag for run in runs for tag in run.tags})
     remove = st.multiselect("Take away", there, key="runs_tag_remove", disabled=not there, placeholder="None")
     ids = [run.id for run in runs]
-    st.button("Apply", key="runs_tag", on_click=_change_tags, args=(ids, add, remove), disabled=not (add or remove))
+    options: dict[str, Any] = {"args": (ids, add, remove), "disabled": not (add or remove)}
+    if st.button("Apply", key="runs_tag", on_click=_change_tags, **options):
+        st.rerun()  # filters and list follow
 
 
 def _change_tags(ids: Sequence[int], add: Sequence[str], remove: Sequence[str]) -> None:
@@ -82,4 +85,3 @@ def _change_tags(ids: Sequence[int], add: Sequence[str], remove: Sequence[str]) 
         return
     st.session_state["runs_tag_add"] = st.session_state["runs_tag_remove"] = []
     st.toast(f"Tags of {len(ids)} runs changed", icon=":material/label:")
-    st.rerun()  # filters and list follow
