@@ -1,7 +1,6 @@
 """What can be done with several runs at once."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import streamlit as st
 
@@ -72,9 +71,7 @@ def _tag(runs: Sequence[Run]) -> None:
     there = sorted({tag for run in runs for tag in run.tags})
     remove = st.multiselect("Take away", there, key="runs_tag_remove", disabled=not there, placeholder="None")
     ids = [run.id for run in runs]
-    options: dict[str, Any] = {"args": (ids, add, remove), "disabled": not (add or remove)}
-    if st.button("Apply", key="runs_tag", on_click=_change_tags, **options):
-        st.rerun()  # filters and list follow
+    st.button("Apply", key="runs_tag", on_click=_change_tags, args=(ids, add, remove), disabled=not (add or remove))
 
 
 def _change_tags(ids: Sequence[int], add: Sequence[str], remove: Sequence[str]) -> None:
