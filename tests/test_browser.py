@@ -165,3 +165,6 @@ def test_what_a_preset_sets_under_a_fold_is_in_the_address(server: Server, page:
     expect(page).to_have_url(re.compile("train_overfit=true&train_steps=50"))
     page.reload()
     expect(page.get_by_text("--steps 50 --overfit")).to_be_visible()
+    page.get_by_role("button", name="Digits in a minute").click()
+    expect(page.get_by_text("--steps 50 --overfit")).to_have_count(0)
+    expect(page).to_have_url(re.compile(r"/train$"))

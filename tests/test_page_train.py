@@ -385,3 +385,41 @@ def test_an_upload_that_a_run_reads_is_not_deleted(store: Store) -> None:
     app.button(key=f"train_kept_{pets.name}_delete").click().run()
     assert "Run 1 reads it still" in texts(app)
     assert app.button(key="train_kept_sure").disabled
+
+
+def test_what_is_folded_away_is_drawn_once_it_is_unfolded_or_set(store: Store) -> None:
+    app = open_page(PAGE)
+    drawn = {field.key for field in app.number_input}
+    assert "train_lr" in drawn
+    assert "train_wd" not in drawn, "a field by default, folded away, costs the page nothing"
+    unfolded = unfold(app, "What differs")
+    assert "train_wd" in {field.key for field in unfolded.number_input}
+    assert unfolded.toggle(key="train_resampled").value is False
+    linked = open_page(PAGE, train_wd="0.25")
+    assert linked.number_input(key="train_wd").value == 0.25
+    linked.button(key="train_go").click().run()
+    assert not linked.exception
+    (run,) = store.runs()
+    assert run.spec == TrainSpec(wd=0.25)
+
+
+def test_a_preset_sets_what_is_folded_away(store: Store) -> None:
+    app = open_page(PAGE)
+    app.button(key="train_preset_One batch, to check").click().run()
+    assert app.toggle(key="train_overfit").value
+    app.button(key="train_preset_Digits in a minute").click().run()
+    assert not app.toggle(key="train_overfit").value
+    app.run()
+    assert "train_overfit" not in {field.key for field in app.toggle}, "back to what it is by default"
+    app.button(key="train_go").click().run()
+    assert not app.exception
+    (run,) = store.runs()
+    assert run.spec == TrainSpec()
+
+
+def test_fields_unfolded_by_hand_start_as_they_are_by_default(store: Store) -> None:
+    app = unfold(open_page(PAGE), "What differs")
+    app.button(key="train_go").click().run()
+    assert not app.exception
+    (run,) = store.runs()
+    assert run.spec == TrainSpec()

@@ -18,6 +18,7 @@ from tests.page_support import (
     queue_benchmark,
     texts,
     ticked,
+    unfold,
     write_samples,
 )
 
@@ -68,7 +69,7 @@ def test_presets_fill_the_form_and_the_form_lights_its_preset(store: Store) -> N
 
 
 def test_a_form_becomes_a_queued_run(store: Store) -> None:
-    app = open_page(PAGE, benchmark_models="resnet18", benchmark_batch_size="sweep")
+    app = unfold(open_page(PAGE, benchmark_models="resnet18", benchmark_batch_size="sweep"), "What differs")
     app.multiselect(key="benchmark_variants").set_value(["eager", "compile:max-autotune"]).run()
     app.multiselect(key="benchmark_precision").set_value(["float32", "bfloat16"]).run()
     app.number_input(key="benchmark_min_seconds").set_value(0.5).run()

@@ -14,6 +14,11 @@ def hold(field: str) -> None:
     st.session_state.setdefault(HELD, {})[field] = st.session_state.get(field)
 
 
+def release(field: str) -> None:
+    """Forget a field that is not drawn any more."""
+    st.session_state.get(HELD, {}).pop(field, None)
+
+
 def page() -> None:
     """Draw the page again, unless this tick brings other values than its form was drawn with; the next one brings them.
 
