@@ -4,6 +4,8 @@ from pathlib import Path
 
 import streamlit as st
 
+from pages.components import announce
+
 # before the navigation, whose icon of the page the browser would fetch from a host of Google's
 st.set_page_config(page_icon=Path(__file__).parent / "static" / "icon.svg", layout="wide")
 page = st.navigation(
@@ -85,3 +87,4 @@ page = st.navigation(
 )
 st.set_page_config(page_title=f"{page.title} – Model Vitals")
 page.run()
+announce.now()

@@ -9,16 +9,18 @@ from engine.report import bulk
 from engine.specs import Refused
 from engine.store import Run, State
 from engine.store.notes import MOST_TAGS
-from pages.components import backend, compare_choice, run_deletion
+from pages.components import announce, backend, compare_choice, run_deletion
 from pages.components.download import formats
-from pages.components.text import plain
 
+TAGGED = "runs_tagged"
 AGAIN = (State.FAILED, State.CANCELLED)
 
 
 def draw(runs: Sequence[Run]) -> None:
     """Actions for the runs that are chosen. They stand there without any too, so that to tick one neither moves the
     list nor puts all of them into the page."""
+    if st.session_state.pop(TAGGED, False):
+        st.rerun()  # filters offer other tags now, and let other runs through
     ids = [run.id for run in runs]
     several = len({run.kind for run in runs}) > 1
     stopped = [run.id for run in runs if run.state in AGAIN]
@@ -59,7 +61,7 @@ def retry(run_ids: Sequence[int]) -> None:
         try:
             backend.store().retry(run_id)
         except (Refused, LookupError) as refusal:
-            st.toast(plain(str(refusal)), icon=":material/error:")
+            announce.later(str(refusal), ":material/error:")
     ensure_scheduler(backend.settings())
     st.rerun()
 
@@ -78,7 +80,8 @@ def _change_tags(ids: Sequence[int], add: Sequence[str], remove: Sequence[str]) 
     try:
         backend.store().change_tags(ids, add=add, remove=remove)
     except (Refused, LookupError) as refusal:
-        st.toast(plain(str(refusal)), icon=":material/error:")
+        announce.at_once(str(refusal), ":material/error:")
         return
     st.session_state["runs_tag_add"] = st.session_state["runs_tag_remove"] = []
-    st.toast(f"Tags of {len(ids)} runs changed", icon=":material/label:")
+    st.session_state[TAGGED] = True
+    announce.later(f"Tags of {len(ids)} run{'s' * (len(ids) != 1)} changed", ":material/label:")

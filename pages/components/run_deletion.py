@@ -7,8 +7,8 @@ import streamlit as st
 from engine.jobs import delete_run
 from engine.specs import Refused
 from engine.store import Run, storage
-from pages.components import backend, run_storage
-from pages.components.text import plain, size
+from pages.components import announce, backend, run_storage
+from pages.components.text import size
 
 NAMED = 5
 ASKED, DONE = "runs_delete_asked", "runs_deleted"
@@ -79,14 +79,16 @@ def _find(run_id: int) -> Run | None:
 def _delete(run_ids: Sequence[int]) -> None:
     """Forget the runs; a refusal is told, and the others go all the same."""
     _dismiss()
-    gone = 0
+    refused: list[str] = []
     for run_id in run_ids:
         try:
             delete_run(backend.store(), backend.settings(), run_id)
-            gone += 1
         except (Refused, LookupError) as refusal:
-            st.toast(plain(str(refusal)), icon=":material/error:")
+            refused.append(str(refusal))
     run_storage.forget()
-    if gone:
+    if gone := len(run_ids) - len(refused):
         st.session_state[DONE] = True
-        st.toast(f"{gone} run{'s' * (gone != 1)} deleted", icon=":material/delete:")
+        announce.later(f"{gone} run{'s' * (gone != 1)} deleted", ":material/delete:")
+    for problem in refused:
+        tell = announce.later if gone else announce.at_once
+        tell(problem, ":material/error:")
