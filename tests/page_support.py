@@ -101,10 +101,10 @@ def followed(app: AppTest, label: str) -> AppTest:
     return open_page(f"{path.parent.name}/{path.name}", **query)
 
 
-def unfold(app: AppTest, label: str) -> AppTest:
-    """The page once the part whose label begins so is unfolded."""
+def unfold(app: AppTest, label: str, *, unfolded: bool = True) -> AppTest:
+    """The page once the part whose label begins so is unfolded, or folded away again."""
     (fold,) = [part for part in app.get("expander") if part.label.startswith(label)]
-    app.session_state[fold.proto.id.split("-", 2)[2]] = True  # $$ID-<digest>-<key>
+    app.session_state[fold.proto.id.split("-", 2)[2]] = unfolded  # $$ID-<digest>-<key>
     return app.run()
 
 

@@ -11,7 +11,7 @@ from engine.specs import ProfileSpec
 from engine.store import Store, attempts
 from engine.store import queue as queueing
 from pages.components.command import command
-from tests.page_support import ENVIRONMENT, events, finish, open_page, profile_row, queue, texts, verbatim
+from tests.page_support import ENVIRONMENT, events, finish, open_page, profile_row, queue, texts, unfold, verbatim
 
 PAGE = "costs/profile.py"
 
@@ -52,7 +52,7 @@ def test_the_time_it_takes_is_taken_from_runs_before(store: Store) -> None:
 
 
 def test_a_form_becomes_a_queued_run(store: Store) -> None:
-    app = open_page(PAGE, profile_models="resnet18")
+    app = unfold(open_page(PAGE, profile_models="resnet18"), "What differs")
     app.text_input(key="profile_image_size").set_value("160x224").run()
     app.number_input(key="profile_batch_size").set_value(8).run()
     app.get_by_key("profile_precision").set_value("bfloat16").run()
@@ -116,7 +116,7 @@ def test_a_counter_of_real_models_offers_only_real_devices(store: Store) -> None
 
 
 def test_names_and_configurations_can_be_uploaded(store: Store) -> None:
-    app = open_page(PAGE)
+    app = unfold(open_page(PAGE), "Models from files")
     app.file_uploader[0].upload("list.txt", b"resnet18  # small\nresnet50\n")
     mine = {"embed_dim": 64, "vision_cfg": {}, "text_cfg": {}}
     app.file_uploader[0].upload("mine.json", json.dumps(mine).encode())
@@ -130,7 +130,7 @@ def test_names_and_configurations_can_be_uploaded(store: Store) -> None:
 
 @pytest.mark.parametrize(("name", "content"), [("bad.json", b"{"), ("empty.txt", b"# nothing\n"), ("list.json", b"[]")])
 def test_a_file_that_cannot_be_used_is_named(name: str, content: bytes) -> None:
-    app = open_page(PAGE)
+    app = unfold(open_page(PAGE), "Models from files")
     app.file_uploader[0].upload(name, content)
     app.run()
     assert not app.exception

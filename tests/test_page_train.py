@@ -16,7 +16,7 @@ from engine.specs.questions import Outlook
 from engine.specs.train import TrainSpec
 from engine.store import State, Store
 from engine.store.files import RunFiles
-from pages.components import spec_form
+from pages.components import redraw, spec_form
 from pages.components.command import command
 from tests.clip_support import curve_points, queue_train, record, train_row, write_checkpoints, write_csv, write_images
 from tests.page_support import Answering, charts, open_page, texts, ticked, unfold, verbatim
@@ -423,3 +423,14 @@ def test_fields_unfolded_by_hand_start_as_they_are_by_default(store: Store) -> N
     assert not app.exception
     (run,) = store.runs()
     assert run.spec == TrainSpec()
+
+
+def test_a_tick_is_not_held_up_by_a_field_that_is_folded_away_again(store: Store) -> None:
+    app = unfold(open_page(PAGE), "What differs")
+    for value in (0.3, TrainSpec().wd):
+        app.number_input(key="train_wd").set_value(value).run()
+    assert app.session_state[redraw.HELD]["train_wd"] == TrainSpec().wd
+    unfold(app, "What differs", unfolded=False)
+    assert "train_wd" not in {field.key for field in app.number_input}
+    assert "train_wd" not in app.session_state[redraw.HELD]
+    assert "train_lr" in app.session_state[redraw.HELD]

@@ -8,11 +8,15 @@ from engine.names import parse_config, parse_names, select
 from engine.report import frames
 from engine.specs import ProfileSpec, Refused
 from pages.components import backend, launch, spec_form
+from pages.components.fold import fold
 from pages.components.text import duration, plain
 
 PREFIX = "profile"
 ALIKE = ("counter", "device", "batch_size", "image_size", "precision", "training", "detail")
-OPEN, FOLDED = ("counter", "device"), ("image_size", "batch_size", "precision", "context_length", "training", "detail")
+WHAT_DIFFERS = "What differs: image size, batch, precision, training peak, modules"
+FOLDED = {
+    "How each model is counted": ("image_size", "batch_size", "precision", "context_length", "training", "detail")
+}
 
 
 def own_configurations() -> None:
@@ -25,28 +29,36 @@ def own_configurations() -> None:
                 st.rerun(scope="fragment")
 
 
-def upload_field() -> tuple[list[str], dict[str, Any]]:
-    """Names from a text or CSV file, and open_clip configurations of one's own."""
+def from_files() -> tuple[list[str], dict[str, Any]]:
+    """Names from text or CSV files, and open_clip configurations of one's own beside those that are there already."""
     names: list[str] = []
     configs: dict[str, Any] = dict(st.session_state.get(spec_form.key(PREFIX, "configs"), {}))
-    files = st.file_uploader(
+    files = f"{PREFIX}_files"
+    if part := fold("Models from files", key=f"{PREFIX}_fold_files", filled=bool(st.session_state.get(files))):
+        with part:
+            names = read_files(files, configs)
+    return [*names, *(f"config:{name}" for name in configs)], configs
+
+
+def read_files(key: str, configs: dict[str, Any]) -> list[str]:
+    """The uploader: adds what it finds to the configurations, and answers names."""
+    names: list[str] = []
+    for file in st.file_uploader(
         "Names (.txt, .csv) or open_clip configurations (.json)",
         type=["txt", "csv", "json"],
         accept_multiple_files=True,
-        key="profile_files",
+        key=key,
         help="Text: one name or pattern a line. CSV: a column `model`. JSON: a configuration as open_clip reads it.",
-    )
-    for file in files:
+    ):
         text = file.getvalue().decode("utf-8-sig", errors="replace")
-        stem = file.name.rsplit(".", 1)[0]
         try:
             if file.name.endswith(".json"):
-                configs[stem] = parse_config(text, file.name)
+                configs[file.name.rsplit(".", 1)[0]] = parse_config(text, file.name)
             else:
                 names += parse_names(text, file.name)
         except Refused as refusal:
             st.error(plain(str(refusal)))
-    return [*names, *(f"config:{name}" for name in configs)], configs
+    return names
 
 
 def devices(counter: str) -> list[str]:
@@ -86,12 +98,8 @@ def form() -> None:
         values: dict[str, Any] = {"counter": spec_form.field(ProfileSpec, "counter", PREFIX)}
     with right:
         values["device"] = spec_form.field(ProfileSpec, "device", PREFIX, devices(values["counter"]))
-    with st.expander("Image size, batch, precision, training peak, modules, files"):
-        columns = st.columns(3)
-        for place, name in enumerate(FOLDED):
-            with columns[place % 3]:
-                values[name] = spec_form.field(ProfileSpec, name, PREFIX)
-        names, values["configs"] = upload_field()
+    values |= spec_form.folded(ProfileSpec, PREFIX, WHAT_DIFFERS, FOLDED)
+    names, values["configs"] = from_files()
     values["models"] = [*models, *names]
     spec, problems = spec_form.build(ProfileSpec, values) if values["models"] else (None, [])
     sentence = "Choose models: search for names, type a wildcard, or upload a list."
