@@ -4,11 +4,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from engine.results import Metric
+from engine.results import Metric, Progress
 from engine.results.clip import TrainRow
 from engine.settings import ROOT
 from engine.training import checkpoints, launch, setup
@@ -36,6 +37,34 @@ def those_of(folder: Path) -> list[psutil.Process]:
         except psutil.Error:
             continue
     return found
+
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from engine.results import Metric, Progress
+from engine.training import launch
+folder = Path(sys.argv[1])
+for event in (Progress(done=0, note="one"), Metric(step=1, name="train/loss", value=2.0), Progress(done=1, note="two")):
+    launch.write(event, folder)
+    time.sleep(5 * launch.TICK_S)
+"""
+
+
+def test_while_nothing_new_is_told_progress_alone_is_told_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = subprocess.Popen
+
+    def writer(*_: object, **options: Any) -> subprocess.Popen[bytes]:
+        return begin([sys.executable, "-c", WRITER, str(tmp_path)], **options)
+
+    monkeypatch.setattr(launch.subprocess, "Popen", writer)
+    told = list(launch.together(tiny(nproc=2), tmp_path, "here"))
+    assert [event.value for event in told if isinstance(event, Metric)] == [2.0]
+    notes = [event.note for event in told if isinstance(event, Progress)]
+    assert list(dict.fromkeys(notes)) == ["starting 2 processes", "one", "two"]
+    assert notes.count("one") > 1, "so that whoever listens can stop it"
 
 
 def test_a_stop_is_answered_while_the_first_one_validates_and_the_others_wait(tmp_path: Path) -> None:

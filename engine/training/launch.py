@@ -45,7 +45,10 @@ class TrainingFailed(RuntimeError):
 
 
 def together(spec: TrainSpec, run_dir: Path, device_name: str) -> Iterator[Event]:
-    """The events of the first process. Closing this asks all to stop, and waits for their checkpoint."""
+    """The events of the first process; as long as it is silent, its progress again, so that this can be closed.
+
+    Closing this asks all to stop, and waits for their checkpoint.
+    """
     told = run_dir / EVENTS
     for name in (EVENTS, FAILURE):
         (run_dir / name).unlink(missing_ok=True)
@@ -58,19 +61,20 @@ def together(spec: TrainSpec, run_dir: Path, device_name: str) -> Iterator[Event
     # fmt: on
     (run_dir / JOB).write_text(job.model_dump_json())  # a request with many class names is no command-line argument
     launcher = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, process_group=0)
-    last: Event = Progress(done=0, note=f"starting {spec.nproc} processes")
-    yield last
+    progress = Progress(done=0, note=f"starting {spec.nproc} processes")
+    yield progress
     read = 0
     try:
         while True:
             ended = launcher.poll() is not None  # before reading, so that what was written last is read
             events, read = _since(told, read)
-            for last in events:
-                yield last
+            for event in events:
+                progress = event if isinstance(event, Progress) else progress
+                yield event
             if ended:
                 break
             if not events:
-                yield last
+                yield progress
                 time.sleep(TICK_S)
         if launcher.returncode:
             raise _failure(run_dir, spec.nproc)
