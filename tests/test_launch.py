@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
-from engine.results import Metric, Progress
+from engine.results import Event, Metric, Progress
 from engine.results.clip import TrainRow
 from engine.settings import ROOT
 from engine.training import checkpoints, launch, setup
@@ -45,9 +45,11 @@ from pathlib import Path
 from engine.results import Metric, Progress
 from engine.training import launch
 folder = Path(sys.argv[1])
-for event in (Progress(done=0, note="one"), Metric(step=1, name="train/loss", value=2.0), Progress(done=1, note="two")):
-    launch.write(event, folder)
-    time.sleep(5 * launch.TICK_S)
+launch.write(Progress(done=0, note="one"), folder)
+launch.write(Metric(step=1, name="train/loss", value=2.0), folder)
+while not (folder / "heard").exists():
+    time.sleep(0.01)
+launch.write(Progress(done=1, note="two"), folder)
 """
 
 
@@ -60,7 +62,11 @@ def test_while_nothing_new_is_told_progress_alone_is_told_again(
         return begin([sys.executable, "-c", WRITER, str(tmp_path)], **options)
 
     monkeypatch.setattr(launch.subprocess, "Popen", writer)
-    told = list(launch.together(tiny(nproc=2), tmp_path, "here"))
+    told: list[Event] = []
+    for event in launch.together(tiny(nproc=2), tmp_path, "here"):
+        told.append(event)
+        if any(isinstance(each, Metric) for each in told[:-3]):
+            (tmp_path / "heard").touch()
     assert [event.value for event in told if isinstance(event, Metric)] == [2.0]
     notes = [event.note for event in told if isinstance(event, Progress)]
     assert list(dict.fromkeys(notes)) == ["starting 2 processes", "one", "two"]

@@ -36,13 +36,15 @@ def from_files() -> tuple[list[str], dict[str, Any]]:
     files = f"{PREFIX}_files"
     if part := fold("Models from files", key=f"{PREFIX}_fold_files", filled=bool(st.session_state.get(files))):
         with part:
-            names = read_files(files, configs)
+            names, own = read_files(files)
+        configs |= own
     return [*names, *(f"config:{name}" for name in configs)], configs
 
 
-def read_files(key: str, configs: dict[str, Any]) -> list[str]:
-    """The uploader: adds what it finds to the configurations, and answers names."""
+def read_files(key: str) -> tuple[list[str], dict[str, Any]]:
+    """The uploader, and the names and configurations in what it was given."""
     names: list[str] = []
+    configs: dict[str, Any] = {}
     for file in st.file_uploader(
         "Names (.txt, .csv) or open_clip configurations (.json)",
         type=["txt", "csv", "json"],
@@ -58,7 +60,7 @@ def read_files(key: str, configs: dict[str, Any]) -> list[str]:
                 names += parse_names(text, file.name)
         except Refused as refusal:
             st.error(plain(str(refusal)))
-    return names
+    return names, configs
 
 
 def devices(counter: str) -> list[str]:
