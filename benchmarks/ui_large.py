@@ -1,6 +1,7 @@
 """Every page, and what one does on it, with a store of very many runs: part of `benchmarks/ui.py --runs N --rows M`."""
 
 import json
+import re
 import statistics
 from collections.abc import Iterator
 from functools import partial
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Locator
 
 from benchmarks.bare_page import serve_bare
 from benchmarks.own_browser import own_browser
@@ -30,6 +31,10 @@ KNOWN = 2  # visits after which a browser keeps a page's scripts compiled
 WINDOW: Any = {"viewport": {"width": 1440, "height": 1400}}
 SEARCH, MODEL, KIND = "sweep 12", "resnet_1*", "train"
 HEADED_OTHERWISE = "document.querySelector('h1')?.textContent.trim() !== {title}"
+LABELLED = "[...document.querySelectorAll('label')].some(label => label.textContent.trim() === {label})"
+PROMISE = re.compile("^Trains .* for [0-9,]+ steps")
+PROMISED_OTHERWISE = """[...document.querySelectorAll("[data-testid=stText]")].some(
+  part => part.textContent.startsWith("Trains ") && part.textContent.trim() !== {text})"""
 TABLES = "document.querySelectorAll('[data-testid=stDataFrame]').length === {count}"
 
 
@@ -141,9 +146,21 @@ def _interactions(browser: Browser, server: Server, store: Store) -> Iterator[tu
     yield "tick a run", took(lambda: table.click(position={"x": 16, "y": 52}), says("1 chosen"))
     storage = page.get_by_text("Storage", exact=True)
     yield "storage", took(storage.click, says("The runs with the largest artifacts"))
+    page.goto(f"{server.url}/train")
+    page.wait_for_function(DRAWN, timeout=PATIENCE_MS)
+    group = page.get_by_role("button", name="Validation", exact=True)
+    yield "further settings", took(group.click, LABELLED.format(label=json.dumps("Best by")))
+    promise, epochs = page.get_by_text(PROMISE), page.get_by_label("Epochs", exact=True)
+    before = json.dumps(promise.inner_text())
+    yield "a training's epochs", took(lambda: _type(epochs, "7"), PROMISED_OTHERWISE.format(text=before))
     run_id = store.runs(kind="profile", limit=1)[0].id
     page.goto(f"{server.url}/run?run={run_id}")
     page.wait_for_function(DRAWN, timeout=PATIENCE_MS)
     tab = page.get_by_role("tab", name="Environment", exact=True)
     yield "a run's environment", took(tab.click, TABLES.format(count=2))
     page.close()
+
+
+def _type(field: Locator, text: str) -> None:
+    field.fill(text)
+    field.press("Enter")

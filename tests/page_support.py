@@ -108,6 +108,12 @@ def unfold(app: AppTest, label: str, *, unfolded: bool = True) -> AppTest:
     return app.run()
 
 
+def further(app: AppTest, group: str, *, shown: bool = True) -> AppTest:
+    """The page once a group of its form's further settings is chosen, or not any more."""
+    (offered,) = [pills for pills in app.pills if pills.label.startswith("Further settings") and group in pills.options]
+    return (offered.select(group) if shown else offered.unselect(group)).run()
+
+
 def texts(app: AppTest) -> str:
     """All that a reader can read outside of tables and charts."""
     kinds = (app.title, app.header, app.caption, app.markdown, app.text, app.error, app.warning, app.info)

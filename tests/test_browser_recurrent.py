@@ -29,7 +29,8 @@ def test_the_small_preset_from_form_to_chart_to_download(page: Page, tmp_path: P
         expect(page.get_by_text("cudnn needs cuDNN")).to_be_visible()
         page.get_by_role("button", name="Small, for a CPU").click()
         expect(page.get_by_text(re.compile("^Times 7 runners"))).to_be_visible()
-        page.get_by_text("What differs:").click()
+        for group in ("Timing", "Processes"):
+            page.get_by_role("button", name=group, exact=True).click()
         for label, value in (("Processes", "1"), ("Sampled time (s)", "0.1")):
             page.get_by_label(label, exact=True).fill(value)
             page.get_by_label(label, exact=True).press("Enter")

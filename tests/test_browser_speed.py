@@ -53,7 +53,7 @@ def test_five_models_eager_against_compiled_cancelled_and_finished(page: Page, t
         form(server, page, *FIVE, min_seconds="0.2")
         page.get_by_role("button", name="Compile or not?").click()
         expect(page.get_by_text(re.compile("^Times 5 models .2 variants interleaved"))).to_be_visible()
-        page.get_by_text("What differs:").click()
+        page.get_by_role("button", name="Timing", exact=True).click()
         page.get_by_label("Processes", exact=True).fill("1")
         page.get_by_label("Processes", exact=True).press("Enter")
         expect(page.get_by_text("in 1 fresh process each")).to_be_visible()

@@ -11,7 +11,18 @@ from engine.specs import ProfileSpec
 from engine.store import Store, attempts
 from engine.store import queue as queueing
 from pages.components.command import command
-from tests.page_support import ENVIRONMENT, events, finish, open_page, profile_row, queue, texts, unfold, verbatim
+from tests.page_support import (
+    ENVIRONMENT,
+    events,
+    finish,
+    further,
+    open_page,
+    profile_row,
+    queue,
+    texts,
+    unfold,
+    verbatim,
+)
 
 PAGE = "costs/profile.py"
 
@@ -52,7 +63,7 @@ def test_the_time_it_takes_is_taken_from_runs_before(store: Store) -> None:
 
 
 def test_a_form_becomes_a_queued_run(store: Store) -> None:
-    app = unfold(open_page(PAGE, profile_models="resnet18"), "What differs")
+    app = further(open_page(PAGE, profile_models="resnet18"), "Input")
     app.text_input(key="profile_image_size").set_value("160x224").run()
     app.number_input(key="profile_batch_size").set_value(8).run()
     app.get_by_key("profile_precision").set_value("bfloat16").run()

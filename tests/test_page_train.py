@@ -19,7 +19,7 @@ from engine.store.files import RunFiles
 from pages.components import redraw, spec_form
 from pages.components.command import command
 from tests.clip_support import curve_points, queue_train, record, train_row, write_checkpoints, write_csv, write_images
-from tests.page_support import Answering, charts, open_page, texts, ticked, unfold, verbatim
+from tests.page_support import Answering, charts, further, open_page, texts, ticked, unfold, verbatim
 
 PAGE = "clip/train.py"
 
@@ -387,14 +387,16 @@ def test_an_upload_that_a_run_reads_is_not_deleted(store: Store) -> None:
     assert app.button(key="train_kept_sure").disabled
 
 
-def test_what_is_folded_away_is_drawn_once_it_is_unfolded_or_set(store: Store) -> None:
+def test_further_settings_are_drawn_once_they_are_chosen_or_set(store: Store) -> None:
     app = open_page(PAGE)
     drawn = {field.key for field in app.number_input}
     assert "train_lr" in drawn
     assert "train_wd" not in drawn, "a field by default, folded away, costs the page nothing"
-    unfolded = unfold(app, "What differs")
-    assert "train_wd" in {field.key for field in unfolded.number_input}
-    assert unfolded.toggle(key="train_resampled").value is False
+    further(app, "Optimizer")
+    assert "train_wd" in {field.key for field in app.number_input}
+    assert "train_resampled" not in {field.key for field in app.toggle}
+    further(app, "Sampling")
+    assert app.toggle(key="train_resampled").value is False
     linked = open_page(PAGE, train_wd="0.25")
     assert linked.number_input(key="train_wd").value == 0.25
     linked.button(key="train_go").click().run()
@@ -403,13 +405,13 @@ def test_what_is_folded_away_is_drawn_once_it_is_unfolded_or_set(store: Store) -
     assert run.spec == TrainSpec(wd=0.25)
 
 
-def test_a_preset_sets_what_is_folded_away(store: Store) -> None:
+def test_a_preset_sets_further_settings(store: Store) -> None:
     app = open_page(PAGE)
     app.button(key="train_preset_One batch, to check").click().run()
     assert app.toggle(key="train_overfit").value
     app.button(key="train_preset_Digits in a minute").click().run()
     assert not app.toggle(key="train_overfit").value
-    app.run()
+    further(app, "Sampling", shown=False)
     assert "train_overfit" not in {field.key for field in app.toggle}, "back to what it is by default"
     app.button(key="train_go").click().run()
     assert not app.exception
@@ -417,20 +419,22 @@ def test_a_preset_sets_what_is_folded_away(store: Store) -> None:
     assert run.spec == TrainSpec()
 
 
-def test_fields_unfolded_by_hand_start_as_they_are_by_default(store: Store) -> None:
-    app = unfold(open_page(PAGE), "What differs")
+def test_further_settings_start_as_they_are_by_default(store: Store) -> None:
+    app = open_page(PAGE)
+    for group in ("Model", "Loss", "Optimizer", "Sampling", "Validation", "Execution", "Held-out data"):
+        further(app, group)
     app.button(key="train_go").click().run()
     assert not app.exception
     (run,) = store.runs()
     assert run.spec == TrainSpec()
 
 
-def test_a_tick_is_not_held_up_by_a_field_that_is_folded_away_again(store: Store) -> None:
-    app = unfold(open_page(PAGE), "What differs")
+def test_a_tick_is_not_held_up_by_a_field_that_is_put_away_again(store: Store) -> None:
+    app = further(open_page(PAGE), "Optimizer")
     for value in (0.3, TrainSpec().wd):
         app.number_input(key="train_wd").set_value(value).run()
     assert app.session_state[redraw.HELD]["train_wd"] == TrainSpec().wd
-    unfold(app, "What differs", unfolded=False)
+    further(app, "Optimizer", shown=False)
     assert "train_wd" not in {field.key for field in app.number_input}
     assert "train_wd" not in app.session_state[redraw.HELD]
     assert "train_lr" in app.session_state[redraw.HELD]

@@ -14,11 +14,11 @@ from pages.components.command import command
 from tests.page_support import (
     benchmark_row,
     finish,
+    further,
     open_page,
     queue_benchmark,
     texts,
     ticked,
-    unfold,
     write_samples,
 )
 
@@ -69,7 +69,8 @@ def test_presets_fill_the_form_and_the_form_lights_its_preset(store: Store) -> N
 
 
 def test_a_form_becomes_a_queued_run(store: Store) -> None:
-    app = unfold(open_page(PAGE, benchmark_models="resnet18", benchmark_batch_size="sweep"), "What differs")
+    app = open_page(PAGE, benchmark_models="resnet18", benchmark_batch_size="sweep")
+    further(further(app, "Computation"), "Timing")
     app.multiselect(key="benchmark_variants").set_value(["eager", "compile:max-autotune"]).run()
     app.multiselect(key="benchmark_precision").set_value(["float32", "bfloat16"]).run()
     app.number_input(key="benchmark_min_seconds").set_value(0.5).run()

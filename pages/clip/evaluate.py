@@ -7,14 +7,18 @@ import streamlit as st
 from engine.report.evaluation_figures import prompts
 from engine.specs.evaluate import EvaluateSpec
 from engine.store import Run
-from pages.components import backend, clip_data, clip_form, clip_outlook, launch, spec_form
+from pages.components import backend, clip_data, clip_form, clip_outlook, further_settings, launch, spec_form
 from pages.components.text import duration, plain
 
 PREFIX = "evaluate"
-DATA = ("data_kind", "csv_separator", "csv_img_key", "csv_caption_key", "samples", "held_out", "val_fraction")
-FOLDED = {
-    "Of the model": ("image_size", "context_length"),
-    "How": ("device", "precision", "batch_size", "workers", "threads", "seed"),
+DATA = {
+    "What they are": ("data_kind", "samples"),
+    "CSV": ("csv_separator", "csv_img_key", "csv_caption_key"),
+    "Held-out data": ("held_out", "val_fraction"),
+}
+FURTHER = {
+    "Model": ("image_size", "context_length"),
+    "Execution": ("device", "precision", "batch_size", "workers", "threads", "seed"),
 }
 RUNS = 50  # trainings on offer
 NOT_ALIKE = ("seed", "classes", "templates")
@@ -100,12 +104,9 @@ def form() -> None:
     """The form. It answers on its own, without redrawing the results below."""
     values = what()
     values["tasks"] = spec_form.field(EvaluateSpec, "tasks", PREFIX, pills=True)
-    of_data, seen = clip_form.data(EvaluateSpec, PREFIX, "How they are read, and which of them", DATA)
+    of_data, seen = clip_form.data(EvaluateSpec, PREFIX, DATA)
     values |= of_data | classes(seen)
-    with_devices = {"device": launch.devices()}
-    values |= spec_form.folded(
-        EvaluateSpec, PREFIX, "What differs: image size, device, batch, seed", FOLDED, **with_devices
-    )
+    values |= further_settings.draw(EvaluateSpec, PREFIX, FURTHER, device=launch.devices())
     spec, problems = spec_form.build(EvaluateSpec, values)
     sentence, ready = "What stands above must be put right first", False
     if isinstance(spec, EvaluateSpec) and seen.look:

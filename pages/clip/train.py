@@ -11,7 +11,7 @@ from engine.report.training_checks import Data
 from engine.specs import Refused
 from engine.specs.clip import DIGITS_MODEL
 from engine.specs.train import EPOCHS, FINE_TUNE_LR, SCRATCH_LR, TrainSpec, schedule
-from pages.components import backend, clip_data, clip_form, clip_outlook, launch, presets, spec_form
+from pages.components import backend, clip_data, clip_form, clip_outlook, further_settings, launch, presets, spec_form
 from pages.components.fold import fold
 from pages.components.text import duration, plain
 
@@ -32,29 +32,26 @@ PRESETS: presets.Presets = {
         {"overfit": True, "steps": 50, "epochs": None, "val_frequency": 0, "zeroshot_frequency": 0},
     ),
 }
-DATA = ("data_kind", "csv_separator", "csv_img_key", "csv_caption_key", "samples", "val_data", "val_fraction")
-FOLDED = {
-    "What the model is": ("image_size", "context_length", "patch_dropout"),
-    "What stays as it is": (
-        *("lock_image", "lock_image_unlocked_groups", "lock_image_freeze_bn_stats"),
-        *("lock_text", "lock_text_unlocked_layers", "lock_text_freeze_layer_norm"),
-    ),
-    "What is minimised": (
-        *("loss", "coca_contrastive_weight", "coca_caption_weight", "distill_model", "distill_pretrained"),
-        *("local_loss", "gather_with_grad"),
-    ),
-    "How": ("opt", "wd", "grad_clip_norm", "beta1", "beta2", "eps", "momentum", "accum_freq", "overfit"),
-    "How long, at which rate": (
-        *("steps", "lr_scheduler", "epochs_cooldown", "lr_cooldown_power", "lr_cooldown_end"),
-        *("data_weights", "resampled"),
-    ),
-    "What is measured as it trains": ("val_frequency", "zeroshot_frequency", "best_metric", "classes", "templates"),
-    "What is kept": (
-        *("save_frequency", "save_every_steps", "keep_last", "log_every_n_steps", "tensorboard", "wandb", "resume"),
-    ),
-    "On what": ("nproc", "workers", "threads", "grad_checkpointing", "channels_last", "compile", "seed"),
+DATA = {
+    "What they are": ("data_kind", "samples"),
+    "CSV": ("csv_separator", "csv_img_key", "csv_caption_key"),
+    "Held-out data": ("val_data", "val_fraction"),
 }
-WHAT_DIFFERS = "What differs: locked towers, loss, optimizer, schedule, validation, checkpoints, processes"
+FURTHER = {
+    "Model": ("image_size", "context_length", "patch_dropout"),
+    "Locked image tower": ("lock_image", "lock_image_unlocked_groups", "lock_image_freeze_bn_stats"),
+    "Locked text tower": ("lock_text", "lock_text_unlocked_layers", "lock_text_freeze_layer_norm"),
+    "Loss": ("loss", "local_loss", "gather_with_grad"),
+    "CoCa and distillation": ("coca_contrastive_weight", "coca_caption_weight", "distill_model", "distill_pretrained"),
+    "Optimizer": ("opt", "wd", "eps", "beta1", "beta2", "momentum"),
+    "Gradients": ("grad_clip_norm", "accum_freq", "grad_checkpointing"),
+    "Schedule": ("steps", "lr_scheduler", "epochs_cooldown", "lr_cooldown_power", "lr_cooldown_end"),
+    "Sampling": ("data_weights", "resampled", "overfit"),
+    "Validation": ("val_frequency", "zeroshot_frequency", "best_metric", "classes", "templates"),
+    "Checkpoints": ("save_frequency", "save_every_steps", "keep_last", "resume"),
+    "Logs": ("log_every_n_steps", "tensorboard", "wandb"),
+    "Execution": ("nproc", "workers", "threads", "channels_last", "compile", "seed"),
+}
 ALIKE = (
     *("model", "data", "samples", "batch_size", "accum_freq", "nproc", "precision", "device", "image_size", "loss"),
     *("grad_checkpointing", "compile", "val_frequency", "workers", "threads"),
@@ -148,10 +145,10 @@ def counted(values: dict[str, Any], seen: clip_data.Seen) -> tuple[Data | None, 
 def form() -> None:
     """The form. It answers on its own, without redrawing the results below."""
     place = st.container()
-    values, seen = clip_form.data(TrainSpec, PREFIX, "How they are read, and what is held out", DATA)
+    values, seen = clip_form.data(TrainSpec, PREFIX, DATA)
     found, problem = counted(values, seen)
     model = st.container()
-    values |= spec_form.folded(TrainSpec, PREFIX, WHAT_DIFFERS, FOLDED)
+    values |= further_settings.draw(TrainSpec, PREFIX, FURTHER)
     values["configs"] = own_configurations()
     with model:  # where those are offered too
         values |= settings(values["configs"], found.train if found else 0)

@@ -1,6 +1,6 @@
 """What the forms of training and evaluation share: names of models, the section on data, the list of checks."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import streamlit as st
@@ -8,7 +8,7 @@ import streamlit as st
 from engine.report.training_checks import Check
 from engine.specs import Spec
 from engine.specs.clip import DIGITS_MODEL
-from pages.components import clip_data, launch, spec_form
+from pages.components import clip_data, further_settings, launch
 from pages.components.text import plain
 
 ICONS = {
@@ -27,11 +27,11 @@ def models(own: Iterable[str] = ()) -> list[str]:
     return [DIGITS_MODEL, *own, *names]
 
 
-def data(spec: type[Spec], prefix: str, title: str, names: Sequence[str]) -> tuple[dict[str, Any], clip_data.Seen]:
-    """What the data are, and a look at them. title, names: of what is folded away."""
+def data(spec: type[Spec], prefix: str, groups: Mapping[str, Sequence[str]]) -> tuple[dict[str, Any], clip_data.Seen]:
+    """What the data are, and a look at them. groups: of what seldom differs."""
     st.header("Data", anchor=False)
     values = clip_data.fields(spec, prefix)
-    values |= spec_form.folded(spec, prefix, title, {"Of CSVs, their columns": names})
+    values |= further_settings.draw(spec, prefix, groups, "Further settings of data")
     seen = clip_data.seen(clip_data.source(values))
     clip_data.draw(seen)
     return values, seen

@@ -6,8 +6,6 @@ typed; nothing is sent before the button.
 
 import types
 from collections.abc import Mapping, Sequence
-from enum import Enum
-from itertools import chain
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
@@ -18,7 +16,6 @@ from typing_extensions import TypeAliasType
 
 from engine.specs import Spec, format_image_size
 from pages.components import redraw
-from pages.components.fold import fold
 
 BIND = "query-params"
 LISTED = "listed"  # in the address: of how many models a list is that was put aside
@@ -104,15 +101,6 @@ OF_MODEL = ("image_size", "context_length")
 LISTS = ("classes", "templates")
 """A text with an item per line."""
 UNIONS = (types.UnionType, Union)
-
-
-class Undrawn(Enum):
-    """Stands in the state for a field that is folded away.
-
-    What a preset gives such a field is put into the address only if the state knew the field before.
-    """
-
-    YET = "undrawn"
 
 
 def key(prefix: str, field: str) -> str:
@@ -249,48 +237,6 @@ def _numbers(label: str, shared: dict[str, Any]) -> str:
     typed = list(st.session_state.get(shared["key"], []))
     hint = "by default; type numbers"
     return ",".join(st.multiselect(label, typed, accept_new_options=True, placeholder=hint, **shared))
-
-
-def folded(
-    spec: type[Spec], prefix: str, heading: str, groups: Mapping[str, Sequence[str]], **choices: Sequence[str]
-) -> dict[str, Any]:
-    """What seldom differs, three fields a row under the headings of their groups; answers what they hold.
-
-    Folded away, and not drawn as long as all of them are as they are by default.
-    """
-    names = list(chain.from_iterable(groups.values()))
-    values = {name: _by_default(spec, name, choices.get(name)) for name in names}
-    filled = any(_is_set(key(prefix, name), default) for name, default in values.items())
-    if not (part := fold(heading, key=key(prefix, f"fold {heading}"), filled=filled)):
-        for name in values:
-            st.session_state.setdefault(key(prefix, name), Undrawn.YET)
-            redraw.release(key(prefix, name))
-        return values
-    for name in values:
-        if st.session_state.get(key(prefix, name)) is Undrawn.YET:
-            del st.session_state[key(prefix, name)]
-    with part:
-        for group, its in groups.items():
-            st.caption(group)
-            for row in (its[place : place + 3] for place in range(0, len(its), 3)):
-                for column, name in zip(st.columns(3, vertical_alignment="bottom"), row, strict=False):
-                    with column:
-                        values[name] = field(spec, name, prefix, choices.get(name))
-    return values
-
-
-def _by_default(spec: type[Spec], name: str, choices: Sequence[str] | None) -> Any:
-    default = spec.model_fields[name].default
-    return choices[0] if choices and default != "" else default
-
-
-def _is_set(asked: str, default: Any) -> bool:
-    """Whether the address, a preset or somebody's hand gave a field another value than it has by default."""
-    if asked in st.query_params:
-        return True
-    value = st.session_state.get(asked)
-    value = tuple(value) if isinstance(value, list) else value
-    return value not in (Undrawn.YET, None, "", (), default, str(default))
 
 
 def _number_or_word(

@@ -7,15 +7,15 @@ import streamlit as st
 from engine.names import parse_config, parse_names, select
 from engine.report import frames
 from engine.specs import ProfileSpec, Refused
-from pages.components import backend, launch, spec_form
+from pages.components import backend, further_settings, launch, spec_form
 from pages.components.fold import fold
 from pages.components.text import duration, plain
 
 PREFIX = "profile"
 ALIKE = ("counter", "device", "batch_size", "image_size", "precision", "training", "detail")
-WHAT_DIFFERS = "What differs: image size, batch, precision, training peak, modules"
-FOLDED = {
-    "How each model is counted": ("image_size", "batch_size", "precision", "context_length", "training", "detail")
+FURTHER = {
+    "Input": ("image_size", "context_length", "batch_size", "precision"),
+    "What is counted": ("training", "detail"),
 }
 
 
@@ -100,7 +100,7 @@ def form() -> None:
         values: dict[str, Any] = {"counter": spec_form.field(ProfileSpec, "counter", PREFIX)}
     with right:
         values["device"] = spec_form.field(ProfileSpec, "device", PREFIX, devices(values["counter"]))
-    values |= spec_form.folded(ProfileSpec, PREFIX, WHAT_DIFFERS, FOLDED)
+    values |= further_settings.draw(ProfileSpec, PREFIX, FURTHER)
     names, values["configs"] = from_files()
     values["models"] = [*models, *names]
     spec, problems = spec_form.build(ProfileSpec, values) if values["models"] else (None, [])

@@ -8,7 +8,7 @@ from engine.report import estimates
 from engine.specs import RecurrentSpec
 from engine.specs.recurrent import KNOBS
 from engine.specs.runners import RUNNERS, of_group
-from pages.components import launch, presets, spec_form
+from pages.components import further_settings, launch, presets, spec_form
 from pages.components.text import duration, plain, size
 
 PREFIX = "recurrent"
@@ -31,16 +31,13 @@ PRESETS: presets.Presets = {
     ),
 }
 SHAPES = ("seq_length", "mini_batch", "input_size", "hidden_size", "num_layers")
-FOLDED = {
-    "A sweep": ("sweep", "sweep_values", "baseline"),
-    "What kind of layer, and what ResNets see": ("bidirectional", "batch_first", "proj_size", "image_size"),
-    "How it is timed": (
-        *("loops", "warmup", "replicates", "publishable", "min_seconds", "time_limit"),
-        *("threads", "seed"),
-    ),
+FURTHER = {
+    "Sweep and baseline": ("sweep", "sweep_values", "baseline"),
+    "Layers and ResNets": ("bidirectional", "batch_first", "proj_size", "image_size"),
+    "Timing": ("loops", "warmup", "min_seconds", "time_limit"),
+    "Processes": ("replicates", "publishable", "threads", "seed"),
     "TorchScript": ("fuser", "executor", *KNOBS),
 }
-WHAT_DIFFERS = "What differs: sweep, baseline, direction, projection, processes, samples, TorchScript"
 MATTERS_NOT = ("baseline", "seed", "time_limit", "publishable", "replicates", "min_seconds")
 FEW = 8  # names written out in a sentence
 
@@ -130,7 +127,7 @@ def form() -> None:
     with right:
         values["runners"] = spec_form.field(RecurrentSpec, "runners", PREFIX, list(RUNNERS))
     values |= shapes()
-    values |= spec_form.folded(RecurrentSpec, PREFIX, WHAT_DIFFERS, FOLDED, baseline=offered(values))
+    values |= further_settings.draw(RecurrentSpec, PREFIX, FURTHER, baseline=offered(values))
     presets.draw(place, PREFIX, PRESETS, values)
     spec, problems = spec_form.build(RecurrentSpec, values)
     sentence, beside, doubtful = "", "", False

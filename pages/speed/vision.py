@@ -8,7 +8,7 @@ from engine.names import select
 from engine.report import estimates
 from engine.specs import BenchmarkSpec, Refused
 from engine.specs.variant import EXECUTIONS
-from pages.components import backend, launch, presets, spec_form
+from pages.components import backend, further_settings, launch, presets, spec_form
 from pages.components.text import duration, size
 
 PREFIX = "benchmark"
@@ -27,14 +27,11 @@ PRESETS: presets.Presets = {
 }
 OFFERED = [*EXECUTIONS, "compile:max-autotune", "compile:aot_eager", "eager+channels_last", "eager+bfloat16"]
 BATCHES = ("1", "8", "32", "64")
-WHAT_DIFFERS = "What differs: precision, image size, processes, samples, conditions, filters"
-FOLDED = {
-    "How it computes": ("precision", "image_size", "context_length", "tower", "optimizer", "channels_last"),
-    "How it is timed": (
-        *("purpose", "replicates", "publishable", "min_samples", "min_seconds", "time_limit"),
-        *("threads", "max_batch_size", "seed", "cache", "cudnn_benchmark", "deterministic"),
-    ),
-    "Which of the models": ("filter", "exclude", "exclude_exact", "partition"),
+FURTHER = {
+    "Computation": ("precision", "image_size", "context_length", "tower", "optimizer", "channels_last"),
+    "Timing": ("purpose", "replicates", "publishable", "min_samples", "min_seconds", "time_limit"),
+    "Conditions": ("threads", "max_batch_size", "seed", "cache", "cudnn_benchmark", "deterministic"),
+    "Model filters": ("filter", "exclude", "exclude_exact", "partition"),
 }
 ALIKE = ("mode", "purpose", "device", "variants", "precision", "processes", "floor_seconds", "image_size")
 TIGHT = 0.8  # share of the memory above which an estimate is called tight
@@ -95,7 +92,7 @@ def form() -> None:
     for column, (name, offered) in zip(columns, choices.items(), strict=True):
         with column:
             values[name] = spec_form.field(BenchmarkSpec, name, PREFIX, offered)
-    values |= spec_form.folded(BenchmarkSpec, PREFIX, WHAT_DIFFERS, FOLDED)
+    values |= further_settings.draw(BenchmarkSpec, PREFIX, FURTHER)
     presets.draw(place, PREFIX, PRESETS, values)
     spec, problems = spec_form.build(BenchmarkSpec, values | {"models": models}) if models else (None, [])
     sentence, beside = "Choose models: search for names, type a wildcard, or take the whole suite.", ""
