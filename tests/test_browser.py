@@ -13,7 +13,7 @@ from engine.report import catalog
 from engine.settings import Settings
 from engine.specs import ProfileSpec
 from engine.store import State, open_store
-from tests.browser_support import PATIENCE_S, ROW, Server, downloaded, select_rows, serve
+from tests.browser_support import DRAWN, PATIENCE_S, ROW, Server, downloaded, select_rows, serve
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 NUMBER = 68  # where the number of a run is that opens it, from the left of the list
@@ -168,3 +168,21 @@ def test_what_a_preset_sets_among_further_settings_is_in_the_address(server: Ser
     page.get_by_role("button", name="Digits in a minute").click()
     expect(page.get_by_text("--steps 50 --overfit")).to_have_count(0)
     expect(page).to_have_url(re.compile(r"/train$"))
+
+
+def test_further_settings_stay_in_the_address_where_another_group_comes_above(server: Server, page: Page) -> None:
+    page.goto(f"{server.url}/train")
+    for group, last in (("Optimizer", "Momentum"), ("Loss", "Gather with gradients")):
+        page.get_by_role("button", name=group, exact=True).click()
+        expect(page.get_by_label(last, exact=True)).to_be_attached()
+        page.wait_for_function(DRAWN)
+    decay = page.get_by_label("Weight decay", exact=True)
+    decay.fill("0.3")
+    decay.press("Enter")
+    expect(page.get_by_text("--wd 0.3")).to_be_visible()
+    expect(page).to_have_url(re.compile("train_wd=0.3"))
+    page.get_by_test_id("stSidebarNavLink").filter(has_text="Evaluate").click()
+    expect(page.get_by_role("heading", name="Evaluate CLIP")).to_be_visible()
+    page.get_by_test_id("stSidebarNavLink").filter(has_text="Train").click()
+    expect(decay).to_have_value("0.3")
+    expect(page).to_have_url(re.compile("train_wd=0.3"))

@@ -42,8 +42,10 @@ def draw(
         st.session_state[asked] = list(dict.fromkeys([*chosen, *in_use]))
     shown = st.pills(label, list(groups), selection_mode="multi", key=asked, help=IN_USE, wrap=True)
     for group, names in groups.items():
+        place = st.container()  # also where nothing is drawn: a field that moves would be left out of the address
         if group in shown:
-            values |= _group(spec, prefix, group, names, choices)
+            with place:
+                values |= _group(spec, prefix, group, names, choices)
         else:
             _put_away(prefix, names)
     return values
