@@ -27,6 +27,7 @@ Pages are timed in a browser without a debugger; else Playwright clicks and type
 """
 BARE = "a bare page"
 """Measured among the others: what Streamlit's own table and chart of the catalogue take on this machine just then."""
+LOOKED_UP_MS = 3000  # after which a form has heard of weights and memory, and is drawn anew for it
 KNOWN = 2  # visits after which a browser keeps a page's scripts compiled
 WINDOW: Any = {"viewport": {"width": 1440, "height": 1400}}
 SEARCH, MODEL, KIND = "sweep 12", "resnet_1*", "train"
@@ -148,6 +149,7 @@ def _interactions(browser: Browser, server: Server, store: Store) -> Iterator[tu
     yield "storage", took(storage.click, says("The runs with the largest artifacts"))
     page.goto(f"{server.url}/train")
     page.wait_for_function(DRAWN, timeout=PATIENCE_MS)
+    page.wait_for_timeout(LOOKED_UP_MS)
     group = page.get_by_role("button", name="Validation", exact=True)
     yield "further settings", took(group.click, LABELLED.format(label=json.dumps("Best by")))
     promise, epochs = page.get_by_text(PROMISE), page.get_by_label("Epochs", exact=True)
