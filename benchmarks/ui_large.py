@@ -3,6 +3,7 @@
 import json
 import re
 import statistics
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -48,20 +49,24 @@ def measure(runs: int, rows: int, repeats: int, folder: Path) -> dict[str, objec
         with serve(folder, preload="") as server, serve_bare(folder) as (bare_url, _):
             with chromium() as browser:
                 urls = {path: f"{server.url}{path}" for path in _paths(browser, server, store)} | {BARE: bare_url}
+            work: list[float] = []
             pages: dict[str, list[float]] = {path: [] for path in urls}
             again: dict[str, list[float]] = {path: [] for path in urls}
             with own_browser() as own:
                 for _ in range(repeats + 1):  # the first time loads what the server keeps for later ones
                     for path, url in urls.items():
+                        work.append(fixed_work_ms())
                         own.forget()
                         pages[path].append(own.drawn_ms(url))
                 for _ in range(repeats + KNOWN):
                     for path, url in urls.items():
+                        work.append(fixed_work_ms())
                         again[path].append(own.drawn_ms(url))
             inside: dict[str, list[float]] = {}
             interactions: dict[str, list[float]] = {}
             with chromium() as browser:
                 for _ in range(repeats + 1):
+                    work.append(fixed_work_ms())
                     for path, took_ms in _moves(browser, server):
                         inside.setdefault(path, []).append(took_ms)
                     for name, took_ms in _interactions(browser, server, store):
@@ -73,12 +78,21 @@ def measure(runs: int, rows: int, repeats: int, folder: Path) -> dict[str, objec
         "rows": max(1, rows // runs) * runs,
         "database_mb": sum(path.stat().st_size for path in settings.runs_dir.glob("vitals.sqlite*")) / 1e6,
         "filled_s": filled_s,
+        "fixed_work_ms": work,
         "first_page_ms": {path: took[0] for path, took in pages.items()},
         "page_ms": {path: took[1:] for path, took in pages.items()},
         "page_again_ms": {path: took[KNOWN:] for path, took in again.items()},
         "page_inside_ms": {path: took[1:] for path, took in inside.items()},
         "interaction_ms": {name: took[1:] for name, took in interactions.items()},
     }
+
+
+def fixed_work_ms() -> float:
+    """The same million additions each time: how quick this machine is just then, as a virtual one swings."""
+    start, total = time.perf_counter(), 0
+    for number in range(1_000_000):
+        total += number
+    return 1000 * (time.perf_counter() - start)
 
 
 def medians(samples: dict[str, object]) -> dict[str, dict[str, float]]:
