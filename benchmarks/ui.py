@@ -9,8 +9,8 @@ a stored row within 1 s of the click when a warm process waits; the server stays
 
 With --runs it writes ui_large.json: every page and what one does on it, with so many runs in the store, and the bare
 page between them. Goals: a page is drawn within 2.5 s and an interaction answered within 400 ms, at the median. Pages
-are timed in a Chromium without a debugger, as people have it; interactions by a watch in the page. A fixed piece of work
-is timed between them, which tells a slow page from a slow moment of the machine.
+are timed in a Chromium without a debugger, as people have it; interactions by a watch in the page. A fixed piece of
+work is timed between them, which tells a slow page from a slow moment of the machine.
 """
 
 import argparse
@@ -209,9 +209,8 @@ def measure_large(runs: int, rows: int, repeats: int) -> None:
             print(f"{part:15} {what:32} {value:8.0f}   goal {goal:>6}   {'met' if value <= goal else 'MISSED'}")
     work = samples["fixed_work_ms"]
     assert isinstance(work, list)
-    print(
-        f"a fixed piece of work, between them: {min(work):.0f} to {max(work):.0f} ms, median {statistics.median(work):.0f}"
-    )
+    median = statistics.median(work)
+    print(f"a fixed piece of work between them took {min(work):.0f} to {max(work):.0f} ms, at the median {median:.0f}")
 
 
 def this_machine() -> dict[str, object]:
