@@ -60,8 +60,7 @@ def serve(folder: Path, *, most_data: int | None = None, **settings: str) -> Ite
     """
     port, log = free_port(), folder / "server.log"
     env = {f"VITALS_{name.upper()}": value for name, value in {"runs_dir": str(folder / "runs"), **settings}.items()}
-    # a terminal of nobody's: Streamlit must neither ask for an e-mail address nor open a browser
-    command = [sys.executable, "-m", "streamlit", "run", "app.py", "--server.headless", "true"]
+    command = [sys.executable, "-m", "streamlit", "run", "app.py"]
     if most_data:
         command = [sys.executable, "-c", LIMITED, str(most_data), *command]
     with log.open("wb") as out:
@@ -69,7 +68,7 @@ def serve(folder: Path, *, most_data: int | None = None, **settings: str) -> Ite
             [*command, "--server.port", str(port)],
             cwd=ROOT,
             env=os.environ | env | {"HF_HUB_OFFLINE": "1"},
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,  # who asks for anything at the start gets no answer
             stdout=out,
             stderr=out,
         )
