@@ -126,6 +126,10 @@ def test_precision_is_that_of_the_reference(precision: str, weights: str) -> Non
         ({"model": "local-dir:/tmp"}, "neither a model of open_clip"),
         ({"model": "config:mine"}, "no configuration was given"),
         ({"model": "config:mine", "configs": {"mine": {"embed_dim": 8}}}, "no vision_cfg"),
+        (
+            {"model": "config:mine", "configs": {"mine": CONFIGS["vit"] | {"vision_cfg": {"timm_model_name": 5}}}},
+            "names 5, which timm does not know",
+        ),
     ],
 )
 def test_only_known_names_are_models(fields: dict[str, Any], message: str) -> None:

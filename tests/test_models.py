@@ -127,6 +127,16 @@ def test_an_impossible_size_is_a_named_error_that_says_what_would_be_right(name:
     assert issubclass(SizeRefused, Refused)
 
 
+def test_too_little_memory_is_no_wrong_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    def create(*_args: object, **_how: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes")
+
+    monkeypatch.setattr(timm, "create_model", create)
+    with pytest.raises(RuntimeError, match="can't allocate memory") as raised:
+        build("timm:vit_tiny_patch16_224", image_size=(256, 256))
+    assert not isinstance(raised.value, Refused)
+
+
 def test_context_length() -> None:
     assert build("open_clip:ViT-B-32").inputs[1].shape == (1, 77)
     shorter = forward("open_clip:ViT-B-32", context_length=32)
@@ -173,6 +183,7 @@ def test_a_configuration_of_ones_own() -> None:
         ({"text_cfg": {"hf_model_name": "someone/else"}}, "would need a look-up at Hugging Face"),
         ({"text_cfg": {"widht": 3}}, "widht"),
         ({"vision_cfg": {"timm_model_name": "hf-hub:some/model"}}, "timm does not know"),
+        ({"vision_cfg": {"timm_model_name": 5}}, "names 5, which timm does not know"),
         ({"vision_cfg": {"timm_model_name": "no_such_model"}}, "timm does not know"),
     ],
 )

@@ -35,6 +35,17 @@ def config(name: str) -> Config:
     return deepcopy(found)
 
 
+def own_config(name: str, cfg: Config) -> Config:
+    """A copy of a user's configuration that has all parts that are looked into. Errors: ConfigRefused."""
+    for part, kind in (("embed_dim", int), ("vision_cfg", dict), ("text_cfg", dict)):
+        if not isinstance(cfg.get(part), kind):
+            raise ConfigRefused(f"configuration {name!r} has no {part} ({kind.__name__}), as open_clip's files do")
+    timm_name = cfg["vision_cfg"].get("timm_model_name")
+    if timm_name is not None and not (isinstance(timm_name, str) and timm.is_model(timm_name)):
+        raise ConfigRefused(f"configuration {name!r} names {timm_name!r}, which timm does not know")
+    return deepcopy(cfg)
+
+
 def family(cfg: Config) -> str:
     """`clip_vit`, `clip_resnet`, `clip_<timm family>`, `siglip`, `coca`, or `clip_<Hugging Face text model>`."""
     vision, text = cfg["vision_cfg"], cfg["text_cfg"]
@@ -66,14 +77,8 @@ def hf_figures(name: str) -> Config:
 
 def build_own(name: str, cfg: Config, wanted: Wanted) -> Built:
     """A user's configuration. Errors: ConfigRefused says which key or value is wrong."""
-    cfg = deepcopy(cfg)
-    for part, kind in (("embed_dim", int), ("vision_cfg", dict), ("text_cfg", dict)):
-        if not isinstance(cfg.get(part), kind):
-            raise ConfigRefused(f"configuration {name!r} has no {part} ({kind.__name__}), as open_clip's files do")
+    cfg = own_config(name, cfg)
     try:
-        timm_name = cfg["vision_cfg"].get("timm_model_name")
-        if timm_name is not None and not timm.is_model(timm_name):
-            raise ConfigRefused(f"configuration {name!r} names {timm_name!r}, which timm does not know")
         return build(name, cfg, wanted)
     except (TypeError, ValueError, KeyError, AttributeError, AssertionError, RuntimeError) as error:
         if isinstance(error, ConfigRefused | SizeRefused) or out_of_memory(error):
@@ -84,7 +89,7 @@ def build_own(name: str, cfg: Config, wanted: Wanted) -> Built:
 def build(name: str, cfg: Config, wanted: Wanted) -> Built:
     """The model that a configuration describes. Errors: SizeRefused, ConfigRefused."""
     vision, text = open_clip.CLIPVisionCfg(**cfg["vision_cfg"]), open_clip.CLIPTextCfg(**cfg["text_cfg"])
-    native_size = _pair(vision.image_size)
+    native_size = pair(vision.image_size)
     size = wanted.image_size or native_size
     length = set_context_length(name, cfg, wanted.context_length)
     found = family(cfg)
@@ -172,8 +177,9 @@ def _hf_width(figures: Any) -> int:
     return int(figures.hidden_size)
 
 
-def _pair(size: int | Iterable[int]) -> tuple[int, int]:
+def pair(size: int | Iterable[int]) -> tuple[int, int]:
+    """(height, width) in pixels of what a configuration says."""
     if isinstance(size, int):
         return size, size
     height, width = size
-    return height, width
+    return int(height), int(width)

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import open_clip
-import timm
 import torch
 from torch import nn
 
 from engine.models import clip_files
 from engine.models.built import ConfigRefused, out_of_memory, size_refused
 from engine.models.clip import config as open_clip_config
-from engine.models.clip import hf_folder, set_context_length
+from engine.models.clip import hf_folder, own_config, pair, set_context_length
 from engine.models.clip_files import Stored
 from engine.models.library import quiet
 from engine.specs import Refused
@@ -39,7 +38,7 @@ def named_config(spec: TrainSpec | EvaluateSpec) -> tuple[str, Config]:
     if library == "config":
         if name not in spec.configs:
             raise ConfigRefused(f"no configuration was given for {spec.model!r}")
-        return name, _checked(name, deepcopy(spec.configs[name]))
+        return name, own_config(name, spec.configs[name])
     if name == DIGITS_MODEL:
         own: Config = json.loads((OWN_CONFIGS / f"{name}.json").read_text())
         return name, own
@@ -76,17 +75,6 @@ def sized(
     size = pair(model.visual.image_size)
     cfg["vision_cfg"]["image_size"] = size[0] if size[0] == size[1] else list(size)
     return model
-
-
-def _checked(name: str, cfg: Config) -> Config:
-    """A configuration of one's own that can be looked into. Errors: ConfigRefused."""
-    for part, kind in (("embed_dim", int), ("vision_cfg", dict), ("text_cfg", dict)):
-        if not isinstance(cfg.get(part), kind):
-            raise ConfigRefused(f"configuration {name!r} has no {part} ({kind.__name__}), as open_clip's files do")
-    timm_name = cfg["vision_cfg"].get("timm_model_name")
-    if timm_name is not None and not timm.is_model(timm_name):
-        raise ConfigRefused(f"configuration {name!r} names {timm_name!r}, which timm does not know")
-    return cfg
 
 
 def notes_on_random(spec: TrainSpec | EvaluateSpec, cfg: Config) -> list[str]:
@@ -194,10 +182,3 @@ def _explained(spec: TrainSpec | EvaluateSpec, name: str, native: tuple[int, int
         if spec.model.startswith("config:") or (isinstance(spec, TrainSpec) and spec.patch_dropout):
             raise ConfigRefused(f"{name} cannot be built as asked: {error}") from error
         raise
-
-
-def pair(size: Any) -> tuple[int, int]:
-    if isinstance(size, int):
-        return size, size
-    height, width = size
-    return int(height), int(width)

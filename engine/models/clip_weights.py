@@ -12,7 +12,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from engine.models import clip_files, clip_locks, clip_tokenizers
-from engine.models.clip_build import named_config, notes_on_random, pair, register, sized
+from engine.models.clip import pair
+from engine.models.clip_build import named_config, notes_on_random, register, sized
 from engine.models.clip_tokenizers import Tokenizer, tokenizer
 from engine.results import Progress
 from engine.specs.evaluate import EvaluateSpec

@@ -7,7 +7,7 @@ import timm
 import torch
 from timm.models import model_entrypoint
 
-from engine.models.built import Built, Wanted, images, size_refused
+from engine.models.built import Built, Wanted, images, out_of_memory, size_refused
 
 
 def families() -> dict[str, str]:
@@ -53,7 +53,7 @@ def _resized(name: str, size: tuple[int, int], native: tuple[int, int]) -> Any:
         if "img_size" not in str(error):
             raise size_refused(name, size, native, error) from error
     except (ValueError, AssertionError, RuntimeError) as error:
-        if isinstance(error, torch.OutOfMemoryError):
+        if out_of_memory(error):
             raise
         raise size_refused(name, size, native, error) from error
     return timm.create_model(name)
