@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from engine.__main__ import main
@@ -39,6 +40,7 @@ def test_help_lists_every_field(command: list[str], capsys: pytest.CaptureFixtur
         (["--sweep", "hidden_size", "--format", "oss"], "oss holds one size per runner, and hidden_size is swept"),
         (["--sweep", "mini_batch", "--output", "table.txt"], "table holds one size per runner"),
         (["--format", "excel"], "format"),
+        (["--format", "parquet"], "parquet is not for a terminal: give --output FILE too"),
         (["--output", "/nowhere/rows.csv"], "there is no folder"),
     ],
 )
@@ -95,6 +97,16 @@ def test_pep_is_every_sample_that_was_kept(store: Store, tmp_path: Path) -> None
         values = [float(line["value"]) for line in lines if line["metric"] == metric]
         assert len(values) == row.samples
         assert sum(values) / len(values) == pytest.approx(mean, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_every_figure_can_be_had_as_parquet(store: Store, tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+    done = engine("recurrent", "--runners", "py", *TINY.split(), "--replicates", "1", "--output", file)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    (row,) = store.rows(store.runs()[0].id)
+    assert pd.read_parquet(file).iloc[0]["forward_ms"] == row.forward_ms
 
 
 @pytest.mark.slow

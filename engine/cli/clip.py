@@ -76,7 +76,7 @@ class Train(TrainFlags):
     """Train or fine-tune CLIP here and now. --classes and --templates take files with a line each."""
 
     name: str = Field("", max_length=200, description="A name for lists of runs.")
-    output: TableFile | None = Field(None, description="Write the rows, one per epoch, to this .csv or .json file.")
+    output: TableFile | None = Field(None, description="Write a row per epoch to this .csv, .json or .parquet file.")
 
     def cli_cmd(self) -> None:
         with store_here() as store:
@@ -114,7 +114,7 @@ class EvaluateFlags(EvaluateSpec):
 class Evaluate(EvaluateFlags):
     """Evaluate a model, or a run of train by its number, here and now: retrieval, zero-shot, linear probe."""
 
-    output: TableFile | None = Field(None, description="Write the rows, one per task, to this .csv or .json file.")
+    output: TableFile | None = Field(None, description="Write a row per task to this .csv, .json or .parquet file.")
 
     def cli_cmd(self) -> None:
         from engine.report import frames
@@ -142,7 +142,7 @@ class Search(OneRun):
         min_length=1, max_length=LONGEST_TEXT, description="Encoded as typed, such as 'a photo of a red car'."
     )
     top: int = Field(12, ge=1, le=MOST_HITS, description="How many images.")
-    output: TableFile | None = Field(None, description="Write the hits to this .csv or .json file.")
+    output: TableFile | None = Field(None, description="Write the hits to this .csv, .json or .parquet file.")
 
     def cli_cmd(self) -> None:
         from engine.jobs.search import question

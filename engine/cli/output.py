@@ -35,8 +35,10 @@ def writable_table(path: Path) -> Path:
 def writable(path: Path) -> Path:
     """Refuse a file that could not be written. Errors: ValueError."""
     folder = path.resolve().parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
+    if not folder.is_dir():
         raise ValueError(f"there is no folder {folder} to write to")
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f"the folder {folder} may not be written to")
     if path.is_dir():
         raise ValueError(f"{path} is a folder, not a file")
     return path

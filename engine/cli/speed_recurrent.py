@@ -37,13 +37,19 @@ class Recurrent(RecurrentFlags):
     Prints the table of PyTorch's fastrnns benchmark, in milliseconds; of a sweep, a table of our own.
     """
 
-    format: Literal["table", "oss", "pep", "csv", "json"] | None = Field(
+    format: Literal["table", "oss", "pep", "csv", "json", "parquet"] | None = Field(
         None,
-        description="table, oss, pep: as fastrnns prints them, of one size per runner. csv, json: every figure. "
-        "When left out, what the ending of --output says, else table.",
+        description="table, oss, pep: as fastrnns prints them, of one size per runner. csv, json, parquet: every "
+        "figure. When left out, what the ending of --output says, else table.",
     )
     separator: str = Field(" ", max_length=20, description="Between the columns of the table.")
     output: OutputFile | None = Field(None, description="Write to this file.")
+
+    @model_validator(mode="after")
+    def _printable(self) -> "Recurrent":
+        if self._form == "parquet" and self.output is None:
+            raise ValueError("parquet is not for a terminal: give --output FILE too")
+        return self
 
     @model_validator(mode="after")
     def _one_size(self) -> "Recurrent":
@@ -54,10 +60,10 @@ class Recurrent(RecurrentFlags):
     @property
     def _form(self) -> str:
         ending = self.output.suffix if self.output else ""
-        return self.format or {".csv": "csv", ".json": "json"}.get(ending, "table")
+        return self.format or {".csv": "csv", ".json": "json", ".parquet": "parquet"}.get(ending, "table")
 
     def cli_cmd(self) -> None:
-        from engine.report import exports, frames, measured
+        from engine.report import export, exports, frames, measured
         from engine.store.files import RunFiles
 
         with store_here() as store:
@@ -65,6 +71,9 @@ class Recurrent(RecurrentFlags):
             frame = exports.full(frames.recurrent(rows), measured.utilisation(rows, measured.rates(store)))
         if self._form == "table" and self.swept:
             show_table(frame, brief(frame, SHOWN), None)
+        elif self.output and self._form in export.FORMATS:
+            export.save(frame, self.output, self._form)
+            note(f"{len(frame)} rows written to {self.output}")
         else:
             show_text(self._text(frame, rows, RunFiles(Settings().runs_dir, run.id).dir), self.output)
         tell_failures(run, rows, lambda row: row.model)

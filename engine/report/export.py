@@ -58,9 +58,9 @@ FORMATS: dict[str, Callable[[pd.DataFrame], str | bytes]] = {"csv": to_csv, "jso
 """Every table can be had in each of these."""
 
 
-def save(frame: pd.DataFrame, path: Path) -> None:
-    """Write a table in the format that the file's name ends with."""
-    content = FORMATS[path.suffix.removeprefix(".")](frame)
+def save(frame: pd.DataFrame, path: Path, format: str | None = None) -> None:
+    """Write a table in this format (of FORMATS), else in the one that the file's name ends with."""
+    content = FORMATS[format or path.suffix.removeprefix(".")](frame)
     path.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
