@@ -49,7 +49,12 @@ def test_help_lists_every_field(
         (["train", "--lr-scheduler", "const-cooldown"], "needs epochs_cooldown"),
         (["train", "--loss", "distill"], "needs a teacher"),
         (["train", "--opt", "sgd"], "opt"),
-        (["train", "--templates", "a digit"], "a template has {}"),
+        (["train", "--templates", "a digit"], "a template has {} where the class name goes, unlike 'a digit'"),
+        (
+            ["train", "--device", "cuda:1", "--nproc", "2"],
+            "2 processes take cuda:0 to cuda:1, so the device is cuda:0, not cuda:1",
+        ),
+        (["train", "--device", "mps", "--nproc", "2"], "there is one mps device, for one process: 2 were asked for"),
         (["train", "--data", "/nowhere/pairs.csv"], "nothing can be read at '/nowhere/pairs.csv'"),
         (["train", "--data", "a.csv::b.csv", "--data-weights", "1"], "1 weights were given for 2 sources"),
         (["train", "--resume", "../../../etc/passwd"], "resume: nothing can be read"),

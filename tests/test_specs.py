@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from engine import specs
-from engine.specs import ProfileSpec
+from engine.specs import ProfileSpec, TrainSpec
 
 
 @pytest.mark.parametrize(
@@ -54,6 +54,12 @@ def test_a_counter_that_needs_the_real_model_runs_on_the_cpu_unless_told() -> No
     assert ProfileSpec(models=("a",), device="cuda").devices == ("cuda:0",), "one device has one slot"
     with pytest.raises(ValidationError, match="choose device cpu or cuda, not meta"):
         ProfileSpec(models=("a",), counter="both", device="meta")
+
+
+def test_each_process_of_a_training_holds_an_accelerator() -> None:
+    assert TrainSpec(device="cuda:2").devices == ("cuda:2",)
+    assert TrainSpec(device="cuda", nproc=3).devices == ("cuda:0", "cuda:1", "cuda:2")
+    assert TrainSpec(device="cpu", nproc=3).devices == ("cpu",)
 
 
 def test_a_spec_survives_its_json() -> None:

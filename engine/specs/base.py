@@ -9,7 +9,8 @@ from typing_extensions import TypeAliasType
 MAX_PIXELS_PER_SIDE = 4096
 MAX_CONTEXT = 8192
 LONGEST_PATTERN = 200
-DEVICE = re.compile(r"(meta|cpu|(cuda|mps|xpu|npu|hpu|mtia)(:\d+)?)")
+ACCELERATORS = ("cuda", "mps", "xpu", "npu", "hpu", "mtia")
+DEVICE = re.compile(rf"cpu|({'|'.join(ACCELERATORS)})(:\d+)?")
 
 
 class Refused(ValueError):
@@ -70,17 +71,22 @@ Precision = Literal["float32", "float16", "bfloat16", "float64"]
 
 
 def known_device(device: str) -> str:
-    """Errors: ValueError of what is no device's name."""
-    if not DEVICE.fullmatch(device):
-        raise ValueError(f"device {device!r} is not one of meta, cpu, cuda[:i], mps, xpu, npu")
-    return device
+    """meta, or a device that torch may have. Errors: ValueError of what is neither."""
+    return device if device == "meta" else _real_device(device, "meta, ")
 
 
 def real_device(device: str) -> str:
-    """As known_device, without meta, on which nothing can be timed. Errors: ValueError."""
+    """A device that torch may have; on meta nothing can be timed. Errors: ValueError."""
     if device == "meta":
         raise ValueError("nothing runs on meta, so nothing can be timed there: choose cpu or an accelerator")
-    return known_device(device)
+    return _real_device(device)
+
+
+def _real_device(device: str, also: str = "") -> str:
+    if not DEVICE.fullmatch(device):
+        accelerators = ", ".join(f"{kind}[:i]" for kind in ACCELERATORS)
+        raise ValueError(f"device {device!r} is not one of {also}cpu, {accelerators}")
+    return device
 
 
 def numbered(device: str) -> str:
@@ -112,7 +118,7 @@ class Spec(BaseModel):
     @property
     def devices(self) -> tuple[str, ...]:
         """The devices a run of this spec must hold, such as ("cuda:0",)."""
-        return ("cpu",)
+        return (numbered(getattr(self, "device", "cpu")),)
 
     @property
     def half_batch(self) -> int | None:

@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import NoDecode
 from typing_extensions import TypeAliasType
 
-from engine.specs.base import MAX_CONTEXT, PATTERNS, SIZE, RealDevice, Spec, numbered, shown
+from engine.specs.base import MAX_CONTEXT, PATTERNS, SIZE, RealDevice, Spec, shown
 from engine.specs.timed import (
     MinSeconds,
     Publishable,
@@ -169,8 +169,8 @@ class BenchmarkSpec(Spec):
 
         None for the first of all.
         """
-        alike = ((v.precision, v.channels_last) == (variant.precision, variant.channels_last) for v in self.plan)
-        first = next(v for v, same in zip(self.plan, alike, strict=True) if same)
+        kind = variant.precision, variant.channels_last
+        first = next(v for v in self.plan if (v.precision, v.channels_last) == kind)
         return next((v for v in (first, self.plan[0]) if v != variant), None)
 
     @property
@@ -209,10 +209,6 @@ class BenchmarkSpec(Spec):
     def below_floor(self) -> bool:
         """Whether less was asked for than a result needs. One process is a quick look, which says so by itself."""
         return below_floor(self.processes, self.floor_samples, self.floor_seconds, self.publishable)
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        return (numbered(self.device),)
 
     @property
     def summary(self) -> str:

@@ -5,7 +5,8 @@ import os
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic_settings import NoDecode
 from typing_extensions import TypeAliasType
 
 from engine.specs.base import MAX_CONTEXT
@@ -49,9 +50,22 @@ def split_lines(value: Any) -> Any:
     return [line.strip() for line in value.splitlines() if line.strip()] if isinstance(value, str) else value
 
 
+def _with_place_for_names(templates: tuple[str, ...]) -> tuple[str, ...]:
+    for template in templates:
+        if "{}" not in template:
+            raise ValueError(f"a template has {{}} where the class name goes, unlike {template!r}")
+    return templates
+
+
 Line = Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
 # Named aliases, because their names are what `--help` shows.
 LINES = TypeAliasType("LINES", Annotated[tuple[Line, ...], BeforeValidator(split_lines), Field(max_length=MAX_CLASSES)])
+TEMPLATES = TypeAliasType("TEMPLATES", Annotated[LINES, AfterValidator(_with_place_for_names)])
+Templates = Annotated[
+    TEMPLATES,
+    NoDecode,
+    Field(description="Prompts with {} for the name; the data's own when left out, or open_clip's."),
+]
 WARMUP = TypeAliasType("WARMUP", Annotated[str, BeforeValidator(lambda value: str(value).strip())])
 """`200` steps, or `10%` of them."""
 

@@ -6,7 +6,7 @@ from pydantic import Field
 from pydantic_settings import NoDecode
 from typing_extensions import TypeAliasType
 
-from engine.specs.base import RealDevice, Spec, numbered
+from engine.specs.base import RealDevice, Spec
 from engine.specs.timed import Threads, split_words
 
 RateType = Literal["float64", "float32", "tf32", "float16", "bfloat16"]
@@ -31,10 +31,6 @@ class DeviceSpec(Spec):
         2, gt=0, le=600, allow_inf_nan=False, description="At least this much sampled time per measurement."
     )
     threads: Threads = None
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        return (numbered(self.device),)
 
     @property
     def summary(self) -> str:

@@ -1,12 +1,12 @@
 """What an evaluation of CLIP is asked for."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 from pydantic_settings import CliSuppress, NoDecode
 from typing_extensions import TypeAliasType
 
-from engine.specs.base import RealDevice, Spec, numbered
+from engine.specs.base import RealDevice, Spec
 from engine.specs.clip import (
     DIGITS_MODEL,
     LINES,
@@ -21,10 +21,11 @@ from engine.specs.clip import (
     Pretrained,
     Samples,
     Separator,
+    Templates,
     Workers,
     registered,
 )
-from engine.specs.profile import check_configs
+from engine.specs.profile import Configs
 from engine.specs.timed import Threads, split_words
 
 EvaluationTask = Literal["retrieval", "zeroshot", "linear-probe"]
@@ -39,9 +40,7 @@ class EvaluateSpec(Spec):
     attempts: ClassVar[int] = 2
 
     model: ModelName = DIGITS_MODEL
-    configs: CliSuppress[dict[str, dict[str, Any]]] = Field(
-        default_factory=dict, description="open_clip configurations of one's own, by name, as their JSON files hold."
-    )
+    configs: CliSuppress[Configs] = Field(default_factory=dict)
     checkpoint: Pretrained = ""
     image_size: ClipImageSize = None
     context_length: ContextLength = None
@@ -58,9 +57,7 @@ class EvaluateSpec(Spec):
         ("retrieval", "zeroshot"), description="retrieval, zeroshot, linear-probe; comma-separated."
     )
     classes: Annotated[LINES, NoDecode] = Field((), description="Class names; the data's own when left out.")
-    templates: Annotated[LINES, NoDecode] = Field(
-        (), description="Prompts with {} for the name; the data's own when left out, or open_clip's."
-    )
+    templates: Templates = ()
 
     device: RealDevice = Field("cpu", description="cpu, cuda, cuda:0, mps, ...")
     precision: ClipPrecision = Field("fp32", description="fp32, or mixed (amp), or in half (bf16, fp16).")
@@ -69,23 +66,10 @@ class EvaluateSpec(Spec):
     threads: Threads = None
     seed: int = Field(0, ge=0, lt=2**31, description="Of the split, and of the linear probe.")
 
-    @field_validator("configs")
-    @classmethod
-    def _buildable(cls, configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        return check_configs(configs)
-
-    def model_post_init(self, _context: Any) -> None:
-        if any("{}" not in template for template in self.templates):
-            raise ValueError("a template has {} where the class name goes")
-
     @property
     def models(self) -> tuple[str, ...]:
         """What must be known to the catalogue."""
         return registered(self.model)
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        return (numbered(self.device),)
 
     @property
     def summary(self) -> str:

@@ -3,7 +3,7 @@
 import json
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_settings import CliSuppress, NoDecode
 
 from engine.specs.base import (
@@ -14,7 +14,6 @@ from engine.specs.base import (
     Precision,
     Spec,
     known_device,
-    numbered,
     shown,
 )
 
@@ -52,6 +51,13 @@ def check_configs(configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any
     return configs
 
 
+Configs = Annotated[
+    dict[str, dict[str, Any]],
+    AfterValidator(check_configs),
+    Field(description="open_clip configurations of one's own, by name, as their JSON files hold."),
+]
+
+
 def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
@@ -67,7 +73,7 @@ class ProfileSpec(Spec):
     counter: Literal["torch", "fvcore", "both"] = Field(
         "torch", description="torch: our dispatch counter. fvcore: an independent tracer. both: with differences."
     )
-    device: str = Field(
+    device: Annotated[str, AfterValidator(known_device)] = Field(
         "meta",
         description="meta counts without allocating weights; cpu or cuda:0 run the real model. "
         "When left out with a counter that needs the real model: cpu.",
@@ -82,9 +88,7 @@ class ProfileSpec(Spec):
     precision: Precision = Field("float32", description="Data type of weights and inputs.")
     training: bool = Field(False, description="Also estimate the training peak: runs a backward pass.")
     detail: bool = Field(False, description="Also keep a table of every module.")
-    configs: CliSuppress[dict[str, dict[str, Any]]] = Field(
-        default_factory=dict, description="open_clip configurations of one's own, by name, as their JSON files hold."
-    )
+    configs: CliSuppress[Configs] = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
@@ -93,23 +97,9 @@ class ProfileSpec(Spec):
             return {"device": "cpu", **data}
         return data
 
-    @field_validator("device")
-    @classmethod
-    def _known_device(cls, device: str) -> str:
-        return known_device(device)
-
-    @field_validator("configs")
-    @classmethod
-    def _buildable(cls, configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        return check_configs(configs)
-
     def model_post_init(self, _context: Any) -> None:
         if self.device == "meta" and self.counter != "torch":
             raise ValueError(f"counter {self.counter} runs the real model: choose device cpu or cuda, not meta")
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        return (numbered(self.device),)
 
     @property
     def summary(self) -> str:

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode
 from typing_extensions import TypeAliasType
 
-from engine.specs.base import SIZE, RealDevice, Spec, format_image_size, numbered, shown
+from engine.specs.base import SIZE, RealDevice, Spec, format_image_size, shown
 from engine.specs.runners import RUNNERS, Family, Group, of_group
 from engine.specs.timed import (
     MinSeconds,
@@ -190,10 +190,6 @@ class RecurrentSpec(Spec):
     @property
     def half_batch(self) -> int | None:
         return None if self.sweep == "mini_batch" else super().half_batch
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        return (numbered(self.device),)
 
     @property
     def summary(self) -> str:

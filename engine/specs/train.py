@@ -23,12 +23,13 @@ from engine.specs.clip import (
     Pretrained,
     Samples,
     Separator,
+    Templates,
     Workers,
     registered,
     split_sources,
     warmup_steps,
 )
-from engine.specs.profile import check_configs
+from engine.specs.profile import Configs
 from engine.specs.timed import Threads, split_words
 
 SCRATCH_LR, FINE_TUNE_LR = 1e-3, 1e-5
@@ -59,14 +60,10 @@ class TrainSpec(Spec):
     val_data: str = Field("", max_length=4000, description="Held-out pairs, as data; else a share of the data is.")
     val_fraction: Share = Field(0.2, description="The share of the data held out when val_data is empty.")
     classes: Annotated[LINES, NoDecode] = Field((), description="Names for zero-shot; the data's own when left out.")
-    templates: Annotated[LINES, NoDecode] = Field(
-        (), description="Prompts with {} for the name; the data's own when left out, or open_clip's."
-    )
+    templates: Templates = ()
 
     model: ModelName = DIGITS_MODEL
-    configs: CliSuppress[dict[str, dict[str, Any]]] = Field(
-        default_factory=dict, description="open_clip configurations of one's own, by name, as their JSON files hold."
-    )
+    configs: CliSuppress[Configs] = Field(default_factory=dict)
     pretrained: Pretrained = ""
     image_size: ClipImageSize = None
     context_length: ContextLength = None
@@ -132,11 +129,6 @@ class TrainSpec(Spec):
     wandb: bool = Field(False, description="Log to Weights & Biases; offline works (WANDB_MODE=offline).")
     resume: str = Field("", max_length=1000, description="Continue from this checkpoint or run folder, exactly.")
 
-    @field_validator("configs")
-    @classmethod
-    def _buildable(cls, configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        return check_configs(configs)
-
     @field_validator("warmup")
     @classmethod
     def _is_warmup(cls, warmup: str) -> str:
@@ -144,6 +136,13 @@ class TrainSpec(Spec):
         return warmup
 
     def model_post_init(self, _context: Any) -> None:
+        if self.nproc > 1 and self.device.startswith("mps"):
+            raise ValueError(f"there is one mps device, for one process: {self.nproc} were asked for")
+        if self.nproc > 1 and numbered(self.device) != self.devices[0]:
+            raise ValueError(
+                f"{self.nproc} processes take {self.devices[0]} to {self.devices[-1]}, so the device is "
+                f"{self.devices[0]}, not {self.device}"
+            )
         if self.epochs is not None and self.steps is not None:
             raise ValueError("give epochs or steps, not both")
         if any(weight <= 0 or not math.isfinite(weight) for weight in self.data_weights):
@@ -160,8 +159,6 @@ class TrainSpec(Spec):
             raise ValueError("distillation needs a teacher: give distill_model and distill_pretrained")
         if self.loss == "coca" and self.accum_freq > 1:
             raise ValueError("CoCa's captions are not cached features: accum_freq must be 1")
-        if any("{}" not in template for template in self.templates):
-            raise ValueError("a template has {} where the class name goes")
         if (self.beta1 is None) != (self.beta2 is None) and self.opt != "adamw":
             raise ValueError("timm's optimizers take both betas or none")
 
@@ -172,7 +169,11 @@ class TrainSpec(Spec):
 
     @property
     def devices(self) -> tuple[str, ...]:
-        return (numbered(self.device),)
+        """One for each process where they are accelerators: the first `nproc` of their kind."""
+        kind, _, _number = self.device.partition(":")
+        if self.nproc == 1 or kind == "cpu":
+            return super().devices
+        return tuple(f"{kind}:{rank}" for rank in range(self.nproc))
 
     @property
     def peak_lr(self) -> float:
