@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from engine import jobs
-from engine.jobs import failures
+from engine.jobs import failures, lifecycle
 from engine.jobs.lifecycle import environment, fingerprint
 from engine.jobs.log import BoundedLog
 from engine.jobs.processes import Identity, Processes, read_json, write_json
@@ -157,8 +157,21 @@ def test_a_nudge_wakes_and_none_is_needed(tmp_path: Path) -> None:
         wake.wait(0.01)
 
 
-def test_the_fingerprint_is_that_of_the_code() -> None:
-    assert fingerprint() == fingerprint()
+def test_the_fingerprint_changes_with_the_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(lifecycle, "ROOT", tmp_path)
+    module = tmp_path / "engine" / "module.py"
+    module.parent.mkdir()
+    module.write_text("1")
+    before = fingerprint()
+    assert fingerprint() == before
+    module.write_text("2")
+    changed = fingerprint()
+    assert changed != before
+    module.rename(module.with_name("renamed.py"))
+    assert fingerprint() not in (before, changed)
+
+
+def test_the_fingerprint_is_the_same_in_every_process() -> None:
     code = "from engine.jobs.lifecycle import fingerprint; print(fingerprint())"
     same = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert same.stdout.strip() == fingerprint()

@@ -231,7 +231,7 @@ def test_the_best_row_is_marked_and_all_can_be_taken_away(store: Store, settings
     assert "continued from latest.pt at step 30" in plainly(app)
     link = next(link for link in app.get("page_link") if link.proto.label == "Evaluate")
     assert link.proto.query_string == "evaluate_model=1"
-    assert not [button for button in app.button if button.key == "resume_1"]
+    assert not [button for button in app.button if button.key == "retry_1"]
 
 
 @pytest.mark.slow
@@ -255,8 +255,10 @@ def test_a_run_that_was_stopped_can_be_resumed(state: State, store: Store, setti
     record(store, run_id, [*curve_points(30), train_row(1)], state=state)
     app = open_page(PAGE, run=str(run_id))
     assert not app.exception
-    assert "Goes on from a checkpoint: latest.pt" in plainly(app)
-    app.button(key=f"resume_{run_id}").click().run()
+    assert "Resume goes on from a checkpoint: latest.pt" in plainly(app)
+    resume = app.button(key=f"retry_{run_id}")
+    assert resume.label == "Resume"
+    resume.click().run()
     assert not app.exception
     assert store.run(run_id).state is State.QUEUED
     assert len(store.runs()) == 1, "the same run"

@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 from engine.jobs import failures
 from engine.jobs.lifecycle import ensure_scheduler
-from engine.jobs.processes import Identity, write_json
+from engine.jobs.processes import Identity, Processes, write_json
 from engine.jobs.references import resolve
 from engine.jobs.submit import check
 from engine.jobs.wake import nudge
@@ -35,8 +35,8 @@ def run_here(store: Store, settings: Settings, spec: Spec, on_event: OnEvent, *,
     attempt = _claim(store, settings, spec, name, on_event)
     files = RunFiles(settings.runs_dir, attempt.run_id)
     files.prepare()
-    me = asdict(Identity.mine())
-    write_json(files.process(attempt.number), {"supervisor": me, "worker": me, "group": False})
+    me = Identity.mine()
+    Processes(me, me, group=False).write(files.process(attempt.number))
     stop = Stop()
     code: int | None = None
     try:
@@ -44,7 +44,7 @@ def run_here(store: Store, settings: Settings, spec: Spec, on_event: OnEvent, *,
             code = execute(store, settings, attempt, stop, on_event)
     finally:
         end = Exit(code=-stop.signal if code is None and stop.signal else code)
-        write_json(files.exit(attempt.number), asdict(end) | {"attempt": attempt.number})
+        write_json(files.exit(attempt.number), asdict(end))
         cause, error = failures.of_exit(end, spec)
         attempts.close(store.database, attempt, end, cause, error)
         nudge(settings.runs_dir)

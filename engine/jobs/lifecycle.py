@@ -15,6 +15,7 @@ from engine.jobs.processes import Identity
 from engine.jobs.wake import nudge
 from engine.settings import ROOT, Settings
 from engine.store import leases, open_store
+from engine.store.leases import Lease
 
 STOP_S = 20.0
 LOG_BYTES = 1_000_000
@@ -39,12 +40,17 @@ def fingerprint() -> str:
     return digest.hexdigest()
 
 
+def at_work(lease: Lease | None, code: str) -> bool:
+    """Whether a scheduler of this very code (a fingerprint) holds the lease and lives."""
+    return bool(lease and not lease.expired and lease.fingerprint == code and Identity.read(lease.holder).alive())
+
+
 def ensure_scheduler(settings: Settings) -> None:
     """Start a scheduler, detached, unless one with this very code is at work; then only wake it."""
     store = open_store(settings)
     lease = leases.read(store.database, lease_name(settings))
     store.close()
-    if lease and not lease.expired and Identity.read(lease.holder).alive() and lease.fingerprint == fingerprint():
+    if at_work(lease, fingerprint()):
         nudge(settings.runs_dir)
         return
     log = settings.runs_dir / "scheduler.log"

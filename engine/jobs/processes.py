@@ -73,6 +73,10 @@ class Processes:
             return None
         return cls(Identity(**record["supervisor"]), Identity(**record["worker"]), record["group"])
 
+    def write(self, path: Path) -> None:
+        """Whole or not at all."""
+        write_json(path, asdict(self))
+
     def signal_worker(self, number: signal.Signals) -> None:
         """The worker with all its children, where they can be told from others'."""
         if self.group:

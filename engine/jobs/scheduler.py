@@ -11,7 +11,7 @@ import psutil
 
 from engine.jobs import failures
 from engine.jobs.executors.base import Executor
-from engine.jobs.lifecycle import detach, fingerprint, lease_name, start_engine
+from engine.jobs.lifecycle import at_work, detach, fingerprint, lease_name, start_engine
 from engine.jobs.processes import Identity
 from engine.jobs.wake import Wake, nudge
 from engine.settings import Settings
@@ -33,7 +33,7 @@ def main(settings: Settings) -> None:
     store = open_store(settings)
     name, code = lease_name(settings), fingerprint()
     seen = leases.read(store.database, name)
-    if seen and not seen.expired and seen.fingerprint == code and Identity.read(seen.holder).alive():
+    if at_work(seen, code):
         return
     if not leases.take(store.database, name, str(Identity.mine()), code, settings.lease_s, seen):
         return

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from engine.jobs.log import BoundedLog
-from engine.jobs.processes import Identity
+from engine.jobs.processes import Identity, Processes
 from engine.jobs.wake import nudge
 from engine.settings import Settings
 from engine.store import Attempt, Exit
@@ -47,13 +47,13 @@ def supervise(files: RunFiles, attempt: Attempt, settings: Settings, work: Calla
         _become_worker(into, go, work)
     os.close(into)
     os.close(go)
-    _record_processes(files.process(attempt.number), pid)
+    Processes(Identity.mine(), Identity.of(pid), group=True).write(files.process(attempt.number))
     os.write(start, b"!")  # not before: whoever works is on record
     with BoundedLog(files, int(settings.log_limit_mb * 1e6)) as log:
         code = _pump(pid, out, log)
     end = Exit(code=code, out_of_memory=_oom_kills() > kills)
     with part.open("r+b") as file:
-        file.write(json.dumps(asdict(end) | {"attempt": attempt.number, "ended_at": time.time()}).encode())
+        file.write(json.dumps(asdict(end)).encode())
         file.truncate()
         file.flush()
         os.fsync(file.fileno())
@@ -67,13 +67,6 @@ def _claim(path: Path) -> bool:
     except FileExistsError:
         return False
     return True
-
-
-def _record_processes(path: Path, pid: int) -> None:
-    record = {"supervisor": asdict(Identity.mine()), "worker": asdict(Identity.of(pid)), "group": True}
-    part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(record))
-    part.replace(path)
 
 
 def _become_worker(into: int, go: int, work: Callable[[], int]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from engine.models import library
+from engine.models import buffers, library
 from engine.models.built import DTYPES, Built, Wanted
 from engine.specs import Refused, Variant
 
@@ -181,11 +181,8 @@ def _under(context: Callable[[], AbstractContextManager[Any]], run: Callable[[],
 def _graphed(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Callable[[], Any]:
     """The whole forward pass as one CUDA graph; with gradients, forward and backward as one each."""
     if torch.is_grad_enabled():
-        state = [buffer.clone() for buffer in model.buffers()]
-        graphed: Callable[..., Any] = torch.cuda.make_graphed_callables(model, inputs, allow_unused_input=True)
-        with torch.no_grad():  # warming up has moved the statistics of norm layers
-            for buffer, value in zip(model.buffers(), state, strict=True):
-                buffer.copy_(value)
+        with buffers.kept(model):  # warming up moves them
+            graphed: Callable[..., Any] = torch.cuda.make_graphed_callables(model, inputs, allow_unused_input=True)
         return partial(graphed, *inputs)
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())

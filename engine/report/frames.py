@@ -51,8 +51,8 @@ def profile(rows: Iterable[ProfileRow]) -> pd.DataFrame:
         record |= {name: json.dumps(record[name]) if record[name] else "" for name in NESTED}
         records.append(record | {"notes": "; ".join(row.notes)})
     frame = pd.DataFrame(records, columns=FULL)
-    texts = [name for name, field in ProfileRow.model_fields.items() if field.annotation in (float, float | None)]
-    frame = frame.astype(dict.fromkeys(texts, float))
+    figures = [name for name, field in ProfileRow.model_fields.items() if field.annotation in (float, float | None)]
+    frame = frame.astype(dict.fromkeys(figures, float))
     frame["cost"] = frame["gmacs"].fillna(frame["fvcore_gmacs"])
     return frame.sort_values(["cost", "mparams", "model"], ignore_index=True).drop(columns="cost")
 

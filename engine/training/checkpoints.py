@@ -70,16 +70,16 @@ def save(folder: Path, name: str, state: State, *, about: dict[str, Any]) -> Pat
         raise ValueError(f"{name!r} is no name of a checkpoint, such as epoch_3.pt")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
-    with atomic.temporary(path) as data, atomic.temporary(manifest_path(path)) as manifest:
+    with atomic.temporary(path) as data:
         try:
             digest, size = _write(data, state)
             written = {"sha256": digest, "size": size, "date": datetime.now(UTC).isoformat()}
             entry = Entry.model_validate({**about, **written})
             old = _entry_or_none(path)
-            _publish(manifest, manifest_path(path), Manifest(**entry.model_dump(), before=old))
+            _publish(path, Manifest(**entry.model_dump(), before=old))
             atomic.rename(data, path)
             if old is not None:
-                _publish(manifest, manifest_path(path), Manifest(**entry.model_dump()))
+                _publish(path, Manifest(**entry.model_dump()))
         except OSError as error:
             free = shutil.disk_usage(folder).free / 1e9
             raise NotSaved(
@@ -252,8 +252,5 @@ def _write(path: Path, state: State) -> tuple[str, int]:
     return hashed.sha256.hexdigest(), hashed.size
 
 
-def _publish(temporary: Path, path: Path, manifest: Manifest) -> None:
-    with temporary.open("wb") as file:
-        file.write(manifest.model_dump_json(exclude_none=True).encode())
-        atomic.sync(file)
-    atomic.rename(temporary, path)
+def _publish(path: Path, manifest: Manifest) -> None:
+    atomic.write_text(manifest_path(path), manifest.model_dump_json(exclude_none=True))

@@ -9,8 +9,8 @@ samples, as batch norm does.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
+from engine.models import buffers
 from engine.training.objectives import Objective, Outputs
 
 Batch = tuple[Tensor, Tensor]
@@ -111,7 +112,7 @@ def _accumulate(
     device = batches[0][0].device
     states: list[list[Tensor]] = []
     cached: list[Outputs] = []
-    with _buffers_kept(model), torch.no_grad():
+    with buffers.kept(model), torch.no_grad():
         for batch in batches:
             states.append(_random_state(device))
             with autocast():
@@ -139,15 +140,6 @@ def _together(outputs: Outputs, cached: Sequence[Outputs], turn: int, last: bool
         else:
             whole[name] = value if last else value.detach()
     return whole
-
-
-@contextmanager
-def _buffers_kept(model: nn.Module) -> Iterator[None]:
-    """Running statistics are updated by a batch's second pass alone."""
-    before = [buffer.clone() for buffer in model.buffers()]
-    yield
-    for buffer, value in zip(model.buffers(), before, strict=True):
-        buffer.copy_(value)
 
 
 def _random_state(device: torch.device) -> list[Tensor]:

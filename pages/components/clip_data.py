@@ -20,7 +20,6 @@ LOOK_S = 3
 """So long, at most, are images opened before the form answers."""
 THUMBNAIL, SHOWN_WIDTH = 128, 84
 FEW_CLASSES = 12
-READ = ("data_kind", "csv_separator", "csv_img_key", "csv_caption_key", "samples")
 
 
 @dataclass(frozen=True)

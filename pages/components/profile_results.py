@@ -6,15 +6,14 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from engine.jobs import submit
 from engine.report import details, export, figures, frames, scatter
 from engine.report.quantities import COMPARABLE, title
 from engine.report.style import digits
 from engine.results import ProfileRow, detail_name
-from engine.specs import ProfileSpec, Refused
+from engine.specs import ProfileSpec
 from engine.store import Run
 from engine.store.files import RunFiles
-from pages.components import backend, module_map
+from pages.components import backend, module_map, run_view
 from pages.components.chart import chart, tabs
 from pages.components.download import download, table
 from pages.components.results_table import results_table
@@ -46,7 +45,7 @@ def draw(run: Run, rows: Sequence[ProfileRow]) -> None:
     if len(frame) - failed > 1:
         _comparison(run, frame.assign(name=names))
     by_name = {f"{row.library}:{row.model}": row for row in rows}
-    cards = [by_name[name] for name in (picked or list(names) if len(rows) == 1 else picked)]
+    cards = [by_name[name] for name in picked or (list(names) if len(rows) == 1 else [])]
     if not cards:
         st.caption("Select rows to see towers, modules, operators and what was not counted.")
     for row in cards:
@@ -151,7 +150,7 @@ def _modules(run: Run, row: ProfileRow, tag: str) -> None:
     if frame is None:
         st.caption("This run kept no table of modules.")
         if st.button("Count again with modules", key=f"detail_{tag}", icon=":material/account_tree:"):
-            _start(run, row, detail=True)
+            _again(run, row, detail=True)
         return
     module_map.draw(frame, tag)
 
@@ -185,15 +184,10 @@ def _cross_check(run: Run, row: ProfileRow, tag: str) -> None:
         return
     st.caption("fvcore traces the real model on the CPU, which allocates its weights; differences are explained.")
     if st.button("Cross-check with fvcore", key=f"check_{tag}", icon=":material/compare_arrows:"):
-        _start(run, row, counter="both", device="cpu")
+        _again(run, row, counter="both", device="cpu")
 
 
-def _start(run: Run, row: ProfileRow, **changes: Any) -> None:
+def _again(run: Run, row: ProfileRow, **changes: Any) -> None:
     """Queue the same count of this one model with some fields changed, and open it."""
     asked = run.spec.model_dump() | {"models": (f"{row.library}:{row.model}",)} | changes
-    try:
-        started = submit(backend.store(), backend.settings(), ProfileSpec.model_validate(asked))
-    except Refused as refusal:
-        st.error(plain(str(refusal)))
-        return
-    st.switch_page("runs/run.py", query_params={"run": str(started)})
+    run_view.again(ProfileSpec.model_validate(asked))

@@ -7,11 +7,9 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from engine.jobs import ensure_scheduler
 from engine.report import frames, training_figures
 from engine.report.style import digits
 from engine.results.clip import TrainRow
-from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
 from engine.store import Run, State
@@ -69,8 +67,8 @@ TITLES = {
 def draw(run: Run, rows: Sequence[TrainRow]) -> None:
     """All of it, for what has come so far."""
     points = _points(str(backend.settings().runs_dir), run.id, run.revision)
-    if run.state in (State.FAILED, State.CANCELLED):
-        _resume(run)
+    if run.state in (State.FAILED, State.CANCELLED) and (there := _checkpoints(run)):
+        st.caption(plain(f"Resume goes on from a checkpoint: {', '.join(path.name for path in there)}"))
     if points.empty and not rows:
         st.caption("Nothing has been trained yet: curves begin after the first steps, a row comes with every epoch.")
         return
@@ -88,22 +86,6 @@ def draw(run: Run, rows: Sequence[TrainRow]) -> None:
 def _points(runs_dir: str, run_id: int, revision: int) -> pd.DataFrame:
     """The curves of a run as of a revision of it."""
     return training_figures.frame({f"run {run_id}": backend.store().metrics(run_id)})
-
-
-def _resume(run: Run) -> None:
-    """A run that was stopped goes on where its newest checkpoint stands."""
-    with st.container(horizontal=True, vertical_alignment="center"):
-        told = "The same run goes on from its newest whole checkpoint; without one, it begins again."
-        if st.button("Resume", key=f"resume_{run.id}", icon=":material/play_arrow:", type="primary", help=told):
-            try:
-                backend.store().retry(run.id)
-            except (Refused, LookupError) as refusal:
-                st.error(plain(str(refusal)), icon=":material/error:")
-                return
-            ensure_scheduler(backend.settings())
-            st.rerun()
-        if newest := _checkpoints(run):
-            st.caption(plain(f"Goes on from a checkpoint: {', '.join(path.name for path in newest)}"))
 
 
 def _figures(rows: Sequence[TrainRow], best: TrainRow | None, points: pd.DataFrame) -> None:

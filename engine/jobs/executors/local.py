@@ -60,7 +60,7 @@ class Executor:
         if processes.worker.alive():
             return None
         end = Exit(note="its supervisor was killed, and the worker with it")
-        write_json(path, asdict(end) | {"attempt": attempt.number})
+        write_json(path, asdict(end))
         return end
 
     def stop(self, attempt: Attempt, *, force: bool) -> None:

@@ -1,13 +1,12 @@
 """torchvision's ResNets in training mode, called or traced."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
+from engine.models import buffers
 from engine.models.recurrent import weights
 from engine.models.recurrent.network import Network, Run, settings
 from engine.models.recurrent.torchscript import traced
@@ -54,25 +53,13 @@ def build(name: str, spec: RecurrentSpec, found: Numbers) -> Network:
         parameters=dict(own.named_parameters()),
         cotangent=cotangent(spec).to(spec.device),
         settings=settings(found),
-        checked=partial(_buffers_kept, own),
+        checked=partial(buffers.kept, own),
     )
 
 
 def _capture(name: str, own: torch.nn.Module, batch: Tensor) -> Run:
     if not name.endswith("_jit"):
         return lambda: (own(batch),)
-    with _buffers_kept(own):
+    with buffers.kept(own):
         trace = traced(own, batch)
     return lambda: (trace(batch),)
-
-
-@contextmanager
-def _buffers_kept(own: torch.nn.Module) -> Iterator[None]:
-    """The statistics of batch norms are afterwards what they were."""
-    before = [buffer.clone() for buffer in own.buffers()]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for buffer, value in zip(own.buffers(), before, strict=True):
-                buffer.copy_(value)
