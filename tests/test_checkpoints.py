@@ -245,18 +245,42 @@ def test_random_states_are_taken_up_again_after_a_way_through_a_file(tmp_path: P
     np.random.seed(1)
     torch.manual_seed(1)
     draws()
-    path = checkpoints.save(tmp_path, "latest.pt", {"vitals": {"rng": rng.capture()}}, about={"step": 1})
+    path = checkpoints.save(tmp_path, "latest.pt", {"vitals": {"rng": rng.capture("cpu")}}, about={"step": 1})
     expected = draws()
     assert draws() != expected
-    rng.restore(checkpoints.load(path)["vitals"]["rng"])
+    rng.restore(checkpoints.load(path)["vitals"]["rng"], "cpu")
     assert draws() == expected
+
+
+class Cards:
+    """Accelerators' random states, as torch.cuda has them."""
+
+    def __init__(self) -> None:
+        self.states = {torch.device("cuda:0"): torch.tensor([7]), torch.device("cuda:1"): torch.tensor([8])}
+
+    def get_rng_state(self, device: torch.device) -> torch.Tensor:
+        return self.states[device]
+
+    def set_rng_state(self, state: torch.Tensor, device: torch.device) -> None:
+        self.states[device] = state
+
+
+def test_every_process_takes_up_what_the_first_one_has_drawn_on_its_own_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    cards = Cards()
+    monkeypatch.setattr(torch, "get_device_module", lambda _device: cards)
+    states = rng.capture("cuda:0")
+    for device in ("cuda:0", "cuda:1"):
+        rng.restore(states, device)
+    assert [state.item() for state in cards.states.values()] == [7, 7]
+    rng.restore(states | {"devices": {"cuda": [torch.tensor([3]), torch.tensor([4])]}}, "cuda:1")
+    assert [state.item() for state in cards.states.values()] == [7, 4], "as checkpoints were earlier, one per card"
 
 
 @pytest.mark.gpu
 def test_random_states_of_an_accelerator_are_taken_up_again() -> None:
     device = torch.accelerator.current_accelerator()
     torch.rand(3, device=device)
-    states = rng.capture()
+    states = rng.capture(str(device))
     expected = torch.rand(3, device=device)
-    rng.restore(states)
+    rng.restore(states, str(device))
     assert torch.equal(torch.rand(3, device=device), expected)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from engine.datasets import DataProblem, Mixed, Pairs, look, open_pairs, split, weights, without
+from engine.datasets import DataProblem, Mixed, Pairs, look, open_pairs, readable, split, weights
 from engine.settings import ROOT
 from engine.specs import Refused
 from tests.data_support import encoded, write_classes, write_image, write_tar
@@ -218,7 +218,11 @@ def test_a_look(tmp_path: Path) -> None:
     assert [source for source, _ in found.unreadable] == [str(tmp_path / "cat/003.png"), str(tmp_path / "dog/004.png")]
     assert "no image of a known format" in found.unreadable[0][1]
     assert (found.smallest, found.median, found.largest) == ((1, 2), (8, 6), (40, 30))
-    rest = without(pairs, {source for source, _ in found.unreadable})
+    assert readable(pairs, range(40)) == (pairs, ())
+    rest, notes = readable(pairs, [index for index in range(40) if index not in (3, 34)])
+    assert notes == (
+        f"2 of 40 images cannot be read and are left out: {tmp_path / 'cat/003.png'}, {tmp_path / 'dog/004.png'}",
+    )
     assert len(rest) == 38
     assert look(rest).unreadable == ()
     assert look(pairs, verify=7).looked_at == 7

@@ -57,6 +57,15 @@ def test_what_only_goes_forward_has_no_backward() -> None:
     (found,) = rows.rows(spec("aten_layernorm"), COMMON, [{"aten_layernorm": measured("aten_layernorm", [2.0], None)}])
     assert (found.forward_ms, found.latency_ms, found.forward_mean_ms) == (2.0, 2.0, 2.0)
     assert (found.backward_ms, found.backward_mean_ms, found.forward_std_ms) == (None, None, None)
+    assert found.steps_per_s is None, "they are forward and backward"
+
+
+def test_what_only_goes_forward_is_not_compared_with_both_ways() -> None:
+    found = {"aten": measured("aten", [1.0] * 70, [2.0] * 70), "aten_layernorm": measured("x", [2.0] * 70, None)}
+    aten, forward = rows.rows(spec("aten,aten_layernorm", baseline="aten"), COMMON, [found] * 3)
+    assert (forward.latency_ms, forward.baseline, forward.speedup, forward.verdict) == (2.0, "", None, None)
+    assert "not compared with aten: only one of them was timed backward too" in forward.notes
+    assert aten.notes == ()
 
 
 def test_a_speedup_refers_to_the_first_of_its_network_that_was_timed() -> None:

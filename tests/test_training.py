@@ -4,6 +4,7 @@ import json
 import threading
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import open_clip
@@ -18,6 +19,7 @@ from engine.training.batches import Drawn, Order, batches
 from engine.training.distributed import Place
 from engine.training.loop import Diverged, Training
 from engine.training.setup import prepare
+from engine.training.step import StepResult
 from tests.training_support import TINY, close, losses, rows, tiny, train, training
 
 
@@ -200,6 +202,21 @@ def test_a_table_with_broken_images_is_trained_on_without_them(tmp_path: Path) -
         assert len(resumed.train) + len(resumed.val or ()) == 10, "and so does a run that goes on from it"
 
 
+def test_a_held_out_image_that_breaks_later_is_left_out_and_told(tmp_path: Path) -> None:
+    table = captioned(tmp_path)
+    spec = tiny(data=str(table), samples=None, batch_size=4, val_fraction=0.3, epochs=2)
+    one = training(spec, tmp_path / "run")
+    val = one.setup.pairs.val
+    assert val is not None
+    broken = val.source(1)
+    Path(broken).write_bytes(b"broken since")
+    first, second = rows(list(one.run()))
+    told = f"1 of {len(val)} images cannot be read and are left out: {broken}"
+    assert first.notes.count(told) == second.notes.count(told) == 1
+    written = (tmp_path / "run" / "results.jsonl").read_text().splitlines()
+    assert [json.loads(line)["num_samples"] for line in written] == [len(val) - 1] * 2
+
+
 @pytest.mark.slow
 def test_two_processes_train_as_one_with_the_whole_batch(tmp_path: Path) -> None:
     alone = train(tiny(), tmp_path / "alone")
@@ -282,6 +299,24 @@ def test_steps_that_overflow_for_ever_end_the_training(tmp_path: Path, monkeypat
     with pytest.raises(Diverged, match=r"step 6 has .* all of the last 6 steps have overflowed.* another precision"):
         list(always.run())
     assert always.done.step == 5
+
+
+def test_a_step_that_overflows_is_left_out_of_the_epochs_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = training(tiny(val_frequency=0, zeroshot_frequency=0), tmp_path)
+    one.setup.scaler = torch.amp.GradScaler("cpu")
+    step, told = loop.train_step, []
+
+    def overflowing(*given: Any, **how: Any) -> StepResult:
+        result = step(*given, **how)
+        told.append(float("nan") if len(told) == 1 else result.losses["loss"])
+        return StepResult({"loss": torch.tensor(told[-1])}, torch.tensor(1.0), torch.tensor(1.0))
+
+    monkeypatch.setattr(loop, "train_step", overflowing)
+    first, second = rows(list(one.run()))
+    assert first.train_loss == pytest.approx((told[0] + told[2] + told[3]) / 3)
+    assert second.train_loss == pytest.approx(sum(told[4:]) / 4)
+    assert first.best
+    assert second.best == (second.train_loss < first.train_loss)
 
 
 def test_asked_to_stop_while_it_validates_a_process_ends_before_the_epoch_does(tmp_path: Path) -> None:

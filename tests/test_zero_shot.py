@@ -77,6 +77,14 @@ def test_figures_are_scikit_learns() -> None:
     assert found.confidence == pytest.approx(logits.softmax(dim=1).max(dim=1).values.numpy())
 
 
+@pytest.mark.parametrize("second", range(1, 10))
+def test_the_order_of_unlikely_classes_is_that_of_their_cosines(second: int) -> None:
+    cosines = torch.full((1, 10), -0.45)
+    cosines[0, 0], cosines[0, second] = 0.8, -0.30
+    found = zero_shot.results(cosines, torch.tensor([second]), torch.eye(10))
+    assert (found.acc1, found.acc5) == (0, 1)
+
+
 def test_fewer_than_five_classes_have_no_top_five() -> None:
     probabilities = torch.eye(4)[[0, 1, 2, 3, 0]]
     found = judged(probabilities, torch.tensor([0, 1, 2, 3, 1]))

@@ -4,7 +4,7 @@ from engine.datasets.base import DataProblem, Pairs, Roots, Unreadable
 from engine.datasets.look import Example, Look, look
 from engine.datasets.mixed import Mixed, weights
 from engine.datasets.opening import open_pairs
-from engine.datasets.split import Subset, sample, split, without
+from engine.datasets.split import Subset, readable, sample, split
 from engine.datasets.uploads import unpack
 
 __all__ = [
@@ -18,9 +18,9 @@ __all__ = [
     "Unreadable",
     "look",
     "open_pairs",
+    "readable",
     "sample",
     "split",
     "unpack",
     "weights",
-    "without",
 ]

@@ -1,6 +1,6 @@
 """Draws from a set of pairs: a share to hold out, or a sample. The same for the same seed, on any machine."""
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,10 +72,16 @@ def sample(pairs: Pairs, count: int, seed: int) -> Subset:
     return Subset(pairs, np.flatnonzero(_drawn(pairs, count, seed)))
 
 
-def without(pairs: Pairs, sources: Collection[str]) -> Subset:
-    """The pairs but those of some sources."""
-    kept = [index for index in range(len(pairs)) if pairs.source(index) not in sources]
-    return Subset(pairs, np.asarray(kept, dtype=np.int64))
+def readable(pairs: Pairs, indices: Sequence[int]) -> tuple[Pairs, tuple[str, ...]]:
+    """The pairs whose images can be read, by their indices, and what to tell of the others. Errors: DataProblem."""
+    others = sorted(set(range(len(pairs))).difference(indices))
+    if not others:
+        return pairs, ()
+    names = ", ".join(dict.fromkeys(pairs.source(index) for index in others[:3]))
+    if len(others) == len(pairs):
+        raise DataProblem(f"none of the {len(pairs)} images can be read, such as {names}")
+    told = f"{len(others)} of {len(pairs)} images cannot be read and are left out: {names}"
+    return Subset(pairs, np.asarray(sorted(indices), dtype=np.int64)), (told,)
 
 
 def _drawn(pairs: Pairs, count: int, seed: int) -> NDArray[np.bool_]:

@@ -51,7 +51,8 @@ class RecurrentRow(TimedRow):
     backward_process_medians_ms: tuple[float, ...] = ()
     backward_spread: float | None = None
     steps_per_s: float | None = None
-    """Time steps of the whole mini-batch per second, forward and backward: seq_length / latency; of a ResNet, calls."""
+    """Time steps of the whole mini-batch per second, forward and backward: seq_length / latency; of a ResNet, calls.
+    None without a backward pass."""
     gflops_per_step: float | None = None
     """Of the matrix products of one time step's forward pass, whole mini-batch, all layers; of a ResNet, of a call."""
     gflops: float | None = None

@@ -33,10 +33,10 @@ EMBEDDINGS = "embeddings.npz"
 class Subject:
     """What is evaluated, encoded."""
 
-    pairs: Pairs
     encoded: Encoded
     classes: tuple[str, ...]
-    notes: tuple[str, ...]
+    notes: list[str]
+    """Grows with what a probe reads beside."""
     classify: Callable[[], Classification]
     probe: Callable[[], Generator[Event, None, Classification]]
 
@@ -63,8 +63,8 @@ def run(spec: EvaluateSpec, run_dir: Path) -> Iterator[Event]:
     subject = yield from _encoded(spec, run_dir)
     _write_embeddings(run_dir / EMBEDDINGS, subject)
     yield Artifact(name=EMBEDDINGS, kind="embeddings")
-    common |= {"images": len(subject.pairs), "captions": len(subject.encoded.texts), "embeddings_file": EMBEDDINGS}
-    common["notes"] = subject.notes
+    encoded = subject.encoded
+    common |= {"images": len(encoded.pairs), "captions": len(encoded.texts), "embeddings_file": EMBEDDINGS}
     for done, task in enumerate(spec.tasks, 1):
         yield Progress(done=done, total=len(spec.tasks) + 1, note=task)
         try:
@@ -72,7 +72,7 @@ def run(spec: EvaluateSpec, run_dir: Path) -> Iterator[Event]:
         except Refused as refused:
             found = {"status": "error", "error": str(refused)}
         seconds, begun = time.perf_counter() - begun, time.perf_counter()
-        yield EvaluateRow.model_validate(common | {"task": task, "seconds": seconds} | found)
+        yield EvaluateRow.model_validate(common | {"task": task, "seconds": seconds, "notes": subject.notes} | found)
     yield Progress(done=len(spec.tasks) + 1, total=len(spec.tasks) + 1)
 
 
@@ -98,6 +98,8 @@ def _encoded(spec: EvaluateSpec, run_dir: Path) -> Generator[Event, None, Subjec
         workers=spec.workers,
     )
 
+    notes = [*every.notes, *said, *made.notes]
+
     def encoded(part: Pairs, what: str) -> Generator[Event, None, Encoded]:
         encoding = encode(model, part, reader)
         while True:
@@ -105,6 +107,7 @@ def _encoded(spec: EvaluateSpec, run_dir: Path) -> Generator[Event, None, Subjec
                 done = next(encoding)
             except StopIteration as ended:
                 found: Encoded = ended.value
+                notes.extend(found.notes)
                 return found
             yield Progress(done=0, total=len(spec.tasks) + 1, note=f"encoding {what}: {done} of {len(part)} images")
 
@@ -122,10 +125,9 @@ def _encoded(spec: EvaluateSpec, run_dir: Path) -> Generator[Event, None, Subjec
         return linear_probe.probe(*given, classes=len(classes) or None)
 
     return Subject(
-        pairs=pairs,
         encoded=found,
         classes=classes,
-        notes=(*every.notes, *said, *made.notes),
+        notes=notes,
         classify=lambda: classified(model, found, classes, templates, reader),
         probe=probe,
     )
@@ -164,7 +166,7 @@ def _predictions(subject: Subject, found: Classification, names: Sequence[str]) 
     assert subject.encoded.labels is not None
     labels, predicted = subject.encoded.labels.tolist(), found.predictions.tolist()
     for index, (true, guess, confidence) in enumerate(zip(labels, predicted, found.confidence.tolist(), strict=True)):
-        yield [subject.pairs.source(index), index, names[true], names[guess], round(confidence, 4)]
+        yield [subject.encoded.pairs.source(index), index, names[true], names[guess], round(confidence, 4)]
 
 
 def _write_csv(path: Path, header: Sequence[str], lines: Iterator[Sequence[Any]]) -> None:
@@ -177,7 +179,7 @@ def _write_csv(path: Path, header: Sequence[str], lines: Iterator[Sequence[Any]]
 def _write_embeddings(path: Path, subject: Subject) -> None:
     """images (N, D), texts (M, D), owner (M,), labels (N,; -1 where there are none); packed texts: sources (N,),
     captions (M,), classes."""
-    pairs, encoded = subject.pairs, subject.encoded
+    encoded, pairs = subject.encoded, subject.encoded.pairs
     captions = [caption for index in range(len(pairs)) for caption in pairs.captions(index)]
     none = torch.full((len(pairs),), -1)
     np.savez_compressed(

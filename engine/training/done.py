@@ -1,5 +1,6 @@
 """How far a training has come, and where the one before it is found."""
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,9 @@ class Done:
     """Completed batches of the epoch under way."""
     samples: int = 0
     loss_sum: float = 0.0
-    """Over the steps of the epoch under way."""
+    """Over the steps of the epoch under way, but for those that overflowed."""
+    overflowed: int = 0
+    """Steps of the epoch under way whose loss was no number."""
     seconds: float = 0.0
     """In steps and validations, earlier attempts included."""
     step_seconds: float = 0.0
@@ -34,6 +37,18 @@ class Done:
     best: float | None = None
     """The best score so far."""
     rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def add_loss(self, loss: float) -> None:
+        """Count in a step's loss, or that it was none."""
+        if math.isfinite(loss):
+            self.loss_sum += loss
+        else:
+            self.overflowed += 1
+
+    def mean_loss(self, steps: int) -> float:
+        """Over so many steps of the epoch under way; NaN where all of them overflowed."""
+        counted = steps - self.overflowed
+        return self.loss_sum / counted if counted else math.nan
 
     @property
     def fresh_epoch(self) -> "Done":

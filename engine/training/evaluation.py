@@ -1,7 +1,7 @@
 """One pass of a model over held-out pairs: features first, then all that is told from them."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,13 +9,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from engine.datasets import Pairs
+from engine import datasets
+from engine.datasets import Pairs, Unreadable
 from engine.training import retrieval, zero_shot
 from engine.training.batches import Tokenize, Transform
 from engine.training.classification import Classification
 from engine.training.objectives import caption_loss
 
 Ticks = Generator[int, None, "Encoded"]
+Loaded = tuple[Tensor, list[int]]
+"""(B, 3, H, W), and the indices of the pairs they are the images of."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,10 @@ class Reader:
 class Encoded:
     """Normalised features, on the CPU in float32."""
 
+    pairs: Pairs
+    """What they are of: all that were asked for whose images could be read."""
+    notes: tuple[str, ...]
+    """What to tell of the others."""
     images: Tensor
     """(N, D)"""
     texts: Tensor
@@ -52,37 +59,53 @@ class Encoded:
     """What cosines are multiplied by before the loss."""
 
 
-class _Images(Dataset[Tensor]):
+class _Images(Dataset[Loaded]):
     def __init__(self, pairs: Pairs, transform: Transform) -> None:
         self._pairs, self._transform = pairs, transform
 
     def __len__(self) -> int:
         return len(self._pairs)
 
-    def __getitem__(self, index: int) -> Tensor:
-        return self._transform(self._pairs.image(index))
+    def __getitem__(self, index: int) -> Loaded:
+        return self.__getitems__([index])
+
+    def __getitems__(self, indices: Sequence[int]) -> Loaded:
+        """A batch at once, as DataLoader asks for it."""
+        found = {}
+        for index in indices:
+            with suppress(Unreadable):
+                found[index] = self._transform(self._pairs.image(index))
+        return (torch.stack([*found.values()]) if found else torch.empty(0)), [*found]
 
 
 def encode(model: nn.Module, pairs: Pairs, reader: Reader) -> Ticks:
-    """Features of all images and captions. Yields the number of images done after each batch, to be stopped by."""
+    """Features of all images and captions. Yields the number of images done after each batch, to be stopped by.
+
+    An image that cannot be read is left out, with its captions. Errors: DataProblem where none can.
+    """
     was_training = model.training
     model.eval()
     try:
-        texts, owner = _captions(pairs)
-        distinct = list(dict.fromkeys(texts))
+        distinct = list(dict.fromkeys(_captions(pairs)[0]))
         encoded: list[Tensor] = []
         for start in range(0, len(distinct), reader.batch_size):
             encoded.append(encode_texts(model, distinct[start : start + reader.batch_size], reader))
             yield 0
         images: list[Tensor] = []
-        for batch in _loaded(pairs, reader):
+        read: list[int] = []
+        for batch, indices in _loaded(pairs, reader):
             images.append(encode_images(model, batch, reader))
-            yield sum(map(len, images))
+            read += indices
+            yield len(read)
     finally:
         model.train(was_training)
+    pairs, notes = datasets.readable(pairs, read)
+    texts, owner = _captions(pairs)
     place, features = {text: index for index, text in enumerate(distinct)}, torch.cat(encoded)
     labels = [pairs.label(index) for index in range(len(pairs))]
     return Encoded(
+        pairs=pairs,
+        notes=notes,
         images=torch.cat(images),
         texts=features[torch.tensor([place[text] for text in texts])],
         owner=torch.tensor(owner),
@@ -120,8 +143,7 @@ def generative_loss(model: nn.Module, pairs: Pairs, reader: Reader) -> Generator
     model.eval()
     total, tokens, done = 0.0, 0, 0
     try:
-        for images in _loaded(pairs, reader):
-            some = range(done, done + len(images))
+        for images, some in _loaded(pairs, reader):
             texts = reader.tokenize([pairs.captions(index)[0] for index in some]).to(reader.device)
             with torch.no_grad(), reader.autocast():
                 outputs = model(reader.images(images), texts)
@@ -133,15 +155,22 @@ def generative_loss(model: nn.Module, pairs: Pairs, reader: Reader) -> Generator
     return total / max(1, tokens)
 
 
-def _loaded(pairs: Pairs, reader: Reader) -> Iterator[Tensor]:
+def _loaded(pairs: Pairs, reader: Reader) -> Iterator[Loaded]:
+    """Batches of those that can be read."""
     context = "spawn" if reader.workers else None  # a fork of a process whose operators run in parallel hangs
-    yield from DataLoader(
+    loader = DataLoader(
         _Images(pairs, reader.transform),
         batch_size=reader.batch_size,
         num_workers=reader.workers,
         multiprocessing_context=context,
         generator=torch.Generator(),  # leaves the one that training draws from alone
+        collate_fn=_as_it_is,
     )
+    yield from (batch for batch in loader if batch[1])
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
 
 
 def _captions(pairs: Pairs) -> tuple[list[str], list[int]]:

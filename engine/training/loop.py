@@ -50,7 +50,7 @@ class Training:
         self._folder = checkpoints_folder(run_dir)
         self._files: logs.Files | None = None
         self._progress = Progress(done=0, total=setup.plan.steps, note="beginning")
-        self._notes = list(setup.pairs.notes) + list(setup.made.notes)
+        self._notes = list(setup.made.notes)
 
     def run(self) -> Iterator[Event]:
         """All that is left to do. When closed, or when `stopped` says so, it keeps a checkpoint to continue from."""
@@ -60,7 +60,7 @@ class Training:
         yield from self._resume()
         if self.setup.place.first:
             self._files = logs.Files(self._run_dir, spec)
-            for note in self._notes:
+            for note in (*self.setup.pairs.notes, *self._notes):
                 log.info("%s", note)
         try:
             # all processes ask each time: who has trained to the end waits here for the first one's validation.
@@ -115,7 +115,7 @@ class Training:
             self._check(losses["loss"], result.grad_norm)
             done.step, done.batch = done.step + 1, done.batch + accumulate
             done.samples += plan.batch_size * setup.place.world_size * accumulate
-            done.loss_sum += losses["loss"]
+            done.add_loss(losses["loss"])
             done.data_seconds += loaded - begun
             done.step_seconds += ended - begun
             done.seconds += ended - begun
@@ -182,7 +182,7 @@ class Training:
                     lr=lr,
                     logit_scale=result.logit_scale,
                     losses={
-                        name: (value, done.loss_sum / of_epoch if name == "loss" else value)
+                        name: (value, done.mean_loss(of_epoch) if name == "loss" else value)
                         for name, value in losses.items()
                     },
                 )
@@ -226,7 +226,7 @@ class Training:
         except Stopped:
             return
         ended.seconds += self._clock() - begun
-        loss = self.done.loss_sum * setup.spec.accum_freq / self.done.batch
+        loss = self.done.mean_loss(self.done.batch // setup.spec.accum_freq)
         value = score(setup, found, loss)
         best = value is not None and (ended.best is None or value > ended.best)
         ended.best = value if best else ended.best
@@ -270,7 +270,7 @@ class Training:
             peak_memory_mb=peak.so_far(setup.place.device),
             checkpoint=f"{self._folder.name}/{name}",
             best=best,
-            notes=tuple(self._notes),
+            notes=(*setup.pairs.notes, *self._notes),
             **row_fields(found),
         )
 
@@ -290,7 +290,7 @@ class Training:
             "name": setup.spec.model,
             "state_dict": setup.model.state_dict(),
             "optimizer": setup.optimizer.state_dict(),
-            "vitals": {"done": asdict(done), "rng": rng.capture(), "config": setup.made.config},
+            "vitals": {"done": asdict(done), "rng": rng.capture(setup.place.device), "config": setup.made.config},
         }
         if setup.scaler is not None:
             state["scaler"] = setup.scaler.state_dict()
@@ -318,7 +318,7 @@ class Training:
             self._notes.append("the checkpoint is not ours: random states begin anew")
             return
         self.done = Done(**state["vitals"]["done"])
-        rng.restore(state["vitals"]["rng"])
+        rng.restore(state["vitals"]["rng"], setup.place.device)
 
     def _left(self) -> Iterator[Event]:
         """What is there to be taken away."""

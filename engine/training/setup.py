@@ -84,8 +84,8 @@ def named(spec: TrainSpec | EvaluateSpec, pairs: Pairs) -> tuple[tuple[str, ...]
     return spec.classes or pairs.classes, spec.templates or pairs.templates or clip_weights.TEMPLATES
 
 
-def readable(pairs: Pairs, run_dir: Path, what: str, before: str = "") -> tuple[Pairs, list[str]]:
-    """The pairs whose images can be read, and what to tell of the others. Errors: Refused where none can.
+def readable(pairs: Pairs, run_dir: Path, what: str, before: str = "") -> tuple[Pairs, tuple[str, ...]]:
+    """The pairs whose images can be read, and what to tell of the others. Errors: DataProblem where none can.
 
     Looked at once per run, for VERIFY_S at most, and put on record: a later attempt, other processes, and what goes on
     from a checkpoint of this run (`before`, as in a spec) leave out the same ones, or order and split would be others.
@@ -99,33 +99,26 @@ def readable(pairs: Pairs, run_dir: Path, what: str, before: str = "") -> tuple[
         left_out = dict(datasets.look(pairs, samples=0, deadline_s=VERIFY_S).unreadable)
         run_dir.mkdir(parents=True, exist_ok=True)
         atomic.write_text(record, json.dumps(left_out))
-    if not left_out:
-        return pairs, []
-    names = ", ".join(list(left_out)[:3])
-    if len(left_out) >= len(pairs):
-        raise Refused(f"none of the {len(pairs)} images can be read, such as {names}")
-    return datasets.without(pairs, left_out.keys()), [
-        f"{len(left_out)} of {len(pairs)} images cannot be read and are left out: {names}"
-    ]
+    return datasets.readable(pairs, [index for index in range(len(pairs)) if pairs.source(index) not in left_out])
 
 
 def hold(spec: TrainSpec, run_dir: Path, roots: Roots = None) -> Held:
     """Open and split the data. Errors: DataProblem; Refused of captions that are all equal, of no readable image."""
     opened = opener(spec, roots)
     pairs, notes = readable(opened(spec.data, samples=spec.samples), run_dir, "data", spec.resume)
-    notes = [*pairs.notes, *notes]
+    notes = (*pairs.notes, *notes)
     if len(pairs) > 1 and len({caption for index in range(len(pairs)) for caption in pairs.captions(index)}) == 1:
         raise Refused("all captions are equal, so nothing tells one pair from another")
     val: Pairs | None
     if spec.val_data:
         val, said = readable(opened(spec.val_data), run_dir, "val_data", spec.resume)
-        train, notes = pairs, [*notes, *val.notes, *said]
+        train, notes = pairs, (*notes, *val.notes, *said)
     elif spec.val_fraction:
         train, val = datasets.split(pairs, spec.val_fraction, spec.seed)
     else:
         train, val = pairs, None
     classes, templates = named(spec, val if val is not None else pairs)  # labels count through its classes
-    return Held(train, val, classes, templates, tuple(notes))
+    return Held(train, val, classes, templates, notes)
 
 
 def prepare(spec: TrainSpec, place: Place, run_dir: Path, roots: Roots = None) -> Setup:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from engine.models import buffers
+from engine.training import rng
 from engine.training.objectives import Objective, Outputs
 
 Batch = tuple[Tensor, Tensor]
@@ -144,19 +145,12 @@ def _together(outputs: Outputs, cached: Sequence[Outputs], turn: int, last: bool
 
 def _random_state(device: torch.device) -> list[Tensor]:
     """Of the CPU, which patch dropout draws from on any device, and of the device."""
-    if device.type == "cpu":
-        return [torch.get_rng_state()]
-    return [torch.get_rng_state(), torch.get_device_module(device).get_rng_state(*_index(device))]
+    return [torch.get_rng_state(), *rng.device_state(device)]
 
 
 def _set_random_state(state: Sequence[Tensor], device: torch.device) -> None:
     torch.set_rng_state(state[0])
-    for own in state[1:]:
-        torch.get_device_module(device).set_rng_state(own, *_index(device))
-
-
-def _index(device: torch.device) -> tuple[torch.device, ...]:
-    return () if device.type == "mps" else (device,)  # there is but one, and its functions take no device
+    rng.set_device_state(device, state[1:])
 
 
 def _clip(optimizer: torch.optim.Optimizer, clip_norm: float | None) -> Tensor:

@@ -1,7 +1,9 @@
 """What a training finds out about its model at the end of an epoch, and whether that is better than before."""
 
 import logging
+import math
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from engine.results import Event, Progress
@@ -36,11 +38,13 @@ def validate(
     if held.val is None or not (retrieval or zeroshot):
         return {}
     encoded = yield from _through(encode(setup.model, held.val, setup.reader), progress, stopped)
+    if encoded.notes:  # an image was not looked at before, or has gone since: from now on it is left out
+        held = setup.pairs = replace(held, val=encoded.pairs, notes=(*held.notes, *encoded.notes))
     found: dict[str, float] = {}
     if retrieval:
         found |= retrieved(encoded, setup.plan.batch_size)
         if spec.loss == "coca":
-            writing = generative_loss(setup.model, held.val, setup.reader)
+            writing = generative_loss(setup.model, encoded.pairs, setup.reader)
             found[GENERATIVE] = yield from _through(writing, progress, stopped)
     if zeroshot and held.classes and encoded.labels is not None:
         result = classified(setup.model, encoded, held.classes, held.templates, setup.reader)
@@ -69,13 +73,13 @@ def _through(
 
 
 def score(setup: Setup, found: Mapping[str, float], loss: float) -> float | None:
-    """How good the model is, higher being better; None where what tells it was not measured this time.
+    """How good the model is, higher being better; None where what tells it was not measured this time, or is no number.
 
     By the figure that was asked for, else zero-shot accuracy, else images finding their captions first, else the loss.
     """
     chosen = best_metric(setup)
     measured = {**row_fields(found), "train_loss": loss}
-    if chosen not in measured:
+    if not math.isfinite(measured.get(chosen, math.nan)):
         return None
     return -measured[chosen] if any(word in chosen for word in LOWER_IS_BETTER) else measured[chosen]
 

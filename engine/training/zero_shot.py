@@ -43,4 +43,5 @@ def classifier(
 def results(image_features: Tensor, labels: Tensor, classifier: Tensor) -> Classification:
     """image_features: (N, D), normalised. labels: (N,) int64. classifier: (D, C). Errors: those of judged."""
     logits = SCALE * image_features.float() @ classifier.to(image_features.device).float()
-    return judged(torch.softmax(logits, dim=1), labels)
+    # in float32 the unlikely classes would all be 0, and which of them is among the first five left to chance
+    return judged(torch.softmax(logits.double(), dim=1), labels)

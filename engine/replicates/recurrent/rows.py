@@ -36,7 +36,7 @@ def _row(spec: RecurrentSpec, common: Mapping[str, Any], found: Found, runner: R
     if fields.get("latency_ms"):
         fields |= _phases(measured)
         try:
-            fields |= _cost(spec, runner, fields["latency_ms"])
+            fields |= _cost(spec, runner, fields["latency_ms"], both_ways="backward_ms" in fields)
         except Exception as error:  # noqa: BLE001 - other people's code is run to count it; the timing stands without
             notes.append(f"not counted: {' '.join(str(error).split())[:300]}")
     if runner.execution in ("script", "trace"):
@@ -69,12 +69,13 @@ def _phases(measured: Sequence[Measured]) -> dict[str, Any]:
     return figures
 
 
-def _cost(spec: RecurrentSpec, runner: Runner, latency_ms: float) -> dict[str, float | None]:
+def _cost(spec: RecurrentSpec, runner: Runner, latency_ms: float, *, both_ways: bool) -> dict[str, float | None]:
+    steps = 1 if runner.family == "resnet" else recurrent.steps(spec) or 0
+    per_s = {"steps_per_s": steps / latency_ms * 1e3 if both_ways else None}
     if runner.family == "resnet":
         gflops = _resnet_gflops(runner.network, spec.image_size) * spec.mini_batch
-        return {"steps_per_s": 1e3 / latency_ms, "gflops": gflops, "gflops_per_step": gflops}
-    return {
-        "steps_per_s": (recurrent.steps(spec) or 0) / latency_ms * 1e3,
+        return per_s | {"gflops": gflops, "gflops_per_step": gflops}
+    return per_s | {
         "gflops": recurrent.gflops(spec),
         "gflops_per_step": recurrent.gflops_per_step(spec),
     }
@@ -94,5 +95,9 @@ def _compared(spec: RecurrentSpec, made: Mapping[str, RecurrentRow], name: str, 
     base = spec.baseline or (timed[0] if timed else "")
     if base in ("", name):
         return made[name]
-    row = made[name].model_copy(update={"baseline": base})
+    row = made[name]
+    if row.latency_ms and made[base].latency_ms and (row.backward_ms is None) != (made[base].backward_ms is None):
+        told = f"not compared with {base}: only one of them was timed backward too"
+        return row.model_copy(update={"notes": (*row.notes, told)})
+    row = row.model_copy(update={"baseline": base})
     return summary.compared(row, made[base], (base, name), found, spec.seed)
