@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from engine.measure.accuracy import deviation, identical, rmse, same, tolerance
+from engine.measure.accuracy import deviation, identical, relative, rmse, same, tolerance
 
 
 def tensor(value: float, elements: int = 1, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -117,3 +117,13 @@ def test_deviation() -> None:
         deviation(tensor(1), tensor(math.nan))
     with pytest.raises(ValueError, match="no floating point tensors"):
         deviation([], [])
+
+
+def test_a_relative_difference_by_hand() -> None:
+    reference = {"a": torch.tensor([3.0, 0.0]), "b": torch.tensor([[4.0]]), "steps": 7}
+    doubled, nothing = ({name: factor * value for name, value in reference.items()} for factor in (2, 0))
+    assert relative(reference, reference) == 0
+    assert relative(reference, doubled) == relative(reference, nothing) == 1
+    assert relative(reference, reference | {"a": torch.tensor([3.0, 1.0])}) == pytest.approx(1 / 5)
+    assert relative(nothing, nothing) == 0
+    assert relative(nothing, reference) == math.inf

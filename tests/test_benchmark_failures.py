@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from engine.models import library
 from engine.models.built import Built, Wanted
 from engine.replicates.benchmark import rows, work
 from engine.replicates.benchmark.job import Job
@@ -248,6 +249,35 @@ def test_more_statuses_of_accuracy(tmp_path: Path) -> None:
     )
     (report,) = (each.measured for each in work.work(skipped, toy) if each.measured)
     assert report.accuracy == "pass_due_to_skip"
+
+
+def test_gradients_that_are_lost_are_told_though_the_rule_takes_small_ones_for_equal(tmp_path: Path) -> None:
+    class Small(Toy):
+        """Has small gradients, and none in channels_last."""
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            logits = 1e-3 * super().forward(images)
+            return logits if images.is_contiguous() else logits.detach() + 0 * logits
+
+    asked = spec(purpose="accuracy", mode="training", variants="eager,eager+channels_last")
+    eager, other = rows_of(asked, 2, lambda name, wanted: toy(name, wanted, Small), tmp_path)
+    assert (eager.accuracy, other.accuracy) == ("pass", "pass")
+    assert (eager.gradient_deviation or 0) < 1e-5
+    assert not eager.notes
+    assert other.gradient_deviation == 1
+    assert any(note.startswith("gradients differ from the reference by 1 of their norm") for note in other.notes)
+
+
+def test_a_model_with_merged_branches_costs_what_it_costs_merged(tmp_path: Path) -> None:
+    def build(_name: str, wanted: Wanted) -> Built:
+        return library.build("timm:repvgg_a0", wanted)
+
+    asked = spec(variants="eager,eager+reparameterized", image_size=64)
+    plain, merged = rows_of(asked, 2, build, tmp_path)
+    # RepVGG-A0, table 4 of https://arxiv.org/abs/2101.03697: 8.30 M once merged
+    assert merged.mparams == pytest.approx(8.30, rel=2e-3)
+    assert (plain.mparams or 0) > 9
+    assert (plain.gmacs or 0) > 1.05 * (merged.gmacs or 0) > 0
 
 
 class Dropping(Toy):

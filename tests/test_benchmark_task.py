@@ -1,6 +1,7 @@
 """The benchmark task and the fresh processes it measures in."""
 
 import csv
+import json
 import os
 import signal
 import statistics
@@ -17,6 +18,7 @@ import pytest
 from engine.replicates import child
 from engine.replicates.benchmark.job import Job
 from engine.replicates.child import Ended
+from engine.replicates.processes import CACHES
 from engine.results import Artifact, BenchmarkRow, Environment, Event, Progress
 from engine.settings import ROOT
 from engine.specs import BenchmarkSpec, Refused
@@ -172,3 +174,35 @@ def test_a_killed_benchmark_leaves_no_process(tmp_path: Path) -> None:
         benchmark.kill()
         _, alive = psutil.wait_procs(children, timeout=60)
     assert alive == []
+
+
+COMPILE = """
+import json, sys
+import torch
+from torch._dynamo.utils import counters
+from engine.replicates import compiling
+
+found = {}
+for label in sys.argv[1:]:
+    torch.compiler.reset()
+    compiling.own_caches(label, "cpu")
+    counters.clear()
+    torch.compile(lambda values: (values.sin() * 3).cos())(torch.ones(8))
+    found[label] = {name: counters["inductor"][f"fxgraph_cache_{name}"] for name in ("miss", "hit")}
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+def test_what_is_compiled_second_finds_nothing_of_the_first_but_its_own_in_the_next_process(tmp_path: Path) -> None:
+    env = os.environ | {name: str(tmp_path / folder) for name, folder in CACHES.items()}
+
+    def compiled(*labels: str) -> dict[str, dict[str, int]]:
+        command = [sys.executable, "-c", COMPILE, *labels]
+        done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=True)
+        found: dict[str, dict[str, int]] = json.loads(done.stdout.splitlines()[-1])
+        return found
+
+    fresh, known = {"miss": 1, "hit": 0}, {"miss": 0, "hit": 1}
+    assert compiled("compile", "compile+channels_last") == {"compile": fresh, "compile+channels_last": fresh}
+    assert compiled("compile+channels_last", "compile") == {"compile+channels_last": known, "compile": known}

@@ -3,6 +3,7 @@
 Results are trees (tuples, lists, dictionaries) of tensors; what is no floating point tensor must be equal.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -77,6 +78,15 @@ def _same(eager: Any, result: Any, reference: Any, tol: float, *, cosine: bool) 
 def rmse(reference: torch.Tensor, result: torch.Tensor) -> float:
     """Root of the mean squared difference, in float64."""
     return float((reference.double() - result.double()).square().mean().sqrt())
+
+
+def relative(reference: Any, result: Any) -> float:
+    """norm(result - reference) / norm(reference), of all floating point tensors as one vector, in float64."""
+    pairs = zip(tree_leaves(reference), tree_leaves(result), strict=True)
+    every = [(one.double(), other.double()) for one, other in pairs if isinstance(one, torch.Tensor)]
+    apart = math.hypot(*(float((one - other).norm()) for one, other in every))
+    size = math.hypot(*(float(one.norm()) for one, _ in every))
+    return apart / size if size else (0.0 if not apart else math.inf)
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,8 @@ def _reparameterized(name: str, model: torch.nn.Module, training: bool) -> torch
         raise VariantRefused("a reparameterised model is for inference: its branches are merged")
     from timm.utils import reparameterize_model  # type: ignore[attr-defined]
 
-    merged: torch.nn.Module = reparameterize_model(model, inplace=False)
+    with next(model.parameters()).device:  # where timm makes the merged layers
+        merged: torch.nn.Module = reparameterize_model(model, inplace=False)
     if merged.state_dict().keys() == model.state_dict().keys():
         raise VariantRefused(f"{name} has nothing to reparameterise")
     return merged

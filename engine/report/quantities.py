@@ -67,17 +67,17 @@ QUANTITIES: dict[str, Quantity] = {
         "p99", "ms", "99 % of the samples are faster; needs 662 of them. A sample is the mean of its calls."
     ),
     "mean_ms": Quantity("Mean", "ms", "Mean time per call; outliers weigh in."),
-    "std_ms": Quantity("Deviation", "ms", "Standard deviation of the samples."),
+    "std_ms": Quantity("Deviation", "ms", "Standard deviation of the samples. A sample is the mean of its calls."),
     "samples_per_s": Quantity("Throughput", "samples/s", "Batch size / median latency.", "larger"),
     "forward_ms": Quantity("Forward", "ms", "Median of the forward pass."),
     "backward_ms": Quantity("Backward", "ms", "Median of the backward pass."),
     "forward_mean_ms": Quantity("Forward mean", "ms", "Mean time of the forward pass; outliers weigh in."),
-    "forward_std_ms": Quantity("Forward deviation", "ms", "Standard deviation of the forward pass's samples."),
-    "forward_p90_ms": Quantity("Forward p90", "ms", "90 % of the forward pass's samples are faster; needs 64."),
+    "forward_std_ms": Quantity("Forward deviation", "ms", "As the deviation, of the forward pass alone."),
+    "forward_p90_ms": Quantity("Forward p90", "ms", "As p90, of the forward pass alone."),
     "forward_spread_percent": Quantity("Forward spread", "%", "As the spread, of the forward pass alone."),
     "backward_mean_ms": Quantity("Backward mean", "ms", "Mean time of the backward pass; outliers weigh in."),
-    "backward_std_ms": Quantity("Backward deviation", "ms", "Standard deviation of the backward pass's samples."),
-    "backward_p90_ms": Quantity("Backward p90", "ms", "90 % of the backward pass's samples are faster; needs 64."),
+    "backward_std_ms": Quantity("Backward deviation", "ms", "As the deviation, of the backward pass alone."),
+    "backward_p90_ms": Quantity("Backward p90", "ms", "As p90, of the backward pass alone."),
     "backward_spread_percent": Quantity("Backward spread", "%", "As the spread, of the backward pass alone."),
     "steps_per_s": Quantity(
         "Steps", "1/s", "Time steps of the whole mini-batch per second, forward and backward; of a ResNet, calls."
@@ -95,7 +95,9 @@ QUANTITIES: dict[str, Quantity] = {
     "optimizer_ms": Quantity("Optimizer", "ms", "Median of a training step's update."),
     "first_call_ms": Quantity("First call", "ms", "Outside the timed region."),
     "compile_cold_ms": Quantity(
-        "Compile cold", "ms", "Compilation (or scripting, or tracing) and first call, caches empty."
+        "Compile cold",
+        "ms",
+        "Compilation (or scripting, or tracing) and first call; caches empty, compiler loaded.",
     ),
     "compile_warm_ms": Quantity("Compile warm", "ms", "The same with the caches that the first process has left."),
     "loop_ms": Quantity("Timing loop", "ms", "What the timing loop itself costs per call; not subtracted."),
@@ -111,6 +113,11 @@ QUANTITIES: dict[str, Quantity] = {
     "device_peak_mb": Quantity("Device peak", "MB", "Most memory allocated on the accelerator, in a loop of its own."),
     "process_peak_mb": Quantity("Process peak", "MB", "Most resident memory of the process, in a loop of its own."),
     "joules_per_sample": Quantity("Energy", "J/sample", "From the GPU's energy counter over the timed region."),
+    "gradient_deviation": Quantity(
+        "Gradient deviation",
+        "",
+        "Of all gradients: norm of the difference to the reference's, over the reference's.",
+    ),
     "max_deviation": Quantity("Largest deviation", "", "Of abs(result - reference) / (1 + abs(reference))."),
     "mean_deviation": Quantity("Mean deviation", "", "Of abs(result - reference) / (1 + abs(reference))."),
     "std_deviation": Quantity("Deviation's spread", "", "Standard deviation of the deviations."),

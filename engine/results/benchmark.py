@@ -58,6 +58,9 @@ class BenchmarkRow(TimedRow):
 
     joules_per_sample: float | None = None
     accuracy: AccuracyStatus | None = None
+    gradient_deviation: float | None = None
+    """Of all gradients after the last step, as one vector: norm(result - reference) / norm(reference); reference: in
+    float64, or eager's where the model does not run in it. Purpose accuracy, in training."""
     max_deviation: float | None = None
     """Of abs(result - reference) / (1 + abs(reference)), purpose tolerance."""
     mean_deviation: float | None = None

@@ -68,7 +68,7 @@ class TimedRow(Row):
     backward_ms: float | None = None
     first_call_ms: float | None = None
     compile_cold_ms: float | None = None
-    """Compilation (or scripting, or capture) and first call in a process with an empty cache folder."""
+    """Compilation (or scripting, or capture) and first call, into an empty cache folder once the compiler is loaded."""
     compile_warm_ms: float | None = None
     """The same with the caches that the first process has left."""
     samples: int = 0

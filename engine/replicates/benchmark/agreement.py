@@ -25,6 +25,8 @@ from engine.results.benchmark import AccuracyStatus
 from engine.specs import Variant
 
 ITERATIONS = 2
+GRADIENTS = 1
+"""Their place in the results of training."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,9 @@ def _accuracy(job: Job, variant: Variant, build: Builder, known: dict[str, Any])
         row = describe(job, built, found) | graphs(counters)
     except Exception as error:  # noqa: BLE001 - models and compilers are other people's code: what fails is that row
         return _failed(variant, error, "fail_to_run")
+    if job.mode == "training":
+        row["gradient_deviation"], told = _gradients(reference, result, job.model, _frozen(variant))
+        notes += told
     status: AccuracyStatus = reference.status
     if status == "pass":
         tol = accuracy.tolerance(job.model, training=job.mode == "training", frozen=_frozen(variant))
@@ -78,6 +83,17 @@ def _accuracy(job: Job, variant: Variant, build: Builder, known: dict[str, Any])
     if status == "eager_two_runs_differ" and not job.spec.deterministic:
         notes = (*notes, "two runs of eager differ: the log names operations that have no deterministic form")
     return Measured(label=variant.label, accuracy=status, row=row, notes=notes)
+
+
+def _gradients(reference: Reference, result: Any, model: str, frozen: bool) -> tuple[float, tuple[str, ...]]:
+    """How far gradients are apart, and a note where that is far: the rule of PyTorch's benchmark takes small ones for
+    equal, whatever they are."""
+    exact = reference.eager if reference.exact is None else reference.exact
+    apart = accuracy.relative(exact[GRADIENTS], result[GRADIENTS])
+    eagers = accuracy.relative(exact[GRADIENTS], reference.eager[GRADIENTS])
+    if apart <= max(3 * eagers, accuracy.tolerance(model, training=True, frozen=frozen)):
+        return apart, ()
+    return apart, (f"gradients differ from the reference by {apart:.2g} of their norm, those of eager by {eagers:.2g}",)
 
 
 def _tolerance(job: Job, variant: Variant, build: Builder, known: dict[str, Any]) -> Measured:

@@ -13,6 +13,7 @@ from engine.measure.timing import Stopwatch
 from engine.models import steps, variants
 from engine.models.built import Built, Wanted
 from engine.models.variants import Builder, Numbers
+from engine.replicates import compiling
 from engine.replicates.benchmark.job import Job
 from engine.replicates.messages import Measured
 from engine.replicates.ready import Held, Ready, first_call, fresh_counters, graphs
@@ -76,6 +77,8 @@ def prepare(job: Job, variant: Variant, stopwatch: Stopwatch, build: Builder, re
     resident_mb: what the process held before its first variant. Errors: whatever the model raises.
     """
     training = job.mode == "training"
+    if variant.execution == "compile":
+        compiling.own_caches(variant.label, job.spec.device)
     held = Held.now(job.spec.device, resident_mb)
     found, notes = numbers(job, variant)
     variants.check(variant, job.spec.device)

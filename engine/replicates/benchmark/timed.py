@@ -9,11 +9,14 @@ from engine.measure import timing
 from engine.measure.timing import Plan, Stopwatch
 from engine.models import library, steps, variants
 from engine.models.variants import Builder
-from engine.replicates import side_by_side
+from engine.replicates import compiling, side_by_side
 from engine.replicates.benchmark.job import Job
 from engine.replicates.benchmark.prepared import Made, prepare, wanted
 from engine.replicates.messages import Measured, Report
 from engine.replicates.ready import Ready, resident
+from engine.specs import Variant
+
+Counts = dict[tuple[str, bool], dict[str, float | None]]
 
 
 def measure(job: Job, build: Builder) -> Iterator[Report]:
@@ -24,7 +27,7 @@ def measure(job: Job, build: Builder) -> Iterator[Report]:
     resident_mb = resident()
     by_label = {variant.label: variant for variant in spec.plan}
     made: dict[str, Made] = {}
-    counts: dict[str, dict[str, float | None]] = {}
+    counts: Counts = {}
 
     def ready(label: str) -> Ready:
         made[label] = prepare(job, by_label[label], stopwatch, build, resident_mb)
@@ -44,28 +47,28 @@ def measure(job: Job, build: Builder) -> Iterator[Report]:
     )
 
 
-def _counted(
-    measured: Measured, job: Job, each: Made, counts: dict[str, dict[str, float | None]], build: Builder
-) -> Measured:
-    """With what the model costs on paper, counted once per type of weights. counts: what has been counted already."""
-    weights = each.found.weights
-    if weights not in counts:
+def _counted(measured: Measured, job: Job, each: Made, counts: Counts, build: Builder) -> Measured:
+    """With what the model costs on paper. counts: what has been counted already, by type of weights and branches."""
+    counted = each.found.weights, each.variant.reparameterized
+    if counted not in counts:
         try:
-            counts[weights] = _count(job, each, build)
+            counts[counted] = _count(job, each, build)
         except Exception as error:  # noqa: BLE001 - models are other people's code; the timing stands without a count
             note = f"not counted: {' '.join(str(error).split())[:300]}"
             return measured.model_copy(update={"notes": (*measured.notes, note)})
-    figures = dict(counts[weights])
+    figures = dict(counts[counted])
     if each.found.autocast:
         figures["intensity"] = None  # its traffic is of two types, and which is not known before it runs
     return measured.model_copy(update={"row": measured.row | figures})
 
 
 def _count(job: Job, each: Made, build: Builder) -> dict[str, float | None]:
-    """Per sample, of one forward pass without what variants do to it, at the batch and image size that is timed."""
+    """Per sample, of one eager forward pass at the batch and image size that is timed, branches merged or as built."""
     from engine.measure import flops
 
-    built = build(job.model, replace(wanted(job, each.found), device="meta", seed=None))
+    alike = Variant(reparameterized=each.variant.reparameterized)
+    size = replace(wanted(job, each.found), device="meta", seed=None)
+    built = variants.build(job.model, size, alike, training=False, build=build)
     with torch.no_grad():
         counted = flops.count(built.model, built.inputs)
     mparams = sum(parameter.numel() for parameter in built.model.parameters()) / 1e6
@@ -85,6 +88,7 @@ def _again(measured: Measured, job: Job, each: Made, stopwatch: Stopwatch) -> Me
     if each.variant.execution != "compile" or job.spec.processes > 1:
         return measured
     torch.compiler.reset()
+    compiling.own_caches(each.variant.label, job.spec.device)
     training = job.mode == "training"
     try:
         with each.ready.settings():

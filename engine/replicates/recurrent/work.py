@@ -9,7 +9,7 @@ from engine.measure import timing
 from engine.measure.timing import Plan, Stopwatch
 from engine.models import recurrent
 from engine.models.recurrent import Control, Errors, Network
-from engine.replicates import side_by_side
+from engine.replicates import compiling, side_by_side
 from engine.replicates.messages import Measured, Report
 from engine.replicates.ready import Held, Ready, first_call, fresh_counters, graphs, resident
 from engine.replicates.recurrent.job import Job
@@ -54,6 +54,8 @@ def prepare(
     do, and whatever torch raises.
     """
     spec, execution = job.spec, RUNNERS[name].execution
+    if execution == "compile":
+        compiling.own_caches(name, spec.device)
     held = Held.now(spec.device, resident_mb)
     network = build(name, spec)
     counters = fresh_counters(compiles=execution == "compile")
