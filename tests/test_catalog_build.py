@@ -42,6 +42,7 @@ def test_build_recounts_what_it_is_asked_and_keeps_the_rest(tmp_path: Path) -> N
     assert json.loads((tmp_path / "versions.json").read_text()).keys() >= {"torch", "timm", "counted_on"}
 
     before = read(tmp_path / "timm.csv")
+    assert [row["test_size"] for row in before] == ["288", "288"], "as their published accuracies are"
     list(build(["open_clip:ViT-S-32-alt"], tmp_path, workers=1))
     assert read(tmp_path / "timm.csv") == before
     assert [row["model"] for row in read(tmp_path / "open_clip.csv")] == ["ViT-S-32-alt"]

@@ -5,9 +5,11 @@ import json
 from pathlib import Path
 
 import pytest
+import timm
 
 from engine.report import accuracies, catalog
 from engine.settings import Settings
+from engine.specs import format_image_size
 from engine.tasks import catalogue, catalogue_sizes
 
 
@@ -55,3 +57,13 @@ def test_the_shipped_sizes_are_what_we_count_today() -> None:
     for row in read(Settings().catalog_dir / "sizes" / "timm.csv")[::25]:
         counted = catalogue_sizes.count(f"timm:{row['model']}", row["image_size"])
         assert catalogue.catalogue_row(counted) == row
+
+
+def test_the_shipped_catalogue_names_the_sizes_that_timm_tests_at() -> None:
+    frame = catalog.read(Settings().catalog_dir)
+    rows = frame[(frame["library"] == "timm") & (frame["status"] == "ok")].drop_duplicates("name")
+    assert len(rows) > 1300
+    for model, trained, named in zip(rows["model"], rows["image_size"], rows["test_size"], strict=True):
+        _, *tested = timm.get_pretrained_cfg(model).test_input_size or (0, 0, 0)
+        size = format_image_size((tested[0], tested[1])) if any(tested) else ""
+        assert named == ("" if size == trained else size), model

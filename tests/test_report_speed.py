@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from engine.report import catalog, estimates, frames, published, readable, samples, speed_figures
+from engine.settings import Settings
 from engine.specs import BenchmarkSpec
 from engine.statistics import ratio
 from tests.page_support import benchmark_row, write_catalogue, write_samples
@@ -210,6 +211,22 @@ def test_memory_is_estimated_from_the_catalogue(tmp_path: Path, fields: dict[str
     assert need is not None
     assert (need.model, need.unknown) == ("timm:resnet18", 1)
     assert need.gb == pytest.approx(mb / 1000)
+
+
+@pytest.mark.parametrize("name", ["timm:resnet50", "timm:convnext_base"])
+def test_inference_needs_what_it_takes_at_the_size_a_model_is_tested_at(name: str) -> None:
+    catalogue = catalog.read(Settings().catalog_dir)
+    trained, tested = (
+        catalogue[(catalogue["name"] == name) & (catalogue["image_size"] == size)].iloc[0] for size in ("224", "288")
+    )
+    weights, held = tested["weights_mb"], tested["inference_peak_mb"] - tested["weights_mb"]
+    need = estimates.memory(spec(batch_size=64), [name], catalogue)
+    assert need is not None
+    assert need.gb == pytest.approx((weights + 64 * held) / 1000, rel=0.02)
+    training = estimates.memory(spec(batch_size=64, mode="training"), [name], catalogue)
+    asked = estimates.memory(spec(batch_size=64, mode="training", image_size=224), [name], catalogue)
+    assert training == asked
+    assert trained["test_size"] == "288"
 
 
 def test_the_model_that_needs_most_is_named(tmp_path: Path) -> None:

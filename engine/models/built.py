@@ -67,6 +67,8 @@ class Built:
     image_size: tuple[int, int]
     native_size: tuple[int, int]
     """What the model is built for when nothing is asked."""
+    test_size: tuple[int, int] | None = None
+    """What its publisher tests it at, where that is known."""
     context_length: int | None = None
     image_width: int | None = None
     """Features the image tower's trunk ends in; the channels after the stem for a CLIP ResNet, as its papers count."""

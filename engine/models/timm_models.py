@@ -23,8 +23,8 @@ def family(name: str) -> str:
 
 def build(name: str, wanted: Wanted) -> Built:
     """Errors: SizeRefused where the model is made for one size and was asked for another."""
-    native_size, channels = _input(timm.get_pretrained_cfg(name), wanted.test_size)
-    made_for, _ = _input(timm.get_pretrained_cfg(name), test_size=False)
+    made_for, tested_at, channels = _input(timm.get_pretrained_cfg(name))
+    native_size = tested_at if wanted.test_size else made_for
     size = wanted.image_size or native_size
     with torch.device(wanted.device):
         model: Any = timm.create_model(name) if size == made_for else _resized(name, size, native_size)
@@ -35,14 +35,16 @@ def build(name: str, wanted: Wanted) -> Built:
         family=family(name),
         image_size=size,
         native_size=native_size,
+        test_size=tested_at,
         image_width=int(model.num_features),
     )
 
 
-def _input(pretrained_cfg: Any, test_size: bool) -> tuple[tuple[int, int], int]:
-    tested = pretrained_cfg.test_input_size if test_size else None
-    channels, height, width = tested or pretrained_cfg.input_size
-    return (height, width), channels
+def _input(pretrained_cfg: Any) -> tuple[tuple[int, int], tuple[int, int], int]:
+    """The sizes that a model is trained and tested at, and its channels."""
+    channels, *trained = pretrained_cfg.input_size
+    _, *tested = pretrained_cfg.test_input_size or pretrained_cfg.input_size
+    return tuple(trained), tuple(tested), channels
 
 
 def _resized(name: str, size: tuple[int, int], native: tuple[int, int]) -> Any:

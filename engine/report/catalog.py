@@ -12,7 +12,7 @@ from engine import shipped
 from engine.names import WILDCARD, expand_braces
 from engine.specs import split_patterns
 
-TEXT = ("library", "model", "family", "image_size", "uncounted", "notes", "status", "error")
+TEXT = ("library", "model", "family", "image_size", "test_size", "uncounted", "notes", "status", "error")
 SIZES = "sizes"
 """The folder below the catalogue's for image sizes that are not the models' own."""
 COLUMNS = (*TEXT[:4], "mparams", "gmacs", "macts", "complete", *TEXT[4:])

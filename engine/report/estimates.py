@@ -65,9 +65,7 @@ def memory(spec: BenchmarkSpec, models: Sequence[str], catalogue: pd.DataFrame) 
 
 
 def _bytes(spec: BenchmarkSpec, row: Mapping[Any, Any], batch: int) -> float:
-    area = 1.0
-    if spec.image_size and row["image_size"]:
-        area = prod(spec.image_size) / _area(str(row["image_size"]))
+    area = _timed_area(spec, row) / _area(row["image_size"]) if row["image_size"] else 1.0
     wide = max(_bytes_each(variant.precision) for variant in spec.plan) / 4
     weights = row["weights_mb"] * sum(_bytes_each(variant.precision) for variant in spec.plan) / 4
     if "training" in spec.modes:
@@ -79,6 +77,14 @@ def _bytes(spec: BenchmarkSpec, row: Mapping[Any, Any], batch: int) -> float:
 def _bytes_each(precision: str | None) -> int:
     """Of a value; amp keeps float32 beside what it casts."""
     return 2 if precision in ("float16", "bfloat16") else 4
+
+
+def _timed_area(spec: BenchmarkSpec, row: Mapping[Any, Any]) -> float:
+    """Pixels of an image, as it is timed: inference at the size that the publisher tests a model at."""
+    if spec.image_size:
+        return float(prod(spec.image_size))
+    tested = "" if "training" in spec.modes else row.get("test_size")
+    return _area(tested or row["image_size"])
 
 
 def _area(image_size: str) -> float:

@@ -27,12 +27,12 @@ def estimate(row: pd.DataFrame, way: str) -> pd.DataFrame:
 
     row: one row of the catalogue, counted; way: one of WAYS. Columns: batch_size, and one per precision.
     """
-    name = row["name"].iloc[0]
+    name, size = row["name"].iloc[0], row["image_size"].iloc[0] or None
     lines: list[dict[str, Any]] = []
     for batch in BATCHES:
         line: dict[str, Any] = {"batch_size": batch}
         for precision in PRECISIONS:
-            asked = {"models": (name,), "batch_size": batch, "precision": (precision,), **WAYS[way]}
+            asked = {"models": (name,), "batch_size": batch, "precision": (precision,), "image_size": size, **WAYS[way]}
             need = estimates.memory(BenchmarkSpec.model_validate(asked), [name], row)
             line[precision] = need.gb if need else np.nan
         lines.append(line)

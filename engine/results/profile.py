@@ -56,6 +56,8 @@ class ProfileRow(Row):
     precision: str
     image_size: str = ""
     """`224` or `224x320` (height x width in pixels), as used."""
+    test_size: str = ""
+    """What the publisher tests the model at, and inference is timed at, where that is not the model's own size."""
     context_length: int | None = None
 
     image_width: int | None = None

@@ -21,7 +21,7 @@ from engine.specs import ProfileSpec, Refused
 from engine.tasks.profile import profile
 
 FIGURES = """
-library model family image_size context_length image_width text_width embed_dim
+library model family image_size test_size context_length image_width text_width embed_dim
 mparams image_mparams text_mparams other_mparams trainable_mparams mbuffers
 gmacs image_gmacs text_gmacs other_gmacs gflops image_gflops text_gflops other_gflops
 macts image_macts text_macts other_macts traffic_mb intensity weights_mb inference_peak_mb

@@ -112,6 +112,7 @@ def _description(built: Built) -> dict[str, Any]:
     return {
         "family": built.family,
         "image_size": format_image_size(built.image_size),
+        "test_size": format_image_size(built.test_size) if built.test_size not in (None, built.native_size) else "",
         "context_length": built.context_length,
         "image_width": built.image_width,
         "text_width": built.text_width,
