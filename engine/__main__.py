@@ -17,9 +17,10 @@ from pydantic_settings import CliApp, CliSubCommand, SettingsConfigDict, Setting
 
 from engine.cli.clip import Evaluate, Search, SubmitEvaluate, SubmitTrain, Train
 from engine.cli.costs import Catalog, CatalogBuild, Profile, Published, PublishedImport, SubmitProfile
+from engine.cli.here import EndedBadly
 from engine.cli.output import note, printable
 from engine.cli.processes import Answer, Probe, Scheduler, Stop, Warm, Work
-from engine.cli.runs import EndedBadly, Resume, Runs
+from engine.cli.runs import Resume, Runs
 from engine.cli.speed import Benchmark, SubmitBenchmark, SuiteBuild
 from engine.cli.speed_device import Device, SubmitDevice
 from engine.cli.speed_recurrent import Recurrent, SubmitRecurrent

@@ -145,13 +145,14 @@ def test_the_latest_rates_are_found_and_failures_hide_none(store: Store) -> None
     finish(store, DeviceSpec(), rate(gflop_per_s=100.0), rate("copy", gb_per_s=20.0), rate(gflop_per_s=60.0, threads=1))
     finish(store, DeviceSpec(), rate(gflop_per_s=110.0), rate("copy", status="error", error="no"), host="there")
     second = finish(store, DeviceSpec(), rate(gflop_per_s=120.0), rate("copy", status="error", error="no"))
-    here = measured.rates(store, "here")
+    known = measured.rates(store)
+    here = known[known["host"] == "here"]
     found = {(row.operation, row.threads): (row.gflop_per_s, row.gb_per_s, row.run) for row in here.itertuples()}
     assert found["matmul", 2][::2] == (120.0, second)
     assert found["matmul", 1][0] == 60.0
     assert found["copy", 2][1] == 20.0
     assert len(found) == 3
-    assert set(measured.rates(store)["host"]) == {"here", "there"}
+    assert set(known["host"]) == {"here", "there"}
     assert str(here["date"].iloc[0]) == "2026-11-20 00:00:00+00:00"
 
 
@@ -182,7 +183,7 @@ def test_utilisation_is_counted_work_over_time_over_the_measured_rate(store: Sto
         timed(device_name="y"),
     ]
     assert measured.utilisation(asked, known) == [0.8, 0.2, 2.0, None, None, None, None, None, None]
-    assert measured.utilisation([timed()], measured.rates(store, "elsewhere")) == [None]
+    assert measured.utilisation([timed()], known[known["host"] == "elsewhere"]) == [None]
 
 
 def test_an_accelerators_rate_is_its_own_whatever_its_number_and_threads(store: Store) -> None:

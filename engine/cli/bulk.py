@@ -1,17 +1,16 @@
 """runs tag, note, rows, delete, storage: what is done with runs that are there."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import BaseModel, Field
 from pydantic_settings import CliPositionalArg
 
+from engine.cli.here import EndedBadly, RunId, store_here
 from engine.cli.listing import WORDS
 from engine.cli.output import OutputFile, note, printable
 from engine.settings import Settings
 from engine.specs import Refused
-
-RunId = Annotated[int, Field(ge=1, lt=2**63)]
 
 
 class Several(BaseModel):
@@ -27,8 +26,6 @@ class Tag(Several):
     remove: WORDS = Field((), description="Tags to take away; comma-separated.")
 
     def cli_cmd(self) -> None:
-        from engine.cli.runs import store_here
-
         with store_here() as store:
             if self.add or self.remove:
                 store.change_tags(self.run_ids, add=self.add, remove=self.remove)
@@ -43,8 +40,6 @@ class Note(BaseModel):
     text: CliPositionalArg[str] = Field(description="The notes; '' removes them.")
 
     def cli_cmd(self) -> None:
-        from engine.cli.runs import store_here
-
         with store_here() as store:
             store.set_notes(self.run_id, self.text)
         print(f"run {self.run_id} has {'these notes' if self.text else 'no notes'}")
@@ -59,7 +54,6 @@ class Rows(Several):
     format: Literal["csv", "json", "parquet"] = Field("csv", description="How tables are written.")
 
     def cli_cmd(self) -> None:
-        from engine.cli.runs import store_here
         from engine.report import bulk, export
 
         ending = self.output.suffix.removeprefix(".") if self.output else self.format
@@ -79,7 +73,6 @@ class Delete(Several):
 
     def cli_cmd(self) -> None:
         from engine import jobs
-        from engine.cli.runs import EndedBadly, store_here
         from engine.store import storage
 
         ids, settings = list(dict.fromkeys(self.run_ids)), Settings()
@@ -106,7 +99,6 @@ class Storage(BaseModel):
     """What runs take up, and which the most."""
 
     def cli_cmd(self) -> None:
-        from engine.cli.runs import store_here
         from engine.store import storage
 
         settings = Settings()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, model_validator
 from pydantic_settings import CliPositionalArg
 
+from engine.cli.here import OneRun, RunName, run_here, store_here, submit, tell_failures
 from engine.cli.output import TableFile, brief, show_table
-from engine.cli.runs import OneRun, run_here, store_here, submit, tell_failures
 from engine.names import expand_files
 from engine.results.clip import EvaluateRow, TrainRow
 from engine.settings import Settings
@@ -75,7 +75,7 @@ class TrainFlags(TrainSpec):
 class Train(TrainFlags):
     """Train or fine-tune CLIP here and now. --classes and --templates take files with a line each."""
 
-    name: str = Field("", max_length=200, description="A name for lists of runs.")
+    name: RunName = ""
     output: TableFile | None = Field(None, description="Write a row per epoch to this .csv, .json or .parquet file.")
 
     def cli_cmd(self) -> None:
@@ -95,7 +95,7 @@ def show_training(run: "Run", rows: list[TrainRow], output: Path | None) -> None
 class SubmitTrain(TrainFlags):
     """Queue a training; the flags are those of `train`."""
 
-    name: str = Field("", max_length=200, description="A name for lists of runs.")
+    name: RunName = ""
 
     def cli_cmd(self) -> None:
         submit(self.spec(), self.name)
@@ -129,7 +129,7 @@ class Evaluate(EvaluateFlags):
 class SubmitEvaluate(EvaluateFlags):
     """Queue an evaluation; the flags are those of `evaluate`."""
 
-    name: str = Field("", max_length=200, description="A name for lists of runs.")
+    name: RunName = ""
 
     def cli_cmd(self) -> None:
         submit(self.spec(), self.name)

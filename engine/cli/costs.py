@@ -8,8 +8,8 @@ from typing import Literal
 from pydantic import BaseModel, Field
 from pydantic_settings import CliPositionalArg
 
+from engine.cli.here import RunName, run_here, store_here, submit, tell_failures
 from engine.cli.output import TableFile, note, print_detail, show_table
-from engine.cli.runs import run_here, store_here, submit, tell_failures
 from engine.names import expand_files
 from engine.results import ProfileRow, Progress
 from engine.settings import Settings
@@ -171,7 +171,7 @@ class Profile(ProfileFlags):
 class SubmitProfile(ProfileFlags):
     """Queue a profile run; the flags are those of `profile`."""
 
-    name: str = Field("", max_length=200, description="A name for lists of runs.")
+    name: RunName = ""
 
     def cli_cmd(self) -> None:
         submit(self.spec(), self.name)

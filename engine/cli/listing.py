@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import BaseModel, Field
 from pydantic_settings import NoDecode
 
+from engine.cli.here import store_here
 from engine.cli.output import TableFile, note, printable
 from engine.results import kinds
 from engine.specs import Refused
@@ -33,8 +34,6 @@ class List(BaseModel):
     )
 
     def cli_cmd(self) -> None:
-        from engine.cli.runs import store_here
-
         wanted = self.wanted()
         with store_here() as store:
             if self.output:

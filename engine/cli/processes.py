@@ -4,7 +4,7 @@ from importlib import import_module
 
 from pydantic import BaseModel, Field
 
-from engine.cli.runs import OneRun
+from engine.cli.here import OneRun
 from engine.settings import Settings
 
 

@@ -5,8 +5,8 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from engine.cli.here import RunName, run_here, store_here, submit, tell_failures
 from engine.cli.output import TableFile, brief, note, show_table
-from engine.cli.runs import run_here, store_here, submit, tell_failures
 from engine.names import expand_files
 from engine.results import BenchmarkRow
 from engine.specs import BenchmarkSpec, Refused
@@ -55,7 +55,7 @@ class Benchmark(BenchmarkFlags):
 class SubmitBenchmark(BenchmarkFlags):
     """Queue a benchmark; the flags are those of `benchmark`."""
 
-    name: str = Field("", max_length=200, description="A name for lists of runs.")
+    name: RunName = ""
 
     def cli_cmd(self) -> None:
         submit(self.spec(), self.name)

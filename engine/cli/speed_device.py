@@ -2,8 +2,8 @@
 
 from pydantic import Field
 
+from engine.cli.here import RunName, run_here, store_here, submit, tell_failures
 from engine.cli.output import TableFile, brief, show_table
-from engine.cli.runs import run_here, store_here, submit, tell_failures
 from engine.results import DeviceRow
 from engine.specs import DeviceSpec
 
@@ -37,7 +37,7 @@ class Device(DeviceFlags):
 class SubmitDevice(DeviceFlags):
     """Queue a measurement of a device; the flags are those of `device`."""
 
-    name: str = Field("", max_length=200, description="A name for lists of runs.")
+    name: RunName = ""
 
     def cli_cmd(self) -> None:
         submit(self.spec(), self.name)

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
+from engine.cli.here import RunName, run_here, store_here, submit, tell_failures
 from engine.cli.output import OutputFile, brief, note, show_table, show_text
-from engine.cli.runs import run_here, store_here, submit, tell_failures
 from engine.results import RecurrentRow
 from engine.settings import Settings
 from engine.specs import RecurrentSpec
@@ -96,7 +96,7 @@ class Recurrent(RecurrentFlags):
 class SubmitRecurrent(RecurrentFlags):
     """Queue a timing of recurrent layers; the flags are those of `recurrent`."""
 
-    name: str = Field("", max_length=200, description="A name for lists of runs.")
+    name: RunName = ""
 
     def cli_cmd(self) -> None:
         submit(self.spec(), self.name)

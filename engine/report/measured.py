@@ -37,8 +37,8 @@ COLUMNS = (
 )
 
 
-def rates(store: Store, host: str | None = None) -> pd.DataFrame:
-    """The latest rate of every operation, data type and device, of one host where it is given.
+def rates(store: Store) -> pd.DataFrame:
+    """The latest rate of every operation, data type and device, on every host.
 
     A CPU measured with other threads is another device. A failed measurement hides no earlier one, and one that was
     disturbed (contended, throttled: the device can do more) none that was not. Columns: those of
@@ -46,7 +46,7 @@ def rates(store: Store, host: str | None = None) -> pd.DataFrame:
     """
     rows, origins = [], []
     for run in store.runs(kind="device", limit=LATEST):
-        if run.environment is None or host not in (None, run.environment.host):
+        if run.environment is None:
             continue
         measured = [row for row in store.rows(run.id) if isinstance(row, DeviceRow) and row.status == "ok"]
         rows += measured

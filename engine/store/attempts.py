@@ -22,11 +22,9 @@ MOST_STARTS = 10
 """Attempts that nobody begins (their process died before) cost no try, but do not go on for ever either."""
 
 
-def open_attempts(database: Database, host: str | None = None) -> list[Attempt]:
-    """Attempts whose processes are not known to be gone, on one host or everywhere."""
+def open_attempts(database: Database) -> list[Attempt]:
+    """Attempts whose processes are not known to be gone, on any host."""
     query = ATTEMPTS.where(attempts.c.closed_at.is_(None)).order_by(attempts.c.id)
-    if host is not None:
-        query = query.where(attempts.c.host == host)
     with database.read() as connection:
         return [to_attempt(row) for row in connection.execute(query)]
 

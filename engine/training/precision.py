@@ -19,7 +19,7 @@ HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 def check(precision: ClipPrecision, device: str) -> None:
     """Errors: Refused of what the device has no kernels for."""
     if precision == "fp16" and torch.device(device).type == "cpu":
-        raise Refused(f"training in fp16 needs an accelerator, which {device} is not: take fp32, bf16 or amp_bf16")
+        raise Refused(f"fp16 needs an accelerator, which {device} is not: take fp32, bf16 or amp_bf16")
 
 
 def weights_dtype(precision: ClipPrecision) -> torch.dtype | None:

@@ -8,10 +8,11 @@ import pandas as pd
 import streamlit as st
 
 from engine.jobs.answers import Answers
-from engine.report import catalog
+from engine.report import catalog, published
 from engine.report.style import Style, family_styles
 from engine.settings import Settings
 from engine.store import Run, Store, open_store
+from engine.store.files import RunFiles
 
 LONGEST_ID = 18  # digits that any database's integers hold
 
@@ -61,16 +62,21 @@ def linked_run() -> Run | None:
         return None
 
 
+def folder(run: Run) -> Path:
+    """Where the files of a run lie."""
+    return RunFiles(settings().runs_dir, run.id).dir
+
+
 def catalogue() -> pd.DataFrame:
     """The shipped catalogue, read anew when its files change."""
-    folder = settings().catalog_dir
-    return _read(folder, _stamp(folder))
+    files = settings().catalog_dir
+    return _read(files, _stamp(files))
 
 
 def family_colours() -> dict[str, Style]:
     """Colour and shape of every family, alike on all pages."""
-    folder = settings().catalog_dir
-    return _styles(folder, _stamp(folder))
+    files = settings().catalog_dir
+    return _styles(files, _stamp(files))
 
 
 def _stamp(folder: Path) -> tuple[int, ...]:
@@ -85,3 +91,9 @@ def _read(folder: Path, stamp: tuple[int, ...]) -> pd.DataFrame:
 @st.cache_data(max_entries=2, show_spinner=False)
 def _styles(folder: Path, stamp: tuple[int, ...]) -> dict[str, Style]:
     return family_styles(catalog.families(catalog.read(folder)))
+
+
+@st.cache_data(max_entries=1, show_spinner="Reading published speeds")
+def published_speeds() -> pd.DataFrame:
+    """What others have measured: of report.published."""
+    return published.speeds()

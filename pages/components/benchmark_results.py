@@ -152,7 +152,7 @@ def _curves(run: Run, frame: pd.DataFrame) -> None:
 
 
 def _published(run: Run, rows: Sequence[BenchmarkRow]) -> None:
-    speeds = _speeds()
+    speeds = backend.published_speeds()
     setups = published.setups(speeds, rows)
     if not setups:
         st.caption("Nobody has published speeds of these models at this image size and in this mode.")
@@ -170,8 +170,3 @@ def _published(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     st.caption(
         plain(f"Published figures are somebody else's: {published.PUBLISHER}; {setup}. Ours: {timed_view.source(run)}.")
     )
-
-
-@st.cache_data(max_entries=1, show_spinner="Reading published speeds")
-def _speeds() -> pd.DataFrame:
-    return published.speeds()

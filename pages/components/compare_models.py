@@ -11,7 +11,7 @@ from engine.report.compare_timings import Timed
 from engine.report.quantities import COMPARABLE
 from engine.report.timings import Setting
 from engine.specs import BenchmarkSpec
-from pages.components import backend, compare_timings, kept_samples, model_published
+from pages.components import backend, compare_timings, model_published
 from pages.components import compare_values as values_view
 from pages.components.compare_choice import BIND
 from pages.components.form_link import form_link
@@ -88,5 +88,5 @@ def _timings(names: Sequence[str], baseline: str) -> None:
 def _timed(names: tuple[str, ...], revision: int) -> list[tuple[Setting, list[Timed]]]:
     """As of a revision of the store."""
     store = backend.store()
-    newest = ((run, kept_samples.folder(run), store.rows(run.id)) for run in compare_models.runs(store, names))
+    newest = ((run, backend.folder(run), store.rows(run.id)) for run in compare_models.runs(store, names))
     return compare_models.timed(newest, names)

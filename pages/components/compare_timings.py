@@ -9,11 +9,10 @@ from engine.report import compare_timings, readable, speed_figures
 from engine.report.compare_timings import FIGURES, MOST, Timed
 from engine.results import Row, TimedRow
 from engine.store import Run
-from pages.components import compare_choice, timed_view
+from pages.components import backend, compare_choice, timed_view
 from pages.components.chart import chart
 from pages.components.compare_choice import BIND
 from pages.components.download import table
-from pages.components.kept_samples import folder
 from pages.components.results_table import results_table
 from pages.components.text import plain
 
@@ -32,7 +31,8 @@ BETWEEN = (
 def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:
     """Of runs of one kind that times."""
     timed = {
-        run.id: [Timed(run.id, folder(run), row) for row in rows[run.id] if isinstance(row, TimedRow)] for run in runs
+        run.id: [Timed(run.id, backend.folder(run), row) for row in rows[run.id] if isinstance(row, TimedRow)]
+        for run in runs
     }
     every = [each for those in timed.values() for each in those]
     figures = compare_timings.figures(each.row for each in every)

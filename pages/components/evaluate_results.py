@@ -12,7 +12,6 @@ from engine.report.style import digits
 from engine.results.clip import EvaluateRow
 from engine.results.embeddings import Embeddings, read_embeddings
 from engine.store import Run
-from engine.store.files import RunFiles
 from pages.components import backend, evaluated_pictures, search
 from pages.components.chart import chart, tabs
 from pages.components.download import download, table
@@ -60,7 +59,7 @@ def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
         _figures(row)
     files = [name for row in rows for name in (row.confusion_file, row.predictions_file) if name]
     with st.container(horizontal=True):
-        folder = _folder(run)
+        folder = backend.folder(run)
         table(lambda: frames.evaluate(rows), f"evaluate-{run.id}", key=f"rows_{run.id}")
         for name in (name for name in files if (folder / name).is_file()):
             label = name.removesuffix(".csv").replace("_", " ").capitalize()
@@ -76,10 +75,6 @@ def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
         contents["Map"] = lambda: _map(run, file)
         contents["Search"] = lambda: search.draw(run)
     tabs(contents, key=f"charts_{run.id}")
-
-
-def _folder(run: Run) -> Path:
-    return RunFiles(backend.settings().runs_dir, run.id).dir
 
 
 def _guarded(path: Path) -> str:
@@ -126,7 +121,7 @@ def _read_confusion(path: Path, stamp: int) -> pd.DataFrame:
 
 
 def _confusion(run: Run, row: EvaluateRow) -> None:
-    path = _folder(run) / row.confusion_file
+    path = backend.folder(run) / row.confusion_file
     try:
         counts = _read_confusion(path, _stamp(path))
     except (OSError, ValueError) as error:
@@ -156,7 +151,7 @@ def _read_predictions(path: Path, stamp: int) -> pd.DataFrame:
 
 def _predictions(run: Run, row: EvaluateRow) -> None:
     """Pictures with what they are and what they were taken for, the surest first."""
-    path = _folder(run) / row.predictions_file
+    path = backend.folder(run) / row.predictions_file
     try:
         found = _read_predictions(path, _stamp(path))
     except (OSError, ValueError) as error:
@@ -198,7 +193,7 @@ def _placed(path: Path, stamp: int, aligned: bool) -> tuple[pd.DataFrame, list[f
 
 
 def _map(run: Run, file: str) -> None:
-    path = _folder(run) / file
+    path = backend.folder(run) / file
     aligned = st.toggle(
         "Images and captions each centred",
         value=True,

@@ -8,28 +8,22 @@ import streamlit as st
 from engine.report import samples
 from engine.results import BenchmarkRow, RecurrentRow, TimedRow
 from engine.store import Run
-from engine.store.files import RunFiles
 from pages.components import backend
 from pages.components.text import plain
 
 HASHED = {kind: kind.model_dump_json for kind in (BenchmarkRow, RecurrentRow)}
 
 
-def folder(run: Run) -> Path:
-    """Where the files of a run lie."""
-    return RunFiles(backend.settings().runs_dir, run.id).dir
-
-
 def stamp(run: Run, row: TimedRow) -> int:
     """When a row's samples were written; 0 where they are not there."""
-    path = folder(run) / row.samples_file
+    path = backend.folder(run) / row.samples_file
     return path.stat().st_mtime_ns if path.is_file() else 0
 
 
 def read(run: Run, row: TimedRow) -> pd.DataFrame | None:
     """All that is in a row's file, or word that it is gone or spoilt."""
     try:
-        frame = _cached(folder(run), row, stamp(run, row))
+        frame = _cached(backend.folder(run), row, stamp(run, row))
     except (ValueError, OSError) as error:
         st.error(plain(f"The samples cannot be read: {error}"), icon=":material/error:")
         return None

@@ -7,7 +7,6 @@ from engine.report import details, model_timings
 from engine.results import detail_name
 from engine.specs import ProfileSpec
 from engine.store import Run
-from engine.store.files import RunFiles
 from pages.components import backend, download, launch, module_map, run_view
 from pages.components.command import command
 from pages.components.text import plain
@@ -59,7 +58,7 @@ def latest(name: str) -> tuple[Run, pd.DataFrame] | None:
 
 def _modules(run: Run, name: str) -> pd.DataFrame | None:
     library, _, model = name.partition(":")
-    return details.modules(RunFiles(backend.settings().runs_dir, run.id).dir, detail_name(library, model))
+    return details.modules(backend.folder(run), detail_name(library, model))
 
 
 def _offer(name: str) -> None:

@@ -28,11 +28,6 @@ def _accuracies(folder: Path, stamp: tuple[int, ...]) -> pd.DataFrame:
     return accuracies_.read(folder)
 
 
-@st.cache_data(max_entries=1, show_spinner="Reading published speeds")
-def _speeds() -> pd.DataFrame:
-    return published.speeds()
-
-
 def draw(name: str, lines: pd.DataFrame) -> None:
     """Both. lines: of accuracies."""
     stem = name.partition(":")[2]
@@ -44,7 +39,7 @@ def draw(name: str, lines: pd.DataFrame) -> None:
         with st.container(horizontal=True):
             download.table(lambda: lines, f"{stem}-accuracies", key="model_accuracies_file", label="accuracies")
     st.header("Speeds", anchor=False)
-    speeds = _speeds()
+    speeds = backend.published_speeds()
     known = speeds[speeds["model"] == stem] if name.startswith("timm:") else speeds.head(0)
     if known.empty:
         st.caption("Nobody has published speeds of this model in a table that is shipped here.")

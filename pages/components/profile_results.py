@@ -12,7 +12,6 @@ from engine.report.style import digits
 from engine.results import ProfileRow, detail_name
 from engine.specs import ProfileSpec
 from engine.store import Run
-from engine.store.files import RunFiles
 from pages.components import backend, module_map, run_view
 from pages.components.chart import chart, tabs
 from pages.components.download import download, table
@@ -145,7 +144,7 @@ def _towers(row: ProfileRow, tag: str) -> None:
 
 
 def _modules(run: Run, row: ProfileRow, tag: str) -> None:
-    run_dir = RunFiles(backend.settings().runs_dir, run.id).dir
+    run_dir = backend.folder(run)
     frame = details.modules(run_dir, detail_name(row.library, row.model))
     if frame is None:
         st.caption("This run kept no table of modules.")

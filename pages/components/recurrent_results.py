@@ -85,7 +85,7 @@ def _downloads(run: Run, rows: Sequence[RecurrentRow], full: pd.DataFrame) -> No
     content = {
         "table": lambda: fastrnns.table(rows),
         "oss": lambda: fastrnns.oss(rows),
-        "pep": lambda: fastrnns.pep(rows, kept_samples.folder(run)),
+        "pep": lambda: fastrnns.pep(rows, backend.folder(run)),
     }
     for format in fastrnns.FORMATS:
         if format != "pep" or all(kept_samples.stamp(run, row) for row in timed):

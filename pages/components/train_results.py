@@ -13,7 +13,6 @@ from engine.results.clip import TrainRow
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
 from engine.store import Run, State
-from engine.store.files import RunFiles
 from pages.components import backend
 from pages.components.chart import chart
 from pages.components.download import download, table
@@ -189,7 +188,7 @@ def _table(run: Run, rows: Sequence[TrainRow], best: TrainRow | None) -> None:
 
 def _checkpoints(run: Run) -> list[Path]:
     """Those that are on the disk, newest first."""
-    folder = RunFiles(backend.settings().runs_dir, run.id).dir / CHECKPOINTS
+    folder = backend.folder(run) / CHECKPOINTS
     found = {}
     for path in folder.glob("*.pt"):
         try:
@@ -202,7 +201,7 @@ def _checkpoints(run: Run) -> list[Path]:
 
 def _take_away(run: Run, rows: Sequence[TrainRow], points: pd.DataFrame) -> None:
     """Tables, files, and the way to an evaluation."""
-    stem, folder = f"train-{run.id}", RunFiles(backend.settings().runs_dir, run.id).dir
+    stem, folder = f"train-{run.id}", backend.folder(run)
     checkpoints = _checkpoints(run)
     with st.container(horizontal=True, vertical_alignment="bottom"):
         if checkpoints:

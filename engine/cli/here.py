@@ -1,0 +1,71 @@
+"""What commands share: the store that the environment names, a run done here and now, runs by their ids."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Annotated, TypeVar, cast
+
+from pydantic import BaseModel, Field
+from pydantic_settings import CliPositionalArg
+
+from engine.cli.output import note, print_progress, printable
+from engine.results import Row
+from engine.settings import Settings
+from engine.specs import Refused, Spec
+
+if TYPE_CHECKING:
+    from engine.store import Run, Store
+
+RunId = Annotated[int, Field(ge=1, lt=2**63)]
+RunName = Annotated[str, Field(max_length=200, description="A name for lists of runs.")]
+R = TypeVar("R", bound=Row)
+
+
+class EndedBadly(Exception):
+    """The command did what was asked, and some of it failed: exit code 1."""
+
+
+@contextmanager
+def store_here() -> "Iterator[Store]":
+    """The store that the environment names, closed afterwards."""
+    from engine.store import open_store
+
+    with closing(open_store(Settings())) as store:
+        yield store
+
+
+def run_here(store: "Store", spec: Spec, rows: type[R], *, name: str = "") -> tuple["Run", list[R]]:
+    """Do a run here and now, telling how it goes: the run as it has ended, and its rows, which are of this class."""
+    from engine.jobs import foreground
+
+    run_id = foreground.run_here(store, Settings(), spec, on_event=print_progress, name=name)
+    return store.run(run_id), cast(list[R], store.rows(run_id))
+
+
+def tell_failures(run: "Run", rows: Sequence[R], name: Callable[[R], str]) -> None:
+    """Say which rows have failed, and why. Errors: Refused where the run was; EndedBadly where anything failed."""
+    from engine.store import Cause, State
+
+    if run.cause == Cause.REFUSED:
+        raise Refused(run.error)
+    failed = [row for row in rows if row.status != "ok"]
+    for row in failed:
+        note(f"{name(row)} failed ({row.status}): {printable(row.error)}")
+    if failed or run.state != State.FINISHED:
+        told = f": {len(failed)} of {len(rows)} rows failed" if rows else ", without any row"
+        raise EndedBadly(f"run {run.id} {run.state}{told}. {run.error}".strip())
+
+
+def submit(spec: Spec, name: str) -> None:
+    """Queue a run and say where it stands."""
+    from engine import jobs
+
+    with store_here() as store:
+        run_id = jobs.submit(store, Settings(), spec, name=name)
+        position = store.position(run_id)
+    print(f"queued as run {run_id}" + (f", position {position}" if position else ""))
+
+
+class OneRun(BaseModel):
+    """A run, by its id."""
+
+    run_id: CliPositionalArg[RunId] = Field(description="The id that `runs list` shows.")
