@@ -83,7 +83,8 @@ def rmse(reference: torch.Tensor, result: torch.Tensor) -> float:
 def relative(reference: Any, result: Any) -> float:
     """norm(result - reference) / norm(reference), of all floating point tensors as one vector, in float64."""
     pairs = zip(tree_leaves(reference), tree_leaves(result), strict=True)
-    every = [(one.double(), other.double()) for one, other in pairs if isinstance(one, torch.Tensor)]
+    # on the CPU, as not every accelerator has float64
+    every = [(one.cpu().double(), other.cpu().double()) for one, other in pairs if isinstance(one, torch.Tensor)]
     apart = math.hypot(*(float((one - other).norm()) for one, other in every))
     size = math.hypot(*(float(one.norm()) for one, _ in every))
     return apart / size if size else (0.0 if not apart else math.inf)
