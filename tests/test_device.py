@@ -182,15 +182,24 @@ def test_utilisation_is_counted_work_over_time_over_the_measured_rate(store: Sto
         timed(latency_ms=None),
         timed(device_name="y"),
     ]
-    assert measured.utilisation(asked, known) == [0.8, 0.2, 2.0, None, None, None, None, None, None]
-    assert measured.utilisation([timed()], known[known["host"] == "elsewhere"]) == [None]
+    assert measured.utilisation(asked, known, "here") == [0.8, 0.2, 2.0, None, None, None, None, None, None]
+    assert measured.utilisation([timed()], known, "elsewhere") == [None]
+
+
+def test_utilisation_is_of_the_rate_on_the_same_host_undisturbed_where_there_is_one(store: Store) -> None:
+    finish(store, DeviceSpec(), rate(gflop_per_s=100.0))
+    finish(store, DeviceSpec(), rate(gflop_per_s=20.0, flags=("contended",)))
+    finish(store, DeviceSpec(), rate(gflop_per_s=40.0), host="another of the same name")
+    known = measured.rates(store)
+    assert measured.utilisation([timed()], known, "here") == [0.8]
+    assert measured.utilisation([timed()], known, "another of the same name") == [2.0]
 
 
 def test_an_accelerators_rate_is_its_own_whatever_its_number_and_threads(store: Store) -> None:
     gpu = {"device": "cuda:0", "device_name": "H", "threads": None}
     finish(store, DeviceSpec(device="cuda"), rate(dtype="tf32", gflop_per_s=160.0, **gpu))
     row = timed(device="cuda:1", device_name="H", threads=16, tf32=True)
-    assert measured.utilisation([row], measured.rates(store)) == [0.5]
+    assert measured.utilisation([row], measured.rates(store), "here") == [0.5]
 
 
 def test_points_of_the_roofline_are_the_latest_of_what_was_counted(store: Store) -> None:
@@ -202,6 +211,21 @@ def test_points_of_the_roofline_are_the_latest_of_what_was_counted(store: Store)
     assert points.loc["resnet18", ["gflop_per_s", "intensity", "run"]].to_list() == [40.0, 20.0, last]
     assert points.loc["old", "gflop_per_s"] == 160.0
     assert points.loc["old", "where"] == "x, 2 threads, on here"
+
+
+def test_a_tower_or_a_cold_cache_is_a_point_of_its_own_and_says_so(store: Store) -> None:
+    spec = BenchmarkSpec(models=("resnet18",))
+    finish(store, spec, timed())
+    finish(store, spec, timed(tower="image", latency_ms=50.0), timed(cache="cold", latency_ms=400.0))
+    points = measured.models(store)
+    assert list(zip(points["tower"], points["cache"], points["latency_ms"], strict=True)) == [
+        ("image", "hot", 50.0),
+        ("whole", "cold", 400.0),
+        ("whole", "hot", 100.0),
+    ]
+    (trace,) = roofline(measured.rates(store), points, styles={}).data
+    assert ["the image tower alone" in said for said in trace.text] == [True, False, False]
+    assert ["cold cache" in said for said in trace.text] == [False, True, False]
 
 
 def test_the_slope_meets_each_roof_where_bandwidth_suffices(store: Store) -> None:

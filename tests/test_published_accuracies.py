@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 
 from engine import shipped
-from engine.report import accuracies, catalog, choosing
+from engine.report import accuracies, catalog, choosing, timings
 from engine.report.publishers import FIGURES, OF, TABLES, TIMM
 from engine.report.quantities import QUANTITIES
+from engine.report.timings import Setting
 from engine.settings import Settings
 from tests.page_support import write_catalogue
 
@@ -137,7 +138,7 @@ def test_models_without_a_published_figure_stay_in_the_table(tmp_path: Path) -> 
     models = catalog.read(write_catalogue(tmp_path / "catalog"))
     lines = [line("timm", "resnet18", "224"), line("timm", "resnet18", "224") | {"pretrained": "other"}]
     found = accuracies.match(pd.DataFrame(lines), models, {})
-    timed = pd.DataFrame(columns=["name", "image_size", "latency_ms", "samples_per_s", "measured"])
+    timed = timings.within(timings.table([]), Setting())
     table = choosing.table(models, found, ["imagenet_top1"], timed, "torch 1")
     assert len(table) == len(models) + 1
     assert table.index.is_unique

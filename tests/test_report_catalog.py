@@ -8,8 +8,10 @@ import pandas as pd
 import pytest
 
 from engine import shipped
-from engine.report import catalog
+from engine.report import accuracies, catalog, choosing, timings
 from engine.settings import Settings
+from engine.store import Store
+from tests.page_support import benchmark_row, finish, queue_benchmark, write_catalogue
 
 CSV = """library,model,family,image_size,mparams,gmacs,macts,complete,uncounted,notes,status,error
 open_clip,ViT-B-32,clip_vit,224,151.28,7.39,10.3,True,{},[],ok,
@@ -114,3 +116,23 @@ def test_the_shipped_catalogue_can_be_read_and_searched() -> None:
     vit = shipped[shipped["name"] == "open_clip:ViT-B-32"].iloc[0]
     assert vit["gflops"] == pytest.approx(2 * vit["gmacs"])
     assert len(catalog.select(shipped, search="ViT-B-32", library="open_clip")) >= 1
+
+
+def test_a_latency_stands_beside_the_costs_of_the_same_text_length(tmp_path: Path, store: Store) -> None:
+    clip: dict[str, object] = {"library": "open_clip", "image_size": "224"}
+    found = []
+    for model, length, latency in (("ViT-B-32", 77, 50.0), ("ViT-B-32", 16, 35.0), ("ViT-L-14", 16, 90.0)):
+        row = benchmark_row(model, **clip, context_length=length, latency_ms=latency)
+        run_id = queue_benchmark(store, f"open_clip:{model}")
+        finish(store, run_id, [row])
+        found.append(timings.of_run(store.run(run_id), [row]))
+    latest = timings.latest(reversed(found))
+    (setting,) = timings.settings(latest)
+    models = catalog.read(write_catalogue(tmp_path / "catalog"))
+    none = accuracies.match(accuracies.read().iloc[:0], models, {})
+    table = choosing.table(models, none, [], timings.within(latest, setting), "torch 1", setting.label)
+    table = table.set_index("name")
+    assert table.loc["open_clip:ViT-B-32", "latency_ms"] == 50.0
+    assert pd.isna(table.loc["open_clip:ViT-L-14", "latency_ms"])
+    said = table.loc["open_clip:ViT-B-32", "provenance"]
+    assert "latency measured: eager, batch 8, float32 on a cpu, 2 threads" in said

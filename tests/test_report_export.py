@@ -40,6 +40,22 @@ def test_json_has_null_for_what_is_missing() -> None:
     assert json.loads(written) == [{"model": "é=1", "gmacs": 1.5}, {"model": "b", "gmacs": None}]
 
 
+def test_json_has_figures_to_the_last_digit_and_times_as_csv_has_them() -> None:
+    figures = [3.217841e-11, 1 / 3, -2.5e300]
+    times = pd.to_datetime(["2026-11-20T10:00:00.5Z", None, "2026-11-20T10:00:01Z"], utc=True, format="ISO8601")
+    frame = pd.DataFrame({"deviation": figures, "date": times, "count": pd.array([1, None, 3], "Int64")})
+    written = json.loads(export.to_json(frame))
+    assert [line["deviation"] for line in written] == figures
+    assert [line["date"] for line in written] == ["2026-11-20T10:00:00+00:00", None, "2026-11-20T10:00:01+00:00"]
+    assert [line["count"] for line in written] == [1, None, 3]
+
+
+def test_a_file_is_guarded_cell_by_cell_and_no_name_becomes_a_number() -> None:
+    lines = [["true", "00007", "a", "a"], ["000123", "1e3", "=cmd", 'with, "quotes"\r\nand lines']]
+    guarded = list(csv.reader(io.StringIO(export.guarded(lines))))
+    assert guarded == [lines[0], ["000123", "1e3", "'=cmd", 'with, "quotes"\nand lines']]
+
+
 def test_headers_have_units() -> None:
     """Whoever opens a file has its header alone: a quantity with a unit says it there."""
     marks = {

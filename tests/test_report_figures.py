@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from engine.report import figures, frames, scatter
-from engine.report.style import COLOURS, digits, family_styles
+from engine.report.style import COLOURS, GREY, digits, family_styles
 from engine.results import ModuleCount
 
 
@@ -63,6 +63,17 @@ def test_size_and_colour_follow_a_third_and_fourth_figure() -> None:
     )
     assert list(trace.marker.color) == [0.0, 1.0, 2.0]  # decades
     assert "Activations" in trace.hovertemplate
+
+
+def test_rows_without_a_size_or_a_colour_are_drawn_small_and_grey() -> None:
+    frame = table(gmacs=[1.0, 2.0, 4.0], mparams=[1.0, 2.0, 4.0], macts=[1.0, None, 100.0])
+    grey, coloured = scatter.scatter(frame, "gmacs", "mparams", styles={}, size="macts", colour="macts").data
+    assert (grey.name, list(grey.x), grey.marker.color) == ("no Activations (M)", [2.0], GREY)
+    assert list(grey.marker.size) == [scatter.SMALLEST]
+    assert (list(coloured.x), list(coloured.marker.size)) == ([1.0, 4.0], [scatter.SMALLEST, scatter.LARGEST])
+    none = table(gmacs=[1.0], mparams=[1.0], macts=[None])
+    (trace,) = scatter.scatter(none, "gmacs", "mparams", styles={}, size="macts", colour="macts").data
+    assert (list(trace.x), list(trace.marker.size)) == ([1.0], [scatter.SMALLEST])
 
 
 def test_what_stands_out_is_named_on_the_chart() -> None:

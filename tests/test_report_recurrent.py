@@ -149,12 +149,12 @@ def test_a_benchmarks_columns_keep_their_order() -> None:
 
 
 def test_utilisation_is_the_forward_passs_share_of_the_measured_rate() -> None:
-    columns = ["operation", "device", "device_name", "threads", "dtype", "gflop_per_s", "run"]
+    columns = ["operation", "device", "device_name", "threads", "dtype", "gflop_per_s", "host"]
     rates = pd.DataFrame(
         [
-            ("matmul", "cpu", "a cpu", 2, "float32", 8.0, 1),
-            ("matmul", "cuda:0", "a gpu", 2, "tf32", 400.0, 2),
-            ("copy", "cpu", "a cpu", 2, "float32", None, 1),
+            ("matmul", "cpu", "a cpu", 2, "float32", 8.0, "here"),
+            ("matmul", "cuda:0", "a gpu", 2, "tf32", 400.0, "here"),
+            ("copy", "cpu", "a cpu", 2, "float32", None, "here"),
         ],
         columns=columns,
     )
@@ -165,7 +165,7 @@ def test_utilisation_is_the_forward_passs_share_of_the_measured_rate() -> None:
         recurrent_row("aten", gflops=None),
         recurrent_row("aten", **FAILED),
     ]
-    assert measured.utilisation(rows, rates) == [0.25, 0.5, None, None, None]
+    assert measured.utilisation(rows, rates, "here") == [0.25, 0.5, None, None, None]
 
 
 def test_any_two_are_compared_as_a_task_compares_them(tmp_path: Path) -> None:

@@ -175,6 +175,12 @@ def test_shipped_speeds_name_their_device_precision_and_torch() -> None:
     assert "NVIDIA" in published.setups(speeds, [benchmark_row("resnet18", device="cuda:0")])[0]
 
 
+def test_models_of_one_name_in_two_libraries_are_told_apart() -> None:
+    rows = [benchmark_row("resnet18"), benchmark_row("resnet18", library="torchvision"), benchmark_row("resnet50")]
+    figure = speed_figures.latency(frames.benchmark(rows))
+    assert list(figure.data[0].y) == ["timm:resnet18", "torchvision:resnet18", "resnet50"]
+
+
 def test_summary_takes_the_geometric_mean_and_counts_failures_apart() -> None:
     rows = [
         benchmark_row("a"),

@@ -44,7 +44,7 @@ class Benchmark(BenchmarkFlags):
 
         with store_here() as store:
             run, rows = run_here(store, self.spec(), BenchmarkRow)
-            utilisation = measured.utilisation(rows, measured.rates(store))
+            utilisation = measured.utilisation(rows, measured.rates(store), run.host)
         frame = exports.export(rows, self.format, utilisation)
         show_table(frame, brief(frame, SHOWN) if self.format == "full" else frame, self.output)
         tell_failures(

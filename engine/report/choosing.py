@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from engine.report import timings
 from engine.report.accuracies import Matched
 from engine.report.pareto import ranked
 from engine.report.publishers import FIGURES
@@ -25,26 +26,31 @@ def in_unit(column: str, flops: bool) -> str:
 
 
 def table(
-    catalogue: pd.DataFrame, published: Matched, figures: Sequence[str], timed: pd.DataFrame, counted: str
+    catalogue: pd.DataFrame,
+    published: Matched,
+    figures: Sequence[str],
+    timed: pd.DataFrame,
+    counted: str,
+    setting: str = "",
 ) -> pd.DataFrame:
     """The catalogue with published `figures` and timings: a row per model and image size, and per pretrained tag where
     figures are asked for. Its labels tell what a row is, whatever else is shown.
 
-    timed: of timings.within; counted: with what the catalogue was counted. Where the figures come from, stands in
-    `published` and `measured`, and for a reader in `provenance`, line by line.
+    timed: of timings.within, in this setting, in words; counted: with what the catalogue was counted. Where the figures
+    come from, stands in `published` and `measured`, and for a reader in `provenance`, line by line.
     """
     frame = published.beside(catalogue, figures) if figures else catalogue.assign(pretrained="", published="")
-    frame = frame.merge(timed, on=["name", "image_size"], how="left").fillna({"measured": ""})
+    frame = frame.merge(timed, on=timings.WHAT, how="left").fillna({"measured": ""})
     frame.index = pd.Index((frame["name"] + " " + frame["image_size"] + " " + frame["pretrained"]).str.strip())
     said = zip(frame["pretrained"], frame["published"], frame["measured"], strict=True)
-    frame["provenance"] = [_said(counted, *parts) for parts in said]
+    frame["provenance"] = [_said(counted, setting, *parts) for parts in said]
     return frame
 
 
-def _said(counted: str, pretrained: str, published: str, measured: str) -> str:
+def _said(counted: str, setting: str, pretrained: str, published: str, measured: str) -> str:
     lines = [f"costs counted here, {counted}"]
     lines += [f"accuracy of {pretrained or 'the model'} published by {published}"] if published else []
-    lines += [f"latency measured here: {measured}"] if measured else []
+    lines += [f"latency measured: {setting}; {measured}"] if measured else []
     return "\n".join(lines)
 
 

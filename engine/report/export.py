@@ -1,10 +1,13 @@
 """Tables as files: CSV that no spreadsheet executes, JSON, and Parquet. All columns that a table has, all its rows."""
 
-from collections.abc import Callable
+import csv
+import io
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pandas as pd
 
 from engine.report.quantities import QUANTITIES
@@ -42,9 +45,17 @@ def to_csv(frame: pd.DataFrame) -> str:
     return str(guarded.to_csv(index=False, lineterminator="\n"))
 
 
+def guarded(lines: Iterable[Sequence[str]]) -> str:
+    """The lines of a CSV file with every cell guarded, and otherwise as it is: `007` is no number here."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([guard(cell) for cell in line] for line in lines)
+    return text.getvalue()
+
+
 def to_json(frame: pd.DataFrame) -> str:
-    """A list of objects, one a row; missing figures are null."""
-    return str(_headed(frame).to_json(orient="records", indent=2, force_ascii=False, date_format="iso"))
+    """A list of objects, one a row: figures to the last digit, times as ISO 8601; missing ones are null."""
+    records = _headed(frame).to_dict("records")  # pandas itself would write ten decimals, and so small figures as 0
+    return orjson.dumps(records, default=_plain, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY).decode()
 
 
 def to_parquet(frame: pd.DataFrame) -> bytes:
@@ -79,6 +90,11 @@ def _written(cell: Any) -> Any:
     if isinstance(cell, datetime):
         return "" if pd.isna(cell) else cell.isoformat(timespec="seconds")
     return "; ".join(map(str, cell)) if isinstance(cell, list | tuple) else cell
+
+
+def _plain(cell: Any) -> Any:
+    """What JSON has for a cell it has no word for."""
+    return None if cell is pd.NA or cell is pd.NaT else _written(cell)
 
 
 def _of_several_types(column: "pd.Series[Any]") -> bool:

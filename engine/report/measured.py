@@ -29,6 +29,7 @@ POINTS = [
         "device_name",
     ),
     *("threads", "latency_ms", "intensity", "gflop_per_s", "flags", "run", "date"),
+    *("tower", "context_length", "cache", "cudnn_benchmark", "deterministic", "optimizer"),
 ]
 KEY = ["device", "device_name", "threads", "dtype"]
 COLUMNS = (
@@ -72,12 +73,12 @@ def models(store: Store) -> pd.DataFrame:
                 continue
             figures = {name: getattr(row, name) for name in POINTS if name in BenchmarkRow.model_fields}
             figures |= {"name": f"{row.library}:{row.model}", "dtype": computes_in(row), "gflop_per_s": achieved(row)}
-            host, date = (run.environment.host, run.environment.date) if run.environment else ("", "")
-            where = _where(host, row.device, row.device_name, row.threads)
+            date = run.environment.date if run.environment else ""
+            where = _where(run.host, row.device, row.device_name, row.threads)
             points.append(figures | {"where": where, "run": run.id, "date": date[:10]})
     frame = pd.DataFrame(points, columns=POINTS)
-    way = ["where", "name", "variant", "mode", "batch_size", "image_size", "dtype"]
-    return frame.drop_duplicates(way, ignore_index=True)
+    result = {"latency_ms", "intensity", "gflop_per_s", "flags", "run", "date"}
+    return frame.drop_duplicates([name for name in POINTS if name not in result], ignore_index=True)
 
 
 def achieved(row: Counted) -> float | None:
@@ -101,15 +102,16 @@ def computes_in(row: Counted) -> str:
     return "tf32" if dtype == "float32" and row.tf32 else dtype
 
 
-def utilisation(rows: Iterable[Counted], rates: pd.DataFrame) -> list[float | None]:
+def utilisation(rows: Iterable[Counted], rates: pd.DataFrame, host: str) -> list[float | None]:
     """Of each row, the share (1 is all) of its device's measured matmul rate in its data type that it achieved.
 
-    rates: of `rates`. None where that rate was not measured, on a CPU: with as many threads.
+    rates: of `rates`. host: where the rows were timed. None where that rate was not measured there, on a CPU: with as
+    many threads.
     """
-    matmuls = rates[rates["operation"] == "matmul"].sort_values("run")  # of hosts with the same device, the latest
-    known = {}
+    matmuls = rates[(rates["operation"] == "matmul") & (rates["host"] == host)]
+    known: dict[tuple[str, str, int | None, str], float] = {}
     for device, name, threads, dtype, rate in matmuls[[*KEY, "gflop_per_s"]].itertuples(index=False):
-        known[_key(device, name, None if pd.isna(threads) else int(threads), dtype)] = float(rate)
+        known.setdefault(_key(device, name, None if pd.isna(threads) else int(threads), dtype), float(rate))
     shares = []
     for row in rows:
         rate = known.get(_key(row.device, row.device_name, row.threads, computes_in(row)))

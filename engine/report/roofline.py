@@ -110,6 +110,8 @@ def _hover(row: Mapping[Any, Any]) -> str:
     lines = [
         f"<b>{text(row['name'])}</b>",
         f"{text(row['variant'])}, {part}, batch {row['batch_size']}, {text(row['image_size'])} px, {row['dtype']}",
+        *([f"the {row['tower']} tower alone"] if row["tower"] != "whole" else []),
+        *([f"{row['cache']} cache"] if row["cache"] != "hot" else []),
         f"{compute(row['gflop_per_s'])} at {digits(row['intensity'])} FLOP/B, {digits(row['latency_ms'])} ms",
         *([", ".join(flag.replace("_", " ") for flag in row["flags"])] if row["flags"] else []),
         f"{row['date']}, run {row['run']}",

@@ -34,12 +34,13 @@ def scatter(
     """One point per row. frame: name, model, family, image_size and the quantities asked for; `provenance`, where there
     is one, says of each row where its figures come from, as lines.
 
-    colour: a quantity shown as a colour scale; None colours by family, with the largest families in the legend and
-    the others in grey. Each point carries its row label in `customdata[0]`, which a selection gives back.
+    colour: a quantity shown as a colour scale, grey where a row has none; None colours by family, with the largest
+    families in the legend and the others in grey. Rows without a `size` are small. Each point carries its row label in
+    `customdata[0]`, which a selection gives back.
     front: labels of the rows on the Pareto front, drawn as a line, and named in place of what stands out.
     """
     quantities = list(dict.fromkeys(column for column in (x, y, size, colour) if column))
-    drawn = frame.dropna(subset=quantities)
+    drawn = frame.dropna(subset=[x, y])
     drawn = drawn[((drawn[x] > 0) | (not log_x)) & ((drawn[y] > 0) | (not log_y))]
     across, up, hover = drawn[x].to_numpy(float), drawn[y].to_numpy(float), _hover_data(drawn, quantities)
     diameters = _diameters(drawn[size]) if size else np.full(len(drawn), 6.0)
@@ -82,7 +83,11 @@ def groups(
     """The traces, as label, row positions and marker: leading families and one for all others, or one in all."""
     everything = np.arange(len(frame))
     if colour:
-        return [(title(colour), everything, _colour_scale(frame[colour].to_numpy(float), colour))]
+        values = frame[colour].to_numpy(float)
+        known, lacking = everything[~np.isnan(values)], everything[np.isnan(values)]
+        traces = [(title(colour), known, _colour_scale(values[known], colour))] if len(known) else []
+        grey = {"color": GREY, "symbol": "circle", "opacity": 0.45}
+        return [*([(f"no {title(colour)}", lacking, grey)] if len(lacking) else []), *traces]
     families = frame["family"].to_numpy(object)
     counts = frame["family"].value_counts()
     leading = list(counts.index[:SHOWN_FAMILIES])
@@ -107,10 +112,10 @@ def _colour_scale(values: Floats, column: str) -> dict[str, Any]:
 
 
 def _diameters(values: "pd.Series[Any]") -> Floats:
-    """Marker diameters: area grows with the logarithm, since figures span decades."""
+    """Marker diameters: area grows with the logarithm, since figures span decades. An absent one is smallest."""
     logs = np.log10(values.to_numpy(float).clip(1e-6))
-    span = np.ptp(logs) if len(logs) else 0.0
-    share = (logs - logs.min()) / span if span else np.zeros(len(logs))
+    least, most = (np.nanmin(logs), np.nanmax(logs)) if values.notna().any() else (0.0, 0.0)
+    share = np.nan_to_num((logs - least) / (most - least)) if most > least else np.zeros(len(logs))
     return np.asarray(SMALLEST + (LARGEST - SMALLEST) * np.sqrt(share))
 
 

@@ -33,8 +33,12 @@ words, or all others would be squeezed into a point."""
 
 
 def labels(frame: pd.DataFrame) -> "pd.Series[str]":
-    """What tells the rows of a table apart: the model, and of the rest what differs between them."""
+    """What tells the rows of a table apart: the model, its library where two have one of that name, and of the rest
+    what differs between them."""
     parts = frame["model"].map(text)
+    if "library" in frame:
+        shared = frame.groupby("model")["library"].transform("nunique") > 1
+        parts = parts.mask(shared, frame["library"].map(text) + ":" + parts)
     for column, form in APART:
         if column in frame and frame[column].nunique() > 1:
             more = frame[column].map(

@@ -62,8 +62,10 @@ class Setting:
         )
 
 
-COLUMNS = ["name", "image_size", *(field.name for field in fields(Setting)), "latency_ms", "samples_per_s", "measured"]
-
+WHAT = ["name", "image_size", "context_length"]
+"""What was timed, as the catalogue has it."""
+COLUMNS = [*WHAT, *(field.name for field in fields(Setting)), "latency_ms", "samples_per_s", "measured"]
+FIGURES = ("context_length", "latency_ms", "samples_per_s")
 
 Line = tuple[Any, ...]
 """COLUMNS of one timing. `measured` says when, and its flags."""
@@ -76,23 +78,21 @@ def of_run(run: Run, rows: Iterable[Row]) -> list[Line]:
         if not isinstance(row, BenchmarkRow) or row.status != "ok" or row.latency_ms is None:
             continue
         if row.mode == "inference" and row.tower == "whole":
-            latency = (row.latency_ms, row.samples_per_s)
-            lines.append(
-                (f"{row.library}:{row.model}", row.image_size, *astuple(_setting(run, row)), *latency, _said(run, row))
-            )
+            what = (f"{row.library}:{row.model}", row.image_size, row.context_length)
+            lines.append((*what, *astuple(_setting(run, row)), row.latency_ms, row.samples_per_s, _said(run, row)))
     return lines
 
 
 def table(lines: Iterable[Line]) -> pd.DataFrame:
     """Timings by COLUMNS."""
-    return pd.DataFrame(list(lines), columns=COLUMNS).astype({"latency_ms": float, "samples_per_s": float})
+    return pd.DataFrame(list(lines), columns=COLUMNS).astype(dict.fromkeys(FIGURES, float))
 
 
 def _setting(run: Run, row: BenchmarkRow) -> Setting:
     return Setting(
         device=row.device,
         device_name=row.device_name,
-        host=run.environment.host if run.environment else "",
+        host=run.host,
         threads=row.threads if row.device == "cpu" else None,
         variant=row.variant,
         batch_size=row.batch_size,
@@ -122,12 +122,12 @@ def settings(frame: pd.DataFrame) -> list[Setting]:
 
 
 def within(frame: pd.DataFrame, setting: Setting) -> pd.DataFrame:
-    """The timings in a setting: name, image_size, latency_ms, samples_per_s, measured. frame: of latest."""
+    """The timings in a setting: WHAT, latency_ms, samples_per_s, measured. frame: of latest."""
     keep = pd.Series(True, index=frame.index)
     for field in fields(Setting):
         value = getattr(setting, field.name)
         keep &= frame[field.name].isna() if value is None else frame[field.name] == value
-    return frame.loc[keep, ["name", "image_size", "latency_ms", "samples_per_s", "measured"]]
+    return frame.loc[keep, [*WHAT, "latency_ms", "samples_per_s", "measured"]]
 
 
 def _plain(value: Any) -> Any:

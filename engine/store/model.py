@@ -76,6 +76,11 @@ class Run:
     notes: str = ""
     tags: tuple[str, ...] = ()
 
+    @property
+    def host(self) -> str:
+        """Where it ran; empty of one that has not begun."""
+        return self.environment.host if self.environment else ""
+
     def seconds(self, now: datetime | None = None) -> float | None:
         """How long it has run, or ran; None before its start."""
         if self.started_at is None:

@@ -38,7 +38,7 @@ def draw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     if not rows:
         st.caption("Nothing has been timed yet: the rows of a model appear when all its variants are done.")
         return
-    utilisation = measured.utilisation(rows, measured.rates(backend.store()))
+    utilisation = measured.utilisation(rows, measured.rates(backend.store()), run.host)
     table = readable.table(frames.benchmark(rows), rows, utilisation)
     table.index = [_label(row) for row in rows]
     picked = results_table(

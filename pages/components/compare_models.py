@@ -42,7 +42,7 @@ def _costs(names: Sequence[str]) -> str:
     sizes = {name: f"at {own.at[name, 'image_size']} px" for name in names}
     counted = catalog.describe(shipped.versions(backend.settings().catalog_dir))
     each = ", ".join(f"{name} {size}" for name, size in sizes.items())
-    told = f"Per image or text, each model at its own image size ({each}); counted with {counted}. "
+    told = f"Per image, of CLIP models with its text. Each at its own image size ({each}); counted with {counted}. "
     values = compare_values.of_catalogue(catalogue, names, COMPARABLE)
     return values_view.side_by_side(values, sizes, how="ratio", told=plain(told + values_view.TOLD["ratio"]))
 

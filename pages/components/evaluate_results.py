@@ -1,5 +1,6 @@
 """What an evaluation of CLIP found: figures in a row, mistakes, predictions, a map of the embeddings, a search."""
 
+import csv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,8 @@ def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
 
 def _guarded(path: Path) -> str:
     """A table that a run has written, safe to be opened by a spreadsheet."""
-    return export.to_csv(pd.read_csv(path, keep_default_na=False))
+    with path.open(newline="", encoding="utf-8") as file:
+        return export.guarded(csv.reader(file))
 
 
 def _figures(row: EvaluateRow) -> None:

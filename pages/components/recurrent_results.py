@@ -49,7 +49,7 @@ def draw(run: Run, rows: Sequence[RecurrentRow]) -> None:
         st.caption("Nothing has been timed yet: rows appear when all that is timed side by side is done.")
         return
     frame = frames.recurrent(rows)
-    utilisation = measured.utilisation(rows, measured.rates(backend.store()))
+    utilisation = measured.utilisation(rows, measured.rates(backend.store()), run.host)
     names = [_name(run, row) for row in rows]
     table = readable.table(frame, rows, utilisation).set_axis(names)
     shown, look = telling(table, ALIKE), {"columns": COLUMNS, "selectable": True}

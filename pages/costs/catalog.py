@@ -42,7 +42,7 @@ if everything.empty:
 st.caption(
     f"{everything['name'].nunique():,} models of open_clip, timm and torchvision, each at its own image size and at "
     f"those that accuracies are published for, counted by this program with {plain(catalog.describe(counted_with))}. "
-    "Per image or text; 1 MAC is 2 FLOPs."
+    "Per image, of CLIP models per image with its text; 1 MAC is 2 FLOPs."
 )
 if different := shipped.mismatches(counted_with):
     st.warning(
@@ -66,6 +66,7 @@ frame = choosing.table(
     figures,
     timings.within(timed, filters.setting),
     catalog.describe(counted_with),
+    filters.setting.label,
 )
 try:
     selected = filters.kept(frame)
