@@ -86,8 +86,8 @@ def ratio(baseline: Sequence[Sequence[float]], other: Sequence[Sequence[float]],
     time are alike), of the same stretches of time for both (what disturbs one disturbs the other). Three processes that
     disagree lie on one side of the truth by chance once in four, and resampled they stay there. So the interval is
     widened, by Student's t, for as much as their own ratios differ by more than samples and half the margin explain.
-    The interval of one process holds for that process only; of fewer than 8 samples nothing follows, and it is 0 to
-    infinity.
+    The interval of one process holds for that process only, and that of two, which often agree by chance, for little
+    more; of fewer than 8 samples nothing follows, and it is 0 to infinity.
 
     Errors: ValueError for unequal numbers of processes, or one without samples.
     """

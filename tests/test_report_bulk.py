@@ -38,6 +38,8 @@ def test_rows_of_several_runs_are_one_table_with_the_run_in_front(store: Store) 
     finish(store, ids[0], [profile_row("resnet18"), profile_row("broken", status="error", error="a,\nb", gmacs=None)])
     finish(store, ids[1], [profile_row("resnet50")])
     text = bulk.written(bulk.rows(store, ids), "csv").decode()
+    made = [(line["host"], line["versions"], line["date"][:10]) for line in csv.DictReader(io.StringIO(text))]
+    assert made == [("here", '{"torch": "2.15.0"}', "2026-11-20")] * 3, "each row says what it was made in"
     lines = list(csv.DictReader(io.StringIO(text, newline="")))
     assert [(line["run"], line["model"]) for line in lines] == [("1", "resnet18"), ("1", "broken"), ("2", "resnet50")]
     assert lines[1]["error"] == "a,\nb"

@@ -110,6 +110,8 @@ def test_of_unequally_many_processes_the_first_are_compared_and_one_says_so(tmp_
     assert line["speedup"] == pytest.approx(np.median(np.concatenate(ones)) / np.median(np.concatenate(twos[:3])))
     single = (kept(tmp_path, 3, row, around(10, 1)), kept(tmp_path, 4, row, around(9, 1)))
     assert "one process each" in str(one(compare_timings.over([single], "ms", seed=1))["note"])
+    two = (kept(tmp_path, 5, row, around(10, 2)), kept(tmp_path, 6, row, around(9, 2)))
+    assert "two processes each" in str(one(compare_timings.over([two], "ms", seed=1))["note"])
 
 
 def test_without_samples_the_medians_have_a_ratio_and_no_interval(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def show_training(run: "Run", rows: list[TrainRow], output: Path | None) -> None
     """A line per epoch. Errors: EndedBadly, Refused."""
     from engine.report import frames
 
-    frame = frames.train(rows)
+    frame = frames.with_environment(frames.train(rows), run)
     show_table(frame, brief(frame, TRAINED), output)
     tell_failures(run, rows, lambda row: f"epoch {row.epoch}")
 
@@ -121,7 +121,7 @@ class Evaluate(EvaluateFlags):
 
         with store_here() as store:
             run, rows = run_here(store, self.spec(), EvaluateRow)
-        frame = frames.evaluate(rows)
+        frame = frames.with_environment(frames.evaluate(rows), run)
         show_table(frame, brief(frame, EVALUATED), self.output)
         tell_failures(run, rows, lambda row: f"{row.model} ({row.task})")
 

@@ -160,7 +160,7 @@ class Profile(ProfileFlags):
         if self.columns == "reference":
             frame = brief = frames.reference(rows, "fvcore" if spec.counter == "fvcore" else "torch")
         else:
-            frame = frames.profile(rows)
+            frame = frames.with_environment(frames.profile(rows), run)
             brief = frame[[name for name in SHOWN if frame[name].notna().any()]]
         show_table(frame, brief, self.output)
         if spec.detail:

@@ -22,7 +22,9 @@ class List(BaseModel):
 
     kind: WORDS = Field((), description="profile, train, ...; comma-separated.")
     state: WORDS = Field((), description="queued, running, finished, failed, ...; comma-separated.")
-    model: str = Field("", description="Part of the name of a model asked for or with a row; or all of it with * or ?.")
+    model: str = Field(
+        "", description="Part of a model's name, or all of it with * or ?; its library is not looked at."
+    )
     device: str = Field("", description="cpu, cuda:0, ...")
     tag: WORDS = Field((), description="Tags that a run has, all of them; comma-separated.")
     text: str = Field("", description="Words in its name, summary, notes or error.")

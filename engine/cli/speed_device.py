@@ -29,7 +29,7 @@ class Device(DeviceFlags):
 
         with store_here() as store:
             run, rows = run_here(store, self.spec(), DeviceRow)
-        frame = frames.device(rows)
+        frame = frames.with_environment(frames.device(rows), run)
         show_table(frame, brief(frame, SHOWN), self.output)
         tell_failures(run, rows, lambda row: row.model)
 

@@ -68,10 +68,8 @@ class Recurrent(RecurrentFlags):
 
         with store_here() as store:
             run, rows = run_here(store, self.spec(), RecurrentRow)
-            frame = exports.full(
-                frames.recurrent(rows),
-                measured.utilisation(rows, measured.rates(store), run.host),
-            )
+            utilisation = measured.utilisation(rows, measured.rates(store), run.host)
+        frame = frames.with_environment(exports.full(frames.recurrent(rows), utilisation), run)
         if self._form == "table" and self.swept:
             show_table(frame, brief(frame, SHOWN), None)
         elif self.output and self._form in export.FORMATS:

@@ -146,7 +146,8 @@ def _ratio(baseline: Timed, other: Timed, figure: str, read: _Reader, seed: int)
         return ratio, "too few samples for an interval"
     if len(ones) != len(twos):
         return ratio, f"{len(ones)} and {len(twos)} processes: the first {both} of each are compared"
-    return ratio, "one process each: how much processes differ is not in the interval" if both == 1 else ""
+    few = {1: "one process", 2: "two processes"}  # that agree by chance, now and then: three tell
+    return ratio, f"{few[both]} each: how much processes differ is not in the interval" if both in few else ""
 
 
 def _differences(baseline: TimedRow, row: TimedRow, figure: str) -> list[str]:

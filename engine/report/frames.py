@@ -32,6 +32,8 @@ _TRAIN = (
     *("zeroshot_top1", "zeroshot_top5"),
 )
 """What stands in front: what was done, then the first figures. The other fields follow."""
+ENVIRONMENT = ("host", "platform", "driver", "seed", "date")
+"""Of a run's environment, beside the versions: what its rows do not have themselves."""
 FULL = ["library", "model", *(name for name in ProfileRow.model_fields if name not in {"library", "model", *LEFT_OUT})]
 
 _PARAMETERS = ["mparams", "image_mparams", "text_mparams"]
@@ -97,6 +99,13 @@ def train(rows: Iterable[TrainRow]) -> pd.DataFrame:
 def evaluate(rows: Iterable[EvaluateRow]) -> pd.DataFrame:
     """Every figure of every row, in the order they came."""
     return _flat(rows, EvaluateRow, (*_WHAT[:4], "task", "data"))
+
+
+def with_environment(frame: pd.DataFrame, run: Run) -> pd.DataFrame:
+    """A run's rows with what they were made in, the same of all: for who has nothing but the file."""
+    here = run.environment
+    known = {name: getattr(here, name) if here else None for name in ENVIRONMENT}
+    return frame.assign(**known, versions=json.dumps(here.versions) if here else "")
 
 
 def _flat(rows: Iterable[Row], kind: type[Row], first: Sequence[str]) -> pd.DataFrame:

@@ -69,7 +69,7 @@ def _label(row: BenchmarkRow) -> str:
 
 def _downloads(run: Run, rows: Sequence[BenchmarkRow], utilisation: Sequence[float | None]) -> None:
     stem = f"benchmark-{run.id}"
-    table(lambda: exports.export(rows, "full", utilisation), stem, key=f"rows_{run.id}")
+    table(lambda: frames.with_environment(exports.export(rows, "full", utilisation), run), stem, key=f"rows_{run.id}")
     labels = {"timm": "CSV as timm's benchmark.py", "dynamo": "CSV as PyTorch's dynamo"}
     offered = ["timm"] if run.spec.purpose == "performance" else []
     offered += ["dynamo"] if any(row.baseline for row in rows) else []

@@ -24,7 +24,7 @@ def draw(run: Run, rows: Sequence[DeviceRow]) -> None:
     results_table(frame, key=f"rates_{run.id}", alt="Measured rates", pinned="what", columns=COLUMNS)
     failed = [row for row in rows if row.status != "ok"]
     with st.container(horizontal=True, vertical_alignment="center"):
-        table(lambda: frames.device(rows), f"device-{run.id}", key=f"rows_{run.id}")
+        table(lambda: frames.with_environment(frames.device(rows), run), f"device-{run.id}", key=f"rows_{run.id}")
         if failed:
             st.caption(f":material/error: {len(failed)} of {len(rows)} could not be measured: error says why.")
     if any(len(row.rates) > 1 for row in rows):

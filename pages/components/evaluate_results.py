@@ -61,7 +61,7 @@ def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
     files = [name for row in rows for name in (row.confusion_file, row.predictions_file) if name]
     with st.container(horizontal=True):
         folder = backend.folder(run)
-        table(lambda: frames.evaluate(rows), f"evaluate-{run.id}", key=f"rows_{run.id}")
+        table(lambda: frames.with_environment(frames.evaluate(rows), run), f"evaluate-{run.id}", key=f"rows_{run.id}")
         for name in (name for name in files if (folder / name).is_file()):
             label = name.removesuffix(".csv").replace("_", " ").capitalize()
             file = f"evaluate-{run.id}-{name}"

@@ -52,7 +52,7 @@ def draw(run: Run, rows: Sequence[ProfileRow]) -> None:
 
 
 def _downloads(run: Run, rows: Sequence[ProfileRow], frame: pd.DataFrame) -> None:
-    table(lambda: frame, f"profile-{run.id}", key=f"rows_{run.id}")
+    table(lambda: frames.with_environment(frame, run), f"profile-{run.id}", key=f"rows_{run.id}")
     for counter in ("torch", "fvcore"):
         if run.spec.counter in (counter, "both"):
             download(

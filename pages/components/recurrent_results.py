@@ -78,7 +78,7 @@ def _name(run: Run, row: RecurrentRow) -> str:
 def _downloads(run: Run, rows: Sequence[RecurrentRow], full: pd.DataFrame) -> None:
     """Our own formats of all rows, and fastrnns' of what was timed, where each runner has one size."""
     stem = f"recurrent-{run.id}"
-    table(lambda: full, stem, key=f"rows_{run.id}")
+    table(lambda: frames.with_environment(full, run), stem, key=f"rows_{run.id}")
     timed = [row for row in rows if row.status == "ok"]
     if not timed or not fastrnns.fits(rows):
         return

@@ -57,7 +57,8 @@ def fields(store: Store) -> Filter:
             key=key("model"),
             live=LIVE,
             placeholder="Part of a name, or vit_*",
-            help="Runs that were asked for this model or have a row of it. With * or ?, the whole name has to match.",
+            help="Runs that were asked for this model or have a row of it. With * or ?, the whole name has to match. "
+            "A library in front of a colon is not looked at.",
             **shared,
         ),
         "device": device.selectbox("Device", devices, index=None, key=key("device"), placeholder="any", **shared),

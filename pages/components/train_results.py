@@ -208,7 +208,7 @@ def _take_away(run: Run, rows: Sequence[TrainRow], points: pd.DataFrame) -> None
             help = "On the pairs that this training held out, or on others."
             form_link(_evaluation(run), "Evaluate", icon=":material/fact_check:", key=f"evaluate_{run.id}", help=help)
         if rows:
-            table(lambda: frames.train(rows), stem, key=f"rows_{run.id}", label="epochs")
+            table(lambda: frames.with_environment(frames.train(rows), run), stem, key=f"rows_{run.id}", label="epochs")
         if len(points):
             table(lambda: points, f"{stem}-curves", key=f"curves_{run.id}", label="curves")
         if (folder / RESULTS).is_file():
