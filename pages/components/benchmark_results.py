@@ -18,15 +18,8 @@ from pages.components.text import plain
 COLUMNS = (
     *("model", "library", "mode", "variant", "status", "accuracy", "latency_ms", "samples_per_s", "speedup", "verdict"),
     *("batch_size", "p90_ms", "spread_percent", "flags", "error", "speedup_low", "speedup_high", "differs_in"),
-    *(
-        "gradient_deviation",
-        "max_deviation",
-        "mean_deviation",
-        "std_deviation",
-        "forward_ms",
-        "backward_ms",
-        "optimizer_ms",
-    ),
+    *("gradient_deviation", "max_deviation", "mean_deviation", "std_deviation"),
+    *("forward_ms", "backward_ms", "optimizer_ms"),
     *("p95_ms", "p99_ms", "mean_ms", "std_ms", "first_call_ms", "compile_cold_ms", "compile_warm_ms"),
     *("device_peak_mb", "process_peak_mb", "utilisation_percent", "joules_per_sample", "graph_breaks"),
     *("unique_graphs", "image_size", "samples", "notes"),

@@ -18,8 +18,8 @@ TICK_S = 1
 TIMING_TICK_S = 3
 """While something is timed: drawing costs processor time, which the timing would see."""
 CLONE = "Open the form, filled like this run."
-RETRY = "Queue this very run again; its rows are replaced."
-RESUME = "The same run goes on from its newest whole checkpoint; without one, it begins again."
+RETRY = "Retry", ":material/replay:", "Queue this very run again; its rows are replaced."
+RESUME = "Resume", ":material/play_arrow:", "Goes on from the newest whole checkpoint; without one, it begins again."
 
 
 def follow(run: Run, *, beside_form: bool = False) -> None:
@@ -67,8 +67,7 @@ def _retries(run: Run) -> None:
         half = run.spec.half_batch
         if st.button(f"Again with batch {half}", key=f"half_{run.id}", icon=":material/restart_alt:"):
             again(run.spec.model_copy(update={run.spec.batch_field: half}))
-    anew = ("Retry", ":material/replay:", RETRY) if run.kind != "train" else ("Resume", ":material/play_arrow:", RESUME)
-    label, icon, told = anew
+    label, icon, told = RESUME if run.kind == "train" else RETRY
     if st.button(label, key=f"retry_{run.id}", icon=icon, help=told):
         run_bulk.retry([run.id])
     if st.button("Run again", key=f"again_{run.id}", icon=":material/restart_alt:", help="As a new run"):
