@@ -65,6 +65,13 @@ def test_size_and_colour_follow_a_third_and_fourth_figure() -> None:
     assert "Activations" in trace.hovertemplate
 
 
+def test_a_share_is_coloured_as_it_is() -> None:
+    frame = table(gmacs=[1.0, 2.0], mparams=[1.0, 2.0], imagenet_top1=[62.5, 88.0])
+    (trace,) = scatter.scatter(frame, "gmacs", "mparams", styles={}, colour="imagenet_top1").data
+    assert list(trace.marker.color) == [62.5, 88.0]
+    assert trace.marker.colorbar.ticktext is None
+
+
 def test_rows_without_a_size_or_a_colour_are_drawn_small_and_grey() -> None:
     frame = table(gmacs=[1.0, 2.0, 4.0], mparams=[1.0, 2.0, 4.0], macts=[1.0, None, 100.0])
     grey, coloured = scatter.scatter(frame, "gmacs", "mparams", styles={}, size="macts", colour="macts").data

@@ -103,12 +103,18 @@ def groups(
 
 
 def _colour_scale(values: Floats, column: str) -> dict[str, Any]:
-    """A marker coloured by the logarithm of a quantity, its bar labelled in the quantity itself."""
+    """A marker coloured by a share, or by the logarithm of a quantity, its bar labelled in the quantity itself."""
+    look: dict[str, Any] = {"colorscale": "Cividis", "opacity": 0.85}
+    if QUANTITIES[column].unit == "%":
+        return look | {
+            "color": values,
+            "colorbar": {"title": {"text": title(column), "side": "right"}, "thickness": 12},
+        }
     decades = np.log10(values.clip(1e-6))
     ticks = np.arange(np.floor(decades.min()), np.ceil(decades.max()) + 1) if len(values) else np.zeros(1)
     bar = {"title": {"text": title(column), "side": "right"}, "thickness": 12}
     bar |= {"tickvals": ticks, "ticktext": [f"{10.0**tick:,g}" for tick in ticks]}
-    return {"color": decades, "colorscale": "Cividis", "colorbar": bar, "opacity": 0.85}
+    return look | {"color": decades, "colorbar": bar}
 
 
 def _diameters(values: "pd.Series[Any]") -> Floats:

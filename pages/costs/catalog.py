@@ -124,8 +124,9 @@ failed = (selected["status"] != "ok").sum()
 incomplete = selected["remark"].str.startswith("incomplete").sum()
 st.caption(
     f"{failed} of these could not be counted and {incomplete} are incomplete: their remark says why. "
-    f"The plot names the {'front' if axes.front else 'ends of each axis'}; its legend names the {SHOWN_FAMILIES} "
-    "largest families. Costs are of the model as its library builds it, whatever its pretrained tag."
+    f"The plot names the {'front' if axes.front else 'ends of each axis'}"
+    + ("" if axes.colour else f"; its legend names the {SHOWN_FAMILIES} largest families")
+    + ". Costs are of the model as its library builds it, whatever its pretrained tag."
 )
 catalog_published.draw()
 
