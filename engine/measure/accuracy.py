@@ -81,7 +81,7 @@ def rmse(reference: torch.Tensor, result: torch.Tensor) -> float:
 
 
 def relative(reference: Any, result: Any) -> float:
-    """norm(result - reference) / norm(reference), of all floating point tensors as one vector, in float64."""
+    """norm(result - reference) / norm(reference), of all tensors as one vector, in float64."""
     pairs = zip(tree_leaves(reference), tree_leaves(result), strict=True)
     # on the CPU, as not every accelerator has float64
     every = [(one.cpu().double(), other.cpu().double()) for one, other in pairs if isinstance(one, torch.Tensor)]
