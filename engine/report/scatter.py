@@ -15,6 +15,8 @@ Floats = np.ndarray[Any, Any]
 SHOWN_FAMILIES = 9
 MOST_NAMES = 8
 """Of a front, about as many rows are named."""
+FAINT = {"color": GREY, "symbol": "circle", "opacity": 0.45}
+"""Of what has no colour of its own."""
 SMALLEST, LARGEST = 5, 22  # marker diameters in pixels
 
 
@@ -86,8 +88,7 @@ def groups(
         values = frame[colour].to_numpy(float)
         known, lacking = everything[~np.isnan(values)], everything[np.isnan(values)]
         traces = [(title(colour), known, _colour_scale(values[known], colour))] if len(known) else []
-        grey = {"color": GREY, "symbol": "circle", "opacity": 0.45}
-        return [*([(f"no {title(colour)}", lacking, grey)] if len(lacking) else []), *traces]
+        return [*([(f"no {title(colour)}", lacking, FAINT)] if len(lacking) else []), *traces]
     families = frame["family"].to_numpy(object)
     counts = frame["family"].value_counts()
     leading = list(counts.index[:SHOWN_FAMILIES])
@@ -95,7 +96,7 @@ def groups(
     if len(counts) > len(leading):
         rest = everything[~np.isin(families, leading)]
         label = f"{len(counts) - len(leading)} other families"
-        groups.append((label, rest, {"color": GREY, "symbol": "circle", "opacity": 0.45}))
+        groups.append((label, rest, FAINT))
     for family in leading:
         hue, shape = styles.get(family, (GREY, "circle-open"))
         groups.append((family, everything[families == family], {"color": hue, "symbol": shape, "opacity": 0.85}))
