@@ -144,6 +144,10 @@ def test_records_are_written_whole(tmp_path: Path) -> None:
     path.write_text('{"a": ')
     assert read_json(path) is None
     assert Processes.read(path) is None
+    for other in ("[1]", "{}", '{"supervisor": 1, "worker": {}, "group": true}'):
+        path.write_text(other)
+        with pytest.raises(ValueError, match=r"record\.json does not hold"):
+            Processes.read(path)
 
 
 def test_a_nudge_wakes_and_none_is_needed(tmp_path: Path) -> None:
@@ -155,6 +159,29 @@ def test_a_nudge_wakes_and_none_is_needed(tmp_path: Path) -> None:
         wake.wait(60)
         assert time.monotonic() - asked < 30
         wake.wait(0.01)
+
+
+@pytest.mark.parametrize("other", ["a file", "a folder", "a link"])
+def test_what_is_no_pipe_is_moved_aside_and_never_written_to(tmp_path: Path, other: str) -> None:
+    path, target = tmp_path / "scheduler.pipe", tmp_path / "somebody's file"
+    target.write_text("theirs")
+    match other:
+        case "a file":
+            path.write_text("mine")
+        case "a folder":
+            path.mkdir()
+        case "a link":
+            path.symlink_to(target)
+    nudge(tmp_path)
+    with Wake(tmp_path) as wake:
+        begun = time.monotonic()
+        wake.wait(0.2)
+        assert time.monotonic() - begun >= 0.2, "it sleeps instead of spinning"
+        nudge(tmp_path)
+        wake.wait(60)
+    (aside,) = tmp_path.glob("scheduler.pipe.before-*")
+    assert target.read_text() == "theirs"
+    assert other != "a file" or aside.read_text() == "mine"
 
 
 def test_the_fingerprint_changes_with_the_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

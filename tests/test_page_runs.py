@@ -138,7 +138,7 @@ def test_runs_that_ended_meanwhile_are_offered_not_forced(store: Store) -> None:
         (State.STOPPING, "asked to stop; 1 of 2 done"),
         (State.FINISHED, "1 of 2 done in"),
         (State.FAILED, "error after"),
-        (State.VANISHED, "no sign of life"),
+        (State.VANISHED, "no heartbeat, and its process cannot be reached"),
         (State.CANCELLED, "stopped on request; 1 of 2 done and kept"),
     ],
 )

@@ -50,10 +50,37 @@ class Cancel(OneRun):
     """Ask a run to stop; its rows and checkpoints are kept."""
 
     def cli_cmd(self) -> None:
+        from engine import jobs
+
         with store_here() as store:
             store.request_cancel(self.run_id)
             run = store.run(self.run_id)
+        if not run.state.ended:
+            jobs.ensure_scheduler(Settings())  # its own may have left, or its host may be gone
         print(f"run {run.id} is {'asked to stop' if not run.state.ended else run.state}")
+
+
+class Hosts(BaseModel):
+    """List the hosts that runs are open on, or declare one gone that will not come back."""
+
+    gone: str = Field("", description="A host that is gone: its runs are queued again, cancelled or failed.")
+
+    def cli_cmd(self) -> None:
+        from engine import jobs
+        from engine.jobs import hosts
+
+        with store_here() as store:
+            if self.gone:
+                lost = hosts.declare_gone(store, Settings(), self.gone)
+                for run in map(store.run, lost.run_ids):
+                    print(f"run {run.id} is {run.state}")
+            else:
+                for host in hosts.open_hosts(store):
+                    here = " (this host)" if host.is_this else ""
+                    runs = ", ".join(map(str, host.run_ids))
+                    print(f"{printable(host.id)}{here}: last heartbeat {host.silent_s:.0f} s ago, runs {runs}")
+        if self.gone:
+            jobs.ensure_scheduler(Settings())
 
 
 class Export(OneRun):
@@ -91,6 +118,7 @@ class Runs(BaseModel):
     show: CliSubCommand[Show]
     log: CliSubCommand[Log]
     cancel: CliSubCommand[Cancel]
+    hosts: CliSubCommand[Hosts]
     tag: CliSubCommand[Tag]
     note: CliSubCommand[Note]
     rows: CliSubCommand[Rows]

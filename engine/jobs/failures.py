@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from engine.results.base import tells_of_memory
 from engine.specs import Refused, Spec
-from engine.store import Cause, Exit
+from engine.store import Cause, Exit, Unavailable
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 DISK_FULL_WORDS = ("no space left on device", "disk is full", "file write failed", "disk quota exceeded")
@@ -20,8 +20,10 @@ EXIT_CODES = {
     Cause.DISK_FULL: 72,
     Cause.TIMEOUT: 73,
     Cause.REFUSED: 74,
+    Cause.STORE_UNAVAILABLE: 76,
 }
 """What a worker leaves with, so that the cause is on record even when the store could not be told."""
+AFTER_OUTAGE = "what was stored before is kept, so try again once it answers"
 STALE = 75
 KILLED_BY_CONTAINER = 137
 """128 + SIGKILL: what container runtimes report, in practice after the kernel has run out of memory."""
@@ -39,20 +41,26 @@ def of_exception(error: BaseException) -> Cause:
             return Cause.OUT_OF_MEMORY
         if isinstance(link, RuntimeError) and tells_of_memory(words):
             return Cause.OUT_OF_MEMORY
+        if isinstance(link, Unavailable):
+            return Cause.STORE_UNAVAILABLE
         if isinstance(link, TimeoutError):
             return Cause.TIMEOUT
     return Cause.ERROR
 
 
 def message(error: BaseException, cause: Cause, spec: Spec | None) -> str:
-    """What to tell the user; the trace is in the log."""
+    """Return what to tell the user; the trace is in the log."""
+    if cause == Cause.STORE_UNAVAILABLE:
+        return f"the store did not answer for minutes ({getattr(error, 'orig', error)}); {AFTER_OUTAGE}"
     text = str(error) if cause == Cause.REFUSED else f"{type(error).__name__}: {error}".rstrip(": ")
     return text + _advice(cause, spec)
 
 
 def of_exit(end: Exit, spec: Spec | None) -> tuple[Cause, str]:
-    """The cause of an end on which the worker itself has had no last word, and what to tell the user."""
+    """Return the cause of an end that the worker itself could not record, and what to tell the user."""
     code = end.code
+    if code == EXIT_CODES[Cause.STORE_UNAVAILABLE]:
+        return Cause.STORE_UNAVAILABLE, f"the store did not answer for minutes; {AFTER_OUTAGE}"
     for cause, its_code in EXIT_CODES.items():
         if code == its_code:
             return cause, f"the worker ended with {cause}; its log has the trace" + _advice(cause, spec)

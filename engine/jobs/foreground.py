@@ -1,7 +1,6 @@
 """A run in this very process, recorded like any other: for the command line."""
 
 import signal
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -9,12 +8,13 @@ from contextlib import contextmanager
 from dataclasses import asdict
 
 from engine.jobs import failures
+from engine.jobs.hosts import this_host
 from engine.jobs.lifecycle import ensure_scheduler
 from engine.jobs.processes import Identity, Processes, write_json
 from engine.jobs.references import resolve
 from engine.jobs.submit import check
 from engine.jobs.wake import nudge
-from engine.jobs.worker import OnEvent, Stop, execute
+from engine.jobs.worker import OnEvent, Stop, execute, patiently
 from engine.results import Progress
 from engine.settings import Settings
 from engine.specs import Spec
@@ -46,13 +46,13 @@ def run_here(store: Store, settings: Settings, spec: Spec, on_event: OnEvent, *,
         end = Exit(code=-stop.signal if code is None and stop.signal else code)
         write_json(files.exit(attempt.number), asdict(end))
         cause, error = failures.of_exit(end, spec)
-        attempts.close(store.database, attempt, end, cause, error)
+        patiently(lambda: attempts.close(store.database, attempt, end, cause, error), stop)
         nudge(settings.runs_dir)
     return attempt.run_id
 
 
 def _claim(store: Store, settings: Settings, spec: Spec, name: str, on_event: OnEvent) -> Attempt:
-    host, told = socket.gethostname(), ""
+    host, told = this_host(), ""
     while (attempt := queue.claim_new(store.database, host, spec, name=name)) is None:
         if not told:
             ensure_scheduler(settings)  # the holder may have been killed, and only a scheduler frees its slots

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -11,6 +10,7 @@ import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from engine.jobs.hosts import this_host
 from engine.jobs.processes import Identity
 from engine.jobs.wake import nudge
 from engine.settings import ROOT, Settings
@@ -22,8 +22,8 @@ LOG_BYTES = 1_000_000
 
 
 def lease_name(settings: Settings) -> str:
-    """One scheduler for each executor on each host."""
-    return f"{settings.executor}@{socket.gethostname()}"
+    """Return the name of the scheduler's lease: one for each executor on each host."""
+    return f"{settings.executor}@{this_host()}"
 
 
 def fingerprint() -> str:

@@ -67,11 +67,14 @@ class Processes:
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
-        """None while there are none."""
+        """Return the processes on record, None while there is no record. Errors: ValueError of any other content."""
         record = read_json(path)
         if record is None:
             return None
-        return cls(Identity(**record["supervisor"]), Identity(**record["worker"]), record["group"])
+        try:
+            return cls(Identity(**record["supervisor"]), Identity(**record["worker"]), record["group"])
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{path.name} does not hold the processes of an attempt: {error!r}") from error
 
     def write(self, path: Path) -> None:
         """Whole or not at all."""
@@ -86,12 +89,23 @@ class Processes:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """None where there is no such file, or none that was written whole."""
+    """Return the record in a file, None where there is no such file or its writing was cut off.
+
+    Errors: OSError of what is no file; ValueError of other content.
+    """
     try:
-        record: dict[str, Any] = json.loads(path.read_bytes())
-    except (FileNotFoundError, ValueError):
+        with open(path, "rb", opener=_without_waiting) as file:
+            record = json.loads(file.read())
+    except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
         return None
+    if not isinstance(record, dict):
+        raise ValueError(f"{path.name} does not hold a record but {str(record)[:40]!r}")
     return record
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open as `open` does, but never wait for a writer where somebody has put a named pipe."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def write_json(path: Path, record: dict[str, Any]) -> None:

@@ -3,7 +3,6 @@
 import logging
 import os
 import signal
-import socket
 import time
 from importlib import import_module
 
@@ -11,6 +10,7 @@ import psutil
 
 from engine.jobs import failures
 from engine.jobs.executors.base import Executor
+from engine.jobs.hosts import GIVE_UP_LEASES, close_lost, host_name, this_host
 from engine.jobs.lifecycle import at_work, detach, fingerprint, lease_name, start_engine
 from engine.jobs.processes import Identity
 from engine.jobs.wake import Wake, nudge
@@ -21,10 +21,12 @@ from engine.store import Attempt, Exit, Store, Unavailable, attempts, leases, op
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-"""How often it looks when nobody wakes it."""
-GIVE_UP_LEASES = 4
-"""A worker silent for so many leases is ended."""
+"""Seconds between two looks when nobody wakes the scheduler."""
+LONGEST_STEP_S = 2 * LOOK_S
+"""Seconds that one turn may add to anybody's silence. A turn takes longer when the machine sleeps or the store is
+locked, and then workers cannot report either."""
 PROBE_S = 86_400.0
+"""Seconds after which the machine is probed again."""
 
 
 def main(settings: Settings) -> None:
@@ -57,10 +59,16 @@ class Scheduler:
         self._code = code
         self._name = lease_name(settings)
         self._holder = str(Identity.mine())
-        self._host = socket.gethostname()
+        self._host = this_host()
         self._stopped = False
-        self._looked = self._awake_since = self._busy = time.time()
-        self._renewed = 0.0
+        self._renewed = -settings.lease_s
+        self._looked = self._busy = time.monotonic()
+        self._watched = 0.0
+        """Seconds that we have watched for, without those in which we could not: silence is measured by this clock."""
+        self._heard: dict[int, tuple[float, float]] = {}
+        """By token: an attempt's latest heartbeat, and when we first saw it."""
+        self._asked: dict[int, float] = {}
+        """By token: when we first saw that a cancelled attempt has been asked to stop."""
 
     def serve(self) -> None:
         """Until asked to stop, replaced or idle for long enough."""
@@ -80,7 +88,10 @@ class Scheduler:
         """Look after everything once. False when it is time to leave."""
         if not self._keep_lease():
             return False
-        self._executor.tend()
+        try:
+            self._executor.tend()
+        except OSError:
+            log.exception("the warm process cannot be looked after")  # runs start without it, or say why not
         busy = self._watch()
         busy = self._claim() or busy
         return not self._leave_when_idle(busy)
@@ -90,20 +101,17 @@ class Scheduler:
         nudge(self._settings.runs_dir)
 
     def _keep_lease(self) -> bool:
-        now, lease_s = time.time(), self._settings.lease_s
-        if now - self._looked > LOOK_S + lease_s:
-            self._awake_since = now  # the machine slept, or we were stopped: nobody's silence counts from before
-        self._looked = now
-        if now - self._renewed < lease_s / 3:
+        lease_s = self._settings.lease_s
+        if time.monotonic() - self._renewed < lease_s / 3:
             return True
-        self._renewed = now
         if leases.renew(self._store.database, self._name, self._holder, lease_s):
+            self._renewed = time.monotonic()
             return True
         log.info("another scheduler has taken over: runs under way are its own now")
         return False
 
     def _leave_when_idle(self, busy: bool) -> bool:
-        now = time.time()
+        now = time.monotonic()
         if busy:
             self._busy = now
         if now - self._busy < self._settings.idle_exit_s:
@@ -118,22 +126,43 @@ class Scheduler:
                 self._executor.start(attempt)
             except OSError as error:
                 log.exception("run %d, attempt %d could not be started", attempt.run_id, attempt.number)
-                self._give_up(attempt, error)
+                self._give_up(attempt, error, "it could not be started")
             claimed = True
         return claimed
 
     def _watch(self) -> bool:
-        """See to every open attempt. Answers whether there is one of this host."""
-        found = False
-        for attempt in attempts.open_attempts(self._store.database):
-            if attempt.host == self._host:
-                found = True
-                self._see_to(attempt)
-            elif self._silence(attempt) > GIVE_UP_LEASES * self._settings.lease_s:
-                attempts.mark_vanished(self._store.database, attempt)  # its host is out of reach; its own may be back
-        return found
+        """Look after every open attempt. Return whether one of them is of this host."""
+        found = attempts.open_attempts(self._store.database)
+        self._note_heartbeats(found)
+        for attempt in found:
+            try:
+                if attempt.host == self._host:
+                    self._look_after(attempt)
+                else:
+                    self._look_at_lost(attempt)
+            except Unavailable:
+                raise
+            except Exception as error:  # noqa: BLE001  one attempt that cannot be looked after must not stop the others
+                self._give_up_unreadable(attempt, error)
+        return any(attempt.host == self._host for attempt in found)
 
-    def _see_to(self, attempt: Attempt) -> None:
+    def _note_heartbeats(self, found: list[Attempt]) -> None:
+        """Note who has reported since the last turn. Only changes count: clocks of hosts differ, and may jump."""
+        now = time.monotonic()
+        self._watched += min(now - self._looked, LONGEST_STEP_S)
+        self._looked = now
+        for attempt in found:
+            if self._heard.get(attempt.token, (None, 0.0))[0] != attempt.heartbeat_at:
+                self._heard[attempt.token] = attempt.heartbeat_at, self._watched
+        open_tokens = {attempt.token for attempt in found}
+        self._heard = {token: heard for token, heard in self._heard.items() if token in open_tokens}
+        self._asked = {token: asked for token, asked in self._asked.items() if token in open_tokens}
+
+    def _silence(self, attempt: Attempt) -> float:
+        """Return the seconds for which we have watched an attempt without a new heartbeat."""
+        return self._watched - self._heard[attempt.token][1]
+
+    def _look_after(self, attempt: Attempt) -> None:
         silence, lease_s = self._silence(attempt), self._settings.lease_s
         if end := self._executor.exit(attempt):
             self._close(attempt, end)
@@ -147,26 +176,41 @@ class Scheduler:
             if silence > GIVE_UP_LEASES * lease_s:
                 self._executor.stop(attempt, force=True)
 
-    def _silence(self, attempt: Attempt) -> float:
-        return time.time() - max(attempt.heartbeat_at, self._awake_since)
+    def _look_at_lost(self, attempt: Attempt) -> None:
+        """See to an attempt whose processes we cannot see: of another host, or of this one before it restarted."""
+        if self._silence(attempt) <= GIVE_UP_LEASES * self._settings.lease_s:
+            return
+        name = host_name(attempt.host)
+        if name == host_name(self._host):
+            close_lost(self._store, attempt, f"its host {name} has restarted")
+        elif attempt.cancel_requested:
+            close_lost(self._store, attempt, f"its host {name} is out of reach")
+        else:
+            attempts.mark_vanished(self._store.database, attempt)  # the host may come back
+
+    def _give_up_unreadable(self, attempt: Attempt, error: Exception) -> None:
+        """Close an attempt that could not be looked after for longer than a lease: a fault that passes closes none."""
+        log.exception("run %d, attempt %d cannot be looked after", attempt.run_id, attempt.number)
+        if self._silence(attempt) > self._settings.lease_s:
+            self._give_up(attempt, error, "its records cannot be read")
 
     def _cancel(self, attempt: Attempt) -> None:
         if attempt.stop_at is None:
             attempts.mark_stopping(self._store.database, attempt)
-        overdue = attempt.stop_at is not None and time.time() - attempt.stop_at > self._settings.stop_grace_s
-        if attempt.stop_at is None or overdue:
-            self._executor.stop(attempt, force=overdue)
+            self._executor.stop(attempt, force=False)
+        elif self._watched - self._asked.setdefault(attempt.token, self._watched) > self._settings.stop_grace_s:
+            self._executor.stop(attempt, force=True)
 
     def _close(self, attempt: Attempt, end: Exit) -> None:
         cause, error = failures.of_exit(end, self._spec(attempt))
         log.info("run %d, attempt %d has ended: %s", attempt.run_id, attempt.number, end)
         attempts.close(self._store.database, attempt, end, cause, error)
 
-    def _give_up(self, attempt: Attempt, error: OSError) -> None:
-        """Close an attempt that has no process, by the cause that kept it from one."""
+    def _give_up(self, attempt: Attempt, error: Exception, note: str) -> None:
+        """Close an attempt by the error that keeps it from going on."""
         cause = failures.of_exception(error)
-        words = failures.message(error, cause, self._spec(attempt))
-        attempts.close(self._store.database, attempt, Exit(note="it could not be started"), cause, words)
+        message = failures.message(error, cause, self._spec(attempt))
+        attempts.close(self._store.database, attempt, Exit(note=note), cause, message)
 
     def _spec(self, attempt: Attempt) -> Spec | None:
         """None for one that this version cannot read: its run is seen to its end all the same."""
@@ -177,7 +221,7 @@ class Scheduler:
 
     def _start_probe(self) -> None:
         """Which devices there are takes torch to know: asked of a process of its own, once a day and after a boot."""
-        age = self._store.machine_age(self._host, self._code)
+        age = self._store.machine_age(host_name(self._host), self._code)
         if age is None or age > min(PROBE_S, time.time() - psutil.boot_time()):
             log_file = self._settings.runs_dir / "scheduler.log"
             detach(start_engine(self._settings, "probe", log=log_file))

@@ -4,7 +4,6 @@ It lives in a session of its own and outlives whoever started it. It forks the w
 in a fork of the warm process the libraries are there already, in a fresh process the worker imports them.
 """
 
-import ctypes
 import json
 import os
 import select
@@ -18,13 +17,13 @@ from pathlib import Path
 from engine.jobs.log import BoundedLog
 from engine.jobs.processes import Identity, Processes
 from engine.jobs.wake import nudge
+from engine.process import die_with_parent, oom_kills
 from engine.settings import Settings
 from engine.store import Attempt, Exit
 from engine.store.files import RunFiles
 
 LOOK_S = 0.2
 RESERVED_BYTES = 4096
-PR_SET_PDEATHSIG = 1
 
 
 def supervise(files: RunFiles, attempt: Attempt, settings: Settings, work: Callable[[], int]) -> None:
@@ -39,7 +38,7 @@ def supervise(files: RunFiles, attempt: Attempt, settings: Settings, work: Calla
     part.write_bytes(b" " * RESERVED_BYTES)  # room for the exit record, even if the worker fills the disk
     out, into = os.pipe()
     go, start = os.pipe()
-    kills = _oom_kills()
+    kills = oom_kills()
     pid = os.fork()
     if pid == 0:
         os.close(out)
@@ -51,7 +50,7 @@ def supervise(files: RunFiles, attempt: Attempt, settings: Settings, work: Calla
     os.write(start, b"!")  # not before: whoever works is on record
     with BoundedLog(files, int(settings.log_limit_mb * 1e6)) as log:
         code = _pump(pid, out, log)
-    end = Exit(code=code, out_of_memory=_oom_kills() > kills)
+    end = Exit(code=code, out_of_memory=oom_kills() > kills)
     with part.open("r+b") as file:
         file.write(json.dumps(asdict(end)).encode())
         file.truncate()
@@ -73,7 +72,7 @@ def _become_worker(into: int, go: int, work: Callable[[], int]) -> None:
     """The child's side of the fork; it never returns."""
     code = 1
     try:
-        _die_with_parent()
+        die_with_parent()  # elsewhere than on Linux the scheduler ends a worker without a supervisor
         os.setsid()  # leads a group of its own, so that it can be ended with its children and without its supervisor
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
@@ -88,12 +87,6 @@ def _become_worker(into: int, go: int, work: Callable[[], int]) -> None:
         sys.excepthook(*sys.exc_info())
     finally:
         os._exit(code)
-
-
-def _die_with_parent() -> None:
-    """Nobody would watch a worker whose supervisor was killed. Elsewhere than on Linux the scheduler ends it."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _pump(pid: int, out: int, log: BoundedLog) -> int:
@@ -114,12 +107,3 @@ def _pump(pid: int, out: int, log: BoundedLog) -> int:
     while open_ and select.select([out], [], [], 0)[0] and (data := os.read(out, 1 << 16)):
         log.write(data)
     return os.waitstatus_to_exitcode(status)
-
-
-def _oom_kills() -> int:
-    """How often the kernel has killed a process for want of memory; 0 where it does not say."""
-    try:
-        lines = Path("/proc/vmstat").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)

@@ -6,23 +6,42 @@ import shutil
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from hashlib import file_digest
 from importlib import import_module
 from pathlib import Path
+from typing import TypeVar
 
 from engine.jobs import failures
 from engine.jobs.supervisor import supervise
 from engine.results import Artifact, Event, Progress, Row
 from engine.settings import Settings
 from engine.specs import Refused
-from engine.store import Attempt, Cause, Run, StaleAttempt, State, Store, StoredArtifact, attempts, open_store
+from engine.store import (
+    Attempt,
+    Cause,
+    Run,
+    StaleAttempt,
+    State,
+    Store,
+    StoredArtifact,
+    Unavailable,
+    attempts,
+    open_store,
+)
 from engine.store.files import RunFiles
 
 log = logging.getLogger(__name__)
 
 OnEvent = Callable[[Event], None]
+T = TypeVar("T")
+
+STORE_WAIT_S = 600.0
+"""Seconds that a run waits for a store that is locked or out of reach: longer than a backup or a failover takes."""
+STORE_RETRY_S = 1.0
+"""Seconds between two tries."""
 
 
 class DiskFull(OSError):
@@ -63,9 +82,10 @@ def work(settings: Settings, token: int) -> int:
     stop = Stop()
     signal.signal(signal.SIGTERM, stop.on_signal)
     signal.signal(signal.SIGINT, stop.on_signal)
-    store = open_store(settings)
+    store = patiently(lambda: open_store(settings), stop)
     try:
-        code = execute(store, settings, attempts.get(store.database, token), stop, log_event)
+        attempt = patiently(lambda: attempts.get(store.database, token), stop)
+        code = execute(store, settings, attempt, stop, log_event)
     finally:
         store.close()
     if code is None:  # ended by a signal that nobody here has asked for: leave as if by that signal
@@ -94,16 +114,18 @@ def execute(
     run = store.run(attempt.run_id)
     files = RunFiles(settings.runs_dir, run.id)
     try:
-        attempts.begin(store.database, attempt)
+        patiently(lambda: attempts.begin(store.database, attempt), stop)
         with _heartbeat(store, attempt, settings.lease_s / 3, stop):
             _refuse_full_disk(settings)
-            told: Event | None = None
+            latest: Event | None = None
+            rows = 0
             with closing(_events(run, files, stop)) as events:
                 for event in events:
-                    if event == told:
-                        continue  # progress that says nothing new: the task lives, and gives us leave to stop it
-                    told = event
-                    attempts.record(store.database, attempt, [event])
+                    if event == latest:
+                        continue  # progress that says nothing new: the task lives, and may be stopped here
+                    latest = event
+                    _record(store, attempt, event, rows, stop)
+                    rows += isinstance(event, Row)
                     on_event(event)
         return _end(store, attempt, stop)
     except StaleAttempt as stale:
@@ -111,6 +133,36 @@ def execute(
         return failures.STALE
     except BaseException as error:  # noqa: BLE001  whatever a task raises, SystemExit too, is how its run has failed
         return _fail(store, attempt, run, error, stop)
+
+
+def patiently(action: Callable[[], T], stop: Stop) -> T:
+    """Do something with the store, again for minutes while the store is locked or out of reach.
+
+    Errors: Unavailable after STORE_WAIT_S, or at once when the run should stop or the fault is one that stays.
+    """
+    deadline = time.monotonic() + STORE_WAIT_S
+    while True:
+        try:
+            return action()
+        except Unavailable as error:
+            if failures.of_exception(error) != Cause.STORE_UNAVAILABLE or stop or time.monotonic() > deadline:
+                raise
+            log.warning("the store does not answer, trying again: %s", error.orig)
+        time.sleep(STORE_RETRY_S)
+
+
+def _record(store: Store, attempt: Attempt, event: Event, rows_before: int, stop: Stop) -> None:
+    """Store an event once, even if a connection is lost after the database has taken it."""
+    tries = 0
+
+    def store_event() -> None:
+        nonlocal tries
+        tries += 1
+        if tries > 1 and attempts.count_rows(store.database, attempt) > rows_before:
+            return  # other events than rows may be stored twice: the second replaces the first
+        attempts.record(store.database, attempt, [event])
+
+    patiently(store_event, stop)
 
 
 def _events(run: Run, files: RunFiles, stop: Stop) -> Generator[Event]:
@@ -135,27 +187,25 @@ def _stored(artifact: Artifact, run_dir: Path) -> StoredArtifact:
 
 
 def _end(store: Store, attempt: Attempt, stop: Stop) -> int | None:
-    cancelled = stop.cancelled or attempts.heartbeat(store.database, attempt)
-    if not stop:
-        attempts.finish(store.database, attempt, State.FINISHED)
-    elif cancelled:
-        attempts.finish(store.database, attempt, State.CANCELLED)
-    else:
+    cancelled = stop.cancelled or patiently(lambda: attempts.heartbeat(store.database, attempt), stop)
+    if stop and not cancelled:
         return None
+    state = State.CANCELLED if stop else State.FINISHED
+    patiently(lambda: attempts.finish(store.database, attempt, state), stop)
     return 0
 
 
 def _fail(store: Store, attempt: Attempt, run: Run, error: BaseException, stop: Stop) -> int:
     cause = failures.of_exception(error)
-    if cause != Cause.REFUSED:
+    if cause == Cause.STORE_UNAVAILABLE:
+        log.error("run %s failed: %s", run.id, failures.message(error, cause, run.spec))
+    elif cause != Cause.REFUSED:
         log.error("run %s failed: %s", run.id, cause, exc_info=error)
     state = State.CANCELLED if stop.cancelled else State.FAILED
     try:
         text = failures.message(error, cause, run.spec)
-        if state == State.CANCELLED:
-            attempts.finish(store.database, attempt, state)
-        else:
-            attempts.finish(store.database, attempt, state, cause, text)
+        reason = () if state == State.CANCELLED else (cause, text)
+        patiently(lambda: attempts.finish(store.database, attempt, state, *reason), stop)
     except Exception:  # no memory, no disk, no database, stale: the exit code still tells the cause
         log.exception("run %s could not record its end", run.id)
     return failures.EXIT_CODES[cause]
@@ -182,8 +232,8 @@ def _heartbeat(store: Store, attempt: Attempt, seconds: float, stop: Stop) -> It
             except StaleAttempt:
                 stop.stale = True
                 return
-            except Exception:  # a database out of reach for a moment must not end the run
-                log.exception("no heartbeat")
+            except Exception as error:  # noqa: BLE001  a store that is out of reach for a while must not end the run
+                log.warning("no heartbeat: %s", getattr(error, "orig", error))
 
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
     thread.start()

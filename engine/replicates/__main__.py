@@ -4,10 +4,8 @@ It is exec'd, not forked from a warm one, and imports what its job needs and no 
 which processor it starts on are part of what differs between processes, and what their spread is to show.
 """
 
-import ctypes
 import os
 import resource
-import signal
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -17,10 +15,10 @@ from typing import TextIO
 import torch
 
 from engine.measure import environment
+from engine.process import die_with_parent
 from engine.replicates.messages import Job, Report
 from engine.specs.base import numbered
 
-PR_SET_PDEATHSIG = 1
 STATUS = Path("/proc/self/status")
 
 
@@ -49,11 +47,10 @@ def _own_stdout() -> TextIO:
 
 
 def _die_with(parent: int) -> None:
-    """Be killed when the parent ends, however it does (Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            sys.exit("the timing has ended before this process began")
+    """Be killed when the parent ends, however it does (Linux); leave at once if it has ended already."""
+    die_with_parent()
+    if sys.platform == "linux" and os.getppid() != parent:
+        sys.exit("the timing has ended before this process began")
 
 
 def _limit_memory() -> None:

@@ -9,15 +9,14 @@ import sys
 import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
+from engine.process import oom_kills
 from engine.replicates.messages import Job, Report
 from engine.results import Status
 from engine.settings import ROOT
 
 TICK_S = 1.0
 """How often a wait is interrupted to see whether it should go on. Nothing else happens here while samples are taken."""
-VMSTAT = Path("/proc/vmstat")
 
 
 @dataclass(frozen=True)
@@ -75,12 +74,6 @@ def _lines(fileno: int, deadline: float) -> Iterator[bytes]:
             return
         *lines, held = (held + chunk).split(b"\n")
         yield from filter(None, lines)
-
-
-def oom_kills() -> int:
-    """How many processes the kernel has killed for memory since it started; 0 where it does not tell."""
-    lines = VMSTAT.read_text().splitlines() if VMSTAT.is_file() else []
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
 def _ended(code: int, *, killed_for_memory: bool) -> Ended:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, case, delete, exists, insert, select, update
+from sqlalchemy import ColumnElement, Connection, case, delete, exists, func, insert, select, update
 
 from engine.results import Environment, Event, Metric, Progress, Row
 from engine.store.database import Database
@@ -85,6 +85,13 @@ def record(database: Database, attempt: Attempt, events: Sequence[Event]) -> Non
         _change(connection, attempt, **values)
         for event in events:
             insert_event(connection, attempt.run_id, attempt.token, event)
+
+
+def count_rows(database: Database, attempt: Attempt) -> int:
+    """Return how many rows an attempt has stored."""
+    with database.read() as connection:
+        mine = select(func.count()).select_from(rows).where(rows.c.attempt_id == attempt.token)
+        return connection.execute(mine.where(rows.c.run_id == attempt.run_id)).scalar_one()
 
 
 def finish(database: Database, attempt: Attempt, state: State, cause: Cause | None = None, error: str = "") -> None:

@@ -9,6 +9,9 @@ from engine.store.database import Database
 from engine.store.model import State
 from engine.store.tables import attempts, leases, runs
 
+KEPT_S = 7 * 86_400.0
+"""Seconds after which an expired lease is forgotten: a host has a new name for its lease after each start."""
+
 
 @dataclass(frozen=True)
 class Lease:
@@ -33,9 +36,13 @@ def read(database: Database, name: str) -> Lease | None:
 
 
 def take(database: Database, name: str, holder: str, fingerprint: str, seconds: float, seen: Lease | None) -> bool:
-    """Take the lease that was seen free, expired or outdated; False when somebody else did so first."""
+    """Take the lease that was seen free, expired or outdated; False when somebody else did so first.
+
+    Leases of hosts that no longer exist go on the way.
+    """
     values = {"holder": holder, "fingerprint": fingerprint, "expires_at": time.time() + seconds}
     with database.write() as connection:
+        connection.execute(delete(leases).where(leases.c.name != name, leases.c.expires_at < time.time() - KEPT_S))
         if seen is None:
             if connection.execute(select(leases.c.name).where(leases.c.name == name)).first():
                 return False

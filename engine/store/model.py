@@ -40,6 +40,7 @@ class Cause(StrEnum):
     KILLED = "killed"
     TIMEOUT = "timeout"
     REFUSED = "refused"
+    STORE_UNAVAILABLE = "store_unavailable"
 
 
 class QueueFull(Refused):
@@ -85,7 +86,8 @@ class Run:
         """How long it has run, or ran; None before its start."""
         if self.started_at is None:
             return None
-        return ((self.ended_at or now or datetime.now(UTC)) - self.started_at).total_seconds()
+        seconds = ((self.ended_at or now or datetime.now(UTC)) - self.started_at).total_seconds()
+        return max(seconds, 0.0)  # the clock may have been set back meanwhile
 
     def seconds_left(self, now: datetime | None = None) -> float | None:
         """An estimate from the pace so far; None where there is none."""

@@ -5,14 +5,14 @@ from typing import Any
 
 import streamlit as st
 
-from engine.jobs import submit
+from engine.jobs import ensure_scheduler, hosts, submit
 from engine.specs import Refused, Spec
 from engine.specs.timed import QUOTABLE
 from engine.store import Cause, Run, State
-from pages.components import backend, redraw, run_bulk
+from pages.components import announce, backend, redraw, run_bulk
 from pages.components.form_link import form_link
 from pages.components.state import badge, progress, sentence
-from pages.components.text import plain
+from pages.components.text import duration, plain
 
 TICK_S = 1
 TIMING_TICK_S = 3
@@ -58,8 +58,27 @@ def actions(run: Run, beside_form: bool) -> None:
         st.rerun(scope="fragment")
     if run.state in (State.FAILED, State.CANCELLED):
         _retries(run)
+    if run.state in (State.VANISHED, State.STOPPING):
+        _declare_gone(run)
     if not beside_form:
         form_link(run.spec, "Clone", icon=":material/content_copy:", key=f"clone_{run.id}", help=CLONE)
+
+
+def _declare_gone(run: Run) -> None:
+    """Offer to close the attempts of a host that has been silent for long, such as a container that was recreated."""
+    lost = hosts.lost_host(backend.store(), backend.settings(), run.id)
+    if lost is None:
+        return
+    label = f"Declare {plain(lost.name)} gone"
+    several = f" It has {len(lost.run_ids)} open runs; all are closed." if len(lost.run_ids) > 1 else ""
+    help = f"No heartbeat for {duration(abs(lost.silent_s))}. Choose this if the host will not come back.{several}"
+    if st.button(label, key=f"gone_{run.id}", icon=":material/link_off:", help=help):
+        try:
+            hosts.declare_gone(backend.store(), backend.settings(), lost.id)
+        except Refused as refusal:  # it has reported meanwhile
+            announce.later(str(refusal), ":material/error:")
+        ensure_scheduler(backend.settings())
+        st.rerun()
 
 
 def _retries(run: Run) -> None:

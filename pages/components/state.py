@@ -44,7 +44,7 @@ def sentence(run: Run, store: Store) -> str:
         case State.FAILED:
             return f"{(run.cause or 'error').replace('_', ' ')} after {took or 'no time'}; {done} done and kept"
         case State.VANISHED:
-            return f"no sign of life and its process cannot be reached; {done} done. It is looked for again"
+            return f"no heartbeat, and its process cannot be reached; {done} done. It goes on if its host comes back"
         case State.CANCELLED:
             return f"stopped on request; {done} done and kept"
 

@@ -5,7 +5,6 @@ import os
 import random
 import resource
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +21,7 @@ from sqlalchemy import text, update
 from app import _keep_scheduler
 from engine import jobs
 from engine.jobs.foreground import run_here
+from engine.jobs.hosts import this_host
 from engine.jobs.lifecycle import fingerprint, lease_name
 from engine.jobs.processes import Identity
 from engine.settings import ROOT
@@ -125,7 +125,7 @@ def test_what_a_dead_warm_process_was_asked_for_starts_cold(house: House) -> Non
 
 def test_a_run_whose_scheduler_died_before_it_had_a_folder_is_started_by_the_next(house: House) -> None:
     run_id = house.store.enqueue(house.kinds.TrialSpec())
-    assert queue.claim(house.store.database, socket.gethostname())  # as the scheduler that died did
+    assert queue.claim(house.store.database, this_host())  # as the scheduler that died did
     jobs.ensure_scheduler(house.settings)
     run = house.end(run_id)
     assert (run.state, run.attempt) == (State.FINISHED, 2)

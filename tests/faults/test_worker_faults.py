@@ -4,15 +4,19 @@ import hashlib
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from engine import jobs
 from engine.store import Cause, State
 from tests.faults.conftest import House, until
 
 pytestmark = pytest.mark.slow
+
+CGROUPS = Path("/sys/fs/cgroup")
 
 
 @pytest.mark.parametrize("preload", ["json", ""], ids=["warm", "cold"])
@@ -51,6 +55,44 @@ def test_failures_are_named_by_their_cause_and_the_next_run_goes_on(house: House
     assert house.files(runs["kill itself"]).log_tail(1) == "the last line"
     assert "ValueError: <b>no</b>" in house.files(runs["raise"]).log_tail(1)
     assert house.exit(runs["fill the disk"])["code"] == 72
+
+
+@pytest.fixture
+def small_cgroup() -> Iterator[Path]:
+    """A control group whose processes may use 300 MB together; of version 2 or 1, whichever the machine has."""
+    for root, limit in ((CGROUPS, "memory.max"), (CGROUPS / "memory", "memory.limit_in_bytes")):
+        group = root / f"vitals-{os.getpid()}"
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        if not (group / limit).exists():
+            group.rmdir()
+            continue
+        (group / limit).write_text("300000000")
+        yield group
+        left = group / "cgroup.procs"
+        for pid in left.read_text().split():
+            (root / "cgroup.procs").write_text(pid)
+        group.rmdir()
+        return
+    pytest.skip("making a control group needs root and a file system of control groups that can be written to")
+
+
+def test_a_worker_killed_by_its_control_group_is_out_of_memory_and_hurts_nobody_else(
+    house: House, small_cgroup: Path
+) -> None:
+    jobs.ensure_scheduler(house.settings)
+    for process in (house.scheduler().pid, house.warm().pid):
+        (small_cgroup / "cgroup.procs").write_text(str(process))
+    neighbour = house.submit(steps=60, seconds=0.1, device="cuda:0")
+    house.steps(neighbour, 1)
+    run = house.end(house.submit(trouble="eat all memory", at=2, limit=2_000_000_000))
+    assert (run.state, run.cause) == (State.FAILED, Cause.OUT_OF_MEMORY)
+    assert run.error == "the system killed the worker when its memory ran out; try batch size 4 instead of 8"
+    assert [row.step for row in house.store.rows(run.id)] == [1]
+    assert house.end(neighbour).state == State.FINISHED
+    assert house.end(house.submit()).state == State.FINISHED
 
 
 def test_a_worker_killed_from_outside_is_failed_with_its_rows_kept(house: House) -> None:

@@ -13,7 +13,7 @@ from engine.store import Attempt, Exit
 from engine.store.files import RunFiles
 
 PATIENCE_LEASES = 8
-"""So long the warm process may take to show what it was asked for: it may still be importing."""
+"""Leases that the warm process may take to show the processes of an attempt: it may still be importing."""
 
 
 class Executor:
@@ -22,8 +22,8 @@ class Executor:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._warm = WarmProcess(settings)
-        self._asked: dict[int, Attempt] = {}
-        """By token: what the warm process was asked for and has not shown a process of yet."""
+        self._asked: dict[int, tuple[Attempt, float]] = {}
+        """By token: attempts that the warm process was asked for, while no process of theirs is there, and when."""
         self._cold: dict[int, subprocess.Popen[bytes]] = {}
         """By token: supervisors that are our children, to be waited for."""
 
@@ -35,7 +35,7 @@ class Executor:
         else:
             files.dir.mkdir(parents=True, exist_ok=True)  # the first may have died before it had one
         if self._warm.ask(attempt.run_id):
-            self._asked[attempt.token] = attempt
+            self._asked[attempt.token] = attempt, time.monotonic()
         else:
             self._start_cold(attempt)
 
@@ -72,11 +72,11 @@ class Executor:
         """Keep a warm process. What a dead one was asked for is started cold; what one never showed is given up."""
         for token in [token for token, process in self._cold.items() if process.poll() is not None]:
             del self._cold[token]
-        oldest = time.time() - PATIENCE_LEASES * self._settings.lease_s
-        self._asked = {token: attempt for token, attempt in self._asked.items() if attempt.created_at > oldest}
+        oldest = time.monotonic() - PATIENCE_LEASES * self._settings.lease_s
+        self._asked = {token: asked for token, asked in self._asked.items() if asked[1] > oldest}
         if not self._warm.alive:
             lost, self._asked = self._asked, {}
-            for attempt in lost.values():
+            for attempt, _ in lost.values():
                 if self._processes(attempt) is None:
                     self._start_cold(attempt)
         self._warm.ensure()

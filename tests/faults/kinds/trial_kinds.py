@@ -15,6 +15,7 @@ Trouble = Literal[
     "stop itself",
     "exit 137",
     "eat memory",
+    "eat all memory",
     "fill the disk",
     "flood the log",
     "ignore SIGTERM",
@@ -34,7 +35,7 @@ class Steps(BaseModel):
     trouble: Trouble = ""
     at: int = 1
     limit: int = 0
-    """Of address space or file size, in bytes, for the troubles that need one."""
+    """Of address space, memory or file size, in bytes, for the troubles that need one."""
     device: str = "cpu"
     batch_size: int = 8
 

@@ -48,6 +48,10 @@ def trouble(spec: trial_kinds.Steps, run_dir: Path) -> Iterator[Event]:
             used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_AS, (used + spec.limit, used + spec.limit))
             bytearray(2 * spec.limit)
+        case "eat all memory":
+            blocks = []
+            while len(blocks) * MEGABYTE < spec.limit:
+                blocks.append(b"x" * MEGABYTE)
         case "fill the disk":
             resource.setrlimit(resource.RLIMIT_FSIZE, (spec.limit, spec.limit))
             (run_dir / "large").write_bytes(b"x" * 2 * spec.limit)

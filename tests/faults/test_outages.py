@@ -1,0 +1,88 @@
+"""A store that is locked for longer than one write waits costs no run."""
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from engine.jobs import failures, worker
+from engine.jobs.hosts import this_host
+from engine.jobs.worker import Stop, execute
+from engine.store import Attempt, Cause, Exit, State, Store, attempts, open_store, queue
+from tests.faults.conftest import House
+
+
+@pytest.fixture
+def impatient(house: House, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    """The store, with writes that wait for a fifth of a second only."""
+    monkeypatch.setattr("engine.store.database.BUSY_S", 0.2)
+    monkeypatch.setattr(worker, "STORE_RETRY_S", 0.05)
+    store = open_store(house.settings)
+    yield store
+    store.close()
+
+
+def claimed(house: House, **fields: object) -> Attempt:
+    house.store.enqueue(house.kinds.TrialSpec(**fields))
+    attempt = queue.claim(house.store.database, this_host())
+    assert attempt is not None
+    house.files(attempt.run_id).prepare()
+    return attempt
+
+
+@contextmanager
+def locked(house: House, seconds: float) -> Iterator[None]:
+    """Hold the store's write lock from outside for so long, as a backup or an operator's shell does."""
+    held = threading.Event()
+
+    def hold() -> None:
+        connection = sqlite3.connect(house.settings.runs_dir / "vitals.sqlite", isolation_level=None)
+        connection.execute("BEGIN IMMEDIATE")
+        held.set()
+        time.sleep(seconds)
+        connection.execute("COMMIT")
+        connection.close()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    yield
+    holder.join()
+
+
+def test_a_run_waits_for_a_locked_store_and_stores_each_row_once(house: House, impatient: Store) -> None:
+    attempt = claimed(house, steps=30, seconds=0.02)
+    with locked(house, 1.5):
+        assert execute(impatient, house.settings, attempt, Stop()) == 0
+    run = impatient.run(attempt.run_id)
+    assert (run.state, run.error) == (State.FINISHED, "")
+    assert [row.step for row in impatient.rows(run.id)] == list(range(1, 31))
+
+
+def test_a_store_locked_for_too_long_is_a_cause_of_its_own(
+    house: House, impatient: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "STORE_WAIT_S", 0.3)
+    attempt = claimed(house)
+    with locked(house, 3):
+        code = execute(impatient, house.settings, attempt, Stop())
+    assert code == failures.EXIT_CODES[Cause.STORE_UNAVAILABLE]
+    attempts.close(
+        impatient.database, attempt, Exit(code), *failures.of_exit(Exit(code), None)
+    )  # as the scheduler does
+    run = impatient.run(attempt.run_id)
+    assert (run.state, run.cause) == (State.FAILED, Cause.STORE_UNAVAILABLE)
+    assert run.error.startswith("the store did not answer for minutes")
+    assert "sqlalche" not in run.error
+
+
+def test_a_run_that_should_stop_does_not_wait_for_the_store(house: House, impatient: Store) -> None:
+    attempt, stop = claimed(house), Stop()
+    stop.cancelled = True
+    with locked(house, 2):
+        code = execute(impatient, house.settings, attempt, stop)
+    assert code == failures.EXIT_CODES[Cause.STORE_UNAVAILABLE]
+    attempts.close(impatient.database, attempt, Exit(code), *failures.of_exit(Exit(code), None))
