@@ -8,11 +8,12 @@ from contextlib import contextmanager
 
 import pytest
 
+from engine import jobs
 from engine.jobs import failures, worker
 from engine.jobs.hosts import this_host
 from engine.jobs.worker import Stop, execute
 from engine.store import Attempt, Cause, Exit, State, Store, attempts, open_store, queue
-from tests.faults.conftest import House
+from tests.faults.conftest import House, until
 
 
 @pytest.fixture
@@ -86,3 +87,26 @@ def test_a_run_that_should_stop_does_not_wait_for_the_store(house: House, impati
         code = execute(impatient, house.settings, attempt, stop)
     assert code == failures.EXIT_CODES[Cause.STORE_UNAVAILABLE]
     attempts.close(impatient.database, attempt, Exit(code), *failures.of_exit(Exit(code), None))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_training_goes_on_through_a_lock_of_two_minutes_bitwise_equal(house: House) -> None:
+    from tests.training_support import tiny  # brings torch along
+
+    def losses(run_id: int) -> list[tuple[int, float]]:
+        return [(metric.step, metric.value) for metric in house.store.metrics(run_id) if metric.name == "train/loss"]
+
+    undisturbed, locked_out = (
+        jobs.submit(house.store, house.settings, tiny(epochs=10, save_frequency=0, val_frequency=0)) for _ in range(2)
+    )
+    assert house.end(undisturbed).state == State.FINISHED
+    until(lambda: losses(locked_out), "its first step")
+    with locked(house, 120):
+        before = len(losses(locked_out))
+    assert before < 40, "it was locked out in mid-training"
+    run = house.end(locked_out)
+    assert (run.state, run.attempt, run.error) == (State.FINISHED, 1, "")
+    assert losses(locked_out) == losses(undisturbed)
+    assert len(losses(locked_out)) == 40
+    assert "the store does not answer, trying again" in house.files(locked_out).log_tail(1000)
