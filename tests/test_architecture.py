@@ -1,6 +1,7 @@
 """The plan of the house, as far as a machine can check it. CONTRIBUTING.md has it in words."""
 
 import ast
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -69,3 +70,10 @@ def test_modules_stay_small() -> None:
     sources = [path for folder in ("engine", "pages") for path in (ROOT / folder).rglob("*.py")]
     long = {str(path.relative_to(ROOT)): n for path in sources if (n := len(path.read_text().splitlines())) > 350}
     assert not long, "an idea in them wants its own name"
+
+
+def test_every_test_that_the_promises_name_exists() -> None:
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", (ROOT / "docs" / "reliability.md").read_text())
+    assert len(named) > 30
+    missing = [f"{path}::{name}" for path, name in named if f"def {name}(" not in (ROOT / "tests" / path).read_text()]
+    assert missing == []
