@@ -8,25 +8,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 NEEDED = {50: 1, 90: 64, 95: 130, 99: 662}
-"""Samples below which a percentile is not given: its interval would be too wide to mean much (MLPerf LoadGen)."""
+"""Samples below which a percentile is not given. From so many independent samples on, at least two lie above the true
+percentile with a probability of 99 %, so the second largest sample bounds it from above: the criterion for early
+stopping of MLPerf Inference (LoadGen), P(at most one of n lies above) <= 1 %."""
 UNSTABLE = 0.05
-"""A spread between processes above which a result is not to be quoted."""
+"""Spread between processes above which a result is not to be quoted."""
 DRIFT = 0.02
 MARGIN = 0.02
-"""What two medians may differ by and still count as the same."""
+"""Relative difference up to which two times are treated as equal. It belongs to the verdict, not to the interval."""
 CONFIDENCE = 0.99
-RESAMPLES = 2000
+LEAST_PROCESSES = 3
+"""Processes below which a ratio gets no verdict: fewer say too little about how much processes differ."""
+LEAST_RUNS = 3
+"""Runs of each request below which different runs get no verdict: fewer say too little about how much runs differ."""
+PRIOR_SD, PRIOR_DF = 0.03, 3
+"""Prior of the standard deviation between processes, and the degrees of freedom it is worth. 3 % is what processes on
+a quiet machine differ by; benchmarks/interval_coverage.py simulates what the interval then holds."""
+WIDE_SD = 0.06
+"""Standard deviation between processes above which the prior is wrong, and plain Student's t is used."""
+RESAMPLES = 200
+"""Bootstrap resamples of one process: enough for a variance."""
 LEAST_FOR_RATIO = 8
-"""Of fewer samples all may lie on one side of the median by chance more than once in a hundred: 2 x 2^-7."""
-FEW_RESAMPLES = 200
-"""Enough for a variance."""
+"""Samples below which there is no interval: all of fewer can lie on one side of the median with a probability of
+more than 1 % (2 x 2^-7)."""
 LONGEST_STRETCH = 0.2
-"""Of a process, that one block takes up."""
+"""Largest part of a process that one bootstrap block takes up."""
 MOST_DRAWN = 1000
-"""Values per process and resample. Of more samples every second, third, ... of a block is drawn: their median scatters
-a little more, which errs on the safe side."""
-MOST_ELEMENTS = 500_000
-"""Resampled values held at once."""
+"""Values per resample. Of more samples every second, third, ... of a block is drawn: their median scatters a little
+more, which errs on the safe side."""
 
 Floats = NDArray[np.float64]
 
@@ -63,10 +72,13 @@ class Ratio:
     value: float
     low: float
     high: float
+    processes: int
 
     @property
-    def verdict(self) -> Literal["faster", "slower", "no difference", "undecided"]:
-        """Differences of up to 2 % are none."""
+    def verdict(self) -> Literal["faster", "slower", "no difference", "undecided", "needs 3 processes"]:
+        """Return what can be concluded; differences of up to 2 % are none."""
+        if self.processes < LEAST_PROCESSES:
+            return "needs 3 processes"
         if self.low > 1 + MARGIN:
             return "faster"
         if self.high < 1 - MARGIN:
@@ -76,86 +88,107 @@ class Ratio:
         return "undecided"
 
 
-def ratio(baseline: Sequence[Sequence[float]], other: Sequence[Sequence[float]], *, seed: int = 1337) -> Ratio:
-    """median(baseline) / median(other) of all samples, above 1 if `other` is faster, with its bootstrap interval.
+def ratio(
+    baseline: Sequence[Sequence[float]],
+    other: Sequence[Sequence[float]],
+    *,
+    seed: int = 1337,
+    publishable: bool = False,
+) -> Ratio:
+    """Return how many times faster `other` is than `baseline`, with its interval (99 %).
 
-    Takes times: one sequence per process, in the order they were sampled, the same processes for both. Samples of one
-    process cover the same stretch of time for both, but need not be equally many.
+    baseline, other: times, one sequence per process in the order they were sampled, the same processes for both.
+    Samples of one process cover the same stretch of time for both, but need not be equally many.
 
-    Two levels of chance are resampled: the processes, and within each, blocks of consecutive samples (neighbours in
-    time are alike), of the same stretches of time for both (what disturbs one disturbs the other). Three processes that
-    disagree lie on one side of the truth by chance once in four, and resampled they stay there. So the interval is
-    widened, by Student's t, for as much as their own ratios differ by more than samples and half the margin explain.
-    The interval of one process holds for that process only, and that of two, which often agree by chance, for little
-    more; of fewer than 8 samples nothing follows, and it is 0 to infinity.
+    The value is the geometric mean of the processes' ratios of medians. The interval is Student's t over the processes'
+    log ratios. Their variance is moderated by a prior (PRIOR_SD, worth PRIOR_DF degrees of freedom; Smyth 2004,
+    "Linear models and empirical Bayes methods", eq. 3.1), because three processes often agree by chance; it is never
+    taken to be smaller than the variance within processes, which comes from a block bootstrap. It is plain Student's t
+    without the prior where processes differ by more than WIDE_SD, and for publishable results, which have 5 processes
+    or more. Fewer than LEAST_FOR_RATIO samples have no interval: it is 0 to infinity.
 
     Errors: ValueError for unequal numbers of processes, or one without samples.
     """
     if len(baseline) != len(other) or not baseline or any(len(process) == 0 for process in (*baseline, *other)):
         raise ValueError("both need the same processes, at least one, each with samples")
+    pairs = [(np.asarray(a, float), np.asarray(b, float)) for a, b in zip(baseline, other, strict=True)]
+    logs = np.array([np.log(np.median(a) / np.median(b)) for a, b in pairs])
+    mean = float(np.mean(logs))
+    if min(sum(map(len, side)) for side in (baseline, other)) < LEAST_FOR_RATIO:
+        return Ratio(float(np.exp(mean)), 0.0, float("inf"), len(pairs))
     generator = np.random.default_rng(seed)
-    sides = [[np.asarray(process, float) for process in side] for side in (baseline, other)]
-    blocks = round(1 / max(_stretch(side) for side in sides))
-    above, below = (float(np.median(np.concatenate(side))) for side in sides)
-    value = above / below
-    if min(sum(map(len, side)) for side in sides) < LEAST_FOR_RATIO:
-        return Ratio(value, 0.0, float("inf"))
-    drawn = _resampled(sides, blocks, RESAMPLES, generator)
-    drawn += _disagreement(sides, blocks, generator) * generator.standard_t(max(1, len(baseline) - 1), RESAMPLES)
-    low, high = np.exp(np.quantile(drawn, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]))
-    return Ratio(value, min(float(low), value), max(float(high), value))
+    within = float(np.mean([_variance_within(a, b, generator) for a, b in pairs]))
+    half = half_width(logs, within, publishable=publishable)
+    return Ratio(float(np.exp(mean)), float(np.exp(mean - half)), float(np.exp(mean + half)), len(pairs))
 
 
-def _stretch(processes: Sequence[Floats]) -> float:
-    """What part of a process one block takes up: the square root of its samples, more where neighbours are much alike.
+def ratio_of_runs(baseline: Sequence[float], other: Sequence[float]) -> Ratio | None:
+    """Return how many times faster `other` is, from whole runs of both; None with fewer than LEAST_RUNS of either.
+
+    baseline, other: one time per run, in any unit. Runs are not paired: what differs between runs of one request is
+    the measure. The interval (99 %) is Student's t of two means of logarithms with one variance.
+    """
+    from scipy.special import stdtrit
+
+    if min(len(baseline), len(other)) < LEAST_RUNS:
+        return None
+    sides = [np.log(np.asarray(side, float)) for side in (baseline, other)]
+    mean = float(sides[0].mean() - sides[1].mean())
+    freedom = sum(len(side) - 1 for side in sides)
+    variance = sum(float(((side - side.mean()) ** 2).sum()) for side in sides) / freedom
+    error = (variance * sum(1 / len(side) for side in sides)) ** 0.5
+    half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
+    return Ratio(float(np.exp(mean)), float(np.exp(mean - half)), float(np.exp(mean + half)), LEAST_PROCESSES)
+
+
+def half_width(logs: Floats, within: float, *, publishable: bool = False) -> float:
+    """Return half the width of the 99 % interval of the mean of the processes' log ratios, as `ratio` describes it.
+
+    logs: (P,) log ratios. within: their mean variance within a process.
+    """
+    from scipy.special import stdtrit  # a fifth of a second, which most commands do not need
+
+    count = len(logs)
+    between = float(np.var(logs, ddof=1)) if count > 1 else 0.0
+    if count > 1 and (publishable or between > WIDE_SD**2):
+        variance, freedom = between, count - 1
+    else:
+        freedom = count - 1 + PRIOR_DF
+        variance = (PRIOR_DF * (PRIOR_SD**2 + within) + (count - 1) * between) / freedom
+    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2) * np.sqrt(max(variance, within) / count))
+
+
+def _variance_within(baseline: Floats, other: Floats, generator: np.random.Generator) -> float:
+    """Return the bootstrap variance of the log ratio of two medians in one process.
+
+    Blocks of consecutive samples are drawn, because neighbours in time are alike, and of the same stretches of time for
+    both, because what disturbs one disturbs the other.
+    """
+    blocks = round(1 / max(_stretch(baseline), _stretch(other)))
+    starts = generator.random((RESAMPLES, blocks, 1), dtype=np.float32)
+    return float(np.var(np.log(_medians(baseline, starts) / _medians(other, starts))))
+
+
+def _stretch(process: Floats) -> float:
+    """Return the part of a process that one block takes up: the square root of its samples, more where neighbours are
+    much alike.
 
     With a correlation of r between neighbours, (3/2 n)^(1/3) (2 r / (1 - r^2))^(2/3) samples (Carlstein 1986); r is
     taken from how often neighbours lie on the same side of the median, which outliers do not sway.
     """
-    n = float(np.mean([len(process) for process in processes]))
-    signs = [np.sign(process - np.median(process)) for process in processes if len(process) > 2]
-    alike = float(np.mean([np.mean(sign[1:] * sign[:-1]) for sign in signs])) if signs else 0.0
+    n = len(process)
+    sign = np.sign(process - np.median(process))
+    alike = float(np.mean(sign[1:] * sign[:-1])) if n > 2 else 0.0
     r = float(np.sin(np.pi / 2 * np.clip(alike, 0, 0.99)))
     length = max(n**0.5, (1.5 * n) ** (1 / 3) * (2 * r / (1 - r * r)) ** (2 / 3))
     return float(min(length / n, LONGEST_STRETCH))
 
 
-def _resampled(
-    sides: Sequence[Sequence[Floats]], blocks: int, resamples: int, generator: np.random.Generator
-) -> Floats:
-    """Log ratios of the two sides' medians, with processes and blocks of their samples drawn anew."""
-    processes = len(sides[0])
-    most = max(len(process) for side in sides for process in side)
-    step = max(1, MOST_ELEMENTS // (processes * min(most, MOST_DRAWN)))
-    found = []
-    for start in range(0, resamples, step):
-        size = min(step, resamples - start)
-        chosen = generator.integers(processes, size=(size, processes, 1, 1))
-        starts = generator.random((size, processes, blocks, 1), dtype=np.float32)
-        above, below = (_medians(side, chosen, starts) for side in sides)
-        found.append(np.log(above / below))
-    return np.concatenate(found)
-
-
-def _medians(side: Sequence[Floats], chosen: NDArray[np.int64], starts: NDArray[np.float32]) -> Floats:
-    """The median of each resample: of the chosen processes, blocks that begin at those fractions of their length."""
-    lengths = np.array([len(process) for process in side])
-    offsets = np.cumsum(lengths) - lengths
-    typical, blocks = int(lengths.mean()), starts.shape[2]
-    every = -(-typical // MOST_DRAWN)
-    within = np.arange(0, -(-typical // blocks), every)
-    length = lengths[chosen]
-    index = offsets[chosen] + ((starts * length).astype(np.int64) + within) % length
-    values = np.concatenate(side).astype(np.float32)[index].reshape(len(chosen), -1)
+def _medians(process: Floats, starts: NDArray[np.float32]) -> Floats:
+    """Return the median of each resample. starts: (resamples, blocks, 1) fractions at which blocks begin."""
+    n, blocks = len(process), starts.shape[1]
+    within = np.arange(0, -(-n // blocks), -(-n // MOST_DRAWN))
+    index = ((starts * n).astype(np.int64) + within) % n
+    values = process[index].reshape(len(starts), -1)
     middle = values.shape[1] // 2
-    return np.partition(values, middle, axis=1)[:, middle].astype(float)
-
-
-def _disagreement(sides: Sequence[Sequence[Floats]], blocks: int, generator: np.random.Generator) -> float:
-    """Standard error of the processes' log ratios, beyond what their samples and half the margin explain."""
-    pairs = list(zip(*sides, strict=True))
-    if len(pairs) < 2:
-        return 0.0
-    found = np.var([np.log(np.median(a) / np.median(b)) for a, b in pairs], ddof=1)
-    explained = np.mean([np.var(_resampled([[a], [b]], blocks, FEW_RESAMPLES, generator)) for a, b in pairs])
-    return float(np.sqrt(max(0.0, found - explained - (MARGIN / 2) ** 2) / len(pairs)))
+    return np.partition(values, middle, axis=1)[:, middle]

@@ -141,9 +141,11 @@ ENVIRONMENT = Environment(
 )
 
 
-def events(rows: Iterable[Row], total: int) -> list[Environment | Progress | Row]:
+def events(
+    rows: Iterable[Row], total: int, environment: Environment = ENVIRONMENT
+) -> list[Environment | Progress | Row]:
     """What a task yields for such rows."""
-    out: list[Environment | Progress | Row] = [ENVIRONMENT]
+    out: list[Environment | Progress | Row] = [environment]
     for done, row in enumerate(rows):
         out += [Progress(done=done, total=total, note=row.model), row]
     return [*out, Progress(done=len(out) // 2, total=total)]
@@ -181,12 +183,12 @@ def write_samples(run_dir: Path, row: BenchmarkRow, **variants: list[list[float]
     path.write_text("\n".join(lines) + "\n")
 
 
-def finish(store: Store, run_id: int, rows: list[Row]) -> None:
+def finish(store: Store, run_id: int, rows: list[Row], environment: Environment = ENVIRONMENT) -> None:
     """Do a queued run as a worker would, with these rows."""
     attempt = queueing.claim(store.database, ENVIRONMENT.host, run_id)
     assert attempt
     attempts.begin(store.database, attempt)
-    attempts.record(store.database, attempt, events(rows, len(rows)))
+    attempts.record(store.database, attempt, events(rows, len(rows), environment))
     attempts.finish(store.database, attempt, State.FINISHED)
     attempts.close(store.database, attempt, Exit(code=0), None, "")
 

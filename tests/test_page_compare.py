@@ -72,21 +72,21 @@ def test_without_anything_it_says_what_to_do() -> None:
     assert "Choose models" in said(app)
 
 
-def test_two_benchmarks_have_a_ratio_with_interval_and_verdict(store: Store, settings: Settings) -> None:
+def test_two_benchmarks_have_a_ratio_with_an_interval(store: Store, settings: Settings) -> None:
     first, second = benchmark(store, settings, 20.0), benchmark(store, settings, 10.0, threads=1)
     app = open_page(PAGE, compare_runs=f"{first},{second}")
     assert not app.exception
     line = table(app, "speedup").iloc[0]
     assert line["speedup"] == pytest.approx(2, rel=0.01)
     assert line["speedup_low"] < 2 < line["speedup_high"]
-    assert (line["verdict"], line["run"]) == ("faster", second)
+    assert (line["verdict"], line["run"]) == ("needs 3 runs", second)
     assert charts(app)
-    assert "faster: The whole interval" in said(app).replace("*", "")
+    assert "needs 3 runs: Different runs differ by more than their processes do" in said(app).replace("*", "")
     assert f"Threads: not set (run {first}), 1 (run {second})." in said(app)
     differing = table(app, "where")
     assert list(differing["what"]) == ["threads"]
     app.get_by_key("compare_baseline").set_value(f"run {second}").run()
-    assert table(app, "speedup").iloc[0]["verdict"] == "slower"
+    assert table(app, "speedup").iloc[0]["speedup"] == pytest.approx(1 / 2, rel=0.01)
     assert {"compare_speed_csv", "compare_settings_csv"} <= {button.key for button in app.get("download_button")}
 
 
@@ -148,7 +148,7 @@ def test_runs_without_samples_have_a_ratio_and_say_so(store: Store) -> None:
     app = open_page(PAGE, compare_runs=f"{ids[0]},{ids[1]}")
     assert not app.exception
     line = table(app, "speedup").iloc[0]
-    assert (line["speedup"], line["verdict"]) == (2.0, "undecided")
+    assert (line["speedup"], line["verdict"]) == (2.0, "needs 3 runs")
     assert "kept no samples" in line["note"]
 
 

@@ -118,9 +118,9 @@ def test_samples_are_read_and_compared_as_a_task_compares_them(tmp_path: Path) -
     assert frame is not None
     here, there = (samples.place(benchmark_row("m", variant)) for variant in ("eager", "compile"))
     assert list(samples.of(frame, there)["ms"]) == [ms for process in fast for ms in process]
-    assert samples.ratio(frame, here, there, seed=5) == ratio(slow, fast, seed=5)
+    assert samples.ratio(frame, here, there, seed=5, publishable=True) == ratio(slow, fast, seed=5, publishable=True)
     training = [place | {"mode": "training"} for place in (here, there)]
-    assert samples.ratio(frame, *training, seed=5) is None
+    assert samples.ratio(frame, *training, seed=5, publishable=False) is None
     figure = speed_figures.raw(frame, ["eager", "compile"])
     assert [len(trace.x) for trace in figure.data] == [20] * 6  # three panels of two variants
     assert said(figure) == ["Process 1", "Process 2", "Process 3"]

@@ -43,12 +43,12 @@ def _figures(measured: Sequence[Measured]) -> dict[str, Any]:
     """Of all processes together."""
     per_process = [each.samples_ms for each in measured]
     samples = [sample for process in per_process for sample in process]
-    medians = tuple(statistics.median(process) for process in per_process)
+    medians = process_medians(measured)
     compiled = [each.compile_ms for each in measured if each.compile_ms is not None]
     again = [measured[0].compile_again_ms] if measured[0].compile_again_ms is not None else compiled[1:]
-    parts = {phase: together(measured, phase) for phase in measured[0].phases}
+    parts = {phase: process_medians(measured, phase) for phase in measured[0].phases}
     return {
-        "latency_ms": statistics.median(samples),
+        "latency_ms": statistics.median(medians),
         "p90_ms": percentile(samples, 90),
         "p95_ms": percentile(samples, 95),
         "p99_ms": percentile(samples, 99),
@@ -70,6 +70,11 @@ def _figures(measured: Sequence[Measured]) -> dict[str, Any]:
     }
 
 
+def process_medians(measured: Sequence[Measured], phase: str = "") -> tuple[float, ...]:
+    """Return each process's median in ms per call, of one phase or of all its phases together."""
+    return tuple(statistics.median(each.phases[phase] if phase else each.samples_ms) for each in measured)
+
+
 def together(measured: Sequence[Measured], phase: str) -> list[float]:
     """All samples of one phase, in ms per call."""
     return [value for each in measured for value in each.phases[phase]]
@@ -81,7 +86,7 @@ def deviation(samples: Sequence[float]) -> float | None:
 
 
 def _flags(spec: TimedSpec, measured: Sequence[Measured]) -> tuple[str, ...]:
-    medians = [statistics.median(each.samples_ms) for each in measured]
+    medians = process_medians(measured)
     found = {
         "single_process": len(measured) == 1,
         "unstable": (spread(medians) or 0) > UNSTABLE,
@@ -118,13 +123,13 @@ def _most(figures: Iterable[float | None]) -> float | None:
 
 
 def compared(
-    row: AnyRow, base: AnyRow, labels: tuple[str, str], found: Sequence[Mapping[str, Measured]], seed: int
+    row: AnyRow, base: AnyRow, labels: tuple[str, str], found: Sequence[Mapping[str, Measured]], spec: TimedSpec
 ) -> AnyRow:
     """A row with its speed-up over another, where both were timed. labels: the other's and its own."""
     if row.latency_ms is None or base.latency_ms is None:
         return row
     ones, others = ([process[label].samples_ms for process in found] for label in labels)
-    result = ratio(ones, others, seed=seed)
+    result = ratio(ones, others, seed=spec.seed, publishable=spec.publishable)
     differs = row.differences(base)
     return row.model_copy(
         update={

@@ -48,8 +48,12 @@ def axes(runs: Mapping[int, Sequence[Row]]) -> tuple[str, ...]:
 
 def placed(rows: Sequence[Row], without: Sequence[str]) -> dict[Place, Row]:
     """Each row by what it is matched by: its keys but those of `without`. Of several alike, the last."""
-    names = [name for name in keys(rows) if name not in without]
-    return {tuple(getattr(row, name) for name in names): row for row in rows}
+    return {place(row, without): row for row in rows}
+
+
+def place(row: Row, without: Sequence[str] = ()) -> Place:
+    """Return what a row is matched by: its keys but those of `without`."""
+    return tuple(getattr(row, name) for name in keys([row]) if name not in without)
 
 
 def telling(rows: Sequence[Row], without: Sequence[str] = ()) -> list[str]:

@@ -11,6 +11,7 @@ import pandas as pd
 from engine import statistics
 from engine.report import compare_rows, samples
 from engine.results import BenchmarkRow, RecurrentRow, Row, TimedRow
+from engine.store import Filter, Run, State, Store
 
 PER_SAMPLE = "per_sample"
 FIGURES = {
@@ -30,6 +31,10 @@ MOST = 100
 """Ratios drawn up at once: each takes a tenth of a second."""
 
 
+MOST_REPEATS = 200
+"""Newest runs among which repeats of a run are looked for."""
+
+
 @dataclass(frozen=True)
 class Timed:
     """A timed row with where its samples lie."""
@@ -37,11 +42,47 @@ class Timed:
     run: int
     folder: Path
     row: TimedRow
+    publishable: bool = False
+    """Whether its run was asked for as a publishable one."""
+    repeats: tuple[TimedRow, ...] = ()
+    """The same row of other runs of the same request on the same host with the same versions."""
 
     @property
     def name(self) -> str:
         """`run 12: timm:resnet18 · inference · eager · batch 8`: unlike any other."""
         return f"run {self.run}: {compare_rows.named(self.row)}"
+
+
+def timed_rows(store: Store, run: Run, folder: Path) -> list[Timed]:
+    """Return the timed rows of a run, each with its repeats in other runs. folder: where the run's files lie."""
+    rows = [row for row in store.rows(run.id) if isinstance(row, TimedRow)]
+    repeated = [compare_rows.placed(store.rows(other.id), ()) for other in _repeats(store, run)]
+    publishable = bool(getattr(run.spec, "publishable", False))
+    return [
+        Timed(
+            run.id,
+            folder,
+            row,
+            publishable,
+            tuple(again for there in repeated if isinstance(again := there.get(place), TimedRow)),
+        )
+        for place, row in ((compare_rows.place(row), row) for row in rows)
+    ]
+
+
+def _repeats(store: Store, run: Run) -> list[Run]:
+    """Return other runs of the same request that ran where this one did, with the same versions."""
+    if run.environment is None:
+        return []
+    here = run.environment.host, run.environment.versions
+    return [
+        other
+        for other in store.find(Filter(kinds=(run.kind,), states=(State.FINISHED,)), limit=MOST_REPEATS)
+        if other.id != run.id
+        and other.spec == run.spec
+        and other.environment is not None
+        and (other.environment.host, other.environment.versions) == here
+    ]
 
 
 def figures(rows: Iterable[Row]) -> list[str]:
@@ -82,11 +123,12 @@ def alike(runs: Mapping[int, Sequence[Timed]], baseline: int) -> list[tuple[Time
 
 
 def over(pairs: Sequence[tuple[Timed, Timed]], figure: str, *, seed: int) -> pd.DataFrame:
-    """How many times as fast each second row is as the first of its pair: COLUMNS, a line per pair.
+    """Return how many times as fast each second row is as the first of its pair: COLUMNS, a line per pair.
 
-    The interval (99 %) is that of statistics.ratio. Processes of different runs were never timed side by side, so they
-    are paired as they come: what one has in common with another is chance, and the interval stays right. Of unequally
-    many, the first ones are compared. Without samples the ratio is that of the medians, without an interval.
+    Within a run the interval (99 %) is that of statistics.ratio. Different runs differ by more than their processes do:
+    they get a verdict, and the interval of statistics.ratio_of_runs, only where both requests were run often enough.
+    Otherwise their processes are paired as they come, the first ones of unequally many, and the interval lacks what
+    differs between runs. Without samples the ratio is that of the medians, without an interval.
     """
     read = _Reader()
     return pd.DataFrame([_line(baseline, other, figure, read, seed) for baseline, other in pairs], columns=COLUMNS)
@@ -121,13 +163,27 @@ def _line(baseline: Timed, other: Timed, figure: str, read: _Reader, seed: int) 
         return line | {"note": "; ".join(_missing(each) for each in untimed)}
     if _one_way(row) != _one_way(baseline.row) and figure in (samples.TOTAL, PER_SAMPLE):
         return line | {"note": "one goes forward only: compare the pass forward"}
-    ratio, note = _ratio(baseline, other, figure, read, seed)
-    line |= {"speedup": line["baseline_ms"] / line["ms"], "verdict": "undecided"}
+    across = baseline.run != other.run
+    ratio, note = _ratio_of_runs(baseline, other, figure) if across else (None, "")
+    verdict = "undecided"
+    if ratio is None:
+        ratio, note = _ratio(baseline, other, figure, read, seed)
+        verdict = "needs 3 runs" if across else verdict
+    line |= {"speedup": line["baseline_ms"] / line["ms"], "verdict": verdict}
     if ratio is not None:
         told = np.isfinite(ratio.high)
-        line |= {"speedup": ratio.value, "verdict": ratio.verdict}
+        line |= {"speedup": ratio.value, "verdict": verdict if verdict == "needs 3 runs" else ratio.verdict}
         line |= {"speedup_low": ratio.low, "speedup_high": ratio.high} if told else {}
     return line | {"note": note} | ({"verdict": "not comparable"} if differs else {})
+
+
+def _ratio_of_runs(baseline: Timed, other: Timed, figure: str) -> tuple[statistics.Ratio | None, str]:
+    """Return the ratio of two requests from all runs of both, and how many those are."""
+    sides = [
+        [ms for row in (each.row, *each.repeats) if (ms := milliseconds(row, figure)) is not None]
+        for each in (baseline, other)
+    ]
+    return statistics.ratio_of_runs(*sides), f"of {len(sides[0])} and {len(sides[1])} runs"
 
 
 def _ratio(baseline: Timed, other: Timed, figure: str, read: _Reader, seed: int) -> tuple[statistics.Ratio | None, str]:
@@ -141,13 +197,13 @@ def _ratio(baseline: Timed, other: Timed, figure: str, read: _Reader, seed: int)
         runs = " and ".join(f"run {run}" for run in dict.fromkeys(without))
         return None, f"no interval: {runs} kept no samples of it"
     both = min(len(ones), len(twos))
-    ratio = statistics.ratio(ones[:both], twos[:both], seed=seed)
+    publishable = baseline.publishable and other.publishable
+    ratio = statistics.ratio(ones[:both], twos[:both], seed=seed, publishable=publishable)
     if not np.isfinite(ratio.high):
         return ratio, "too few samples for an interval"
     if len(ones) != len(twos):
         return ratio, f"{len(ones)} and {len(twos)} processes: the first {both} of each are compared"
-    few = {1: "one process", 2: "two processes"}  # that agree by chance, now and then: three tell
-    return ratio, f"{few[both]} each: how much processes differ is not in the interval" if both in few else ""
+    return ratio, ""
 
 
 def _differences(baseline: TimedRow, row: TimedRow, figure: str) -> list[str]:

@@ -32,9 +32,15 @@ def groups(rows: Sequence[RecurrentRow]) -> dict[str, list[RecurrentRow]]:
 
 
 def over(
-    drawn: pd.DataFrame, rows: Sequence[RecurrentRow], baseline: RecurrentRow, phase: str, *, seed: int
+    drawn: pd.DataFrame,
+    rows: Sequence[RecurrentRow],
+    baseline: RecurrentRow,
+    phase: str,
+    *,
+    seed: int,
+    publishable: bool,
 ) -> pd.DataFrame:
-    """How many times as fast each other row is as a baseline in a phase, a column of PHASES, where both have it.
+    """Return how many times as fast each other row is as a baseline in a phase, a column of PHASES, where both have it.
 
     drawn: of samples.read, of the file that holds them all. Columns: those that speed_figures.speedups draws, with the
     interval (99 %), which is absent where there are too few samples for one.
@@ -45,7 +51,7 @@ def over(
         both_ways = all(samples.phase(drawn, where, "backward_ms") for where in (here, there))
         if row.model == baseline.model or (phase == samples.TOTAL and not both_ways):
             continue
-        ratio = samples.ratio(drawn, there, here, seed=seed, name=phase)
+        ratio = samples.ratio(drawn, there, here, seed=seed, publishable=publishable, name=phase)
         if ratio is not None:
             low, high = (np.nan, np.nan) if np.isinf(ratio.high) else (ratio.low, ratio.high)
             verdict = "not comparable" if row.differences(baseline) else ratio.verdict

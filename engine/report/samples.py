@@ -59,13 +59,19 @@ def phase(frame: pd.DataFrame, where: Mapping[str, str], name: str = TOTAL) -> l
 
 
 def ratio(
-    frame: pd.DataFrame, baseline: Mapping[str, str], other: Mapping[str, str], *, seed: int, name: str = TOTAL
+    frame: pd.DataFrame,
+    baseline: Mapping[str, str],
+    other: Mapping[str, str],
+    *,
+    seed: int,
+    publishable: bool,
+    name: str = TOTAL,
 ) -> statistics.Ratio | None:
-    """How many times as fast `other` is in a phase, with its interval, from all samples of both.
+    """Return how many times as fast `other` is in a phase, with its interval, from all samples of both.
 
     None when one of them has none, or they were timed in unequally many processes.
     """
     ones, twos = phase(frame, baseline, name), phase(frame, other, name)
     if not ones or len(ones) != len(twos):
         return None
-    return statistics.ratio(ones, twos, seed=seed)
+    return statistics.ratio(ones, twos, seed=seed, publishable=publishable)

@@ -25,6 +25,8 @@ VERDICTS = {
     "no difference": ("circle-open", COLOURS[0]),
     "undecided": ("diamond-open", COLOURS[1]),
     "not comparable": ("x-thin-open", GREY),
+    "needs 3 processes": ("hourglass-open", GREY),
+    "needs 3 runs": ("hourglass-open", GREY),
 }
 """Sign and colour of each verdict; it is also written beside its interval."""
 REACH = 3

@@ -20,15 +20,19 @@ FLAGS: dict[Flag, str] = {
 }
 """What each means, for people."""
 
-Verdict = Literal["faster", "slower", "no difference", "undecided", "not comparable"]
+Verdict = Literal[
+    "faster", "slower", "no difference", "undecided", "not comparable", "needs 3 processes", "needs 3 runs"
+]
 """Against the baseline."""
 
 VERDICTS: dict[Verdict, str] = {
     "faster": "The whole interval lies above the margin of 2 %.",
     "slower": "The whole interval lies below the margin of 2 %.",
     "no difference": "The whole interval lies within the margin of 2 %.",
-    "undecided": "The interval is too wide to tell: time in more processes or for longer.",
+    "undecided": "The interval is too wide to tell: time in more processes, or publishable to show no difference.",
     "not comparable": "They compute in different ways, such as another precision: the ratio stands without a verdict.",
+    "needs 3 processes": "Fewer than 3 processes say too little about how much processes differ: time it in 3 or more.",
+    "needs 3 runs": "Different runs differ by more than their processes do. Run both requests until each has 3 runs.",
 }
 """Likewise; the interval is that of the ratio, the margin is where a difference begins to matter."""
 
@@ -56,7 +60,7 @@ class TimedRow(Row):
     threads: int | None = None
 
     latency_ms: float | None = None
-    """Median of all samples: time per call, all its phases together."""
+    """Median of the processes' medians: time per call, all its phases together."""
     p90_ms: float | None = None
     """From 64 samples on; p95 from 130, p99 from 662."""
     p95_ms: float | None = None
@@ -85,7 +89,7 @@ class TimedRow(Row):
     contention: Contention | None = None
 
     speedup: float | None = None
-    """Median latency of the baseline / of this one, with its bootstrap interval (99 %)."""
+    """Geometric mean of the processes' ratios of medians, baseline / this one, with its interval (99 %)."""
     speedup_low: float | None = None
     speedup_high: float | None = None
     verdict: Verdict | None = None

@@ -42,7 +42,7 @@ def compare(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     if frame is None:
         return
     places = [samples.place(by_variant[variant]) for variant in (baseline, other)]
-    ratio = samples.ratio(frame, *places, seed=run.spec.seed)
+    ratio = samples.ratio(frame, *places, seed=run.spec.seed, publishable=run.spec.publishable)
     if ratio is None:
         st.caption("The two were never timed in the same round, so they cannot be compared.")
         return

@@ -7,7 +7,7 @@ import streamlit as st
 
 from engine.report import compare_timings, readable, speed_figures
 from engine.report.compare_timings import FIGURES, MOST, Timed
-from engine.results import Row, TimedRow
+from engine.results import Row
 from engine.store import Run
 from pages.components import backend, compare_choice, timed_view
 from pages.components.chart import chart
@@ -21,19 +21,17 @@ COLUMNS = (
     *("what", "model", "mode", "variant", "batch_size", "run", "ms", "baseline_ms", "speedup", "speedup_low"),
     *("speedup_high", "verdict", "differs_in", "flags", "note"),
 )
-SPEEDUP = "Speed-up: median of the baseline / median of the other, from all kept samples."
+SPEEDUP = "Speed-up: the mean of the processes' ratios of medians, baseline / other, from all kept samples."
 BETWEEN = (
-    " Different runs were timed one after the other: what has changed on a machine between them is in the ratio, "
-    "and not in the interval."
+    " Different runs are compared by the medians of whole runs where each request has 3 runs or more on one host. "
+    "Otherwise the interval does not include how much runs differ, and there is no verdict."
 )
 
 
 def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:
-    """Of runs of one kind that times."""
-    timed = {
-        run.id: [Timed(run.id, backend.folder(run), row) for row in rows[run.id] if isinstance(row, TimedRow)]
-        for run in runs
-    }
+    """Compare the rows of runs of one kind that times."""
+    store = backend.store()
+    timed = {run.id: _timed_rows(backend.settings().store_url, store.revision(), run.id) for run in runs}
     every = [each for those in timed.values() for each in those]
     figures = compare_timings.figures(each.row for each in every)
     if not figures:
@@ -56,6 +54,13 @@ def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:
     if not pairs:
         return
     show(pairs, figure, seed=next(run.spec.seed for run in runs if run.id == number))
+
+
+@st.cache_resource(max_entries=16, show_spinner=False)
+def _timed_rows(url: str, revision: int, run_id: int) -> list[Timed]:
+    """Return the timed rows of a run with their repeats, as of a revision of the store."""
+    run = backend.store().run(run_id)
+    return compare_timings.timed_rows(backend.store(), run, backend.folder(run))
 
 
 def _how(runs: int) -> str:
@@ -83,7 +88,7 @@ def _unmatched(timed: Mapping[int, Sequence[Timed]], pairs: Sequence[tuple[Timed
 @st.cache_data(
     max_entries=32,
     show_spinner="Comparing samples",
-    hash_funcs={Timed: lambda timed: (timed.run, str(timed.folder), timed.row.model_dump_json())},
+    hash_funcs={Timed: lambda timed: (str(timed), timed.row.model_dump_json())},
 )
 def _over(pairs: Sequence[tuple[Timed, Timed]], figure: str, seed: int, written: Sequence[int]) -> pd.DataFrame:
     return compare_timings.over(pairs, figure, seed=seed)

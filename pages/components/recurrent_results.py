@@ -18,6 +18,7 @@ from engine.report import (
     speed_figures,
 )
 from engine.results import RecurrentRow
+from engine.specs import RecurrentSpec
 from engine.specs.timed import LEAST_SAMPLES
 from engine.store import Run
 from pages.components import backend, kept_samples, recurrent_card, run_view, timed_view
@@ -147,7 +148,7 @@ def _speedups(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
     if drawn is None:
         return
     stamp = kept_samples.stamp(run, members[0])
-    found = _over(drawn, members, by_runner[baseline], phase, run.spec.seed, stamp)
+    found = _over(drawn, members, by_runner[baseline], phase, run.spec, stamp)
     if found.empty:
         st.caption(plain(f"Nothing to compare {baseline} with: both must have been timed in the pass chosen."))
         return
@@ -162,12 +163,21 @@ def _speedups(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
 @st.cache_data(
     max_entries=32,
     show_spinner="Comparing samples",
-    hash_funcs={pd.DataFrame: lambda frame: frame.shape, RecurrentRow: RecurrentRow.model_dump_json},
+    hash_funcs={
+        pd.DataFrame: lambda frame: frame.shape,
+        RecurrentRow: RecurrentRow.model_dump_json,
+        RecurrentSpec: RecurrentSpec.model_dump_json,
+    },
 )
 def _over(
-    drawn: pd.DataFrame, rows: Sequence[RecurrentRow], baseline: RecurrentRow, phase: str, seed: int, stamp: int
+    drawn: pd.DataFrame,
+    rows: Sequence[RecurrentRow],
+    baseline: RecurrentRow,
+    phase: str,
+    spec: RecurrentSpec,
+    stamp: int,
 ) -> pd.DataFrame:
-    return comparisons.over(drawn, rows, baseline, phase, seed=seed)
+    return comparisons.over(drawn, rows, baseline, phase, seed=spec.seed, publishable=spec.publishable)
 
 
 def _curves(run: Run, rows: Sequence[RecurrentRow]) -> None:

@@ -6,9 +6,12 @@ import pandas as pd
 import streamlit as st
 
 from engine.results import VERDICTS, TimedRow
+from engine.statistics import CONFIDENCE
 from engine.store import Run
 from pages.components.text import plain
 
+MANY_VERDICTS = 50  # from here on, half a false verdict is to be expected
+DECIDED = ("faster", "slower", "no difference", "undecided")
 SAMPLES = (
     "Each point is a sample. In every round each {one} is timed once, in random order; no sample is dropped. "
     "What differs between the panels is what differs between fresh processes."
@@ -27,6 +30,11 @@ def failures(rows: Sequence[TimedRow]) -> None:
 
 
 def verdicts(frame: pd.DataFrame) -> None:
-    """What each verdict in a table means."""
-    said = [verdict for verdict in VERDICTS if (frame["verdict"] == verdict).any()]
-    st.caption("  \n".join(f"**{verdict}**: {plain(VERDICTS[verdict])}" for verdict in said))
+    """Explain each verdict in a table, and how many of many may be false."""
+    found = [verdict for verdict in VERDICTS if (frame["verdict"] == verdict).any()]
+    lines = [f"**{verdict}**: {plain(VERDICTS[verdict])}" for verdict in found]
+    decided = int(frame["verdict"].isin(DECIDED).sum())
+    if decided >= MANY_VERDICTS:
+        expected = (1 - CONFIDENCE) * decided
+        lines.append(f"Each verdict is at 99 % confidence, so of {decided} up to about {expected:.0f} may be false.")
+    st.caption("  \n".join(lines))

@@ -64,4 +64,4 @@ def _compared(
     row, base = found[variant], spec.baseline(variant)
     if base is None:
         return row
-    return summary.compared(row, found[base], (base.label, variant.label), outcome.processes, spec.seed)
+    return summary.compared(row, found[base], (base.label, variant.label), outcome.processes, spec)

@@ -57,9 +57,9 @@ def _phases(measured: Sequence[Measured]) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     for phase in measured[0].phases:
         samples = summary.together(measured, phase)
-        medians = tuple(statistics.median(each.phases[phase]) for each in measured)
+        medians = summary.process_medians(measured, phase)
         figures |= {
-            f"{phase}_ms": statistics.median(samples),
+            f"{phase}_ms": statistics.median(medians),
             f"{phase}_mean_ms": statistics.fmean(samples),
             f"{phase}_std_ms": summary.deviation(samples),
             f"{phase}_p90_ms": percentile(samples, 90),
@@ -100,4 +100,4 @@ def _compared(spec: RecurrentSpec, made: Mapping[str, RecurrentRow], name: str, 
         told = f"not compared with {base}: only one of them was timed backward too"
         return row.model_copy(update={"notes": (*row.notes, told)})
     row = row.model_copy(update={"baseline": base})
-    return summary.compared(row, made[base], (base, name), found, spec.seed)
+    return summary.compared(row, made[base], (base, name), found, spec)
