@@ -115,10 +115,12 @@ def test_a_speedup_has_its_interval_and_verdict() -> None:
     assert found.speedup_low is not None
     assert found.speedup_high is not None
     assert found.speedup_low <= found.speedup <= found.speedup_high
-    assert found.verdict == "needs 3 processes"
-    pair = {"eager": measured("eager", *(2 * noise)), "compile": measured("compile", *noise)}
-    many = rows.rows(spec(variants="eager,compile"), COMMON, Outcome("inference", 2, (pair, pair, pair)))
-    assert [row.verdict for row in many] == [None, "faster"]
+    assert found.verdict == "faster"
+    pair = measured("eager", *(2 * noise)), measured("compile", *noise)
+    assert two(*pair, processes=2).verdict == "needs 3 processes"
+    same = measured("eager", *noise), measured("compile", *noise)
+    assert two(*same).verdict == "undecided"
+    assert two(*same, processes=5, publishable=True).verdict == "no difference"
 
 
 @pytest.mark.parametrize(
