@@ -56,15 +56,17 @@ QUANTITIES: dict[str, Quantity] = {
     "read_mb": Quantity("Read", "MB", "Bytes read by all calls, whole batch."),
     "written_mb": Quantity("Written", "MB", "Bytes written by all calls, whole batch."),
     "share": Quantity("Share of MACs", "%", "Of the model's counted MACs."),
-    "latency_ms": Quantity("Latency p50", "ms", "Median time per call, that is per batch, of all samples."),
+    "latency_ms": Quantity(
+        "Latency p50", "ms", "Time per call, that is per batch: the median of the processes' medians."
+    ),
     "p90_ms": Quantity(
-        "p90", "ms", "90 % of the samples are faster; needs 64 of them. A sample is the mean of its calls."
+        "p90", "ms", "90 % of the samples are faster. Needs 64 samples: then 2 lie above the true value (99 % sure)."
     ),
     "p95_ms": Quantity(
-        "p95", "ms", "95 % of the samples are faster; needs 130 of them. A sample is the mean of its calls."
+        "p95", "ms", "95 % of the samples are faster. Needs 130 samples: then 2 lie above the true value (99 % sure)."
     ),
     "p99_ms": Quantity(
-        "p99", "ms", "99 % of the samples are faster; needs 662 of them. A sample is the mean of its calls."
+        "p99", "ms", "99 % of the samples are faster. Needs 662 samples: then 2 lie above the true value (99 % sure)."
     ),
     "mean_ms": Quantity("Mean", "ms", "Mean time per call; outliers weigh in."),
     "std_ms": Quantity("Deviation", "ms", "Standard deviation of the samples. A sample is the mean of its calls."),

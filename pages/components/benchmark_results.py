@@ -107,7 +107,7 @@ def _latency(run: Run, frame: pd.DataFrame) -> None:
         alt="Median latency of every row, with p90 and the medians of the single processes",
     )
     st.caption(
-        "Bar: median of all samples. Whisker: to p90, which needs 64 samples. Ticks: the median of each process. "
+        "Bar: median of the processes' medians. Whisker: to p90, which needs 64 samples. Ticks: the median of each process. "
         "Flags stand beside the figure."
     )
 
