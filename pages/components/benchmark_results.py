@@ -107,8 +107,8 @@ def _latency(run: Run, frame: pd.DataFrame) -> None:
         alt="Median latency of every row, with p90 and the medians of the single processes",
     )
     st.caption(
-        "Bar: median of the processes' medians. Whisker: to p90, which needs 64 samples. Ticks: the median of each process. "
-        "Flags stand beside the figure."
+        "Bar: median of the processes' medians. Whisker: to p90, which needs 64 samples. Ticks: the median of each "
+        "process. Flags stand beside the figure."
     )
 
 

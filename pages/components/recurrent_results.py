@@ -125,8 +125,8 @@ def _bars(run: Run, rows: Sequence[RecurrentRow]) -> None:
             alt=f"Median time forward and backward of every runner, {name}",
         )
     st.caption(
-        "Bar: median of the processes' medians. Whisker: from the fastest process to the slowest; above 5 % a row is flagged "
-        "unstable. Flags stand beside the figure."
+        "Bar: median of the processes' medians. Whisker: from the fastest process to the slowest; above 5 % a row is "
+        "flagged unstable. Flags stand beside the figure."
     )
 
 
