@@ -12,7 +12,7 @@ from hashlib import file_digest
 from importlib import import_module
 from pathlib import Path
 
-from engine.jobs import failures
+from engine.jobs import failures, references
 from engine.jobs.supervisor import supervise
 from engine.results import Artifact, Event, Progress, Row
 from engine.settings import Settings
@@ -96,6 +96,7 @@ def execute(
     try:
         attempts.begin(store.database, attempt)
         with _heartbeat(store, attempt, settings.lease_s / 3, stop):
+            references.check_again(settings, run)
             _refuse_full_disk(settings)
             told: Event | None = None
             with closing(_events(run, files, stop)) as events:
