@@ -10,11 +10,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from io import TextIOWrapper
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from engine import suite
+from engine.roots import open_within
 from engine.specs import Refused, Spec, split_patterns
 
 LIBRARIES = ("open_clip", "timm", "torchvision")
@@ -138,10 +140,11 @@ def read_names(path: Path) -> list[str]:
 
     A `library` column, where there is one, qualifies the names. Errors: Refused when the file is absent or empty.
     """
-    if not path.is_file():
-        raise Refused(f"no file of names at {path}")
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
-        return parse_names(file.read(LARGEST_FILE + 1), path.name)
+    try:
+        with TextIOWrapper(open_within(path, None), encoding="utf-8-sig", errors="replace") as file:
+            return parse_names(file.read(LARGEST_FILE + 1), path.name)
+    except FileNotFoundError as error:
+        raise Refused(f"no file of names at {path}") from error
 
 
 def parse_names(text: str, source: str) -> list[str]:
@@ -199,9 +202,11 @@ def expand_files(patterns: Iterable[str]) -> tuple[list[str], dict[str, Any]]:
 
 def read_config(path: Path) -> Any:
     """An open_clip model configuration. Errors: Refused when the file is absent or lacks what every one has."""
-    if not path.is_file():
-        raise Refused(f"no model configuration at {path}")
-    return parse_config(path.read_text(encoding="utf-8-sig", errors="replace"), str(path))
+    try:
+        with open_within(path, None) as file:
+            return parse_config(file.read().decode("utf-8-sig", errors="replace"), str(path))
+    except FileNotFoundError as error:
+        raise Refused(f"no model configuration at {path}") from error
 
 
 def parse_config(text: str, source: str) -> Any:

@@ -137,7 +137,7 @@ def test_what_is_incomplete_is_passed_over_and_named(tmp_path: Path) -> None:
     name, notes = latest(tmp_path)
     assert name == "epoch_2.pt"
     assert len(notes) == 2
-    assert "epoch_3.pt cannot be read: No such file" in notes[0]
+    assert "epoch_3.pt cannot be read: there is no such file" in notes[0]
     assert "tmp.pt has no manifest" in notes[1]
     with pytest.raises(Corrupt, match="no manifest"):
         checkpoints.load(tmp_path / "tmp.pt")

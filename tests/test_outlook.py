@@ -150,7 +150,10 @@ def test_weights_and_tokenizers_out_of_reach_are_problems(empty_cache: Path) -> 
     assert found.peak_mb, "told all the same"
 
 
-def test_a_checkpoint_is_held_against_the_model_by_names_and_shapes(tmp_path: Path) -> None:
+def test_a_checkpoint_is_held_against_the_model_by_names_and_shapes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VITALS_DATA_ROOTS", str(tmp_path))
     path = saved(make(), tmp_path)
     fits = prospect(asked(pretrained=str(path)), 4)
     assert (fits.problems, [needed.path for needed in fits.needed]) == ((), [str(path)])
@@ -161,9 +164,10 @@ def test_a_checkpoint_is_held_against_the_model_by_names_and_shapes(tmp_path: Pa
     assert found.peak_mb is None
 
 
-def test_safetensors_are_held_against_the_model_too(tmp_path: Path) -> None:
+def test_safetensors_are_held_against_the_model_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from safetensors.torch import save_model
 
+    monkeypatch.setenv("VITALS_DATA_ROOTS", str(tmp_path))
     path = tmp_path / "weights.safetensors"
     save_model(make().model, str(path))
     assert prospect(asked(pretrained=str(path)), 4).problems == ()

@@ -179,6 +179,29 @@ def test_files_that_are_gone_or_spoilt_are_told_and_hide_nothing_else(store: Sto
         assert len(app.metric) > 5
 
 
+@pytest.mark.parametrize("way", ["upwards", "absolute", "link"])
+def test_rows_cannot_name_files_of_other_folders(store: Store, settings: Settings, tmp_path: Path, way: str) -> None:
+    """As imported rows may try to."""
+    write_evaluation(tmp_path / "other", ["0.png", "1.png"], [0, 1], ["secret a", "secret b"])
+    names = {"confusion_file": "zeroshot_confusion.csv", "predictions_file": "zeroshot_predictions.csv"}
+    names["embeddings_file"] = "embeddings.npz"
+    run_id = queue_evaluate(store)
+    folder = RunFiles(settings.runs_dir, run_id).dir
+    folder.mkdir(parents=True)
+    (folder / "link").symlink_to(tmp_path / "other")
+    begin = {"upwards": "../../other", "absolute": str(tmp_path / "other"), "link": "link"}[way]
+    record(store, run_id, [evaluate_row("zeroshot", **{field: f"{begin}/{name}" for field, name in names.items()})])
+    for tab in ("Confusion, zeroshot", "Predictions", "Map"):
+        app = open_page(PAGE, run=str(run_id))
+        app.session_state[f"charts_{run_id}"] = tab
+        app.run()
+        assert not app.exception
+        assert "was not kept with this run" in plainly(app)
+        assert not any("secret" in str(frame.value) for frame in app.dataframe)
+        downloads = [button.key for button in app.get("download_button")]
+        assert downloads == [f"rows_{run_id}_{format}" for format in ("csv", "json", "parquet")]
+
+
 @pytest.mark.slow
 def test_predictions_without_their_pictures_are_a_table(
     store: Store, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

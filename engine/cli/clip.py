@@ -11,6 +11,7 @@ from engine.cli.here import OneRun, RunName, run_here, store_here, submit, tell_
 from engine.cli.output import TableFile, brief, show_table
 from engine.names import expand_files
 from engine.results.clip import EvaluateRow, TrainRow
+from engine.roots import file_within, open_within
 from engine.settings import Settings
 from engine.specs import Refused, Spec
 from engine.specs.clip import split_lines
@@ -52,12 +53,14 @@ def lines_read(data: Any) -> Any:
 def read_lines(given: Any) -> Any:
     """The name of a file stands for its lines; anything else for itself. Errors: Refused of what is no text."""
     path = Path(str(given[0] if isinstance(given, list | tuple) else given))
-    if "\n" in str(path) or not path.is_file():
+    if "\n" in str(path) or not file_within(path, None):
         return given
+    with open_within(path, None) as file:
+        content = file.read(LONGEST_FILE + 1)
+    if len(content) > LONGEST_FILE:
+        raise Refused(f"{path} has more than {LONGEST_FILE:,} bytes: too large for a list of names")
     try:
-        if path.stat().st_size > LONGEST_FILE:
-            raise Refused(f"{path} has more than {LONGEST_FILE:,} bytes: too large for a list of names")
-        return tuple(split_lines(path.read_text(encoding="utf-8-sig")))
+        return tuple(split_lines(content.decode("utf-8-sig")))
     except UnicodeDecodeError as error:
         raise Refused(f"{path} is not a text: one name, or one template with {{}}, a line") from error
 

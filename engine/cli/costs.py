@@ -12,6 +12,7 @@ from engine.cli.here import RunName, run_here, store_here, submit, tell_failures
 from engine.cli.output import TableFile, note, print_detail, show_table
 from engine.names import expand_files
 from engine.results import ProfileRow, Progress
+from engine.roots import open_within
 from engine.settings import Settings
 from engine.specs import ProfileSpec, Refused, split_patterns
 
@@ -124,7 +125,7 @@ class PublishedImport(BaseModel):
         if "://" in self.source:
             content, name = fetch(self.source, accuracy_import.LARGEST_FILE)
         else:
-            with Path(self.source).open("rb") as file:
+            with open_within(Path(self.source), None) as file:
                 content, name = file.read(accuracy_import.LARGEST_FILE + 1), Path(self.source).name
         to = accuracy_import.folder(Settings())
         note(accuracy_import.take(content, name, to, kind=self.kind, origin=self.source).sentence)

@@ -8,7 +8,7 @@ from pydantic_settings import CliApp, CliPositionalArg, CliSubCommand
 from engine.cli.bulk import Delete, Note, Rows, Storage, Tag
 from engine.cli.here import OneRun, store_here, submit
 from engine.cli.listing import List
-from engine.cli.output import OutputFile, printable
+from engine.cli.output import OutputFile, note, printable
 from engine.settings import Settings
 from engine.specs import Refused
 
@@ -103,12 +103,16 @@ class Import(BaseModel):
     bundle: CliPositionalArg[Path] = Field(description="A zip file.")
 
     def cli_cmd(self) -> None:
+        from engine import jobs
         from engine.store.bundle import import_bundle
 
         if not self.bundle.is_file():
             raise Refused(f"no bundle at {self.bundle}")
         with store_here() as store:
-            print(f"imported as run {import_bundle(store, Settings(), self.bundle)}")
+            run_id = import_bundle(store, Settings(), self.bundle)
+            print(f"imported as run {run_id}")
+            if problem := jobs.why_not_again(store, Settings(), run_id):
+                note(f"run {run_id} cannot be run again here: {printable(problem)}")
 
 
 class Runs(BaseModel):
@@ -149,6 +153,5 @@ class Resume(BaseModel):
             submit(continued(Path(self.what)), "")
             return
         with store_here() as store:
-            store.retry(int(self.what))
-        jobs.ensure_scheduler(Settings())
+            jobs.retry(store, Settings(), int(self.what))
         print(f"run {self.what} is queued again")

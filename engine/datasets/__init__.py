@@ -1,6 +1,6 @@
 """Images with captions: where they come from, how they are split, and a look at them. No torch here."""
 
-from engine.datasets.base import DataProblem, Pairs, Roots, Unreadable
+from engine.datasets.base import DataProblem, Pairs, Unreadable
 from engine.datasets.look import Example, Look, look
 from engine.datasets.mixed import Mixed, weights
 from engine.datasets.opening import open_pairs
@@ -13,7 +13,6 @@ __all__ = [
     "Look",
     "Mixed",
     "Pairs",
-    "Roots",
     "Subset",
     "Unreadable",
     "look",

@@ -1,14 +1,10 @@
 """What every set of pairs has in common: images with captions, in a fixed order."""
 
-from pathlib import Path
 from typing import Protocol
 
 from PIL import Image
 
 from engine.specs import Refused
-
-Roots = tuple[Path, ...] | None
-"""The folders that data may be read from; None: any."""
 
 
 class DataProblem(Refused):
@@ -55,19 +51,3 @@ class Pairs(Protocol):
 
     def source(self, index: int) -> str:
         """Its file, or what names it else, such as `digits:17`."""
-
-
-def within(path: Path, roots: Roots) -> bool:
-    """Whether a path lies below one of the roots, wherever links lead. Errors: OSError, ValueError, RuntimeError."""
-    if roots is None:
-        return True
-    resolved = path.resolve()
-    return any(resolved.is_relative_to(root.resolve()) for root in roots)
-
-
-def is_there(path: Path, roots: Roots) -> bool:
-    """Whether something can be read there. What lies elsewhere than below the roots is as good as absent."""
-    try:
-        return within(path, roots) and path.exists()
-    except (OSError, ValueError, RuntimeError):  # of names that are too long, hold a NUL, or are links in a circle
-        return False

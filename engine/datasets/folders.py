@@ -6,8 +6,9 @@ from pathlib import Path
 from PIL import Image
 
 from engine.datasets import images
-from engine.datasets.base import DataProblem, Roots
+from engine.datasets.base import DataProblem
 from engine.datasets.members import in_folder, visible
+from engine.roots import Roots, scan_within
 from engine.specs.base import shown
 
 TEMPLATES = ("a photo of a {}.",)
@@ -47,8 +48,8 @@ def open_folder(folder: Path, roots: Roots = None) -> Folder:
     files: list[str] = []
     labels: list[int] = []
     empty: list[str] = []
-    for path in subfolders(folder):
-        found = [member.path for member in in_folder(path) if member.name.lower().endswith(images.SUFFIXES)]
+    for path in subfolders(folder, roots):
+        found = [member.path for member in in_folder(path, roots) if member.name.lower().endswith(images.SUFFIXES)]
         if not found:
             empty.append(path.name)
             continue
@@ -64,9 +65,10 @@ def open_folder(folder: Path, roots: Roots = None) -> Folder:
     return Folder(folder.name, tuple(names), files, labels, roots, notes)
 
 
-def subfolders(folder: Path) -> list[Path]:
-    """The folders directly in a folder, in the order of their names; no hidden ones. Errors: DataProblem."""
+def subfolders(folder: Path, roots: Roots = None) -> list[Path]:
+    """Return the folders directly in a folder, in the order of their names; no hidden ones. Errors: DataProblem."""
     try:
-        return sorted(path for path in folder.iterdir() if visible(path.name) and path.is_dir())
+        entries = scan_within(folder, roots)
+        return sorted(entry.path for entry in entries if entry.is_folder and visible(entry.path.name))
     except OSError as error:
         raise DataProblem(f"{folder} cannot be read: {error.strerror}") from error

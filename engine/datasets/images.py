@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, UnidentifiedImageError
 
-from engine.datasets.base import Roots, Unreadable, is_there
+from engine.datasets.base import Unreadable
+from engine.roots import Roots, open_within
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
@@ -45,13 +46,10 @@ TURNS = {
 
 
 def read(path: Path, roots: Roots = None) -> Image.Image:
-    """The image in a file, upright and in RGB. Errors: Unreadable."""
+    """Return the image in a file, upright and in RGB. Errors: Unreadable."""
     source = str(path)
-    # Pipes and devices would never end.
-    if not is_there(path, roots) or not path.is_file():
-        raise unreadable(source, "there is no such file")
     try:
-        with path.open("rb") as file:
+        with open_within(path, roots) as file:
             return decode(file, source)
     except OSError as error:
         raise unreadable(source, error.strerror or str(error)) from error

@@ -7,6 +7,7 @@ from pathlib import Path
 from engine.datasets.base import DataProblem
 from engine.datasets.kinds import recognise
 from engine.datasets.members import visible
+from engine.roots import Roots, files_within, scan_within, stat_within
 from engine.specs.clip import DataKind, split_sources
 
 
@@ -26,10 +27,11 @@ class Kept:
         return any(Path(part).is_relative_to(self.folder) for part in split_sources(data))
 
 
-def kept(uploads: Path) -> list[Kept]:
-    """Those in the folder of all uploads, the latest first."""
-    folders = [each for each in uploads.iterdir() if each.is_dir() and visible(each.name)] if uploads.is_dir() else []
-    return [_look(folder) for folder in sorted(folders, key=lambda each: -each.stat().st_mtime_ns)]
+def kept(uploads: Path, roots: Roots = None) -> list[Kept]:
+    """Return the uploads in the folder of all uploads, the latest first. roots: the folders that links may lead to."""
+    entries = scan_within(uploads, roots) if stat_within(uploads, roots) else []
+    folders = [entry for entry in entries if entry.is_folder and visible(entry.path.name)]
+    return [_look(entry.path, roots) for entry in sorted(folders, key=lambda entry: -entry.status.st_mtime_ns)]
 
 
 def forget(upload: Kept) -> None:
@@ -44,10 +46,10 @@ def forget(upload: Kept) -> None:
         raise DataProblem(f"{upload.folder} cannot be deleted: {error.strerror or error}") from error
 
 
-def _look(folder: Path) -> Kept:
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+def _look(folder: Path, roots: Roots) -> Kept:
+    size = sum(entry.status.st_size for entry in files_within(folder, roots))
     try:
-        data, kind = recognise(folder)
+        data, kind = recognise(folder, roots)
     except DataProblem:  # somebody has been at it by hand
         data, kind = folder, "auto"
     return Kept(folder, data, kind, size)

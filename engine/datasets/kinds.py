@@ -5,6 +5,7 @@ from pathlib import Path
 from engine.datasets import images
 from engine.datasets.base import DataProblem
 from engine.datasets.members import in_folder, visible
+from engine.roots import Entry, Roots, file_within, scan_within
 from engine.specs.base import shown
 from engine.specs.clip import DataKind
 
@@ -12,30 +13,27 @@ TABLES = (".csv", ".tsv")
 TEXTS = (".txt", ".json", ".cls")
 
 
-def recognise(path: Path) -> tuple[Path, DataKind]:
-    """What a file or folder holds, and where exactly: in a folder with one table, that; in one with one folder, that.
+def recognise(path: Path, roots: Roots = None) -> tuple[Path, DataKind]:
+    """Return what a file or folder holds, and where exactly: in a folder with one table, that; with one folder, that.
 
-    Errors: DataProblem where it cannot be told.
+    roots: the folders that links may lead to. Errors: DataProblem where it cannot be told.
     """
-    if path.is_file():
+    if file_within(path, roots):
         return path, of_name(path.name)
-    try:
-        inside = sorted(entry for entry in path.iterdir() if visible(entry.name))
-    except OSError as error:
-        raise DataProblem(f"{path} cannot be read: {error.strerror}") from error
-    tables = [entry for entry in inside if entry.suffix.lower() in TABLES]
+    inside = _visible_entries(path, roots)
+    tables = [entry.path for entry in inside if entry.path.suffix.lower() in TABLES]
     if len(tables) > 1:
         raise DataProblem(f"{path} holds several tables: give one of {shown(tuple(table.name for table in tables))}")
     if tables:
         return tables[0], "csv"
-    if any(entry.suffix.lower() == ".tar" for entry in inside):
+    if any(entry.path.suffix.lower() == ".tar" for entry in inside):
         return path, "webdataset"
-    folders = [entry for entry in inside if entry.is_dir()]
-    names = [member.name for member in in_folder(path)]
+    folders = [entry.path for entry in inside if entry.is_folder]
+    names = [member.name for member in in_folder(path, roots)]
     pictures = [name for name in names if name.lower().endswith(images.SUFFIXES)]
     depths = {name.count("/") for name in pictures}
-    if len(folders) == 1 and 0 not in depths and (1 not in depths or _says_more(folders[0])):
-        return recognise(folders[0])  # a zip often holds one folder, in which all the rest is
+    if len(folders) == 1 and 0 not in depths and (1 not in depths or _says_more(folders[0], roots)):
+        return recognise(folders[0], roots)  # a zip often holds one folder, in which all the rest is
     stems = {_stem(name) for name in names if name.lower().endswith(TEXTS)}
     if any(_stem(name) in stems for name in pictures):
         return path, "webdataset"
@@ -52,9 +50,16 @@ def recognise(path: Path) -> tuple[Path, DataKind]:
     )
 
 
-def _says_more(folder: Path) -> bool:
-    """Whether a table or shards lie in a folder, so that it is more than the images of a class."""
-    return any(entry.suffix.lower() in (*TABLES, ".tar") for entry in folder.iterdir() if visible(entry.name))
+def _says_more(folder: Path, roots: Roots) -> bool:
+    """Return whether a table or shards lie in a folder, so that it is more than the images of a class."""
+    return any(entry.path.suffix.lower() in (*TABLES, ".tar") for entry in _visible_entries(folder, roots))
+
+
+def _visible_entries(folder: Path, roots: Roots) -> list[Entry]:
+    try:
+        return sorted(entry for entry in scan_within(folder, roots) if visible(entry.path.name))
+    except OSError as error:
+        raise DataProblem(f"{folder} cannot be read: {error.strerror}") from error
 
 
 def _stem(name: str) -> str:

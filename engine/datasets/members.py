@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from engine.datasets.base import DataProblem
 from engine.datasets.images import SUFFIXES
+from engine.roots import Roots, files_within, open_within
 
 IMAGES = tuple(suffix.removeprefix(".") for suffix in SUFFIXES)
 TEXTS = ("txt", "json", "cls")
@@ -32,9 +33,9 @@ class Member(NamedTuple):
     offset: int
     size: int
 
-    def read(self) -> bytes:
-        """Its content. Errors: OSError, also where the file has become shorter."""
-        with Path(self.path).open("rb") as file:
+    def read(self, roots: Roots = None) -> bytes:
+        """Return the content. Errors: OSError, also where the file has become shorter."""
+        with open_within(Path(self.path), roots) as file:
             file.seek(self.offset)
             content = file.read(self.size)
         if len(content) != self.size:
@@ -50,10 +51,10 @@ class Sample(NamedTuple):
     label: int | None
 
 
-def in_tar(path: Path) -> list[Member]:
-    """The files in an uncompressed tar. Errors: DataProblem of any other file, and of a damaged one."""
+def in_tar(path: Path, roots: Roots = None) -> list[Member]:
+    """Return the files in an uncompressed tar. Errors: DataProblem of any other file, and of a damaged one."""
     try:
-        with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as archive:
+        with open_within(path, roots) as file, tarfile.open(fileobj=file, mode="r:") as archive:
             return [
                 Member(info.name, str(path), info.offset_data, info.size) for info in whole(archive) if _plain(info)
             ]
@@ -63,11 +64,11 @@ def in_tar(path: Path) -> list[Member]:
         raise DataProblem(f"{path} cannot be read: {error.strerror}") from error
 
 
-def in_folder(folder: Path) -> list[Member]:
-    """The files below a folder, in the order of their names; hidden ones are left out. Errors: DataProblem."""
+def in_folder(folder: Path, roots: Roots = None) -> list[Member]:
+    """Return the files below a folder, in the order of their names; hidden ones are left out. Errors: DataProblem."""
     try:
-        found = sorted((path.relative_to(folder).as_posix(), path) for path in folder.rglob("*") if path.is_file())
-        return [Member(name, str(path), 0, path.stat().st_size) for name, path in found if visible(name)]
+        found = ((entry.path.relative_to(folder).as_posix(), entry) for entry in files_within(folder, roots))
+        return sorted(Member(name, str(entry.path), 0, entry.status.st_size) for name, entry in found if visible(name))
     except OSError as error:
         raise DataProblem(f"{folder} cannot be read: {error.strerror}") from error
 
@@ -86,8 +87,8 @@ def whole(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
         raise tarfile.ReadError(f"the header at byte {archive.offset:,} is damaged")
 
 
-def samples(members: Iterable[Member], key: re.Pattern[str]) -> Iterator[Sample | None]:
-    """Images with what has the same key, which stands right beside them; None: an image without caption and class.
+def samples(members: Iterable[Member], key: re.Pattern[str], roots: Roots = None) -> Iterator[Sample | None]:
+    """Yield images with what has the same key and stands right beside them; None: an image without caption and class.
 
     Errors: OSError, ValueError of a damaged .json or .cls.
     """
@@ -95,7 +96,7 @@ def samples(members: Iterable[Member], key: re.Pattern[str]) -> Iterator[Sample 
         image = next((parts[suffix] for suffix in IMAGES if suffix in parts), None)
         if image is None:
             continue
-        texts = {suffix: _text(parts[suffix]) for suffix in TEXTS if suffix in parts}
+        texts = {suffix: _text(parts[suffix], roots) for suffix in TEXTS if suffix in parts}
         captions = _lines(texts.get("txt", "")) or _in_json(texts.get("json", "{}"), image.name)
         label = _number(texts["cls"], image.name) if "cls" in texts else None
         yield Sample(image, captions, label) if captions or label is not None else None
@@ -119,10 +120,10 @@ def _groups(members: Iterable[Member], key: re.Pattern[str]) -> Iterator[dict[st
     yield parts
 
 
-def _text(member: Member) -> str:
+def _text(member: Member, roots: Roots) -> str:
     if member.size > LARGEST_TEXT:
         raise ValueError(f"{member.name} has {member.size:,} bytes, which are no caption")
-    return member.read().decode("utf-8-sig", errors="replace")
+    return member.read(roots).decode("utf-8-sig", errors="replace")
 
 
 def _lines(text: str) -> tuple[str, ...]:

@@ -5,11 +5,12 @@ from functools import partial
 from pathlib import Path
 
 from engine.datasets import folders, kinds, shards, tables
-from engine.datasets.base import DataProblem, Pairs, Roots, is_there
+from engine.datasets.base import DataProblem, Pairs
 from engine.datasets.digits import Digits
 from engine.datasets.mixed import Mixed
 from engine.datasets.split import sample
 from engine.datasets.synthetic import COUNT, Synthetic
+from engine.roots import Roots, expand_home, file_within, scan_within, stat_within
 from engine.specs.clip import EMBEDDED, DataKind, split_sources
 
 Table = Callable[..., tables.Table]
@@ -52,30 +53,30 @@ def _open(source: str, kind: DataKind, table: Table, synthetic: Synthetic, roots
         return Digits()
     if kind == "synthetic":
         return synthetic
-    try:
-        path = Path(source).expanduser()
-    except RuntimeError:  # ~ of somebody unknown
-        path = Path(source)
+    path = expand_home(source)
     if "://" in source or source.startswith("pipe:"):
         raise DataProblem(f"{source} is no file on this machine: fetch it first, data are read from disk")
-    if not is_there(path, roots):
+    if not stat_within(path, roots):
         if kind in ("auto", "webdataset") and source.lower().endswith(".tar"):
             return shards.open_shards(source, roots)
         raise DataProblem(
             f"there is no {source}: give digits, synthetic, or the path of a CSV, a folder or shards ({{00..07}}.tar)"
         )
     if kind == "auto":
-        path, kind = kinds.recognise(path)
+        path, kind = kinds.recognise(path, roots)
     if kind == "webdataset":
         return _shards(path, roots)
-    if path.is_dir() != (kind == "folder"):
+    if file_within(path, roots) == (kind == "folder"):
         wanted = "a folder with one for each class" if kind == "folder" else "a CSV, which is a file"
         raise DataProblem(f"{source} was said to be {wanted}, which it is not")
     return folders.open_folder(path, roots) if kind == "folder" else table(path)
 
 
 def _shards(path: Path, roots: Roots) -> Pairs:
-    if path.is_file():
+    if file_within(path, roots):
         return shards.open_tars([path], path.stem, roots)
-    tars = sorted(path.glob("*.tar"))
+    try:
+        tars = sorted(entry.path for entry in scan_within(path, roots) if entry.path.suffix == ".tar")
+    except OSError as error:
+        raise DataProblem(f"{path} cannot be read: {error.strerror}") from error
     return shards.open_tars(tars, path.name, roots) if tars else shards.open_unpacked(path, roots)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import product
@@ -11,9 +12,10 @@ from pathlib import Path
 from PIL import Image
 
 from engine.datasets import images, members
-from engine.datasets.base import DataProblem, Roots, is_there
+from engine.datasets.base import DataProblem
 from engine.datasets.folders import TEMPLATES
 from engine.datasets.members import Member, Sample
+from engine.roots import Roots, expand_home, file_within, open_within
 from engine.specs.base import shown
 
 MOST_SHARDS = 100_000
@@ -40,10 +42,8 @@ class Shards:
 
     def image(self, index: int) -> Image.Image:
         member, source = self.found[index].image, self.source(index)
-        if not is_there(Path(member.path), self.roots):
-            raise images.unreadable(source, "there is no such file")
         try:
-            return images.decode(BytesIO(member.read()), source)
+            return images.decode(BytesIO(member.read(self.roots)), source)
         except OSError as error:
             raise images.unreadable(source, error.strerror or str(error)) from error
 
@@ -60,22 +60,26 @@ class Shards:
 
 def open_shards(pattern: str, roots: Roots = None) -> Shards:
     """The shards that a pattern such as `data/{000..071}.tar` names. Errors: DataProblem."""
-    paths = [Path(name).expanduser() for name in expand(pattern)]
-    if absent := [str(path) for path in paths if not is_there(path, roots)]:
+    paths = [expand_home(name) for name in expand(pattern)]
+    if absent := [str(path) for path in paths if not file_within(path, roots)]:
         raise DataProblem(f"{len(absent)} of {len(paths)} shards are not there: {shown(tuple(absent))}")
     return open_tars(paths, _name(pattern), roots)
 
 
 def open_tars(paths: Sequence[Path], name: str, roots: Roots = None) -> Shards:
     """The samples of uncompressed tars, one after the other. Errors: DataProblem."""
-    found = [sample for path in paths for sample in _samples(members.in_tar(path), members.WEBDATASET_KEY, path)]
+    found = [
+        sample
+        for path in paths
+        for sample in _samples(members.in_tar(path, roots), members.WEBDATASET_KEY, path, roots)
+    ]
     return _put_together(found, name, paths[0].parent, roots)
 
 
 def open_unpacked(folder: Path, roots: Roots = None) -> Shards:
     """The images in a folder that have captions beside them. Errors: DataProblem."""
-    files = sorted(members.in_folder(folder), key=lambda member: member.name.rpartition(".")[0])
-    found = _samples(files, members.FILE_KEY, folder)
+    files = sorted(members.in_folder(folder, roots), key=lambda member: member.name.rpartition(".")[0])
+    found = _samples(files, members.FILE_KEY, folder, roots)
     return _put_together(found, folder.name, folder, roots)
 
 
@@ -109,9 +113,9 @@ def _name(pattern: str) -> str:
     return path.stem.partition("{")[0].rstrip("-_. ") or path.absolute().parent.name
 
 
-def _samples(found: list[Member], key: re.Pattern[str], where: Path) -> list[Sample | None]:
+def _samples(found: list[Member], key: re.Pattern[str], where: Path, roots: Roots) -> list[Sample | None]:
     try:
-        return list(members.samples(found, key))
+        return list(members.samples(found, key, roots))
     except (OSError, ValueError) as error:
         raise DataProblem(f"{where}: {error}") from error
 
@@ -140,7 +144,7 @@ def _put_together(found: list[Sample | None], name: str, folder: Path, roots: Ro
 
 def _lines(folder: Path, name: str, roots: Roots) -> tuple[str, ...]:
     for path in (folder / name, folder.parent / name):
-        if is_there(path, roots) and path.is_file():
-            lines = path.read_text(encoding="utf-8-sig", errors="replace").splitlines()
+        with suppress(FileNotFoundError), open_within(path, roots) as file:
+            lines = file.read().decode("utf-8-sig", errors="replace").splitlines()
             return tuple(line.strip() for line in lines if line.strip())
     return ()

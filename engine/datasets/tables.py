@@ -3,6 +3,7 @@
 import csv
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import TextIOWrapper
 from itertools import chain
 from pathlib import Path
 from typing import TextIO
@@ -10,7 +11,8 @@ from typing import TextIO
 from PIL import Image
 
 from engine.datasets import images
-from engine.datasets.base import DataProblem, Roots
+from engine.datasets.base import DataProblem
+from engine.roots import Roots, open_within
 from engine.specs.base import shown
 
 SEPARATORS = {"tab": "\t", "comma": ",", "semicolon": ";", "bar": "|"}
@@ -57,7 +59,7 @@ def open_table(path: Path, *, separator: str, image_column: str, caption_column:
     rows = 0
     incomplete: list[str] = []
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        with TextIOWrapper(open_within(path, roots), newline="", encoding="utf-8-sig") as file:
             for line, file_name, caption in _rows(file, path.name, separator, image_column, caption_column):
                 rows += 1
                 if file_name and caption:

@@ -12,6 +12,7 @@ from engine.datasets.archives import DAMAGED, Format
 from engine.datasets.base import DataProblem, Unreadable
 from engine.datasets.kinds import TABLES, TEXTS, recognise
 from engine.datasets.members import visible
+from engine.roots import open_within
 from engine.specs.base import shown
 from engine.specs.clip import DataKind
 
@@ -30,7 +31,7 @@ def unpack(upload: Path | BinaryIO, name: str, to: Path) -> tuple[Path, DataKind
     upload that is not what it is called, is too large, or would leave the folder; then there is no folder.
     """
     if isinstance(upload, Path):
-        with upload.open("rb") as file:
+        with open_within(upload, None) as file:
             return unpack(file, name, to)
     shown_name = name[:200]
     ending = next((ending for ending in FORMATS if name.lower().endswith(ending)), None)

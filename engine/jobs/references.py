@@ -5,12 +5,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+from engine.roots import Roots, expand_home, open_within, stat_within
 from engine.settings import Settings
 from engine.specs import Refused, Spec
 from engine.specs.clip import EMBEDDED, same_sources, split_sources
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
-from engine.store import Store
+from engine.store import Run, Store
 from engine.store.files import RunFiles
 
 CHECKPOINTS = "checkpoints"
@@ -51,7 +52,7 @@ def _trained(settings: Settings, spec: EvaluateSpec) -> TrainSpec | None:
     """What a checkpoint was trained by, where it lies where it may be read and its manifest tells. Errors: Refused."""
     if not spec.checkpoint or not _readable(settings, spec.checkpoint):
         return None
-    told = _manifest(Path(f"{Path(spec.checkpoint).expanduser()}{MANIFEST}")).get("spec")
+    told = _manifest(Path(f"{expand_home(spec.checkpoint)}{MANIFEST}"), settings.roots).get("spec")
     try:
         return None if told is None else TrainSpec.model_validate(told)
     except ValueError as error:
@@ -81,7 +82,7 @@ def continued(path: Path) -> TrainSpec:
     """
     folder = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
     manifests = [Path(f"{path}{MANIFEST}")] if path.is_file() else list(folder.glob(f"*.pt{MANIFEST}"))
-    told = [_manifest(manifest) for manifest in manifests if manifest.is_file()]
+    told = [_manifest(manifest, None) for manifest in manifests if manifest.is_file()]
     if not told:
         raise Refused(f"{path} is neither a checkpoint with its manifest ({MANIFEST}) nor a folder of such")
     newest = max(told, key=lambda manifest: manifest.get("step", 0))
@@ -96,17 +97,18 @@ def best_checkpoint(settings: Settings, run_id: int) -> Path:
     folder = RunFiles(settings.runs_dir, run_id).dir / CHECKPOINTS
     if (folder / BEST).is_file():
         return folder / BEST
-    steps = {path: _manifest(Path(f"{path}{MANIFEST}")).get("step", 0) for path in folder.glob("*.pt")}
+    steps = {path: _manifest(Path(f"{path}{MANIFEST}"), settings.roots).get("step", 0) for path in folder.glob("*.pt")}
     if not steps:
         raise Refused(f"run {run_id} has no checkpoint yet")
     return max(steps, key=lambda path: steps[path])
 
 
-def _manifest(path: Path) -> dict[str, Any]:
-    """What is said of a checkpoint; nothing where that cannot be read."""
+def _manifest(path: Path, roots: Roots) -> dict[str, Any]:
+    """Return what is said of a checkpoint; nothing where that cannot be read."""
     try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
+        with open_within(path, roots) as file:
+            found = json.load(file)
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -115,9 +117,19 @@ def check_paths(settings: Settings, spec: Spec) -> None:
     """Refuse files beyond the folders from which may be read; absent and forbidden ones read alike. Errors: Refused."""
     for name in ("data", "val_data", "pretrained", "checkpoint", "distill_pretrained", "resume"):
         for path in _paths(name, getattr(spec, name, "")):
-            if "\0" in path or not _readable(settings, path):
+            if not _readable(settings, path):
                 roots = ", ".join(str(root) for root in settings.roots)
                 raise Refused(f"{name}: nothing can be read at {path!r}; what may be read lies below {roots}")
+
+
+def check_again(settings: Settings, run: Run) -> None:
+    """Refuse a stored run whose files may not be read, as check_paths does a new one. Errors: Refused.
+
+    A stored run may have been imported, and links and roots may have changed since it was submitted. A training that
+    has checkpoints of its own goes on from these, and needs the one it began from no more.
+    """
+    began = any((RunFiles(settings.runs_dir, run.id).dir / CHECKPOINTS).glob("*.pt"))
+    check_paths(settings, run.spec.model_copy(update={"resume": ""}) if began else run.spec)
 
 
 def _paths(name: str, given: str) -> list[str]:
@@ -128,12 +140,8 @@ def _paths(name: str, given: str) -> list[str]:
 
 
 def _readable(settings: Settings, given: str) -> bool:
-    """Whether there is something; of shards in braces, a folder for them."""
+    """Return whether there is something to read; of shards in braces, a folder for them."""
     begin, brace, _ = given.partition("{")
-    try:
-        path = Path(begin).expanduser()
-        path = (path if begin.endswith("/") else path.parent) if brace else path
-        resolved = path.resolve()
-        return resolved.exists() and any(resolved.is_relative_to(root) for root in settings.roots)
-    except (OSError, RuntimeError):  # a name too long, or of nobody's home
-        return False
+    path = expand_home(begin)
+    path = (path if begin.endswith("/") else path.parent) if brace else path
+    return stat_within(path, settings.roots) is not None

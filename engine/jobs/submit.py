@@ -24,10 +24,37 @@ def submit(store: Store, settings: Settings, spec: Spec, *, name: str = "", key:
     return run_id
 
 
+def retry(store: Store, settings: Settings, run_id: int) -> None:
+    """Queue a failed or cancelled run again and have a scheduler for it.
+
+    Errors: LookupError; Refused of any other run, and of one that would be refused as a new one, imported ones too.
+    """
+    if problem := why_not_again(store, settings, run_id):
+        raise Refused(problem)
+    store.retry(run_id)
+    ensure_scheduler(settings)
+
+
+def why_not_again(store: Store, settings: Settings, run_id: int) -> str:
+    """Return why a stored run could not be queued again here; empty where it could. Errors: LookupError."""
+    run = store.run(run_id)
+    try:
+        references.check_again(settings, run)
+        _check_machine(store, settings, run.spec)
+    except Refused as refused:
+        return str(refused)
+    return ""
+
+
 def check(store: Store, settings: Settings, spec: Spec) -> None:
     """Refuse at once, and without torch, what cannot be served. Errors: ModelNotFound, Refused."""
-    _check_models(settings, spec)
+    _check_machine(store, settings, spec)
     references.check_paths(settings, spec)
+
+
+def _check_machine(store: Store, settings: Settings, spec: Spec) -> None:
+    """Refuse unknown models and absent devices. Errors: ModelNotFound, Refused."""
+    _check_models(settings, spec)
     if (machine := store.machine()) is None:
         return  # not probed yet: the worker will look
     known = ["meta", *(device.name for device in machine.devices)]

@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TypeVar
 
-from engine.jobs import failures
+from engine.jobs import failures, references
 from engine.jobs.supervisor import supervise
 from engine.results import Artifact, Event, Progress, Row
 from engine.settings import Settings
@@ -116,6 +116,7 @@ def execute(
     try:
         patiently(lambda: attempts.begin(store.database, attempt), stop)
         with _heartbeat(store, attempt, settings.lease_s / 3, stop):
+            references.check_again(settings, run)
             _refuse_full_disk(settings)
             latest: Event | None = None
             rows = 0

@@ -2,9 +2,12 @@
 
 import pickle
 import warnings
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import open_clip
@@ -16,6 +19,7 @@ from engine.models import clip_hub
 from engine.models.built import out_of_memory
 from engine.models.clip_hub import Remote, Unreachable
 from engine.results import Progress
+from engine.roots import Roots, expand_home, file_within, open_within
 from engine.specs import Refused
 
 Config = dict[str, Any]
@@ -34,6 +38,8 @@ class Stored:
     """Of the tensors."""
     config: Config
     """`model_cfg` and `preprocess_cfg`, in checkpoints of ours; else empty."""
+    roots: Roots = None
+    """Below which the file must lie when its tensors are read."""
 
     @property
     def model_cfg(self) -> Config:
@@ -53,14 +59,14 @@ class Stored:
         return found
 
 
-def find(model: str, weights: str) -> Path | Remote:
-    """The file of a path; of a tag, the file in the cache or else at the hub.
+def find(model: str, weights: str, roots: Roots = None) -> Path | Remote:
+    """Return the file of a path; of a tag, the file in the cache or else at the hub.
 
-    Errors: Unreachable; WeightsRefused of what is neither.
+    roots: below which a path must lead. Errors: Unreachable; WeightsRefused of what is neither.
     """
-    if not (place := published(model, weights).get("hf_hub", "")):
-        path = Path(weights).expanduser()
-        if path.is_file():
+    if not (place := _hub_place(model, weights)):
+        path = expand_home(weights)
+        if file_within(path, roots):
             return path
         tags = ", ".join(open_clip.list_pretrained_tags_by_model(model)) or "none"
         raise WeightsRefused(f"{weights!r} is neither a file nor published weights of {model}; its tags are: {tags}")
@@ -80,9 +86,9 @@ def published(model: str, weights: str) -> Config:
     return found
 
 
-def fetch(model: str, weights: str) -> Generator[Progress, None, Path]:
-    """What `find` finds, brought into the cache where it is not. Errors: as those of find."""
-    found = find(model, weights)
+def fetch(model: str, weights: str, roots: Roots = None) -> Generator[Progress, None, Path]:
+    """Return what `find` finds, brought into the cache where it is not. Errors: as those of find."""
+    found = find(model, weights, roots)
     if isinstance(found, Path):
         return found
     try:
@@ -91,24 +97,25 @@ def fetch(model: str, weights: str) -> Generator[Progress, None, Path]:
         raise _not_here(model, weights, error) from error
 
 
-def here(model: str, weights: str) -> Path:
-    """As fetch, in silence."""
-    fetching = fetch(model, weights)
+def stored(model: str, weights: str, roots: Roots = None) -> Stored:
+    """Return what the file of `find` holds, fetched in silence where it is not here. Errors: as of find and peek."""
+    fetching = fetch(model, weights, roots)
     while True:
         try:
             next(fetching)
         except StopIteration as fetched:
-            path: Path = fetched.value
-            return path
+            # the cache of published weights may lie anywhere
+            return peek(fetched.value, None if _hub_place(model, weights) else roots)
 
 
-def peek(path: Path) -> Stored:
-    """What a file holds, without reading the tensors themselves. Errors: WeightsRefused."""
+def peek(path: Path, roots: Roots = None) -> Stored:
+    """Return what a file holds, without reading the tensors themselves. Errors: WeightsRefused."""
     try:
-        if path.suffix == ".safetensors":
-            with safe_open(path, "pt") as file:
-                return Stored(path, frozenset(file.keys()), {})
-        found = torch.load(path, map_location="meta", weights_only=True)
+        with open_within(path, roots) as file:
+            if path.suffix == ".safetensors":
+                with _path_of(file, path.suffix) as link, safe_open(link, "pt") as tensors:
+                    return Stored(path, frozenset(tensors.keys()), {}, roots)
+            found = torch.load(file, map_location="meta", weights_only=True)
     except pickle.UnpicklingError as error:
         raise WeightsRefused(
             f"{path} is not made of tensors, numbers and texts alone, and loading anything else can run any code"
@@ -122,7 +129,7 @@ def peek(path: Path) -> Stored:
         raise WeightsRefused(f"{path} holds no weights: neither tensors by their names, nor a `state_dict` of them")
     ours = found.get("vitals")
     config = ours.get("config", {}) if isinstance(ours, dict) else {}
-    return Stored(path, frozenset(name.removeprefix("module.") for name in tensors), config)
+    return Stored(path, frozenset(name.removeprefix("module.") for name in tensors), config, roots)
 
 
 def load(model: torch.nn.Module, name: str, stored: Stored) -> None:
@@ -133,9 +140,15 @@ def load(model: torch.nn.Module, name: str, stored: Stored) -> None:
     safe = stored.path.suffix == ".safetensors"  # which cannot be read onto meta
     device = "cpu" if safe else next(model.parameters()).device.type
     try:
-        with warnings.catch_warnings():
+        with (
+            open_within(stored.path, stored.roots) as file,
+            _path_of(file, stored.path.suffix) as path,
+            warnings.catch_warnings(),
+        ):
             warnings.filterwarnings("ignore", "for .*: copying from a non-meta parameter")  # shapes are all there is
-            open_clip.load_checkpoint(model, str(stored.path), strict=True, weights_only=True, device=device)
+            open_clip.load_checkpoint(model, str(path), strict=True, weights_only=True, device=device)
+    except FileNotFoundError as error:
+        raise WeightsRefused(f"{stored.path} cannot be read: {error.strerror}") from error
     except (RuntimeError, AssertionError, AttributeError, KeyError, ValueError, TypeError) as error:
         if out_of_memory(error):
             raise
@@ -148,6 +161,21 @@ def agreed_preprocessing(model: str) -> Config:
     keys = ("mean", "std", "interpolation", "resize_mode")
     found = [{key: config.get(key) for key in keys} for config in configs]
     return found[0] if found and all(one == found[0] for one in found) else {}
+
+
+def _hub_place(model: str, weights: str) -> str:
+    """Return where the weights of a tag lie at Hugging Face; empty of anything else, such as a path."""
+    place: str = published(model, weights).get("hf_hub", "")
+    return place
+
+
+@contextmanager
+def _path_of(file: BufferedReader, suffix: str) -> Iterator[Path]:
+    """Yield a path to an open file, for libraries that take nothing else, whatever its own path leads to by now."""
+    with TemporaryDirectory() as folder:
+        link = Path(folder) / f"weights{suffix}"
+        link.symlink_to(f"/dev/fd/{file.fileno()}")
+        yield link
 
 
 def _not_here(model: str, tag: str, why: Unreachable) -> Unreachable:

@@ -16,6 +16,7 @@ from engine.models.clip import pair
 from engine.models.clip_build import named_config, notes_on_random, register, sized
 from engine.models.clip_tokenizers import Tokenizer, tokenizer
 from engine.results import Progress
+from engine.roots import Roots
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
 
@@ -54,28 +55,29 @@ class Made:
         return int(self.config["model_cfg"]["text_cfg"]["context_length"])
 
 
-def fetch(spec: TrainSpec | EvaluateSpec, weights: str) -> Generator[Progress]:
+def fetch(spec: TrainSpec | EvaluateSpec, weights: str, roots: Roots = None) -> Generator[Progress]:
     """Bring the weights of a tag into the cache, telling how far they are; a path's and random ones need nothing.
 
-    Errors: all that create refuses before it builds anything.
+    roots: below which a path must lead. Errors: all that create refuses before it builds anything.
     """
     name, cfg = named_config(spec)
     clip_tokenizers.find(name, cfg)
     if weights:
-        yield from clip_files.fetch(name, weights)
+        yield from clip_files.fetch(name, weights, roots)
 
 
-def create(spec: TrainSpec | EvaluateSpec, *, weights: str) -> Made:
-    """The model a spec asks for.
+def create(spec: TrainSpec | EvaluateSpec, *, weights: str, roots: Roots = None) -> Made:
+    """Build the model a spec asks for.
 
     weights: a tag of open_clip's, fetched here and in silence unless `fetch` has done so; the path of a checkpoint;
     empty for random ones, which depend on the seed alone. The sizes a checkpoint of ours was saved with hold unless the
     spec asks for others.
+    roots: below which a checkpoint must lie.
     Errors: ConfigRefused, SizeRefused, clip_files.WeightsRefused, clip_hub.Unreachable, TokenizerMissing.
     """
     name, cfg = named_config(spec)
     clip_tokenizers.find(name, cfg)
-    stored = clip_files.peek(clip_files.here(name, weights)) if weights else None
+    stored = clip_files.stored(name, weights, roots) if weights else None
     published = clip_files.published(name, weights)
     notes = [] if stored else notes_on_random(spec, cfg)
     model = sized(spec, name, cfg, published, stored, notes)
@@ -91,15 +93,18 @@ def create(spec: TrainSpec | EvaluateSpec, *, weights: str) -> Made:
     )
 
 
-def sketch(spec: TrainSpec | EvaluateSpec, *, weights: str, batch_size: int) -> tuple[Any, tuple[Tensor, Tensor]]:
-    """The same model on meta, and a batch of images (B, 3, height, width) and tokens (B, length) for it.
+def sketch(
+    spec: TrainSpec | EvaluateSpec, *, weights: str, batch_size: int, roots: Roots = None
+) -> tuple[Any, tuple[Tensor, Tensor]]:
+    """Build the same model on meta, and a batch of images (B, 3, height, width) and tokens (B, length) for it.
 
     Nothing is fetched and nothing filled: of a checkpoint, names and shapes are held against the model's.
+    roots: below which a checkpoint must lie.
     Errors: ConfigRefused, SizeRefused, clip_files.WeightsRefused.
     """
     name, cfg = named_config(spec)
     published = clip_files.published(name, weights)
-    stored = clip_files.peek(clip_files.here(name, weights)) if weights and not published else None
+    stored = clip_files.stored(name, weights, roots) if weights and not published else None
     model = sized(spec, name, cfg, published, stored, [], device="meta")
     with torch.device("meta"):
         images = torch.zeros(

@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from engine.report.axes import LEGEND, MARGIN
 from engine.report.style import COLOURS, GREY, digits, family_styles, text
 from engine.results.embeddings import Embeddings
+from engine.roots import Roots, open_within
 
 WRITTEN_OUT = 20
 """Up to so many classes, a confusion matrix has its counts written into its cells."""
@@ -25,9 +27,12 @@ MOST_COLOURED = 24
 PREDICTIONS = ("source", "index", "true", "predicted", "confidence")
 
 
-def read_confusion(path: Path) -> pd.DataFrame:
-    """(C, C) counts: true classes as index, predicted ones as columns. Errors: OSError, ValueError of another file."""
-    with path.open(newline="", encoding="utf-8") as file:
+def read_confusion(path: Path, roots: Roots = None) -> pd.DataFrame:
+    """Read (C, C) counts: true classes as index, predicted ones as columns.
+
+    roots: below which the file must lie. Errors: OSError, ValueError of another file.
+    """
+    with TextIOWrapper(open_within(path, roots), newline="", encoding="utf-8") as file:
         head, *lines = list(csv.reader(file)) or [[]]
     if len(head) < 2 or [line[0] for line in lines if line] != head[1:]:
         raise ValueError(f"{path.name} is no confusion matrix: its rows and columns are not the same classes")
@@ -37,10 +42,11 @@ def read_confusion(path: Path) -> pd.DataFrame:
     return pd.DataFrame(counts, index=head[1:], columns=head[1:])
 
 
-def read_predictions(path: Path) -> pd.DataFrame:
-    """source, index, true, predicted, confidence; and whether it is `right`. Errors: OSError, ValueError."""
+def read_predictions(path: Path, roots: Roots = None) -> pd.DataFrame:
+    """Read source, index, true, predicted, confidence; and whether it is `right`. Errors: as of read_confusion."""
     words = dict.fromkeys(("source", "true", "predicted"), str)
-    frame = pd.read_csv(path, dtype=words, keep_default_na=False)
+    with open_within(path, roots) as file:
+        frame = pd.read_csv(file, dtype=words, keep_default_na=False)
     if missing := [name for name in PREDICTIONS if name not in frame]:
         raise ValueError(f"{path.name} lacks the columns {', '.join(missing)}")
     frame = frame.astype({"index": int, "confidence": float})

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.roots import Roots, open_within
+
 Points = NDArray[np.float32]
 
 
@@ -50,10 +52,10 @@ class Embeddings:
     """(M,) the class of the first image that has the caption."""
 
 
-def read_embeddings(path: Path) -> Embeddings:
-    """Errors: OSError, ValueError of another file."""
+def read_embeddings(path: Path, roots: Roots = None) -> Embeddings:
+    """Read what an evaluation has encoded. Errors: OSError, ValueError of another file."""
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+        with open_within(path, roots) as file, np.load(file, allow_pickle=False) as arrays:
             held = {name: arrays[name] for name in arrays.files}
         images, texts, owner = held["images"], held["texts"], held["owner"]
         sources, captions, classes = (unpack_texts(held[name]) for name in ("sources", "captions", "classes"))

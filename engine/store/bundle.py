@@ -25,6 +25,7 @@ from pydantic_core import from_json
 
 from engine import results, specs
 from engine.results import Environment, Metric, Row
+from engine.roots import file_within, open_within
 from engine.settings import Settings
 from engine.specs import Refused
 from engine.store import archive
@@ -180,14 +181,15 @@ def _lines(events: list[Any]) -> bytes:
 
 def _contents(run_dir: Path, artifacts: list[StoredArtifact]) -> dict[str, bytes]:
     """Artifacts that are there unchanged, the smallest first, as long as there is room; none from other folders."""
-    run_dir = run_dir.resolve()
+    roots = (run_dir.resolve(),)
     room = ARTIFACT_BYTES
     found = {}
     for artifact in sorted(artifacts, key=lambda artifact: artifact.size):
-        path = (run_dir / artifact.name).resolve()
-        if artifact.size > room or not path.is_relative_to(run_dir) or not path.is_file():
+        path = run_dir / artifact.name
+        if artifact.size > room or not file_within(path, roots):
             continue
-        content = path.read_bytes()
+        with open_within(path, roots) as file:
+            content = file.read()
         if sha256(content).hexdigest() == artifact.sha256:
             found[f"artifacts/{artifact.name}"] = content
             room -= artifact.size

@@ -17,6 +17,7 @@ from engine.models import clip_weights
 from engine.results import Artifact, Event, Progress
 from engine.results.clip import EvaluateRow
 from engine.results.embeddings import pack_texts
+from engine.roots import expand_home, file_within
 from engine.settings import Settings
 from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
@@ -77,16 +78,17 @@ def run(spec: EvaluateSpec, run_dir: Path) -> Iterator[Event]:
 
 
 def _encoded(spec: EvaluateSpec, run_dir: Path) -> Generator[Event, None, Subject]:
-    opened: Pairs = opener(spec, Settings().roots)(spec.data, samples=spec.samples)
-    every, said = readable(opened, run_dir, "data", spec.checkpoint)
+    roots, checkpoint = Settings().roots, expand_home(spec.checkpoint)
+    opened: Pairs = opener(spec, roots)(spec.data, samples=spec.samples)
+    every, said = readable(opened, run_dir, "data", spec.checkpoint, roots)
     rest, held_out = datasets.split(every, spec.val_fraction, spec.seed)
     pairs = held_out if spec.held_out else every
     classes, templates = named(spec, every)
     torch.manual_seed(spec.seed)
-    if spec.checkpoint and checkpoints.manifest_path(Path(spec.checkpoint)).is_file():
-        checkpoints.verify(Path(spec.checkpoint))
-    yield from clip_weights.fetch(spec, spec.checkpoint)
-    made = clip_weights.create(spec, weights=spec.checkpoint)
+    if spec.checkpoint and file_within(checkpoints.manifest_path(checkpoint), roots):
+        checkpoints.verify(checkpoint, roots)
+    yield from clip_weights.fetch(spec, spec.checkpoint, roots)
+    made = clip_weights.create(spec, weights=spec.checkpoint, roots=roots)
     model = made.model.to(spec.device).eval()
     reader = Reader(
         transform=made.preprocess_val,

@@ -26,10 +26,10 @@ def run(spec: TrainSpec, run_dir: Path) -> Iterator[Event]:
     roots = Settings().roots
     if spec.nproc > 1 or spec.pretrained or spec.distill_pretrained:
         hold(spec, run_dir, roots)  # refuses here what cannot work, and finds for all what cannot be read
-    yield from clip_weights.fetch(spec, spec.pretrained)
+    yield from clip_weights.fetch(spec, spec.pretrained, roots)
     if spec.loss == "distill":
         teacher = spec.model_copy(update={"model": spec.distill_model})
-        yield from clip_weights.fetch(teacher, spec.distill_pretrained)
+        yield from clip_weights.fetch(teacher, spec.distill_pretrained, roots)
     if spec.nproc > 1:
         yield from launch.together(spec, run_dir, here.device_name)
     else:

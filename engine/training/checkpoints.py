@@ -25,6 +25,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from engine.models.built import out_of_memory
+from engine.roots import Roots, file_within, open_within, scan_within
 from engine.specs import Refused
 from engine.training import atomic
 
@@ -89,48 +90,48 @@ def save(folder: Path, name: str, state: State, *, about: dict[str, Any]) -> Pat
     return path
 
 
-def load(path: Path, *, foreign: bool = False) -> State:
-    """A checkpoint's contents, on the CPU, once they have been found to be what was written.
+def load(path: Path, *, foreign: bool = False, roots: Roots = None) -> State:
+    """Return a checkpoint's contents, on the CPU, once they have been found to be what was written.
 
     foreign: take a file without a manifest too, such as one of open_clip's own training.
-    Errors: Corrupt.
+    roots: below which the file and its manifest must lie. Errors: Corrupt.
     """
-    with _opened(path) as file:
-        if not (foreign and not manifest_path(path).exists()):
-            _agreeing(path, file)
+    with _opened(path, roots) as file:
+        if not (foreign and not file_within(manifest_path(path), roots)):
+            _agreeing(path, file, roots)
         file.seek(0)
         return _read(path, file)
 
 
-def verify(path: Path) -> Entry:
+def verify(path: Path, roots: Roots = None) -> Entry:
     """Hold a file against its manifest without loading it. Errors: Corrupt."""
-    with _opened(path) as file:
-        return _agreeing(path, file)
+    with _opened(path, roots) as file:
+        return _agreeing(path, file, roots)
 
 
-def load_latest(folder: Path) -> tuple[State, Path, list[str]] | None:
-    """The good checkpoint of the latest step; None where there is none.
+def load_latest(folder: Path, roots: Roots = None) -> tuple[State, Path, list[str]] | None:
+    """Return the good checkpoint of the latest step; None where there is none.
 
-    The notes say which were passed over, and why.
+    The notes say which were passed over, and why. roots: below which all files must lie.
     """
     found, notes = [], []
-    for path in _named(folder):
+    for path in _named(folder, roots):
         try:
-            found.append((_entry(path), path))
+            found.append((_entry(path, roots), path))
         except Corrupt as problem:
             notes.append(str(problem))
     for _, path in sorted(found, key=_age, reverse=True):
         try:
-            return load(path), path, notes
+            return load(path, roots=roots), path, notes
         except Corrupt as problem:
             notes.append(str(problem))
     return None
 
 
-def request(path: Path) -> dict[str, Any]:
-    """What was asked for when a checkpoint was written, as its manifest tells; empty where none does."""
+def request(path: Path, roots: Roots = None) -> dict[str, Any]:
+    """Return what was asked for when a checkpoint was written, as its manifest tells; empty where none does."""
     try:
-        told = (_manifest(path).model_extra or {}).get("spec")
+        told = (_manifest(path, roots).model_extra or {}).get("spec")
     except Corrupt:
         return {}
     return told if isinstance(told, dict) else {}
@@ -163,17 +164,24 @@ def _age(held: tuple[Entry, Path]) -> tuple[int, str]:
     return held[0].step, held[0].date
 
 
-def _named(folder: Path) -> list[Path]:
-    """Every checkpoint that has a file or a manifest."""
-    manifests = {path.with_name(path.name.removesuffix(".json")) for path in folder.glob("*.pt.json")}
-    return sorted({path for path in {*folder.glob("*.pt"), *manifests} if not path.name.startswith(".")})
+def _named(folder: Path, roots: Roots = None) -> list[Path]:
+    """Return every checkpoint that has a file or a manifest."""
+    try:
+        names = [entry.path.name for entry in scan_within(folder, roots)]
+    except FileNotFoundError:
+        return []
+    found = {name.removesuffix(".json") for name in names if name.endswith((".pt", ".pt.json"))}
+    return sorted(folder / name for name in found if not name.startswith("."))
 
 
-def _entry(path: Path) -> Entry:
-    """What a checkpoint says of itself. The file is read only where its manifest leaves open which of two it is."""
-    with _opened(path) as file:
-        manifest = _manifest(path)
-        return manifest if manifest.before is None else _agreeing(path, file)
+def _entry(path: Path, roots: Roots = None) -> Entry:
+    """Return what a checkpoint says of itself.
+
+    The file is read only where its manifest leaves open which of two it is. Errors: Corrupt.
+    """
+    with _opened(path, roots) as file:
+        manifest = _manifest(path, roots)
+        return manifest if manifest.before is None else _agreeing(path, file, roots)
 
 
 def _entry_or_none(path: Path) -> Entry | None:
@@ -183,9 +191,9 @@ def _entry_or_none(path: Path) -> Entry | None:
         return None
 
 
-def _agreeing(path: Path, file: BufferedReader) -> Entry:
-    """The entry of the manifest that the file agrees with. Errors: Corrupt."""
-    manifest = _manifest(path)
+def _agreeing(path: Path, file: BufferedReader, roots: Roots) -> Entry:
+    """Return the entry of the manifest that the file agrees with. Errors: Corrupt."""
+    manifest = _manifest(path, roots)
     claims = [claim for claim in (manifest, manifest.before) if claim is not None]
     size = os.fstat(file.fileno()).st_size
     if size in {claim.size for claim in claims}:
@@ -197,9 +205,10 @@ def _agreeing(path: Path, file: BufferedReader) -> Entry:
     raise Corrupt(f"{path.name} is damaged: its {size:,} bytes are not those that were written ({path.parent})")
 
 
-def _manifest(path: Path) -> Manifest:
+def _manifest(path: Path, roots: Roots) -> Manifest:
     try:
-        return Manifest.model_validate_json(manifest_path(path).read_bytes())
+        with open_within(manifest_path(path), roots) as file:
+            return Manifest.model_validate_json(file.read())
     except FileNotFoundError as error:
         raise Corrupt(f"{path.name} has no manifest, so nothing says whether it is whole ({path.parent})") from error
     except (OSError, ValidationError) as error:
@@ -207,9 +216,9 @@ def _manifest(path: Path) -> Manifest:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BufferedReader]:
+def _opened(path: Path, roots: Roots) -> Iterator[BufferedReader]:
     try:
-        file = path.open("rb")
+        file = open_within(path, roots)
     except OSError as error:
         raise Corrupt(f"{path.name} cannot be read: {error.strerror} ({path.parent})") from error
     with file:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from engine.roots import Roots, file_within, stat_within
 from engine.training import checkpoints
 
 
@@ -56,9 +57,12 @@ class Done:
         return Done(self.step, self.epoch + 1, 0, self.samples, seconds=self.seconds, best=self.best, rows=self.rows)
 
 
-def asked_for(path: Path) -> tuple[tuple[dict[str, Any], Path, list[str]] | None, Path]:
-    """A checkpoint by its own path, or the newest of a run's folder; and the folder of that run."""
-    if path.is_file():
-        return (checkpoints.load(path, foreign=True), path, []), path.parent.parent
+def asked_for(path: Path, roots: Roots) -> tuple[tuple[dict[str, Any], Path, list[str]] | None, Path]:
+    """Return a checkpoint by its own path, or the newest of a run's folder; and the folder of that run.
+
+    roots: below which all files must lie. Errors: checkpoints.Corrupt.
+    """
+    if file_within(path, roots):
+        return (checkpoints.load(path, foreign=True, roots=roots), path, []), path.parent.parent
     folder = checkpoints_folder(path)
-    return checkpoints.load_latest(folder if folder.is_dir() else path), path
+    return checkpoints.load_latest(folder if stat_within(folder, roots) else path, roots), path

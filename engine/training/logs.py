@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.results import Metric
+from engine.roots import Roots, open_within
 from engine.specs import Refused
 from engine.specs.train import TrainSpec
 from engine.training import atomic
@@ -66,11 +67,9 @@ class Files:
             self._wandb.finish()
 
 
-def history(folder: Path, step: int) -> Iterator[Metric]:
-    """The points of a training's curves up to a step. A line that was cut off when its writer died is left out."""
-    if not (folder / HISTORY).is_file():
-        return
-    for text in (folder / HISTORY).read_text().splitlines():
+def history(folder: Path, step: int, roots: Roots = None) -> Iterator[Metric]:
+    """Yield the points of a training's curves up to a step. A line cut off when its writer died is left out."""
+    for text in _lines(folder / HISTORY, roots):
         try:
             metric = Metric.model_validate_json(text)
         except ValueError:
@@ -79,17 +78,24 @@ def history(folder: Path, step: int) -> Iterator[Metric]:
             yield metric
 
 
-def results(folder: Path, epoch: int) -> list[dict[str, Any]]:
-    """The lines of results.jsonl up to an epoch."""
-    if not (folder / RESULTS).is_file():
-        return []
+def results(folder: Path, epoch: int, roots: Roots = None) -> list[dict[str, Any]]:
+    """Return the lines of results.jsonl up to an epoch."""
     found = []
-    for text in (folder / RESULTS).read_text().splitlines():
+    for text in _lines(folder / RESULTS, roots):
         try:
             found.append(json.loads(text))
         except ValueError:
             continue
     return [each for each in found if each.get("epoch", 0) <= epoch]
+
+
+def _lines(path: Path, roots: Roots) -> list[str]:
+    """Return the lines of a text; none where there is no such file."""
+    try:
+        with open_within(path, roots) as file:
+            return file.read().decode().splitlines()
+    except FileNotFoundError:
+        return []
 
 
 def clear(folder: Path) -> None:
@@ -98,12 +104,13 @@ def clear(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def carry(before: Path, folder: Path, step: int, epoch: int, *, validated: bool) -> list[Metric]:
-    """Begin the files of a resumed training with what the one before has written up to there; answers its points.
+def carry(before: Path, folder: Path, step: int, epoch: int, *, validated: bool, roots: Roots = None) -> list[Metric]:
+    """Begin the files of a resumed training with what the one before has written up to there; return its points.
 
     validated: whether the epoch that has ended at that step, if one has, was validated before the checkpoint.
+    roots: below which the files of the one before must lie.
     """
-    told, lines = list(history(before, step)), results(before, epoch)
+    told, lines = list(history(before, step, roots)), results(before, epoch, roots)
     told = [each for each in told if validated or each.step < step or not each.name.startswith("val/")]
     atomic.write_text(folder / HISTORY, "".join(f"{each.model_dump_json()}\n" for each in told))
     atomic.write_text(folder / RESULTS, "".join(json.dumps(each) + "\n" for each in lines))

@@ -14,6 +14,7 @@ import torch
 from engine.measure import peak
 from engine.results import Artifact, Event, Metric, Progress
 from engine.results.clip import TrainRow
+from engine.roots import expand_home
 from engine.specs import Refused
 from engine.training import checkpoints, distributed, logs, resuming, rng
 from engine.training.done import Done, asked_for, checkpoints_folder
@@ -79,23 +80,26 @@ class Training:
 
     def _resume(self) -> Iterator[Event]:
         """Take up this run's newest checkpoint, or the one that was asked for, and tell again what led there."""
-        wanted = Path(self.setup.spec.resume) if self.setup.spec.resume else None
-        found = checkpoints.load_latest(self._folder) if self._folder.is_dir() else None
-        origin = self._run_dir
-        if found is None and wanted is not None:
-            found, origin = asked_for(wanted)
+        found = checkpoints.load_latest(self._folder)
+        origin, roots = self._run_dir, None
+        if found is None and self.setup.spec.resume:
+            roots = self.setup.roots
+            found, origin = asked_for(expand_home(self.setup.spec.resume), roots)
+            if found is None:
+                raise Refused(f"resume: no checkpoint can be read at {self.setup.spec.resume!r}")
         if found is None:
             logs.clear(self._run_dir)  # an earlier attempt may have died before its first checkpoint
             return
         state, path, notes = found
-        changed = resuming.changes(self.setup.spec, path, checkpoints.request(path))
+        changed = resuming.changes(self.setup.spec, path, checkpoints.request(path, roots))
         self._load(state)
         if origin != self._run_dir:
             resuming.check_left(self.done, self.setup.plan.steps, path)
         self._notes += [*notes, *changed, f"continued from {path.name} at step {self.done.step}"]
         self._saved_at = self.done.step if origin == self._run_dir else -1
         if self.setup.place.first:
-            told = logs.carry(origin, self._run_dir, self.done.step, self.done.epoch, validated=self.done.batch == 0)
+            reached, validated = (self.done.step, self.done.epoch), self.done.batch == 0
+            told = logs.carry(origin, self._run_dir, *reached, validated=validated, roots=roots)
             for row in self.done.rows:
                 yield TrainRow.model_validate(row)
             yield from told

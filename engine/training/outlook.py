@@ -17,6 +17,8 @@ from engine.models import clip_files, clip_hub, clip_tokenizers, clip_weights
 from engine.models.built import out_of_memory
 from engine.models.clip_hub import Remote
 from engine.results.answers import Needed, Prospect
+from engine.roots import Roots
+from engine.settings import Settings
 from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.questions import Outlook
@@ -41,15 +43,16 @@ class Memory:
 def answer(question: Outlook) -> Prospect:
     """What is here, what is to be fetched, what cannot work; as far as it can be told."""
     spec, found, problems = question.spec, list[Needed](), list[str]()
+    roots = Settings().roots
     for asked, weights in _models(spec):
         for look in (_tokenizer, _weights):
             try:
-                found += look(asked, weights)
+                found += look(asked, weights, roots)
             except Refused as refused:
                 problems.append(str(refused))
     needs: Memory | None = None
     try:
-        needs = _training(spec) if isinstance(spec, TrainSpec) else _evaluation(spec)
+        needs = _training(spec, roots) if isinstance(spec, TrainSpec) else _evaluation(spec, roots)
     except Refused as refused:
         problems.append(str(refused))
     except Exception as error:
@@ -77,19 +80,19 @@ def _models(spec: Spec) -> Iterator[tuple[Spec, str]]:
         yield spec.model_copy(update={"model": spec.distill_model}), spec.distill_pretrained
 
 
-def _tokenizer(spec: Spec, _weights: str) -> Iterator[Needed]:
+def _tokenizer(spec: Spec, _weights: str, _roots: Roots) -> Iterator[Needed]:
     """Errors: Refused."""
     name, config = clip_weights.named_config(spec)
     if place := clip_tokenizers.find(name, config):
         yield _needed(f"the tokenizer of {name}", place)
 
 
-def _weights(spec: Spec, weights: str) -> Iterator[Needed]:
+def _weights(spec: Spec, weights: str, roots: Roots) -> Iterator[Needed]:
     """Errors: Refused."""
     if weights:
         name, _ = clip_weights.named_config(spec)
         what = f"weights {weights} of {name}" if clip_files.published(name, weights) else f"weights {weights}"
-        yield _needed(what, clip_files.find(name, weights))
+        yield _needed(what, clip_files.find(name, weights, roots))
 
 
 def _needed(what: str, place: Path | Remote) -> Needed:
@@ -104,32 +107,33 @@ def _free(folder: Path) -> int:
     return shutil.disk_usage(there).free
 
 
-def _training(spec: TrainSpec) -> Memory:
+def _training(spec: TrainSpec, roots: Roots) -> Memory:
     """Of a step with its real loss. Mixed precision has the activations of a model in half, and casts its weights.
 
     Errors: Refused of what cannot be trained as asked.
     """
-    model, peak = _step(spec)
+    model, peak = _step(spec, roots)
     trained = tensor_bytes(memory.trained(model))
     held = tensor_bytes(state(model)) + 3 * trained
     if spec.precision in MIXED:
-        half, half_peak = _step(spec.model_copy(update={"precision": "bf16"}))
+        half, half_peak = _step(spec.model_copy(update={"precision": "bf16"}), roots)
         half_held = tensor_bytes(state(half)) + 3 * tensor_bytes(memory.trained(half))
         peak = half_peak + held - half_held + tensor_bytes(state(half))
     buckets = trained if spec.nproc > 1 else 0  # in which DDP gathers gradients
     return Memory(max(peak, held) + buckets, held + buckets)
 
 
-def _step(spec: TrainSpec) -> tuple[Any, int]:
+def _step(spec: TrainSpec, roots: Roots) -> tuple[Any, int]:
     """The model on meta, and the most bytes of a step."""
     assert spec.batch_size is not None, "the data decide about it, which are not looked at here"
-    model, inputs = clip_weights.sketch(spec, weights=spec.pretrained, batch_size=spec.batch_size)
+    model, inputs = clip_weights.sketch(spec, weights=spec.pretrained, batch_size=spec.batch_size, roots=roots)
     clip_weights.arrange(model, spec)
     teacher = None
     if spec.loss == "distill":
         seen = {"image_size": inputs[0].shape[-1], "context_length": inputs[1].shape[-1]}  # what the student sees
         wanted = spec.model_copy(update={"model": spec.distill_model, **seen})
-        teacher, _ = clip_weights.sketch(wanted, weights=spec.distill_pretrained, batch_size=spec.batch_size)
+        weights, size = spec.distill_pretrained, spec.batch_size
+        teacher, _ = clip_weights.sketch(wanted, weights=weights, batch_size=size, roots=roots)
         teacher.eval().requires_grad_(requires_grad=False)
     objective = objectives.create(spec, model, teacher=teacher)
     others = spec.batch_size * (spec.accum_freq * spec.nproc - 1)
@@ -150,21 +154,22 @@ def _with_others(name: str, value: Tensor, others: int) -> Tensor:
     return torch.cat([value, value.new_empty(others, *value.shape[1:])])
 
 
-def _evaluation(spec: EvaluateSpec) -> Memory:
+def _evaluation(spec: EvaluateSpec, roots: Roots) -> Memory:
     """Errors: Refused."""
-    model, peak = _pass(spec)
+    model, peak = _pass(spec, roots)
     held = tensor_bytes(state(model))
     if spec.precision in MIXED:
-        _, half_peak = _pass(spec.model_copy(update={"precision": "bf16"}))
+        _, half_peak = _pass(spec.model_copy(update={"precision": "bf16"}), roots)
         peak = half_peak + held
     loading = 2 * held if spec.checkpoint else 0  # the file beside the model that is filled
     return Memory(max(peak, loading), held)
 
 
 @torch.no_grad()
-def _pass(spec: EvaluateSpec) -> tuple[Any, int]:
+def _pass(spec: EvaluateSpec, roots: Roots) -> tuple[Any, int]:
     """The model on meta, and the most bytes of a batch of images, or of texts."""
-    model, (images, texts) = clip_weights.sketch(spec, weights=spec.checkpoint, batch_size=spec.batch_size)
+    weights, size = spec.checkpoint, spec.batch_size
+    model, (images, texts) = clip_weights.sketch(spec, weights=weights, batch_size=size, roots=roots)
     model.eval()
 
     def encode() -> None:

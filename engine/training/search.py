@@ -12,6 +12,8 @@ from engine.models import clip_weights
 from engine.models.clip_weights import Made
 from engine.results.answers import Hit, Hits
 from engine.results.embeddings import Embeddings, read_embeddings
+from engine.roots import Roots, expand_home, stat_within
+from engine.settings import Settings
 from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.questions import Search
@@ -29,8 +31,8 @@ def answer(question: Search) -> Hits:
     Errors: Refused where the embeddings are gone or the model is not the one they were made with; whatever building
     the model raises.
     """
-    found = _embeddings(question.folder / EMBEDDINGS)
-    made = _model(question.spec)
+    found = _embeddings(question.folder)
+    made = _model(question.spec, Settings().roots)
     _check(found, made, question)
     similarities = (found.images @ _encoded(made, [question.text])[0]).astype(np.float64)
     nearest = np.argsort(-similarities, kind="stable")[: question.top]
@@ -41,25 +43,24 @@ def answer(question: Search) -> Hits:
     return Hits(hits=tuple(hits), images=len(found.images))
 
 
-def _embeddings(path: Path) -> Embeddings:
+def _embeddings(folder: Path) -> Embeddings:
     try:
-        return read_embeddings(path)
+        return read_embeddings(folder / EMBEDDINGS, (folder.resolve(),))
     except FileNotFoundError as error:
-        raise Refused(f"{path.name} was not kept with this run: evaluate again to search its images") from error
+        raise Refused(f"{EMBEDDINGS} was not kept with this run: evaluate again to search its images") from error
     except (OSError, ValueError) as error:
-        raise Refused(f"{path.name} cannot be read: {error}") from error
+        raise Refused(f"{EMBEDDINGS} cannot be read: {error}") from error
 
 
-def _model(spec: EvaluateSpec) -> Made:
-    """Its text half on the CPU, where one text takes no time and no run's device is taken. The last one is kept."""
+def _model(spec: EvaluateSpec, roots: Roots) -> Made:
+    """Build the text half on the CPU, where one text takes no time and no run's device is taken; keep the last one."""
     here = spec.model_copy(update={"device": "cpu", "precision": "fp32"})
-    path = Path(spec.checkpoint).expanduser()
-    state = path.stat() if spec.checkpoint and path.is_file() else None
+    state = stat_within(expand_home(spec.checkpoint), roots) if spec.checkpoint else None
     key = f"{here.model_dump_json()} {state and (state.st_mtime_ns, state.st_size, state.st_ino)}"
     kept = _kept()
     if key not in kept:
         kept.clear()  # before there is another one: two may not fit
-        made = clip_weights.create(here, weights=spec.checkpoint)
+        made = clip_weights.create(here, weights=spec.checkpoint, roots=roots)
         made.model.visual = nn.Identity()
         made.model.eval()
         kept[key] = made

@@ -12,9 +12,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from engine import datasets
-from engine.datasets import Pairs, Roots
+from engine.datasets import Pairs
 from engine.models import clip_weights
 from engine.models.clip_weights import Made
+from engine.roots import Roots, expand_home, file_within, open_within
 from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import Schedule, TrainSpec, schedule
@@ -57,6 +58,8 @@ class Setup:
     lr: Callable[[int], float]
     batches: Batches
     reader: Reader
+    roots: Roots
+    """Below which a checkpoint to resume from must lie."""
 
     @property
     def model(self) -> nn.Module:
@@ -84,17 +87,24 @@ def named(spec: TrainSpec | EvaluateSpec, pairs: Pairs) -> tuple[tuple[str, ...]
     return spec.classes or pairs.classes, spec.templates or pairs.templates or clip_weights.TEMPLATES
 
 
-def readable(pairs: Pairs, run_dir: Path, what: str, before: str = "") -> tuple[Pairs, tuple[str, ...]]:
-    """The pairs whose images can be read, and what to tell of the others. Errors: DataProblem where none can.
+def readable(
+    pairs: Pairs, run_dir: Path, what: str, before: str = "", roots: Roots = None
+) -> tuple[Pairs, tuple[str, ...]]:
+    """Return the pairs whose images can be read, and what to tell of the others.
 
-    Looked at once per run, for VERIFY_S at most, and put on record: a later attempt, other processes, and what goes on
-    from a checkpoint of this run (`before`, as in a spec) leave out the same ones, or order and split would be others.
+    They are looked at once per run, for VERIFY_S at most, and put on record: a later attempt, other processes, and what
+    goes on from a checkpoint of this run (`before`, as in a spec) leave out the same ones, or order and split would
+    differ. roots: below which records beside that checkpoint must lie. Errors: DataProblem where none can be read.
     """
     record = run_dir / UNREADABLE.format(what)
-    records = [record, *(folder / record.name for folder in (Path(before), *Path(before).parents[:2]) if before)]
-    known = next((each for each in records if each.is_file()), None)
+    path = expand_home(before)
+    beside = (path, *path.parents[:2]) if before else ()
+    records: list[tuple[Path, Roots]] = [(record, None), *((folder / record.name, roots) for folder in beside)]
+    known = next((each for each in records if file_within(*each)), None)
+    left_out: dict[str, str]
     if known:
-        left_out: dict[str, str] = json.loads(known.read_text())
+        with open_within(*known) as file:
+            left_out = json.load(file)
     else:
         left_out = dict(datasets.look(pairs, samples=0, deadline_s=VERIFY_S).unreadable)
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -105,13 +115,13 @@ def readable(pairs: Pairs, run_dir: Path, what: str, before: str = "") -> tuple[
 def hold(spec: TrainSpec, run_dir: Path, roots: Roots = None) -> Held:
     """Open and split the data. Errors: DataProblem; Refused of captions that are all equal, of no readable image."""
     opened = opener(spec, roots)
-    pairs, notes = readable(opened(spec.data, samples=spec.samples), run_dir, "data", spec.resume)
+    pairs, notes = readable(opened(spec.data, samples=spec.samples), run_dir, "data", spec.resume, roots)
     notes = (*pairs.notes, *notes)
     if len(pairs) > 1 and len({caption for index in range(len(pairs)) for caption in pairs.captions(index)}) == 1:
         raise Refused("all captions are equal, so nothing tells one pair from another")
     val: Pairs | None
     if spec.val_data:
-        val, said = readable(opened(spec.val_data), run_dir, "val_data", spec.resume)
+        val, said = readable(opened(spec.val_data), run_dir, "val_data", spec.resume, roots)
         train, notes = pairs, (*notes, *val.notes, *said)
     elif spec.val_fraction:
         train, val = datasets.split(pairs, spec.val_fraction, spec.seed)
@@ -129,10 +139,10 @@ def prepare(spec: TrainSpec, place: Place, run_dir: Path, roots: Roots = None) -
         raise Refused(f"{len(held.train)} pairs to train on: {plan.problems[0]}")
     precision.check(spec.precision, place.device)
     torch.manual_seed(spec.seed)
-    made = clip_weights.create(spec, weights=spec.pretrained)
+    made = clip_weights.create(spec, weights=spec.pretrained, roots=roots)
     clip_weights.prepare(made, spec)
     made.model.to(place.device)
-    teacher = _teacher(spec, made, place)
+    teacher = _teacher(spec, made, place, roots)
     network: nn.Module = torch.compile(made.model) if spec.compile else made.model  # type: ignore[assignment]
     if place.world_size > 1:
         ids = None if place.device == "cpu" else [torch.device(place.device)]
@@ -179,13 +189,14 @@ def prepare(spec: TrainSpec, place: Place, run_dir: Path, roots: Roots = None) -
             batch_size=plan.batch_size,
             workers=0,
         ),
+        roots=roots,
     )
 
 
-def _teacher(spec: TrainSpec, made: Made, place: Place) -> nn.Module | None:
+def _teacher(spec: TrainSpec, made: Made, place: Place, roots: Roots) -> nn.Module | None:
     if spec.loss != "distill":
         return None
     sizes = {"image_size": max(made.image_size), "context_length": made.context_length}  # it sees what the student sees
     wanted = spec.model_copy(update={"model": spec.distill_model, "pretrained": spec.distill_pretrained, **sizes})
-    teacher = clip_weights.create(wanted, weights=spec.distill_pretrained).model
+    teacher = clip_weights.create(wanted, weights=spec.distill_pretrained, roots=roots).model
     return teacher.to(place.device).eval().requires_grad_(requires_grad=False)

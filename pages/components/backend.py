@@ -10,6 +10,7 @@ import streamlit as st
 from engine.jobs.answers import Answers
 from engine.report import catalog, published
 from engine.report.style import Style, family_styles
+from engine.roots import stat_within
 from engine.settings import Settings
 from engine.store import Run, Store, open_store
 from engine.store.files import RunFiles
@@ -65,6 +66,17 @@ def linked_run() -> Run | None:
 def folder(run: Run) -> Path:
     """Where the files of a run lie."""
     return RunFiles(settings().runs_dir, run.id).dir
+
+
+def own_files(run: Run) -> tuple[Path, ...]:
+    """Return the root of files that the rows of a run name: its own folder. Imported rows may name any file."""
+    return (folder(run).resolve(),)
+
+
+def written(folder: Path, name: str) -> int:
+    """Return when a file that a row names was written, in ns; 0 where its run's folder has no such file."""
+    status = stat_within(folder / name, (folder.resolve(),)) if name else None
+    return status.st_mtime_ns if status else 0
 
 
 def catalogue() -> pd.DataFrame:

@@ -1,8 +1,10 @@
 """Which pairs of images and captions: the fields, and a look at what is there before anything is started."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import streamlit as st
 
 from engine.datasets import DataProblem, Look, Pairs, Unreadable, look, open_pairs, split
 from engine.report.training_checks import Data
+from engine.roots import expand_home, scan_within, stat_within
 from engine.specs import Spec
 from engine.specs.clip import EMBEDDED, split_sources
 from pages.components import backend, spec_form, uploads
@@ -20,6 +23,8 @@ LOOK_S = 3
 """So long, at most, are images opened before the form answers."""
 THUMBNAIL, SHOWN_WIDTH = 128, 84
 FEW_CLASSES = 12
+MOST_STAMPED = 1000
+"""Entries of a folder whose dates are looked at. A form does so whenever it is drawn."""
 
 
 @dataclass(frozen=True)
@@ -67,17 +72,16 @@ def source(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stamp(data: str) -> int:
-    """When data were changed last: their files, or the folders that hold them."""
-    found = [0]
+    """Return when data were changed last: their files, or the folders that hold them."""
+    roots, found = backend.settings().roots, [0]
     for part in split_sources(data):
-        try:
-            path = Path(part.partition("{")[0] if "{" in part else part).expanduser()
-            path = path if path.exists() else path.parent
-            found += [path.stat().st_mtime_ns]
-            if path.is_dir():
-                found += [entry.stat().st_mtime_ns for entry in path.iterdir()][:1000]
-        except (OSError, ValueError, RuntimeError):  # what cannot be read is said when it is opened
+        path = expand_home(part.partition("{")[0])
+        path = path if stat_within(path, roots) else path.parent
+        if not (status := stat_within(path, roots)):
             continue
+        found.append(status.st_mtime_ns)
+        with suppress(OSError):  # of a file; and what cannot be read is said when it is opened
+            found += [entry.status.st_mtime_ns for entry in islice(scan_within(path, roots), MOST_STAMPED)]
     return max(found)
 
 

@@ -95,9 +95,8 @@ def _over(pairs: Sequence[tuple[Timed, Timed]], figure: str, seed: int, written:
 
 
 def _written(timed: Timed) -> int:
-    """When its samples were: other samples are other ratios. 0 where they are not there."""
-    path = timed.folder / timed.row.samples_file
-    return path.stat().st_mtime_ns if path.is_file() else 0
+    """Return when its samples were: other samples are other ratios. 0 where they are not there."""
+    return backend.written(timed.folder, timed.row.samples_file)
 
 
 def show(pairs: Sequence[tuple[Timed, Timed]], figure: str, *, seed: int) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from engine.report import evaluation_figures, export, frames
 from engine.report.style import digits
 from engine.results.clip import EvaluateRow
 from engine.results.embeddings import Embeddings, read_embeddings
+from engine.roots import Roots, file_within, open_within
 from engine.store import Run
 from pages.components import backend, evaluated_pictures, search
 from pages.components.chart import chart, tabs
@@ -60,12 +62,12 @@ def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
         _figures(row)
     files = [name for row in rows for name in (row.confusion_file, row.predictions_file) if name]
     with st.container(horizontal=True):
-        folder = backend.folder(run)
+        folder, own = backend.folder(run), backend.own_files(run)
         table(lambda: frames.with_environment(frames.evaluate(rows), run), f"evaluate-{run.id}", key=f"rows_{run.id}")
-        for name in (name for name in files if (folder / name).is_file()):
+        for name in (name for name in files if file_within(folder / name, own)):
             label = name.removesuffix(".csv").replace("_", " ").capitalize()
             file = f"evaluate-{run.id}-{name}"
-            download(label, (lambda name=name: _guarded(folder / name)), file, key=f"{name}_{run.id}")
+            download(label, (lambda name=name: _guarded(folder / name, own)), file, key=f"{name}_{run.id}")
     contents: dict[str, Any] = {}
     for row in rows:
         if row.confusion_file:
@@ -78,9 +80,9 @@ def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
     tabs(contents, key=f"charts_{run.id}")
 
 
-def _guarded(path: Path) -> str:
-    """A table that a run has written, safe to be opened by a spreadsheet."""
-    with path.open(newline="", encoding="utf-8") as file:
+def _guarded(path: Path, own: Roots) -> str:
+    """Return a table that a run has written, safe to be opened by a spreadsheet."""
+    with TextIOWrapper(open_within(path, own), newline="", encoding="utf-8") as file:
         return export.guarded(csv.reader(file))
 
 
@@ -113,19 +115,15 @@ def _gone(file: str, error: Exception) -> None:
         st.error(plain(f"{file} cannot be read: {error}"), icon=":material/error:")
 
 
-def _stamp(path: Path) -> int:
-    return path.stat().st_mtime_ns if path.is_file() else 0
-
-
 @st.cache_data(max_entries=8, show_spinner=False)
-def _read_confusion(path: Path, stamp: int) -> pd.DataFrame:
-    return evaluation_figures.read_confusion(path)
+def _read_confusion(path: Path, own: Roots, stamp: int) -> pd.DataFrame:
+    return evaluation_figures.read_confusion(path, own)
 
 
 def _confusion(run: Run, row: EvaluateRow) -> None:
-    path = backend.folder(run) / row.confusion_file
+    folder, own = backend.folder(run), backend.own_files(run)
     try:
-        counts = _read_confusion(path, _stamp(path))
+        counts = _read_confusion(folder / row.confusion_file, own, backend.written(folder, row.confusion_file))
     except (OSError, ValueError) as error:
         _gone(row.confusion_file, error)
         return
@@ -147,15 +145,15 @@ def _confusion(run: Run, row: EvaluateRow) -> None:
 
 
 @st.cache_data(max_entries=8, show_spinner=False)
-def _read_predictions(path: Path, stamp: int) -> pd.DataFrame:
-    return evaluation_figures.read_predictions(path)
+def _read_predictions(path: Path, own: Roots, stamp: int) -> pd.DataFrame:
+    return evaluation_figures.read_predictions(path, own)
 
 
 def _predictions(run: Run, row: EvaluateRow) -> None:
     """Pictures with what they are and what they were taken for, the surest first."""
-    path = backend.folder(run) / row.predictions_file
+    folder, own = backend.folder(run), backend.own_files(run)
     try:
-        found = _read_predictions(path, _stamp(path))
+        found = _read_predictions(folder / row.predictions_file, own, backend.written(folder, row.predictions_file))
     except (OSError, ValueError) as error:
         _gone(row.predictions_file, error)
         return
@@ -187,15 +185,15 @@ def _said(line: dict[Any, Any]) -> str:
 
 
 @st.cache_data(max_entries=4, show_spinner="Reading embeddings")
-def _placed(path: Path, stamp: int, aligned: bool) -> tuple[pd.DataFrame, list[float], int]:
+def _placed(path: Path, own: Roots, stamp: int, aligned: bool) -> tuple[pd.DataFrame, list[float], int]:
     """A map, its axes' shares of the variance, and how many images there are in all."""
-    found: Embeddings = read_embeddings(path)
+    found: Embeddings = read_embeddings(path, own)
     places, shares = evaluation_figures.place(found, aligned=aligned)
     return places, [float(share) for share in shares], len(found.images)
 
 
 def _map(run: Run, file: str) -> None:
-    path = backend.folder(run) / file
+    folder, own = backend.folder(run), backend.own_files(run)
     aligned = st.toggle(
         "Images and captions each centred",
         value=True,
@@ -203,7 +201,7 @@ def _map(run: Run, file: str) -> None:
         help="CLIP keeps images apart from captions: without centring, that gap is most of what a map shows.",
     )
     try:
-        places, shares, images = _placed(path, _stamp(path), aligned)
+        places, shares, images = _placed(folder / file, own, backend.written(folder, file), aligned)
     except (OSError, ValueError) as error:
         _gone(file, error)
         return

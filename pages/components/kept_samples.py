@@ -15,9 +15,8 @@ HASHED = {kind: kind.model_dump_json for kind in (BenchmarkRow, RecurrentRow)}
 
 
 def stamp(run: Run, row: TimedRow) -> int:
-    """When a row's samples were written; 0 where they are not there."""
-    path = backend.folder(run) / row.samples_file
-    return path.stat().st_mtime_ns if path.is_file() else 0
+    """Return when a row's samples were written; 0 where they are not there."""
+    return backend.written(backend.folder(run), row.samples_file)
 
 
 def read(run: Run, row: TimedRow) -> pd.DataFrame | None:

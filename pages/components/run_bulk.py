@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from engine.jobs import ensure_scheduler
+from engine import jobs
 from engine.report import bulk
 from engine.specs import Refused
 from engine.store import Run, State
@@ -59,10 +59,9 @@ def retry(run_ids: Sequence[int]) -> None:
     """Queue runs again, in their place, and draw the page anew; one that cannot be tried again says so."""
     for run_id in run_ids:
         try:
-            backend.store().retry(run_id)
+            jobs.retry(backend.store(), backend.settings(), run_id)
         except (Refused, LookupError) as refusal:
             announce.later(str(refusal), ":material/error:")
-    ensure_scheduler(backend.settings())
     st.rerun()
 
 

@@ -33,7 +33,7 @@ def earlier() -> list[Kept]:
 
 @st.cache_data(max_entries=4, show_spinner=False)
 def _earlier(there: str, stamp: int) -> list[Kept]:
-    return kept(Path(there))
+    return kept(Path(there), backend.settings().roots)
 
 
 def take_in(prefix: str) -> None:
@@ -120,7 +120,7 @@ def _unpacked(prefix: str, file: Any) -> str:
     stem = re.sub(r"[^\w-]+", "_", Path(file.name).stem)[:40]
     target = folder() / f"{stem}-{digest}"
     try:
-        path, kind = recognise(target) if target.is_dir() else unpack(file, file.name, target)
+        path, kind = recognise(target, backend.settings().roots) if target.is_dir() else unpack(file, file.name, target)
     except DataProblem as problem:
         return str(problem)
     _use(prefix, path, kind)

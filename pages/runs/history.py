@@ -5,10 +5,11 @@ from pathlib import Path
 
 import streamlit as st
 
+from engine import jobs
 from engine.specs import Refused
 from engine.store import ACTIVE, ENDED, Filter, Run, State
 from engine.store.bundle import import_bundle
-from pages.components import backend, redraw, run_deletion, run_filters, run_list, run_storage, tour
+from pages.components import announce, backend, redraw, run_deletion, run_filters, run_list, run_storage, tour
 from pages.components.fold import fold
 from pages.components.state import badge, progress, sentence
 from pages.components.text import plain
@@ -79,6 +80,8 @@ def _import() -> None:
             except Refused as refusal:
                 st.error(plain(str(refusal)), icon=":material/error:")
                 return
+        if problem := jobs.why_not_again(backend.store(), backend.settings(), run_id):
+            announce.later(f"This run cannot be run again here: {problem}", ":material/info:")
         st.switch_page("runs/run.py", query_params={"run": str(run_id)})
 
 

@@ -1,0 +1,156 @@
+"""Opens files below the data roots: the folders from which queued runs may read data and weights (VITALS_DATA_ROOTS).
+
+A path is resolved first. Then every folder from the root downwards is opened inside the one before, without following
+links, so that a link put in place of a file or folder meanwhile is not followed either. What lies elsewhere, and what
+is neither a file nor a folder (a pipe, a socket, a device), gives the same answer as what is absent.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from io import BufferedReader
+from pathlib import Path
+from typing import NamedTuple
+
+Roots = tuple[Path, ...] | None
+"""Folders below which files may be read, as resolved paths; None: files anywhere."""
+
+READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
+"""Without O_NONBLOCK, opening a pipe waits until something writes into it."""
+LOOK = getattr(os, "O_PATH", READ)
+"""Where the system has it, O_PATH needs no right to read, and has no effect on a device."""
+PASS = LOOK | os.O_DIRECTORY
+ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.ENAMETOOLONG)
+"""Errors of opening that say no more than that there is nothing to read."""
+
+
+class Entry(NamedTuple):
+    """A file or folder in a folder. A link counts as what it leads to."""
+
+    path: Path
+    status: os.stat_result
+    is_link: bool
+
+    @property
+    def is_folder(self) -> bool:
+        """Return whether it is a folder; else it is a file."""
+        return stat.S_ISDIR(self.status.st_mode)
+
+
+def expand_home(path: str) -> Path:
+    """Return a typed path with `~` replaced by the home folder; as it is where nobody has that name."""
+    try:
+        return Path(path).expanduser()
+    except (RuntimeError, ValueError):
+        return Path(path)
+
+
+def open_within(path: Path, roots: Roots) -> BufferedReader:
+    """Open a file for reading.
+
+    Errors: FileNotFoundError, with the same text for what is absent, what lies outside the roots and what is no file;
+    OSError of a file below a root that cannot be read.
+    """
+    descriptor = _descriptor(path, roots, READ)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _absent(path)
+    return os.fdopen(descriptor, "rb")
+
+
+def stat_within(path: Path, roots: Roots) -> os.stat_result | None:
+    """Return the status of the file or folder that a path leads to; None of anything that may not be read."""
+    try:
+        descriptor = _descriptor(path, roots, LOOK)
+    except OSError:
+        return None
+    try:
+        found = os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+    return found if _is_file_or_folder(found) else None
+
+
+def file_within(path: Path, roots: Roots) -> bool:
+    """Return whether a path leads to a file that may be read."""
+    found = stat_within(path, roots)
+    return found is not None and stat.S_ISREG(found.st_mode)
+
+
+def scan_within(folder: Path, roots: Roots) -> Iterator[Entry]:
+    """Yield the files and folders in a folder, in any order, without those that may not be read.
+
+    Errors: FileNotFoundError, as of open_within; OSError of a folder below a root that cannot be read.
+    """
+    descriptor = _descriptor(folder, roots, READ | os.O_DIRECTORY)
+    try:
+        with os.scandir(descriptor) as inside:
+            for each in inside:
+                path, is_link = folder / each.name, each.is_symlink()
+                with suppress(FileNotFoundError):  # removed meanwhile
+                    status = stat_within(path, roots) if is_link else each.stat(follow_symlinks=False)
+                    if status and _is_file_or_folder(status):
+                        yield Entry(path, status, is_link)
+    finally:
+        os.close(descriptor)
+
+
+def files_within(folder: Path, roots: Roots) -> Iterator[Entry]:
+    """Yield the files below a folder, in any order. Linked folders, which may form a circle, are left out.
+
+    Errors: as of scan_within for the folder itself; a folder below it that cannot be read is left out.
+    """
+    pending = [folder]
+    while pending:
+        current = pending.pop()
+        try:
+            for entry in scan_within(current, roots):
+                if not entry.is_folder:
+                    yield entry
+                elif not entry.is_link:
+                    pending.append(entry.path)
+        except (FileNotFoundError, PermissionError):
+            if current == folder:
+                raise
+
+
+def _descriptor(path: Path, roots: Roots, flags: int) -> int:
+    """Open what a path leads to. Errors: FileNotFoundError of what lies outside the roots; OSError."""
+    try:
+        if roots is None:
+            return os.open(path, flags)
+        real = os.path.realpath(path)
+        for root in roots:
+            above = f"{root}".rstrip("/") + "/"
+            if f"{real}/".startswith(above):
+                return _below(root, real[len(above) :], flags)
+    except ValueError:
+        pass  # a name with a NUL
+    except OSError as error:
+        if error.errno not in ABSENT:
+            raise
+    raise _absent(path)
+
+
+def _below(root: Path, relative: str, flags: int) -> int:
+    """Open a path below a root without following any link, at its end neither. Errors: OSError."""
+    *folders, name = relative.split("/")
+    at = os.open(root, PASS | os.O_NOFOLLOW)
+    try:
+        for folder in folders:
+            inner = os.open(folder, PASS | os.O_NOFOLLOW, dir_fd=at)
+            os.close(at)
+            at = inner
+        return os.open(name or ".", flags | os.O_NOFOLLOW, dir_fd=at)
+    finally:
+        os.close(at)
+
+
+def _is_file_or_folder(status: os.stat_result) -> bool:
+    return stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+
+
+def _absent(path: Path) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, "there is no such file", str(path))
