@@ -94,6 +94,7 @@ def test_a_file_from_elsewhere_gets_the_preprocessing_all_published_weights_agre
         ({"epoch": 1}, "holds no weights"),
         ([1], "holds no weights"),
         ({"state_dict": {}}, "holds no weights"),
+        ({1: torch.zeros(1)}, "holds no weights"),
         (b"no such thing", "can run any code|can be read"),
         (b"", "can be read"),
     ],
@@ -105,6 +106,31 @@ def test_what_does_not_fit_is_refused_with_what_differs(tmp_path: Path, content:
         make(weights=path)
     assert str(path) in str(caught.value)
     assert len(str(caught.value)) < 1500
+
+
+def test_safetensors_without_weights_are_refused(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    path = tmp_path / "weights.safetensors"
+    save_file({}, path)
+    with pytest.raises(WeightsRefused, match="holds no weights: neither tensors by their names"):
+        make(weights=path)
+    for content in (b"", b"\x02\0\0\0\0\0\0", b"\xff" * 64, b"\x02\0\0\0\0\0\0\0[]"):
+        path.write_bytes(content)
+        with pytest.raises(WeightsRefused, match="holds no weights that can be read"):
+            make(weights=path)
+
+
+@pytest.mark.parametrize("config", [[1], {"model_cfg": []}, {"model_cfg": {"vision_cfg": 1, "text_cfg": "x"}}])
+def test_a_damaged_configuration_beside_the_weights_counts_for_nothing(tmp_path: Path, config: Any) -> None:
+    path = tmp_path / "weights.pt"
+    torch.save({"state_dict": {"visual.proj": torch.zeros(1)}, "vitals": {"config": config}}, path)
+    stored = clip_files.peek(path)
+    assert (stored.model_cfg.keys() <= {"vision_cfg", "text_cfg"}, stored.image_size, stored.context_length) == (
+        True,
+        None,
+        None,
+    )
 
 
 def test_weights_of_another_shape_are_named(tmp_path: Path) -> None:

@@ -90,6 +90,18 @@ def test_classes_are_named_beside_the_shards(tmp_path: Path) -> None:
         open_pairs(str(path))
 
 
+@pytest.mark.parametrize("template", ["{0.__class__}", "{!r}", "{:>1000000000}", "{classname}", "a photo", "%s"])
+def test_templates_are_no_format_strings(tmp_path: Path, template: str) -> None:
+    (tmp_path / "classnames.txt").write_text("cat {0}\ndog\n")
+    templates = tmp_path / "zeroshot_classification_templates.txt"
+    templates.write_text(f"{template} {{c}}\n{{{{c}}}}\n")
+    path = shard(tmp_path / "0.tar", sample("a", 1, cls="0"))
+    assert open_pairs(str(path)).captions(0) == (f"{template} cat {{0}}", "{cat {0}}")
+    templates.write_text(f"{template}\n")
+    with pytest.raises(DataProblem, match=r"a template has \{\} where the class name goes, unlike"):
+        open_pairs(str(path))
+
+
 @pytest.mark.parametrize(
     ("texts", "reason"),
     [

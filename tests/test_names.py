@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import shipped
-from engine.names import ModelNotFound, expand_braces, expand_files, parse_names, resolve
+from engine.names import ModelNotFound, expand, expand_files, parse_names, resolve
 from engine.settings import Settings
 from engine.specs import Refused, split_patterns
 
@@ -67,9 +67,22 @@ def test_commas_split_but_not_inside_braces() -> None:
     assert split_patterns(" a, {b,c}-32,\n[de]* ,,") == ["a", "{b,c}-32", "[de]*"]
     assert split_patterns("{a,b") == ["{a", "b"]
     assert len(split_patterns("a," * 500_000)) == 500_000  # in one pass, however long
-    assert expand_braces("{a,b}-{1,2}") == ["a-1", "a-2", "b-1", "b-2"]
-    with pytest.raises(Refused, match="mean 1,048,576 patterns, at most 1,000"):
-        expand_braces("{*,*}" * 20)
+    assert expand(["{a,b}-{1,2}", "c"]) == ["a-1", "a-2", "b-1", "b-2", "c"]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "answer"),
+    [
+        (["{*,*}" * 20], "mean more than 1,000 patterns: write fewer choices"),
+        (["{a,b," * 11 + "c" + "}" * 11], "mean more than 1,000 patterns"),  # 177,147 of them, inside each other
+        (["{" * 21], "at most 20 pairs of braces"),
+        (["{a,b}" * 9] * 6, "more than 3,000 patterns: use a wildcard"),
+        (["x" * 201], "a pattern has at most 200 characters, .* has 201"),
+    ],
+)
+def test_patterns_that_mean_too_many_are_refused(patterns: list[str], answer: str) -> None:
+    with pytest.raises(Refused, match=answer):
+        resolve(patterns, dict.fromkeys(KNOWN, "f"))
 
 
 @given(st.text(max_size=30))

@@ -10,6 +10,7 @@ import pytest
 from engine import shipped
 from engine.report import accuracies, catalog, choosing, timings
 from engine.settings import Settings
+from engine.specs import Refused
 from engine.store import Store
 from tests.page_support import benchmark_row, finish, queue_benchmark, write_catalogue
 
@@ -87,6 +88,12 @@ def test_filters_combine_and_bounds_leave_out_rows_without_the_figure(frame: pd.
     assert list(catalog.select(frame, families=["resnet"], image_sizes=["224x320"])["model"]) == ["resnet50d_wide"]
     assert list(catalog.select(frame, image_size=224)["model"]) == ["ViT-B-32", "resnet50", "resnet50d_wide"]
     assert list(catalog.select(frame, max_gmacs=None)["model"])[-1] == "broken"
+
+
+def test_a_search_is_bounded(frame: pd.DataFrame) -> None:
+    for search, answer in (("vit " * 300, "at most 1,000 characters"), (",".join(["{a,b}" * 9] * 6), "3,000 patterns")):
+        with pytest.raises(Refused, match=answer):
+            catalog.select(frame, search=search)
 
 
 def test_sizes_and_families_are_in_a_useful_order(frame: pd.DataFrame) -> None:

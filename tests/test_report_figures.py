@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from engine.report import figures, frames, scatter
-from engine.report.style import COLOURS, GREY, digits, family_styles
+from engine.report.style import COLOURS, GREY, digits, family_styles, text
 from engine.results import ModuleCount
 
 
@@ -24,6 +24,10 @@ def test_a_family_keeps_its_colour_and_no_two_families_look_alike() -> None:
     frame = table(gmacs=[1.0, 2.0], mparams=[1.0, 2.0], family=["family 7", "family 0"])
     drawn = {trace.name: trace.marker.color for trace in scatter.scatter(frame, "gmacs", "mparams", styles=styles).data}
     assert drawn == {"family 7": styles["family 7"][0], "family 0": styles["family 0"][0]}
+
+
+def test_a_name_is_no_format_of_a_hover() -> None:
+    assert text("<b>%{x:>1000000000} %{0}") == "&lt;b&gt;%&#123;x:&gt;1000000000} %&#123;0}"
 
 
 def test_scatter_draws_every_row_that_has_the_figures_with_units_and_source() -> None:

@@ -220,3 +220,17 @@ def test_sizes_are_those_of_the_files(filled: Store, settings: Settings) -> None
     largest = storage.largest(filled.database, 5)
     assert [run.artifacts.bytes for run in largest] == sorted(recorded.values(), reverse=True)[:5]
     assert all(recorded[run.run_id] == run.artifacts.bytes for run in largest)
+
+
+@pytest.mark.parametrize("field", ["text", "model", "only_model"])
+def test_a_search_that_no_query_can_hold_is_refused(field: str) -> None:
+    with pytest.raises(Refused, match="a search has at most 200 characters, this one 6,000"):
+        Filter(**{field: "a " * 3000})
+    with pytest.raises(Refused, match="has a NUL character"):
+        Filter(**{field: "resnet\0"})
+
+
+def test_a_search_of_many_words_is_answered(filled: Store) -> None:
+    words = " ".join(chr(ord("a") + place % 26) for place in range(100))
+    assert filled.count(Filter(text=words)) == 0
+    assert filled.count(Filter(text="a " * 100)) > 0

@@ -17,6 +17,7 @@ from engine.datasets.folders import TEMPLATES
 from engine.datasets.members import Member, Sample
 from engine.roots import Roots, expand_home, file_within, open_within
 from engine.specs.base import shown
+from engine.specs.clip import with_place_for_names
 
 MOST_SHARDS = 100_000
 BRACES = re.compile(r"\{([^{}]*)\}")
@@ -124,6 +125,10 @@ def _put_together(found: list[Sample | None], name: str, folder: Path, roots: Ro
     """Errors: DataProblem where nothing is left, or a class is counted that has no name."""
     classes = _lines(folder, CLASS_NAMES, roots)
     templates = tuple(line.replace("{c}", "{}") for line in _lines(folder, CLASS_TEMPLATES, roots))
+    try:
+        with_place_for_names(templates)
+    except ValueError as error:
+        raise DataProblem(f"{CLASS_TEMPLATES} of {name}: {error}") from error
     kept = [sample for sample in found if sample and (sample.captions or classes)]
     if not kept:
         raise DataProblem(

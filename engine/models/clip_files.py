@@ -44,18 +44,17 @@ class Stored:
     @property
     def model_cfg(self) -> Config:
         """The configuration it was saved with; empty where nothing is said."""
-        found: Config = self.config.get("model_cfg", {})
-        return found
+        return _section(self.config, "model_cfg")
 
     @property
     def image_size(self) -> Any:
         """In pixels, as configurations have it; None where nothing is said."""
-        return self.model_cfg.get("vision_cfg", {}).get("image_size")
+        return _section(self.model_cfg, "vision_cfg").get("image_size")
 
     @property
     def context_length(self) -> int | None:
         """In tokens; None where nothing is said."""
-        found: int | None = self.model_cfg.get("text_cfg", {}).get("context_length")
+        found: int | None = _section(self.model_cfg, "text_cfg").get("context_length")
         return found
 
 
@@ -113,9 +112,10 @@ def peek(path: Path, roots: Roots = None) -> Stored:
     try:
         with open_within(path, roots) as file:
             if path.suffix == ".safetensors":
-                with _path_of(file, path.suffix) as link, safe_open(link, "pt") as tensors:
-                    return Stored(path, frozenset(tensors.keys()), {}, roots)
-            found = torch.load(file, map_location="meta", weights_only=True)
+                with _path_of(file, path.suffix) as link, safe_open(link, "pt") as tensors_of:
+                    found = {"state_dict": dict.fromkeys(tensors_of.keys(), torch.empty(0, device="meta"))}
+            else:
+                found = torch.load(file, map_location="meta", weights_only=True)
     except pickle.UnpicklingError as error:
         raise WeightsRefused(
             f"{path} is not made of tensors, numbers and texts alone, and loading anything else can run any code"
@@ -125,11 +125,17 @@ def peek(path: Path, roots: Roots = None) -> Stored:
             raise
         raise WeightsRefused(f"{path} holds no weights that can be read: {_first_line(error)}") from error
     tensors = found.get("state_dict", found) if isinstance(found, dict) else None
-    if not isinstance(tensors, dict) or not any(isinstance(tensor, torch.Tensor) for tensor in tensors.values()):
+    named = isinstance(tensors, dict) and all(isinstance(name, str) for name in tensors)
+    if not named or not any(isinstance(tensor, torch.Tensor) for tensor in tensors.values()):
         raise WeightsRefused(f"{path} holds no weights: neither tensors by their names, nor a `state_dict` of them")
-    ours = found.get("vitals")
-    config = ours.get("config", {}) if isinstance(ours, dict) else {}
+    config = _section(found.get("vitals"), "config")
     return Stored(path, frozenset(name.removeprefix("module.") for name in tensors), config, roots)
+
+
+def _section(config: Any, name: str) -> Config:
+    """Return a part of a configuration; empty where there is none, or anything else in its place."""
+    found = config.get(name) if isinstance(config, dict) else None
+    return found if isinstance(found, dict) else {}
 
 
 def load(model: torch.nn.Module, name: str, stored: Stored) -> None:

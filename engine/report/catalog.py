@@ -1,18 +1,19 @@
 """The shipped catalogue as a table: one row per (library, model, image size), counted by our own engine."""
 
 import json
-from collections.abc import Collection
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from engine import shipped
-from engine.names import WILDCARD, expand_braces
-from engine.specs import split_patterns
+from engine.names import WILDCARD, expand, fits
+from engine.specs import Refused, split_patterns
 
 TEXT = ("library", "model", "family", "image_size", "test_size", "uncounted", "notes", "status", "error")
+LONGEST_SEARCH = 1000
+"""Characters: each alternative is compared with every row at every keystroke."""
 SIZES = "sizes"
 """The folder below the catalogue's for image sizes that are not the models' own."""
 COLUMNS = (*TEXT[:4], "mparams", "gmacs", "macts", "complete", *TEXT[4:])
@@ -85,24 +86,29 @@ def matches(frame: pd.DataFrame, search: str) -> "pd.Series[bool]":
     """Which rows a search means.
 
     Commas separate alternatives. One with a wildcard (`ViT-B-*`, `timm:resnet*`) must fit the whole name; one without
-    asks that each of its words occurs in name or family. Case does not matter.
+    asks that each of its words occurs in name or family. Case does not matter. Errors: Refused of too long a search,
+    and those of `expand`.
     """
-    alternatives = [part for term in split_patterns(search) for part in expand_braces(term.lower())]
+    if len(search) > LONGEST_SEARCH:
+        raise Refused(f"a search has at most {LONGEST_SEARCH:,} characters, this one {len(search):,}: shorten it")
+    alternatives = [_alternative(term) for term in expand(split_patterns(search.lower()))]
     if not alternatives:
         return pd.Series(True, index=frame.index)
     names, families = frame["name"].str.lower(), frame["family"].str.lower()
-    keep = [
-        any(_fits(term, name, family) for term in alternatives) for name, family in zip(names, families, strict=True)
-    ]
+    keep = [any(fit(name, family) for fit in alternatives) for name, family in zip(names, families, strict=True)]
     return pd.Series(keep, index=frame.index, dtype=bool)
 
 
-def _fits(term: str, name: str, family: str) -> bool:
+def _alternative(term: str) -> Callable[[str, str], bool]:
+    """Return the test of a name and a family that one alternative of a search stands for."""
     if term.startswith("family:"):
-        return fnmatchcase(family, term.removeprefix("family:"))
+        whole = fits(term.removeprefix("family:"))
+        return lambda name, family: whole(family)
     if WILDCARD.search(term):
-        return fnmatchcase(name if ":" in term else name.partition(":")[2], term)
-    return all(word in name or word in family for word in term.split())
+        whole = fits(term)
+        return lambda name, family: whole(name if ":" in term else name.partition(":")[2])
+    words = term.split()
+    return lambda name, family: all(word in name or word in family for word in words)
 
 
 def image_sizes(frame: pd.DataFrame) -> list[str]:

@@ -35,8 +35,8 @@ def digits(value: float | None) -> str:
 
 
 def text(value: Any) -> str:
-    """Plotly reads a few tags in labels and hovers, so names are escaped."""
-    return escape(str(value), quote=False)
+    """Return a name as Plotly shows it literally: Plotly reads a few tags, and `%{x}` in hovers as a format."""
+    return escape(str(value), quote=False).replace("%{", "%&#123;")
 
 
 def compute(gflop_per_s: float) -> str:

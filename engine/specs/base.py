@@ -1,14 +1,22 @@
 """What all specs share: their base class, and the fields that several have, each with its bounds."""
 
 import re
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal
 
+import re2
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 from typing_extensions import TypeAliasType
 
 MAX_PIXELS_PER_SIDE = 4096
 MAX_CONTEXT = 8192
 LONGEST_PATTERN = 200
+LARGEST_COUNT = 1000
+"""The most repetitions that RE2 compiles; it takes a count of nine digits for plain text."""
+EXPRESSION_BYTES = 1 << 20
+"""Memory limit of one regular expression: room for 40,000 instructions, far more than names of models need."""
+COUNT = re.compile(r"\{(\d*),?(\d*)\}")
+NOT_IN_RE2 = re.compile(r"\(\?(?:<?[=!]|P=)|\\[1-9]")
 ACCELERATORS = ("cuda", "mps", "xpu", "npu", "hpu", "mtia")
 DEVICE = re.compile(rf"cpu|({'|'.join(ACCELERATORS)})(:\d+)?")
 
@@ -33,6 +41,32 @@ def split_patterns(text: str) -> list[str]:
             parts.append(text[begin:place])
             begin = place + 1
     return [part.strip() for part in [*parts, text[begin:]] if part.strip()]
+
+
+def find_expression(expression: str) -> Callable[[str], bool]:
+    """Return a test that tells whether a text contains a match of a user's regular expression.
+
+    RE2 compiles within EXPRESSION_BYTES and searches in a time linear in the text, unlike Python's engines.
+    Errors: Refused when RE2 does not take the expression.
+    """
+    largest = max((int(number) for pair in COUNT.findall(expression) for number in pair if number), default=0)
+    if largest > LARGEST_COUNT:
+        raise Refused(f"{expression!r} repeats {largest:,} times: a count in braces is at most {LARGEST_COUNT:,}")
+    options = re2.Options()
+    options.max_mem = EXPRESSION_BYTES
+    options.log_errors = False
+    options.never_capture = True
+    try:
+        compiled = re2.compile(expression, options)
+    except re2.error as error:
+        message = f"{expression!r} is no regular expression: {error.args[0].decode(errors='replace')}"
+        if NOT_IN_RE2.search(expression):
+            message += (
+                ". RE2 has no look-around and no back-references: to leave out names that contain something, use the "
+                "field exclude; instead of a back-reference, write the alternatives, such as aa|bb"
+            )
+        raise Refused(message) from error
+    return lambda text: compiled.search(text) is not None
 
 
 def parse_image_size(value: Any) -> Any:

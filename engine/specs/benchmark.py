@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import NoDecode
 from typing_extensions import TypeAliasType
 
-from engine.specs.base import MAX_CONTEXT, PATTERNS, SIZE, RealDevice, Spec, shown
+from engine.specs.base import MAX_CONTEXT, PATTERNS, SIZE, Pattern, RealDevice, Spec, find_expression, shown
 from engine.specs.timed import (
     MinSeconds,
     Publishable,
@@ -46,7 +46,7 @@ BATCH = TypeAliasType(
     Annotated[Annotated[int, Field(ge=1, le=MAX_BATCH)] | BatchWord, BeforeValidator(_batch)],
 )
 VARIANTS = TypeAliasType(
-    "VARIANTS", Annotated[tuple[str, ...], split_words, Field(min_length=1, max_length=MOST_VARIANTS)]
+    "VARIANTS", Annotated[tuple[Pattern, ...], split_words, Field(min_length=1, max_length=MOST_VARIANTS)]
 )
 PRECISIONS = TypeAliasType(
     "PRECISIONS", Annotated[tuple[RunPrecision, ...], split_words, Field(min_length=1, max_length=7)]
@@ -130,10 +130,7 @@ class BenchmarkSpec(Spec):
     @field_validator("filter", "exclude")
     @classmethod
     def _compiles(cls, expression: str) -> str:
-        try:
-            re.compile(expression)
-        except re.error as error:
-            raise ValueError(f"{expression!r} is no regular expression: {error}") from error
+        find_expression(expression)
         return expression
 
     @field_validator("partition")

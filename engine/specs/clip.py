@@ -50,7 +50,8 @@ def split_lines(value: Any) -> Any:
     return [line.strip() for line in value.splitlines() if line.strip()] if isinstance(value, str) else value
 
 
-def _with_place_for_names(templates: tuple[str, ...]) -> tuple[str, ...]:
+def with_place_for_names(templates: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the templates. Errors: ValueError of one that has no place for the name of a class."""
     for template in templates:
         if "{}" not in template:
             raise ValueError(f"a template has {{}} where the class name goes, unlike {template!r}")
@@ -60,7 +61,7 @@ def _with_place_for_names(templates: tuple[str, ...]) -> tuple[str, ...]:
 Line = Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
 # Named aliases, because their names are what `--help` shows.
 LINES = TypeAliasType("LINES", Annotated[tuple[Line, ...], BeforeValidator(split_lines), Field(max_length=MAX_CLASSES)])
-TEMPLATES = TypeAliasType("TEMPLATES", Annotated[LINES, AfterValidator(_with_place_for_names)])
+TEMPLATES = TypeAliasType("TEMPLATES", Annotated[LINES, AfterValidator(with_place_for_names)])
 Templates = Annotated[
     TEMPLATES,
     NoDecode,

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, func, literal, or_, select
 
+from engine.specs import Refused
 from engine.store.database import Database
 from engine.store.listing import folded_model
 from engine.store.model import Run, State
@@ -16,6 +17,8 @@ from engine.store.tables import run_models, run_tags, run_texts, runs
 
 WILDCARDS = {"*": "%", "?": "_"}
 BATCH = 500
+LONGEST_SEARCH = 200
+"""Characters: each word is a condition of the query, and SQLite takes 1,000."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,16 @@ class Filter:
     text: str = ""
     """Words that all stand in a run's name, summary, notes or error."""
     oldest_first: bool = False
+
+    def __post_init__(self) -> None:
+        """Errors: Refused of a text that no query can hold."""
+        for searched in (self.model, self.only_model, self.text):
+            if len(searched) > LONGEST_SEARCH:
+                raise Refused(
+                    f"a search has at most {LONGEST_SEARCH} characters, this one {len(searched):,}: shorten it"
+                )
+            if "\0" in searched:
+                raise Refused(f"{searched!r} has a NUL character, which no text of a run has: remove it")
 
 
 def find(database: Database, wanted: Filter, *, limit: int, offset: int = 0) -> list[Run]:
@@ -87,7 +100,7 @@ def _conditions(wanted: Filter) -> Iterator[ColumnElement[bool]]:
     if wanted.only_model:
         named = run_models.c.model == folded_model(wanted.only_model)
         yield runs.c.id.in_(select(run_models.c.run_id).where(named))
-    for word in wanted.text.casefold().split():
+    for word in dict.fromkeys(wanted.text.casefold().split()):
         said = select(run_texts.c.run_id).where(run_texts.c.text.contains(word, autoescape=True))
         failed = (runs.c.state == State.FAILED) & func.lower(runs.c.error).contains(word, autoescape=True)
         yield or_(runs.c.id.in_(said), runs.c.id.in_(select(runs.c.id).where(failed)))

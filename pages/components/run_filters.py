@@ -5,8 +5,10 @@ from typing import Any
 import streamlit as st
 
 from engine.results import kinds
+from engine.specs import Refused
 from engine.store import Filter, State, Store
 from pages.components import backend, redraw
+from pages.components.text import plain
 
 PREFIX = "runs"
 BIND = "query-params"
@@ -38,8 +40,8 @@ def _choices(url: str, revision: int) -> tuple[list[str], list[str]]:
     return store.devices(), list(store.tags())
 
 
-def fields(store: Store) -> Filter:
-    """Draw the fields and answer what they let through."""
+def fields(store: Store) -> Filter | None:
+    """Draw the fields and return the filter that they stand for; None where they hold what cannot be searched for."""
     shared: dict[str, Any] = {"bind": BIND, "on_change": first_page}
     devices, known = _choices(backend.settings().store_url, store.revision())
     text, model, device, tags, states = st.columns([3, 2, 2, 2, 2])
@@ -77,12 +79,16 @@ def fields(store: Store) -> Filter:
             redraw.hold(key(name))
         if any(values.values()):
             st.button("Clear filters", icon=":material/filter_alt_off:", key=key("clear"), on_click=clear)
-    return Filter(
-        kinds=tuple(values["kinds"]),
-        states=tuple(State(state) for state in values["states"]),
-        model=(values["model"] or "").strip(),
-        device=values["device"] or "",
-        tags=tuple(values["tags"]),
-        text=(values["text"] or "").strip(),
-        oldest_first=order == "oldest first",
-    )
+    try:
+        return Filter(
+            kinds=tuple(values["kinds"]),
+            states=tuple(State(state) for state in values["states"]),
+            model=(values["model"] or "").strip(),
+            device=values["device"] or "",
+            tags=tuple(values["tags"]),
+            text=(values["text"] or "").strip(),
+            oldest_first=order == "oldest first",
+        )
+    except Refused as refusal:
+        st.error(plain(str(refusal)), icon=":material/error:")
+        return None

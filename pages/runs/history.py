@@ -88,7 +88,8 @@ def _import() -> None:
 @st.fragment
 def listing() -> None:
     """Everything that was, narrowed down."""
-    run_list.draw(run_filters.fields(backend.store()))
+    if (wanted := run_filters.fields(backend.store())) is not None:
+        run_list.draw(wanted)
 
 
 run_deletion.deleted()
