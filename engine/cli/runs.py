@@ -107,7 +107,7 @@ class Runs(BaseModel):
 
 
 class Resume(BaseModel):
-    """Queue a failed or cancelled run again. A training goes on from its newest checkpoint, others begin anew."""
+    """Queue a failed or cancelled run again. A training continues from its newest checkpoint, others start again."""
 
     what: CliPositionalArg[str] = Field(
         description="A run's number; or a checkpoint, or a training's folder, from which a new run goes on."
@@ -121,6 +121,6 @@ class Resume(BaseModel):
             submit(continued(Path(self.what)), "")
             return
         with store_here() as store:
-            store.retry(int(self.what))
+            jobs.retry(store, Settings(), int(self.what))
         jobs.ensure_scheduler(Settings())
         print(f"run {self.what} is queued again")

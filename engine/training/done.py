@@ -1,11 +1,12 @@
-"""How far a training has come, and where the one before it is found."""
+"""How far a training has come, and which checkpoint it continues from."""
 
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine.training import checkpoints
+from engine.specs import Refused
+from engine.training import checkpoints, logs
 
 
 def checkpoints_folder(run_dir: Path) -> Path:
@@ -56,9 +57,46 @@ class Done:
         return Done(self.step, self.epoch + 1, 0, self.samples, seconds=self.seconds, best=self.best, rows=self.rows)
 
 
-def asked_for(path: Path) -> tuple[tuple[dict[str, Any], Path, list[str]] | None, Path]:
-    """A checkpoint by its own path, or the newest of a run's folder; and the folder of that run."""
-    if path.is_file():
-        return (checkpoints.load(path, foreign=True), path, []), path.parent.parent
-    folder = checkpoints_folder(path)
-    return checkpoints.load_latest(folder if folder.is_dir() else path), path
+@dataclass(frozen=True)
+class Start:
+    """Where an attempt at a training starts."""
+
+    checkpoint: tuple[checkpoints.State, Path] | None
+    """Contents and path; None at step 0."""
+    run_dir: Path
+    """The folder of the run that wrote the checkpoint."""
+    notes: list[str]
+    """Everything that was passed over or lost."""
+
+
+def start(run_dir: Path, resume: str) -> Start:
+    """Find the newest whole checkpoint of the run itself, else of what `resume` names: a checkpoint or a run's folder.
+
+    Errors: Refused if `resume` names none that can be loaded.
+    """
+    own = checkpoints_folder(run_dir)
+    if found := checkpoints.load_latest(own):
+        state, path, notes = found
+        return Start((state, path), run_dir, notes)
+    lost = _lost(run_dir, own)
+    if not resume:
+        return Start(None, run_dir, [f"{note}: training starts again at step 0" for note in lost])
+    asked = Path(resume)
+    if asked.is_file():
+        return Start((checkpoints.load(asked, foreign=True), asked), asked.parent.parent, lost)
+    folder = checkpoints_folder(asked)
+    if (found := checkpoints.load_latest(folder if folder.is_dir() else asked)) is None:
+        raise Refused(
+            f"{resume} has no checkpoint that can be loaded. Give another one to continue from, or leave resume empty "
+            "to start at step 0"
+        )
+    state, path, notes = found
+    return Start((state, path), asked, [*lost, *notes])
+
+
+def _lost(run_dir: Path, own: Path) -> list[str]:
+    """Return a note if an earlier attempt took steps that no checkpoint holds, which is only told by its curves."""
+    damaged = ", ".join(sorted(path.name for path in own.glob("*.pt")))
+    if not damaged and next(logs.history(run_dir), None) is None:
+        return []
+    return ["no checkpoint of the earlier attempt can be loaded" + (f" ({damaged})" if damaged else "")]

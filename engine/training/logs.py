@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ class Files:
             self._wandb.finish()
 
 
-def history(folder: Path, step: int) -> Iterator[Metric]:
+def history(folder: Path, step: float = math.inf) -> Iterator[Metric]:
     """The points of a training's curves up to a step. A line that was cut off when its writer died is left out."""
     if not (folder / HISTORY).is_file():
         return
