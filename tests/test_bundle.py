@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+import time
 import tracemalloc
 import zipfile
 from collections.abc import Callable
@@ -10,12 +11,15 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
+from engine.jobs.executors.local import Executor
 from engine.results import Environment, Metric, ProfileRow, Progress
 from engine.settings import Settings
 from engine.specs import ProfileSpec, Refused
 from engine.store import Cause, Exit, Filter, State, Store, StoredArtifact, attempts, bundle, open_store, queue
 from engine.store.files import RunFiles
+from engine.store.tables import runs
 
 DETAIL = b'[{"path": ""}]'
 
@@ -207,6 +211,88 @@ def test_contents_are_validated_like_anything_else(
     assert len(store.runs()) == 1
 
 
+def with_record(members: dict[str, bytes], **fields: object) -> None:
+    members["run.json"] = json.dumps(json.loads(members["run.json"]) | fields).encode()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"name": "x" * 1_000_000}, "a run's name has at most 200 characters, this one 1,000,000"),
+        ({"kind": "x" * 1_000_000}, "kind"),
+        ({"state": "failed", "cause": "error", "error": "x" * 20_001}, "error"),
+        ({"note": "x" * 20_001}, "note"),
+        ({"notes": "x" * 10_001}, "notes"),
+        ({"cause": "error"}, "the run is finished with error; a failed run has a cause, and no other run has one"),
+        ({"state": "cancelled", "cause": "killed"}, "the run is cancelled with killed"),
+        ({"state": "failed"}, "the run is failed with no cause"),
+        ({"error": "what went wrong"}, "the run is finished with an error; only a failed run has one"),
+        ({"state": "queued"}, "the run is queued; only a run that has ended can be imported"),
+        ({"done": 2, "total": 1}, "done is 2, which is more than the total of 1"),
+        ({"created_at": 3e9}, "not in this order"),
+        ({"started_at": 3e9}, "not in this order"),
+        ({"ended_at": 1.0}, "not in this order"),
+        ({"state": "cancelled", "started_at": None, "ended_at": 1.0}, "not in this order"),
+        ({"started_at": None}, "finished without started_at"),
+        ({"ended_at": None}, "ended_at"),
+        ({"kind": "device"}, "models"),
+    ],
+)
+def test_a_record_that_no_run_can_have_is_refused_in_a_short_message(
+    settings: Settings, store: Store, exported: Path, fields: dict[str, object], message: str
+) -> None:
+    rewrite(exported, lambda members: with_record(members, **fields))
+    with pytest.raises(Refused, match=message) as refusal:
+        bundle.import_bundle(store, settings, exported)
+    assert len(str(refusal.value)) < 5000
+    assert len(store.runs()) == 1
+
+
+def test_an_environment_without_end_is_refused(settings: Settings, store: Store, exported: Path) -> None:
+    def change(members: dict[str, bytes]) -> None:
+        environment = json.loads(members["run.json"])["environment"]
+        with_record(members, environment=environment | {"host": "x" * 1_000_000})
+
+    rewrite(exported, change)
+    with pytest.raises(Refused, match="at most 20,000 characters are allowed"):
+        bundle.import_bundle(store, settings, exported)
+
+
+def test_texts_are_stored_as_every_database_takes_them(settings: Settings, store: Store, exported: Path) -> None:
+    """PostgreSQL takes no NUL."""
+    fields = {"name": "a\0b", "state": "failed", "cause": "error", "error": "c\0d", "note": "e\0f"}
+    rewrite(exported, lambda members: with_record(members, **fields))
+    run = store.run(bundle.import_bundle(store, settings, exported))
+    assert (run.name, run.error, run.note) == ("a\ufffdb", "c\ufffdd", "e\ufffdf")
+
+
+def test_a_run_whose_clock_was_set_back_is_exported_in_order(
+    settings: Settings, store: Store, run_id: int, exported: Path
+) -> None:
+    with store.database.write() as connection:
+        connection.execute(update(runs).where(runs.c.id == run_id).values(created_at=2e9, started_at=1e9, ended_at=3e9))
+    exported.write_bytes(bundle.export_bundle(store, settings, run_id))
+    run = store.run(bundle.import_bundle(store, settings, exported))
+    assert [moment and moment.timestamp() for moment in (run.created_at, run.started_at, run.ended_at)] == [
+        *(2e9, 2e9, 3e9)
+    ]
+
+
+def test_a_retry_of_an_imported_run_keeps_its_files(settings: Settings, store: Store, exported: Path) -> None:
+    rewrite(exported, lambda members: with_record(members, state="cancelled"))
+    run_id = bundle.import_bundle(store, settings, exported)
+    store.retry(run_id)
+    attempt = queue.claim(store.database, "a host", run_id)
+    assert attempt is not None
+    attempts.close(store.database, attempt, Exit(0), Cause.ERROR, "")  # so that the worker leaves at once
+    executor = Executor(settings.model_copy(update={"preload": ""}))
+    executor.start(attempt)
+    while executor.alive(attempt):
+        time.sleep(0.05)
+    assert (RunFiles(settings.runs_dir, run_id).dir / "detail" / "a.json").read_bytes() == DETAIL
+    assert not list(settings.runs_dir.glob("*.before-*"))
+
+
 @pytest.mark.parametrize("field", ["created_at", "started_at", "ended_at", "done", "total"])
 @pytest.mark.parametrize("value", ["1e20", "-1", "NaN", "Infinity"])
 def test_what_no_list_of_runs_could_show_is_refused(
@@ -326,6 +412,47 @@ def test_values_that_no_column_takes_are_refused(
     rewrite(exported, change)
     with pytest.raises(Refused, match="holds something no run has"):
         bundle.import_bundle(store, settings, exported)
+    assert len(store.runs()) == 1
+
+
+@pytest.mark.parametrize("name", ["log.txt", "process.json", "process-2.json", "exit-2.json", "Exit-2.json.part"])
+def test_artifacts_in_the_place_of_a_runs_own_files_are_refused(
+    settings: Settings, store: Store, exported: Path, name: str
+) -> None:
+    def change(members: dict[str, bytes]) -> None:
+        members[f"artifacts/{name}"] = members.pop("artifacts/detail/a.json")
+        cut(members, "artifacts.json", b"detail/a.json", name.encode())
+
+    rewrite(exported, change)
+    with pytest.raises(Refused, match="is the name of a file that the run itself keeps"):
+        bundle.import_bundle(store, settings, exported)
+
+
+def test_artifacts_that_are_not_those_of_the_run_are_refused(settings: Settings, store: Store, exported: Path) -> None:
+    rewrite(exported, lambda members: members.update({"artifacts/detail/a.json": b"other"}))
+    with pytest.raises(Refused, match=r"detail/a\.json is not the one that its run recorded"):
+        bundle.import_bundle(store, settings, exported)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("metrics.jsonl", b'"loss"', b'""'),
+        ("metrics.jsonl", b'"loss"', b'"lo\\u0000ss"'),
+        ("metrics.jsonl", b'"loss"', b'"' + b"x" * 101 + b'"'),
+        ("artifacts.json", b'"detail",', b'"de\\u0000tail",'),
+        ("rows.jsonl", b'"model":"a"', b'"model":"' + b"x" * 1_000_000 + b'"'),
+        ("rows.jsonl", b'"model":"a"', b'"model":"a\\u0000"'),
+        ("rows.jsonl", b'"library":"timm"', b'"library":"' + b"x" * 1_000_000 + b'"'),
+    ],
+)
+def test_names_that_no_run_has_are_refused_in_a_short_message(
+    settings: Settings, store: Store, exported: Path, name: str, old: bytes, new: bytes
+) -> None:
+    rewrite(exported, lambda members: cut(members, name, old, new))
+    with pytest.raises(Refused) as refusal:
+        bundle.import_bundle(store, settings, exported)
+    assert len(str(refusal.value)) < 5000
     assert len(store.runs()) == 1
 
 

@@ -293,6 +293,14 @@ def test_a_newer_table_is_taken_in(store: Store) -> None:
     assert "resnet18.mine_in1k" in front(app)
 
 
+def test_tables_are_imported_from_files_only() -> None:
+    app = unfold(open_page(), "Published accuracies")
+    assert "https://github.com/huggingface/pytorch-image-models/tree/main/results" in texts(app)
+    assert "https://github.com/mlfoundations/open_clip/tree/main/docs" in texts(app)
+    assert not [field.key for field in app.text_input if "url" in str(field.key) or "address" in field.label]
+    assert app.button(key="catalog_import").disabled
+
+
 def test_a_table_that_is_wrong_changes_nothing() -> None:
     app = uploaded(open_page(catalog_y=TOP1), "results-imagenet.csv", TABLE.format(top1="98.000"))
     assert not app.exception

@@ -264,6 +264,17 @@ def test_a_run_that_was_stopped_can_be_resumed(state: State, store: Store, setti
     assert len(store.runs()) == 1, "the same run"
 
 
+def test_a_run_without_a_checkpoint_is_not_resumed_at_step_0(store: Store) -> None:
+    run_id = queue_train(store)
+    record(store, run_id, [*curve_points(30), train_row(1)], state=State.FAILED)
+    app = open_page(PAGE, run=str(run_id))
+    app.button(key=f"retry_{run_id}").click().run()
+    assert not app.exception
+    assert "stopped after 22 steps" in plainly(app)
+    assert store.run(run_id).state is State.FAILED
+    assert app.button(key=f"again_{run_id}").label == "Run again"
+
+
 FIELDS = [
     {},
     {"data": "/data/pairs.csv", "csv_separator": ",", "csv_img_key": "image", "val_data": "/data/held.csv"},

@@ -5,12 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from engine import jobs
+from engine.__main__ import main
 from engine.jobs import references
+from engine.results import Progress
 from engine.settings import Settings
 from engine.specs import ProfileSpec, Refused, TrainSpec
 from engine.specs.evaluate import EvaluateSpec
-from engine.store import Store
+from engine.store import State, Store
+from engine.store.bundle import export_bundle, import_bundle
 from engine.store.files import RunFiles
+from tests.clip_support import queue_train, record, train_row, write_checkpoints
 
 
 def trained(store: Store, settings: Settings, **fields: object) -> int:
@@ -118,3 +123,38 @@ def test_a_checkpoint_that_tells_nothing_is_evaluated_as_asked(store: Store, set
         assert evaluate(store, settings, **asked, seed=5).seed == 5
     manifest.unlink()
     assert evaluate(store, settings, checkpoint=str(path), seed=5).seed == 5
+
+
+@pytest.mark.parametrize("imported", [True, False])
+def test_a_training_is_not_retried_from_step_0_in_silence(
+    store: Store, settings: Settings, tmp_path: Path, imported: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_id = queue_train(store)
+    record(store, run_id, [Progress(done=30, total=44), train_row(1)], state=State.CANCELLED)
+    if imported:
+        write_checkpoints(RunFiles(settings.runs_dir, run_id).dir, "latest.pt")
+        (tmp_path / "run.zip").write_bytes(export_bundle(store, settings, run_id))
+        run_id = import_bundle(store, settings, tmp_path / "run.zip")
+    folder = RunFiles(settings.runs_dir, run_id).dir
+    with pytest.raises(
+        Refused, match=rf"stopped after 30 steps, and {folder}/checkpoints has no checkpoint.*Run again"
+    ):
+        jobs.retry(store, settings, run_id)
+    assert main(["resume", str(run_id)]) == 2
+    assert "stopped after 30 steps" in capsys.readouterr().err
+    assert store.run(run_id).state is State.CANCELLED
+    write_checkpoints(folder, "latest.pt")
+    jobs.retry(store, settings, run_id)
+    assert store.run(run_id).state is State.QUEUED
+
+
+@pytest.mark.parametrize("fields", [{}, {"resume": "/data/before"}])
+def test_a_training_that_has_nothing_to_lose_is_retried(
+    store: Store, settings: Settings, fields: dict[str, str]
+) -> None:
+    run_id = queue_train(store, **fields)
+    record(store, run_id, [Progress(done=30 if fields else 0, total=44)], state=State.FAILED)
+    jobs.retry(store, settings, run_id)
+    assert store.run(run_id).state is State.QUEUED
+    with pytest.raises(Refused, match="only a failed or cancelled run can be tried again"):
+        jobs.retry(store, settings, run_id)

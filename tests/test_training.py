@@ -143,12 +143,45 @@ def test_a_spoilt_newest_checkpoint_is_passed_over_and_told(tmp_path: Path) -> N
     whole = train(tiny(keep_last=0), tmp_path / "whole")
     train(tiny(keep_last=0, epochs=2), tmp_path / "spoilt", steps=6)
     newest = tmp_path / "spoilt" / "checkpoints" / "latest.pt"
-    spoilt = bytearray(newest.read_bytes())
-    spoilt[len(spoilt) // 2] ^= 1
-    newest.write_bytes(spoilt)
+    spoil(newest)
     continued = train(tiny(keep_last=0), tmp_path / "spoilt")
     assert losses(continued) == losses(whole)
     assert any("latest.pt" in note for note in rows(continued)[-1].notes)
+
+
+def spoil(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damaged", [True, False])
+def test_a_start_at_step_0_after_an_earlier_attempt_is_told(tmp_path: Path, damaged: bool) -> None:
+    train(tiny(epochs=1), tmp_path, steps=2)
+    latest = tmp_path / "checkpoints" / "latest.pt"
+    if damaged:
+        spoil(latest)
+    else:  # as after a kill before the first checkpoint
+        latest.unlink()
+        checkpoints.manifest_path(latest).unlink()
+    again = train(tiny(epochs=1), tmp_path)
+    assert [step for step, _ in losses(again)] == [1, 2, 3, 4]
+    which = " (latest.pt)" if damaged else ""
+    note = f"no checkpoint of the earlier attempt can be loaded{which}: training starts again at step 0"
+    assert note in rows(again)[-1].notes
+
+
+def test_a_first_start_at_step_0_needs_no_note(tmp_path: Path) -> None:
+    assert not [note for note in rows(train(tiny(epochs=1), tmp_path))[-1].notes if "step 0" in note]
+
+
+def test_what_cannot_be_continued_is_refused_instead_of_started_at_step_0(tmp_path: Path) -> None:
+    train(tiny(epochs=1), tmp_path / "first", steps=2)
+    spoil(tmp_path / "first" / "checkpoints" / "latest.pt")
+    (tmp_path / "empty").mkdir()
+    for name in ("first", "empty"):
+        with pytest.raises(Refused, match=f"{name} has no checkpoint that can be loaded. Give another one"):
+            train(tiny(epochs=1, resume=str(tmp_path / name)), tmp_path / "second")
 
 
 @pytest.mark.parametrize(

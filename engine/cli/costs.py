@@ -12,7 +12,6 @@ from engine.cli.here import RunName, run_here, store_here, submit, tell_failures
 from engine.cli.output import TableFile, note, print_detail, show_table
 from engine.names import expand_files
 from engine.results import ProfileRow, Progress
-from engine.roots import open_within
 from engine.settings import Settings
 from engine.specs import ProfileSpec, Refused, split_patterns
 
@@ -106,13 +105,13 @@ class Published(BaseModel):
 
 
 class PublishedImport(BaseModel):
-    """Take in a newer version of a publisher's own table of accuracies: a file, or an https address.
+    """Import a newer version of a publisher's own table of accuracies from a file.
 
     Imported figures lie beside the runs and stand in for shipped ones.
     """
 
     source: CliPositionalArg[str] = Field(
-        description="results-imagenet.csv, openclip_results.csv, ..., or its address."
+        description="Path of results-imagenet.csv, openclip_results.csv, ..., downloaded from the publisher's page."
     )
     kind: Literal["timm", "openclip_zeroshot", "openclip_retrieval"] | None = Field(
         None, description="Whose layout it has; found by its headings when left out."
@@ -120,15 +119,11 @@ class PublishedImport(BaseModel):
 
     def cli_cmd(self) -> None:
         from engine.report import accuracy_import
-        from engine.report.fetch import fetch
 
-        if "://" in self.source:
-            content, name = fetch(self.source, accuracy_import.LARGEST_FILE)
-        else:
-            with open_within(Path(self.source), None) as file:
-                content, name = file.read(accuracy_import.LARGEST_FILE + 1), Path(self.source).name
+        with accuracy_import.open_table(self.source) as file:
+            content = file.read(accuracy_import.LARGEST_FILE + 1)
         to = accuracy_import.folder(Settings())
-        note(accuracy_import.take(content, name, to, kind=self.kind, origin=self.source).sentence)
+        note(accuracy_import.take(content, Path(self.source).name, to, kind=self.kind).sentence)
 
 
 class ProfileFlags(ProfileSpec):

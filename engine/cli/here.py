@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from engine.store import Run, Store
 
 RunId = Annotated[int, Field(ge=1, lt=2**63)]
-RunName = Annotated[str, Field(max_length=200, description="A name for lists of runs.")]
+RunName = Annotated[str, Field(description="A name for lists of runs.")]
 R = TypeVar("R", bound=Row)
 
 

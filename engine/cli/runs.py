@@ -139,7 +139,7 @@ class Runs(BaseModel):
 
 
 class Resume(BaseModel):
-    """Queue a failed or cancelled run again. A training goes on from its newest checkpoint, others begin anew."""
+    """Queue a failed or cancelled run again. A training continues from its newest checkpoint, others start again."""
 
     what: CliPositionalArg[str] = Field(
         description="A run's number; or a checkpoint, or a training's folder, from which a new run goes on."

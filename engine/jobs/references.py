@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from engine.results import TrainRow
 from engine.roots import Roots, expand_home, open_within, stat_within
 from engine.settings import Settings
 from engine.specs import Refused, Spec
@@ -101,6 +102,20 @@ def best_checkpoint(settings: Settings, run_id: int) -> Path:
     if not steps:
         raise Refused(f"run {run_id} has no checkpoint yet")
     return max(steps, key=lambda path: steps[path])
+
+
+def check_resumable(store: Store, settings: Settings, run: Run) -> None:
+    """Refuse a training that took steps and has no checkpoint: it would start again at step 0. Errors: Refused."""
+    if not isinstance(run.spec, TrainSpec) or run.spec.resume:
+        return
+    steps = max([run.done, *(row.step for row in store.rows(run.id) if isinstance(row, TrainRow))])
+    folder = RunFiles(settings.runs_dir, run.id).dir / CHECKPOINTS
+    if steps and not any(Path(f"{path}{MANIFEST}").is_file() for path in folder.glob("*.pt")):
+        raise Refused(
+            f"run {run.id} stopped after {steps:,} steps, and {folder} has no checkpoint to continue from: the run "
+            "stopped before its first one, or was imported, as bundles carry no checkpoints of an unfinished training. "
+            'Train from the start as a new run ("Run again" on the page of the run), or put its checkpoints there'
+        )
 
 
 def _manifest(path: Path, roots: Roots) -> dict[str, Any]:

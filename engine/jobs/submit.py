@@ -8,7 +8,7 @@ from engine.jobs.lifecycle import ensure_scheduler
 from engine.names import ModelNotFound, select
 from engine.settings import Settings
 from engine.specs import Refused, Spec
-from engine.store import Store
+from engine.store import RETRIED, Store
 from engine.store.files import RunFiles
 
 
@@ -27,10 +27,14 @@ def submit(store: Store, settings: Settings, spec: Spec, *, name: str = "", key:
 def retry(store: Store, settings: Settings, run_id: int) -> None:
     """Queue a failed or cancelled run again and have a scheduler for it.
 
-    Errors: LookupError; Refused of any other run, and of one that would be refused as a new one, imported ones too.
+    Errors: LookupError; Refused of any other run, of one that would be refused as a new one, imported ones too, and of
+    a training that could only start again at step 0.
     """
     if problem := why_not_again(store, settings, run_id):
         raise Refused(problem)
+    run = store.run(run_id)
+    if run.state in RETRIED:
+        references.check_resumable(store, settings, run)
     store.retry(run_id)
     ensure_scheduler(settings)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
+from typing import BinaryIO
 
 import pandas as pd
 
@@ -19,6 +20,8 @@ LARGEST_FILE = 5_000_000
 """Bytes; the publishers' own tables have a tenth of that."""
 MOST_ROWS = 20_000
 NAME = re.compile(r"[\w.:/+-]{1,200}")
+ADDRESS = re.compile(r"https?:|[\w+.-]{2,}://", re.IGNORECASE)
+"""The beginning of a web address. A single letter before the colon is a drive of Windows."""
 LARGEST_SIDE = 8192
 WRONG = 0.011
 """How far accuracy and error of one row may be from 100 together, in per cent: both are rounded."""
@@ -49,16 +52,27 @@ def folder(settings: Settings) -> Path:
     return settings.runs_dir / "published"
 
 
-def take(content: bytes, name: str, to: Path, *, kind: str | None = None, origin: str = "") -> Imported:
+def open_table(path: str) -> BinaryIO:
+    """Open a publisher's table to read. Errors: Refused if `path` is the address of a web page; OSError."""
+    if ADDRESS.match(path.strip()):
+        pages = " or ".join(dict.fromkeys(table.page for table in TABLES.values()))
+        raise Refused(
+            f"{path.strip()[:200]} is a web address, and tables are imported from files only. Download the table from "
+            f"its publisher's page, {pages}, and give the path of the file"
+        )
+    return Path(path).open("rb")
+
+
+def take(content: bytes, name: str, to: Path, *, kind: str | None = None) -> Imported:
     """Merge a publisher's table into the folder `to`. Nothing changes when it is refused.
 
-    name: the file's, which tells timm's test sets apart; kind: one of TABLES, found by the headings when left out;
-    origin: where it came from, shown as the source with today's date. Errors: Refused.
+    name: the file's, which tells timm's test sets apart and is shown as the source with today's date; kind: one of
+    TABLES, found by the headings when left out. Errors: Refused.
     """
     frame = _parsed(content, name)
     table = TABLES[kind] if kind else _recognised(frame, name)
     ours = _timm(frame, name) if table is TIMM else _clip(frame, table, name)
-    source = f"{table.repository}, {origin or name}, imported {datetime.now(UTC).date().isoformat()}"
+    source = f"{table.repository}, {name}, imported {datetime.now(UTC).date().isoformat()}"
     lines = tidy(ours, table, source)
     before = read(to)
     known = lines.merge(before, on=[*KEY, "figure"], how="left", suffixes=("", "_before"))

@@ -27,6 +27,8 @@ class Table:
     """The file of data/published/."""
     files: tuple[str, ...]
     """What the publisher calls its own files."""
+    files_in: str
+    """The folder of the repository that has those files."""
     scale: float
     """From the publisher's unit to percentages."""
     figures: tuple[Figure, ...] = field(repr=False)
@@ -37,6 +39,11 @@ class Table:
     def source(self) -> str:
         """Who says so, as shown beside every shipped figure."""
         return f"{self.repository} at {self.commit[:7]} ({self.licence})"
+
+    @property
+    def page(self) -> str:
+        """Return the address of the publisher's page, where the newest files can be downloaded."""
+        return f"https://github.com/{self.repository}/tree/main/{self.files_in}"
 
 
 TIMM_TESTS = {
@@ -129,6 +136,7 @@ TIMM = Table(
     commit="aa4b5850c1543fa488abf260f18390eda46cf85d",
     shipped="timm_accuracy.csv",
     files=tuple(TIMM_TESTS),
+    files_in="results",
     scale=1,
     figures=_tests(),
 )
@@ -140,6 +148,7 @@ ZEROSHOT = Table(
     commit="89fb801f1e6087880e951fc8354b8a2077b79c6d",
     shipped="clip_zeroshot.csv",
     files=("openclip_results.csv",),
+    files_in="docs",
     scale=100,
     figures=tuple(_zeroshot(*names) for names in ZEROSHOT_HEADINGS.items()),
     prefix="zeroshot_",

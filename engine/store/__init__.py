@@ -2,12 +2,25 @@
 
 from engine.store.database import Unavailable
 from engine.store.find import Filter
-from engine.store.model import ACTIVE, ENDED, Attempt, Cause, Exit, QueueFull, Run, StaleAttempt, State, StoredArtifact
+from engine.store.model import (
+    ACTIVE,
+    ENDED,
+    RETRIED,
+    Attempt,
+    Cause,
+    Exit,
+    QueueFull,
+    Run,
+    StaleAttempt,
+    State,
+    StoredArtifact,
+)
 from engine.store.store import Store, open_store
 
 __all__ = [
     "ACTIVE",
     "ENDED",
+    "RETRIED",
     "Attempt",
     "Cause",
     "Exit",

@@ -39,7 +39,9 @@ def insert_run(database: Database, imported: Imported, key: str, write_files: Ca
             return int(known)
         values = run_values(imported.spec, imported.name, imported.columns["created_at"]) | imported.columns
         environment = imported.environment.model_dump_json() if imported.environment else None
-        values |= {"key": key, "environment": environment, "tries_left": 0, "notes": imported.notes}
+        values |= {"key": key, "environment": environment, "notes": imported.notes}
+        # It was tried elsewhere: a retry is a later attempt, which keeps the imported files.
+        values |= {"attempt": 1, "tries_left": 0}
         values["revision"] = select(changes.c.revision + 1).scalar_subquery()
         run_id = int(connection.execute(insert(runs).values(values).returning(runs.c.id)).scalar_one())
         insert_listing(connection, run_id, imported.spec, imported.name, imported.notes)

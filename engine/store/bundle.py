@@ -1,41 +1,41 @@
-"""A run as one zip file that another machine can import: spec, environment, rows, metrics, log, artifacts.
-
-manifest.json       format, version, size and SHA-256 of every other member
-run.json            what was asked, how it went, where
-rows.jsonl          one result a line
-metrics.jsonl
-artifacts.json      every file of the run, those too large for the bundle included
-log.txt
-artifacts/...       the files themselves, up to a limit
-"""
+"""Export a run as one zip file, and import it on another machine. `bundle_format` describes the file's members."""
 
 import json
-import re
 import stat
 import struct
 import zipfile
 import zlib
 from hashlib import sha256
 from io import BytesIO
-from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter
+from pydantic import TypeAdapter
 from pydantic_core import from_json
 
 from engine import results, specs
-from engine.results import Environment, Metric, Row
+from engine.results import Row
 from engine.roots import file_within, open_within
 from engine.settings import Settings
 from engine.specs import Refused
 from engine.store import archive
+from engine.store.bundle_format import (
+    FORMAT,
+    LIBRARY,
+    VERSION,
+    BundledArtifact,
+    BundledMetric,
+    Manifest,
+    Member,
+    RunRecord,
+    is_plain,
+)
 from engine.store.files import RunFiles
-from engine.store.model import Cause, State, StoredArtifact
-from engine.store.notes import LONGEST_NOTES, MOST_TAGS, tag
+from engine.store.listing import LONGEST_MODEL
+from engine.store.model import Run, StoredArtifact
 from engine.store.records import storable
 from engine.store.store import Store
 
-FORMAT, VERSION = "model-vitals-run", 1
 ARTIFACT_BYTES = 50_000_000
 """All artifacts of a bundle together; the others stay behind and are named."""
 MOST_MEMBERS = 10_000
@@ -50,88 +50,8 @@ DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplemente
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """Every member's date, so that two exports of one run are the same file."""
 
-Moment = Annotated[float, Field(ge=0, le=4e9, allow_inf_nan=False)]
-"""Seconds since the epoch that are a date: what lies beyond could be stored, and then no list of runs be read."""
-Count = Annotated[int, Field(ge=0, lt=2**31)]
-"""What an integer column takes."""
-LIBRARY = re.compile(r"[\w-]{1,40}")
-"""A row's library becomes part of a file's name."""
 OF_RUN = ("kind", "name", "state", "cause", "error", "done", "total", "note", "notes", "tags")
-"""What `run.json` takes from a run as it is."""
-
-
-class RunRecord(BaseModel):
-    """`run.json`."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    kind: str
-    name: str
-    spec: dict[str, Any]
-    state: State
-    cause: Cause | None
-    error: str
-    created_at: Moment
-    started_at: Moment | None
-    ended_at: Moment | None
-    done: Count
-    total: Count | None
-    note: str
-    environment: Environment | None
-    notes: Annotated[str, Field(max_length=LONGEST_NOTES)] = ""
-    tags: Annotated[tuple[Annotated[str, AfterValidator(tag)], ...], Field(max_length=MOST_TAGS)] = ()
-    """Both left out where there are none, as bundles of older versions have it."""
-
-
-class BundledMetric(Metric):
-    """One line of `metrics.jsonl`: a metric that its table takes."""
-
-    step: Count
-    name: Annotated[str, Field(max_length=100)]
-    value: FiniteFloat
-
-
-def _plain(name: str) -> bool:
-    """Whether a file's name stays where it is put, on any system."""
-    parts = PurePosixPath(name).parts
-    return (
-        0 < len(name) <= 300
-        and name.isprintable()
-        and not set(name) & set('\\:*?"<>|')
-        and not name.startswith("/")
-        and name == "/".join(parts)
-        and not {"..", "."} & set(parts)
-    )
-
-
-def _check_name(name: str) -> str:
-    if not _plain(name):
-        raise ValueError("not the name of a file below the run's folder")
-    return name
-
-
-class BundledArtifact(StoredArtifact):
-    """One entry of `artifacts.json`: a file below the run's folder."""
-
-    name: Annotated[str, AfterValidator(_check_name)]
-    kind: Annotated[str, Field(max_length=40)]
-    size: Annotated[int, Field(ge=0, lt=2**63)]
-    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-
-
-class Member(BaseModel):
-    """One line of the manifest."""
-
-    size: int
-    sha256: str
-
-
-class Manifest(BaseModel):
-    """`manifest.json`."""
-
-    format: str
-    version: int
-    files: dict[str, Member]
+"""The fields that `run.json` takes from a run as they are."""
 
 
 def export_bundle(store: Store, settings: Settings, run_id: int) -> bytes:
@@ -142,9 +62,7 @@ def export_bundle(store: Store, settings: Settings, run_id: int) -> bytes:
     record = RunRecord(
         **{name: getattr(run, name) for name in OF_RUN},
         spec=run.spec.model_dump(mode="json"),
-        created_at=run.created_at.timestamp(),
-        started_at=run.started_at and run.started_at.timestamp(),
-        ended_at=run.ended_at and run.ended_at.timestamp(),
+        **_moments(run),
         environment=run.environment,
     )
     files = RunFiles(settings.runs_dir, run_id)
@@ -173,6 +91,16 @@ def import_bundle(store: Store, settings: Settings, path: Path) -> int:
         raise Refused(f"{path.name} is not a run bundle: {error}") from error
     except (ValueError, LookupError) as error:
         raise Refused(f"{path.name} holds something no run has: {error}") from error
+
+
+def _moments(run: Run) -> dict[str, float | None]:
+    """Return when a run was created, started and ended, in this order even if the clock was set back meanwhile."""
+    latest, moments = 0.0, {}
+    for name in ("created_at", "started_at", "ended_at"):
+        moment = getattr(run, name)
+        latest = max(latest, moment.timestamp() if moment else 0.0)
+        moments[name] = latest if moment else None
+    return moments
 
 
 def _lines(events: list[Any]) -> bytes:
@@ -216,8 +144,8 @@ def _read(bundle: zipfile.ZipFile, packed: int) -> dict[str, bytes]:
         raise Refused("the bundle holds two files of one name")
     for info in infos:
         kind = stat.S_IFMT(info.external_attr >> 16)
-        if not _plain(info.orig_filename) or info.is_dir() or kind not in (0, stat.S_IFREG) or info.flag_bits & 1:
-            raise Refused(f"the bundle holds {info.orig_filename!r}, which is not a plain file of a run")
+        if not is_plain(info.orig_filename) or info.is_dir() or kind not in (0, stat.S_IFREG) or info.flag_bits & 1:
+            raise Refused(f"the bundle holds {info.orig_filename[:100]!r}, which is not a plain file of a run")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise Refused(f"the bundle holds {info.filename}, which is neither stored nor deflated")
         if "/" not in info.filename and info.file_size > TEXT_BYTES:
@@ -253,19 +181,22 @@ def _row(kind: str, line: bytes) -> Row:
     # stack on the other.
     row = results.load(kind, from_json(line, allow_inf_nan=False))
     if not LIBRARY.fullmatch(row.library):
-        raise Refused(f"a row's library is {row.library!r}, which is not a plain name")
+        raise Refused(f"a row's library is {row.library[:60]!r}, which is not a plain name")
+    if len(row.model) > LONGEST_MODEL or "\0" in row.model:
+        raise Refused(
+            f"a row's model is {row.model[:60]!r}, ..., which is not a name of up to {LONGEST_MODEL} characters"
+        )
     return row
 
 
 def _take_in(store: Store, settings: Settings, members: dict[str, bytes]) -> int:
     record = RunRecord.model_validate_json(members["run.json"])
-    if not record.state.ended:
-        raise Refused(f"the bundle's run is {record.state}: only one that has ended can be imported")
     spec = specs.load(record.kind, json.dumps(record.spec))
     contents = {name.removeprefix("artifacts/"): data for name, data in members.items() if "/" in name}
     imported = archive.Imported(
         spec=spec,
-        columns=record.model_dump(exclude={"kind", "name", "spec", "environment", "notes", "tags"}),
+        columns=record.model_dump(exclude={"kind", "name", "spec", "environment", "notes", "tags"})
+        | {"error": storable(record.error), "note": storable(record.note)},
         name=record.name,
         notes=storable(record.notes),
         tags=tuple(dict.fromkeys(record.tags)),
@@ -276,6 +207,12 @@ def _take_in(store: Store, settings: Settings, members: dict[str, bytes]) -> int
     )
     if not set(contents) <= {artifact.name for artifact in imported.artifacts}:
         raise Refused("the bundle holds files that its run does not name")
+    for artifact in imported.artifacts:
+        data = contents.get(artifact.name)
+        if data is not None and (len(data), sha256(data).hexdigest()) != (artifact.size, artifact.sha256):
+            raise Refused(
+                f"the bundle's file {artifact.name} is not the one that its run recorded: sizes or hashes differ"
+            )
     key = "bundle:" + sha256(b"\0".join(members[name] for name in sorted(members))).hexdigest()
 
     def write_files(run_id: int) -> None:

@@ -1,9 +1,17 @@
 """The names of a run's files, in one place."""
 
+import re
 import time
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
+
+OWN_FILE = re.compile(r"log(\.older)?\.txt|(exit|process)(-\d+)?\.json(\.part)?", re.IGNORECASE)
+
+
+def is_own_file(name: str) -> bool:
+    """Return whether a name in a run's folder is one that `RunFiles` uses itself, so that no artifact may have it."""
+    return OWN_FILE.fullmatch(name) is not None
 
 
 @dataclass(frozen=True)

@@ -7,20 +7,16 @@ from typing import Any
 
 from sqlalchemy import Connection, func, insert, select
 
-from engine.specs import Refused, Spec
+from engine.specs import Spec
 from engine.store.database import Database
 from engine.store.listing import insert_listing
-from engine.store.model import ACTIVE, Attempt, QueueFull, Run, State
+from engine.store.model import ACTIVE, RETRIED, Attempt, QueueFull, Run, State
 from engine.store.records import ATTEMPTS, UNSTARTED, change_run, run_values, to_attempt
 from engine.store.tables import attempts, runs, slots
-
-LONGEST_NAME = 200
 
 
 def enqueue(database: Database, spec: Spec, *, name: str, key: str | None, limit: int) -> int:
     """A new queued run, or the one that was made with the same key. Errors: QueueFull, Refused (a name too long)."""
-    if len(name) > LONGEST_NAME:
-        raise Refused(f"a run's name has at most {LONGEST_NAME} characters, this one {len(name)}")
     with database.write() as connection:
         if key is not None and (known := connection.scalar(select(runs.c.id).where(runs.c.key == key))) is not None:
             return int(known)
@@ -104,7 +100,7 @@ def retry(database: Database, run: Run) -> bool:
         return change_run(
             connection,
             runs.c.id == run.id,
-            runs.c.state.in_((State.FAILED, State.CANCELLED)),
+            runs.c.state.in_(RETRIED),
             state=State.QUEUED,
             cause=None,
             error="",

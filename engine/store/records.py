@@ -9,12 +9,15 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, func, select, upd
 
 from engine import specs
 from engine.results import Environment
+from engine.specs import Refused
 from engine.store.model import Attempt, Cause, Run, State
 from engine.store.tables import attempts, changes, run_tags, runs
 
 log = logging.getLogger(__name__)
 
 LONGEST_TEXT = 20_000
+LONGEST_NAME = 200
+"""Characters of a run's name, which stands in one line of a list."""
 
 UNSTARTED: dict[str, Any] = {"started_at": None, "done": 0, "total": None, "note": ""}
 """How far a run is while no attempt has begun."""
@@ -95,7 +98,9 @@ def to_attempt(row: Row[Any]) -> Attempt:
 
 
 def run_values(spec: specs.Spec, name: str, now: float) -> dict[str, Any]:
-    """The columns of a new run, all but its state."""
+    """Return the columns of a new run, all but its state. Errors: Refused if the name is too long."""
+    if len(name) > LONGEST_NAME:
+        raise Refused(f"a run's name has at most {LONGEST_NAME} characters, this one {len(name):,}")
     return {
         "kind": spec.kind,
         "name": storable(name),

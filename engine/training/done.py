@@ -1,12 +1,13 @@
-"""How far a training has come, and where the one before it is found."""
+"""How far a training has come, and which checkpoint it continues from."""
 
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine.roots import Roots, file_within, stat_within
-from engine.training import checkpoints
+from engine.roots import Roots, expand_home, file_within, stat_within
+from engine.specs import Refused
+from engine.training import checkpoints, logs
 
 
 def checkpoints_folder(run_dir: Path) -> Path:
@@ -57,12 +58,46 @@ class Done:
         return Done(self.step, self.epoch + 1, 0, self.samples, seconds=self.seconds, best=self.best, rows=self.rows)
 
 
-def asked_for(path: Path, roots: Roots) -> tuple[tuple[dict[str, Any], Path, list[str]] | None, Path]:
-    """Return a checkpoint by its own path, or the newest of a run's folder; and the folder of that run.
+@dataclass(frozen=True)
+class Start:
+    """Where an attempt at a training starts."""
 
-    roots: below which all files must lie. Errors: checkpoints.Corrupt.
+    checkpoint: tuple[checkpoints.State, Path] | None
+    """Contents and path; None at step 0."""
+    run_dir: Path
+    """The folder of the run that wrote the checkpoint."""
+    notes: list[str]
+    """Everything that was passed over or lost."""
+
+
+def start(run_dir: Path, resume: str, roots: Roots) -> Start:
+    """Find the newest whole checkpoint of the run itself, else of what `resume` names: a checkpoint or a run's folder.
+
+    roots: below which what `resume` names must lie. Errors: Refused if `resume` names none that can be loaded.
     """
-    if file_within(path, roots):
-        return (checkpoints.load(path, foreign=True, roots=roots), path, []), path.parent.parent
-    folder = checkpoints_folder(path)
-    return checkpoints.load_latest(folder if stat_within(folder, roots) else path, roots), path
+    own = checkpoints_folder(run_dir)
+    if found := checkpoints.load_latest(own):
+        state, path, notes = found
+        return Start((state, path), run_dir, notes)
+    lost = _lost(run_dir, own)
+    if not resume:
+        return Start(None, run_dir, [f"{note}: training starts again at step 0" for note in lost])
+    asked = expand_home(resume)
+    if file_within(asked, roots):
+        return Start((checkpoints.load(asked, foreign=True, roots=roots), asked), asked.parent.parent, lost)
+    folder = checkpoints_folder(asked)
+    if (found := checkpoints.load_latest(folder if stat_within(folder, roots) else asked, roots)) is None:
+        raise Refused(
+            f"{resume} has no checkpoint that can be loaded. Give another one to continue from, or leave resume empty "
+            "to start at step 0"
+        )
+    state, path, notes = found
+    return Start((state, path), asked, [*lost, *notes])
+
+
+def _lost(run_dir: Path, own: Path) -> list[str]:
+    """Return a note if an earlier attempt took steps that no checkpoint holds, which is only told by its curves."""
+    damaged = ", ".join(sorted(path.name for path in own.glob("*.pt")))
+    if not damaged and next(logs.history(run_dir), None) is None:
+        return []
+    return ["no checkpoint of the earlier attempt can be loaded" + (f" ({damaged})" if damaged else "")]

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ class Files:
             self._wandb.finish()
 
 
-def history(folder: Path, step: int, roots: Roots = None) -> Iterator[Metric]:
+def history(folder: Path, step: float = math.inf, roots: Roots = None) -> Iterator[Metric]:
     """Yield the points of a training's curves up to a step. A line cut off when its writer died is left out."""
     for text in _lines(folder / HISTORY, roots):
         try:

@@ -14,10 +14,9 @@ import torch
 from engine.measure import peak
 from engine.results import Artifact, Event, Metric, Progress
 from engine.results.clip import TrainRow
-from engine.roots import expand_home
 from engine.specs import Refused
 from engine.training import checkpoints, distributed, logs, resuming, rng
-from engine.training.done import Done, asked_for, checkpoints_folder
+from engine.training.done import Done, checkpoints_folder, start
 from engine.training.optimizers import assign
 from engine.training.setup import Setup
 from engine.training.step import StepResult, train_step
@@ -80,22 +79,19 @@ class Training:
 
     def _resume(self) -> Iterator[Event]:
         """Take up this run's newest checkpoint, or the one that was asked for, and tell again what led there."""
-        found = checkpoints.load_latest(self._folder)
-        origin, roots = self._run_dir, None
-        if found is None and self.setup.spec.resume:
-            roots = self.setup.roots
-            found, origin = asked_for(expand_home(self.setup.spec.resume), roots)
-            if found is None:
-                raise Refused(f"resume: no checkpoint can be read at {self.setup.spec.resume!r}")
-        if found is None:
-            logs.clear(self._run_dir)  # an earlier attempt may have died before its first checkpoint
+        begun = start(self._run_dir, self.setup.spec.resume, self.setup.roots)
+        self._notes += begun.notes
+        if begun.checkpoint is None:
+            if self.setup.place.first:  # an earlier attempt may have died before its first checkpoint
+                logs.clear(self._run_dir)
             return
-        state, path, notes = found
+        (state, path), origin = begun.checkpoint, begun.run_dir
+        roots = None if origin == self._run_dir else self.setup.roots
         changed = resuming.changes(self.setup.spec, path, checkpoints.request(path, roots))
         self._load(state)
         if origin != self._run_dir:
             resuming.check_left(self.done, self.setup.plan.steps, path)
-        self._notes += [*notes, *changed, f"continued from {path.name} at step {self.done.step}"]
+        self._notes += [*changed, f"continued from {path.name} at step {self.done.step}"]
         self._saved_at = self.done.step if origin == self._run_dir else -1
         if self.setup.place.first:
             reached, validated = (self.done.step, self.done.epoch), self.done.batch == 0

@@ -2,16 +2,14 @@
 
 import streamlit as st
 
-from engine.report import accuracy_import
-from engine.report.fetch import fetch
-from engine.report.publishers import TABLES
+from engine.report import accuracy_import, publishers
 from engine.specs import Refused
 from pages.components import backend, catalog_data
 from pages.components.fold import fold
 from pages.components.results_table import results_table
 from pages.components.text import plain
 
-FILE, URL, DONE = "catalog_table_file", "catalog_table_url", "catalog_imported"
+FILE, DONE = "catalog_table_file", "catalog_imported"
 LARGEST_MB = accuracy_import.LARGEST_FILE // 1_000_000
 
 
@@ -24,7 +22,7 @@ def draw() -> None:
     with part:
         matched = catalog_data.published()
         counts = matched.counts.set_index("kind")
-        for kind, table in TABLES.items():
+        for kind, table in publishers.TABLES.items():
             rows = counts.loc[kind]
             missing = f"{rows['unmatched']} find no counted model" if rows["unmatched"] else "all find their model"
             st.caption(
@@ -40,25 +38,22 @@ def draw() -> None:
 
 def _begun() -> bool:
     """Whether a table is chosen that is not taken in yet: folding this away must not lose it."""
-    return any(st.session_state.get(name) for name in (FILE, URL, DONE))
+    return any(st.session_state.get(name) for name in (FILE, DONE))
 
 
 def _import() -> None:
-    st.markdown("**Take in a newer version of a publisher's table**")
+    st.markdown("**Import a newer version of a publisher's table**")
     st.caption(
-        "timm's results-*.csv or open_clip's openclip_results.csv and openclip_retrieval_results.csv, under "
-        "their own names. It is checked whole; where anything is wrong, nothing changes."
+        f"Download timm's [results-*.csv]({publishers.TIMM.page}), or open_clip's openclip_results.csv or "
+        f"openclip_retrieval_results.csv, from its [docs folder]({publishers.ZEROSHOT.page}). Keep the file's name. "
+        "The whole table is checked first; if anything is wrong, nothing changes."
     )
     file = st.file_uploader("Table (.csv)", type="csv", key=FILE, max_upload_size=LARGEST_MB)
-    url = st.text_input("or its address", key=URL, placeholder="https://...", max_chars=2000)
-    if st.button("Import", key="catalog_import", icon=":material/upload:", disabled=not (file or url.strip())):
+    if st.button("Import", key="catalog_import", icon=":material/upload:", disabled=file is None) and file:
         try:
-            with st.spinner("Fetching and checking"):
-                content, name = (
-                    (file.getvalue(), file.name) if file else fetch(url.strip(), accuracy_import.LARGEST_FILE)
-                )
+            with st.spinner("Checking"):
                 to = accuracy_import.folder(backend.settings())
-                done = accuracy_import.take(content, name, to, origin=name if file else url.strip())
+                done = accuracy_import.take(file.getvalue(), file.name, to)
         except Refused as refusal:
             st.error(plain(str(refusal)), icon=":material/error:")
             return

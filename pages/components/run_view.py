@@ -5,11 +5,12 @@ from typing import Any
 
 import streamlit as st
 
-from engine.jobs import ensure_scheduler, hosts, submit
+from engine import jobs
+from engine.jobs import hosts
 from engine.specs import Refused, Spec
 from engine.specs.timed import QUOTABLE
-from engine.store import Cause, Run, State
-from pages.components import announce, backend, redraw, run_bulk
+from engine.store import RETRIED, Cause, Run, State
+from pages.components import announce, backend, redraw
 from pages.components.form_link import form_link
 from pages.components.state import badge, progress, sentence
 from pages.components.text import duration, plain
@@ -19,7 +20,7 @@ TIMING_TICK_S = 3
 """While something is timed: drawing costs processor time, which the timing would see."""
 CLONE = "Open the form, filled like this run."
 RETRY = "Retry", ":material/replay:", "Queue this very run again; its rows are replaced."
-RESUME = "Resume", ":material/play_arrow:", "Goes on from the newest whole checkpoint; without one, it begins again."
+RESUME = "Resume", ":material/play_arrow:", "Continue from the newest whole checkpoint."
 
 
 def follow(run: Run, *, beside_form: bool = False) -> None:
@@ -56,7 +57,7 @@ def actions(run: Run, beside_form: bool) -> None:
     ):
         backend.store().request_cancel(run.id)
         st.rerun(scope="fragment")
-    if run.state in (State.FAILED, State.CANCELLED):
+    if run.state in RETRIED:
         _retries(run)
     if run.state in (State.VANISHED, State.STOPPING):
         _declare_gone(run)
@@ -77,7 +78,7 @@ def _declare_gone(run: Run) -> None:
             hosts.declare_gone(backend.store(), backend.settings(), lost.id)
         except Refused as refusal:  # it has reported meanwhile
             announce.later(str(refusal), ":material/error:")
-        ensure_scheduler(backend.settings())
+        jobs.ensure_scheduler(backend.settings())
         st.rerun()
 
 
@@ -88,9 +89,19 @@ def _retries(run: Run) -> None:
             again(run.spec.model_copy(update={run.spec.batch_field: half}))
     label, icon, told = RESUME if run.kind == "train" else RETRY
     if st.button(label, key=f"retry_{run.id}", icon=icon, help=told):
-        run_bulk.retry([run.id])
+        _retry(run.id)
     if st.button("Run again", key=f"again_{run.id}", icon=":material/restart_alt:", help="As a new run"):
         again(run.spec)
+
+
+def _retry(run_id: int) -> None:
+    """Queue a run again, in its place, and draw the page anew; a run that cannot be tried again says why."""
+    try:
+        jobs.retry(backend.store(), backend.settings(), run_id)
+    except (Refused, LookupError) as refusal:
+        st.error(plain(str(refusal)), icon=":material/error:")
+        return
+    st.rerun()
 
 
 def quotable(run: Run, **more: Any) -> None:
@@ -105,7 +116,7 @@ def quotable(run: Run, **more: Any) -> None:
 def again(spec: Spec) -> None:
     """Start a new run and open it."""
     try:
-        started = submit(backend.store(), backend.settings(), spec)
+        started = jobs.submit(backend.store(), backend.settings(), spec)
     except Refused as refusal:
         st.error(plain(str(refusal)))
         return

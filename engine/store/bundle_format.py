@@ -1,0 +1,145 @@
+"""The members of a run bundle, and the limits that each must keep.
+
+manifest.json       format, version, size and SHA-256 of every other member
+run.json            what was asked, how it went, where
+rows.jsonl          one result a line
+metrics.jsonl       one point of a curve a line
+artifacts.json      every file of the run, including files too large for the bundle
+log.txt             the run's log
+artifacts/...       the files themselves, up to a limit
+"""
+
+import re
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, model_validator
+
+from engine.results import Environment, Metric
+from engine.store.files import is_own_file
+from engine.store.model import Cause, State, StoredArtifact
+from engine.store.notes import LONGEST_NOTES, MOST_TAGS, tag
+from engine.store.records import LONGEST_TEXT
+
+FORMAT, VERSION = "model-vitals-run", 1
+LONGEST_PATH = 300
+"""Characters of a file's name: what its column takes."""
+LIBRARY = re.compile(r"[\w-]{1,40}")
+"""A row's library becomes part of a file's name."""
+
+
+def is_plain(name: str) -> bool:
+    """Return whether a file's name stays below its folder on any system."""
+    parts = PurePosixPath(name).parts
+    return (
+        0 < len(name) <= LONGEST_PATH
+        and name.isprintable()
+        and not set(name) & set('\\:*?"<>|')
+        and not name.startswith("/")
+        and name == "/".join(parts)
+        and not {"..", "."} & set(parts)
+    )
+
+
+def _check_file(name: str) -> str:
+    if not is_plain(name):
+        raise ValueError("not the name of a file below the run's folder")
+    if is_own_file(name):
+        raise ValueError(f"{name} is the name of a file that the run itself keeps, not of an artifact")
+    return name
+
+
+def _check_printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("control characters are not allowed")
+    return text
+
+
+def _check_environment(environment: Environment) -> Environment:
+    if (size := len(environment.model_dump_json())) > LONGEST_TEXT:
+        raise ValueError(f"at most {LONGEST_TEXT:,} characters are allowed, and there are {size:,}")
+    return environment
+
+
+Moment = Annotated[float, Field(ge=0, le=4e9, allow_inf_nan=False)]
+"""Seconds since the epoch. Later moments could be stored but not be shown as dates."""
+Count = Annotated[int, Field(ge=0, lt=2**31)]
+"""A number that an integer column takes."""
+LongText = Annotated[str, Field(max_length=LONGEST_TEXT)]
+"""An error or a note. The store cuts those of its own runs at this length."""
+Label = Annotated[str, Field(min_length=1), AfterValidator(_check_printable)]
+
+
+class RunRecord(BaseModel):
+    """`run.json`: a run that has ended. `run_values` limits its name, as for every run of the store."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    kind: Annotated[Label, Field(max_length=40)]
+    name: str
+    spec: dict[str, Any]
+    state: State
+    cause: Cause | None
+    error: LongText
+    created_at: Moment
+    started_at: Moment | None
+    ended_at: Moment
+    done: Count
+    total: Count | None
+    note: LongText
+    environment: Annotated[Environment, AfterValidator(_check_environment)] | None
+    notes: Annotated[str, Field(max_length=LONGEST_NOTES)] = ""
+    tags: Annotated[tuple[Annotated[str, AfterValidator(tag)], ...], Field(max_length=MOST_TAGS)] = ()
+    """Notes and tags are left out if there are none, as in bundles of older versions."""
+
+    @model_validator(mode="after")
+    def _check_agreement(self) -> Self:
+        if not self.state.ended:
+            raise ValueError(f"the run is {self.state}; only a run that has ended can be imported")
+        if (self.cause is not None) != (self.state is State.FAILED):
+            cause = self.cause or "no cause"
+            raise ValueError(
+                f"the run is {self.state} with {cause}; a failed run has a cause, and no other run has one"
+            )
+        if self.error and self.state is not State.FAILED:
+            raise ValueError(f"the run is {self.state} with an error; only a failed run has one")
+        if self.total is not None and self.done > self.total:
+            raise ValueError(f"done is {self.done}, which is more than the total of {self.total}")
+        if self.state is State.FINISHED and self.started_at is None:
+            raise ValueError("the run is finished without started_at")
+        started_at = self.created_at if self.started_at is None else self.started_at
+        if not self.created_at <= started_at <= self.ended_at:
+            raise ValueError("created_at, started_at and ended_at are not in this order")
+        return self
+
+
+class BundledMetric(Metric):
+    """One line of `metrics.jsonl`: a metric that its table takes."""
+
+    step: Count
+    name: Annotated[Label, Field(max_length=100)]
+    value: FiniteFloat
+
+
+class BundledArtifact(StoredArtifact):
+    """One entry of `artifacts.json`: a file below the run's folder."""
+
+    name: Annotated[str, AfterValidator(_check_file)]
+    kind: Annotated[Label, Field(max_length=40)]
+    size: Annotated[int, Field(ge=0, lt=2**63)]
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class Member(BaseModel):
+    """One entry of the manifest."""
+
+    size: int
+    sha256: str
+
+
+class Manifest(BaseModel):
+    """`manifest.json`."""
+
+    format: Annotated[str, Field(max_length=100)]
+    version: int
+    files: dict[str, Member]
