@@ -1,6 +1,6 @@
 """The only SQL: runs, their attempts and results, on SQLite or PostgreSQL."""
 
-from engine.store.database import Unavailable
+from engine.store.database import Busy, Damaged, Unavailable
 from engine.store.find import Filter
 from engine.store.model import ACTIVE, ENDED, Attempt, Cause, Exit, QueueFull, Run, StaleAttempt, State, StoredArtifact
 from engine.store.store import Store, open_store
@@ -9,7 +9,9 @@ __all__ = [
     "ACTIVE",
     "ENDED",
     "Attempt",
+    "Busy",
     "Cause",
+    "Damaged",
     "Exit",
     "Filter",
     "QueueFull",

@@ -28,6 +28,7 @@ from engine.results import Environment, Metric, Row
 from engine.settings import Settings
 from engine.specs import Refused
 from engine.store import archive
+from engine.store.database import Unavailable
 from engine.store.files import RunFiles
 from engine.store.model import Cause, State, StoredArtifact
 from engine.store.notes import LONGEST_NOTES, MOST_TAGS, tag
@@ -166,7 +167,7 @@ def import_bundle(store: Store, settings: Settings, path: Path) -> int:
     try:
         with zipfile.ZipFile(path) as bundle:
             return _take_in(store, settings, _read(bundle, path.stat().st_size))
-    except Refused:
+    except (Refused, Unavailable):
         raise
     except DAMAGED as error:
         raise Refused(f"{path.name} is not a run bundle: {error}") from error
