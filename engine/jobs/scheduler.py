@@ -12,11 +12,12 @@ import psutil
 from engine.jobs import failures
 from engine.jobs.executors.base import Executor
 from engine.jobs.lifecycle import at_work, detach, fingerprint, lease_name, start_engine
+from engine.jobs.log import FailureLog
 from engine.jobs.processes import Identity
 from engine.jobs.wake import Wake, nudge
 from engine.settings import Settings
 from engine.specs import Spec
-from engine.store import Attempt, Exit, Store, Unavailable, attempts, leases, open_store, queue
+from engine.store import Attempt, Damaged, Exit, Store, attempts, leases, open_store, queue
 
 log = logging.getLogger(__name__)
 
@@ -61,28 +62,32 @@ class Scheduler:
         self._stopped = False
         self._looked = self._awake_since = self._busy = time.time()
         self._renewed = 0.0
+        self._failures = FailureLog(log, "looking after runs")
 
     def serve(self) -> None:
-        """Until asked to stop, replaced or idle for long enough."""
+        """Serve until asked to stop, replaced or idle for long enough; go on after any failure."""
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGINT, self._stop)
         with Wake(self._settings.runs_dir) as wake:
-            self._start_probe()
+            with self._failures.catching():
+                self._start_probe()
             while not self._stopped:
-                try:
+                with self._failures.catching():
                     if not self._turn():
                         return
-                except (Unavailable, OSError):
-                    log.exception("the store or the system fails")  # a full disk, say: runs go on, and so do we
                 wake.wait(LOOK_S)
 
     def _turn(self) -> bool:
-        """Look after everything once. False when it is time to leave."""
+        """Look after everything once, each part even if another fails. False when it is time to leave."""
         if not self._keep_lease():
             return False
-        self._executor.tend()
-        busy = self._watch()
-        busy = self._claim() or busy
+        busy = True  # unless a part says otherwise
+        with self._failures.catching():
+            self._executor.tend()
+        with self._failures.catching():
+            busy = self._watch()
+        with self._failures.catching():
+            busy = self._claim() or busy
         return not self._leave_when_idle(busy)
 
     def _stop(self, _number: int, _frame: object) -> None:
@@ -159,8 +164,8 @@ class Scheduler:
 
     def _close(self, attempt: Attempt, end: Exit) -> None:
         cause, error = failures.of_exit(end, self._spec(attempt))
-        log.info("run %d, attempt %d has ended: %s", attempt.run_id, attempt.number, end)
         attempts.close(self._store.database, attempt, end, cause, error)
+        log.info("run %d, attempt %d has ended: %s", attempt.run_id, attempt.number, end)
 
     def _give_up(self, attempt: Attempt, error: OSError) -> None:
         """Close an attempt that has no process, by the cause that kept it from one."""
@@ -172,7 +177,7 @@ class Scheduler:
         """None for one that this version cannot read: its run is seen to its end all the same."""
         try:
             return self._store.run(attempt.run_id).spec
-        except (LookupError, ValueError):
+        except (LookupError, Damaged):
             return None
 
     def _start_probe(self) -> None:
