@@ -20,7 +20,7 @@ def submit(store: Store, settings: Settings, spec: Spec, *, name: str = "", key:
     spec = references.resolve(store, settings, spec)
     check(store, settings, spec)
     run_id = store.enqueue(spec, name=name, key=key)
-    ensure_scheduler(settings)
+    ensure_scheduler(settings, store)
     return run_id
 
 
