@@ -62,7 +62,7 @@ def retry(run_ids: Sequence[int]) -> None:
             backend.store().retry(run_id)
         except (Refused, LookupError) as refusal:
             announce.later(str(refusal), ":material/error:")
-    ensure_scheduler(backend.settings())
+    ensure_scheduler(backend.settings(), backend.store())
     st.rerun()
 
 
