@@ -2,8 +2,9 @@
 
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from ipaddress import ip_address
+from threading import Lock
 
 import anyio
 import streamlit as st
@@ -12,12 +13,20 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from engine.jobs import ensure_scheduler
+from engine.jobs.lifecycle import Health, look_at_health
+from engine.jobs.log import FailureLog
 from engine.settings import Settings
 from engine.specs import Refused
-from engine.store import Store, open_store
-from engine.store.model import ACTIVE, State
+from engine.store import ACTIVE, Filter, State, open_store
 
 log = logging.getLogger(__name__)
+
+HEALTH_S = 4.0
+"""Seconds after which /health answers whatever the store does: monitors commonly wait for five."""
+SILENT = Health(well=False, store=f"the store does not answer within {HEALTH_S:g} s", scheduler="unknown")
+one_look = Lock()
+look_threads = anyio.CapacityLimiter(8)
+"""Threads that may wait for `one_look`, apart from those that serve pages."""
 
 
 @asynccontextmanager
@@ -28,12 +37,10 @@ async def lifespan(_app: st.App) -> AsyncIterator[None]:
     """
     settings = Settings()
     refuse_strangers(settings, st.get_option("server.address"))
-    store = open_store(settings)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_keep_scheduler, settings, store)
+        tasks.start_soon(_keep_scheduler, settings)
         yield
         tasks.cancel_scope.cancel()
-    store.close()
 
 
 def refuse_strangers(settings: Settings, address: str | None) -> None:
@@ -51,25 +58,42 @@ def refuse_strangers(settings: Settings, address: str | None) -> None:
         )
 
 
-async def _keep_scheduler(settings: Settings, store: Store) -> None:
-    def unended() -> bool:
-        return bool(store.runs(states=(State.QUEUED, *ACTIVE), limit=1))
+async def _keep_scheduler(settings: Settings) -> None:
+    """Start a scheduler at first, and later whenever runs need one. The server stays up whatever fails."""
 
-    wanted = True
+    def look_after(wanted: bool) -> None:
+        with closing(open_store(settings)) as store:
+            if wanted or store.count(Filter(states=(State.QUEUED, *ACTIVE))):
+                ensure_scheduler(settings, store)
+
+    failures = FailureLog(log, "looking after the scheduler")
+    known = False  # at first and after a failure nobody knows whether runs wait
     while True:
-        try:
-            if wanted or await anyio.to_thread.run_sync(unended):
-                await anyio.to_thread.run_sync(ensure_scheduler, settings)
-            wanted = False
-        except Exception:  # the server stays up; after a failure nobody knows whether runs wait
-            wanted = True
-            log.exception("no scheduler could be looked after")
+        wanted, known = not known, False
+        with failures.catching():
+            await anyio.to_thread.run_sync(look_after, wanted)
+            known = True
         await anyio.sleep(settings.lease_s)
 
 
+def _look() -> Health:
+    """Look at the health, one request at a time: a store that hangs then holds one thread, however many ask."""
+    if not one_look.acquire(timeout=HEALTH_S):
+        return SILENT
+    try:
+        return look_at_health(Settings())
+    finally:
+        one_look.release()
+
+
 async def health(_request: Request) -> JSONResponse:
-    """For monitors: the server answers."""
-    return JSONResponse({"status": "ok"})
+    """Tell monitors how the store and the scheduler are: 200 if all is well, 503 with the cause if not."""
+    found = SILENT
+    with anyio.move_on_after(HEALTH_S):
+        found = await anyio.to_thread.run_sync(_look, abandon_on_cancel=True, limiter=look_threads)
+    status = "ok" if found.well else "unavailable"
+    answer = {"status": status, "store": found.store, "scheduler": found.scheduler}
+    return JSONResponse(answer, status_code=200 if found.well else 503)
 
 
 app = st.App("pages/frame.py", lifespan=lifespan, routes=[Route("/health", health)])

@@ -2,8 +2,11 @@
 
 import json
 import random
+import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Table, select
@@ -145,3 +148,26 @@ def _templates() -> dict[str, list[str]]:
         found.setdefault(row.kind, []).append(row.model_dump_json())
     assert all(PLACE in json.loads(text)["model"] for texts in found.values() for text in texts)
     return found
+
+
+def table_pages(path: Path, table: str) -> list[slice]:
+    """The bytes of a SQLite file that hold a table: its root, then, unless the root holds the rows, its other pages."""
+    with closing(sqlite3.connect(path)) as connection:
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+        (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+    data = path.read_bytes()
+    page = data[(root - 1) * size : root * size]
+    numbers = [root]
+    if page[0] == 5:  # an interior page: each cell begins with the number of a page below
+        cells = int.from_bytes(page[3:5], "big")
+        places = [int.from_bytes(page[12 + 2 * cell : 14 + 2 * cell], "big") for cell in range(cells)]
+        numbers += [int.from_bytes(page[place : place + 4], "big") for place in places]
+    return [slice((number - 1) * size, number * size) for number in numbers]
+
+
+def overwrite(path: Path, *places: slice) -> None:
+    """Fill these bytes of a file with 0xff, as a failing disk might."""
+    with path.open("r+b") as file:
+        for place in places:
+            file.seek(place.start)
+            file.write(b"\xff" * (place.stop - place.start))

@@ -1,6 +1,7 @@
 """The parts of `engine.jobs`, each for itself; tests/faults has them together."""
 
 import errno
+import logging
 import os
 import shutil
 import signal
@@ -14,7 +15,7 @@ import pytest
 from engine import jobs
 from engine.jobs import failures, lifecycle
 from engine.jobs.lifecycle import environment, fingerprint
-from engine.jobs.log import BoundedLog
+from engine.jobs.log import BoundedLog, FailureLog
 from engine.jobs.processes import Identity, Processes, read_json, write_json
 from engine.jobs.submit import check
 from engine.jobs.wake import Wake, nudge
@@ -22,7 +23,7 @@ from engine.names import ModelNotFound
 from engine.results import Device, Machine
 from engine.settings import ROOT, Settings
 from engine.specs import BenchmarkSpec, DeviceSpec, ProfileSpec, RecurrentSpec, Refused, Spec
-from engine.store import Cause, Exit, State, Store
+from engine.store import Cause, Exit, State, Store, Unavailable
 from engine.store.files import RunFiles
 
 SPEC = ProfileSpec(models=("open_clip:ViT-B-32",), batch_size=8)
@@ -272,3 +273,19 @@ def test_a_folder_left_by_an_earlier_store_is_moved_aside(settings: Settings) ->
     (aside,) = settings.runs_dir.glob("1.before-*")
     assert (aside / "log.txt").read_text() == "of another life"
     shutil.rmtree(aside)
+
+
+def test_a_loop_logs_a_failure_once_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    failures = FailureLog(logging.getLogger("a loop"), "the work")
+    for number in range(3):
+        with failures.catching():
+            raise ValueError("the same")
+        with failures.catching():
+            raise Unavailable("/x", f"is away for reason {number // 2}", "Wait")
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == [
+        "the work failed: the same",
+        "the work failed: the store /x is away for reason 0. Wait",
+        "the work failed: the store /x is away for reason 1. Wait",
+    ]
+    assert caplog.text.count("Traceback") == 1, "what the store says has cause and remedy already"

@@ -15,18 +15,22 @@ from engine.settings import ROOT, Settings
 from engine.specs import ProfileSpec, Refused
 from engine.store import (
     Attempt,
+    Busy,
     Cause,
+    Damaged,
     Exit,
     QueueFull,
     StaleAttempt,
     State,
     Store,
     StoredArtifact,
+    Unavailable,
     attempts,
     leases,
     open_store,
     queue,
 )
+from engine.store.database import Database
 from engine.store.tables import HEAD, metadata
 from tests import postgres
 
@@ -433,8 +437,20 @@ def test_migrations_make_the_tables_that_queries_expect(store: Store) -> None:
 def test_a_newer_schema_is_refused_by_name(settings: Settings, store: Store) -> None:
     with store.database.write() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(Refused, match="schema 9999, which this version"):
+    with pytest.raises(Unavailable, match=r"schema 9999, which this version .*\. Upgrade the program"):
         open_store(settings)
+
+
+def test_a_locked_store_is_busy_and_tables_that_are_gone_are_damage(settings: Settings, store: Store) -> None:
+    impatient = Database(settings.store_url, busy_s=0.1)
+    locked = r"is locked by another process\. Wait until"
+    with store.database.write(), pytest.raises(Busy, match=locked), impatient.write():
+        pass
+    with impatient.write() as connection:
+        connection.execute(text("ALTER TABLE metrics RENAME TO gone"))
+    with pytest.raises(Damaged, match="does not have the tables of this program"):
+        store.metrics(1)
+    impatient.close()
 
 
 OPEN_AT_ONCE = """

@@ -1,4 +1,4 @@
-"""runs tag, note, rows, delete, storage: what is done with runs that are there."""
+"""runs tag, note, rows, delete, restore, storage: what is done with runs that are there."""
 
 from pathlib import Path
 from typing import Literal
@@ -93,6 +93,32 @@ class Delete(Several):
                     kept += 1
         if kept:
             raise EndedBadly(f"{kept} of {len(ids)} runs could not be deleted")
+
+
+class Restore(BaseModel):
+    """Rebuild a damaged store from what can be read of it. The damaged file and the folders of runs are kept."""
+
+    def cli_cmd(self) -> None:
+        from engine.jobs.lifecycle import processes_with
+        from engine.store import restore
+
+        settings = Settings()
+        restore.check_damage(settings)
+        path = restore.store_file(settings)
+        if users := processes_with(path):
+            listed = ", ".join(f"{pid} ({printable(command)})" for pid, command in users.items())
+            raise Refused(
+                f"the store {path} is open in process {listed}. Stop the app, run `python -m engine stop`, and end "
+                "what is left with `kill` and the process's number"
+            )
+        restored = restore.restore(settings)
+        print(f"the damaged store is kept as {restored.aside}")
+        for name in ("runs", "rows", "metrics", "artifacts"):
+            kept, found = restored.kept[name], restored.found[name]
+            lost = "an unknown number lost" if found is None else f"{max(found - kept, 0):,} lost"
+            print(f"{name:10} {kept:>10,} brought over, {lost}")
+        if not any(restored.kept.values()):
+            note("nothing of it could be read: the store is empty now, and the folders of its runs are still there")
 
 
 class Storage(BaseModel):

@@ -5,7 +5,7 @@ from pathlib import Path
 from pydantic import BaseModel, Field
 from pydantic_settings import CliApp, CliPositionalArg, CliSubCommand
 
-from engine.cli.bulk import Delete, Note, Rows, Storage, Tag
+from engine.cli.bulk import Delete, Note, Restore, Rows, Storage, Tag
 from engine.cli.here import OneRun, store_here, submit
 from engine.cli.listing import List
 from engine.cli.output import OutputFile, note, printable
@@ -128,6 +128,7 @@ class Runs(BaseModel):
     rows: CliSubCommand[Rows]
     delete: CliSubCommand[Delete]
     storage: CliSubCommand[Storage]
+    restore: CliSubCommand[Restore]
     export: CliSubCommand[Export]
     import_: CliSubCommand[Import] = Field(alias="import")
 

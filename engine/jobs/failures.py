@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from engine.results.base import tells_of_memory
 from engine.specs import Refused, Spec
-from engine.store import Cause, Exit, Unavailable
+from engine.store import Busy, Cause, Exit, Unavailable
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 DISK_FULL_WORDS = ("no space left on device", "disk is full", "file write failed", "disk quota exceeded")
@@ -50,8 +50,10 @@ def of_exception(error: BaseException) -> Cause:
 
 def message(error: BaseException, cause: Cause, spec: Spec | None) -> str:
     """Return what to tell the user; the trace is in the log."""
+    if isinstance(error, Busy):
+        return f"the store did not answer for minutes; {AFTER_OUTAGE}. {error}"
     if cause == Cause.STORE_UNAVAILABLE:
-        return f"the store did not answer for minutes ({getattr(error, 'orig', error)}); {AFTER_OUTAGE}"
+        return str(error)
     text = str(error) if cause == Cause.REFUSED else f"{type(error).__name__}: {error}".rstrip(": ")
     return text + _advice(cause, spec)
 

@@ -7,17 +7,24 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+import psutil
 
 from engine.jobs.hosts import this_host
 from engine.jobs.processes import Identity
 from engine.jobs.wake import nudge
 from engine.settings import ROOT, Settings
-from engine.store import leases, open_store
+from engine.store import ACTIVE, Filter, State, Store, Unavailable, find, leases, open_store
+from engine.store.database import Database
 from engine.store.leases import Lease
 
 STOP_S = 20.0
+HEALTH_BUSY_S = 1.0
+"""Seconds that a look at the health waits for a locked store: monitors expect an answer within a few seconds."""
 LOG_BYTES = 1_000_000
 
 
@@ -42,15 +49,24 @@ def fingerprint() -> str:
 
 def at_work(lease: Lease | None, code: str) -> bool:
     """Whether a scheduler of this very code (a fingerprint) holds the lease and lives."""
-    return bool(lease and not lease.expired and lease.fingerprint == code and Identity.read(lease.holder).alive())
+    return bool(lease and not lease.expired and lease.fingerprint == code and _holder(lease))
 
 
-def ensure_scheduler(settings: Settings) -> None:
-    """Start a scheduler, detached, unless one with this very code is at work; then only wake it."""
-    store = open_store(settings)
-    lease = leases.read(store.database, lease_name(settings))
-    store.close()
-    if at_work(lease, fingerprint()):
+def _holder(lease: Lease) -> Identity | None:
+    """Return the process that holds a lease; None if it is dead, or if a damaged store no longer tells which it is."""
+    try:
+        holder = Identity.read(lease.holder)
+    except (ValueError, TypeError):
+        return None
+    return holder if holder.alive() else None
+
+
+def ensure_scheduler(settings: Settings, store: Store | None = None) -> None:
+    """Start a scheduler, detached, unless one with this very code is at work; then only wake it.
+
+    store: that of the settings, where the caller has it open.
+    """
+    if at_work(_lease(settings, store), fingerprint()):
         nudge(settings.runs_dir)
         return
     log = settings.runs_dir / "scheduler.log"
@@ -66,18 +82,75 @@ def trim(log: Path) -> None:
 
 def stop_scheduler(settings: Settings) -> bool:
     """End the scheduler and its warm process; False when there was none. Runs under way end by themselves."""
-    store = open_store(settings)
-    lease = leases.read(store.database, lease_name(settings))
-    store.close()
-    if lease is None or not (scheduler := Identity.read(lease.holder)).alive():
-        return False
-    scheduler.send(signal.SIGTERM)
-    deadline = time.monotonic() + STOP_S
-    while scheduler.alive():
-        if time.monotonic() > deadline:
-            scheduler.send(signal.SIGKILL)
-        time.sleep(0.02)
-    return True
+    try:
+        lease = _lease(settings)
+        holder = _holder(lease) if lease else None
+        schedulers = [holder] if holder else []
+    except Unavailable:
+        schedulers = _schedulers(settings)
+    for scheduler in schedulers:
+        scheduler.send(signal.SIGTERM)
+        deadline = time.monotonic() + STOP_S
+        while scheduler.alive():
+            if time.monotonic() > deadline:
+                scheduler.send(signal.SIGKILL)
+            time.sleep(0.02)
+    return bool(schedulers)
+
+
+@dataclass(frozen=True)
+class Health:
+    """How the store and the scheduler are, in words for everybody: without paths and names."""
+
+    well: bool
+    store: str
+    """`ok`, or what is wrong."""
+    scheduler: str
+    """`working`; `idle` when none is alive and no run needs one; or what is wrong."""
+
+
+def look_at_health(settings: Settings) -> Health:
+    """Look at the store and at this host's scheduler, without waiting long for a locked store."""
+    database = Database(settings.store_url, busy_s=HEALTH_BUSY_S)
+    if database.sqlite and not Path(database.place).is_file():  # which opening would make
+        return Health(well=False, store="there is no store yet", scheduler="unknown")
+    try:
+        lease = leases.read(database, lease_name(settings))
+        working = bool(lease and not lease.expired and _holder(lease))
+        waiting = find.count(database, Filter(states=(State.QUEUED, *ACTIVE)))
+    except Unavailable as error:
+        return Health(well=False, store=error.cause, scheduler="unknown")
+    finally:
+        database.close()
+    if working or not waiting:
+        return Health(well=True, store="ok", scheduler="working" if working else "idle")
+    return Health(well=False, store="ok", scheduler="runs wait, and no scheduler is alive")
+
+
+def _lease(settings: Settings, store: Store | None = None) -> Lease | None:
+    with nullcontext(store) if store else closing(open_store(settings)) as opened:
+        return leases.read(opened.database, lease_name(settings))
+
+
+def _schedulers(settings: Settings) -> list[Identity]:
+    """Return the scheduler processes that were started for a store, when it can no longer tell who holds its lease."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "environ"]):  # None where we may not look
+        command, variables = process.info["cmdline"] or [], process.info["environ"] or {}
+        same = variables.get("VITALS_RUNS_DIR") == str(settings.runs_dir)
+        if same and command[-3:] == ["-m", "engine", "scheduler"]:
+            found.append(Identity.of(process.pid))
+    return found
+
+
+def processes_with(path: Path) -> dict[int, str]:
+    """Return the other processes of this host that have a file open: their commands by pid."""
+    found = {}
+    for process in psutil.process_iter(["cmdline", "open_files"]):
+        files = {file.path for file in process.info["open_files"] or ()}
+        if os.path.realpath(path) in files and process.pid != os.getpid():
+            found[process.pid] = " ".join(process.info["cmdline"] or ())
+    return found
 
 
 def start_engine(

@@ -12,11 +12,12 @@ from engine.jobs import failures
 from engine.jobs.executors.base import Executor
 from engine.jobs.hosts import GIVE_UP_LEASES, close_lost, host_name, this_host
 from engine.jobs.lifecycle import at_work, detach, fingerprint, lease_name, start_engine
+from engine.jobs.log import FailureLog
 from engine.jobs.processes import Identity
 from engine.jobs.wake import Wake, nudge
 from engine.settings import Settings
 from engine.specs import Spec
-from engine.store import Attempt, Exit, Store, Unavailable, attempts, leases, open_store, queue
+from engine.store import Attempt, Busy, Damaged, Exit, Store, attempts, leases, open_store, queue
 
 log = logging.getLogger(__name__)
 
@@ -69,31 +70,32 @@ class Scheduler:
         """By token: an attempt's latest heartbeat, and when we first saw it."""
         self._asked: dict[int, float] = {}
         """By token: when we first saw that a cancelled attempt has been asked to stop."""
+        self._failures = FailureLog(log, "looking after runs")
 
     def serve(self) -> None:
-        """Until asked to stop, replaced or idle for long enough."""
+        """Serve until asked to stop, replaced or idle for long enough; go on after any failure."""
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGINT, self._stop)
         with Wake(self._settings.runs_dir) as wake:
-            self._start_probe()
+            with self._failures.catching():
+                self._start_probe()
             while not self._stopped:
-                try:
+                with self._failures.catching():
                     if not self._turn():
                         return
-                except (Unavailable, OSError):
-                    log.exception("the store or the system fails")  # a full disk, say: runs go on, and so do we
                 wake.wait(LOOK_S)
 
     def _turn(self) -> bool:
-        """Look after everything once. False when it is time to leave."""
+        """Look after everything once, each part even if another fails. False when it is time to leave."""
         if not self._keep_lease():
             return False
-        try:
+        busy = True  # unless a part says otherwise
+        with self._failures.catching():
             self._executor.tend()
-        except OSError:
-            log.exception("the warm process cannot be looked after")  # runs start without it, or say why not
-        busy = self._watch()
-        busy = self._claim() or busy
+        with self._failures.catching():
+            busy = self._watch()
+        with self._failures.catching():
+            busy = self._claim() or busy
         return not self._leave_when_idle(busy)
 
     def _stop(self, _number: int, _frame: object) -> None:
@@ -140,10 +142,11 @@ class Scheduler:
                     self._look_after(attempt)
                 else:
                     self._look_at_lost(attempt)
-            except Unavailable:
-                raise
+            except Busy:
+                raise  # of all attempts: each would wait as long
             except Exception as error:  # noqa: BLE001  one attempt that cannot be looked after must not stop the others
-                self._give_up_unreadable(attempt, error)
+                with self._failures.catching():
+                    self._give_up_unreadable(attempt, error)
         return any(attempt.host == self._host for attempt in found)
 
     def _note_heartbeats(self, found: list[Attempt]) -> None:
@@ -190,9 +193,10 @@ class Scheduler:
 
     def _give_up_unreadable(self, attempt: Attempt, error: Exception) -> None:
         """Close an attempt that could not be looked after for longer than a lease: a fault that passes closes none."""
-        log.exception("run %d, attempt %d cannot be looked after", attempt.run_id, attempt.number)
-        if self._silence(attempt) > self._settings.lease_s:
-            self._give_up(attempt, error, "its records cannot be read")
+        if self._silence(attempt) <= self._settings.lease_s:
+            raise error
+        log.error("run %d, attempt %d is closed: its records cannot be read", attempt.run_id, attempt.number)
+        self._give_up(attempt, error, "its records cannot be read")
 
     def _cancel(self, attempt: Attempt) -> None:
         if attempt.stop_at is None:
@@ -203,8 +207,8 @@ class Scheduler:
 
     def _close(self, attempt: Attempt, end: Exit) -> None:
         cause, error = failures.of_exit(end, self._spec(attempt))
-        log.info("run %d, attempt %d has ended: %s", attempt.run_id, attempt.number, end)
         attempts.close(self._store.database, attempt, end, cause, error)
+        log.info("run %d, attempt %d has ended: %s", attempt.run_id, attempt.number, end)
 
     def _give_up(self, attempt: Attempt, error: Exception, note: str) -> None:
         """Close an attempt by the error that keeps it from going on."""
@@ -216,7 +220,7 @@ class Scheduler:
         """None for one that this version cannot read: its run is seen to its end all the same."""
         try:
             return self._store.run(attempt.run_id).spec
-        except (LookupError, ValueError):
+        except (LookupError, Damaged):
             return None
 
     def _start_probe(self) -> None:

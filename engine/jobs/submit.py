@@ -20,7 +20,7 @@ def submit(store: Store, settings: Settings, spec: Spec, *, name: str = "", key:
     spec = references.resolve(store, settings, spec)
     check(store, settings, spec)
     run_id = store.enqueue(spec, name=name, key=key)
-    ensure_scheduler(settings)
+    ensure_scheduler(settings, store)
     return run_id
 
 
@@ -36,7 +36,7 @@ def retry(store: Store, settings: Settings, run_id: int) -> None:
     if run.state in RETRIED:
         references.check_resumable(store, settings, run)
     store.retry(run_id)
-    ensure_scheduler(settings)
+    ensure_scheduler(settings, store)
 
 
 def why_not_again(store: Store, settings: Settings, run_id: int) -> str:

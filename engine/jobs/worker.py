@@ -21,13 +21,13 @@ from engine.settings import Settings
 from engine.specs import Refused
 from engine.store import (
     Attempt,
+    Busy,
     Cause,
     Run,
     StaleAttempt,
     State,
     Store,
     StoredArtifact,
-    Unavailable,
     attempts,
     open_store,
 )
@@ -139,16 +139,16 @@ def execute(
 def patiently(action: Callable[[], T], stop: Stop) -> T:
     """Do something with the store, again for minutes while the store is locked or out of reach.
 
-    Errors: Unavailable after STORE_WAIT_S, or at once when the run should stop or the fault is one that stays.
+    Errors: Busy after STORE_WAIT_S, or at once when the run should stop; Unavailable of a fault that stays.
     """
     deadline = time.monotonic() + STORE_WAIT_S
     while True:
         try:
             return action()
-        except Unavailable as error:
-            if failures.of_exception(error) != Cause.STORE_UNAVAILABLE or stop or time.monotonic() > deadline:
+        except Busy as error:
+            if stop or time.monotonic() > deadline:
                 raise
-            log.warning("the store does not answer, trying again: %s", error.orig)
+            log.warning("the store does not answer, trying again: %s", error)
         time.sleep(STORE_RETRY_S)
 
 
@@ -234,7 +234,7 @@ def _heartbeat(store: Store, attempt: Attempt, seconds: float, stop: Stop) -> It
                 stop.stale = True
                 return
             except Exception as error:  # noqa: BLE001  a store that is out of reach for a while must not end the run
-                log.warning("no heartbeat: %s", getattr(error, "orig", error))
+                log.warning("no heartbeat: %s", error)
 
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
     thread.start()

@@ -1,6 +1,6 @@
 """The only SQL: runs, their attempts and results, on SQLite or PostgreSQL."""
 
-from engine.store.database import Unavailable
+from engine.store.database import Busy, Damaged, Unavailable
 from engine.store.find import Filter
 from engine.store.model import (
     ACTIVE,
@@ -22,7 +22,9 @@ __all__ = [
     "ENDED",
     "RETRIED",
     "Attempt",
+    "Busy",
     "Cause",
+    "Damaged",
     "Exit",
     "Filter",
     "QueueFull",

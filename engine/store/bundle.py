@@ -30,6 +30,7 @@ from engine.store.bundle_format import (
     RunRecord,
     is_plain,
 )
+from engine.store.database import Unavailable
 from engine.store.files import RunFiles
 from engine.store.listing import LONGEST_MODEL
 from engine.store.model import Run, StoredArtifact
@@ -85,7 +86,7 @@ def import_bundle(store: Store, settings: Settings, path: Path) -> int:
     try:
         with zipfile.ZipFile(path) as bundle:
             return _take_in(store, settings, _read(bundle, path.stat().st_size))
-    except Refused:
+    except (Refused, Unavailable):
         raise
     except DAMAGED as error:
         raise Refused(f"{path.name} is not a run bundle: {error}") from error

@@ -12,7 +12,7 @@ from engine.specs import Refused
 from engine.store.database import Database
 from engine.store.listing import folded_model
 from engine.store.model import Run, State
-from engine.store.records import RUNS, readable_run
+from engine.store.records import RUNS, UNREADABLE, devices_of, readable_run
 from engine.store.tables import run_models, run_tags, run_texts, runs
 
 WILDCARDS = {"*": "%", "?": "_"}
@@ -83,7 +83,7 @@ def devices(database: Database) -> list[str]:
     """All that runs have asked for."""
     with database.read() as connection:
         lists = connection.scalars(select(runs.c.devices).distinct())
-        return sorted({device for devices in lists for device in json.loads(devices)})
+        return sorted({device for devices in lists for device in devices_of(devices)})
 
 
 def _conditions(wanted: Filter) -> Iterator[ColumnElement[bool]]:
@@ -138,7 +138,7 @@ def _line(row: Any) -> dict[str, Any]:
         "started": _moment(row.started_at),
         "ended": _moment(row.ended_at),
         "duration_s": took,
-        "devices": "; ".join(json.loads(row.devices)),
+        "devices": "; ".join(devices_of(row.devices)),
         "tags": "; ".join(sorted((row.tags or "").split("\n"))),
         "notes": row.notes,
     }
@@ -147,5 +147,5 @@ def _line(row: Any) -> dict[str, Any]:
 def _moment(seconds: float | None) -> str:
     try:
         return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if seconds is not None else ""
-    except (ValueError, OverflowError, OSError):
+    except (*UNREADABLE, OSError):
         return ""  # of a run that this version cannot read

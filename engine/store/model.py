@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from pydantic.dataclasses import dataclass as checked_dataclass
+
 from engine.results import Artifact, Environment
 from engine.specs import Refused, Spec
 
@@ -53,7 +55,7 @@ class StaleAttempt(RuntimeError):
     """This attempt is no longer the run's: another took its place, or the run has ended. It must write nothing."""
 
 
-@dataclass(frozen=True)
+@checked_dataclass(frozen=True)  # of values that SQLite does not check: a damaged store may hold any
 class Run:
     """One execution of a spec."""
 
@@ -114,7 +116,6 @@ class Attempt:
     heartbeat_at: float
     stop_at: float | None
     cancel_requested: bool
-    run_state: State
 
 
 @dataclass(frozen=True)

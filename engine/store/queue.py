@@ -10,9 +10,11 @@ from sqlalchemy import Connection, func, insert, select
 from engine.specs import Spec
 from engine.store.database import Database
 from engine.store.listing import insert_listing
-from engine.store.model import ACTIVE, RETRIED, Attempt, QueueFull, Run, State
-from engine.store.records import ATTEMPTS, UNSTARTED, change_run, run_values, to_attempt
+from engine.store.model import ACTIVE, RETRIED, Attempt, Cause, QueueFull, Run, State
+from engine.store.records import ATTEMPTS, UNSTARTED, change_run, devices_of, run_values, to_attempt
 from engine.store.tables import attempts, runs, slots
+
+DAMAGED = "the store no longer holds which devices this run needs: its file is damaged"
 
 
 def enqueue(database: Database, spec: Spec, *, name: str, key: str | None, limit: int) -> int:
@@ -39,8 +41,12 @@ def claim(database: Database, host: str, run_id: int | None = None) -> Attempt |
             return None
     with database.write() as connection:
         taken, alone = _taken(connection, host)
-        for run in connection.execute(waiting):
-            devices = set(json.loads(run.devices))
+        for run in connection.execute(waiting).all():
+            devices = set(devices_of(run.devices))
+            if not devices:  # every spec names one
+                damaged = {"state": State.FAILED, "cause": Cause.ERROR, "error": DAMAGED, "ended_at": _now()}
+                change_run(connection, runs.c.id == run.id, **damaged)
+                continue
             fits = not alone and not taken & devices and not (run.exclusive and taken)
             if fits and run_id in (None, run.id):
                 return _occupy(connection, host, run.id)

@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 LONGEST_TEXT = 20_000
 LONGEST_NAME = 200
 """Characters of a run's name, which stands in one line of a list."""
+UNREADABLE = (LookupError, ValueError, TypeError, OverflowError)
+"""What values lead to that are damaged, or of another version of this program."""
 
 UNSTARTED: dict[str, Any] = {"started_at": None, "done": 0, "total": None, "note": ""}
 """How far a run is while no attempt has begun."""
@@ -26,8 +28,8 @@ _TAGS = select(func.aggregate_strings(run_tags.c.tag, "\n")).where(run_tags.c.ru
 RUNS: Select[Any] = select(runs, _TAGS.label("tags"))
 """Runs, each with its tags in lines: what `to_run` reads."""
 
-ATTEMPTS: Select[Any] = select(attempts, runs.c.cancel_requested, runs.c.state).join_from(attempts, runs)
-"""Attempts, each with what its run is asked and how it stands: what `to_attempt` reads."""
+ATTEMPTS: Select[Any] = select(attempts, runs.c.cancel_requested).join_from(attempts, runs)
+"""Attempts, each with what its run is asked: what `to_attempt` reads."""
 
 
 def change_run(connection: Connection, *where: ColumnElement[bool], **values: Any) -> bool:
@@ -73,12 +75,20 @@ def to_run(row: Row[Any]) -> Run:
 
 
 def readable_run(row: Row[Any]) -> Run | None:
-    """The run of a row; None for one that this version cannot read, of a kind that is gone, say."""
+    """Return the run of a row; None for one that this version cannot read, such as a damaged one."""
     try:
         return to_run(row)
-    except (LookupError, ValueError, OverflowError) as error:
+    except UNREADABLE as error:
         log.warning("run %d is left out, this version cannot read it: %s", row.id, error)
         return None
+
+
+def devices_of(text: str) -> list[str]:
+    """Return what a run's column of devices names; nothing where it is damaged."""
+    try:
+        return [str(device) for device in json.loads(text)]
+    except UNREADABLE:
+        return []
 
 
 def to_attempt(row: Row[Any]) -> Attempt:
@@ -93,7 +103,6 @@ def to_attempt(row: Row[Any]) -> Attempt:
         heartbeat_at=row.heartbeat_at,
         stop_at=row.stop_at,
         cancel_requested=row.cancel_requested,
-        run_state=State(row.state),
     )
 
 

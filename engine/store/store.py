@@ -3,7 +3,8 @@
 import json
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import delete, insert, select
@@ -13,17 +14,25 @@ from engine.results import Machine, Metric, Row
 from engine.settings import Settings
 from engine.specs import Refused, Spec
 from engine.store import find, migrations, notes, queue
-from engine.store.database import Database
+from engine.store.database import Damaged, Database, Unavailable
 from engine.store.find import Filter
 from engine.store.model import Run, State, StoredArtifact
-from engine.store.records import RUNS, mark_change, to_run
+from engine.store.records import RUNS, UNREADABLE, mark_change, to_run
 from engine.store.tables import artifacts, attempts, changes, machines, metrics, rows, runs
 
 
-def open_store(settings: Settings) -> "Store":
-    """The store that settings name, created or migrated when that is due."""
-    settings.runs_dir.mkdir(parents=True, exist_ok=True)
-    database = Database(settings.store_url)
+def open_store(settings: Settings, *, on_failure: Callable[[Unavailable], object] | None = None) -> "Store":
+    """Return the store that settings name, created or migrated when that is due.
+
+    on_failure: called with what a use of the store is about to raise. Errors: Unavailable.
+    """
+    try:
+        settings.runs_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        cause = f"needs a folder that cannot be made ({error.strerror})"
+        remedy = "Let this user write to the folder above it, or name another one in VITALS_RUNS_DIR"
+        raise Unavailable(str(settings.runs_dir), cause, remedy) from error
+    database = Database(settings.store_url, on_failure=on_failure)
     try:
         migrations.upgrade(database)
     except BaseException:
@@ -44,12 +53,13 @@ class Store:
         return queue.enqueue(self.database, spec, name=name, key=key, limit=self.queue_limit)
 
     def run(self, run_id: int) -> Run:
-        """Errors: LookupError."""
+        """Return a run. Errors: LookupError, Damaged."""
         with self.database.read() as connection:
             row = connection.execute(RUNS.where(runs.c.id == run_id)).first()
         if row is None:
             raise LookupError(f"there is no run {run_id}")
-        return to_run(row)
+        with self._parsing(run_id, "its request or state"):
+            return to_run(row)
 
     def runs(self, *, kind: str | None = None, states: Iterable[State] | None = None, limit: int = 200) -> list[Run]:
         """Newest first. A run that this version cannot read is left out; by its id it can be deleted."""
@@ -122,23 +132,26 @@ class Store:
         if model is not None:
             query = query.where(rows.c.model == model)
         with self.database.read() as connection:
-            return [results.load(row.kind, json.loads(row.payload)) for row in connection.execute(query)]
+            found = connection.execute(query).all()
+        with self._parsing(run_id, "a row"):
+            return [results.load(row.kind, json.loads(row.payload)) for row in found]
 
     def metrics(self, run_id: int) -> list[Metric]:
         """By name, then step."""
         columns = (metrics.c.step, metrics.c.name, metrics.c.value)
         query = select(*columns).where(metrics.c.run_id == run_id).order_by(metrics.c.name, metrics.c.step)
         with self.database.read() as connection:
-            return [Metric(step=row.step, name=row.name, value=row.value) for row in connection.execute(query)]
+            found = connection.execute(query).all()
+        with self._parsing(run_id, "a metric"):
+            return [Metric(step=row.step, name=row.name, value=row.value) for row in found]
 
     def artifacts(self, run_id: int) -> list[StoredArtifact]:
         """Files of a run, by name, with size and SHA-256."""
         query = select(artifacts).where(artifacts.c.run_id == run_id).order_by(artifacts.c.name)
         with self.database.read() as connection:
-            return [
-                StoredArtifact(name=row.name, kind=row.kind, size=row.size, sha256=row.sha256)
-                for row in connection.execute(query)
-            ]
+            found = connection.execute(query).all()
+        with self._parsing(run_id, "an artifact"):
+            return [StoredArtifact(name=row.name, kind=row.kind, size=row.size, sha256=row.sha256) for row in found]
 
     def machine(self) -> Machine | None:
         """This host as last probed, else the host probed last (the scheduler may be elsewhere), else None."""
@@ -146,7 +159,10 @@ class Store:
         query = select(machines.c.payload).order_by(own_first, machines.c.probed_at.desc()).limit(1)
         with self.database.read() as connection:
             payload = connection.scalar(query)
-        return Machine.model_validate_json(payload) if payload else None
+        try:
+            return Machine.model_validate_json(payload) if payload else None
+        except UNREADABLE:  # damaged; the next probe replaces it
+            return None
 
     def save_machine(self, machine: Machine, fingerprint: str = "") -> None:
         """Replace what was known of its host. fingerprint: of the code and boot that probed it."""
@@ -167,6 +183,17 @@ class Store:
         """Grows whenever a reader could see something new, in any run."""
         with self.database.read() as connection:
             return int(connection.execute(select(changes.c.revision)).scalar_one())
+
+    @contextmanager
+    def _parsing(self, run_id: int, what: str) -> Iterator[None]:
+        """Raise what unreadable values of a run lead to as Damaged. what: which values."""
+        try:
+            yield
+        except UNREADABLE as error:
+            cause = f"holds run {run_id}, but {what} cannot be read: damaged, or of another version of the program"
+            delete = f"delete it with `python -m engine runs delete {run_id}`"
+            remedy = f"Read it with the version that wrote it, {delete}, or put a backup in the store's place"
+            self.database.fail(Damaged(self.database.place, cause, remedy), error)
 
     def close(self) -> None:
         """Give connections back."""

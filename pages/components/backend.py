@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pandas as pd
 import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from engine.jobs.answers import Answers
 from engine.report import catalog, published
 from engine.report.style import Style, family_styles
 from engine.roots import stat_within
 from engine.settings import Settings
-from engine.store import Run, Store, open_store
+from engine.store import Run, Store, Unavailable, open_store
 from engine.store.files import RunFiles
+from pages.components.text import plain
 
 LONGEST_ID = 18  # digits that any database's integers hold
 
@@ -29,15 +31,27 @@ def _settings(environment: tuple[tuple[str, str], ...]) -> Settings:
 
 
 def store() -> Store:
-    """The store, shared by all sessions."""
-    return _open(settings())
+    """Return the store, shared by all sessions. If it cannot be used, now or later, the page says why and stops."""
+    try:
+        return _open(settings())
+    except Unavailable as failure:
+        _stop(failure)
+        raise
+
+
+def _stop(failure: Unavailable) -> None:
+    """Say why the store cannot be used and what to do, and end the page there; nothing outside of a page."""
+    if get_script_run_ctx(suppress_warning=True):
+        text = str(failure)
+        st.error(plain(f"{text[0].upper()}{text[1:]}."), icon=":material/database_off:")
+        st.stop()
 
 
 @st.cache_resource(
     max_entries=4, show_spinner=False, hash_funcs={Settings: Settings.model_dump_json}, on_release=Store.close
 )
 def _open(settings: Settings) -> Store:
-    return open_store(settings)
+    return open_store(settings, on_failure=_stop)
 
 
 def answers() -> Answers:

@@ -78,7 +78,7 @@ def _declare_gone(run: Run) -> None:
             hosts.declare_gone(backend.store(), backend.settings(), lost.id)
         except Refused as refusal:  # it has reported meanwhile
             announce.later(str(refusal), ":material/error:")
-        jobs.ensure_scheduler(backend.settings())
+        jobs.ensure_scheduler(backend.settings(), backend.store())
         st.rerun()
 
 

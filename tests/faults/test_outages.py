@@ -12,16 +12,16 @@ from engine import jobs
 from engine.jobs import failures, worker
 from engine.jobs.hosts import this_host
 from engine.jobs.worker import Stop, execute
-from engine.store import Attempt, Cause, Exit, State, Store, attempts, open_store, queue
+from engine.store import Attempt, Cause, Exit, State, Store, attempts, queue
+from engine.store.database import Database
 from tests.faults.conftest import House, until
 
 
 @pytest.fixture
 def impatient(house: House, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     """The store, with writes that wait for a fifth of a second only."""
-    monkeypatch.setattr("engine.store.database.BUSY_S", 0.2)
     monkeypatch.setattr(worker, "STORE_RETRY_S", 0.05)
-    store = open_store(house.settings)
+    store = Store(Database(house.settings.store_url, busy_s=0.2), queue_limit=10)
     yield store
     store.close()
 

@@ -186,7 +186,7 @@ def test_the_server_gets_a_scheduler_again_after_the_store_was_out_of_reach(
     def outage() -> None:
         before = house.scheduler()
         rename("runs", "gone")
-        until(lambda: "no scheduler could be looked after" in caplog.text, "the outage to be seen")
+        until(lambda: "looking after the scheduler failed: the store" in caplog.text, "the outage to be seen")
         jobs.stop_scheduler(house.settings)
         rename("gone", "runs")
         assert house.scheduler(other_than=before.pid), "there is nothing to run, but nobody could know"
@@ -194,7 +194,7 @@ def test_the_server_gets_a_scheduler_again_after_the_store_was_out_of_reach(
     async def serve() -> None:
         settings = house.settings.model_copy(update={"lease_s": 1.0})
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_keep_scheduler, settings, house.store)
+            tasks.start_soon(_keep_scheduler, settings)
             await anyio.to_thread.run_sync(outage)
             tasks.cancel_scope.cancel()
 

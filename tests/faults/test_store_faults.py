@@ -8,14 +8,22 @@ import sys
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
+from engine import jobs
+from engine.jobs import failures
+from engine.jobs.lifecycle import lease_name
 from engine.settings import ROOT, Settings
 from engine.specs import ProfileSpec
-from engine.store import Cause, Exit, State, Store, attempts, open_store, queue
+from engine.store import Cause, Exit, State, Store, Unavailable, attempts, leases, open_store, queue
 from tests import postgres
+from tests.faults.conftest import House, until
+from tests.store_support import overwrite, table_pages
 
 pytestmark = pytest.mark.slow
 
@@ -154,3 +162,83 @@ def test_sqlite_is_in_wal_mode(settings: Settings, store: Store) -> None:
     connection = sqlite3.connect(settings.runs_dir / "vitals.sqlite")
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     connection.close()
+
+
+def merged(house: House) -> Path:
+    """The store's file, with the write-ahead log merged into it, so that what is in the file is what is read.
+
+    Our own connections are closed: a process that closes a file loses the locks of SQLite on it.
+    """
+    house.store.close()
+    path = house.settings.runs_dir / "vitals.sqlite"
+
+    def done() -> bool:
+        with closing(sqlite3.connect(path)) as connection:
+            busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        return not busy
+
+    until(done, "the log to be merged")
+    return path
+
+
+def turns(house: House, count: int) -> None:
+    """Wait while the scheduler works, until it has renewed its lease so often: at most once a turn."""
+
+    def expires_at() -> float:
+        lease = leases.read(house.store.database, lease_name(house.settings))
+        assert lease is not None
+        return lease.expires_at
+
+    for _ in range(count):
+        before = expires_at()
+        until(lambda before=before: expires_at() > before, "another turn", 20)
+
+
+def test_a_damaged_table_ends_no_scheduler_and_is_logged_once(house: House) -> None:
+    assert house.end(house.submit()).state == State.FINISHED
+    scheduler = house.settled()
+    path = merged(house)
+    whole, places = path.read_bytes(), table_pages(path, "slots")
+    overwrite(path, *places)
+    waiting = house.submit()
+    log = house.settings.runs_dir / "scheduler.log"
+    until(lambda: "is damaged" in log.read_text(), "the damage to be seen")
+    turns(house, 3)
+    assert house.scheduler() == scheduler
+    assert log.read_text().count(f"looking after runs failed: the store {path} is damaged") == 1
+    assert "Traceback" not in log.read_text()
+    house.store.close()
+    with path.open("r+b") as file:
+        for place in places:
+            file.seek(place.start)
+            file.write(whole[place])
+    jobs.ensure_scheduler(house.settings)
+    assert house.end(waiting).state == State.FINISHED
+    assert house.scheduler() == scheduler
+
+
+def test_a_run_whose_state_is_damaged_holds_up_no_other(house: House) -> None:
+    going = house.submit(steps=1000, seconds=0.1)
+    house.steps(going, 1)
+    scheduler = house.settled()
+    with house.store.database.write() as connection:
+        connection.execute(text("UPDATE runs SET state = 'gibberish'"))
+    assert house.end(house.submit(device="cuda:0")).state == State.FINISHED
+    until(lambda: attempts.open_attempts(house.store.database) == [], "both attempts to be closed")
+    assert house.exit(going)["code"] == failures.STALE, "its worker could write nothing more"
+    assert house.scheduler() == scheduler
+
+
+def test_a_scheduler_can_be_stopped_though_the_store_cannot_name_it(house: House) -> None:
+    assert house.end(house.submit()).state == State.FINISHED
+    scheduler = house.settled()
+    path = merged(house)
+    overwrite(path, *table_pages(path, "leases"))
+    with pytest.raises(Unavailable):
+        house.scheduler()
+    assert jobs.stop_scheduler(house.settings)
+    assert not scheduler.alive()
+    assert not jobs.stop_scheduler(house.settings)
+    until(lambda: not house.named("warm"), "the warm process to leave")
+    log = (house.settings.runs_dir / "scheduler.log").read_text()
+    assert "Traceback" not in log

@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, inspect, text
 
-from engine.specs import Refused
-from engine.store.database import Database
+from engine.store.database import Database, Unavailable
 from engine.store.tables import HEAD
 
 if TYPE_CHECKING:
@@ -13,14 +12,14 @@ if TYPE_CHECKING:
 
 
 def upgrade(database: Database) -> None:
-    """Run what is due. Errors: Refused when the database was written by a newer version."""
+    """Run what is due. Errors: Unavailable, also when the database was written by a newer version."""
     with database.read() as connection:
         if _version(connection) == HEAD:
             return
     with database.write() as connection:
         found = _version(connection)  # again: somebody may have done it while we waited
         if found != HEAD:
-            _run(connection, found)
+            _run(database, connection, found)
 
 
 def _version(connection: Connection) -> str | None:
@@ -29,14 +28,15 @@ def _version(connection: Connection) -> str | None:
     return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
 
 
-def _run(connection: Connection, found: str | None) -> None:
+def _run(database: Database, connection: Connection, found: str | None) -> None:
     from alembic import command  # slow to import and seldom needed
     from alembic.script import ScriptDirectory
 
     config = alembic_config()
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
     if found is not None and found not in known:
-        raise Refused(f"the store is at schema {found}, which this version (schema {HEAD}) does not know: upgrade it")
+        cause = f"is at schema {found}, which this version of the program (schema {HEAD}) does not know"
+        raise Unavailable(database.place, cause, "Upgrade the program, or name another folder in VITALS_RUNS_DIR")
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
 

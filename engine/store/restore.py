@@ -1,0 +1,192 @@
+"""A damaged SQLite store, rebuilt from what can be read of it.
+
+Every table is read row by row into a fresh store, past the rows on damaged pages. What follows from other tables is
+made anew: the slots that runs hold, and what runs are found by.
+"""
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from urllib.parse import quote
+
+from sqlalchemy import Connection, Table, exists, func, insert, select, update
+
+from engine import specs
+from engine.settings import Settings
+from engine.specs import Refused
+from engine.store import migrations
+from engine.store.database import Damaged, Database
+from engine.store.listing import insert_listing, insert_model
+from engine.store.model import ACTIVE, Cause, State
+from engine.store.records import UNREADABLE, devices_of
+from engine.store.store import open_store
+from engine.store.tables import artifacts, attempts, changes, machines, metrics, rows, run_tags, runs, slots
+
+COPIED = (runs, attempts, rows, run_tags, metrics, artifacts, machines)
+"""A run first, then what belongs to it."""
+MOST_MISSES = 30_000
+"""Row ids tried in a row without success before the rest of a table is given up: a damaged page leads to fewer rows."""
+BATCH = 1000
+"""Rows written at once, so that memory stays small."""
+
+
+@dataclass(frozen=True)
+class Restored:
+    """Where the damaged file is now, and what was brought over."""
+
+    aside: Path
+    kept: dict[str, int]
+    """Rows by table."""
+    found: dict[str, int | None]
+    """Rows that the damaged file had, by table; None where they can no longer be counted."""
+
+
+def store_file(settings: Settings) -> Path:
+    """Return the file of a SQLite store. Errors: Refused of another database."""
+    database = Database(settings.store_url)
+    if not database.sqlite:
+        raise Refused(f"the store {database.place} is a PostgreSQL database: restore it from its own backup")
+    return Path(database.place)
+
+
+def check_damage(settings: Settings) -> None:
+    """Return if the store is damaged. Errors: Refused of a store that is whole; Unavailable of any other fault."""
+    path = store_file(settings)
+    if not path.is_file():
+        raise Refused(f"there is no store at {path}: nothing can be restored")
+    try:
+        with closing(open_store(settings)) as store, store.database.read() as connection:
+            verdict = connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar()
+    except Damaged:
+        return
+    if verdict == "ok":
+        raise Refused(f"the store {path} is whole: there is nothing to restore")
+
+
+def restore(settings: Settings) -> Restored:
+    """Put a fresh store with all that can be read in the place of a damaged one, which is kept under a dated name.
+
+    Nobody may have the store open. Errors: Unavailable, such as for a full disk; the damaged store stays in place then.
+    """
+    path = store_file(settings)
+    aside = path.with_name(f"{path.stem}-damaged-{datetime.now(UTC):%Y%m%d-%H%M%S}{path.suffix}")
+    fresh = path.with_name(f"{path.stem}-restoring{path.suffix}")
+    _remove(fresh)  # of a restore that was interrupted
+    database = Database(f"sqlite:///{fresh}")
+    try:
+        migrations.upgrade(database)
+        with closing(_open_damaged(path)) as old, database.write() as connection:
+            found = _copy(old, connection)
+            _derive(connection)
+            kept = {table.name: _count(connection, table) for table in COPIED}
+        database.close()  # merges the write-ahead log into the file
+        for ending in ("-wal", "-shm"):
+            if (log := path.with_name(path.name + ending)).exists():
+                log.rename(aside.with_name(aside.name + ending))
+        path.rename(aside)
+        fresh.rename(path)
+    finally:
+        database.close()
+        _remove(fresh)
+    return Restored(aside, kept, found)
+
+
+def _remove(path: Path) -> None:
+    for ending in ("", "-wal", "-shm"):
+        path.with_name(path.name + ending).unlink(missing_ok=True)
+
+
+def _open_damaged(path: Path) -> sqlite3.Connection:
+    """Open for reading alone, so that the damaged file stays as it is."""
+    connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)
+    connection.text_factory = lambda text: text.decode(errors="replace")
+    connection.execute("PRAGMA writable_schema = ON")  # tables can be read although an index is described wrongly
+    return connection
+
+
+def _copy(old: sqlite3.Connection, connection: Connection) -> dict[str, int | None]:
+    """Copy what can be read of every table; return how many rows there were."""
+    connection.exec_driver_sql("PRAGMA defer_foreign_keys = ON")  # until what belongs to lost runs is deleted
+    found: dict[str, int | None] = dict.fromkeys(table.name for table in COPIED)
+    for table in COPIED:
+        columns = [name for name in _columns(old, table.name) if name in table.c]
+        if columns:
+            found[table.name] = _count_damaged(old, table.name)
+            marks = ", ".join("?" for _ in columns)
+            statement = f"INSERT OR IGNORE INTO {table.name} ({', '.join(columns)}) VALUES ({marks})"  # noqa: S608
+            lines = _readable(old, table.name, columns)
+            while batch := list(islice(lines, BATCH)):
+                connection.exec_driver_sql(statement, batch)
+        if "run_id" in table.c:
+            connection.execute(table.delete().where(table.c.run_id.not_in(select(runs.c.id))))
+    for name, number in _readable(old, "sqlite_sequence", ["name", "seq"]):
+        if name in found and isinstance(number, int):  # ids of lost runs are not given again either
+            connection.exec_driver_sql("DELETE FROM sqlite_sequence WHERE name = ?", (name,))
+            connection.exec_driver_sql("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", (name, number))
+    revisions = [number for (number,) in _readable(old, "changes", ["revision"]) if isinstance(number, int)]
+    last = connection.scalar(select(func.max(runs.c.revision))) or 0
+    connection.execute(update(changes).values(revision=max([*revisions, last]) + 1))
+    return found
+
+
+def _columns(old: sqlite3.Connection, table: str) -> list[str]:
+    """Return the names of a table's columns; none where the file does not even tell its tables."""
+    try:
+        return [name for _, name, *_ in old.execute(f"PRAGMA table_info({table})")]
+    except sqlite3.DatabaseError:
+        return []
+
+
+def _count_damaged(old: sqlite3.Connection, table: str) -> int | None:
+    """Return how many rows a table has: by an index if one is whole, else by the table."""
+    for how in ("", "NOT INDEXED"):
+        try:
+            return int(old.execute(f"SELECT count(*) FROM {table} {how}").fetchone()[0])  # noqa: S608
+        except sqlite3.DatabaseError:
+            continue
+    return None
+
+
+def _readable(old: sqlite3.Connection, table: str, columns: list[str]) -> Iterator[tuple[object, ...]]:
+    """Yield the rows of a table in the order of their ids, past those that cannot be read."""
+    query = f"SELECT rowid, {', '.join(columns)} FROM {table} NOT INDEXED WHERE rowid > ? ORDER BY rowid"  # noqa: S608
+    start = misses = 0
+    while misses < MOST_MISSES:
+        last = start
+        try:
+            for rowid, *values in old.execute(query, (start,)):
+                last, misses = rowid, 0
+                yield tuple(values)
+            return
+        except sqlite3.DatabaseError:
+            start, misses = max(start, last) + 1, misses + 1
+
+
+def _derive(connection: Connection) -> None:
+    """Make anew what runs are found by and the slots they hold; end runs whose attempt is lost."""
+    for run in connection.execute(select(runs.c.id, runs.c.kind, runs.c.spec, runs.c.name, runs.c.notes)).all():
+        try:
+            insert_listing(connection, run.id, specs.load(run.kind, run.spec), run.name, run.notes)
+        except UNREADABLE:
+            continue  # lists leave such a run out
+    for run_id, model in connection.execute(select(rows.c.run_id, rows.c.model).distinct()).all():
+        if isinstance(model, str):
+            insert_model(connection, run_id, model)
+    open_ = (attempts.c.id == runs.c.attempt_id, attempts.c.closed_at.is_(None))
+    lost = {"state": State.FAILED, "cause": Cause.ERROR, "ended_at": time.time()}
+    lost["error"] = "the store was damaged, and what it held of this attempt is lost"
+    connection.execute(update(runs).where(runs.c.state.in_(ACTIVE), ~exists().where(*open_)).values(**lost))
+    columns = (attempts.c.host, attempts.c.id, runs.c.id.label("run_id"), runs.c.devices, runs.c.exclusive)
+    for held in connection.execute(select(*columns).join(runs, attempts.c.run_id == runs.c.id).where(*open_)).all():
+        for device in devices_of(held.devices):
+            slot = {"host": held.host, "device": device, "attempt_id": held.id, "run_id": held.run_id}
+            connection.execute(insert(slots).prefix_with("OR IGNORE").values(**slot, exclusive=held.exclusive))
+
+
+def _count(connection: Connection, table: Table) -> int:
+    return connection.scalar(select(func.count()).select_from(table)) or 0
