@@ -75,6 +75,17 @@ def test_two_runs_have_the_ratio_of_their_medians_with_an_interval_around_it(
     assert back["speedup"] == pytest.approx(1 / by_hand)
 
 
+def test_cuda_and_cuda_0_are_one_device(store: Store, tmp_path: Path) -> None:
+    runs = {}
+    for number, (device, ms) in enumerate({"cuda": 10.0, "cuda:0": 8.0}.items(), start=1):
+        stored = benchmark_row("resnet18").model_dump_json().replace('"device":"cpu"', f'"device":"{device}"')
+        runs[number] = [kept(tmp_path, number, BenchmarkRow.model_validate_json(stored), around(ms, noise=0.004))]
+        finish(store, queue_benchmark(store, "timm:resnet18", device=device), [runs[number][0].row])
+    line = one(compare_timings.over(compare_timings.alike(runs, 1), "ms", seed=1337))
+    assert (line["run"], line["differs_in"], line["verdict"]) == (2, "", "faster")
+    assert compare_settings.warnings([store.run(number) for number in runs]) == []
+
+
 def test_a_wide_interval_is_undecided(tmp_path: Path) -> None:
     row = benchmark_row("resnet18")
     pair = (kept(tmp_path, 1, row, around(10, noise=0.3)), kept(tmp_path, 2, row, around(9.8, noise=0.3)))

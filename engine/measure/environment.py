@@ -13,6 +13,7 @@ import torch
 
 from engine.results import Device, Environment, Machine
 from engine.specs import Refused
+from engine.specs.base import numbered
 
 PACKAGES = ("torch", "timm", "open_clip_torch", "torchvision", "transformers", "fvcore")
 CGROUPS = Path("/sys/fs/cgroup")
@@ -87,10 +88,9 @@ def _device(name: str) -> Device:
     if name == "meta":
         return Device(name="meta", model="shapes only")
     known = {device.name: device for device in devices()}
-    qualified = name if name in known else f"{name}:0"
-    if qualified not in known:
+    if (device := known.get(numbered(name))) is None:
         raise DeviceNotFound(f"this machine has no device {name!r}; it has meta, {', '.join(known)}")
-    return known[qualified]
+    return device
 
 
 def nvidia_driver() -> str:

@@ -1,8 +1,13 @@
 """What all results share: the events a task yields, machines, and the base class of rows."""
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from engine.specs.base import numbered
+
+DeviceName = Annotated[str, AfterValidator(numbered)]
+"""A device under its one name: rows stored as `cuda` are read as `cuda:0`."""
 
 Status = Literal["ok", "error", "out_of_memory", "timeout"]
 MEMORY_WORDS = (
@@ -54,7 +59,7 @@ class Environment(Event):
     cpu: str
     threads: int
     memory_gb: float
-    device: str
+    device: DeviceName
     device_name: str
     driver: str = ""
     versions: dict[str, str] = Field(default_factory=dict)

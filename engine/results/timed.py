@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from engine.results.base import Row
+from engine.results.base import DeviceName, Row
 
 Flag = Literal["single_process", "unstable", "contended", "drifting", "throttled", "below_floor"]
 """What is to be known before quoting a timing."""
@@ -51,7 +51,7 @@ class TimedRow(Row):
 
     baseline: str = ""
     """What `speedup` and `verdict` refer to; empty for the baseline itself."""
-    device: str
+    device: DeviceName
     device_name: str = ""
     threads: int | None = None
 

@@ -16,7 +16,6 @@ from engine.models.built import out_of_memory
 from engine.results import DeviceRow, Event, Progress
 from engine.results.timed import Flag
 from engine.specs import DeviceSpec
-from engine.specs.base import numbered
 
 ENOUGH_S = 2.0
 
@@ -45,7 +44,7 @@ def measure(operation: str, dtype: str, spec: DeviceSpec, threads: int) -> Devic
     """One operation's row, whatever happens."""
     asked: dict[str, Any] = {
         "model": label(operation, dtype),
-        "device": numbered(spec.device),
+        "device": spec.device,
         "device_name": environment.current(spec.device).device_name,
         "threads": threads if spec.device == "cpu" else None,
         "operation": operation,
