@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from engine import statistics
-from engine.measure import environment, rates
+from engine.measure import environment, gpu_watch, rates
 from engine.measure.contention import contended
 from engine.measure.rates import Rate
 from engine.measure.timing import Plan
@@ -75,15 +75,14 @@ def _figures(rate: Rate, operation: str) -> dict[str, Any]:
 def _caveats(rate: Rate, spec: DeviceSpec) -> dict[str, Any]:
     """What is to be known before quoting the rate: flags, and in words why."""
     contention, gpu = rate.session.contention, rate.session.gpu
-    disturbed = contended(contention) if contention else []
-    if gpu and gpu.others:
-        disturbed.append(f"{gpu.others} other processes used the GPU")
+    throttling = gpu_watch.throttling(gpu)
+    disturbed = [*(contended(contention) if contention else []), *gpu_watch.foreign(gpu)]
     raised: dict[Flag, bool] = {
         "single_process": True,
         "contended": bool(disturbed),
         "drifting": statistics.drifting(rate.timed.samples_ms),
-        "throttled": bool(gpu and gpu.throttled),
+        "throttled": bool(throttling),
         "below_floor": spec.seconds < ENOUGH_S,
     }
-    reasons = gpu.reasons if gpu else ()
-    return {"flags": tuple(flag for flag, up in raised.items() if up), "notes": (*rate.notes, *disturbed, *reasons)}
+    notes = (*rate.notes, *disturbed, *([throttling] if throttling else []), *gpu_watch.notes(spec.device, gpu))
+    return {"flags": tuple(flag for flag, up in raised.items() if up), "notes": notes}

@@ -86,7 +86,8 @@ def _how(row: TimedRow) -> list[str]:
     if row.loop_ms is not None:
         said.append(f"the timing loop itself takes {digits(row.loop_ms)} ms per call")
     if found := row.contention:
-        said.append(f"CPU share {digits(100 * found.cpu_share)} %")
+        if found.cpu_share is not None:
+            said.append(f"CPU share {digits(100 * found.cpu_share)} %")
         if found.neighbour_share is not None:
             said.append(f"neighbours {digits(100 * found.neighbour_share)} %")
         if found.switches_per_s is not None:
