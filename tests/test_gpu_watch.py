@@ -51,6 +51,12 @@ class Nvml:
     def nvmlInit(self) -> None:
         self._tell("init")
 
+    def nvmlShutdown(self) -> None:
+        pass
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "580.159.04"
+
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
         if uuid not in self.uuids:
             raise NVMLError("not found")

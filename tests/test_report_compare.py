@@ -307,6 +307,20 @@ def test_what_matters_is_warned_of_and_what_is_compared_is_not() -> None:
     ]
 
 
+def test_times_depend_on_the_build_of_torch_and_the_settings_of_a_gpu_and_counts_do_not() -> None:
+    def with_build(number: int, spec: Spec) -> Run:
+        versions = {"torch": f"2.15.0+cu13{number}", "cudnn": f"9.{number}.0"}
+        return run(number, spec, versions=versions, gpu={"power limit": f"{number}00 W", "ECC": "on"})
+
+    timed = compare_settings.warnings([with_build(number, BenchmarkSpec(models=("a",))) for number in (1, 2)])
+    assert timed == [
+        "Version of torch: 2.15.0+cu131 (run 1), 2.15.0+cu132 (run 2).",
+        "Version of cudnn: 9.1.0 (run 1), 9.2.0 (run 2).",
+        "GPU power limit: 100 W (run 1), 200 W (run 2).",
+    ]
+    assert compare_settings.warnings([with_build(number, ProfileSpec(models=("a",))) for number in (1, 2)]) == []
+
+
 def test_a_count_depends_on_no_host_and_a_loss_on_its_batch() -> None:
     counts = [run(number, ProfileSpec(models=("a",)), host=str(number), threads=number) for number in (1, 2)]
     assert compare_settings.warnings(counts) == []

@@ -4,6 +4,7 @@ import os
 import platform
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import psutil
 import torch
 
+from engine.measure import nvml
 from engine.results import Device, Environment, Machine
 from engine.specs import Refused
 from engine.specs.base import numbered
@@ -39,7 +41,8 @@ def current(device: str, seed: int | None = None) -> Environment:
         device=device,
         device_name=found.model,
         driver=found.driver,
-        versions=versions(),
+        versions=versions() | builds(),
+        gpu=nvml.facts(found.name),
         tf32=torch.backends.cuda.matmul.allow_tf32,
         seed=seed,
         date=_now(),
@@ -57,7 +60,7 @@ def probe() -> Machine:
         devices=devices(),
         cores=psutil.cpu_count(logical=False),
         caches={name: _binary(size) for name, size in caches().items()},
-        versions=versions(),
+        versions=versions() | builds(),
         date=_now(),
     )
 
@@ -177,7 +180,7 @@ def _binary(size: int) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Installed versions of what decides on counts and timings."""
+    """Return the installed versions of packages that decide on counts and timings, as their distributions have them."""
     found = {}
     for package in PACKAGES:
         try:
@@ -185,6 +188,23 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def builds() -> dict[str, str]:
+    """Return torch's version with its build (`2.11.0+cu130`), and the versions of CUDA or HIP, cuDNN and Triton."""
+    found = {"torch": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip, "cudnn": _cudnn()}
+    with suppress(PackageNotFoundError):
+        found["triton"] = version("triton")
+    return {name: str(value) for name, value in found.items() if value}
+
+
+def _cudnn() -> str | None:
+    """Return the version of cuDNN, which torch has as a number: 91900 is `9.19.0`."""
+    try:
+        number = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    except RuntimeError:  # torch refuses a cuDNN that is not the one it was built for
+        return None
+    return f"{number // 10_000}.{number // 100 % 100}.{number % 100}" if number else None
 
 
 def _memory_gb() -> float:

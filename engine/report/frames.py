@@ -33,7 +33,7 @@ _TRAIN = (
 )
 """What stands in front: what was done, then the first figures. The other fields follow."""
 ENVIRONMENT = ("host", "platform", "driver", "seed", "date")
-"""Of a run's environment, beside the versions: what its rows do not have themselves."""
+"""Of a run's environment, beside the versions and the GPU's settings: what its rows do not have themselves."""
 FULL = ["library", "model", *(name for name in ProfileRow.model_fields if name not in {"library", "model", *LEFT_OUT})]
 
 _PARAMETERS = ["mparams", "image_mparams", "text_mparams"]
@@ -105,7 +105,8 @@ def with_environment(frame: pd.DataFrame, run: Run) -> pd.DataFrame:
     """A run's rows with what they were made in, the same of all: for who has nothing but the file."""
     here = run.environment
     known = {name: getattr(here, name) if here else None for name in ENVIRONMENT}
-    return frame.assign(**known, versions=json.dumps(here.versions) if here else "")
+    nested = {name: json.dumps(getattr(here, name)) if here else "" for name in ("versions", "gpu")}
+    return frame.assign(**known, **nested)
 
 
 def _flat(rows: Iterable[Row], kind: type[Row], first: Sequence[str]) -> pd.DataFrame:

@@ -63,7 +63,11 @@ class Environment(Event):
     device_name: str
     driver: str = ""
     versions: dict[str, str] = Field(default_factory=dict)
+    """Of packages, torch with its build (`2.11.0+cu130`), and of what torch is built with: cuda, cudnn, triton."""
+    gpu: dict[str, str] = Field(default_factory=dict)
+    """Settings of an NVIDIA GPU on which times depend, such as {"power limit": "700 W"}; what NVML tells of them."""
     tf32: bool = False
+    """Whether the process that makes the rows would compute float32 products in TF32; a timing's rows say their own."""
     seed: int | None = None
     date: str
     """UTC, ISO 8601."""
