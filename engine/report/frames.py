@@ -23,7 +23,8 @@ _BENCHMARK = (
 )
 _RECURRENT = (
     *(*_WHAT, "network", "baseline", "seq_length", "mini_batch", "input_size", "hidden_size", "num_layers"),
-    *("proj_size", "bidirectional", "batch_first", "image_size", "precision", "device", "device_name", "threads"),
+    *("proj_size", "bidirectional", "batch_first", "image_size", "precision", "tf32", "cudnn_benchmark", "device"),
+    *("device_name", "threads"),
     *("forward_ms", "forward_mean_ms", "forward_std_ms", "forward_p90_ms", "forward_spread"),
     *("backward_ms", "backward_mean_ms", "backward_std_ms", "backward_p90_ms", "backward_spread"),
 )

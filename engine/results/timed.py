@@ -55,6 +55,11 @@ class TimedRow(Row):
     device: DeviceName
     device_name: str = ""
     threads: int | None = None
+    tf32: bool = False
+    """Whether float32 matrix products and convolutions were computed in TF32; torch's own default is on in convolutions
+    and recurrent layers, off in matrix products."""
+    cudnn_benchmark: bool = False
+    """Whether cuDNN tried its algorithms and kept the fastest."""
 
     latency_ms: float | None = None
     """Median of all samples: time per call, all its phases together."""
