@@ -247,6 +247,9 @@ def test_what_counts_as_out_of_memory() -> None:
     assert out_of_memory(RuntimeError("std::bad_alloc"))
     assert out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."))
     assert not out_of_memory(RuntimeError("shapes cannot be multiplied"))
+    assert not out_of_memory(
+        RuntimeError("Unable to find an engine to execute this computation in Quantized Add Cudnn")
+    )
 
 
 def test_variants_of_one_model_do_not_share_the_limit_on_recompilations() -> None:

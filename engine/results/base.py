@@ -13,11 +13,17 @@ Status = Literal["ok", "error", "out_of_memory", "timeout"]
 MEMORY_WORDS = (
     *("out of memory", "can't allocate memory", "cannot allocate memory", "failed to allocate", "not enough memory"),
     "bad_alloc",
+    # states of cuBLAS, cuDNN, cuSOLVER and cuFFT, such as CUBLAS_STATUS_ALLOC_FAILED
+    *("alloc_failed", "allocation_failed"),
+    # cuDNN, when no algorithm gets the workspace it needs
+    *("was unable to find an engine to execute this computation", "unable to find a valid cudnn algorithm"),
+    "is killed by signal: killed",  # a process of a DataLoader, in practice by the kernel when memory has run out
 )
+"""Parts of messages, in lower case."""
 
 
 def tells_of_memory(message: str) -> bool:
-    """Whether an error's message says that memory has run out: of all devices, only CUDA raises an error of its own."""
+    """Return whether an error's message says that memory has run out, for which few libraries have an error class."""
     return any(words in message.lower() for words in MEMORY_WORDS)
 
 
