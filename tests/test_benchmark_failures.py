@@ -46,12 +46,17 @@ def toy(name: str, wanted: Wanted, model: type[torch.nn.Module] = Toy) -> Built:
     return Built(made, (images,), {"image": ""}, "toy", (8, 8), (8, 8))
 
 
-def small_device(limit: int, also: Callable[[Wanted], bool] = lambda wanted: True) -> Callable[..., Built]:
+FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+def small_device(
+    limit: int, also: Callable[[Wanted], bool] = lambda wanted: True, error: Exception = FULL
+) -> Callable[..., Built]:
     """A builder standing in for a device on which a batch above the limit does not fit."""
 
     def build(name: str, wanted: Wanted) -> Built:
         if wanted.device != "meta" and wanted.batch_size > limit and also(wanted):
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+            raise type(error)(*error.args)
         return toy(name, wanted)
 
     return build
@@ -95,6 +100,26 @@ def test_a_batch_that_does_not_fit_is_made_smaller_and_the_row_says_so(tmp_path:
     assert (found.status, found.batch_size, found.processes) == ("ok", 32, 2)
     assert any(note == "batch size 32 instead of 64, which ran out of memory" for note in found.notes)
     assert found.samples_per_s == pytest.approx(32 / (found.latency_ms or 0) * 1e3)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+        "GET was unable to find an engine to execute this computation",
+        "FIND was unable to find an engine to execute this computation",
+        "Unable to find a valid cuDNN algorithm to run convolution",
+    ],
+)
+def test_every_way_in_which_a_gpu_says_that_memory_has_run_out_makes_the_batch_smaller(
+    message: str, tmp_path: Path
+) -> None:
+    build = small_device(limit=1, error=RuntimeError(message))
+    (found,) = rows_of(spec(batch_size=2, replicates=1), 2, build, tmp_path)
+    assert (found.status, found.batch_size) == ("ok", 1)
+    assert "batch size 1 instead of 2, which ran out of memory" in found.notes
 
 
 def test_nothing_fits(tmp_path: Path) -> None:

@@ -86,6 +86,14 @@ def test_flags_of_any_process_are_the_rows() -> None:
     assert (foreign, throttled) == ("2 other processes were on the GPU", "the GPU")
 
 
+def test_a_neighbour_of_a_gpus_host_is_contention_without_a_cpu_share() -> None:
+    busy = Contention(cpu_share=None, neighbour_share=0.2, switches_per_s=1)
+    found = row(*[measured("eager", 1.0, contention=busy)] * 3)
+    assert found.contention == busy
+    assert "contended" in found.flags
+    assert "others used 20.0% of the CPUs (at most 5%)" in found.notes
+
+
 def test_collections_within_samples_are_told() -> None:
     found = row(measured("eager", 1.0, gc_runs=2), measured("eager", 1.0, gc_runs=1))
     assert found.notes == ("the model itself ran Python's garbage collector 3 times within samples",)

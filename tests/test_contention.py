@@ -57,6 +57,16 @@ def test_all_reasons_are_told() -> None:
     assert len(contended(contention(START, after(10, own=10, others=20, switches=5000), threads=2))) == 3
 
 
+def test_the_host_of_a_gpu_may_wait_but_not_be_disturbed() -> None:
+    """A model of many short kernels is as slow as the CPU that launches them; that CPU waits for the GPU otherwise."""
+    calm = contention(START, after(10, own=0.5), threads=None)
+    assert (calm.cpu_share, calm.neighbour_share, contended(calm)) == (None, 0, [])
+    disturbed = contended(contention(START, after(10, own=9, others=4, switches=5000), threads=None))
+    assert len(disturbed) == 2
+    assert "others used 10.0% of the CPUs" in disturbed[0]
+    assert "500 involuntary switches/s" in disturbed[1]
+
+
 def test_a_neighbour_is_not_told_from_a_moment_too_short_for_the_systems_steps() -> None:
     """A step of 10 ms on each of 4 CPUs would be a share of 5 % of 0.2 s."""
     found = contention(START, after(0.9, own=1.8, others=0.8), threads=2)

@@ -12,6 +12,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from sqlalchemy import func, select, update
 
 from engine.measure import environment, rates
 from engine.measure.timing import Plan
@@ -20,7 +21,7 @@ from engine.report.roofline import roofline, sizes
 from engine.results import BenchmarkRow, Device, DeviceRow, Environment, Machine, Progress, Row
 from engine.settings import ROOT, Settings
 from engine.specs import BenchmarkSpec, DeviceSpec, Spec
-from engine.store import Exit, State, Store, attempts
+from engine.store import Exit, State, Store, attempts, tables
 from engine.store import queue as queueing
 from engine.tasks import device as task
 from tests.page_support import ENVIRONMENT
@@ -140,6 +141,16 @@ def finish(store: Store, spec: Spec, *rows: Row, **where: str) -> int:
     return run_id
 
 
+def old_names(store: Store) -> None:
+    """Write `cuda` for `cuda:0` wherever a run has stored it, as earlier versions did."""
+    with store.database.write() as connection:
+        for column in (tables.runs.c.spec, tables.runs.c.environment, tables.rows.c.payload):
+            connection.execute(update(column.table).values({column: func.replace(column, '"cuda:0"', '"cuda"')}))
+        stored = connection.scalars(select(tables.rows.c.payload)).all()
+    assert stored
+    assert all('"device":"cuda"' in payload for payload in stored)
+
+
 def test_the_latest_rates_are_found_and_failures_hide_none(store: Store) -> None:
     assert measured.rates(store).empty
     finish(store, DeviceSpec(), rate(gflop_per_s=100.0), rate("copy", gb_per_s=20.0), rate(gflop_per_s=60.0, threads=1))
@@ -200,6 +211,21 @@ def test_an_accelerators_rate_is_its_own_whatever_its_number_and_threads(store: 
     finish(store, DeviceSpec(device="cuda"), rate(dtype="tf32", gflop_per_s=160.0, **gpu))
     row = timed(device="cuda:1", device_name="H", threads=16, tf32=True)
     assert measured.utilisation([row], measured.rates(store), "here") == [0.5]
+
+
+def test_cuda_and_cuda_0_are_one_device_with_one_roof(store: Store) -> None:
+    """Rates and timings stored when a device had two names, and those of today, in either order."""
+    gpu = {"device": "cuda:0", "device_name": "H", "threads": None}
+    finish(store, DeviceSpec(device="cuda"), rate(gflop_per_s=100.0, **gpu), rate("copy", gb_per_s=20.0, **gpu))
+    finish(store, BenchmarkSpec(models=("resnet18",), device="cuda"), timed(**gpu))
+    old_names(store)
+    finish(store, BenchmarkSpec(models=("resnet18",), device="cuda:0"), timed("resnet50", **gpu))
+    finish(store, DeviceSpec(device="cuda:0"), rate(dtype="bfloat16", gflop_per_s=400.0, **gpu))
+    rates_, points = measured.rates(store), measured.models(store)
+    assert set(rates_["where"]) == set(points["where"]) == {"cuda:0 H, on here"}
+    assert list(points["model"]) == ["resnet50", "resnet18"]
+    figure = roofline(rates_, points, styles={})
+    assert sum(trace.mode == "lines" for trace in figure.data) == 3, "the slope and two roofs"
 
 
 def test_points_of_the_roofline_are_the_latest_of_what_was_counted(store: Store) -> None:

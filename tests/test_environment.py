@@ -5,6 +5,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -12,16 +13,50 @@ import torch
 
 from engine.measure import environment
 from engine.specs import Refused
+from tests.test_gpu_watch import Nvml
 
 
 def test_current_names_the_device_and_the_versions() -> None:
     here = environment.current("cpu", seed=7)
     assert (here.device, here.seed, here.tf32) == ("cpu", 7, False)
     assert here.device_name == here.cpu != ""
-    assert here.versions["torch"].startswith(torch.__version__.partition("+")[0])
+    assert here.versions["torch"] == torch.__version__, "with its build, such as +cu130"
+    assert here.versions.get("cuda") == torch.version.cuda
+    assert here.gpu == {}
     assert here.memory_gb == round(psutil.virtual_memory().total / 1e9, 1)
     assert abs((datetime.now(UTC) - datetime.fromisoformat(here.date)).total_seconds()) < 60
     assert environment.current("meta").device_name == "shapes only"
+
+
+def test_a_gpus_environment_has_its_driver_settings_and_what_torch_is_built_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    properties = SimpleNamespace(name="NVIDIA H100 80GB HBM3", total_memory=85_000_000_000, uuid="12ab")
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    monkeypatch.setattr(torch, "__version__", "2.11.0+cu130")
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91904)
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml(missing=("application clocks",)))
+    here = environment.current("cuda")
+    assert (here.device, here.device_name, here.driver) == ("cuda:0", "NVIDIA H100 80GB HBM3", "580.159.04")
+    named = ("torch", "cuda", "cudnn", "triton")
+    known = {"torch": "2.11.0+cu130", "cuda": "13.0", "cudnn": "9.19.4"}
+    assert {name: here.versions[name] for name in named if name != "triton"} == known
+    assert here.versions.get("triton", "3") >= "3"
+    assert here.gpu["power limit"] == "700 W"
+    assert (here.gpu["maximum SM clock"], here.gpu["ECC"], here.gpu["MIG mode"]) == ("1980 MHz", "on", "off")
+    assert "application SM clock" not in here.gpu
+    assert "cuda" not in environment.versions(), "a catalogue is counted the same with every build"
+
+
+def test_a_cudnn_that_torch_refuses_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> int:
+        raise RuntimeError("cuDNN version incompatibility")
+
+    monkeypatch.setattr(torch.backends.cudnn, "version", refuse)
+    assert "cudnn" not in environment.builds()
 
 
 @pytest.mark.parametrize("device", ["cuda:63", "xpu:9", "hpu"])

@@ -85,6 +85,7 @@ def test_dynamo_names_the_variant_where_a_file_holds_several() -> None:
     rows = [benchmark_row("m", library="open_clip"), *(benchmark_row("m", v) for v in ("compile", "trace"))]
     assert list(exports.dynamo(rows)["name"]) == ["m [inference, compile]", "m [inference, trace]"]
     assert list(exports.dynamo([benchmark_row("m", "trace", library="open_clip")])["name"]) == ["open_clip:m"]
+    assert list(exports.dynamo([benchmark_row("m", "trace", device="cuda:1")])["dev"]) == ["cuda"], "as PyTorch's files"
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,9 @@ def test_every_way_to_run_is_timed_beside_eager(cuda: str, mode: str, tmp_path: 
         assert row.status == "ok", f"{row.variant}: {row.error}"
         assert row.latency_ms
         assert row.device_peak_mb
-        assert row.contention is None
+        assert row.contention
+        assert row.contention.cpu_share is None
+        assert row.contention.switches_per_s is not None
 
 
 @pytest.mark.parametrize("mode", ["inference", "training"])

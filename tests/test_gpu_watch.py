@@ -1,18 +1,28 @@
-"""What NVML says of a GPU, from a fake NVML: throttling, other processes, energy; and nothing on a machine without."""
+"""What NVML says of a GPU, from a fake NVML: throttling, other processes, energy, settings; nothing without a GPU."""
 
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from engine.measure import gpu_watch
-from engine.measure.gpu_watch import Watch, Watched, joules, watch
+from engine.measure import gpu_watch, nvml
+from engine.measure.gpu_watch import Watch, Watched, foreign, joules, notes, throttling, watch
+from engine.measure.nvml import Gpu
+from engine.measure.rates import Rate
 from engine.measure.timing import HostStopwatch, Plan, Subject, measure
+from engine.replicates import side_by_side
+from engine.replicates.benchmark.job import Job
+from engine.replicates.messages import Measured
+from engine.replicates.ready import Ready
+from engine.report.quantities import QUANTITIES
+from engine.specs import BenchmarkSpec, DeviceSpec
+from engine.tasks import device as device_task
 
-POWER_CAP, IDLE, APPLICATION_CLOCKS, HOT = 0x4, 0x1, 0x2, 0x40
+POWER_CAP, IDLE, APPLICATION_CLOCKS, HOT, HARDWARE, POWER_BRAKE = 0x4, 0x1, 0x2, 0x40, 0x8, 0x80
 
 
 class NVMLError(Exception):
@@ -24,33 +34,86 @@ class Nvml:
     """One GPU, as the module pynvml would tell of it."""
 
     clocks: list[int] = field(default_factory=lambda: [1980])
+    maximum: int = 1980
     reasons: list[int] = field(default_factory=lambda: [0])
     compute: tuple[int, ...] = (os.getpid(),)
     graphics: tuple[int, ...] = ()
+    names: dict[int, str] = field(default_factory=dict)
+    uuids: tuple[str, ...] = ("GPU-12ab",)
+    slices: bool = False
     energy_mj: Callable[[], int] | None = None
     missing: tuple[str, ...] = ()
     NVMLError = NVMLError
-    NVML_CLOCK_SM = 1
+    NVML_CLOCK_GRAPHICS, NVML_CLOCK_SM, NVML_CLOCK_MEM = 0, 1, 2
     asked_uuid: str = ""
+    energy_of: str = ""
 
     def nvmlInit(self) -> None:
         self._tell("init")
 
+    def nvmlShutdown(self) -> None:
+        pass
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "580.159.04"
+
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+        if uuid not in self.uuids:
+            raise NVMLError("not found")
         self.asked_uuid = uuid
-        return "handle"
+        return "slice" if self.slices else "board"
+
+    def nvmlDeviceIsMigDeviceHandle(self, handle: str) -> int:
+        return int(handle == "slice")
+
+    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, handle: str) -> str:
+        assert handle == "slice"
+        return "board"
 
     def nvmlDeviceGetClockInfo(self, handle: str, kind: int) -> int:
         self._tell("clock")
-        assert (handle, kind) == ("handle", self.NVML_CLOCK_SM)
+        self._board(handle)
+        assert kind == self.NVML_CLOCK_SM
         return self.clocks.pop(0) if len(self.clocks) > 1 else self.clocks[0]
+
+    def nvmlDeviceGetMaxClockInfo(self, handle: str, kind: int) -> int:
+        self._tell("maximum")
+        self._board(handle)
+        return {self.NVML_CLOCK_SM: self.maximum, self.NVML_CLOCK_MEM: 2619}[kind]
+
+    def nvmlDeviceGetApplicationsClock(self, handle: str, kind: int) -> int:
+        self._tell("application clocks")
+        return {self.NVML_CLOCK_GRAPHICS: 1755, self.NVML_CLOCK_MEM: 2619}[kind]
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, handle: str) -> int:
+        self._tell("power limit")
+        return 700_000
+
+    def nvmlDeviceGetPersistenceMode(self, handle: str) -> int:
+        self._tell("persistence")
+        return 1
+
+    def nvmlDeviceGetMigMode(self, handle: str) -> list[int]:
+        self._tell("MIG")
+        return [int(self.slices), 0]
+
+    def nvmlDeviceGetEccMode(self, handle: str) -> list[int]:
+        self._tell("ECC")
+        return [1, 1]
+
+    def nvmlSystemGetProcessName(self, pid: int) -> str:
+        if pid not in self.names:
+            raise NVMLError("not found")
+        return self.names[pid]
 
     def nvmlDeviceGetCurrentClocksEventReasons(self, handle: str) -> int:
         self._tell("reasons")
+        self._board(handle)
         return self.reasons.pop(0) if len(self.reasons) > 1 else self.reasons[0]
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[SimpleNamespace]:
         self._tell("processes")
+        assert handle == ("slice" if self.slices else "board")
         return [SimpleNamespace(pid=pid) for pid in self.compute]
 
     def nvmlDeviceGetGraphicsRunningProcesses(self, handle: str) -> list[SimpleNamespace]:
@@ -60,7 +123,13 @@ class Nvml:
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> int:
         if self.energy_mj is None:
             raise NVMLError("not supported")
+        self._board(handle)
         return self.energy_mj()
+
+    def _board(self, handle: str) -> None:
+        """Clocks and energy are the board's: NVML has none of a slice."""
+        if handle != "board":
+            raise NVMLError("not supported")
 
     def _tell(self, what: str) -> None:
         if what in self.missing:
@@ -68,7 +137,7 @@ class Nvml:
 
 
 def watched(nvml: Nvml, looks: int = 3) -> Watched | None:
-    found = Watch(nvml, "handle", every_s=0)
+    found = Watch(Gpu(nvml, "board", "board"), every_s=0)
     for _ in range(looks):
         found.look()
     return found.watched()
@@ -76,24 +145,46 @@ def watched(nvml: Nvml, looks: int = 3) -> Watched | None:
 
 def test_a_gpu_at_its_clocks_and_alone_is_not_flagged() -> None:
     found = watched(Nvml(reasons=[APPLICATION_CLOCKS]))
-    assert found == Watched(clocks_mhz=(1980, 1980), reasons=(), others=0)
+    assert found == Watched(clocks_mhz=(1980, 1980), reasons=(), others=0, maximum_mhz=1980)
     assert not found.throttled
+    assert (throttling(found), foreign(found), notes("cuda:0", found)) == ("", (), ())
 
 
-@pytest.mark.parametrize(("bits", "reason"), [(POWER_CAP, "software power cap"), (HOT, "hardware thermal slowdown")])
-def test_a_reason_at_any_look_is_throttling(bits: int, reason: str) -> None:
-    found = watched(Nvml(reasons=[0, bits, 0]))
+@pytest.mark.parametrize(
+    ("bits", "reason"),
+    [(HOT, "hardware thermal slowdown"), (HARDWARE, "hardware slowdown"), (POWER_BRAKE, "hardware power brake")],
+)
+def test_heat_hardware_and_power_brake_at_any_look_are_throttling(bits: int, reason: str) -> None:
+    found = watched(Nvml(reasons=[0, bits | POWER_CAP, 0]))
     assert found is not None
     assert found.throttled
-    assert found.reasons == (reason,)
+    assert reason in found.reasons
+    clocks = "SM clocks from 1980 to 1980 MHz of at most 1980 MHz"
+    assert throttling(found) == f"the GPU held its clocks back: {clocks} ({', '.join(found.reasons)})"
 
 
-@pytest.mark.parametrize(("lowest", "throttled"), [(1486, False), (1484, True)])  # three quarters of 1980 are 1485
-def test_clocks_far_below_their_highest_are_throttling_without_a_reason(lowest: int, throttled: bool) -> None:
-    found = watched(Nvml(clocks=[1980, lowest, 1980]))
+def test_the_power_limit_is_normal_at_full_load_and_a_note() -> None:
+    found = watched(Nvml(reasons=[0, POWER_CAP, 0], clocks=[1980, 1500]))
     assert found is not None
-    assert found.clocks_mhz == (lowest, 1980)
+    assert not found.throttled
+    assert throttling(found) == ""
+    assert notes("cuda:0", found) == (
+        "the GPU reached its power limit, which is normal at full load: "
+        "SM clocks from 1500 to 1980 MHz of at most 1980 MHz (software power cap)",
+    )
+
+
+@pytest.mark.parametrize("reasons", [0, POWER_CAP])
+@pytest.mark.parametrize(("clock", "throttled"), [(1486, False), (1484, True)])  # three quarters of 1980 are 1485
+def test_clocks_far_below_their_maximum_are_throttling(clock: int, reasons: int, throttled: bool) -> None:
+    """A GPU that is held at half of its clocks all the time never shows a higher one."""
+    found = watched(Nvml(clocks=[clock], reasons=[reasons]))
+    assert found is not None
     assert found.throttled is throttled
+    unknown = watched(Nvml(clocks=[1980, clock, 1980], missing=("maximum",)))
+    assert unknown is not None
+    assert unknown.maximum_mhz is None
+    assert unknown.throttled is throttled
 
 
 def test_the_clocks_of_an_idle_moment_say_nothing() -> None:
@@ -101,29 +192,49 @@ def test_the_clocks_of_an_idle_moment_say_nothing() -> None:
     assert found is not None
     assert not found.throttled
     idle = watched(Nvml(reasons=[IDLE]))
-    assert idle == Watched(clocks_mhz=None, reasons=(), others=0), "who else was there is known all the same"
+    assert idle == Watched(None, (), others=0, maximum_mhz=1980), "who else was there is known all the same"
     assert not idle.throttled
+    assert notes("cuda:0", idle) == (
+        "not watched: the GPU's clocks, because every look found it idle or NVML tells none",
+    )
 
 
 @pytest.mark.parametrize(
     ("compute", "graphics", "others"),
     [
         ((os.getpid(),), (os.getpid(),), 0),
-        ((os.getpid(), 4_000_001), (4_000_002,), 2),
+        ((os.getpid(), 4_000_001), (4_000_002,), 1),  # what only draws is a desktop
+        ((os.getpid(), 4_000_010, 4_000_011), (4_000_010, 4_000_011), 0),
+        ((os.getpid(), 4_000_010, 4_000_001), (4_000_010,), 1),
         ((4_000_001,), (), 0),  # inside a container, where this process has another number
         ((4_000_001, 4_000_002), (), 1),
         ((), (), None),
     ],
 )
 def test_other_processes_are_counted(compute: tuple[int, ...], graphics: tuple[int, ...], others: int | None) -> None:
-    found = watched(Nvml(compute=compute, graphics=graphics))
+    names = {
+        4_000_001: "/usr/bin/python3",
+        4_000_010: "/usr/bin/gnome-shell",
+        4_000_011: "/usr/lib/xorg/Xorg :0 -auth x",
+    }
+    found = watched(Nvml(compute=compute, graphics=graphics, names=names))
     assert found is not None
     assert found.others == others
+    assert foreign(found) == ((f"{others} other processes computed on the GPU",) if others else ())
 
 
 def test_what_a_gpu_does_not_tell_stays_unknown() -> None:
-    assert watched(Nvml(missing=("processes", "reasons"))) == Watched((1980, 1980), (), None)
+    clocks_alone = watched(Nvml(missing=("processes", "reasons")))
+    assert clocks_alone == Watched((1980, 1980), (), None, 1980)
+    assert notes("cuda:0", clocks_alone) == ("not watched: other processes on the GPU, because NVML lists none",)
     assert watched(Nvml(missing=("processes", "reasons", "clock"))) is None
+
+
+def test_a_device_that_cannot_be_watched_says_so() -> None:
+    told = "not watched: clocks, throttling and other processes on {}, of which NVML tells nothing"
+    assert notes("cuda:0", None) == (told.format("cuda:0"),)
+    assert notes("mps", None) == (told.format("mps"),)
+    assert notes("cpu", None) == (), "which is watched by its counters"
 
 
 def test_looks_are_half_a_second_apart_and_between_rounds() -> None:
@@ -137,9 +248,9 @@ def test_looks_are_half_a_second_apart_and_between_rounds() -> None:
     class Counted(Nvml):
         def nvmlDeviceGetCurrentClocksEventReasons(self, handle: str) -> int:
             looks.append(now)
-            return POWER_CAP
+            return HOT
 
-    gpu = Watch(Counted(), "handle", clock=lambda: now)
+    gpu = Watch(Gpu(Counted(), "board", "board"), clock=lambda: now)
     subject = Subject("model", {"forward": work})
     session = measure([subject], HostStopwatch(lambda: None, lambda: now), Plan(), clock=lambda: now, gpu=gpu)
     assert session.gpu is not None
@@ -164,6 +275,44 @@ def test_the_gpu_is_found_by_its_id() -> None:
     assert isinstance(watch("cuda:1", nvml), Watch)
     assert nvml.asked_uuid == "GPU-12ab"
     assert watch("cuda:1", Nvml(missing=("init",))) is None
+    assert watch("cuda:1", Nvml(uuids=("GPU-34cd",))) is None
+
+
+@pytest.mark.usefixtures("cuda")
+@pytest.mark.parametrize("visible", [None, "0", "MIG-12ab", "MIG-GPU-9/1/0"])
+def test_a_mig_slice_is_found_and_watched_with_its_board(monkeypatch: pytest.MonkeyPatch, visible: str | None) -> None:
+    """Torch gives the slice's UUID, or, with older drivers, that of the board, where CUDA_VISIBLE_DEVICES names it."""
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    uuid = visible if visible and visible.startswith("MIG-") else "MIG-12ab"
+    nvml = Nvml(uuids=(uuid, "GPU-99"), slices=True, clocks=[1200], energy_mj=lambda: 5)
+    watching = watch("cuda:0", nvml)
+    assert watching is not None
+    assert nvml.asked_uuid == uuid
+    watching.look()
+    assert watching.watched() == Watched((1200, 1200), (), 0, 1980)
+    assert joules(lambda: None, "cuda:0", 0.01, library=nvml) is None, "the counter is of all slices together"
+
+
+@pytest.mark.usefixtures("cuda")
+def test_settings_on_which_times_depend_are_told_as_far_as_nvml_knows_them() -> None:
+    everything = {
+        "power limit": "700 W",
+        "maximum SM clock": "1980 MHz",
+        "maximum memory clock": "2619 MHz",
+        "application SM clock": "1755 MHz",
+        "application memory clock": "2619 MHz",
+        "persistence mode": "on",
+        "MIG mode": "off",
+        "ECC": "on",
+    }
+    assert nvml.facts("cuda:0", Nvml()) == everything
+    few = nvml.facts("cuda:0", Nvml(missing=("power limit", "application clocks", "ECC", "MIG")))
+    assert list(few) == ["maximum SM clock", "maximum memory clock", "persistence mode"]
+    assert nvml.facts("cuda:0", Nvml(missing=("init",))) == {}
+    assert nvml.facts("cpu", Nvml()) == {}
 
 
 def test_joules_per_call_from_the_counter_of_all_energy(cuda: list[str]) -> None:
@@ -175,14 +324,42 @@ def test_joules_per_call_from_the_counter_of_all_energy(cuda: list[str]) -> None
         now += 1 / 8
 
     nvml = Nvml(energy_mj=lambda: 5000 + int(now * 300_000))
-    assert joules(work, "cuda:0", 2.0, nvml=nvml, clock=lambda: now) == pytest.approx(37.5)
+    assert joules(work, "cuda:0", 2.0, library=nvml, clock=lambda: now) == pytest.approx(37.5)
     assert now == 2.0
-    assert cuda == ["cuda:0", "cuda:0"], "the device must be done before each reading"
+    assert set(cuda) == {"cuda:0"}
+
+
+def test_calls_that_only_queue_work_do_not_queue_minutes_of_it(
+    cuda: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph of 20 ms that takes 10 us to launch: a second of launches would be half an hour of work."""
+    now, queued, longest = 0.0, 0.0, 0.0
+
+    def launch() -> None:
+        nonlocal now, queued
+        now += 1e-5
+        queued += 0.02
+
+    def synchronize(_: str) -> None:
+        nonlocal now, queued, longest
+        longest = max(longest, queued)
+        now, queued = now + queued, 0.0
+
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    nvml = Nvml(energy_mj=lambda: int(now * 300_000))
+    assert joules(launch, "cuda:0", 1.0, library=nvml, clock=lambda: now) == pytest.approx(6.0, rel=0.01)
+    assert longest <= 0.1
+    assert now < 1.2
+    assert cuda == []
+
+
+def test_the_help_says_how_long_energy_is_measured() -> None:
+    assert f"of {side_by_side.ENERGY_S:g} s per process" in QUANTITIES["joules_per_sample"].help
 
 
 @pytest.mark.usefixtures("cuda")
 def test_no_energy_where_the_gpu_does_not_count_it() -> None:
-    assert joules(lambda: None, "cuda:0", 1.0, nvml=Nvml()) is None
+    assert joules(lambda: None, "cuda:0", 1.0, library=Nvml()) is None
 
 
 def test_nothing_is_watched_without_nvml() -> None:
@@ -196,9 +373,40 @@ def test_nothing_is_watched_on_an_amd_build(monkeypatch: pytest.MonkeyPatch) -> 
     assert watch("cuda:0", Nvml()) is None
 
 
+@pytest.mark.parametrize("kind", ["benchmark", "device"])
+def test_a_timing_beside_an_accelerator_watches_the_host_and_says_what_it_could_not_watch(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All as on an AMD GPU, but for the work, which the CPU does."""
+    monkeypatch.setattr(torch.version, "cuda", None)
+    told = "not watched: clocks, throttling and other processes on cuda:0, of which NVML tells nothing"
+    plan = Plan(min_samples=2, min_seconds=0.01, warmup_calls=1, warmup_seconds=0, max_warmup_seconds=0.01)
+    if kind == "benchmark":
+        spec = BenchmarkSpec(models=("timm:toy",), device="cuda")
+        job = Job(spec=spec, model="timm:toy", mode="inference", batch_size=1, parent=0)
+        ready = Ready(
+            "eager", {"forward": lambda: sum(range(9))}, nullcontext, Measured(label="eager", notes=("kept",))
+        )
+        reports = list(side_by_side.measure(job, HostStopwatch(lambda: None), plan, lambda _: ready))
+        found = reports[-1].measured
+        assert found is not None
+        assert (found.status, found.notes, found.throttled) == ("ok", ("kept", told), "")
+        contention = found.contention
+    else:
+        session = measure([Subject("x", {"call": lambda: sum(range(9))})], HostStopwatch(lambda: None), plan)
+        best = Rate(1, 1.0, 1.0, {1: 1.0}, session.timed["x"], session, notes=("kept",))
+        caveats = device_task._caveats(best, DeviceSpec(device="cuda"))
+        assert caveats["notes"][0] == "kept"
+        assert caveats["notes"][-1] == told
+        contention = session.contention
+    assert contention is not None
+    assert contention.cpu_share is None
+    assert contention.switches_per_s is not None
+
+
 def test_reasons_are_those_of_nvml() -> None:
     import pynvml
 
-    names = ["SwPowerCap", "HwSlowdown", "SwThermalSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown"]
-    assert set(gpu_watch.REASONS) == {getattr(pynvml, f"nvmlClocksEventReason{name}") for name in names}
+    named = ["SwPowerCap", "HwSlowdown", "SwThermalSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown"]
+    assert set(gpu_watch.REASONS) == {getattr(pynvml, f"nvmlClocksEventReason{name}") for name in named}
     assert pynvml.nvmlClocksEventReasonGpuIdle == gpu_watch.IDLE

@@ -46,6 +46,12 @@ def caused(error: BaseException, cause: BaseException) -> BaseException:
         (OSError(errno.ENOMEM, "Cannot allocate memory"), Cause.OUT_OF_MEMORY),
         (RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB"), Cause.OUT_OF_MEMORY),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), Cause.OUT_OF_MEMORY),
+        (RuntimeError("DataLoader worker (pid 4711) is killed by signal: Killed. "), Cause.OUT_OF_MEMORY),
+        (RuntimeError("DataLoader worker (pid 4711) is killed by signal: Segmentation fault. "), Cause.ERROR),
+        (
+            RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+            Cause.OUT_OF_MEMORY,
+        ),
         (OSError(errno.ENOSPC, "No space left on device"), Cause.DISK_FULL),
         (OSError(errno.EFBIG, "File too large"), Cause.DISK_FULL),
         (RuntimeError("basic_ios::clear: iostream error: No space left on device"), Cause.DISK_FULL),

@@ -166,6 +166,7 @@ def test_published_figures_stand_with_their_publishers() -> None:
     assert any(column.startswith("a1_in1k") for column in accuracies)
     assert "huggingface/pytorch-image-models" in plainly(app)
     assert "Somebody else's figures" in plainly(app)
+    assert "Timings here have TF32 and cuDNN's autotuning off unless they are asked for" in plainly(app)
     assert table(app, "setup")
     app = opened("odd_one", "Published")
     assert "No accuracy of this model is shipped or imported here" in texts(app)

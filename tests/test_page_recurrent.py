@@ -271,6 +271,7 @@ def test_a_selected_row_tells_everything(store: Store) -> None:
     assert "fuses nothing" in said
     assert "faster: 1.25 times as fast as aten (1.2 to 1.3, 99 %)" in said
     assert "30 samples of 1 call in 3 processes" in said
+    assert "TF32 off; cuDNN benchmark off" in said
 
 
 FIELDS = [

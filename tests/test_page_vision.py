@@ -144,6 +144,20 @@ def test_a_verdict_is_written_out_and_charts_come_as_there_are_figures(store: St
     assert "faster: The whole interval lies above the margin of 2 %." in plainly(app).replace("**", "")
 
 
+def test_published_speeds_of_gpus_say_that_others_had_tf32_and_autotuning_on(store: Store) -> None:
+    app = shown(store, benchmark_row("resnet18", device="cuda:0"))
+    app.session_state["charts_1"] = "Published"
+    app.run()
+    assert not app.exception
+    setup = app.selectbox(key="setup_1")
+    assert "NVIDIA" in setup.value
+    assert "PyTorch's default has TF32 on in convolutions" in plainly(app)
+    on_cpu = next(name for name in setup.options if "NVIDIA" not in name)
+    setup.set_value(on_cpu).run()
+    assert "Published figures are somebody else's" in plainly(app)
+    assert "TF32" not in plainly(app), "a CPU has neither"
+
+
 @pytest.mark.slow
 def test_any_two_variants_are_compared_from_their_samples(store: Store, settings: Settings) -> None:
     rows = [benchmark_row("resnet18", variant) for variant in ("eager", "compile", "trace")]

@@ -109,6 +109,17 @@ def test_repeats_are_runs_of_the_same_request_on_the_same_host(store: Store, tmp
     assert [row.latency_ms for row in found.repeats] == [11.0]
 
 
+def test_cuda_and_cuda_0_are_one_device(store: Store, tmp_path: Path) -> None:
+    runs = {}
+    for number, (device, ms) in enumerate({"cuda": 10.0, "cuda:0": 8.0}.items(), start=1):
+        stored = benchmark_row("resnet18").model_dump_json().replace('"device":"cpu"', f'"device":"{device}"')
+        runs[number] = [kept(tmp_path, number, BenchmarkRow.model_validate_json(stored), around(ms, noise=0.004))]
+        finish(store, queue_benchmark(store, "timm:resnet18", device=device), [runs[number][0].row])
+    line = one(compare_timings.over(compare_timings.alike(runs, 1), "ms", seed=1337))
+    assert (line["run"], line["differs_in"], line["verdict"]) == (2, "", "needs 3 runs")
+    assert compare_settings.warnings([store.run(number) for number in runs]) == []
+
+
 def test_a_wide_interval_is_undecided(tmp_path: Path) -> None:
     eager, other = benchmark_row("resnet18"), benchmark_row("resnet18", "compile")
     write_samples(tmp_path, eager, eager=around(10, noise=0.3), compile=around(9.8, noise=0.3))
@@ -325,6 +336,20 @@ def test_what_matters_is_warned_of_and_what_is_compared_is_not() -> None:
     assert compare_settings.warnings([run(1, spec), run(2, spec, none=True)]) == [
         "The environment of run 2 is not recorded."
     ]
+
+
+def test_times_depend_on_the_build_of_torch_and_the_settings_of_a_gpu_and_counts_do_not() -> None:
+    def with_build(number: int, spec: Spec) -> Run:
+        versions = {"torch": f"2.15.0+cu13{number}", "cudnn": f"9.{number}.0"}
+        return run(number, spec, versions=versions, gpu={"power limit": f"{number}00 W", "ECC": "on"})
+
+    timed = compare_settings.warnings([with_build(number, BenchmarkSpec(models=("a",))) for number in (1, 2)])
+    assert timed == [
+        "Version of torch: 2.15.0+cu131 (run 1), 2.15.0+cu132 (run 2).",
+        "Version of cudnn: 9.1.0 (run 1), 9.2.0 (run 2).",
+        "GPU power limit: 100 W (run 1), 200 W (run 2).",
+    ]
+    assert compare_settings.warnings([with_build(number, ProfileSpec(models=("a",))) for number in (1, 2)]) == []
 
 
 def test_a_count_depends_on_no_host_and_a_loss_on_its_batch() -> None:

@@ -126,6 +126,14 @@ def test_what_does_not_fit_fastrnns_formats_is_refused(tmp_path: Path) -> None:
         fastrnns.pep(rows[:1], tmp_path)
 
 
+def test_rows_say_whether_tf32_was_on_also_those_stored_before_they_did() -> None:
+    for precision in ("float32", "tf32", "bfloat16"):
+        new = recurrent_row("cudnn", precision=precision)
+        stored = new.model_dump(mode="json", exclude={"tf32", "cudnn_benchmark"})
+        for row in (new, RecurrentRow.model_validate_json(json.dumps(stored))):
+            assert (row.tf32, row.cudnn_benchmark) == (precision == "tf32", False)
+
+
 def test_frames_begin_with_what_was_done_and_hold_every_field() -> None:
     contention = Contention(cpu_share=0.5, neighbour_share=None, switches_per_s=2.0)
     rows = [recurrent_row("aten", flags=("unstable", "contended"), contention=contention), recurrent_row("resnet18")]

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from engine import specs
-from engine.specs import ProfileSpec, TrainSpec
+from engine.specs import BenchmarkSpec, DeviceSpec, EvaluateSpec, ProfileSpec, RecurrentSpec, TrainSpec
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,7 @@ from engine.specs import ProfileSpec, TrainSpec
         ("context_length", 0, "greater than or equal to 1"),
         ("device", "gpu", "'gpu' is not one of meta, cpu, cuda"),
         ("device", "cuda:0; rm -rf /", "is not one of"),
+        ("device", "cuda:" + "9" * 5000, "is not one of"),
         ("precision", "int8", "'float32', 'float16'"),
         ("counter", "deepspeed", "'torch', 'fvcore' or 'both'"),
         (
@@ -51,9 +52,30 @@ def test_a_counter_that_needs_the_real_model_runs_on_the_cpu_unless_told() -> No
     assert ProfileSpec(models=("a",)).device == "meta"
     assert ProfileSpec(models=("a",), counter="both").device == "cpu"
     assert ProfileSpec(models=("a",), counter="fvcore", device="cuda:1").devices == ("cuda:1",)
-    assert ProfileSpec(models=("a",), device="cuda").devices == ("cuda:0",), "one device has one slot"
     with pytest.raises(ValidationError, match="choose device cpu or cuda, not meta"):
         ProfileSpec(models=("a",), counter="both", device="meta")
+
+
+ON_A_DEVICE: list[dict[str, Any]] = [
+    {"kind": ProfileSpec, "models": "resnet50"},
+    {"kind": BenchmarkSpec, "models": "resnet50"},
+    {"kind": RecurrentSpec},
+    {"kind": DeviceSpec},
+    {"kind": EvaluateSpec},
+    {"kind": TrainSpec},
+]
+
+
+@pytest.mark.parametrize("asked", ON_A_DEVICE, ids=lambda asked: str(asked["kind"].kind))
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [("cuda", "cuda:0"), ("cuda:0", "cuda:0"), ("cuda:01", "cuda:1"), ("mps:0", "mps"), ("hpu", "hpu:0")],
+)
+def test_a_device_has_one_name_however_it_is_written(asked: dict[str, Any], given: str, name: str) -> None:
+    fields = {key: value for key, value in asked.items() if key != "kind"}
+    spec = asked["kind"].model_validate(fields | {"device": given})
+    assert (spec.device, spec.devices) == (name, (name,))
+    assert spec == asked["kind"].model_validate(fields | {"device": name})
 
 
 def test_each_process_of_a_training_holds_an_accelerator() -> None:

@@ -407,4 +407,6 @@ def test_contention_is_told_of_the_rounds_alone(clock: Clock) -> None:
     assert session.contention is not None
     assert (session.contention.cpu_share, session.contention.neighbour_share) == pytest.approx((0.5, 0.5))
     assert told == ["warming up model", "sampling"]
-    assert run(clock, [subject("model", clock.work(0.1))], usage=usage).contention is None
+    beside_a_gpu = run(clock, [subject("model", clock.work(0.1))], usage=usage).contention
+    assert beside_a_gpu is not None
+    assert (beside_a_gpu.cpu_share, beside_a_gpu.neighbour_share) == (None, pytest.approx(0.5))

@@ -247,3 +247,24 @@ def test_what_counts_as_out_of_memory() -> None:
     assert out_of_memory(RuntimeError("std::bad_alloc"))
     assert out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."))
     assert not out_of_memory(RuntimeError("shapes cannot be multiplied"))
+    assert not out_of_memory(
+        RuntimeError("Unable to find an engine to execute this computation in Quantized Add Cudnn")
+    )
+
+
+def test_variants_of_one_model_do_not_share_the_limit_on_recompilations() -> None:
+    """Torch runs a function in eager, unasked, when its code was compiled more than 8 times."""
+    import torch._dynamo
+    from torch._dynamo.testing import CompileCounter
+
+    class Square(torch.nn.Module):
+        def forward(self, values: torch.Tensor) -> torch.Tensor:
+            return values * values
+
+    torch._dynamo.reset()
+    for size in range(1, 13):
+        counter = CompileCounter()
+        run = variants.compiled(Square(), backend=counter, dynamic=False)
+        torch.testing.assert_close(run(torch.full((size + 1,), 3.0)), torch.full((size + 1,), 9.0))
+        assert counter.frame_count == 1, size
+    torch._dynamo.reset()

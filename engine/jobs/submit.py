@@ -63,7 +63,7 @@ def _check_machine(store: Store, settings: Settings, spec: Spec) -> None:
         return  # not probed yet: the worker will look
     known = ["meta", *(device.name for device in machine.devices)]
     for device in spec.devices:
-        if device not in known and f"{device}:0" not in known:
+        if device not in known:
             raise Refused(f"{machine.host} has no device {device!r}; it has {', '.join(known)}")
 
 

@@ -50,9 +50,10 @@ def _busy(times: dict[str, float]) -> float:
     return sum(seconds for name, seconds in times.items() if name not in ("idle", "iowait", "guest", "guest_nice"))
 
 
-def contention(before: Usage, after: Usage, threads: int) -> Contention:
-    """What the CPUs did between two snapshots.
+def contention(before: Usage, after: Usage, threads: int | None) -> Contention:
+    """Return what the CPUs did between two snapshots.
 
+    threads: those that should be busy; None where the CPU waits for an accelerator, and then there is no cpu_share.
     cpu_share is CPU time / (wall time x threads). It falls when others take the CPUs, and just so when a model is too
     small to keep its threads busy, or waits for a disk or a lock; neighbour_share and switches_per_s tell these apart.
     """
@@ -60,7 +61,7 @@ def contention(before: Usage, after: Usage, threads: int) -> Contention:
     own = after.own_s - before.own_s
     others = after.busy_s - before.busy_s - own
     return Contention(
-        cpu_share=own / (wall * threads),
+        cpu_share=own / (wall * threads) if threads else None,
         neighbour_share=max(0.0, others) / (wall * after.cpus) if wall >= SHORTEST_S else None,
         switches_per_s=(after.switches - before.switches) / wall,
     )
@@ -69,7 +70,7 @@ def contention(before: Usage, after: Usage, threads: int) -> Contention:
 def contended(found: Contention) -> list[str]:
     """In what a timing was disturbed, in words; empty when it was not."""
     reasons = []
-    if found.cpu_share < LEAST_CPU_SHARE:
+    if found.cpu_share is not None and found.cpu_share < LEAST_CPU_SHARE:
         reasons.append(
             f"the threads ran {found.cpu_share:.1%} of the time (at least {LEAST_CPU_SHARE:.0%}): they waited for "
             "others, or the model is too small for so many"

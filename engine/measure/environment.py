@@ -4,6 +4,7 @@ import os
 import platform
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -11,8 +12,10 @@ from pathlib import Path
 import psutil
 import torch
 
+from engine.measure import nvml
 from engine.results import Device, Environment, Machine
 from engine.specs import Refused
+from engine.specs.base import numbered
 
 PACKAGES = ("torch", "timm", "open_clip_torch", "torchvision", "transformers", "fvcore")
 CGROUPS = Path("/sys/fs/cgroup")
@@ -38,7 +41,8 @@ def current(device: str, seed: int | None = None) -> Environment:
         device=device,
         device_name=found.model,
         driver=found.driver,
-        versions=versions(),
+        versions=versions() | builds(),
+        gpu=nvml.facts(found.name),
         tf32=torch.backends.cuda.matmul.allow_tf32,
         seed=seed,
         date=_now(),
@@ -56,7 +60,7 @@ def probe() -> Machine:
         devices=devices(),
         cores=psutil.cpu_count(logical=False),
         caches={name: _binary(size) for name, size in caches().items()},
-        versions=versions(),
+        versions=versions() | builds(),
         date=_now(),
     )
 
@@ -87,10 +91,9 @@ def _device(name: str) -> Device:
     if name == "meta":
         return Device(name="meta", model="shapes only")
     known = {device.name: device for device in devices()}
-    qualified = name if name in known else f"{name}:0"
-    if qualified not in known:
+    if (device := known.get(numbered(name))) is None:
         raise DeviceNotFound(f"this machine has no device {name!r}; it has meta, {', '.join(known)}")
-    return known[qualified]
+    return device
 
 
 def nvidia_driver() -> str:
@@ -177,7 +180,7 @@ def _binary(size: int) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Installed versions of what decides on counts and timings."""
+    """Return the installed versions of packages that decide on counts and timings, as their distributions have them."""
     found = {}
     for package in PACKAGES:
         try:
@@ -185,6 +188,23 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def builds() -> dict[str, str]:
+    """Return torch's version with its build (`2.11.0+cu130`), and the versions of CUDA or HIP, cuDNN and Triton."""
+    found = {"torch": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip, "cudnn": _cudnn()}
+    with suppress(PackageNotFoundError):
+        found["triton"] = version("triton")
+    return {name: str(value) for name, value in found.items() if value}
+
+
+def _cudnn() -> str | None:
+    """Return the version of cuDNN, which torch has as a number: 91900 is `9.19.0`."""
+    try:
+        number = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    except RuntimeError:  # torch refuses a cuDNN that is not the one it was built for
+        return None
+    return f"{number // 10_000}.{number // 100 % 100}.{number % 100}" if number else None
 
 
 def _memory_gb() -> float:

@@ -236,9 +236,9 @@ def measure(
     goes on between samples. With `flush`, which is called before every sample instead, the caches are empty, and a
     sample is one call. Automatic garbage collection is off in samples and made up for between rounds, every COLLECT_S.
 
-    threads: watch the CPUs while sampling, for contention against so many. gpu: looked at between rounds. clock: in s,
-    for the time that flushing takes. on_phase: told what begins. A subject that raises is taken out, without samples,
-    and is found in `failed`.
+    threads: those that should be busy while sampling; None with an accelerator, for which the CPU waits. gpu: looked at
+    between rounds. clock: in s, for the time that flushing takes. on_phase: told what begins. A subject that raises is
+    taken out, without samples, and is found in `failed`.
     """
     bench = _Bench(stopwatch, plan, flush, clock)
     runs, failed = [_Run(subject) for subject in subjects], dict[str, Exception]()
@@ -257,7 +257,7 @@ def measure(
     return Session(
         timed={run.subject.name: bench.timed(run) for run in ready if run.subject.name not in failed},
         failed=failed,
-        contention=cpu.contention(before, after, threads) if threads else None,
+        contention=cpu.contention(before, after, threads),
         gpu=gpu.watched() if gpu else None,
     )
 

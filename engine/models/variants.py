@@ -3,6 +3,7 @@
 What a device or a model cannot do is refused by name; nothing falls back to another way.
 """
 
+import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -19,6 +20,8 @@ from engine.specs import Refused, Variant
 Builder = Callable[[str, Wanted], Built]
 GRAPH_WARMUP = 3
 """Calls before a CUDA graph is captured, as PyTorch's documentation has it."""
+MOST_RECOMPILATIONS = 128
+"""Recompilations of one code object, where torch cannot count them apart: 8 for each of 16 variants."""
 
 
 class VariantRefused(Refused):
@@ -148,17 +151,25 @@ def runner(variant: Variant, built: Built, found: Numbers, device: str) -> Calla
             return partial(_traced(model, inputs), *inputs) if variant.execution == "trace" else _graphed(model, inputs)
     run: Callable[..., Any] = model
     if variant.execution == "compile":
-        run = _compiled(model, variant)
+        run = compiled(model, backend=variant.backend or "inductor", mode=variant.compile_mode or None)
     elif variant.execution == "export":
         run = torch.export.export(model, inputs).module()
     return _under(autocast, partial(run, *inputs)) if found.autocast else partial(run, *inputs)
 
 
-def _compiled(model: torch.nn.Module, variant: Variant) -> Callable[..., Any]:
-    # Isolated, because variants of one model share its code, and with it the limit on recompilations.
-    how: dict[str, Any] = {"backend": variant.backend or "inductor", "mode": variant.compile_mode or None}
-    compiled: Callable[..., Any] = torch.compile(model, **how, isolate_recompiles=True)  # type: ignore[call-overload]
-    return compiled
+def compiled(function: Callable[..., Any], **how: Any) -> Callable[..., Any]:
+    """Return what torch.compile makes of a function, whose recompilations are not counted with others of the same code.
+
+    Variants of one model share its code, and beyond torch's limit of 8 recompilations it would run in eager unasked.
+    """
+    if "isolate_recompiles" in inspect.signature(torch.compile).parameters:
+        how["isolate_recompiles"] = True
+    else:  # torch 2.11 counts all of them together
+        from torch._dynamo import config
+
+        config.recompile_limit = MOST_RECOMPILATIONS
+    done: Callable[..., Any] = torch.compile(function, **how)
+    return done
 
 
 def _traced(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Callable[..., Any]:

@@ -17,7 +17,6 @@ import torch
 from engine.measure import environment
 from engine.process import die_with_parent
 from engine.replicates.messages import Job, Report
-from engine.specs.base import numbered
 
 STATUS = Path("/proc/self/status")
 
@@ -30,8 +29,8 @@ def main() -> None:
     _die_with(job.parent)
     if job.spec.device == "cpu":
         _limit_memory()
-    elif ":" in (device := numbered(job.spec.device)):
-        torch.accelerator.set_device_index(device)  # streams and graphs are made on the current one
+    elif ":" in job.spec.device:
+        torch.accelerator.set_device_index(job.spec.device)  # streams and graphs are made on the current one
     torch.set_num_threads(job.spec.threads or environment.threads())
     reports: Iterator[Report] = work.work(job)
     for report in reports:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 import torch
 
 from engine.measure import gpu_watch, timing
-from engine.measure.gpu_watch import Watched
 from engine.measure.timing import Plan, Session, Stopwatch, Subject
 from engine.replicates.messages import Job, Measured, Report
 from engine.replicates.ready import Ready, failure, once, release
@@ -66,7 +65,7 @@ def _session(
         stopwatch,
         plan,
         flush=flush,
-        threads=torch.get_num_threads() if device == "cpu" else None,  # with a GPU, the CPU waits: no contention
+        threads=torch.get_num_threads() if device == "cpu" else None,  # with a GPU, the CPU waits
         gpu=gpu_watch.watch(device),
     )
 
@@ -89,19 +88,8 @@ def _measured(each: Ready, session: Session, device: str) -> Measured:
             "gc_runs": timed.gc_runs,
             "joules_per_call": joules,
             "contention": session.contention,
-            "foreign": _foreign(session.gpu),
-            "throttled": _throttled(session.gpu),
+            "foreign": gpu_watch.foreign(session.gpu),
+            "throttled": gpu_watch.throttling(session.gpu),
+            "notes": (*each.measured.notes, *gpu_watch.notes(device, session.gpu)),
         }
     )
-
-
-def _foreign(gpu: Watched | None) -> tuple[str, ...]:
-    return (f"{gpu.others} other processes were on the GPU",) if gpu and gpu.others else ()
-
-
-def _throttled(gpu: Watched | None) -> str:
-    if gpu is None or not gpu.throttled:
-        return ""
-    why = f": {', '.join(gpu.reasons)}" if gpu.reasons else ""
-    low, high = gpu.clocks_mhz or ("?", "?")
-    return f"the GPU held its clocks back, from {high} to {low} MHz{why}"

@@ -112,7 +112,7 @@ def _worst(found: Sequence[Contention]) -> Contention | None:
     if not found:
         return None
     return Contention(
-        cpu_share=min(each.cpu_share for each in found),
+        cpu_share=min((each.cpu_share for each in found if each.cpu_share is not None), default=None),
         neighbour_share=_most(each.neighbour_share for each in found),
         switches_per_s=_most(each.switches_per_s for each in found),
     )

@@ -42,7 +42,9 @@ WHY = {
     "loss": "losses of another kind are no losses of this one",
 }
 """Of trainings and evaluations: why a setting matters."""
-VERSION = "version of "
+VERSION, GPU = "version of ", "GPU "
+BUILT_WITH = ("cuda", "hip", "cudnn", "triton")
+"""Versions on which times depend, and neither counts nor accuracies."""
 COLUMNS = ["where", "what"]
 
 
@@ -52,6 +54,7 @@ def facts(run: Run) -> dict[tuple[str, str], str]:
     if run.environment is not None:
         ran = run.environment.model_dump(mode="json")
         ran |= {f"{VERSION}{name}": version for name, version in ran.pop("versions").items()}
+        ran |= {f"{GPU}{name}": value for name, value in ran.pop("gpu").items()}
         found |= {(RAN, name): _said(value) for name, value in ran.items()}
     return found
 
@@ -78,18 +81,23 @@ def warnings(runs: Sequence[Run]) -> list[str]:
         said: dict[str, list[int]] = {}
         for run, column in columns.items():
             if (where, name) in column:  # without an environment, that is said already
-                said.setdefault(column[where, name], []).append(run)
+                value = column[where, name]
+                if kind not in TIMED and name == f"{VERSION}torch":
+                    value = value.partition("+")[0]  # counts and accuracies are of no build
+                said.setdefault(value, []).append(run)
         if len(said) > 1:
             parts = ", ".join(f"{value} ({_runs(those)})" for value, those in said.items())
             why = f"; {WHY[name]}" if kind in ("train", "evaluate") and where == ASKED and name in WHY else ""
-            sentences.append(f"{name.replace('_', ' ').capitalize()}: {parts}{why}.")
+            sentences.append(f"{name[0].upper()}{name[1:].replace('_', ' ')}: {parts}{why}.")
     return sentences
 
 
 def _matters(kind: str, where: str, name: str) -> bool:
     if where == ASKED:
         return name in MATTERS.get(kind, ())
-    return name.startswith(VERSION) or (kind in TIMED and name in ELSEWHERE)
+    if kind in TIMED:
+        return name in ELSEWHERE or name.startswith((VERSION, GPU))
+    return name.startswith(VERSION) and name.removeprefix(VERSION) not in BUILT_WITH
 
 
 def _runs(ids: Sequence[int]) -> str:

@@ -94,7 +94,7 @@ def dynamo(rows: Sequence[BenchmarkRow]) -> pd.DataFrame:
     lines = []
     for row in compared:
         name = f"{_name(row)} [{row.mode}, {row.variant}]" if several else _name(row)
-        line = {"dev": row.device, "name": name, "batch_size": row.batch_size}
+        line = {"dev": row.device.partition(":")[0], "name": name, "batch_size": row.batch_size}
         line |= {column: getattr(row, column) for column in GRAPHS}
         line |= {"accuracy": row.accuracy or NO_RESULT.get(row.status, "fail_to_run" if row.status != "ok" else None)}
         line |= {"max": row.max_deviation, "mean": row.mean_deviation, "std": row.std_deviation}

@@ -23,7 +23,8 @@ _BENCHMARK = (
 )
 _RECURRENT = (
     *(*_WHAT, "network", "baseline", "seq_length", "mini_batch", "input_size", "hidden_size", "num_layers"),
-    *("proj_size", "bidirectional", "batch_first", "image_size", "precision", "device", "device_name", "threads"),
+    *("proj_size", "bidirectional", "batch_first", "image_size", "precision", "tf32", "cudnn_benchmark", "device"),
+    *("device_name", "threads"),
     *("forward_ms", "forward_mean_ms", "forward_std_ms", "forward_p90_ms", "forward_spread"),
     *("backward_ms", "backward_mean_ms", "backward_std_ms", "backward_p90_ms", "backward_spread"),
 )
@@ -33,7 +34,7 @@ _TRAIN = (
 )
 """What stands in front: what was done, then the first figures. The other fields follow."""
 ENVIRONMENT = ("host", "platform", "driver", "seed", "date")
-"""Of a run's environment, beside the versions: what its rows do not have themselves."""
+"""Of a run's environment, beside the versions and the GPU's settings: what its rows do not have themselves."""
 FULL = ["library", "model", *(name for name in ProfileRow.model_fields if name not in {"library", "model", *LEFT_OUT})]
 
 _PARAMETERS = ["mparams", "image_mparams", "text_mparams"]
@@ -105,7 +106,8 @@ def with_environment(frame: pd.DataFrame, run: Run) -> pd.DataFrame:
     """A run's rows with what they were made in, the same of all: for who has nothing but the file."""
     here = run.environment
     known = {name: getattr(here, name) if here else None for name in ENVIRONMENT}
-    return frame.assign(**known, versions=json.dumps(here.versions) if here else "")
+    nested = {name: json.dumps(getattr(here, name)) if here else "" for name in ("versions", "gpu")}
+    return frame.assign(**known, **nested)
 
 
 def _flat(rows: Iterable[Row], kind: type[Row], first: Sequence[str]) -> pd.DataFrame:

@@ -11,6 +11,12 @@ from engine.settings import ROOT
 SPEEDS = ROOT / "data" / "published" / "timm_speed.csv"
 PUBLISHER = "timm's authors (huggingface/pytorch-image-models, results/benchmark-*.csv, Apache-2.0)"
 
+SETTINGS = (
+    "Timings here have TF32 and cuDNN's autotuning off unless they are asked for (precision tf32, cuDNN benchmark). "
+    "PyTorch's default has TF32 on in convolutions, and timm's benchmark has autotuning on as well."
+)
+"""Why a published speed of an NVIDIA GPU may differ from one here on the same GPU."""
+
 
 def speeds(path: Path = SPEEDS) -> pd.DataFrame:
     """Published images per second, with `setup`: the words that tell a row's device, precision and torch."""

@@ -1,18 +1,29 @@
 """What all results share: the events a task yields, machines, and the base class of rows."""
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from engine.specs.base import numbered
+
+DeviceName = Annotated[str, AfterValidator(numbered)]
+"""A device under its one name: rows stored as `cuda` are read as `cuda:0`."""
 
 Status = Literal["ok", "error", "out_of_memory", "timeout"]
 MEMORY_WORDS = (
     *("out of memory", "can't allocate memory", "cannot allocate memory", "failed to allocate", "not enough memory"),
     "bad_alloc",
+    # states of cuBLAS, cuDNN, cuSOLVER and cuFFT, such as CUBLAS_STATUS_ALLOC_FAILED
+    *("alloc_failed", "allocation_failed"),
+    # cuDNN, when no algorithm gets the workspace it needs
+    *("was unable to find an engine to execute this computation", "unable to find a valid cudnn algorithm"),
+    "is killed by signal: killed",  # a process of a DataLoader, in practice by the kernel when memory has run out
 )
+"""Parts of messages, in lower case."""
 
 
 def tells_of_memory(message: str) -> bool:
-    """Whether an error's message says that memory has run out: of all devices, only CUDA raises an error of its own."""
+    """Return whether an error's message says that memory has run out, for which few libraries have an error class."""
     return any(words in message.lower() for words in MEMORY_WORDS)
 
 
@@ -54,11 +65,15 @@ class Environment(Event):
     cpu: str
     threads: int
     memory_gb: float
-    device: str
+    device: DeviceName
     device_name: str
     driver: str = ""
     versions: dict[str, str] = Field(default_factory=dict)
+    """Of packages, torch with its build (`2.11.0+cu130`), and of what torch is built with: cuda, cudnn, triton."""
+    gpu: dict[str, str] = Field(default_factory=dict)
+    """Settings of an NVIDIA GPU on which times depend, such as {"power limit": "700 W"}; what NVML tells of them."""
     tf32: bool = False
+    """Whether the process that makes the rows would compute float32 products in TF32; a timing's rows say their own."""
     seed: int | None = None
     date: str
     """UTC, ISO 8601."""

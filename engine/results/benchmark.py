@@ -43,9 +43,7 @@ class BenchmarkRow(TimedRow):
     dtype: str = ""
     """Of the weights, such as `float32`."""
     autocast_dtype: str = ""
-    tf32: bool = False
     memory_format: Literal["contiguous", "channels_last"] = "contiguous"
-    cudnn_benchmark: bool = False
     deterministic: bool = False
     cache: Literal["hot", "cold"] = "hot"
     optimizer: str = ""

@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from engine.results.base import Row
+from engine.results.base import DeviceName, Row
 
 
 class Retrieval(Row):
@@ -29,7 +29,7 @@ class TrainRow(Retrieval):
 
     kind: ClassVar[str] = "train"
 
-    device: str
+    device: DeviceName
     device_name: str = ""
     precision: str = "fp32"
     epoch: int
@@ -66,7 +66,7 @@ class EvaluateRow(Retrieval):
 
     task: str
     data: str = ""
-    device: str
+    device: DeviceName
     device_name: str = ""
     precision: str = "fp32"
     images: int | None = None

@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from engine.results.base import Row
+from engine.results.base import DeviceName, Row
 from engine.results.timed import Contention, Flag
 
 
@@ -16,7 +16,7 @@ class DeviceRow(Row):
     library: str = "torch"
     model: str = ""
     """What is done: `matmul bfloat16`, `copy`."""
-    device: str
+    device: DeviceName
     device_name: str = ""
     threads: int | None = None
     operation: Literal["matmul", "copy"]

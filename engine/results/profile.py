@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from engine.results.base import Row
+from engine.results.base import DeviceName, Row
 
 Work = Literal["counted", "free", "minor", "unknown"]
 """What a count makes of an operator: it has a formula; it is a view, a copy or elementwise, which are free; it has no
@@ -48,9 +48,9 @@ class ProfileRow(Row):
 
     family: str = ""
     counter: Literal["torch", "fvcore", "both"]
-    device: str
+    device: DeviceName
     """As requested."""
-    device_used: str = ""
+    device_used: DeviceName = ""
     """Differs from `device` only after out-of-memory on an accelerator, and then `notes` says so."""
     batch_size: int
     precision: str

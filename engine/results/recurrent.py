@@ -1,6 +1,8 @@
 """What timing recurrent layers gives: one row per runner and size."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
+
+from pydantic import model_validator
 
 from engine.results.timed import TimedRow
 
@@ -66,3 +68,9 @@ class RecurrentRow(TimedRow):
     difference / that of the control's."""
     tolerance: float | None = None
     """What the errors may be; a runner that exceeds it is not timed."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tf32_is_a_precision(cls, data: Any) -> Any:
+        """Fill in `tf32` from the precision, also of rows stored before they had the field."""
+        return {"tf32": data.get("precision") == "tf32"} | data if isinstance(data, dict) else data

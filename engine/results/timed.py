@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from engine.results.base import Row
+from engine.results.base import DeviceName, Row
 
 Flag = Literal["single_process", "unstable", "contended", "drifting", "throttled", "below_floor"]
 """What is to be known before quoting a timing."""
@@ -15,7 +15,7 @@ FLAGS: dict[Flag, str] = {
     "unstable": "The medians of the processes differ by more than 5 %: the figure depends on which process is asked.",
     "contended": "Something else used the processors while this was timed, or its threads had to wait.",
     "drifting": "The first and the last third of the samples differ by 2 % or more: it was still warming up, or slows.",
-    "throttled": "The GPU held its clocks back while this was timed.",
+    "throttled": "The GPU held its clocks back for heat, power supply or hardware, or to below 75 % of their maximum.",
     "below_floor": "Fewer samples, seconds or processes were asked for than such a result needs.",
 }
 """What each means, for people."""
@@ -42,8 +42,9 @@ class Contention(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    cpu_share: float
-    """CPU time / (wall time x threads): below 0.9 the threads waited, for others or for each other."""
+    cpu_share: float | None
+    """CPU time / (wall time x threads): below 0.9 the threads waited, for others or for each other. None with an
+    accelerator, for which the CPU waits."""
     neighbour_share: float | None
     """What others used of the CPUs we may use; None where the system does not tell."""
     switches_per_s: float | None
@@ -55,9 +56,14 @@ class TimedRow(Row):
 
     baseline: str = ""
     """What `speedup` and `verdict` refer to; empty for the baseline itself."""
-    device: str
+    device: DeviceName
     device_name: str = ""
     threads: int | None = None
+    tf32: bool = False
+    """Whether float32 matrix products and convolutions were computed in TF32; torch's own default is on in convolutions
+    and recurrent layers, off in matrix products."""
+    cudnn_benchmark: bool = False
+    """Whether cuDNN tried its algorithms and kept the fastest."""
 
     latency_ms: float | None = None
     """Median of the processes' medians: time per call, all its phases together."""

@@ -18,7 +18,9 @@ EXPRESSION_BYTES = 1 << 20
 COUNT = re.compile(r"\{(\d*),?(\d*)\}")
 NOT_IN_RE2 = re.compile(r"\(\?(?:<?[=!]|P=)|\\[1-9]")
 ACCELERATORS = ("cuda", "mps", "xpu", "npu", "hpu", "mtia")
-DEVICE = re.compile(rf"cpu|({'|'.join(ACCELERATORS)})(:\d+)?")
+UNNUMBERED = ("cpu", "mps")
+"""Kinds of which torch has a single device."""
+DEVICE = re.compile(rf"cpu|({'|'.join(ACCELERATORS)})(:\d{{1,3}})?")
 
 
 class Refused(ValueError):
@@ -120,12 +122,16 @@ def _real_device(device: str, also: str = "") -> str:
     if not DEVICE.fullmatch(device):
         accelerators = ", ".join(f"{kind}[:i]" for kind in ACCELERATORS)
         raise ValueError(f"device {device!r} is not one of {also}cpu, {accelerators}")
-    return device
+    return numbered(device)
 
 
 def numbered(device: str) -> str:
-    """`cuda` is `cuda:0`; devices there is one of keep their names."""
-    return device if ":" in device or device in ("meta", "cpu", "mps") else f"{device}:0"
+    """Return the one name of a device: `cuda` is `cuda:0`, `mps:0` is `mps`; other names are returned as they are."""
+    if not DEVICE.fullmatch(device):
+        return device
+    kind, _, number = device.partition(":")
+    index = int(number or 0)
+    return kind if kind in UNNUMBERED and index == 0 else f"{kind}:{index}"
 
 
 RealDevice = Annotated[str, AfterValidator(real_device)]
@@ -152,7 +158,7 @@ class Spec(BaseModel):
     @property
     def devices(self) -> tuple[str, ...]:
         """The devices a run of this spec must hold, such as ("cuda:0",)."""
-        return (numbered(getattr(self, "device", "cpu")),)
+        return (getattr(self, "device", "cpu"),)
 
     @property
     def half_batch(self) -> int | None:

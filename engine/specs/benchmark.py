@@ -88,7 +88,8 @@ class BenchmarkSpec(Spec):
     )
     precision: Annotated[PRECISIONS, NoDecode] = Field(
         ("float32",),
-        description="float32, tf32, float16, bfloat16, amp, amp_float16, amp_bfloat16; several multiply the variants.",
+        description="float32, tf32, float16, bfloat16, amp, amp_float16, amp_bfloat16; several multiply the variants. "
+        "float32 is without TF32, which PyTorch's default has on in convolutions.",
     )
     channels_last: bool = Field(False, description="Run every variant in channels_last memory format.")
     image_size: Annotated[SIZE | None, NoDecode] = Field(
@@ -110,7 +111,9 @@ class BenchmarkSpec(Spec):
     cache: Literal["hot", "cold"] = Field(
         "hot", description="cold: the caches (a GPU's L2) are flushed before every sample."
     )
-    cudnn_benchmark: bool = Field(False, description="Let cuDNN try its algorithms and keep the fastest.")
+    cudnn_benchmark: bool = Field(
+        False, description="Let cuDNN try its algorithms and keep the fastest, as for timm's published speeds."
+    )
     deterministic: bool = Field(False, description="Deterministic algorithms only.")
     filter: str = Field(
         "", max_length=LONGEST_EXPRESSION, description="Only models whose name this regular expression is found in."

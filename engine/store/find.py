@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, func, literal, or_, select
 
 from engine.specs import Refused
+from engine.specs.base import numbered
 from engine.store.database import Database
 from engine.store.listing import folded_model
 from engine.store.model import Run, State
@@ -92,7 +93,7 @@ def _conditions(wanted: Filter) -> Iterator[ColumnElement[bool]]:
     if wanted.states:
         yield runs.c.state.in_(wanted.states)
     if wanted.device:
-        yield runs.c.devices.contains(json.dumps(wanted.device), autoescape=True)
+        yield runs.c.devices.contains(json.dumps(numbered(wanted.device)), autoescape=True)
     for tag in wanted.tags:
         yield runs.c.id.in_(select(run_tags.c.run_id).where(run_tags.c.tag == tag))
     if wanted.model:

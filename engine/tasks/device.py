@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from engine import statistics
-from engine.measure import environment, rates
+from engine.measure import environment, gpu_watch, rates
 from engine.measure.contention import contended
 from engine.measure.rates import Rate
 from engine.measure.timing import Plan
@@ -16,7 +16,6 @@ from engine.models.built import out_of_memory
 from engine.results import DeviceRow, Event, Progress
 from engine.results.timed import Flag
 from engine.specs import DeviceSpec
-from engine.specs.base import numbered
 
 ENOUGH_S = 2.0
 
@@ -45,7 +44,7 @@ def measure(operation: str, dtype: str, spec: DeviceSpec, threads: int) -> Devic
     """One operation's row, whatever happens."""
     asked: dict[str, Any] = {
         "model": label(operation, dtype),
-        "device": numbered(spec.device),
+        "device": spec.device,
         "device_name": environment.current(spec.device).device_name,
         "threads": threads if spec.device == "cpu" else None,
         "operation": operation,
@@ -76,15 +75,14 @@ def _figures(rate: Rate, operation: str) -> dict[str, Any]:
 def _caveats(rate: Rate, spec: DeviceSpec) -> dict[str, Any]:
     """What is to be known before quoting the rate: flags, and in words why."""
     contention, gpu = rate.session.contention, rate.session.gpu
-    disturbed = contended(contention) if contention else []
-    if gpu and gpu.others:
-        disturbed.append(f"{gpu.others} other processes used the GPU")
+    throttling = gpu_watch.throttling(gpu)
+    disturbed = [*(contended(contention) if contention else []), *gpu_watch.foreign(gpu)]
     raised: dict[Flag, bool] = {
         "single_process": True,
         "contended": bool(disturbed),
         "drifting": statistics.drifting(rate.timed.samples_ms),
-        "throttled": bool(gpu and gpu.throttled),
+        "throttled": bool(throttling),
         "below_floor": spec.seconds < ENOUGH_S,
     }
-    reasons = gpu.reasons if gpu else ()
-    return {"flags": tuple(flag for flag, up in raised.items() if up), "notes": (*rate.notes, *disturbed, *reasons)}
+    notes = (*rate.notes, *disturbed, *([throttling] if throttling else []), *gpu_watch.notes(spec.device, gpu))
+    return {"flags": tuple(flag for flag, up in raised.items() if up), "notes": notes}

@@ -31,9 +31,7 @@ def _conditions(row: BenchmarkRow) -> list[str]:
         f"{row.context_length} tokens" if row.context_length else "",
         f"{row.precision}: weights {row.dtype or row.precision}"
         + (f", autocast {row.autocast_dtype}" if row.autocast_dtype else ""),
-        f"TF32 {'on' if row.tf32 else 'off'}",
         row.memory_format.replace("_", " "),
-        f"cuDNN benchmark {'on' if row.cudnn_benchmark else 'off'}",
         "deterministic" if row.deterministic else "not deterministic",
         f"{row.cache} cache",
         row.optimizer,

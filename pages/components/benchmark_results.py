@@ -160,6 +160,5 @@ def _published(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     )
     columns = ["model", "variant", "mode", "image_size", "batch_size", "here", "theirs", "their_batch_size", "times"]
     results_table(both, key=f"published_table_{run.id}", alt="Throughput here and published", columns=columns)
-    st.caption(
-        plain(f"Published figures are somebody else's: {published.PUBLISHER}; {setup}. Ours: {timed_view.source(run)}.")
-    )
+    told = f"Published figures are somebody else's: {published.PUBLISHER}; {setup}. Ours: {timed_view.source(run)}."
+    st.caption(plain(f"{told} {published.SETTINGS}" if "NVIDIA" in setup else told))

@@ -41,8 +41,7 @@ def memory_there(device: str) -> float | None:
     machine = backend.store().machine()
     if machine is None or device == "cpu":
         return machine.memory_gb if machine else None
-    named = {one.name: one.memory_gb for one in machine.devices}
-    return named.get(device, named.get(f"{device}:0"))
+    return {one.name: one.memory_gb for one in machine.devices}.get(device)
 
 
 def last_like(spec: Spec, alike: Callable[[Any, Any], bool]) -> Run | None:

@@ -46,7 +46,7 @@ def draw(name: str, lines: pd.DataFrame) -> None:
         return
     known = known.sort_values("samples_per_s", ascending=False)
     results_table(known, key="model_speeds", alt="Published throughput", columns=SPEEDS, pinned="setup")
-    st.caption(plain(f"Somebody else's figures, on their machines: {published.PUBLISHER}."))
+    st.caption(plain(f"Somebody else's figures, on their machines: {published.PUBLISHER}. {published.SETTINGS}"))
     with st.container(horizontal=True):
         download.table(lambda: known, f"{stem}-published-speeds", key="model_speeds_file", label="speeds")
 

@@ -73,7 +73,9 @@ def _verdict(row: TimedRow) -> None:
 
 def _where(row: TimedRow) -> list[str]:
     device = f"{row.device} ({row.device_name})" if row.device_name else row.device
-    return [device, f"{row.threads} threads" if row.threads else ""]
+    threads = f"{row.threads} threads" if row.threads else ""
+    tf32, tuned = ("on" if on else "off" for on in (row.tf32, row.cudnn_benchmark))
+    return [device, threads, f"TF32 {tf32}", f"cuDNN benchmark {tuned}"]
 
 
 def _how(row: TimedRow) -> list[str]:
@@ -86,7 +88,8 @@ def _how(row: TimedRow) -> list[str]:
     if row.loop_ms is not None:
         said.append(f"the timing loop itself takes {digits(row.loop_ms)} ms per call")
     if found := row.contention:
-        said.append(f"CPU share {digits(100 * found.cpu_share)} %")
+        if found.cpu_share is not None:
+            said.append(f"CPU share {digits(100 * found.cpu_share)} %")
         if found.neighbour_share is not None:
             said.append(f"neighbours {digits(100 * found.neighbour_share)} %")
         if found.switches_per_s is not None:

@@ -35,8 +35,9 @@ def environment(run: Run) -> None:
         st.caption("Not recorded yet: it comes with the first event of the run.")
         return
     facts = run.environment.model_dump()
-    versions = facts.pop("versions")
+    versions, gpu = facts.pop("versions"), facts.pop("gpu")
     facts |= {f"version of {name}": version for name, version in versions.items()}
+    facts |= {f"GPU {name}": value for name, value in gpu.items()}
     st.dataframe(
         {"what": list(facts), "value": [str(value) for value in facts.values()]},
         hide_index=True,

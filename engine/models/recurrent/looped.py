@@ -14,7 +14,7 @@ from engine.models.recurrent.loops import last_state_only, over_layers, over_seq
 from engine.models.recurrent.network import Network, Run, settings
 from engine.models.recurrent.torchscript import scripted
 from engine.models.recurrent.weights import Inputs
-from engine.models.variants import Numbers
+from engine.models.variants import Numbers, compiled
 from engine.specs import RecurrentSpec
 
 DROPPED = 0.4
@@ -113,7 +113,5 @@ def _loop(name: str, cell: str, spec: RecurrentSpec) -> Callable[..., Any]:
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Each shape a graph of its own, with none of it left to Python; limits on recompilation are not shared."""
-    how: dict[str, Any] = {"fullgraph": True, "dynamic": False, "isolate_recompiles": True}
-    done: Callable[..., Any] = torch.compile(function, **how)
-    return done
+    """Compile each shape into a graph of its own, with none of it left to Python."""
+    return compiled(function, fullgraph=True, dynamic=False)

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from engine.models.recurrent import weights
 from engine.models.recurrent.network import Network, Run, settings
 from engine.models.recurrent.weights import Inputs
-from engine.models.variants import Numbers
+from engine.models.variants import Numbers, compiled
 from engine.specs import RecurrentSpec
 
 
@@ -45,8 +45,7 @@ def _undropped(layer: torch.nn.RNNBase) -> Iterator[None]:
 
 def _capture(name: str, spec: RecurrentSpec, layer: torch.nn.RNNBase, inputs: Inputs) -> Run:
     if name == "compile_lstm":
-        compiled: Any = torch.compile(layer, isolate_recompiles=True)  # type: ignore[call-overload]
-        return partial(called, compiled, inputs)
+        return partial(called, compiled(layer), inputs)
     if name.endswith("_layernorm"):
         return _with_norms(partial(called, layer, inputs), spec)
     return partial(called_packed if spec.family == "vl_lstm" else called, layer, inputs)
