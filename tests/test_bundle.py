@@ -20,6 +20,7 @@ from engine.specs import ProfileSpec, Refused
 from engine.store import Cause, Exit, Filter, State, Store, StoredArtifact, attempts, bundle, open_store, queue
 from engine.store.files import RunFiles
 from engine.store.tables import runs
+from tests.clip_support import evaluate_row, queue_evaluate, record
 
 DETAIL = b'[{"path": ""}]'
 
@@ -490,6 +491,25 @@ def test_artifacts_of_other_folders_are_not_exported(
     path.write_bytes(bundle.export_bundle(store, settings, run_id))
     with zipfile.ZipFile(path) as made:
         assert not [member for member in made.namelist() if member.startswith("artifacts/")]
+
+
+@pytest.mark.parametrize("name", ["../../../etc/hostname", "/etc/hostname", "a/../../b"])
+@pytest.mark.parametrize("field", ["confusion_file", "predictions_file", "embeddings_file"])
+def test_rows_with_files_of_other_folders_are_refused(
+    settings: Settings, store: Store, tmp_path: Path, field: str, name: str
+) -> None:
+    run_id = queue_evaluate(store)
+    record(store, run_id, [evaluate_row("zeroshot")])
+    path = tmp_path / "run.zip"
+    path.write_bytes(bundle.export_bundle(store, settings, run_id))
+
+    def change(members: dict[str, bytes]) -> None:
+        row = json.loads(members["rows.jsonl"]) | {field: name}
+        members["rows.jsonl"] = json.dumps(row).encode()
+
+    rewrite(path, change)
+    with pytest.raises(Refused, match=f"{field} is '{name}', which is not a file below the run's folder"):
+        bundle.import_bundle(store, settings, path)
 
 
 @pytest.mark.parametrize("library", ["../../etc", "a/b", "..", "a\\\\b", "", "a" * 41])

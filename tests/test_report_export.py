@@ -14,11 +14,17 @@ from engine.report.quantities import QUANTITIES
 
 
 @pytest.mark.parametrize(
-    "cell", ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "-", "=HYPERLINK('http://x')"]
+    "cell",
+    [
+        *("=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "-", "=HYPERLINK('http://x')"),
+        *("\n=1+1", "\r\n=1+1", "  =1+1", "\x00=1+1", "\x0b\x0c\x1f=1+1", "\u00a0=1+1", "\u3000=1+1", "\ufeff=1+1"),
+        *("\u200b@SUM(A1)", "\u2028-2+3", "＝1+1", "＋cmd", "－2+3", "＠SUM(A1)", "\n ＝1+1", "－1", "\n-1"),
+    ],
 )
 def test_formulas_become_text(cell: str) -> None:
     written = export.to_csv(pd.DataFrame({"model": [cell]}))
-    assert list(csv.reader(io.StringIO(written, newline="")))[1:] == [[f"'{cell}".replace("\r", "\n")]]
+    kept = cell.replace("\r\n", "\n").replace("\r", "\n")
+    assert list(csv.reader(io.StringIO(written, newline="")))[1:] == [[f"'{kept}"]]
 
 
 def test_no_cell_can_begin_a_row_of_its_own() -> None:
@@ -28,6 +34,8 @@ def test_no_cell_can_begin_a_row_of_its_own() -> None:
 
 def test_headers_are_guarded_too() -> None:
     assert export.to_csv(pd.DataFrame({"=evil": [1]})).splitlines()[0] == "'=evil"
+    assert export.to_csv(pd.DataFrame({" ＝evil": [1]})).splitlines()[0] == "' ＝evil"
+    assert export.guarded([["\n=evil"], ["－2+3"]]) == "\"'\n=evil\"\n'－2+3\n"
 
 
 def test_numbers_stay_numbers() -> None:

@@ -72,6 +72,8 @@ def test_the_table_is_fastrnns_column_for_column() -> None:
         f"{name:>16}" for name in ("aten", 12.5, 0.1235)
     ]
     assert fastrnns.table([rows[1]]) == ""
+    imported = rows[0].model_copy(update={"model": "=cmd()"})
+    assert fastrnns.table([imported], ",").splitlines()[1].split(",")[0].strip() == "'=cmd()"
 
 
 def test_oss_and_pep_hold_the_samples(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -14,18 +15,25 @@ from engine.report.quantities import QUANTITIES
 
 IN_WORDS = {"%": "percent", "FLOP/B": "flops_per_byte"}
 """Units that names of columns do not have by themselves."""
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
+FORMULA = frozenset("=+-@＝＋－＠")
+"""Signs that begin a formula. Spreadsheets of some languages take the full-width ones too."""
 
 
 def guard(cell: Any) -> Any:
-    """A text that a spreadsheet would take for a formula gets an apostrophe in front; numbers stay numbers.
+    """Put an apostrophe in front of a text that a spreadsheet would take for a formula; numbers stay numbers.
 
     Carriage returns become line feeds: the writer quotes only those, and an unquoted one would begin a new row.
     """
     if not isinstance(cell, str):
         return cell
-    guarded = f"'{cell}" if cell.startswith(FORMULA) and not _is_number(cell) else cell
+    guarded = f"'{cell}" if _is_formula(cell) and not _is_number(cell) else cell
     return guarded.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _is_formula(text: str) -> bool:
+    """Return whether the first sign that can be seen begins a formula: spreadsheets skip what stands before it."""
+    first = next((sign for sign in text if unicodedata.category(sign)[0] not in "CZ"), "")
+    return first in FORMULA or text.startswith(("\t", "\r", "\n"))
 
 
 def _is_number(text: str) -> bool:

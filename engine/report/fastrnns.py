@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from engine.report import samples
+from engine.report.export import guard
 from engine.results import RecurrentRow
 from engine.specs import Refused
 from engine.specs.runners import Family
@@ -44,7 +45,7 @@ def _block(rows: Sequence[RecurrentRow], separator: str) -> str:
 
 
 def _cell(value: str | float | None) -> str:
-    text = value if isinstance(value, str) else "%.4g" % (math.nan if value is None else value)
+    text: str = guard(value) if isinstance(value, str) else "%.4g" % (math.nan if value is None else value)
     return text[:WIDTH].rjust(WIDTH)
 
 

@@ -183,6 +183,9 @@ def _row(kind: str, line: bytes) -> Row:
     row = results.load(kind, from_json(line, allow_inf_nan=False))
     if not LIBRARY.fullmatch(row.library):
         raise Refused(f"a row's library is {row.library[:60]!r}, which is not a plain name")
+    for name, value in row:
+        if (name.endswith("_file") or name == "checkpoint") and value and not is_plain(value):
+            raise Refused(f"a row's {name} is {value[:100]!r}, which is not a file below the run's folder")
     if len(row.model) > LONGEST_MODEL or "\0" in row.model:
         raise Refused(
             f"a row's model is {row.model[:60]!r}, ..., which is not a name of up to {LONGEST_MODEL} characters"
