@@ -148,12 +148,10 @@ def test_a_training_is_not_retried_from_step_0_in_silence(
     assert store.run(run_id).state is State.QUEUED
 
 
-@pytest.mark.parametrize("fields", [{}, {"resume": "/data/before"}])
-def test_a_training_that_has_nothing_to_lose_is_retried(
-    store: Store, settings: Settings, fields: dict[str, str]
-) -> None:
-    run_id = queue_train(store, **fields)
-    record(store, run_id, [Progress(done=30 if fields else 0, total=44)], state=State.FAILED)
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_training_that_has_nothing_to_lose_is_retried(store: Store, settings: Settings, resumed: bool) -> None:
+    run_id = queue_train(store, resume=str(settings.runs_dir) if resumed else "")
+    record(store, run_id, [Progress(done=30 if resumed else 0, total=44)], state=State.FAILED)
     jobs.retry(store, settings, run_id)
     assert store.run(run_id).state is State.QUEUED
     with pytest.raises(Refused, match="only a failed or cancelled run can be tried again"):
