@@ -1,10 +1,12 @@
 """The frame around every page: its title, its width and the navigation. Sections are the folders beside this file."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import streamlit as st
 
-from pages.components import announce
+from pages.components import announce, links
+from pages.components.page_end import PageEnd
 
 # before the navigation, whose icon of the page the browser would fetch from a host of Google's
 st.set_page_config(page_icon=Path(__file__).parent / "static" / "icon.svg", layout="wide")
@@ -86,5 +88,9 @@ page = st.navigation(
     }
 )
 st.set_page_config(page_title=f"{page.title} – Model Vitals")
-page.run()
+given, top = links.asked(), st.container()
+with suppress(PageEnd):
+    page.run()
+with top:
+    links.report(given, page.url_path)
 announce.now()

@@ -12,7 +12,7 @@ from engine.specs.runners import of_group
 from engine.store import Cause, Exit, State, Store, attempts
 from engine.store import queue as queueing
 from engine.store.files import RunFiles
-from pages.components import spec_form
+from pages.components import form_link
 from pages.components.command import command
 from tests.page_support import (
     ENVIRONMENT,
@@ -300,6 +300,6 @@ def test_the_command_and_the_address_ask_for_the_very_same(fields: dict[str, obj
 
 def test_a_clone_fills_the_form(store: Store) -> None:
     spec = RecurrentSpec.model_validate(FIELDS[2] | {"groups": "rnns"})
-    app = open_page(PAGE, **spec_form.address("recurrent", spec))
+    app = open_page(PAGE, **form_link.address("recurrent", spec))
     assert not app.exception
     assert shlex.split(command(spec)) == shlex.split(verbatim(app)[0])

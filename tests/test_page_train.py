@@ -16,7 +16,7 @@ from engine.specs.questions import Outlook
 from engine.specs.train import TrainSpec
 from engine.store import State, Store
 from engine.store.files import RunFiles
-from pages.components import redraw, spec_form
+from pages.components import form_link, redraw
 from pages.components.command import command
 from tests.clip_support import curve_points, queue_train, record, train_row, write_checkpoints, write_csv, write_images
 from tests.page_support import Answering, charts, further, open_page, texts, ticked, unfold, verbatim
@@ -305,7 +305,7 @@ def test_the_command_asks_for_the_very_same(fields: dict[str, object]) -> None:
 @pytest.mark.parametrize("place", [2, 3, 4, 5])
 def test_a_clone_fills_the_form(place: int, store: Store) -> None:
     spec = TrainSpec.model_validate(FIELDS[place] | {"data": "digits", "data_weights": [], "classes": []})
-    app = open_page(PAGE, **spec_form.address("train", spec))
+    app = open_page(PAGE, **form_link.address("train", spec))
     assert not app.exception
     assert shlex.split(command(spec)) == shlex.split(verbatim(app)[0])
 

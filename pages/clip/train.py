@@ -133,10 +133,12 @@ def counted(values: dict[str, Any], seen: clip_data.Seen) -> tuple[Data | None, 
     """How many pairs there are to train on and held out, or why that cannot be told."""
     if seen.look is None:
         return None, ""  # said beside the data
-    held = values["val_fraction"] if values["val_fraction"] is not None else TrainSpec().val_fraction
+    known = spec_form.valid(TrainSpec, values)
+    held = known.get("val_fraction")
+    held = TrainSpec().val_fraction if held is None else held
     try:
-        given = clip_data.source(values)
-        return clip_data.counted(given, seen.look, val_data=values["val_data"] or "", val_fraction=held), ""
+        given, val_data = clip_data.source(known), known.get("val_data") or ""
+        return clip_data.counted(given, seen.look, val_data=val_data, val_fraction=held), ""
     except DataProblem as problem:
         return None, f"Held-out data: {problem}"
 

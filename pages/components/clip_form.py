@@ -8,7 +8,7 @@ import streamlit as st
 from engine.report.training_checks import Check
 from engine.specs import Spec
 from engine.specs.clip import DIGITS_MODEL
-from pages.components import clip_data, further_settings, launch
+from pages.components import clip_data, further_settings, launch, spec_form
 from pages.components.text import plain
 
 ICONS = {
@@ -32,7 +32,7 @@ def data(spec: type[Spec], prefix: str, groups: Mapping[str, Sequence[str]]) -> 
     st.header("Data", anchor=False)
     values = clip_data.fields(spec, prefix)
     values |= further_settings.draw(spec, prefix, groups, "Further settings of data")
-    seen = clip_data.seen(clip_data.source(values))
+    seen = clip_data.seen(clip_data.source(spec_form.valid(spec, values)))
     clip_data.draw(seen)
     return values, seen
 

@@ -6,7 +6,7 @@ import streamlit as st
 
 from engine.store import Run
 from pages.components import backend
-from pages.components.text import plain
+from pages.components.text import plain, quoted
 
 MOST = 8
 """Side by side."""
@@ -26,7 +26,10 @@ def named(parameter: str) -> list[str]:
 def what() -> str:
     """`runs` or `models`; what the address names without saying so."""
     asked = st.query_params.get(WHAT) or ("models" if named(MODELS) and not named(RUNS) else "runs")
-    st.session_state["compare_of"] = asked if asked in ("runs", "models") else "runs"
+    if asked not in ("runs", "models"):
+        st.warning(plain(f"{quoted(asked)} cannot be compared: runs or models can."), icon=":material/warning:")
+        asked = "runs"
+    st.session_state["compare_of"] = asked
     return st.segmented_control(
         "Side by side", ["runs", "models"], key="compare_of", required=True, on_change=_switch, format_func=str.title
     )

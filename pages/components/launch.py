@@ -14,7 +14,7 @@ from engine.specs import Refused, Spec
 from engine.store import Run, State
 from pages.components import backend, redraw, run_view, spec_form
 from pages.components.command import command
-from pages.components.text import plain
+from pages.components.text import plain, quoted
 from pages.components.verbatim import verbatim
 
 
@@ -75,7 +75,9 @@ def _listed(key: str) -> list[str]:
         return []
     if count != str(len(listed)):
         st.warning(
-            plain(f"This link speaks of a list of {count} models, which only the tab that made it has: choose anew."),
+            plain(
+                f"This link speaks of a list of {count[:20]} models, which only the tab that made it has: choose anew."
+            ),
             icon=":material/link_off:",
         )
         return []
@@ -154,7 +156,8 @@ def linked_run(kind: str, empty: str) -> None:
         run_view.follow(run, beside_form=True)
     elif asked := st.query_params.get("run", ""):
         st.warning(
-            plain(f"There is no run {asked!r} of this kind; it may have been deleted."), icon=":material/search_off:"
+            plain(f"There is no run {quoted(asked)} of this kind; it may have been deleted."),
+            icon=":material/search_off:",
         )
     else:
         st.caption(empty)

@@ -16,10 +16,11 @@ from typing_extensions import TypeAliasType
 
 from engine.specs import Spec, format_image_size
 from pages.components import redraw
+from pages.components.text import quoted
 
 BIND = "query-params"
+LONGEST_MESSAGE = 500  # characters: a message may repeat what was given, such as a path of a link of 100,000
 LISTED = "listed"  # in the address: of how many models a list is that was put aside
-IN_LINK = 40  # more models than this would make a link too long to reload
 LABELS = {
     "image_size": "Image size (px)",
     "training": "Training peak",
@@ -109,42 +110,13 @@ def key(prefix: str, field: str) -> str:
 
 
 def called(spec: type[Spec], name: str) -> str:
-    """What a field is called in a sentence."""
+    """Return what a field is called in a sentence."""
     return LABELS.get(f"{spec.kind}.{name}", LABELS.get(name, name.replace("_", " ")))
 
 
-def address(prefix: str, spec: Spec) -> dict[str, str | list[str]]:
-    """The query of a page's address that fills its form with a spec, but for what `put_aside` puts aside."""
-    query: dict[str, str | list[str]] = {}
-    for name, info in type(spec).model_fields.items():
-        value = getattr(spec, name)
-        if name == "configs":
-            continue
-        if name == "models" and len(value) > IN_LINK:
-            query[key(prefix, LISTED)] = str(len(value))
-        elif name == "models":
-            query[key(prefix, name)] = [model for model in value if not model.startswith("config:")]
-        elif value != info.default and name in LISTS:
-            query[key(prefix, name)] = "\n".join(value)
-        elif value != info.default and name != "image_size" and isinstance(value, tuple):
-            query[key(prefix, name)] = [str(item) for item in value]
-        elif value != info.default:
-            text = format_image_size(value) if name == "image_size" and isinstance(value, tuple) else str(value)
-            query[key(prefix, name)] = text.lower() if isinstance(value, bool) else text
-    return query
-
-
-def in_link(spec: Spec) -> bool:
-    """Whether an address can hold all of a spec: no long list of models, and no configurations of one's own."""
-    return len(getattr(spec, "models", ())) <= IN_LINK and not getattr(spec, "configs", {})
-
-
-def put_aside(prefix: str, spec: Spec) -> None:
-    """Keep for the form, until this tab is closed, what no address can hold."""
-    if configs := getattr(spec, "configs", {}):
-        st.session_state[key(prefix, "configs")] = configs
-    if len(models := getattr(spec, "models", ())) > IN_LINK:
-        st.session_state[key(prefix, LISTED)] = models
+def heading(spec: type[Spec], name: str) -> str:
+    """Return what stands above a field, and at the beginning of a sentence."""
+    return LABELS.get(f"{spec.kind}.{name}", LABELS.get(name, name.replace("_", " ").capitalize()))
 
 
 def field(
@@ -179,7 +151,7 @@ def _widget(
 ) -> Any:
     info = spec.model_fields[name]
     annotation, optional = _without_none(info.annotation)
-    label = LABELS.get(f"{spec.kind}.{name}", LABELS.get(name, name.replace("_", " ").capitalize()))
+    label = heading(spec, name)
     shared: dict[str, Any] = {"key": key(prefix, name), "help": info.description, "bind": BIND}
     if optional:
         hint = hint or ("the model's own" if name in OF_MODEL else "by default")
@@ -203,10 +175,7 @@ def _widget(
     if annotation is bool:
         return st.toggle(label, value=info.default, **shared)
     if annotation in (int, float):
-        low, high = (None if bound is None else annotation(bound) for bound in _bounds(info))
-        default = None if info.default is None else annotation(info.default)
-        options = {"step": 1} if annotation is int else {"format": "%g"}
-        return st.number_input(label, low, high, default, placeholder=hint, **options, **shared)
+        return _number(label, info, annotation, hint, shared)
     if choices is not None and (free or info.default == ""):
         # what is no longer on offer, or comes by a link, stays, and the engine says so
         typed = st.session_state.get(shared["key"], st.query_params.get(shared["key"]))
@@ -232,6 +201,15 @@ def _several(
     return st.multiselect(label, options, default=list(default), accept_new_options=given is None, **shared)
 
 
+def _number(label: str, info: FieldInfo, kind: type, hint: str | None, shared: dict[str, Any]) -> float | None:
+    """A number. Whole ones are drawn as floats too: a link with 1e400 makes Streamlit's field of integers fail."""
+    low, high = (None if bound is None else float(bound) for bound in _bounds(info))
+    default = None if info.default is None else float(info.default)
+    step = 1.0 if kind is int else None
+    value = st.number_input(label, low, high, default, step=step, format="%g", placeholder=hint, **shared)
+    return int(value) if kind is int and value is not None and value % 1 == 0 else value
+
+
 def _numbers(label: str, shared: dict[str, Any]) -> str:
     """Numbers that are typed one by one or with commas between them, as one text."""
     typed = list(st.session_state.get(shared["key"], []))
@@ -253,19 +231,44 @@ def _number_or_word(
 
 def build(spec: type[Spec], values: Mapping[str, Any]) -> tuple[Spec | None, list[str]]:
     """The spec, or what is wrong with the values, one sentence each. Empty values mean a field's default."""
-    given = {name: value for name, value in values.items() if value not in (None, "", [])}
+    found, errors = _validated(spec, values)
+    return found, [_sentence(spec, error) for error in errors]
+
+
+def valid(spec: type[Spec], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that the spec takes, for what looks at them before there is a spec."""
+    _, errors = _validated(spec, values)
+    wrong = {part for error in errors for part in error["loc"][:1]}
+    return {name: value for name, value in values.items() if name not in wrong}
+
+
+def problem(spec: type[Spec], name: str, value: Any) -> str:
+    """Return what is wrong with the value of one field; empty where the spec takes it."""
+    _, errors = _validated(spec, {name: value})
+    return next((_message(error) for error in errors if error["loc"][:1] == (name,)), "")
+
+
+def _validated(spec: type[Spec], values: Mapping[str, Any]) -> tuple[Spec | None, list[Any]]:
     try:
-        return spec.model_validate(given), []
+        return spec.model_validate({name: value for name, value in values.items() if value not in (None, "", [])}), []
     except ValidationError as error:
-        return None, [_sentence(spec, problem) for problem in error.errors()]
+        return None, error.errors()
 
 
-def _sentence(spec: type[Spec], problem: Any) -> str:
-    where = ", ".join(called(spec, part) for part in problem["loc"] if isinstance(part, str))
-    message = problem["msg"].removeprefix("Value error, ")
-    if any(isinstance(part, int) for part in problem["loc"]):  # one of several: say which
-        message += f" (given: {problem['input']!r})"
+def _sentence(spec: type[Spec], error: Any) -> str:
+    where = ", ".join(called(spec, part) for part in error["loc"] if isinstance(part, str))
+    message = _message(error)
+    if any(isinstance(part, int) for part in error["loc"]):  # one of several: say which
+        given = error["input"]
+        message += f" (given: {quoted(given) if isinstance(given, str) else repr(given)})"
     return f"{where}: {message}" if where else message
+
+
+def _message(error: Any) -> str:
+    message: str = error["msg"].removeprefix("Value error, ")
+    if len(message) <= LONGEST_MESSAGE:
+        return message
+    return f"{message[: LONGEST_MESSAGE // 2]} ... {message[-LONGEST_MESSAGE // 2 :]}"  # its end says what is allowed
 
 
 def _plain(annotation: Any) -> Any:

@@ -4,10 +4,17 @@ import re
 
 from engine.report.style import digits
 
+LONGEST_QUOTED = 60
+
 
 def plain(text: str) -> str:
     """Markdown that shows exactly this text: every sign with a meaning is escaped, line breaks are kept."""
     return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", text).replace("\n", "  \n")
+
+
+def quoted(text: str) -> str:
+    """Return a text from a link as a message repeats it: in quotes, control characters escaped, cut when it is long."""
+    return repr(text) if len(text) <= LONGEST_QUOTED else f"{text[:LONGEST_QUOTED]!r}... ({len(text):,} characters)"
 
 
 def ordinal(number: int) -> str:

@@ -21,6 +21,7 @@ from pages.components import (
 from pages.components.chart import chart
 from pages.components.download import table
 from pages.components.form_link import form_link
+from pages.components.page_end import PageEnd
 from pages.components.results_table import results_table
 from pages.components.text import plain
 from pages.components.verbatim import verbatim
@@ -38,7 +39,7 @@ everything = backend.catalogue()
 if everything.empty:
     st.info("No model has been counted yet. This counts the whole catalogue:", icon=":material/table_view:")
     verbatim("python -m engine catalog-build", key="catalog_build")
-    st.stop()
+    raise PageEnd
 st.caption(
     f"{everything['name'].nunique():,} models of open_clip, timm and torchvision, each at its own image size and at "
     f"those that accuracies are published for, counted by this program with {plain(catalog.describe(counted_with))}. "
@@ -72,13 +73,13 @@ try:
     selected = filters.kept(frame)
 except Refused as refusal:
     st.error(plain(str(refusal)), icon=":material/error:")
-    st.stop()
+    raise PageEnd from refusal
 if selected.empty:
     st.info(f"None of the {len(frame):,} rows meets these filters.", icon=":material/filter_alt:")
     for limit in choosing.alone(frame, filters.limits):
         st.caption(plain(limit))
     st.button("Show all again", key="catalog_show_all", on_click=catalog_filters.reset)
-    st.stop()
+    raise PageEnd
 
 front: list[str] = []
 if axes.front:

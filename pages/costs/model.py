@@ -17,6 +17,7 @@ from pages.components import (
     model_trainings,
 )
 from pages.components.chart import tabs
+from pages.components.page_end import PageEnd
 from pages.components.text import plain
 
 CHOICE = "model_choice"
@@ -54,7 +55,7 @@ if name is None:
     st.title("One model", anchor=False)
     st.caption("Choose a model to see all that is known of it: counts, memory, accuracies, timings and trainings here.")
     st.page_link("costs/catalog.py", label="All models", icon=":material/table_view:")
-    st.stop()
+    raise PageEnd
 
 sizes = model.sizes(backend.catalogue(), name)
 accuracies = model_published.accuracies(name)

@@ -8,6 +8,8 @@ from engine.store.files import RunFiles
 from pages.components import backend, run_deletion, run_notes, run_view
 from pages.components.command import command
 from pages.components.download import download
+from pages.components.page_end import PageEnd
+from pages.components.text import quoted
 from pages.components.verbatim import verbatim
 
 LOG_LINES = 400
@@ -61,9 +63,11 @@ run = backend.linked_run()
 if run is None:
     st.title("No such run", anchor=False)
     asked = st.query_params.get("run", "")
-    st.text(f"There is no run {asked!r}; it may have been deleted." if asked else "Choose one from the list of runs.")
+    st.text(
+        f"There is no run {quoted(asked)}; it may have been deleted." if asked else "Choose one from the list of runs."
+    )
     st.page_link("runs/history.py", label="All runs", icon=":material/history:")
-    st.stop()
+    raise PageEnd
 
 with st.container(horizontal=True, vertical_alignment="center"):
     st.title(f"Run {run.id}", anchor=False, width="content")
