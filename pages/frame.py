@@ -4,7 +4,8 @@ from pathlib import Path
 
 import streamlit as st
 
-from pages.components import announce
+from pages.components import announce, backend
+from pages.components.text import plain
 
 # before the navigation, whose icon of the page the browser would fetch from a host of Google's
 st.set_page_config(page_icon=Path(__file__).parent / "static" / "icon.svg", layout="wide")
@@ -86,5 +87,7 @@ page = st.navigation(
     }
 )
 st.set_page_config(page_title=f"{page.title} – Model Vitals")
+if warning := backend.settings().public_warning:
+    st.sidebar.warning(plain(warning), icon=":material/public:")
 page.run()
 announce.now()

@@ -22,7 +22,7 @@ from engine.store.tables import artifacts, attempts, changes, machines, metrics,
 
 def open_store(settings: Settings) -> "Store":
     """The store that settings name, created or migrated when that is due."""
-    settings.runs_dir.mkdir(parents=True, exist_ok=True)
+    settings.make_runs_dir()
     database = Database(settings.store_url)
     try:
         migrations.upgrade(database)
