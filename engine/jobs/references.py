@@ -104,7 +104,7 @@ def best_checkpoint(settings: Settings, run_id: int) -> Path:
 
 
 def check_resumable(store: Store, settings: Settings, run: Run) -> None:
-    """Errors: Refused for a training that took steps and has no checkpoint: it would start again at step 0."""
+    """Refuse a training that took steps and has no checkpoint: it would start again at step 0. Errors: Refused."""
     if not isinstance(run.spec, TrainSpec) or run.spec.resume:
         return
     steps = max([run.done, *(row.step for row in store.rows(run.id) if isinstance(row, TrainRow))])

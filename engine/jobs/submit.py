@@ -8,7 +8,7 @@ from engine.jobs.lifecycle import ensure_scheduler
 from engine.names import ModelNotFound, select
 from engine.settings import Settings
 from engine.specs import Refused, Spec
-from engine.store import RETRIED, Store
+from engine.store import RETRYABLE, Store
 from engine.store.files import RunFiles
 
 
@@ -25,12 +25,12 @@ def submit(store: Store, settings: Settings, spec: Spec, *, name: str = "", key:
 
 
 def retry(store: Store, settings: Settings, run_id: int) -> None:
-    """Queue a failed or cancelled run again, in its place. The caller sees to a scheduler.
+    """Queue a failed or cancelled run again, in its place. The caller starts a scheduler.
 
     Errors: LookupError; Refused, also for a training that could only start again at step 0.
     """
     run = store.run(run_id)
-    if run.state in RETRIED:
+    if run.state in RETRYABLE:
         references.check_resumable(store, settings, run)
     store.retry(run_id)
 

@@ -8,7 +8,7 @@ import streamlit as st
 from engine import jobs
 from engine.specs import Refused, Spec
 from engine.specs.timed import QUOTABLE
-from engine.store import RETRIED, Cause, Run
+from engine.store import RETRYABLE, Cause, Run
 from pages.components import backend, redraw
 from pages.components.form_link import form_link
 from pages.components.state import badge, progress, sentence
@@ -56,7 +56,7 @@ def actions(run: Run, beside_form: bool) -> None:
     ):
         backend.store().request_cancel(run.id)
         st.rerun(scope="fragment")
-    if run.state in RETRIED:
+    if run.state in RETRYABLE:
         _retries(run)
     if not beside_form:
         form_link(run.spec, "Clone", icon=":material/content_copy:", key=f"clone_{run.id}", help=CLONE)
