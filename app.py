@@ -8,9 +8,13 @@ from threading import Lock
 
 import anyio
 import streamlit as st
+from starlette.datastructures import MutableHeaders
+from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from streamlit import net_util
 
 from engine.jobs import ensure_scheduler
 from engine.jobs.lifecycle import Health, look_at_health
@@ -27,6 +31,34 @@ SILENT = Health(well=False, store=f"the store does not answer within {HEALTH_S:g
 one_look = Lock()
 look_threads = anyio.CapacityLimiter(8)
 """Threads that may wait for `one_look`, apart from those that serve pages."""
+HEADERS = {
+    "Content-Security-Policy": "frame-ancestors 'self'",
+    "X-Frame-Options": "SAMEORIGIN",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+}
+"""Sent with every response: no other site shows the pages in a frame or learns their addresses."""
+
+
+class SecurityHeaders:
+    """Add HEADERS to every HTTP response as it starts. Its content and WebSockets pass through untouched."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message.setdefault("headers", [])
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers if scope["type"] == "http" else send)
+
+
+def failed(_request: Request, _error: Exception) -> PlainTextResponse:
+    """Answer a request that raised; the trace is in the log. This response does not pass the middleware."""
+    return PlainTextResponse("Internal Server Error", 500, HEADERS)
 
 
 @asynccontextmanager
@@ -37,6 +69,11 @@ async def lifespan(_app: st.App) -> AsyncIterator[None]:
     """
     settings = Settings()
     refuse_strangers(settings, st.get_option("server.address"))
+    # To judge the origin of a WebSocket, Streamlit would ask the internet for this machine's address, and all pages
+    # would wait. Only browser.serverAddress and server.corsAllowedOrigins name other addresses.
+    net_util.get_internal_ip = net_util.get_external_ip = lambda: None
+    for warning in filter(None, (settings.public_warning, settings.sharing_warning)):
+        log.warning(warning)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_keep_scheduler, settings)
         yield
@@ -96,4 +133,10 @@ async def health(_request: Request) -> JSONResponse:
     return JSONResponse(answer, status_code=200 if found.well else 503)
 
 
-app = st.App("pages/frame.py", lifespan=lifespan, routes=[Route("/health", health)])
+app = st.App(
+    "pages/frame.py",
+    lifespan=lifespan,
+    routes=[Route("/health", health)],
+    middleware=[Middleware(SecurityHeaders)],
+    exception_handlers={Exception: failed},
+)

@@ -1,6 +1,8 @@
 """Where things are kept and how runs are started, from `VITALS_*` environment variables."""
 
 import os
+import shlex
+import stat
 from pathlib import Path
 
 from pydantic import Field
@@ -40,6 +42,43 @@ class Settings(BaseSettings):
         """Where data and checkpoints may lie: data_roots, the runs and what is shipped."""
         given = [Path(root).expanduser() for root in self.data_roots.split(os.pathsep) if root] or [Path.home()]
         return tuple(root.resolve() for root in [*given, self.runs_dir, ROOT / "data"])
+
+    @property
+    def public_warning(self) -> str:
+        """Return what whoever reaches a public server can do, for the log and the pages; empty unless `public`."""
+        if not self.public:
+            return ""
+        warning = (
+            "VITALS_PUBLIC=1, and this server has no sign-in of its own: whoever reaches it can run models, delete "
+            "runs and read the data folders."
+        )
+        if not any(self.data_roots.split(os.pathsep)):
+            warning += " VITALS_DATA_ROOTS is empty, so these include the whole home folder."
+        return warning
+
+    @property
+    def sharing_warning(self) -> str:
+        """Return who else can read the runs folder, for the log; empty if only its owner can.
+
+        A folder that was there before is left as it is, because its owner may share it on purpose.
+        """
+        if os.name != "posix" or not self.runs_dir.is_dir():
+            return ""
+        mode = stat.S_IMODE(self.runs_dir.stat().st_mode)
+        if not mode & 0o077:
+            return ""
+        return (
+            f"Other users of this machine have access to the runs folder {self.runs_dir} (mode {mode:o}), which holds "
+            f"the store, logs and uploads. Unless you share it on purpose: chmod 700 {shlex.quote(str(self.runs_dir))}"
+        )
+
+    def make_runs_dir(self) -> None:
+        """Create the runs folder, unless it is there, with access for its owner alone.
+
+        This protects everything inside, whose own modes are left to the umask: one chmod shares it all.
+        """
+        if not self.runs_dir.is_dir():
+            self.runs_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     @property
     def store_url(self) -> str:

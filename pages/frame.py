@@ -5,8 +5,9 @@ from pathlib import Path
 
 import streamlit as st
 
-from pages.components import announce, links
+from pages.components import announce, backend, links
 from pages.components.page_end import PageEnd
+from pages.components.text import plain
 
 # before the navigation, whose icon of the page the browser would fetch from a host of Google's
 st.set_page_config(page_icon=Path(__file__).parent / "static" / "icon.svg", layout="wide")
@@ -88,6 +89,8 @@ page = st.navigation(
     }
 )
 st.set_page_config(page_title=f"{page.title} – Model Vitals")
+if warning := backend.settings().public_warning:
+    st.sidebar.warning(plain(warning), icon=":material/public:")
 given, top = links.asked(), st.container()
 with suppress(PageEnd):
     page.run()

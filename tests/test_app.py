@@ -1,8 +1,10 @@
-"""The launcher, beside what the browser tests see of it."""
+"""The launcher and its settings, beside what the tests of the server and the browser see of them."""
 
 import logging
+import os
 import sqlite3
-from collections.abc import Iterator
+import stat
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 import anyio
@@ -14,11 +16,12 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from app import _keep_scheduler, health, refuse_strangers
+from engine.__main__ import main
 from engine.jobs.lifecycle import lease_name
 from engine.jobs.processes import Identity
 from engine.settings import Settings
 from engine.specs import ProfileSpec, Refused
-from engine.store import Store, leases
+from engine.store import Store, leases, open_store
 from tests.store_support import overwrite, table_pages
 
 
@@ -132,3 +135,44 @@ def test_the_server_stays_up_with_a_damaged_store_and_logs_that_once(
     anyio.run(serve)
     assert caplog.text.count("looking after the scheduler failed: the store") == 1
     assert "Traceback" not in caplog.text
+
+
+def test_a_public_server_is_warned_of() -> None:
+    assert Settings().public_warning == ""
+    warning = Settings(public=True, data_roots="/data").public_warning
+    assert "no sign-in of its own" in warning
+    assert "home folder" not in warning
+    for roots in ("", os.pathsep):
+        assert "the whole home folder" in Settings(public=True, data_roots=roots).public_warning
+
+
+@pytest.fixture
+def lenient() -> Iterator[None]:
+    """Let other users read new files, as most systems do."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("lenient")
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda settings: open_store(settings).close(),
+        lambda settings: main(["published-import", os.devnull]),
+        lambda settings: main(["runs", "list"]),
+    ],
+)
+def test_a_new_runs_folder_is_its_owners_alone(settings: Settings, use: Callable[[Settings], object]) -> None:
+    use(settings)
+    assert stat.S_IMODE(settings.runs_dir.stat().st_mode) == 0o700
+    assert settings.sharing_warning == ""
+
+
+@pytest.mark.usefixtures("lenient")
+def test_a_runs_folder_that_is_shared_stays_so_and_is_warned_of(settings: Settings) -> None:
+    settings.runs_dir.mkdir()
+    open_store(settings).close()
+    assert stat.S_IMODE(settings.runs_dir.stat().st_mode) == 0o755
+    assert f"runs folder {settings.runs_dir} (mode 755)" in settings.sharing_warning
+    assert settings.sharing_warning.endswith(f"chmod 700 {settings.runs_dir}")

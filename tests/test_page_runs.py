@@ -278,6 +278,16 @@ def test_a_bundle_comes_back_as_a_run(store: Store, settings: Settings) -> None:
     assert list(app.dataframe[0].value["model"]) == ["resnet18"]
 
 
+@pytest.mark.parametrize("public", [True, False])
+def test_a_public_server_is_warned_of_on_its_pages(store: Store, monkeypatch: pytest.MonkeyPatch, public: bool) -> None:
+    monkeypatch.setenv("VITALS_PUBLIC", str(int(public)))
+    app = open_page(LIST)
+    assert not app.exception
+    warnings = [warning.value for warning in app.sidebar.warning]
+    assert len(warnings) == public
+    assert all("no sign" in warning and "whole home folder" in warning for warning in warnings)
+
+
 def test_a_file_that_is_no_bundle_is_refused(store: Store) -> None:
     app = unfold(open_page(LIST), "Import")
     app.file_uploader[0].upload("run.zip", b"not a zip")

@@ -122,7 +122,9 @@ class PublishedImport(BaseModel):
 
         with accuracy_import.open_table(self.source) as file:
             content = file.read(accuracy_import.LARGEST_FILE + 1)
-        to = accuracy_import.folder(Settings())
+        settings = Settings()
+        settings.make_runs_dir()
+        to = accuracy_import.folder(settings)
         note(accuracy_import.take(content, Path(self.source).name, to, kind=self.kind).sentence)
 
 

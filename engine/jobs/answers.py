@@ -175,7 +175,7 @@ class Answers:
         """Errors: Refused once this is closed, OSError."""
         if self.pid is None:
             self._end()
-            self._log.parent.mkdir(parents=True, exist_ok=True)
+            self._settings.make_runs_dir()
             trim(self._log)
         with self._lock:
             if self._closed:

@@ -8,7 +8,7 @@ from engine.jobs.lifecycle import ensure_scheduler
 from engine.names import ModelNotFound, select
 from engine.settings import Settings
 from engine.specs import Refused, Spec
-from engine.store import RETRIED, Store
+from engine.store import RETRYABLE, Store
 from engine.store.files import RunFiles
 
 
@@ -33,7 +33,7 @@ def retry(store: Store, settings: Settings, run_id: int) -> None:
     if problem := why_not_again(store, settings, run_id):
         raise Refused(problem)
     run = store.run(run_id)
-    if run.state in RETRIED:
+    if run.state in RETRYABLE:
         references.check_resumable(store, settings, run)
     store.retry(run_id)
     ensure_scheduler(settings, store)

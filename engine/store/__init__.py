@@ -5,7 +5,7 @@ from engine.store.find import Filter
 from engine.store.model import (
     ACTIVE,
     ENDED,
-    RETRIED,
+    RETRYABLE,
     Attempt,
     Cause,
     Exit,
@@ -20,7 +20,7 @@ from engine.store.store import Store, open_store
 __all__ = [
     "ACTIVE",
     "ENDED",
-    "RETRIED",
+    "RETRYABLE",
     "Attempt",
     "Busy",
     "Cause",

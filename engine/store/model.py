@@ -31,7 +31,7 @@ class State(StrEnum):
 ACTIVE = (State.STARTING, State.RUNNING, State.STOPPING, State.VANISHED)
 """An attempt is under way."""
 ENDED = (State.FINISHED, State.FAILED, State.CANCELLED)
-RETRIED = (State.FAILED, State.CANCELLED)
+RETRYABLE = (State.FAILED, State.CANCELLED)
 """An ended run in one of these states can be queued again."""
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, func, insert, select
 from engine.specs import Spec
 from engine.store.database import Database
 from engine.store.listing import insert_listing
-from engine.store.model import ACTIVE, RETRIED, Attempt, Cause, QueueFull, Run, State
+from engine.store.model import ACTIVE, RETRYABLE, Attempt, Cause, QueueFull, Run, State
 from engine.store.records import ATTEMPTS, UNSTARTED, change_run, devices_of, run_values, to_attempt
 from engine.store.tables import attempts, runs, slots
 
@@ -106,7 +106,7 @@ def retry(database: Database, run: Run) -> bool:
         return change_run(
             connection,
             runs.c.id == run.id,
-            runs.c.state.in_(RETRIED),
+            runs.c.state.in_(RETRYABLE),
             state=State.QUEUED,
             cause=None,
             error="",

@@ -27,7 +27,7 @@ def open_store(settings: Settings, *, on_failure: Callable[[Unavailable], object
     on_failure: called with what a use of the store is about to raise. Errors: Unavailable.
     """
     try:
-        settings.runs_dir.mkdir(parents=True, exist_ok=True)
+        settings.make_runs_dir()
     except OSError as error:
         cause = f"needs a folder that cannot be made ({error.strerror})"
         remedy = "Let this user write to the folder above it, or name another one in VITALS_RUNS_DIR"

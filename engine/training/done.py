@@ -60,7 +60,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Start:
-    """Where an attempt at a training starts."""
+    """The starting point of an attempt at a training."""
 
     checkpoint: tuple[checkpoints.State, Path] | None
     """Contents and path; None at step 0."""
@@ -96,7 +96,7 @@ def start(run_dir: Path, resume: str, roots: Roots) -> Start:
 
 
 def _lost(run_dir: Path, own: Path) -> list[str]:
-    """Return a note if an earlier attempt took steps that no checkpoint holds, which is only told by its curves."""
+    """Return a note if an earlier attempt took steps, as its curves show, that no checkpoint holds."""
     damaged = ", ".join(sorted(path.name for path in own.glob("*.pt")))
     if not damaged and next(logs.history(run_dir), None) is None:
         return []

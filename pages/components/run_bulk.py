@@ -7,7 +7,7 @@ import streamlit as st
 from engine import jobs
 from engine.report import bulk
 from engine.specs import Refused
-from engine.store import RETRIED, Run
+from engine.store import RETRYABLE, Run
 from engine.store.notes import MOST_TAGS
 from pages.components import announce, backend, compare_choice, run_deletion
 from pages.components.download import formats
@@ -22,7 +22,7 @@ def draw(runs: Sequence[Run]) -> None:
         st.rerun()  # filters offer other tags now, and let other runs through
     ids = [run.id for run in runs]
     several = len({run.kind for run in runs}) > 1
-    stopped = [run.id for run in runs if run.state in RETRIED]
+    stopped = [run.id for run in runs if run.state in RETRYABLE]
     with st.container(horizontal=True, vertical_alignment="center"):
         st.text(f"{len(runs)} chosen" if runs else "None chosen", width=90)
         formats(

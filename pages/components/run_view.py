@@ -9,7 +9,7 @@ from engine import jobs
 from engine.jobs import hosts
 from engine.specs import Refused, Spec
 from engine.specs.timed import QUOTABLE
-from engine.store import RETRIED, Cause, Run, State
+from engine.store import RETRYABLE, Cause, Run, State
 from pages.components import announce, backend, redraw
 from pages.components.form_link import form_link
 from pages.components.state import badge, progress, sentence
@@ -57,7 +57,7 @@ def actions(run: Run, beside_form: bool) -> None:
     ):
         backend.store().request_cancel(run.id)
         st.rerun(scope="fragment")
-    if run.state in RETRIED:
+    if run.state in RETRYABLE:
         _retries(run)
     if run.state in (State.VANISHED, State.STOPPING):
         _declare_gone(run)

@@ -12,7 +12,7 @@ from engine.report.style import digits
 from engine.results.clip import TrainRow
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
-from engine.store import RETRIED, Run
+from engine.store import RETRYABLE, Run
 from pages.components import backend
 from pages.components.chart import chart
 from pages.components.download import download, table
@@ -66,7 +66,7 @@ TITLES = {
 def draw(run: Run, rows: Sequence[TrainRow]) -> None:
     """All of it, for what has come so far."""
     points = _points(str(backend.settings().runs_dir), run.id, run.revision)
-    if run.state in RETRIED and (there := _checkpoints(run)):
+    if run.state in RETRYABLE and (there := _checkpoints(run)):
         st.caption(plain(f"Resume goes on from a checkpoint: {', '.join(path.name for path in there)}"))
     if points.empty and not rows:
         st.caption("Nothing has been trained yet: curves begin after the first steps, a row comes with every epoch.")
