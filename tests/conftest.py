@@ -71,13 +71,20 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> "Answering":
 
 
 @pytest.fixture
-def own_world(tmp_path: Path, settings: Settings, answers: "Answering", monkeypatch: pytest.MonkeyPatch) -> None:
+def no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start no process, so that queued runs stay queued."""
+    monkeypatch.setattr("engine.jobs.lifecycle.start_engine", lambda *_arguments, **_options: None)
+    monkeypatch.setattr("engine.jobs.lifecycle.detach", lambda _process: None)
+
+
+@pytest.fixture
+def own_world(
+    tmp_path: Path, settings: Settings, answers: "Answering", no_scheduler: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """For tests of pages: a small catalogue, nothing heavy, and no scheduler, so that queued runs stay queued."""
     from tests.page_support import write_catalogue  # brings streamlit along
 
     monkeypatch.setenv("VITALS_CATALOG_DIR", str(write_catalogue(tmp_path / "catalog")))
-    monkeypatch.setattr("engine.jobs.lifecycle.start_engine", lambda *_arguments, **_options: None)
-    monkeypatch.setattr("engine.jobs.lifecycle.detach", lambda _process: None)
 
 
 @pytest.fixture

@@ -125,6 +125,7 @@ def test_a_checkpoint_that_tells_nothing_is_evaluated_as_asked(store: Store, set
     assert evaluate(store, settings, checkpoint=str(path), seed=5).seed == 5
 
 
+@pytest.mark.usefixtures("no_scheduler")
 @pytest.mark.parametrize("imported", [True, False])
 def test_a_training_is_not_retried_from_step_0_in_silence(
     store: Store, settings: Settings, tmp_path: Path, imported: bool, capsys: pytest.CaptureFixture[str]
@@ -148,6 +149,7 @@ def test_a_training_is_not_retried_from_step_0_in_silence(
     assert store.run(run_id).state is State.QUEUED
 
 
+@pytest.mark.usefixtures("no_scheduler")
 @pytest.mark.parametrize("resumed", [False, True])
 def test_a_training_that_has_nothing_to_lose_is_retried(store: Store, settings: Settings, resumed: bool) -> None:
     run_id = queue_train(store, resume=str(settings.runs_dir) if resumed else "")
