@@ -146,16 +146,18 @@ NEED_CUDNN = [name for name, runner in RUNNERS.items() if runner.needs_cudnn]
 @pytest.mark.parametrize("name", NEED_CUDNN)
 @pytest.mark.parametrize("device", ["cpu", "mps", "xpu"])
 def test_cudnn_needs_its_gpu_and_says_so(name: str, device: str) -> None:
-    with pytest.raises(Refused, match=f"^{name} needs an NVIDIA GPU with cuDNN, which {device} is not: .*aten"):
-        build(name, spec_of(name, device=device))
+    spec = spec_of(name, device=device)
+    with pytest.raises(Refused, match=f"^{name} needs an NVIDIA GPU with cuDNN, which {spec.device} is not: .*aten"):
+        build(name, spec)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has such a GPU")
 @pytest.mark.parametrize("device", ["cuda", "cuda:0", "cuda:1"])
 @pytest.mark.parametrize("name", ["cudnn", "aten", "jit", "resnet18"])
 def test_a_gpu_that_is_not_there_is_named(name: str, device: str) -> None:
-    with pytest.raises(Refused, match=f"^{name} was asked for on {device}, but torch finds no such GPU"):
-        build(name, spec_of(name, device=device))
+    spec = spec_of(name, device=device)
+    with pytest.raises(Refused, match=f"^{name} was asked for on {spec.device}, but torch finds no such GPU"):
+        build(name, spec)
 
 
 def test_every_other_refusal_is_by_name() -> None:

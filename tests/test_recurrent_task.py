@@ -199,11 +199,16 @@ def check_against_samples(row: RecurrentRow, folder: Path) -> None:
         lines: list[Mapping[str, str]] = [line for line in csv.DictReader(file) if line["runner"] == row.model]
     forward, backward = (np.array([float(line[f"{phase}_ms"]) for line in lines]) for phase in ("forward", "backward"))
     assert len(lines) == row.samples
-    assert float(np.median(forward + backward)) == pytest.approx(row.latency_ms, rel=1e-12)
+    number = np.array([line["process"] for line in lines])
+
+    def of_processes(samples: "np.ndarray[Any, Any]") -> float:
+        return float(np.median([np.median(samples[number == one]) for one in sorted(set(number))]))
+
+    assert of_processes(forward + backward) == pytest.approx(row.latency_ms, rel=1e-12)
     assert [float(np.mean(one)) for one in (forward, backward)] == pytest.approx(
         [row.forward_mean_ms, row.backward_mean_ms], rel=1e-12
     )
-    assert [float(np.median(one)) for one in (forward, backward)] == [row.forward_ms, row.backward_ms]
+    assert [of_processes(one) for one in (forward, backward)] == [row.forward_ms, row.backward_ms]
 
 
 @pytest.mark.slow

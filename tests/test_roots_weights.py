@@ -125,7 +125,8 @@ def test_a_linked_training_is_not_resumed(trained: Path, root: Path, tmp_path: P
 
     absent = root / "nothing"
     asked = refusal(lambda: go_on(path), path)
-    assert asked == refusal(lambda: go_on(absent), absent) == "resume: no checkpoint can be read at 'PATH'"
+    assert asked == refusal(lambda: go_on(absent), absent)
+    assert asked.startswith("PATH has no checkpoint that can be loaded")
 
 
 def test_links_beside_a_checkpoint_are_not_carried_on(trained: Path, root: Path, tmp_path: Path) -> None:
