@@ -1,12 +1,17 @@
 """Charts: what they draw, in which unit, and that names are text."""
 
+import sys
+from collections.abc import Callable
+
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 import pytest
 
-from engine.report import figures, frames, scatter
+from engine.report import compare_figures, figures, frames, recurrent_figures, scatter, speed_figures
 from engine.report.style import COLOURS, GREY, digits, family_styles, text
 from engine.results import ModuleCount
+from tests.page_support import benchmark_row, profile_row, recurrent_row
 
 
 def table(**columns: list[object]) -> pd.DataFrame:
@@ -161,3 +166,45 @@ def test_operator_bars_show_work_and_traffic() -> None:
 )
 def test_three_significant_digits(value: float | None, shown: str) -> None:
     assert digits(value) == shown
+
+
+def names(count: int) -> list[str]:
+    return [f"m{number}" for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda count: figures.bars(frames.profile([profile_row(name) for name in names(count)]), "gmacs"),
+        lambda count: speed_figures.latency(frames.benchmark([benchmark_row(name) for name in names(count)])),
+        lambda count: speed_figures.speedups(
+            frames.benchmark([benchmark_row(name, "compile") for name in names(count)])
+        ),
+        lambda count: recurrent_figures.bars(
+            frames.recurrent([recurrent_row("aten").model_copy(update={"model": name}) for name in names(count)])
+        ),
+        lambda count: compare_figures.bars(
+            pd.DataFrame({"what": names(count), "run 1": 1.0, "run 2": 2.0}), ["run 1", "run 2"], "run 1", "MACs (G)"
+        ),
+    ],
+    ids=["profile", "latency", "speed-ups", "recurrent", "compared"],
+)
+def test_a_bar_costs_the_same_however_many_there_are(draw: Callable[[int], go.Figure]) -> None:
+    """Counted in calls of Python functions: plotly's add_annotation costs more with each annotation that is there."""
+
+    def calls(count: int) -> int:
+        made = 0
+
+        def note(_frame: object, event: str, _argument: object) -> None:
+            nonlocal made
+            made += event == "call"
+
+        sys.setprofile(note)
+        try:
+            assert len(draw(count).layout.annotations) >= count
+        finally:
+            sys.setprofile(None)
+        return made
+
+    draw(1)  # imports what plotly imports when it is first used
+    assert calls(120) < 4 * calls(40)

@@ -1,5 +1,6 @@
 """How charts of timings are laid out: margins, legends, and axes over decades."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,15 @@ def horizontal(figure: go.Figure, names: list[str], axis: str, *, each: int = 26
     figure.update_xaxes(title_text=axis, tickformat=",~g", automargin=True)
     # not in the order of the traces
     figure.update_yaxes(automargin=True, autorange="reversed", categoryorder="array", categoryarray=names)
+
+
+def write_beside(figure: go.Figure, labels: Iterable[dict[str, Any]]) -> None:
+    """Write a text to the right of each bar or point. labels: x, y, text and whatever else an annotation takes.
+
+    All at once: plotly checks every annotation again for each one that is added, so that 300 bars took seconds.
+    """
+    look = {"showarrow": False, "xanchor": "left"}
+    figure.update_layout(annotations=[*figure.layout.annotations, *(look | label for label in labels)])
 
 
 def log(name: str, values: "pd.Series[Any]") -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 import plotly.graph_objects as go
 
-from engine.report.axes import horizontal, room
+from engine.report.axes import horizontal, room, write_beside
 from engine.report.speed_figures import times
 from engine.report.style import COLOURS, digits, text
 
@@ -26,7 +26,7 @@ def bars(
 
     frame: of compare_values.beside, of one figure; described: what each subject is, for hovers.
     """
-    figure, widest = go.Figure(), 0.0
+    figure, widest, beside = go.Figure(), 0.0, []
     whats = list(frame["what"])
     names = {(what, subject): _named(what, subject, len(whats)) for what in whats for subject in subjects}
     for place, subject in enumerate(subjects):
@@ -44,12 +44,11 @@ def bars(
             ),
         )
         for label, value, base in zip(labels, drawn[subject], drawn[baseline], strict=True):
-            beside = f"  <i>{times(value / base)}</i>" if ratio and subject != baseline and base else ""
-            said = digits(value) + beside
-            figure.add_annotation(
-                x=max(value, 0), y=label, text=said, showarrow=False, xanchor="left", xshift=5, font_size=12
-            )
+            said = digits(value)
+            said += f"  <i>{times(value / base)}</i>" if ratio and subject != baseline and base else ""
+            beside.append({"x": max(value, 0), "y": label, "text": said, "xshift": 5, "font": {"size": 12}})
             widest = max(widest, room(value, said))
+    write_beside(figure, beside)
     horizontal(figure, [names[what, subject] for what in whats for subject in subjects], text(title), each=EACH)
     figure.update_layout(barmode="overlay", showlegend=len(whats) > 1)
     figure.update_xaxes(range=[min(0.0, float(frame[list(subjects)].min().min())), widest or 1.0])

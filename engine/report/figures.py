@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from engine.report.axes import write_beside
 from engine.report.quantities import QUANTITIES, title
 from engine.report.style import COLOURS, TOWER_COLOURS, digits, text
 
@@ -25,8 +26,8 @@ def bars(frame: pd.DataFrame, column: str, *, source: str = "") -> go.Figure:
             marker_color=TOWER_COLOURS.get(tower, COLOURS[0]),
             hovertemplate=f"<b>%{{y}}</b><br>{tower} %{{x:,.3~r}} {unit}<br>{text(source)}<extra></extra>",
         )
-    for name, value in zip(names, drawn[column], strict=True):
-        figure.add_annotation(x=value, y=name, text=digits(value), showarrow=False, xanchor="left", xshift=4)
+    ends = zip(names, drawn[column], strict=True)
+    write_beside(figure, [{"x": value, "y": name, "text": digits(value), "xshift": 4} for name, value in ends])
     figure.update_layout(
         barmode="stack",
         height=70 + 26 * len(drawn),

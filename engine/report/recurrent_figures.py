@@ -8,7 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from engine.report.axes import LEGEND, MARGIN, horizontal, log, room
+from engine.report.axes import LEGEND, MARGIN, horizontal, log, room, write_beside
 from engine.report.comparisons import SIZES
 from engine.report.speed_figures import DASHES, labels, words
 from engine.report.style import COLOURS, GREY, digits, family_styles, text
@@ -27,14 +27,15 @@ def bars(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
     figure = go.Figure()
     for part, colour in _PARTS:
         figure.add_bar(**_bar(drawn, part, colour, source))
-    widest = 0.0
+    widest, beside = 0.0, []
     for row in drawn.to_dict("records"):
         said = " + ".join(digits(row[f"{part}_ms"]) for part, _ in _PARTS if pd.notna(row[f"{part}_ms"])) + " ms"
         flags = text(words(row["flags"]))
         said, written = said + (f"  <i>{flags}</i>" if flags else ""), f"{said} {flags}"
         end = float(np.nanmax([_ends(row, part)[1] for part, _ in _PARTS]))
-        figure.add_annotation(x=end, y=row["label"], text=said, showarrow=False, xanchor="left", xshift=5)
+        beside.append({"x": end, "y": row["label"], "text": said, "xshift": 5})
         widest = max(widest, room(end, written))
+    write_beside(figure, beside)
     horizontal(figure, list(drawn["label"]), "Median time per call (ms)", each=38)
     figure.update_layout(barmode="group", bargap=0.25, showlegend=True)
     figure.update_xaxes(range=[0, widest or 1.0])

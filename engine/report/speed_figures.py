@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from engine import statistics
-from engine.report.axes import LEGEND, MARGIN, horizontal, log, room
+from engine.report.axes import LEGEND, MARGIN, horizontal, log, room, write_beside
 from engine.report.quantities import title
 from engine.report.style import COLOURS, GREY, Style, digits, family_styles, text
 
@@ -74,12 +74,13 @@ def latency(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
             ),
         )
     figure.add_scatter(**_process_ticks(drawn))
-    widest = 0.0
+    widest, beside = 0.0, []
     for row in drawn.to_dict("records"):
         flags = words(row["flags"]) if row["flags"] else ""
         said = f"{digits(row['latency_ms'])} ms" + (f"  <i>{text(flags)}</i>" if flags else "")
-        figure.add_annotation(x=_end(row), y=row["label"], text=said, showarrow=False, xanchor="left", xshift=5)
+        beside.append({"x": _end(row), "y": row["label"], "text": said, "xshift": 5})
         widest = max(widest, room(_end(row), flags))
+    write_beside(figure, beside)
     horizontal(figure, list(drawn["label"]), title("latency_ms"))
     figure.update_layout(showlegend=True, barmode="overlay")
     figure.update_xaxes(range=[0, widest or 1.0])  # for what is written beside the bars
@@ -129,10 +130,12 @@ def speedups(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
                 f"<br>%{{customdata[1]:.3~r}} to %{{customdata[2]:.3~r}} (99 %)<br>{text(source)}<extra></extra>"
             ),
         )
+    beside = []
     for row in drawn.to_dict("records"):
         said = f"{times(row['speedup'])}  <i>{row['verdict']}</i>"
         said += f" (up to {times(row['speedup_high'])})" if row["speedup_high"] > last else ""
-        figure.add_annotation(x=row["end"], y=row["label"], text=said, showarrow=False, xanchor="left", xshift=9)
+        beside.append({"x": row["end"], "y": row["label"], "text": said, "xshift": 9})
+    write_beside(figure, beside)
     figure.add_vrect(
         x0=1 - statistics.MARGIN, x1=1 + statistics.MARGIN, fillcolor=GREY, opacity=0.25, line_width=0, layer="below"
     )

@@ -11,7 +11,7 @@ from engine.results import VERDICTS, BenchmarkRow
 from engine.store import Run
 from pages.components import backend, benchmark_card, benchmark_samples, run_view, timed_view
 from pages.components.chart import chart, tabs
-from pages.components.download import download, table
+from pages.components.download import download, rows_table, stored
 from pages.components.results_table import results_table, telling
 from pages.components.text import plain
 
@@ -31,7 +31,7 @@ def draw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     if not rows:
         st.caption("Nothing has been timed yet: the rows of a model appear when all its variants are done.")
         return
-    utilisation = measured.utilisation(rows, measured.rates(backend.store()), run.host)
+    utilisation = _utilisation(run, rows)
     table = readable.table(frames.benchmark(rows), rows, utilisation)
     table.index = [_label(row) for row in rows]
     picked = results_table(
@@ -42,7 +42,7 @@ def draw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
         selectable=True,
     )
     with st.container(horizontal=True, vertical_alignment="center"):
-        _downloads(run, rows, utilisation)
+        _downloads(run, rows)
         if run.spec.purpose == "performance":
             run_view.quotable(run, min_samples=None)
         timed_view.failures(rows)
@@ -60,17 +60,24 @@ def _label(row: BenchmarkRow) -> str:
     return f"{row.library}:{row.model} {row.tower} {row.mode} {row.variant} {row.batch_size}"
 
 
-def _downloads(run: Run, rows: Sequence[BenchmarkRow], utilisation: Sequence[float | None]) -> None:
-    stem = f"benchmark-{run.id}"
-    table(lambda: frames.with_environment(exports.export(rows, "full", utilisation), run), stem, key=f"rows_{run.id}")
+def _utilisation(run: Run, rows: Sequence[BenchmarkRow]) -> list[float | None]:
+    """Return the share of the device's measured rate that each row reaches, in per cent."""
+    return measured.utilisation(rows, measured.rates(backend.store()), run.host)
+
+
+def _downloads(run: Run, rows: Sequence[BenchmarkRow]) -> None:
+    def exported(rows: Sequence[BenchmarkRow], format: str) -> pd.DataFrame:
+        return exports.export(rows, format, _utilisation(run, rows))
+
+    rows_table(run, lambda rows: exported(rows, "full"))
     labels = {"timm": "CSV as timm's benchmark.py", "dynamo": "CSV as PyTorch's dynamo"}
     offered = ["timm"] if run.spec.purpose == "performance" else []
     offered += ["dynamo"] if any(row.baseline for row in rows) else []
     for format in offered:
         download(
             labels[format],
-            lambda format=format: export.to_csv(exports.export(rows, format, utilisation)),
-            f"{stem}-{format}.csv",
+            stored(run, lambda rows, format=format: export.to_csv(exported(rows, format))),
+            f"benchmark-{run.id}-{format}.csv",
             key=f"csv_{format}_{run.id}",
         )
 

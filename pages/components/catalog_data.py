@@ -6,11 +6,13 @@ import pandas as pd
 import streamlit as st
 
 from engine import shipped
-from engine.report import accuracies, accuracy_import, timings
+from engine.report import accuracies, accuracy_import, catalog, choosing, pareto, timings
 from engine.report.accuracies import Matched
 from engine.report.timings import MOST_RUNS, Line, Setting
 from engine.store import Run
 from pages.components import backend
+from pages.components.catalog_axes import Axes
+from pages.components.catalog_filters import Filters
 
 Stamp = tuple[int, ...]
 
@@ -51,6 +53,34 @@ def _timed(store: str, revisions: tuple[tuple[int, int], ...], _runs: list[Run])
 @st.cache_resource(max_entries=2 * MOST_RUNS, show_spinner=False)
 def _of_run(store: str, run_id: int, revision: int, _run: Run) -> list[Line]:
     return timings.of_run(_run, backend.store().rows(run_id))
+
+
+def figures(axes: Axes, filters: Filters) -> list[str]:
+    """Return the published accuracies that the page shows."""
+    return list(dict.fromkeys([*axes.published, *([filters.figure] if filters.figure else [])]))
+
+
+def table(axes: Axes, filters: Filters) -> pd.DataFrame:
+    """Return the whole catalogue with what the page shows beside its costs: see choosing.table."""
+    return choosing.table(
+        backend.catalogue(),
+        published(),
+        figures(axes, filters),
+        timings.within(timed(), filters.setting),
+        catalog.describe(shipped.versions(backend.settings().catalog_dir)),
+        filters.setting.label,
+    )
+
+
+def selected(frame: pd.DataFrame, axes: Axes, filters: Filters) -> pd.DataFrame:
+    """Return the rows of `table` that meet the filters, in the order in which to look at them. Errors: Refused."""
+    kept = filters.kept(frame)
+    return pareto.ranked(kept, axes.x, axes.y) if axes.front else kept
+
+
+def rows(axes: Axes, filters: Filters) -> pd.DataFrame:
+    """Return what the page's table shows, for its download. Errors: Refused."""
+    return selected(table(axes, filters), axes, filters)
 
 
 def settings(timed: pd.DataFrame) -> list[Setting]:

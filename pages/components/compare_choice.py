@@ -50,11 +50,12 @@ def runs() -> list[Run]:
     asked = list(dict.fromkeys(str(int(number)) if _is_number(number) else number for number in named(RUNS)))
     recent = {str(run.id): run for run in store.runs(limit=RECENT)}
     known = recent | {number: run for number in asked if number not in recent and (run := _run(number))}
+    labels = {number: _described(run) for number, run in known.items()}  # a session keeps them, and would keep the runs
     st.session_state["compare_choose_runs"] = asked[:MOST]
     st.multiselect(
         "Runs",
         list(dict.fromkeys([*asked, *recent])),
-        format_func=lambda number: _described(known[number]) if number in known else number,
+        format_func=lambda number: labels.get(number, number),
         key="compare_choose_runs",
         accept_new_options=True,
         max_selections=MOST,

@@ -1,6 +1,7 @@
 """Trainings over each other: their curves, and the best model of each side by side."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import pandas as pd
 import streamlit as st
@@ -8,24 +9,25 @@ import streamlit as st
 from engine.report import compare_values, training_figures
 from engine.results import Row, TrainRow
 from engine.store import Run
-from pages.components import backend
 from pages.components import compare_values as values_view
 from pages.components.chart import chart
 from pages.components.compare_choice import BIND
 from pages.components.download import table
 from pages.components.fold import fold
-from pages.components.train_results import FOLDED, SMOOTH
+from pages.components.train_results import FOLDED, SMOOTH, curve_points
 
 
 def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:
     """Of trainings."""
     best = {run.id: _best(rows[run.id]) for run in runs}
-    points = pd.concat([_points(backend.settings().store_url, run.id, run.revision) for run in runs], ignore_index=True)
+    points = _points(runs)
     if points.empty:
         st.info("Nothing has been trained yet: curves begin after the first steps.", icon=":material/show_chart:")
         return
     st.header("Curves", anchor=False)
     _curves(points, _marks(best))
+    with st.container(horizontal=True):
+        table(partial(_points, runs), "compare-curves", key="compare_curves", label="curves")
     st.header("The best of each", anchor=False)
     values = compare_values.of_runs({run: [row] if row else [] for run, row in best.items()})
     subjects = {f"run {run.id}": run.name or run.spec.summary for run in runs}
@@ -47,10 +49,9 @@ def _marks(best: Mapping[int, TrainRow | None]) -> dict[str, int]:
     return {("run " if len(those) == 1 else "runs ") + ", ".join(those): step for step, those in steps.items()}
 
 
-@st.cache_data(max_entries=32, show_spinner=False)
-def _points(store: str, run_id: int, revision: int) -> pd.DataFrame:
-    """As of a revision of the run."""
-    return training_figures.frame({f"run {run_id}": backend.store().metrics(run_id)})
+def _points(runs: Sequence[Run]) -> pd.DataFrame:
+    """Return the curves of all runs, one below the other."""
+    return pd.concat(map(curve_points, runs), ignore_index=True)
 
 
 def _curves(points: pd.DataFrame, best: Mapping[str, int]) -> None:
@@ -69,5 +70,3 @@ def _curves(points: pd.DataFrame, best: Mapping[str, int]) -> None:
         with part:
             alt = f"Small charts of all runs over optimizer steps: {', '.join(panel.title for panel in small)}"
             chart(training_figures.overview(points, small, smooth=smooth), key="compare_overview", alt=alt)
-    with st.container(horizontal=True):
-        table(lambda: points, "compare-curves", key="compare_curves", label="curves")

@@ -8,7 +8,7 @@ from engine.report import frames, measured, roofline
 from engine.results import FLAGS, DeviceRow
 from engine.store import Run
 from pages.components.chart import chart
-from pages.components.download import table
+from pages.components.download import rows_table
 from pages.components.results_table import results_table
 from pages.components.text import plain
 
@@ -24,7 +24,7 @@ def draw(run: Run, rows: Sequence[DeviceRow]) -> None:
     results_table(frame, key=f"rates_{run.id}", alt="Measured rates", pinned="what", columns=COLUMNS)
     failed = [row for row in rows if row.status != "ok"]
     with st.container(horizontal=True, vertical_alignment="center"):
-        table(lambda: frames.with_environment(frames.device(rows), run), f"device-{run.id}", key=f"rows_{run.id}")
+        rows_table(run, frames.device)
         if failed:
             st.caption(f":material/error: {len(failed)} of {len(rows)} could not be measured: error says why.")
     if any(len(row.rates) > 1 for row in rows):

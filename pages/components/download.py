@@ -1,13 +1,19 @@
-"""Files to take away: made when they are asked for, without drawing the page again."""
+"""Files to take away: made when they are asked for, without drawing the page again.
 
-from collections.abc import Callable
+A session keeps what the functions here hold until the server forgets the session, minutes after its tab was closed. So
+they hold what to read or to compute, not the data: see `stored`.
+"""
+
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 
-from engine.report import export
+from engine.report import export, frames
+from engine.store import Run
+from pages.components import backend
 
 MIME = {
     ".csv": "text/csv",
@@ -34,6 +40,18 @@ def table(frame: Callable[[], pd.DataFrame], stem: str, *, key: str, label: str 
     label: which table, where a page has several.
     """
     formats(lambda format: export.FORMATS[format](frame()), f"{stem}.{{}}", key=key, label=label, **more)
+
+
+def stored(run: Run, make: Callable[[Sequence[Any]], Any]) -> Callable[[], Any]:
+    """Return a function that reads the rows of a run from the store and makes something of them."""
+    run_id = run.id
+    return lambda: make(backend.store().rows(run_id))
+
+
+def rows_table(run: Run, frame: Callable[[Sequence[Any]], pd.DataFrame], *, label: str = "") -> None:
+    """Buttons that give the rows of a run with its environment. frame: makes the table of them; label: as for table."""
+    content = stored(run, lambda rows: frames.with_environment(frame(rows), run))
+    table(content, f"{run.kind}-{run.id}", key=f"rows_{run.id}", label=label)
 
 
 def formats(content: Callable[[str], str | bytes], file_name: str, *, key: str, label: str = "", **more: Any) -> None:

@@ -17,7 +17,7 @@ from engine.roots import Roots, file_within, open_within
 from engine.store import Run
 from pages.components import backend, evaluated_pictures, search
 from pages.components.chart import chart, tabs
-from pages.components.download import download, table
+from pages.components.download import download, rows_table
 from pages.components.text import plain
 
 TASKS = {"retrieval": "Retrieval", "zeroshot": "Zero-shot classification", "linear-probe": "Linear probe"}
@@ -63,7 +63,7 @@ def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
     files = [name for row in rows for name in (row.confusion_file, row.predictions_file) if name]
     with st.container(horizontal=True):
         folder, own = backend.folder(run), backend.own_files(run)
-        table(lambda: frames.with_environment(frames.evaluate(rows), run), f"evaluate-{run.id}", key=f"rows_{run.id}")
+        rows_table(run, frames.evaluate)
         for name in (name for name in files if file_within(folder / name, own)):
             label = name.removesuffix(".csv").replace("_", " ").capitalize()
             file = f"evaluate-{run.id}-{name}"

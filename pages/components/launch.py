@@ -18,13 +18,16 @@ from pages.components.text import plain, quoted
 from pages.components.verbatim import verbatim
 
 
-@st.cache_data(max_entries=2, show_spinner=False)
+@st.cache_resource(max_entries=2, show_spinner=False)
 def _known_models(folder: str, stamp: int) -> dict[str, str]:
     return shipped.families(backend.settings().catalog_dir)
 
 
 def families() -> dict[str, str]:
-    """All names that can be asked for, qualified, with their families: those of the shipped catalogue."""
+    """Return every name that can be asked for, qualified, with its family: those of the shipped catalogue.
+
+    All sessions share the answer, so that a field of models costs a session no names of its own: do not change it.
+    """
     folder = backend.settings().catalog_dir
     stamp = max((path.stat().st_mtime_ns for path in folder.glob("*.csv")), default=0)
     return _known_models(str(folder), stamp)

@@ -14,7 +14,7 @@ from engine.specs import ProfileSpec
 from engine.store import Run
 from pages.components import backend, module_map, run_view
 from pages.components.chart import chart, tabs
-from pages.components.download import download, table
+from pages.components.download import download, rows_table, stored
 from pages.components.results_table import results_table
 from pages.components.text import plain
 
@@ -38,7 +38,7 @@ def draw(run: Run, rows: Sequence[ProfileRow]) -> None:
         shown, key=f"rows_{run.id}", alt="Counted models, least costly first", columns=COLUMNS, selectable=True
     )
     with st.container(horizontal=True, vertical_alignment="center"):
-        _downloads(run, rows, frame)
+        _downloads(run)
         if failed:
             st.caption(f":material/error: {failed} of {len(frame)} could not be counted: status and error say why.")
     if len(frame) - failed > 1:
@@ -51,13 +51,13 @@ def draw(run: Run, rows: Sequence[ProfileRow]) -> None:
         card(run, row)
 
 
-def _downloads(run: Run, rows: Sequence[ProfileRow], frame: pd.DataFrame) -> None:
-    table(lambda: frames.with_environment(frame, run), f"profile-{run.id}", key=f"rows_{run.id}")
+def _downloads(run: Run) -> None:
+    rows_table(run, frames.profile)
     for counter in ("torch", "fvcore"):
         if run.spec.counter in (counter, "both"):
             download(
                 f"CSV as open_clip's profiler ({counter})",
-                lambda counter=counter: export.to_csv(frames.reference(rows, counter)),
+                stored(run, lambda rows, counter=counter: export.to_csv(frames.reference(rows, counter))),
                 f"profile-{run.id}-{counter}.csv",
                 key=f"{counter}_{run.id}",
             )

@@ -23,7 +23,7 @@ from engine.specs.timed import LEAST_SAMPLES
 from engine.store import Run
 from pages.components import backend, kept_samples, recurrent_card, run_view, timed_view
 from pages.components.chart import chart, tabs
-from pages.components.download import download, table
+from pages.components.download import download, rows_table, stored
 from pages.components.results_table import results_table, telling
 from pages.components.text import plain
 
@@ -50,13 +50,13 @@ def draw(run: Run, rows: Sequence[RecurrentRow]) -> None:
         st.caption("Nothing has been timed yet: rows appear when all that is timed side by side is done.")
         return
     frame = frames.recurrent(rows)
-    utilisation = measured.utilisation(rows, measured.rates(backend.store()), run.host)
+    utilisation = _utilisation(run, rows)
     names = [_name(run, row) for row in rows]
     table = readable.table(frame, rows, utilisation).set_axis(names)
     shown, look = telling(table, ALIKE), {"columns": COLUMNS, "selectable": True}
     picked = results_table(shown, key=f"rows_{run.id}", alt="Timings, runner by runner", **look)
     with st.container(horizontal=True, vertical_alignment="center"):
-        _downloads(run, rows, exports.full(frame, utilisation))
+        _downloads(run, rows)
         run_view.quotable(run, loops=max(run.spec.loops, LEAST_SAMPLES))
         timed_view.failures(rows)
     _charts(run, rows)
@@ -76,22 +76,26 @@ def _name(run: Run, row: RecurrentRow) -> str:
     return row.model if value is None else f"{row.model}, {size.replace('_', ' ')} {value:,}"
 
 
-def _downloads(run: Run, rows: Sequence[RecurrentRow], full: pd.DataFrame) -> None:
+def _utilisation(run: Run, rows: Sequence[RecurrentRow]) -> list[float | None]:
+    """Return the share of the device's measured rate that each row reaches, in per cent."""
+    return measured.utilisation(rows, measured.rates(backend.store()), run.host)
+
+
+def _downloads(run: Run, rows: Sequence[RecurrentRow]) -> None:
     """Our own formats of all rows, and fastrnns' of what was timed, where each runner has one size."""
-    stem = f"recurrent-{run.id}"
-    table(lambda: frames.with_environment(full, run), stem, key=f"rows_{run.id}")
+    rows_table(run, lambda rows: exports.full(frames.recurrent(rows), _utilisation(run, rows)))
     timed = [row for row in rows if row.status == "ok"]
     if not timed or not fastrnns.fits(rows):
         return
     content = {
-        "table": lambda: fastrnns.table(rows),
-        "oss": lambda: fastrnns.oss(rows),
-        "pep": lambda: fastrnns.pep(rows, backend.folder(run)),
+        "table": fastrnns.table,
+        "oss": fastrnns.oss,
+        "pep": lambda rows: fastrnns.pep(rows, backend.folder(run)),
     }
     for format in fastrnns.FORMATS:
         if format != "pep" or all(kept_samples.stamp(run, row) for row in timed):
-            file = f"{stem}-{format}.{ENDINGS[format]}"
-            download(LABELS[format], content[format], file, key=f"{format}_{run.id}")
+            file = f"recurrent-{run.id}-{format}.{ENDINGS[format]}"
+            download(LABELS[format], stored(run, content[format]), file, key=f"{format}_{run.id}")
 
 
 def _charts(run: Run, rows: Sequence[RecurrentRow]) -> None:

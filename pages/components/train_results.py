@@ -1,10 +1,12 @@
 """What a training of CLIP has come to: figures, curves as they grow, a row per epoch, and what can be taken away."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import plotly.graph_objects as go
 import streamlit as st
 
 from engine.report import frames, training_figures
@@ -15,7 +17,7 @@ from engine.specs.train import TrainSpec
 from engine.store import RETRYABLE, Run
 from pages.components import backend
 from pages.components.chart import chart
-from pages.components.download import download, table
+from pages.components.download import download, rows_table, table
 from pages.components.form_link import form_link
 from pages.components.results_table import results_table
 from pages.components.text import duration, plain
@@ -65,7 +67,7 @@ TITLES = {
 
 def draw(run: Run, rows: Sequence[TrainRow]) -> None:
     """All of it, for what has come so far."""
-    points = _points(str(backend.settings().runs_dir), run.id, run.revision)
+    points = curve_points(run)
     if run.state in RETRYABLE and (there := _checkpoints(run)):
         st.caption(plain(f"Resume goes on from a checkpoint: {', '.join(path.name for path in there)}"))
     if points.empty and not rows:
@@ -81,9 +83,13 @@ def draw(run: Run, rows: Sequence[TrainRow]) -> None:
         st.caption(plain(note))
 
 
+def curve_points(run: Run) -> pd.DataFrame:
+    """Return the curves of a run, as of its revision: see training_figures.frame."""
+    return _points(backend.settings().store_url, run.id, run.revision)
+
+
 @st.cache_data(max_entries=32, show_spinner=False)
-def _points(runs_dir: str, run_id: int, revision: int) -> pd.DataFrame:
-    """The curves of a run as of a revision of it."""
+def _points(store: str, run_id: int, revision: int) -> pd.DataFrame:
     return training_figures.frame({f"run {run_id}": backend.store().metrics(run_id)})
 
 
@@ -131,24 +137,38 @@ def _curves(run: Run, points: pd.DataFrame, best: TrainRow | None) -> None:
         smooth = st.segmented_control(
             "Average over points", list(SMOOTH), default="no", required=True, key=f"smooth_{run.id}"
         )
-    marks = {f"run {run.id}": best.step} if best else {}
-    every = [points, *(_points(str(backend.settings().runs_dir), other.id, other.revision) for other in others)]
-    for other in others:
-        if row := _best(other.id, other.revision):
-            marks[f"run {other.id}"] = row
-    drawn = pd.concat(every, ignore_index=True)
-    look: dict[str, Any] = {"smooth": SMOOTH[smooth], "source": f"run {run.id}" if not others else ""}
-    large = training_figures.large(drawn)
-    for column, panel in zip(st.columns(max(1, len(large))), large, strict=False):
+    marks = {run.id: best.step} if best else {}
+    marks |= {other.id: step for other in others if (step := _best(other.id, other.revision))}
+    revisions = tuple((each.id, each.revision) for each in (run, *others))
+    large, small = _drawn(backend.settings().store_url, revisions, tuple(marks.items()), SMOOTH[smooth])
+    for column, (title, figure) in zip(st.columns(max(1, len(large))), large.items(), strict=False):
         with column:
-            figure = training_figures.curves(drawn, panel, best=marks, **look)
-            alt = f"{panel.title} over optimizer steps"
-            chart(figure, key=f"curve_{panel.title}_{run.id}", alt=alt)
-    if small := training_figures.small(drawn):
+            chart(figure, key=f"curve_{title}_{run.id}", alt=f"{title} over optimizer steps")
+    for titles, figure in small.items():
         with st.expander(FOLDED, expanded=True):
-            figure = training_figures.overview(drawn, small, **look)
-            alt = f"Small charts over optimizer steps: {', '.join(panel.title for panel in small)}"
-            chart(figure, key=f"overview_{run.id}", alt=alt)
+            chart(figure, key=f"overview_{run.id}", alt=f"Small charts over optimizer steps: {titles}")
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def _drawn(
+    store: str, revisions: tuple[tuple[int, int], ...], marks: tuple[tuple[int, int], ...], smooth: int
+) -> tuple[dict[str, go.Figure], dict[str, go.Figure]]:
+    """Return the large figures by title, and the overview of all others, if there are any, by the titles in it.
+
+    Every session that follows these runs gets the same figures, because drawing them takes most of a tick: do not
+    change them. revisions: of the runs, by id; marks: the step of the best model, by run.
+    """
+    points = pd.concat([_points(store, *each) for each in revisions], ignore_index=True)
+    look: dict[str, Any] = {"smooth": smooth, "source": "" if len(revisions) > 1 else f"run {revisions[0][0]}"}
+    best = {f"run {run_id}": step for run_id, step in marks}
+    panels = training_figures.small(points)
+    return (
+        {
+            each.title: training_figures.curves(points, each, best=best, **look)
+            for each in training_figures.large(points)
+        },
+        {", ".join(each.title for each in panels): training_figures.overview(points, panels, **look)} if panels else {},
+    )
 
 
 def _others(run: Run) -> list[Run]:
@@ -156,10 +176,11 @@ def _others(run: Run) -> list[Run]:
     known = {other.id: other for other in backend.store().runs(kind=TrainSpec.kind, limit=OTHERS) if other.id != run.id}
     if not known:
         return []
+    labels = {number: f"run {number}: {other.name or other.spec.summary}" for number, other in known.items()}
     chosen = st.multiselect(
         "Laid over this run",
         list(known),
-        format_func=lambda number: f"run {number}: {known[number].name or known[number].spec.summary}",
+        format_func=labels.get,
         key=f"others_{run.id}",
         placeholder="Choose other trainings",
     )
@@ -208,9 +229,9 @@ def _take_away(run: Run, rows: Sequence[TrainRow], points: pd.DataFrame) -> None
             help = "On the pairs that this training held out, or on others."
             form_link(_evaluation(run), "Evaluate", icon=":material/fact_check:", key=f"evaluate_{run.id}", help=help)
         if rows:
-            table(lambda: frames.with_environment(frames.train(rows), run), stem, key=f"rows_{run.id}", label="epochs")
+            rows_table(run, frames.train, label="epochs")
         if len(points):
-            table(lambda: points, f"{stem}-curves", key=f"curves_{run.id}", label="curves")
+            table(partial(curve_points, run), f"{stem}-curves", key=f"curves_{run.id}", label="curves")
         if (folder / RESULTS).is_file():
             content = (folder / RESULTS).read_bytes
             download(RESULTS, content, f"{stem}-{RESULTS}", key=f"results_{run.id}")

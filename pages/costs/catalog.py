@@ -1,10 +1,12 @@
 """The catalogue: what every model costs, how accurate and how fast it is, as a plot and a table of the same rows."""
 
+from functools import partial
+
 import pandas as pd
 import streamlit as st
 
 from engine import shipped
-from engine.report import catalog, choosing, pareto, scatter, timings
+from engine.report import catalog, choosing, scatter
 from engine.report.quantities import MEASURED, title
 from engine.report.scatter import SHOWN_FAMILIES
 from engine.specs import ProfileSpec, Refused
@@ -60,17 +62,10 @@ axes = catalog_axes.draw(everything)
 bar, beneath = st.container(horizontal=True, vertical_alignment="center"), st.container()
 timed = catalog_data.timed()
 filters = catalog_filters.draw(everything, catalog_data.settings(timed), axes.flops)
-figures = list(dict.fromkeys([*axes.published, *([filters.figure] if filters.figure else [])]))
-frame = choosing.table(
-    everything,
-    catalog_data.published(),
-    figures,
-    timings.within(timed, filters.setting),
-    catalog.describe(counted_with),
-    filters.setting.label,
-)
+figures = catalog_data.figures(axes, filters)
+frame = catalog_data.table(axes, filters)
 try:
-    selected = filters.kept(frame)
+    selected = catalog_data.selected(frame, axes, filters)
 except Refused as refusal:
     st.error(plain(str(refusal)), icon=":material/error:")
     raise PageEnd from refusal
@@ -81,10 +76,7 @@ if selected.empty:
     st.button("Show all again", key="catalog_show_all", on_click=catalog_filters.reset)
     raise PageEnd
 
-front: list[str] = []
-if axes.front:
-    selected = pareto.ranked(selected, axes.x, axes.y)
-    front = list(selected.index[selected["front"]])
+front = list(selected.index[selected["front"]]) if axes.front else []
 in_plot = chart(
     scatter.scatter(
         selected,
@@ -155,4 +147,5 @@ with bar:
             key="catalog_profile",
             help="Count these models anew, at your image size if you like.",
         )
-    table(lambda: selected, "catalogue", key="catalog", label=f"{len(selected):,} rows")
+    # computed again when it is asked for: a function of this script would keep all of the page's tables in the session
+    table(partial(catalog_data.rows, axes, filters), "catalogue", key="catalog", label=f"{len(selected):,} rows")
