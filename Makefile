@@ -4,14 +4,20 @@
 #   make test     set up with the development requirements and a browser, then run all tests
 #   make setup    the set-up alone; does nothing when nothing changed
 #   make check    format, lint, types, import contracts, fast tests
+#   make gpu      on a machine with an NVIDIA GPU: the tests that need one, and benchmarks/results/gpu.json
+#   make wheels   fill wheels/ with what `make gpu WHEELS=wheels` needs on such a machine without internet
 #   make stop     end a scheduler that was left running
 #   make plotly   build pages/static/plotly.min.js from frontend/ (needs npm); only after a new release of plotly
 #   make lock     compile requirements*.in into requirements*.txt at their newest releases
 #
 # TORCH_INDEX=<url> make setup takes torch and torchvision from another package index, such as that of the CPU wheels.
+#
+# make wheels TORCH=2.11 [PRESENT="names and files of packages that machine has"] [WHEELS=folder] is for a machine whose
+# Python 3.12 has torch 2.11 on x86-64 Linux. make gpu WHEELS=folder leaves that machine's packages as they are, and takes
+# from the folder what they lack. make gpu ARGS="--steps models --append" and the like are for benchmarks/gpu.py.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test setup setup-dev check format stop plotly lock clean
+.PHONY: help run test setup setup-dev check format gpu gpu-site wheels stop plotly lock clean
 SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
@@ -24,7 +30,7 @@ export UV_COMPILE_BYTECODE := 1
 TORCH_OWN := ^(torch|torchvision|triton|cuda-[a-z]+|nvidia-(cu|nccl|nvjit|nvshmem|nvtx)[a-z0-9-]*)==
 
 help:
-	@sed -n '3,12s/^# \{0,1\}//p' Makefile
+	@sed -n '3,14s/^# \{0,1\}//p' Makefile
 
 run: setup
 	$(BIN)/streamlit run app.py --server.port $(PORT)
@@ -81,6 +87,23 @@ $(VENV)/.setup: requirements.txt $(VENV)/.torch-index | $(BIN)/uv
 $(VENV)/.setup-dev: $(VENV)/.setup requirements-dev.txt
 	$(BIN)/uv pip install --python $(BIN)/python -r requirements-dev.txt
 	@touch $@
+
+# Beside a machine's own packages, which may warn of what ours do not, warnings are no errors.
+GPU_SITE := .gpu-site
+GPU_PYTHON = $(if $(WHEELS),PYTHONPATH=$(CURDIR)/$(GPU_SITE) $(PYTHON),$(BIN)/python)
+GPU_TESTS = $(shell grep -l 'pytest\.mark\.gpu' tests/*.py)
+gpu: $(if $(WHEELS),gpu-site,setup-dev)
+	@status=0; \
+	$(GPU_PYTHON) -m pytest -q -m gpu -p no:cacheprovider $(if $(WHEELS),-W default) $(GPU_TESTS) || status=$$?; \
+	$(GPU_PYTHON) -m benchmarks.gpu --output benchmarks/results/gpu.json $(ARGS) || status=$$?; \
+	exit $$status
+
+gpu-site:
+	$(PYTHON) scripts/wheels.py install $(WHEELS) $(GPU_SITE)
+
+wheels: setup
+	@test -n "$(TORCH)" || { echo "Which release of torch does the machine have? make wheels TORCH=2.11"; exit 1; }
+	$(BIN)/python scripts/wheels.py download $(or $(WHEELS),wheels) --torch $(TORCH) --present $(PRESENT)
 
 stop:
 	@test -x $(BIN)/python && $(BIN)/python -m engine stop || echo "Nothing is set up, so nothing runs."

@@ -119,3 +119,7 @@ def test_an_nvidia_device_has_name_memory_and_driver() -> None:
     assert device.name == "cuda:0"
     assert device.memory_gb
     assert device.driver
+    here = environment.current("cuda")
+    assert (here.device, here.device_name) == ("cuda:0", device.model)
+    assert {"cuda", "cudnn"} <= set(here.versions)
+    assert here.gpu, "NVML tells at least the maximum clocks"

@@ -1,0 +1,293 @@
+"""Measures a GPU and what the program makes of it: device rates, models, recurrent layers and CLIP training.
+
+python -m benchmarks.gpu [--device cuda:0] [--quick] [--steps rates,training,recurrent,models] [--processes 1]
+                         [--minutes 20] [--append] [--output benchmarks/results/gpu.json]
+
+rates      matrix products and copies, beside the data sheet of an H100 SXM or H200
+training   ViT-B-32 in amp_bf16, pairs/s beside open_clip's own training, in turns
+recurrent  every LSTM runner beside cuDNN
+models     ViT-B-32, ResNet-50 and three more, inference and training, in eager, torch.compile and CUDA graphs, in bf16
+           and TF32, each beside torch.utils.benchmark.Timer on the same variant in the same run
+
+Every step runs the program's own tasks and writes its lines into the output as they come, so that a run that is cut
+off keeps what it has. --append goes on with such a file. --quick takes small models and few samples; with
+`--device cpu` it runs every step on a machine without a GPU.
+
+The time limit (--minutes) is looked at before each line of `models`, which are sorted by importance. All of it takes
+about 20 minutes on an H100.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from benchmarks import gpu_children
+
+ROOT = Path(__file__).resolve().parent.parent
+Line = dict[str, Any]
+
+SHEETS = {
+    "NVIDIA H100 80GB HBM3": {"float64": 67, "float32": 67, "tf32": 494, "float16": 989, "bfloat16": 989, "copy": 3.35},
+    "NVIDIA H200": {"float64": 67, "float32": 67, "tf32": 494, "float16": 989, "bfloat16": 989, "copy": 4.8},
+}
+"""By the name that CUDA gives: TFLOP/s of dense matrix products (the sheets give twice that for sparse ones; float64 on
+tensor cores), and TB/s of memory. NVIDIA H100 Tensor Core GPU Datasheet (column SXM); NVIDIA H200 Tensor Core GPU
+Datasheet (column SXM)."""
+MODELS = (
+    "open_clip:ViT-B-32",
+    "timm:resnet50",
+    "timm:vit_base_patch16_224",
+    "timm:convnext_base",
+    "timm:efficientnet_b0",
+)
+BATCHES = {"inference": 64, "training": 32}
+ROUNDS = 3
+"""Trainings of either side."""
+COLUMNS = {
+    "rates": ("operation", "dtype", "rate", "unit", "data_sheet", "share", "flags", "error"),
+    "training": ("model", "round", "ours_pairs_per_s", "open_clip_pairs_per_s", "ratio"),
+    "recurrent": ("model", "forward_ms", "backward_ms", "speedup", "verdict", "flags", "error"),
+    "models": (
+        "model",
+        "mode",
+        "variant",
+        "latency_ms",
+        "queued_ms",
+        "timer_ms",
+        "ratio",
+        "compile_s",
+        "flags",
+        "error",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a step is asked for."""
+
+    device: str
+    quick: bool = False
+    processes: int = 1
+    """Fresh processes per timing; 3 and more give verdicts."""
+    deadline: float = float("inf")
+    """By time.monotonic()."""
+
+    @property
+    def seconds(self) -> float:
+        """Sampled time per timing."""
+        return 0.05 if self.quick else 1.0
+
+    @property
+    def threads(self) -> int | None:
+        """CPU threads; a quick look needs but one, and does not mind a busy machine then."""
+        return 1 if self.quick else None
+
+
+def events(spec: Any, folder: Path) -> Iterator[Any]:
+    """Run the task of a spec in this process."""
+    yield from import_module(f"engine.tasks.{spec.kind}").run(spec, folder)
+
+
+def rates(asked: Asked, done: list[Line]) -> Iterator[Line]:
+    """Measure every data type that tensor cores have, and copies."""
+    from engine.measure import environment
+    from engine.specs import DeviceSpec
+
+    dtypes = ("float32", "bfloat16") if asked.quick else ("bfloat16", "float16", "tf32", "float32", "float64")
+    sheet = SHEETS.get(environment.current(asked.device).device_name, {})
+    spec = DeviceSpec(device=asked.device, dtypes=dtypes, seconds=asked.seconds, threads=asked.threads)
+    for row in gpu_children.run("rates", {"spec": spec.model_dump(mode="json")}):
+        yield rated(row, sheet)
+
+
+def rated(row: Line, sheet: dict[str, float]) -> Line:
+    """Return a DeviceRow as a line, in TFLOP/s or TB/s, with its share of the data sheet where there is one."""
+    matmul = row["operation"] == "matmul"
+    measured, ideal = row["gflop_per_s" if matmul else "gb_per_s"], sheet.get(row["dtype"] if matmul else "copy")
+    rate = measured / 1e3 if measured else None
+    share = rate / ideal if rate and ideal else None
+    return row | {"rate": rate, "unit": "TFLOP/s" if matmul else "TB/s", "data_sheet": ideal, "share": share}
+
+
+def training(asked: Asked, done: list[Line]) -> Iterator[Line]:
+    """Train by both sides in turns, each time in a fresh process; a line per round, the last one of all rounds."""
+    sys.path.append(str(ROOT / "benchmarks"))  # which that script expects
+    import train_throughput
+
+    cpus = len(os.sched_getaffinity(0))
+    if asked.quick:
+        case = replace(train_throughput.CASES["digits-clip"], samples=64, batch_size=16, epochs=2)
+    else:
+        case = replace(train_throughput.CASES["ViT-B-32"], samples=8192, epochs=3, workers=min(8, cpus))
+    case = replace(case, device=asked.device, threads=asked.threads or cpus)
+    found: list[Line] = []
+    with tempfile.TemporaryDirectory() as name:
+        train_throughput.make(case, Path(name))
+        for number in range(1 if asked.quick else ROUNDS):
+            order = train_throughput.SIDES if number % 2 == 0 else train_throughput.SIDES[::-1]
+            sides = {side: train_throughput.child(side, case, Path(name), number) for side in order}
+            ours, theirs = (sides[side]["pairs_per_s"] for side in train_throughput.SIDES)
+            line = {"model": case.model, "precision": case.precision, "batch_size": case.batch_size}
+            line |= {"ours_pairs_per_s": ours, "open_clip_pairs_per_s": theirs, "ratio": ours / theirs}
+            found.append(line)
+            yield line | {"round": number, "sides": sides}
+    names = ("ours_pairs_per_s", "open_clip_pairs_per_s", "ratio")
+    yield found[0] | {"round": "median"} | {name: statistics.median(each[name] for each in found) for name in names}
+
+
+def recurrent(asked: Asked, done: list[Line]) -> Iterator[Line]:
+    """Time every LSTM runner at fastrnns' shapes, forward and backward."""
+    from engine.results import RecurrentRow
+    from engine.specs import RecurrentSpec
+
+    shape: Line = {"groups": "rnns"}
+    if asked.quick:
+        shape = {"runners": "cudnn,aten,py", "seq_length": 4, "input_size": 8, "hidden_size": 8, "mini_batch": 2}
+        shape |= {"warmup": 1, "loops": 3}
+    how: Line = {"replicates": asked.processes, "min_seconds": asked.seconds, "threads": asked.threads}
+    spec = RecurrentSpec(device=asked.device, **how, **shape)
+    with tempfile.TemporaryDirectory() as folder:
+        for row in events(spec, Path(folder)):
+            if isinstance(row, RecurrentRow):
+                yield row.model_dump(mode="json")
+
+
+def models(asked: Asked, done: list[Line]) -> Iterator[Line]:
+    """Time every model in every variant, both ways, and each variant by torch's own Timer."""
+    from engine.results import Artifact, BenchmarkRow
+    from engine.specs import BenchmarkSpec
+
+    chosen, variants, how = MODELS, "eager,compile,cudagraphs", {}
+    if asked.quick:
+        chosen, variants = ("timm:test_vit",), "eager,compile:aot_eager,cudagraphs"
+        how = {"image_size": 32, "min_samples": 3, "threads": asked.threads}
+    had = {(line["name"], line["mode"]) for line in done}
+    for name in chosen:
+        for mode, batch in BATCHES.items():
+            if (name, mode) in had or time.monotonic() > asked.deadline:
+                continue
+            spec = BenchmarkSpec(
+                **{"models": (name,), "mode": mode, "device": asked.device, "batch_size": 2 if asked.quick else batch},
+                **{"variants": variants, "precision": "bfloat16,tf32"},
+                **{"replicates": asked.processes, "min_seconds": asked.seconds, **how},
+            )
+            timer: dict[str, Line] = {}
+            with tempfile.TemporaryDirectory() as folder:
+                for event in events(spec, Path(folder)):
+                    if isinstance(event, Artifact):  # all is timed; what was compiled for it is still there
+                        timer = by_timer(spec, name, mode, asked)
+                    elif isinstance(event, BenchmarkRow):
+                        yield beside(event, name, timer.get(event.variant, {}))
+
+
+def beside(row: Any, name: str, timer: Line) -> Line:
+    """Return a row as a line, with the Timer's time of the same variant and their ratio.
+
+    The Timer queues its calls and waits for the last one, as our own back-to-back time does.
+    """
+    queued, theirs = getattr(row, "back_to_back_ms", None) or row.latency_ms, timer.get("ms")
+    compiled = row.compile_cold_ms
+    return {
+        **row.model_dump(mode="json"),
+        **{"name": name, "queued_ms": queued, "timer_ms": theirs, "timer_error": timer.get("error", "")},
+        "ratio": queued / theirs if queued and theirs else None,
+        "compile_s": compiled / 1e3 if compiled is not None else None,
+    }
+
+
+def by_timer(spec: Any, name: str, mode: str, asked: Asked) -> dict[str, Line]:
+    """Have torch's Timer time every variant of a spec, in one fresh process; ms or an error by variant."""
+    job = {"spec": spec.model_dump(mode="json"), "model": name, "mode": mode, "batch_size": spec.batch_size}
+    try:
+        found: dict[str, Line] = gpu_children.run(
+            "timer", {"job": job, "seconds": asked.seconds}, gpu_children.compiled_caches()
+        )
+    except gpu_children.Failed as error:
+        return {variant.label: {"error": str(error)} for variant in spec.plan}
+    return found
+
+
+STEPS: dict[str, Callable[[Asked, list[Line]], Iterator[Line]]] = {
+    "rates": rates,
+    "training": training,
+    "recurrent": recurrent,
+    "models": models,
+}
+
+
+def main(words: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--quick", action="store_true", help="small models and few samples: a check of every step")
+    parser.add_argument("--steps", default=",".join(STEPS))
+    parser.add_argument("--processes", type=int, default=1, help="per timing; verdicts need 3")
+    parser.add_argument("--minutes", type=float, default=20, help="after which no other model is begun")
+    parser.add_argument("--append", action="store_true", help="keep what the output has, and measure what it lacks")
+    parser.add_argument("--output", type=Path, help="a JSON file")
+    chosen = parser.parse_args(words)
+    if chosen.append and not chosen.output:
+        parser.error("--append needs the --output to append to")
+    if unknown := set(chosen.steps.split(",")) - set(STEPS):
+        parser.error(f"no such steps: {', '.join(sorted(unknown))}; there are {', '.join(STEPS)}")
+    deadline = time.monotonic() + 60 * chosen.minutes
+    asked = Asked(chosen.device, quick=chosen.quick, processes=chosen.processes, deadline=deadline)
+    earlier = json.loads(chosen.output.read_text()) if chosen.append and chosen.output.is_file() else {}
+    measure(asked, chosen.steps.split(","), chosen.output, earlier.get("steps", {}))
+
+
+def measure(asked: Asked, steps: list[str], output: Path | None, earlier: dict[str, Any]) -> dict[str, Any]:
+    """Do the steps, print their lines and write the report after each. earlier: steps that another run has done."""
+    from engine.measure import environment
+
+    here = environment.current(asked.device)
+    done: dict[str, Any] = dict(earlier)
+    report = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "quick": asked.quick}
+    report |= {"environment": here.model_dump(mode="json"), "data_sheet": SHEETS.get(here.device_name), "steps": done}
+    for name in steps:
+        had = done.get(name, {"seconds": 0.0, "complete": False, "lines": []})
+        if had["complete"]:
+            continue
+        lines: list[Line] = had["lines"] if name == "models" else []
+        started, before = time.monotonic(), had["seconds"]
+        print(f"\n{name}\n" + _row(COLUMNS[name]), flush=True)
+        for line in STEPS[name](asked, list(lines)):
+            lines.append(line)
+            print(_row([_cell(line.get(column)) for column in COLUMNS[name]]), flush=True)
+            done[name] = {"seconds": before + time.monotonic() - started, "complete": False, "lines": lines}
+            _write(report, output)
+        done[name] = {"seconds": before + time.monotonic() - started, "lines": lines}
+        done[name]["complete"] = name != "models" or time.monotonic() <= asked.deadline
+        print(f"{name}: {time.monotonic() - started:.0f} s", flush=True)
+        _write(report, output)
+    return report
+
+
+def _write(report: dict[str, Any], output: Path | None) -> None:
+    if output:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(json.dumps(report, indent=2) + "\n")
+
+
+def _row(cells: Any) -> str:
+    return "  ".join(f"{cell[:28]:<14}" for cell in cells).rstrip()
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return ",".join(value) if isinstance(value, list) else "" if value is None else str(value)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""`make gpu`'s benchmark: its every step on the CPU, the device swapped, and what its lines are compared with."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import gpu
+from engine.results import BenchmarkRow, DeviceRow
+from engine.settings import ROOT
+
+TIMEOUT_S = 1500
+"""Limits a dozen processes that each load torch, on a machine that does other things as well."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(TIMEOUT_S)
+def test_every_step_runs_with_the_device_swapped_and_a_cut_off_run_goes_on(tmp_path: Path) -> None:
+    output = tmp_path / "results" / "gpu.json"
+    command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--quick", "--output", str(output)]
+
+    def run(*words: str) -> str:
+        done = subprocess.run([*command, *words], cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+    run("--steps", "rates,models", "--minutes", "0")
+    assert json.loads(output.read_text())["steps"]["models"] == {
+        "seconds": pytest.approx(0, abs=60),
+        "lines": [],
+        "complete": False,
+    }
+    printed = run("--append")
+    assert "rates" not in printed, "what is complete is not measured again"
+    report = json.loads(output.read_text())
+    assert report["environment"]["device"] == "cpu"
+    assert report["environment"]["versions"]["torch"]
+    assert report["data_sheet"] is None
+    assert set(report["steps"]) == set(gpu.STEPS)
+    assert all(step["complete"] and step["seconds"] > 0 for step in report["steps"].values())
+    lines = {name: step["lines"] for name, step in report["steps"].items()}
+
+    assert [(line["operation"], line["unit"], line["share"]) for line in lines["rates"]] == [
+        ("matmul", "TFLOP/s", None),
+        ("matmul", "TFLOP/s", None),
+        ("copy", "TB/s", None),
+    ]
+    assert all(line["rate"] > 0 for line in lines["rates"])
+
+    one, median = lines["training"]
+    assert one["ours_pairs_per_s"] / one["open_clip_pairs_per_s"] == pytest.approx(one["ratio"])
+    assert (median["round"], median["ratio"]) == ("median", one["ratio"])
+
+    by_runner = {line["model"]: line for line in lines["recurrent"]}
+    assert "needs an NVIDIA GPU with cuDNN" in by_runner["cudnn"]["error"]
+    assert by_runner["aten"]["forward_ms"] > 0
+    assert by_runner["py"]["backward_ms"] > 0
+
+    assert [line["mode"] for line in lines["models"]] == ["inference"] * 6 + ["training"] * 6
+    for line in lines["models"]:
+        if line["variant"] in ("eager+bfloat16", "compile:aot_eager+bfloat16"):
+            assert (line["status"], line["error"], line["timer_error"]) == ("ok", "", "")
+            assert line["ratio"] == pytest.approx(line["queued_ms"] / line["timer_ms"])
+        else:  # no TF32 and no CUDA graphs here, by the program's own word and the Timer's
+            assert "VariantRefused" in line["error"]
+            assert "VariantRefused" in line["timer_error"]
+
+
+def test_rates_stand_beside_the_data_sheet_of_a_known_gpu() -> None:
+    rows = [
+        DeviceRow(device="cuda:0", operation="matmul", dtype="bfloat16", gflop_per_s=791_200.0),
+        DeviceRow(device="cuda:0", operation="copy", dtype="float32", gb_per_s=2_680.0),
+        DeviceRow(device="cuda:0", operation="matmul", dtype="tf32", status="error", error="no"),
+    ]
+    for name, shares in (("NVIDIA H100 80GB HBM3", [0.8, 0.8, None]), ("NVIDIA A10", [None] * 3)):
+        lines = [gpu.rated(row.model_dump(mode="json"), gpu.SHEETS.get(name, {})) for row in rows]
+        assert [line["share"] for line in lines] == pytest.approx(shares)
+    assert gpu.SHEETS["NVIDIA H200"]["copy"] == 4.8
+
+
+def test_the_timer_is_compared_with_what_is_queued_like_its_calls() -> None:
+    known = {"library": "timm", "model": "m", "device": "cuda:0", "mode": "inference", "variant": "eager"}
+    known |= {"batch_size_requested": "1", "batch_size": 1, "precision": "tf32"}
+    row = BenchmarkRow.model_validate(known | {"latency_ms": 3.0, "compile_cold_ms": 1500.0})
+    line = gpu.beside(row, "timm:m", {"ms": 2.0})
+    assert (line["name"], line["ratio"], line["compile_s"]) == ("timm:m", 1.5, 1.5)
+    failed = gpu.beside(row.model_copy(update={"latency_ms": None}), "timm:m", {"error": "no compiler"})
+    assert (failed["ratio"], failed["timer_ms"], failed["timer_error"]) == (None, None, "no compiler")
