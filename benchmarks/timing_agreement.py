@@ -72,11 +72,11 @@ def agreement(rounds: int) -> Figures:
 
     call = network()
     timer = Timer("call()", globals={"call": call}, num_threads=1)
-    plan = Plan(min_samples=100, min_seconds=0.1, warmup_seconds=0.1, max_warmup_seconds=1)
+    plan = Plan(min_samples=100, min_seconds=0.1, warmup_seconds=0.1)
 
     def timed() -> tuple[float, int, int]:
         found = measure([Subject("call", {"forward": call})], stopwatch("cpu"), plan).timed["call"]
-        return float(np.median(found.samples_ms)), len(found.samples_ms), found.calls
+        return float(np.median(found.samples_ms)), len(found.samples_ms), int(np.median(found.calls))
 
     medians: dict[str, list[float]] = {"ours": [], "theirs": []}
     _, samples, calls = timed()
@@ -114,7 +114,7 @@ def pair(seconds: float) -> Figures:
 
     subjects = [Subject(name, {"forward": network()}) for name in ("one", "other")]
     seed = random.SystemRandom().getrandbits(32)
-    plan = Plan(min_seconds=seconds, warmup_seconds=0.2, max_warmup_seconds=2, seed=seed)
+    plan = Plan(min_seconds=seconds, warmup_seconds=0.2, seed=seed)
     session = measure(subjects, stopwatch("cpu"), plan, threads=1)
     assert session.contention is not None
     samples = {name: list(timed.samples_ms) for name, timed in session.timed.items()}

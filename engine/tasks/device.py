@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
-from engine import statistics
 from engine.measure import environment, rates
 from engine.measure.contention import contended
+from engine.measure.drift import drifting
+from engine.measure.neighbours import named
 from engine.measure.rates import Rate
 from engine.measure.timing import Plan
 from engine.models.built import out_of_memory
@@ -77,12 +78,14 @@ def _caveats(rate: Rate, spec: DeviceSpec) -> dict[str, Any]:
     """What is to be known before quoting the rate: flags, and in words why."""
     contention, gpu = rate.session.contention, rate.session.gpu
     disturbed = contended(contention) if contention else []
+    if disturbed and rate.session.neighbours:
+        disturbed.append(f"busiest others: {named(rate.session.neighbours)}")
     if gpu and gpu.others:
         disturbed.append(f"{gpu.others} other processes used the GPU")
     raised: dict[Flag, bool] = {
         "single_process": True,
         "contended": bool(disturbed),
-        "drifting": statistics.drifting(rate.timed.samples_ms),
+        "drifting": drifting(rate.timed.samples_ms),
         "throttled": bool(gpu and gpu.throttled),
         "below_floor": spec.seconds < ENOUGH_S,
     }
