@@ -3,9 +3,8 @@
 import gc
 import itertools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -15,41 +14,12 @@ from engine.measure import environment, flush
 from engine.measure.contention import Usage
 from engine.measure.drift import drifting
 from engine.measure.timing import EventStopwatch, HostStopwatch, Plan, Session, Subject, first_call, measure, stopwatch
-
-PLAN = Plan()
-
-
-@dataclass
-class Clock:
-    """Advances when told, and by what reading it costs."""
-
-    now: float = 0.0
-    reading_s: float = 0.0
-    readings: int = 0
-
-    def __call__(self) -> float:
-        self.now += self.reading_s
-        self.readings += 1
-        return self.now
-
-    def work(self, seconds: float) -> Callable[[], None]:
-        def run() -> None:
-            self.now += seconds
-
-        return run
+from tests.timing_support import PLAN, Clock, Device, run, subject
 
 
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
-
-
-def run(clock: Clock, subjects: Sequence[Subject], plan: Plan = PLAN, **more: object) -> Session:
-    return measure(subjects, HostStopwatch(lambda: None, clock), plan, clock=clock, **more)  # type: ignore[arg-type]
-
-
-def subject(name: str, phase: Callable[[], object], **more: object) -> Subject:
-    return Subject(name, {"forward": phase}, **more)  # type: ignore[arg-type]
 
 
 def test_the_first_call_is_timed_on_its_own_and_is_no_sample(clock: Clock) -> None:
@@ -97,69 +67,38 @@ def test_without_a_plateau_warm_up_ends_after_half_of_the_time_asked_for_and_the
     assert drifting(timed.samples_ms)
 
 
-@dataclass
-class Device:
-    """Work is queued and takes its time when the host waits for it; the host's clock stands still until then."""
-
-    now: float = 0.0
-    queue: list[Callable[[], None]] = field(default_factory=list)
-
-    def launch(self, seconds: float) -> Callable[[], None]:
-        def land() -> None:
-            self.now += seconds
-
-        return lambda: self.queue.append(land)
-
-    def synchronize(self) -> None:
-        while self.queue:
-            self.queue.pop(0)()
-
-    def clock(self) -> float:
-        assert not self.queue, "the clock is read while the device is at work"
-        return self.now
-
-    def event(self) -> "DeviceEvent":
-        return DeviceEvent(self)
-
-
-@dataclass
-class DeviceEvent:
-    """Noted in the queue, between the work."""
-
-    device: Device
-    at: float | None = None
-
-    def record(self) -> None:
-        def note() -> None:
-            self.at = self.device.now
-
-        self.device.queue.append(note)
-
-    def elapsed_time(self, end_event: "DeviceEvent") -> float:
-        at = [event.at for event in (self, end_event)]
-        assert None not in at, "the events are read before the device is done"
-        return (end_event.at - self.at) * 1e3
-
-
 @pytest.mark.parametrize("kind", ["host", "events"])
 def test_work_counts_when_it_is_done_not_when_it_is_launched(kind: str) -> None:
     device = Device()
-    watch = (
-        HostStopwatch(device.synchronize, device.clock)
-        if kind == "host"
-        else EventStopwatch(device.synchronize, device.event)
-    )
+    watch = HostStopwatch(device.synchronize, device.clock) if kind == "host" else device.stopwatch()
     before = device.launch(1.0)
     before()  # what was launched earlier belongs to nobody
     assert watch.block([device.launch(0.02)], 3) == pytest.approx((60.0,))
     before()
     parts = watch.block([device.launch(0.01), device.launch(0.03), device.launch(0.002)], 4)
     assert parts == pytest.approx((40.0, 120.0, 8.0))
+    before()
+    assert watch.queued(device.launch(0.02), 3) == pytest.approx(60.0)
     training = Subject("training", {"forward": device.launch(1 / 64), "backward": device.launch(3 / 64)})
-    timed = measure([training], watch, PLAN, clock=lambda: device.now).timed["training"]
+    timed = measure([training], watch, PLAN, clock=lambda: device.host).timed["training"]
     assert timed.phases["forward"] == pytest.approx([1e3 / 64] * 32)
     assert timed.phases["backward"] == pytest.approx([3e3 / 64] * 32)
     assert timed.samples_ms == pytest.approx([4e3 / 64] * 32)
+
+
+@pytest.mark.parametrize("scale", [1, 1e-3], ids=["calls of ms", "calls of us"])
+@pytest.mark.parametrize(("launch_s", "work_s"), [(0.006, 0.010), (0.010, 0.006)], ids=["device-bound", "host-bound"])
+def test_latency_and_back_to_back_time_are_two_figures_however_long_a_call_is(
+    launch_s: float, work_s: float, scale: float
+) -> None:
+    """Alone, a call takes launching and work; in a queue, the longer of the two, because both go on at once."""
+    device = Device(launch_s=launch_s * scale)
+    call = {"call": device.launch(work_s * scale)}
+    subjects = [Subject("latency", call), Subject("queued", call, queued=True)]
+    plan = Plan(min_seconds=0.2)
+    timed = measure(subjects, device.stopwatch(), plan, clock=lambda: device.host).timed
+    assert timed["latency"].samples_ms == pytest.approx([16 * scale] * len(timed["latency"].samples_ms))
+    assert timed["queued"].samples_ms == pytest.approx([10 * scale] * len(timed["queued"].samples_ms))
 
 
 @pytest.mark.parametrize(("device", "index"), [("cuda", 0), ("cuda:1", 1)])

@@ -135,6 +135,11 @@ class TimedRow(Row):
     parts: Parts | None = None
     """Where these seconds went."""
 
+    @property
+    def compared_in(self) -> str:
+        """` in latency` where speed-up and verdict could be of either figure; empty on a CPU, which has one."""
+        return "" if self.back_to_back_ms is None else " in latency"
+
     comparable: ClassVar[tuple[str, ...]] = ()
     """Fields that two rows must have in common for one to be called faster than the other."""
 
