@@ -1,5 +1,6 @@
 """What can be said of samples: percentiles, drift, spread between processes, and the ratio of two medians."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -14,6 +15,12 @@ stopping of MLPerf Inference (LoadGen), P(at most one of n lies above) <= 1 %.""
 UNSTABLE = 0.05
 """Spread between processes above which a result is not to be quoted."""
 DRIFT = 0.02
+"""Smaller differences, as a share of the last third's median, are no drift: no verdict rests on less than 2 %."""
+DRIFT_SEGMENTS = 12
+"""Segments whose medians tell the noise: long ones, because neighbouring samples are alike on a busy machine."""
+DRIFT_ERRORS = 3.5
+"""Standard errors that a drift must exceed. Student's t with the about 7 degrees of freedom that 11 differences of
+neighbours have exceeds it by chance in 1 % of cases."""
 MARGIN = 0.02
 """Relative difference up to which two times are treated as equal. It belongs to the verdict, not to the interval."""
 CONFIDENCE = 0.99
@@ -49,15 +56,19 @@ def percentile(samples: Sequence[float], q: int) -> float | None:
 
 
 def drifting(samples: Sequence[float]) -> bool:
-    """Whether the medians of the first and the last third differ by 2 % of the last, or more.
+    """Return whether the first and the last third differ by 2 % or more, and by more than noise explains.
 
-    Fewer than 6 samples show no drift.
+    Medians of the thirds are compared. The noise is that between neighbouring segments, which a slow drift hardly
+    changes (von Neumann's mean square successive difference). Fewer than 6 samples show no drift.
     """
     third = len(samples) // 3
     if third < 2:
         return False
     first, last = float(np.median(samples[:third])), float(np.median(samples[-third:]))
-    return abs(first - last) >= DRIFT * last
+    segments = [float(np.median(part)) for part in np.array_split(samples, min(len(samples), DRIFT_SEGMENTS))]
+    noise = float(np.sqrt(np.mean(np.square(np.diff(segments))) / 2))
+    standard_error: float = noise * math.sqrt(6 / len(segments))
+    return bool(abs(first - last) >= max(DRIFT * last, DRIFT_ERRORS * standard_error))
 
 
 def spread(medians: Sequence[float]) -> float | None:

@@ -26,8 +26,8 @@ def spec(**fields: Any) -> BenchmarkSpec:
 
 def measured(variant: str, *samples: float, **fields: Any) -> Measured:
     row = {"dtype": "float32", "threads": 1, **fields.pop("row", {})}
-    found = {"rounds": tuple(range(len(samples))), "phases": {"forward": samples}, "calls": 1, "row": row}
-    return Measured(label=variant, **found | fields)
+    found = {"rounds": tuple(range(len(samples))), "phases": {"forward": samples}, "row": row}
+    return Measured(label=variant, calls=(1,) * len(samples), **found | fields)
 
 
 def row(*processes: Measured, **fields: Any) -> BenchmarkRow:

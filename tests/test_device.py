@@ -26,7 +26,7 @@ from engine.store import queue as queueing
 from engine.tasks import device as task
 from tests.page_support import ENVIRONMENT
 
-BRIEF = Plan(min_samples=3, min_seconds=0.01, warmup_calls=1, warmup_seconds=0.01, max_warmup_seconds=0.05)
+BRIEF = Plan(min_samples=3, min_seconds=0.01, warmup_calls=1, warmup_seconds=0.01)
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ import shlex
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from engine.results import BenchmarkRow, Device, Machine
+from engine.results import BenchmarkRow, Device, Machine, Parts
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec
 from engine.store import Store
@@ -238,6 +238,25 @@ def test_a_selected_row_tells_everything(store: Store) -> None:
     assert "faster: 1.25 times as fast as eager (1.2 to 1.3, 99 %)" in said
     assert "batch 8 after out of memory at 64" in said
     assert "30 samples of 1 call in 3 processes" in said
+
+
+def test_a_selected_row_of_an_accelerator_has_two_figures_and_says_where_its_time_went(store: Store) -> None:
+    run_id = queue_benchmark(store, "resnet18", variants="eager,compile", device="cuda")
+    parts = Parts(starts_s=12, compilation_s=31.5, warmup_s=3, sampled_s=12, rest_s=1.5)
+    spent = {"first_call_after": ("eager",), "parts": parts, "seconds": 60.0}
+    compiled = benchmark_row("resnet18", "compile", device="cuda", back_to_back_ms=15.0, **spent)
+    finish(store, run_id, [benchmark_row("resnet18", device="cuda", back_to_back_ms=16.0), compiled])
+    app = open_page(PAGE, run=str(run_id))
+    app.session_state[f"rows_{run_id}"] = {"selection": {"rows": [1], "columns": [], "cells": []}}
+    app.run()
+    assert not app.exception
+    metrics = {metric.label: metric.value for metric in app.metric}
+    assert (metrics["Latency p50 (ms)"], metrics["Back to back (ms)"]) == ("20", "15")
+    said = plainly(app)
+    assert "faster in latency: 1.25 times as fast as eager" in said
+    assert "First call after eager in the same process" in said
+    where = "starts 12 s, compilation 31.5 s, warm-up 3 s, samples 12 s, rest 1.5 s"
+    assert f"Everything timed side by side took 1 min 0 s: {where}." in said
 
 
 def test_a_run_without_rows_says_so(store: Store) -> None:

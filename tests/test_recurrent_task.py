@@ -32,7 +32,8 @@ def spec(runners: str, **fields: Any) -> RecurrentSpec:
 
 def measured(name: str, forward: list[float], backward: list[float] | None, **fields: Any) -> Measured:
     phases = {"forward": tuple(forward)} | ({} if backward is None else {"backward": tuple(backward)})
-    return Measured(**{"label": name, "rounds": tuple(range(len(forward))), "phases": phases, "calls": 1} | fields)
+    taken = {"rounds": tuple(range(len(forward))), "phases": phases, "calls": (1,) * len(forward)}
+    return Measured(**{"label": name} | taken | fields)
 
 
 def test_figures_by_hand() -> None:

@@ -307,9 +307,17 @@ def test_memory_has_a_lower_bound(fields: dict[str, object], values: float) -> N
     assert estimates.recurrent_least_gb(spec) == pytest.approx(4 * values / 1e9)
 
 
-def test_time_has_a_lower_bound_that_grows_with_what_is_timed() -> None:
-    one = estimates.recurrent_least_s(RecurrentSpec(runners=("aten",)))
-    assert one >= 3 * 2  # three processes of two seconds
-    assert estimates.recurrent_least_s(RecurrentSpec(runners=("aten", "py"))) > one
-    swept = RecurrentSpec(runners=("aten",), sweep="mini_batch", sweep_values=(1, 2, 4))
-    assert estimates.recurrent_least_s(swept) == pytest.approx(3 * one)
+def test_time_is_promised_as_a_range_that_holds_what_is_sampled_and_grows_with_what_is_timed() -> None:
+    start = estimates.Span(4, 8)
+    small = {"seq_length": 2, "mini_batch": 1, "input_size": 4, "hidden_size": 4, "threads": 1}
+    one = estimates.recurrent_s(RecurrentSpec(runners=("aten",), **small), start)
+    # three processes: a start, 2 s of samples with at least half a second of warm-up, at most twice of it in all
+    assert 3 * (4 + 2.5) <= one.low <= 3 * (4 + 3)
+    assert 3 * (8 + 4) <= one.high <= 3 * (8 + 8)
+    two = estimates.recurrent_s(RecurrentSpec(runners=("aten", "py"), **small), start)
+    assert two.low >= one.low + 3 * 2.5
+    swept = RecurrentSpec(runners=("aten",), sweep="mini_batch", sweep_values=(1, 2, 4), **small)
+    assert estimates.recurrent_s(swept, start) == one.times(3)
+    # a call computes 3 x 2 x 2^27 FLOPs and is sampled 1000 times: more than 2 s on any thread
+    large = small | {"seq_length": 64, "mini_batch": 1, "input_size": 512, "hidden_size": 512, "loops": 1000}
+    assert estimates.recurrent_s(RecurrentSpec(runners=("aten",), **large), start).low > 3 * 5 > one.low - 3 * 4

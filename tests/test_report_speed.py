@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from engine.report import catalog, estimates, frames, published, readable, samples, speed_figures
+from engine.results import Parts
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec
 from engine.statistics import ratio
@@ -264,5 +265,30 @@ def test_time_is_expected_from_rows_before() -> None:
     swept = [benchmark_row("a", batch_size=size, seconds=4.0) for size in (1, 2, 4)]
     assert estimates.expected_s(2, swept) == 2 * 3 * 4.0
     assert estimates.expected_s(5, []) is None
-    assert estimates.least_s(spec(), 2) == 2 * estimates.least_s(spec(), 1)
-    assert estimates.least_s(spec(publishable=True), 1) > 5 * 10
+
+
+def test_time_is_promised_as_a_range_of_its_parts(tmp_path: Path) -> None:
+    catalogue = catalog.read(write_catalogue(tmp_path / "catalog"))
+    start = estimates.Span(4, 8)
+
+    def promised(models: tuple[str, ...] = ("timm:resnet18",), **fields: object) -> estimates.Span:
+        return estimates.benchmark_s(spec(threads=8, **fields), models, catalogue, start)
+
+    one = promised()
+    assert 3 * (4 + 2.5) <= one.low <= 3 * (4 + 3)
+    assert 3 * (8 + 4) <= one.high <= 3 * (8 + 8)
+    assert promised(("timm:resnet18", "timm:unknown")).low >= 2 * 3 * (4 + 2.5)
+    assert promised(publishable=True).low >= 5 * (4 + 12.5)
+    # 2 x 1.82 GFLOPs x 64 images a call, 10 of which are sampled: from 80 to 5 GFLOP/s on each of 8 threads
+    assert promised(batch_size=64).low >= 3 * (4 + 10 * 2 * 1.82 * 64 / 640)
+    assert promised(batch_size=64).high >= 3 * (8 + 2 * 10 * 2 * 1.82 * 64 / 40)
+    assert promised(variants="eager,compile").low >= one.low + 3 * 2.5 + 5
+    assert promised(device="cuda").low >= one.low + 3 * 2.5, "latency, and back to back"
+
+
+def test_a_promise_rests_on_what_starts_took_before() -> None:
+    parts = Parts(starts_s=18, compilation_s=0, warmup_s=2, sampled_s=6, rest_s=1)
+    rows = [benchmark_row("a", parts=parts, processes=3), benchmark_row("b")]
+    assert estimates.start_s(rows) == estimates.Span(0.7 * 6, 1.5 * 6)
+    assert estimates.start_s([benchmark_row("a")]) == estimates.START_S
+    assert estimates.like_s(100) == estimates.Span(70, 150)

@@ -3,9 +3,8 @@
 import gc
 import itertools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -15,41 +14,12 @@ from engine.measure import environment, flush
 from engine.measure.contention import Usage
 from engine.measure.timing import EventStopwatch, HostStopwatch, Plan, Session, Subject, first_call, measure, stopwatch
 from engine.statistics import drifting
-
-PLAN = Plan()
-
-
-@dataclass
-class Clock:
-    """Advances when told, and by what reading it costs."""
-
-    now: float = 0.0
-    reading_s: float = 0.0
-    readings: int = 0
-
-    def __call__(self) -> float:
-        self.now += self.reading_s
-        self.readings += 1
-        return self.now
-
-    def work(self, seconds: float) -> Callable[[], None]:
-        def run() -> None:
-            self.now += seconds
-
-        return run
+from tests.timing_support import PLAN, Clock, Device, run, subject
 
 
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
-
-
-def run(clock: Clock, subjects: Sequence[Subject], plan: Plan = PLAN, **more: object) -> Session:
-    return measure(subjects, HostStopwatch(lambda: None, clock), plan, clock=clock, **more)  # type: ignore[arg-type]
-
-
-def subject(name: str, phase: Callable[[], object], **more: object) -> Subject:
-    return Subject(name, {"forward": phase}, **more)  # type: ignore[arg-type]
 
 
 def test_the_first_call_is_timed_on_its_own_and_is_no_sample(clock: Clock) -> None:
@@ -79,86 +49,56 @@ def test_warm_up_goes_on_until_the_plateau(clock: Clock) -> None:
     def model() -> None:
         clock.now += next(costs)
 
-    timed = run(clock, [subject("model", model)], Plan(warmup_calls=5, warmup_seconds=0.5)).timed["model"]
+    plan = Plan(min_seconds=10, warmup_calls=5, warmup_seconds=0.5)
+    timed = run(clock, [subject("model", model)], plan).timed["model"]
     assert timed.warmup_calls > 30
     assert timed.samples_ms == pytest.approx([50.0] * len(timed.samples_ms))
 
 
-def test_without_a_plateau_warm_up_ends_after_its_longest_time_and_the_samples_drift(clock: Clock) -> None:
+def test_without_a_plateau_warm_up_ends_after_half_of_the_time_asked_for_and_the_samples_drift(clock: Clock) -> None:
     costs = (0.05 * 1.01**call for call in itertools.count())
 
     def model() -> None:
         clock.now += next(costs)
 
-    timed = run(clock, [subject("model", model)], Plan(max_warmup_seconds=3)).timed["model"]
+    timed = run(clock, [subject("model", model)], Plan(min_seconds=6)).timed["model"]
     # the sum of 0.05 x 1.01^k first exceeds 3 s after 48 calls
     assert timed.warmup_calls == 48
     assert drifting(timed.samples_ms)
 
 
-@dataclass
-class Device:
-    """Work is queued and takes its time when the host waits for it; the host's clock stands still until then."""
-
-    now: float = 0.0
-    queue: list[Callable[[], None]] = field(default_factory=list)
-
-    def launch(self, seconds: float) -> Callable[[], None]:
-        def land() -> None:
-            self.now += seconds
-
-        return lambda: self.queue.append(land)
-
-    def synchronize(self) -> None:
-        while self.queue:
-            self.queue.pop(0)()
-
-    def clock(self) -> float:
-        assert not self.queue, "the clock is read while the device is at work"
-        return self.now
-
-    def event(self) -> "DeviceEvent":
-        return DeviceEvent(self)
-
-
-@dataclass
-class DeviceEvent:
-    """Noted in the queue, between the work."""
-
-    device: Device
-    at: float | None = None
-
-    def record(self) -> None:
-        def note() -> None:
-            self.at = self.device.now
-
-        self.device.queue.append(note)
-
-    def elapsed_time(self, end_event: "DeviceEvent") -> float:
-        at = [event.at for event in (self, end_event)]
-        assert None not in at, "the events are read before the device is done"
-        return (end_event.at - self.at) * 1e3
-
-
 @pytest.mark.parametrize("kind", ["host", "events"])
 def test_work_counts_when_it_is_done_not_when_it_is_launched(kind: str) -> None:
     device = Device()
-    watch = (
-        HostStopwatch(device.synchronize, device.clock)
-        if kind == "host"
-        else EventStopwatch(device.synchronize, device.event)
-    )
+    watch = HostStopwatch(device.synchronize, device.clock) if kind == "host" else device.stopwatch()
     before = device.launch(1.0)
     before()  # what was launched earlier belongs to nobody
     assert watch.block([device.launch(0.02)], 3) == pytest.approx((60.0,))
     before()
     parts = watch.block([device.launch(0.01), device.launch(0.03), device.launch(0.002)], 4)
     assert parts == pytest.approx((40.0, 120.0, 8.0))
+    before()
+    assert watch.queued(device.launch(0.02), 3) == pytest.approx(60.0)
     training = Subject("training", {"forward": device.launch(1 / 64), "backward": device.launch(3 / 64)})
-    timed = measure([training], watch, PLAN, clock=lambda: device.now).timed["training"]
+    timed = measure([training], watch, PLAN, clock=lambda: device.host).timed["training"]
     assert timed.phases["forward"] == pytest.approx([1e3 / 64] * 32)
     assert timed.phases["backward"] == pytest.approx([3e3 / 64] * 32)
     assert timed.samples_ms == pytest.approx([4e3 / 64] * 32)
+
+
+@pytest.mark.parametrize("scale", [1, 1e-3], ids=["calls of ms", "calls of us"])
+@pytest.mark.parametrize(("launch_s", "work_s"), [(0.006, 0.010), (0.010, 0.006)], ids=["device-bound", "host-bound"])
+def test_latency_and_back_to_back_time_are_two_figures_however_long_a_call_is(
+    launch_s: float, work_s: float, scale: float
+) -> None:
+    """Alone, a call takes launching and work; in a queue, the longer of the two, because both go on at once."""
+    device = Device(launch_s=launch_s * scale)
+    call = {"call": device.launch(work_s * scale)}
+    subjects = [Subject("latency", call), Subject("queued", call, queued=True)]
+    plan = Plan(min_seconds=0.2)
+    timed = measure(subjects, device.stopwatch(), plan, clock=lambda: device.host).timed
+    assert timed["latency"].samples_ms == pytest.approx([16 * scale] * len(timed["latency"].samples_ms))
+    assert timed["queued"].samples_ms == pytest.approx([10 * scale] * len(timed["queued"].samples_ms))
 
 
 @pytest.mark.parametrize(("device", "index"), [("cuda", 0), ("cuda:1", 1)])
@@ -184,7 +124,7 @@ def test_cold_flushes_before_every_sample_which_is_one_call(clock: Clock) -> Non
 
     plan = Plan(min_samples=30, min_seconds=0.01, warmup_calls=5, warmup_seconds=0)
     timed = run(clock, [subject("model", model)], plan, flush=flush).timed["model"]
-    assert timed.calls == 1
+    assert timed.calls == (1,) * 30
     assert timed.samples_ms == pytest.approx([0.01] * 30)
     assert seen == ["flush", "call"] * (len(seen) // 2)
     assert len(seen) // 2 == 30 + timed.warmup_calls
@@ -207,12 +147,13 @@ def test_hot_calls_once_before_samples_that_follow_another_subject(clock: Clock)
 
         return call
 
-    plan = Plan(min_samples=20, min_seconds=0, warmup_calls=1, warmup_seconds=0, max_warmup_seconds=0.1)
+    plan = Plan(min_samples=20, min_seconds=0, warmup_calls=1, warmup_seconds=0)
     timed = run(clock, [subject(name, model(name)) for name in "ab"], plan).timed
     sampled = "".join(seen)[sum(each.warmup_calls for each in timed.values()) :]
     runs = ["".join(group) for _, group in itertools.groupby(sampled)]
-    # a run is one call to fill the caches and then one sample, or two where a round begins with who ended the last
-    assert set(runs) == {"aa", "bb", "aaa", "bbb"}
+    # a run is one call to fill the caches and then a turn of two samples, or two turns where a round begins with the
+    # subject that ended the one before
+    assert set(runs) == {"aaa", "bbb", "aaaaa", "bbbbb"}
     assert sum(len(each) - 1 for each in runs) == 40
 
 
@@ -246,7 +187,7 @@ def test_a_smaller_choice_is_honoured(clock: Clock) -> None:
 def test_short_calls_are_timed_in_blocks_so_that_reading_the_clock_is_below_a_thousandth() -> None:
     clock = Clock(reading_s=1e-7)  # twice what a slow clock costs
     timed = run(clock, [subject("model", clock.work(1e-6))], Plan(min_seconds=0.2)).timed["model"]
-    assert min(timed.samples_ms) * timed.calls >= 1
+    assert all(ms * calls >= 1 for ms, calls in zip(timed.samples_ms, timed.calls, strict=True))
     assert timed.samples_ms == pytest.approx([1e-3] * len(timed.samples_ms), rel=1e-3)
 
 
@@ -297,7 +238,7 @@ def test_before_a_short_block_comes_an_untimed_call(clock: Clock) -> None:
             clock.now += seconds
 
         timed = run(clock, [subject("model", model)], Plan(min_samples=50, min_seconds=0)).timed["model"]
-        return next(calls) - timed.warmup_calls - 50 * timed.calls
+        return next(calls) - timed.warmup_calls - sum(timed.calls)
 
     assert untimed(1 / 1024) == 50
     assert untimed(1 / 64) == 1, "at first only"
@@ -316,14 +257,15 @@ def test_subjects_take_turns_in_an_order_of_chance_that_the_seed_repeats(clock: 
     def order(seed: int) -> tuple[list[str], Session]:
         called: list[str] = []
         subjects = [subject(name, clock.work(0.1), settings=lambda name=name: noted(called, name)) for name in "abc"]
-        found = run(clock, subjects, Plan(min_samples=40, min_seconds=0, seed=seed))
+        found = run(clock, subjects, Plan(min_samples=80, min_seconds=0, seed=seed))
         return called[-3 * 40 :], found
 
     called, session = order(1)
     rounds = [called[start : start + 3] for start in range(0, 120, 3)]
     assert all(sorted(one) == ["a", "b", "c"] for one in rounds)
     assert len({tuple(one) for one in rounds}) == 6, "every order comes up among 40 rounds"
-    assert [timed.rounds for timed in session.timed.values()] == [tuple(range(40))] * 3
+    twice = tuple(number for number in range(40) for _ in range(2))
+    assert [timed.rounds for timed in session.timed.values()] == [twice] * 3, "long calls are sampled twice per turn"
     assert order(1)[0] == called
     assert order(2)[0] != called
 
@@ -336,8 +278,8 @@ def noted(called: list[str], name: str) -> Iterator[None]:
 
 def test_who_needs_fewer_samples_sits_out_evenly(clock: Clock) -> None:
     timed = run(clock, [subject("slow", clock.work(1 / 8)), subject("fast", clock.work(1 / 256))]).timed
-    assert timed["fast"].rounds == tuple(range(512))
-    assert timed["slow"].rounds == tuple(range(0, 512, 32))
+    assert timed["fast"].rounds[::2] == timed["fast"].rounds[1::2] == tuple(range(256))
+    assert timed["slow"].rounds[::2] == timed["slow"].rounds[1::2] == tuple(range(0, 256, 32))
 
 
 def test_of_any_two_one_takes_part_in_all_rounds_of_the_other(clock: Clock) -> None:
@@ -345,7 +287,8 @@ def test_of_any_two_one_takes_part_in_all_rounds_of_the_other(clock: Clock) -> N
     timed = run(clock, [subject(name, clock.work(1 / int(name))) for name in ("5", "17", "100", "333")]).timed
     fewest_first = sorted((set(each.rounds) for each in timed.values()), key=len)
     assert all(fewer <= more for fewer, more in itertools.pairwise(fewest_first))
-    assert len(fewest_first[0]) < 30 < 600 < len(fewest_first[-1])
+    needed = [5, 17, 100, 333]
+    assert [len(one) for one in fewest_first] == pytest.approx(needed, rel=0.05, abs=2), "two samples in each"
 
 
 def test_a_subject_that_fails_is_taken_out_and_the_others_go_on(clock: Clock) -> None:

@@ -88,7 +88,8 @@ def _timing(row: BenchmarkRow) -> str:
     """`resnet18 eager, inference, batch 8: 12.3 ms, 651 samples/s; 1.52 times as fast as eager (faster); unstable`."""
     parts = []
     if row.latency_ms is not None:
-        parts.append(f"{row.latency_ms:.4g} ms" + (f", {row.samples_per_s:.4g} samples/s" if row.samples_per_s else ""))
+        figures = [_latency(row), *([f"{row.samples_per_s:.4g} samples/s"] if row.samples_per_s else [])]
+        parts.append(", ".join(figures))
     parts += _speedup(row)
     if row.max_deviation is not None:
         parts.append(f"deviates by {row.max_deviation:.3g} at most")
@@ -103,7 +104,8 @@ def _both_ways(row: RecurrentRow) -> str:
     took = ", ".join(f"{phase} {ms:.4g} ms" for phase, ms in phases if ms is not None)
     sizes = [f"{row.seq_length} steps", f"hidden {row.hidden_size}"] if row.seq_length else []
     where = ", ".join([row.model, *sizes, f"batch {row.mini_batch}"])
-    return f"{where}: {'; '.join([took, *_speedup(row), *_flags(row)])}"
+    queued = [_latency(row)] if row.back_to_back_ms is not None else []
+    return f"{where}: {'; '.join([took, *queued, *_speedup(row), *_flags(row)])}"
 
 
 def _epoch(row: TrainRow) -> str:
@@ -121,8 +123,17 @@ def _evaluated(row: EvaluateRow) -> str:
     return f"{row.task}: " + ", ".join(f"{name} {value:.4g}" for name, value in figures if value is not None)
 
 
+def _latency(row: TimedRow) -> str:
+    """Return `12.3 ms`, and on an accelerator `latency 12.3 ms, back to back 9.8 ms`."""
+    if row.back_to_back_ms is None:
+        return f"{row.latency_ms:.4g} ms"
+    return f"latency {row.latency_ms:.4g} ms, back to back {row.back_to_back_ms:.4g} ms"
+
+
 def _speedup(row: TimedRow) -> list[str]:
-    return [] if row.speedup is None else [f"{row.speedup:.3g} times as fast as {row.baseline} ({row.verdict})"]
+    if row.speedup is None:
+        return []
+    return [f"{row.speedup:.3g} times as fast as {row.baseline}{row.compared_in} ({row.verdict})"]
 
 
 def _flags(row: TimedRow | DeviceRow) -> list[str]:

@@ -11,7 +11,8 @@ from engine.names import expand_files
 from engine.results import BenchmarkRow
 from engine.specs import BenchmarkSpec, Refused
 
-SHOWN = ["library", "model", "mode", "variant", "batch_size", "latency_ms", "p90_ms", "samples_per_s", "spread"]
+SHOWN = ["library", "model", "mode", "variant", "batch_size", "latency_ms", "p90_ms", "back_to_back_ms"]
+SHOWN += ["samples_per_s", "spread"]
 SHOWN += ["speedup", "speedup_low", "speedup_high", "verdict", "accuracy", "max_deviation", "flags", "status"]
 """The columns of a terminal; a file has all of them."""
 

@@ -15,8 +15,8 @@ from engine.specs.runners import RUNNERS
 if TYPE_CHECKING:
     import pandas as pd
 
-SHOWN = ["model", "seq_length", "hidden_size", "mini_batch", "forward_ms", "backward_ms", "spread", "speedup"]
-SHOWN += ["speedup_low", "speedup_high", "verdict", "flags", "status"]
+SHOWN = ["model", "seq_length", "hidden_size", "mini_batch", "forward_ms", "backward_ms", "back_to_back_ms", "spread"]
+SHOWN += ["speedup", "speedup_low", "speedup_high", "verdict", "flags", "status"]
 """The columns of a sweep on a terminal; a file has all of them."""
 
 

@@ -76,7 +76,7 @@ def _best(
     notes: list[str],
 ) -> Rate:
     """Time one call of every size, interleaved. work: FLOPs or bytes of a call."""
-    subjects = [Subject(str(size), {"call": call}) for size, call in calls.items()]
+    subjects = [Subject(str(size), {"call": call}, queued=device != "cpu") for size, call in calls.items()]
     threads = torch.get_num_threads() if device == "cpu" else None
     session = timing.measure(subjects, timing.stopwatch(device), plan, threads=threads, gpu=gpu_watch.watch(device))
     for error in session.failed.values():

@@ -1,10 +1,9 @@
-"""Stopwatches: how long a block of calls takes on a device, each with the device synchronised before it is read."""
+"""Stopwatches: how long calls take on a device, each with the device synchronised before a clock is read."""
 
 import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Protocol
 
 import torch
@@ -15,19 +14,25 @@ Phase = Callable[[], object]
 
 
 class Stopwatch(Protocol):
-    """Times blocks of calls on one kind of device."""
+    """Time blocks of calls on one kind of device. The host's clock is read only after the device is synchronised."""
 
     def block(self, phases: Sequence[Phase], calls: int) -> tuple[float, ...]:
-        """ms each phase took in all `calls` calls together; a call runs all phases in turn.
+        """Return the ms each phase took in all `calls` calls together; a call runs all phases in turn.
 
-        The device is synchronised before every reading of the clock. One phase alone is read twice per block, several
-        once per phase and call.
+        This is latency, as one request sees it: the device is idle when a phase begins, and its results are there when
+        it ends. One phase alone reads the clock twice per block, several once per phase and call.
+        """
+
+    def queued(self, call: Phase, calls: int) -> float:
+        """Return the ms that `calls` calls took back to back: each queues up behind the one before it.
+
+        The device is synchronised after the last call, not between calls. Work queued before this is not counted.
         """
 
 
 @dataclass(frozen=True)
 class HostStopwatch:
-    """Reads the host's clock."""
+    """Read the host's clock."""
 
     synchronize: Callable[[], object]
     clock: Callable[[], float] = time.perf_counter
@@ -53,60 +58,54 @@ class HostStopwatch:
         before = self.clock()
         for _ in range(calls):
             phase()
+            self.synchronize()
+        return (self.clock() - before) * 1e3
+
+    def queued(self, call: Phase, calls: int) -> float:
+        self.synchronize()
+        before = self.clock()
+        for _ in range(calls):
+            call()
         self.synchronize()
         return (self.clock() - before) * 1e3
 
 
 class Event(Protocol):
-    """What is used of torch.cuda.Event."""
+    """The part of torch.cuda.Event that is used."""
 
     def record(self) -> None: ...
     def elapsed_time(self, end_event: Any) -> float: ...
 
 
+def _timing_event() -> Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
 @dataclass(frozen=True)
-class EventStopwatch:
-    """Lets the device note the time, between the phases on its own queue; reads the notes once all work is done."""
+class EventStopwatch(HostStopwatch):
+    """Let the device note when queued calls begin and end, on its own queue; latency is of the host's clock."""
 
-    synchronize: Callable[[], object]
-    event: Callable[[], Event]
+    event: Callable[[], Event] = _timing_event
 
-    def block(self, phases: Sequence[Phase], calls: int) -> tuple[float, ...]:
-        # one phase alone needs no notes between its calls
-        repeated, calls = (phases, calls) if len(phases) > 1 else ([_repeated(phases[0], calls)], 1)
-        notes = [self.event() for _ in range(calls * len(phases) + 1)]
-        self.synchronize()
-        notes[0].record()
-        following = iter(notes[1:])
+    def queued(self, call: Phase, calls: int) -> float:
+        # no wait before `begin`: while the device still works on earlier calls, the host launches the first of these
+        begin, end = self.event(), self.event()
+        begin.record()
         for _ in range(calls):
-            for phase in repeated:
-                phase()
-                next(following).record()
+            call()
+        end.record()
         self.synchronize()
-        spans = [start.elapsed_time(end) for start, end in pairwise(notes)]
-        return tuple(math.fsum(spans[index :: len(phases)]) for index in range(len(phases)))
-
-
-def _repeated(phase: Phase, calls: int) -> Phase:
-    def repeat() -> None:
-        for _ in range(calls):
-            phase()
-
-    return repeat
+        return begin.elapsed_time(end)
 
 
 def stopwatch(device: str) -> Stopwatch:
-    """What times on this device: its own events on CUDA, the host's clock elsewhere, after the device is done."""
+    """Return what times on this device: the host's clock and, for queued calls on CUDA, the device's own events."""
     target = torch.device(device)
     if target.type == "cpu":
         return HostStopwatch(lambda: None)
     if target.type == "cuda":
         torch.cuda.set_device(numbered(device))  # events are recorded on the current device's stream
-
-        def event() -> Event:
-            return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-
-        return EventStopwatch(lambda: torch.cuda.synchronize(target), event)
+        return EventStopwatch(lambda: torch.cuda.synchronize(target))
     return HostStopwatch(lambda: torch.accelerator.synchronize(target))
 
 

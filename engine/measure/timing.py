@@ -10,16 +10,17 @@ import random
 import statistics
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from engine.measure import contention as cpu
+from engine.measure import neighbours
 from engine.measure.flush import flusher
 from engine.measure.garbage import collections_counted, no_automatic_collection
-from engine.measure.gpu_watch import Watch, Watched
+from engine.measure.gpu_watch import Watch
+from engine.measure.plan import Plan, Session, Subject, Timed
 from engine.measure.stopwatch import EventStopwatch, HostStopwatch, Phase, Stopwatch, first_call, stopwatch
-from engine.results import Contention
 from engine.statistics import drifting
 
 __all__ = [
@@ -39,7 +40,12 @@ __all__ = [
 
 LOOP_CALLS = 2_000
 LEAST_PLATEAU, MOST_PLATEAU = 6, 300
-"""Blocks of which a warm-up's plateau is told, the latest half of them."""
+"""Blocks that show whether a warm-up has reached its plateau: the latest half, within these bounds."""
+LONG_TURN = 2
+"""Samples in a turn of a subject whose blocks are single calls: with one, the untimed call before it would double the
+cost."""
+LEAST_QUEUED = 2
+"""Calls in a block of queued ones, at least: of a single call, the untimed one before it would double the cost."""
 COLLECT_S = 0.1
 """So much sampled time lies between two garbage collections, or a round where that takes longer."""
 QUICK_S = 0.01
@@ -49,62 +55,6 @@ SLACK = 1.25
 """Blocks are made longer than asked for by this, so that a faster stretch does not make them too short."""
 
 
-@dataclass(frozen=True)
-class Subject:
-    """What is timed: one call runs the phases in turn."""
-
-    name: str
-    phases: Mapping[str, Phase]
-    settings: Callable[[], AbstractContextManager[object]] = nullcontext
-    """Global switches (TF32, cuDNN, gradients), entered around its calls and outside the timed region."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How thoroughly to time. Seconds are sampled time, and the flushing that belongs to it."""
-
-    min_samples: int = 10
-    min_seconds: float = 2.0
-    warmup_calls: int = 5
-    warmup_seconds: float = 0.5
-    max_warmup_seconds: float = 10.0
-    block_ms: float = 1.0
-    seed: int = 1337
-    """Of the order of subjects in each round."""
-
-
-@dataclass(frozen=True)
-class Timed:
-    """All samples of one subject."""
-
-    rounds: tuple[int, ...]
-    """In which round each sample was taken."""
-    phases: Mapping[str, tuple[float, ...]]
-    """ms per call, one for each sample."""
-    calls: int
-    """Per sample."""
-    loop_ms: float
-    """What the timing loop itself costs per call; it is part of the samples."""
-    warmup_calls: int
-    gc_runs: int
-    """Garbage collections within samples: the automatic ones are off, a subject may start its own."""
-
-    @property
-    def samples_ms(self) -> tuple[float, ...]:
-        """ms per call, all phases together."""
-        return tuple(math.fsum(parts) for parts in zip(*self.phases.values(), strict=True))
-
-
-@dataclass(frozen=True)
-class Session:
-    """What became of the subjects, and what the machine did meanwhile."""
-
-    timed: dict[str, Timed]
-    failed: dict[str, Exception]
-    contention: Contention | None
-    gpu: Watched | None
-
-
 @dataclass
 class _Run:
     """A subject under way."""
@@ -112,19 +62,30 @@ class _Run:
     subject: Subject
     calls: int = 1
     """Per block."""
-    block_seconds: float = 0.0
-    """What a block took at the end of the warm-up."""
+    warm_seconds: float = 0.0
+    """What a call took at the end of the warm-up."""
     warmup_calls: int = 0
     seconds: float = 0.0
     """Sampled so far."""
     rounds: list[int] = field(default_factory=list)
     samples: list[tuple[float, ...]] = field(default_factory=list)
     """ms per call of each phase."""
+    sizes: list[int] = field(default_factory=list)
+    """Calls of each sample's block."""
+    share: float = 1.0
+    """Of the coming rounds, in which it takes part."""
     gc_runs: int = 0
 
-    def has(self, plan: Plan) -> bool:
-        """Whether it has all that was asked for."""
-        return len(self.samples) >= plan.min_samples and self.seconds >= plan.min_seconds
+    @property
+    def block_seconds(self) -> float:
+        """What a block takes, going by the samples as soon as there are any."""
+        per_call = self.seconds / sum(self.sizes) if self.sizes else self.warm_seconds
+        return max(1e-9, self.calls * per_call)
+
+    def lacks(self, plan: Plan, times: int = 1) -> float:
+        """Return the samples it lacks of `times` what was asked for; none where that is not above 0."""
+        samples = times * plan.min_samples - len(self.samples)
+        return max(samples, (times * plan.min_seconds - self.seconds) / self.block_seconds)
 
 
 @dataclass(frozen=True)
@@ -136,63 +97,76 @@ class _Bench:
     flush: Callable[[], object] | None
     clock: Callable[[], float]
 
-    def block(self, run: _Run, *, refill: bool = False) -> tuple[float, tuple[float, ...]]:
-        """Seconds that count as sampled, and ms per phase. refill: let the subject fill the caches first."""
+    def turn(self, run: _Run, samples: int = 1, *, refill: bool = False) -> Iterator[tuple[float, tuple[float, ...]]]:
+        """Yield the seconds that count as sampled, and the ms per phase, of some blocks.
+
+        refill: make an untimed call first, which fills the caches or, before queued calls, the device's queue.
+        """
         phases, flushing = tuple(run.subject.phases.values()), 0.0
         with run.subject.settings():
-            if self.flush:
-                before = self.clock()
-                self.flush()
-                flushing = self.clock() - before
-            elif refill:
+            if refill and not self.flush:
                 for phase in phases:
                     phase()
-            with collections_counted() as collections:
-                spent = self.stopwatch.block(phases, run.calls)
-            run.gc_runs += len(collections)
-        return flushing + math.fsum(spent) / 1e3, spent
+            for _ in range(samples):
+                if self.flush:
+                    before = self.clock()
+                    self.flush()
+                    flushing = self.clock() - before
+                with collections_counted() as collections:
+                    spent = self.block(run.subject, phases, run.calls)
+                run.gc_runs += len(collections)
+                yield flushing + math.fsum(spent) / 1e3, spent
+
+    def block(self, subject: Subject, phases: Sequence[Phase], calls: int) -> tuple[float, ...]:
+        """Return the ms per phase of all calls of one block."""
+        if not subject.queued:
+            return self.stopwatch.block(phases, calls)
+        (phase,) = phases
+        return (self.stopwatch.queued(phase, calls),)
 
     def warm_up(self, run: _Run) -> None:
-        """Call until the latest half of the blocks shows no drift; find the calls per block on the way."""
-        plan, blocks, seconds = self.plan, [], 0.0
-        while seconds < plan.max_warmup_seconds:
-            block_seconds, spent = self.block(run)
-            ms = math.fsum(spent)
-            blocks.append(ms / run.calls)
-            run.warmup_calls += run.calls
-            seconds += block_seconds
+        """Call until the latest half of the blocks shows no drift beyond noise; find the calls per block on the way."""
+        plan, blocks, seconds = self.plan, list[float](), 0.0
+        run.calls = least = LEAST_QUEUED if run.subject.queued else 1
+        while True:
+            for block_seconds, spent in self.turn(run):
+                ms = math.fsum(spent)
+                blocks.append(ms / run.calls)
+                run.warmup_calls += run.calls
+                seconds += block_seconds
             latest = blocks[-min(max(len(blocks) // 2, LEAST_PLATEAU), MOST_PLATEAU) :]
-            enough = seconds >= plan.warmup_seconds and run.warmup_calls >= plan.warmup_calls
-            if enough and len(blocks) >= 2 * LEAST_PLATEAU and not drifting(latest):
+            plateau = seconds >= plan.most_warmup_seconds or (len(blocks) >= 2 * LEAST_PLATEAU and not drifting(latest))
+            if plateau and seconds >= plan.warmup_seconds and run.warmup_calls >= plan.warmup_calls:
                 break
             if self.flush is None and ms < plan.block_ms:
                 run.calls *= 2
-        if self.flush:
-            run.block_seconds = seconds / len(blocks)
-        else:
-            plateau = statistics.median(blocks[-LEAST_PLATEAU:])
-            run.calls = math.ceil(SLACK * plan.block_ms / plateau) if plateau < plan.block_ms else 1
-            run.block_seconds = run.calls * plateau / 1e3
+        run.warm_seconds = seconds / len(blocks)
+        if self.flush is None:
+            per_call = statistics.median(blocks[-LEAST_PLATEAU:])
+            run.calls = max(least, math.ceil(SLACK * plan.block_ms / per_call) if per_call < plan.block_ms else 1)
+            run.warm_seconds = per_call / 1e3
         run.gc_runs = 0
 
     def sample(self, runs: list[_Run], failed: dict[str, Exception], look: Callable[[], object]) -> None:
-        """Rounds until every subject has what was asked for; `look` is called after each."""
-        needed = [max(self.plan.min_samples, math.ceil(self.plan.min_seconds / run.block_seconds)) for run in runs]
-        # powers of two, so that of any two subjects one takes part in all rounds of the other
-        every = {r.subject.name: 2 ** int(math.log2(max(needed) / own)) for r, own in zip(runs, needed, strict=True)}
+        """Take rounds until every subject has what was asked for; `look` is called after each.
+
+        Shares of the rounds are estimated anew before each round, from what samples have taken, so that all subjects
+        are done at the same time. One that is done goes on as before while others are not, up to twice what was asked
+        for.
+        """
         order = random.Random(self.plan.seed)  # noqa: S311 - nothing secret
         last, number, since_collection = "", 0, 0.0
-        while not all(run.has(self.plan) for run in runs):
+        while (rounds_left := max((run.lacks(self.plan) / self._turn(run) for run in runs), default=0)) > 0:
             for run in order.sample(runs, len(runs)):
                 name = run.subject.name
-                if number % every[name] == 0:
-                    with _guarded(name, failed):
-                        seconds, spent = self.block(run, refill=last != name or run.block_seconds < QUICK_S)
-                        run.seconds += seconds
+                if (samples := self._due(run, number, rounds_left)) == 0:
+                    continue
+                refill = last != name or run.block_seconds < QUICK_S or run.subject.queued
+                with _guarded(name, failed):
+                    for seconds, spent in self.turn(run, samples, refill=refill):
                         since_collection += seconds
-                        run.rounds.append(number)
-                        run.samples.append(tuple(ms / run.calls for ms in spent))
-                    last = name
+                        self._keep(run, number, seconds, spent)
+                last = name
             runs = [run for run in runs if run.subject.name not in failed]
             number += 1
             if since_collection >= COLLECT_S:
@@ -200,15 +174,36 @@ class _Bench:
                 since_collection = 0.0
             look()
 
+    def _turn(self, run: _Run) -> int:
+        """Return how many samples a subject takes in a turn."""
+        return 1 if self.flush or run.calls > 1 else LONG_TURN
+
+    def _due(self, run: _Run, number: int, rounds_left: float) -> int:
+        """Return how many samples a subject takes in a round."""
+        turn, allowed = self._turn(run), run.lacks(self.plan)
+        if allowed > 0:
+            run.share = allowed / turn / rounds_left
+        else:
+            allowed = run.lacks(self.plan, times=2)
+        return min(turn, math.ceil(allowed)) if allowed > 0 and run.share > _evenly(number) else 0
+
+    def _keep(self, run: _Run, number: int, seconds: float, spent: tuple[float, ...]) -> None:
+        run.seconds += seconds
+        run.rounds.append(number)
+        run.sizes.append(run.calls)
+        run.samples.append(tuple(ms / run.calls for ms in spent))
+        if self.flush is None and math.fsum(spent) < self.plan.block_ms:
+            run.calls *= 2  # faster than in the warm-up: the next block is long enough, or the one after it
+
     def timed(self, run: _Run) -> Timed:
         """What a subject's samples come to, with the cost of the loop around phases that do nothing."""
         phases = run.subject.phases
-        loop = math.fsum(self.stopwatch.block([_nothing] * len(phases), LOOP_CALLS)) / LOOP_CALLS
+        loop = math.fsum(self.block(run.subject, [_nothing] * len(phases), LOOP_CALLS)) / LOOP_CALLS
         columns = zip(*run.samples, strict=True)
         return Timed(
             rounds=tuple(run.rounds),
             phases=dict(zip(phases, columns, strict=True)),
-            calls=run.calls,
+            calls=tuple(run.sizes),
             loop_ms=loop,
             warmup_calls=run.warmup_calls,
             gc_runs=run.gc_runs,
@@ -229,41 +224,54 @@ def measure(
 ) -> Session:
     """Time the subjects, of different names, side by side.
 
-    Each is warmed up to its plateau. Then come rounds: in each, one sample of every subject, in random order, until all
+    Each is warmed up to its plateau. Then come rounds: in each, one turn of every subject, in random order, until all
     have the samples and seconds asked for. A sample is a block of calls of at least plan.block_ms. A subject whose
-    blocks are longer needs fewer samples, and sits out evenly between the rounds. One untimed call before a sample
+    blocks are longer needs fewer samples, and sits out evenly between the rounds. One untimed call before a turn
     brings back to the caches what others drove out: another subject or, of a block shorter than QUICK_S, what
     goes on between samples. With `flush`, which is called before every sample instead, the caches are empty, and a
     sample is one call. Automatic garbage collection is off in samples and made up for between rounds, every COLLECT_S.
 
     threads: those that should be busy while sampling; None with an accelerator, for which the CPU waits. gpu: looked at
-    between rounds. clock: in s, for the time that flushing takes. on_phase: told what begins. A subject that raises is
-    taken out, without samples, and is found in `failed`.
+    between rounds. clock: in s, for the time that flushing and warming up take. on_phase: told what begins. A subject
+    that raises is taken out, without samples, and is found in `failed`.
     """
     bench = _Bench(stopwatch, plan, flush, clock)
-    runs, failed = [_Run(subject) for subject in subjects], dict[str, Exception]()
+    runs, failed, begun = [_Run(subject) for subject in subjects], dict[str, Exception](), clock()
     for run in runs:
         on_phase(f"warming up {run.subject.name}")
         with _guarded(run.subject.name, failed):
             bench.warm_up(run)
+    warmup_seconds = clock() - begun
     ready = [run for run in runs if run.subject.name not in failed]
     if not ready:
-        return Session({}, failed, None, None)
+        return Session({}, failed, None, None, warmup_seconds=warmup_seconds)
     on_phase("sampling")
     with no_automatic_collection():
-        before = usage()
+        others, before = neighbours.snapshot(), usage()
         bench.sample(ready, failed, gpu.look if gpu else _nothing)
         after = usage()
+        busiest = neighbours.busiest(others, neighbours.snapshot(), after.wall_s - before.wall_s, after.cpus)
     return Session(
         timed={run.subject.name: bench.timed(run) for run in ready if run.subject.name not in failed},
         failed=failed,
         contention=cpu.contention(before, after, threads),
         gpu=gpu.watched() if gpu else None,
+        neighbours=busiest,
+        warmup_seconds=warmup_seconds,
+        sampled_seconds=math.fsum(run.seconds for run in ready),
     )
 
 
 def _nothing() -> None:
     """Costs no more than being called."""
+
+
+def _evenly(number: int) -> float:
+    """Return a number from 0 to below 1: the first 2^k of them are the multiples of 2^-k (van der Corput's sequence).
+
+    Who takes part in a round where this is below its share takes part evenly, and in all rounds of those with less.
+    """
+    return int(f"{number:b}"[::-1], 2) / (1 << number.bit_length())
 
 
 @contextmanager

@@ -22,6 +22,8 @@ GRAPH_WARMUP = 3
 """Calls before a CUDA graph is captured, as PyTorch's documentation has it."""
 MOST_RECOMPILATIONS = 128
 """Recompilations of one code object, where torch cannot count them apart: 8 for each of 16 variants."""
+RECORDING_CALLS = 2
+"""Calls after the first of a model compiled into CUDA graphs: one records them, one is the first to replay them."""
 
 
 class VariantRefused(Refused):
@@ -59,6 +61,20 @@ def check(variant: Variant, device: str) -> None:
     graphs = variant.execution == "cudagraphs" or variant.backend == "cudagraphs"
     if (graphs or variant.compile_mode == "reduce-overhead") and not device.startswith("cuda"):
         raise VariantRefused(f"{variant.label} needs CUDA graphs, which {device} has none of")
+
+
+def settling_calls(variant: Variant, device: str) -> int:
+    """Return how many calls after the first still belong to compiling.
+
+    With CUDA graphs, torch.compile's first call warms up, the second records (torch._inductor.cudagraph_trees), and
+    only from the third on graphs are replayed.
+    """
+    if variant.execution != "compile" or not device.startswith("cuda"):
+        return 0
+    from torch._inductor import list_mode_options
+
+    graphs = variant.backend == "cudagraphs" or list_mode_options(variant.compile_mode or None).get("triton.cudagraphs")
+    return RECORDING_CALLS if graphs else 0
 
 
 @contextmanager

@@ -18,6 +18,16 @@ class _Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class BackToBack(_Message):
+    """The samples of calls that queue up behind each other."""
+
+    rounds: tuple[int, ...]
+    ms: tuple[float, ...]
+    """Per call."""
+    calls: tuple[int, ...]
+    """Per sample."""
+
+
 class Measured(_Message):
     """One of what is timed side by side, in one process."""
 
@@ -29,7 +39,10 @@ class Measured(_Message):
     rounds: tuple[int, ...] = ()
     phases: dict[str, tuple[float, ...]] = Field(default_factory=dict)
     """ms per call, one per sample."""
-    calls: int = 0
+    calls: tuple[int, ...] = ()
+    """Per sample."""
+    back_to_back: BackToBack | None = None
+    """On an accelerator."""
     loop_ms: float = 0
     gc_runs: int = 0
     first_call_ms: float | None = None
@@ -37,7 +50,11 @@ class Measured(_Message):
     """Capture, compilation and first call; None of eager."""
     compile_again_ms: float | None = None
     """The same a second time, with the caches of the first."""
+    loading_s: float = 0
+    """Loading the compiler, by the first that uses it."""
     contention: Contention | None = None
+    neighbours: dict[str, float] = Field(default_factory=dict)
+    """The share of the CPUs that the busiest other processes used, by name."""
     foreign: tuple[str, ...] = ()
     """Who else was on the GPU, in words."""
     throttled: str = ""
@@ -98,6 +115,9 @@ class Report(_Message):
     label: str = ""
     """What this is about; empty: all that is timed."""
     measured: Measured | None = None
+    warmup_s: float = 0
+    """What the process has spent on warming up, once it has."""
+    sampled_s: float = 0
     trying: int | None = None
     """Of a search: the batch size that is about to be tried, and then that it fits, or fails."""
     fits: int | None = None

@@ -1,19 +1,44 @@
 """The fresh processes of what is timed side by side, one after the other, and what is done when one dies."""
 
 import tempfile
+import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 from engine.replicates import child
 from engine.replicates.child import Ended
 from engine.replicates.messages import Job, Measured, Report
-from engine.results import Progress
+from engine.results import Parts, Progress
 
 CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
 Found = dict[str, Measured]
 """By label."""
 Reports = Callable[[Job, Mapping[str, str], float], Generator[Report | Ended | None]]
+
+
+@dataclass
+class Spent:
+    """Seconds that processes have spent on the parts of a timing."""
+
+    starts: float = 0.0
+    compilation: float = 0.0
+    warmup: float = 0.0
+    sampled: float = 0.0
+
+    def add(self, report: Report) -> None:
+        """Count what a process reports."""
+        self.warmup += report.warmup_s
+        self.sampled += report.sampled_s
+        if one := report.measured:
+            self.compilation += one.loading_s + ((one.compile_ms or 0.0) + (one.compile_again_ms or 0.0)) / 1e3
+
+    def parts(self, seconds: float) -> Parts:
+        """Return the parts of a timing that took so many seconds. They add up to its seconds."""
+        known = {"starts": self.starts, "compilation": self.compilation, "warmup": self.warmup, "sampled": self.sampled}
+        rounded = {f"{name}_s": round(value, 3) for name, value in known.items()}
+        return Parts(**rounded, rest_s=round(max(0.0, seconds - sum(rounded.values())), 3))
 
 
 class Processes:
@@ -33,6 +58,8 @@ class Processes:
         self._begin = reports
         self._own = dict(environment or {})
         self._caches = folder
+        self.spent = Spent()
+        """Since whoever reads it put a new one here."""
 
     def repeat(self, job: Job, progress: Progress) -> Generator[Progress, None, list[Found]]:
         """The job in as many processes as its spec asks for. What has failed in one is in none that follow."""
@@ -64,7 +91,7 @@ class Processes:
                         ended = each
                     elif each and each.measured:
                         found[each.measured.label] = each.measured
-                    elif each:
+                    elif each and each.doing:
                         at = each.label
                         progress = progress.model_copy(update={"note": f"{_where(progress)}; {each.doing}"})
                     yield progress
@@ -80,11 +107,24 @@ class Processes:
             return found | {label: job.failed(label, ended.status, ended.error) for label in missing}
 
     def reports(self, job: Job) -> Generator[Report | Ended | None]:
-        """What one process says. The first of several compiles into empty caches, the others find what it has left."""
+        """Yield what one process says, and count what it spends.
+
+        The first of several compiles into empty caches, the others find what it has left.
+        """
         if job.process == 0:
             self._caches = Path(tempfile.mkdtemp(dir=self._folder))
         caches = {name: str(self._caches / part) for name, part in CACHES.items()}
-        return self._begin(job, caches | self._own, self._deadline)
+        since, starting = time.monotonic(), True
+        with closing(self._begin(job, caches | self._own, self._deadline)) as heard:
+            for each in heard:
+                if each:
+                    if starting:
+                        self.spent.starts += time.monotonic() - since
+                    since, starting = time.monotonic(), False
+                    if isinstance(each, Report):
+                        self.spent.add(each)
+                yield each
+        self.spent.starts += time.monotonic() - since  # a process takes time to end as well
 
 
 def _where(progress: Progress) -> str:

@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -84,7 +84,8 @@ def first_call(
 ) -> FirstCall:
     """To be called under the settings of what is captured.
 
-    settling: calls after the first that still compile, as TorchScript does once it has seen what it is called with.
+    settling: calls after the first that still compile, as TorchScript does once it has seen what it is called with,
+    or record CUDA graphs.
     """
     runs: list[Run] = []
     took: list[float] = []
@@ -102,6 +103,17 @@ def once(phases: Mapping[str, Phase]) -> None:
     """One call."""
     for phase in phases.values():
         phase()
+
+
+def load_libraries(device: str) -> None:
+    """Run one small convolution and matrix product, forward and backward.
+
+    What a device's libraries do once in a process (contexts, handles, threads) is then no part of any first call.
+    """
+    with suppress(Exception):  # whatever a device cannot do is reported of each model
+        images = torch.ones(1, 8, 8, 8, device=device, requires_grad=True)
+        features = torch.nn.functional.conv2d(images, torch.ones(8, 8, 3, 3, device=device)).flatten(1)
+        (features @ torch.ones(288, 8, device=device)).sum().backward()  # type: ignore[no-untyped-call]
 
 
 def failure(label: str, error: Exception) -> Measured:

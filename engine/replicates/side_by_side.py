@@ -1,12 +1,14 @@
 """Timing all of a job in one process: each made ready, one after the other, and then timed in turns."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 
 import torch
 
 from engine.measure import gpu_watch, timing
 from engine.measure.timing import Plan, Session, Stopwatch, Subject
-from engine.replicates.messages import Job, Measured, Report
+from engine.replicates.messages import BackToBack, Job, Measured, Report, described
 from engine.replicates.ready import Ready, failure, once, release
 
 ENERGY_S = 1.0
@@ -28,14 +30,14 @@ def measure(
     one that was timed when all are.
     """
     ready: list[Ready] = []
-    for label in job.labels:
+    for place, label in enumerate(job.labels):
         yield Report(doing=f"{label}: first call", label=label)
         try:
             prepared = prepare(label)
         except Exception as error:  # noqa: BLE001 - models are other people's code: whatever fails is a row of its own
             prepared = failure(label, error)
         if isinstance(prepared, Ready):
-            ready.append(prepared)
+            ready.append(_placed(prepared, job.labels[:place]))
             continue
         release()
         yield Report(measured=prepared)
@@ -45,6 +47,7 @@ def measure(
         return
     yield Report(doing="timing")
     session = _session(job, ready, stopwatch, plan, flush)
+    yield Report(warmup_s=session.warmup_seconds, sampled_s=session.sampled_seconds)
     done = [(each, _measured(each, session, job.spec.device)) for each in ready]  # before anything is compiled anew
     for each, measured in done:
         if afterwards and measured.status == "ok" and job.process == 0:
@@ -56,18 +59,44 @@ def measure(
         yield Report(measured=measured)
 
 
+def _placed(each: Ready, earlier: tuple[str, ...]) -> Ready:
+    """Note which labels made their first calls before this one."""
+    row = each.measured.row | {"first_call_after": earlier}
+    return replace(each, measured=each.measured.model_copy(update={"row": row}))
+
+
 def _session(
     job: Job, ready: list[Ready], stopwatch: Stopwatch, plan: Plan, flush: Callable[[], object] | None
 ) -> Session:
+    """Time everything that is ready: its latency and, on an accelerator with hot caches, its calls back to back too."""
     device = job.spec.device
+    subjects = [Subject(each.label, each.phases, each.settings) for each in ready]
+    if device != "cpu" and flush is None:
+        subjects += [
+            Subject(_queued(each.label), {"call": partial(once, each.phases)}, each.settings, queued=True)
+            for each in ready
+        ]
     return timing.measure(
-        [Subject(each.label, each.phases, each.settings) for each in ready],
+        subjects,
         stopwatch,
         plan,
         flush=flush,
         threads=torch.get_num_threads() if device == "cpu" else None,  # with a GPU, the CPU waits
         gpu=gpu_watch.watch(device),
     )
+
+
+def _queued(label: str) -> str:
+    return f"{label}, back to back"
+
+
+def _back_to_back(label: str, session: Session) -> tuple[BackToBack | None, tuple[str, ...]]:
+    """Return the samples of queued calls, if any, and a note where they failed."""
+    if error := session.failed.get(_queued(label)):
+        return None, (f"not timed back to back: {described(error)}",)
+    if (timed := session.timed.get(_queued(label))) is None:
+        return None, ()
+    return BackToBack(rounds=timed.rounds, ms=timed.samples_ms, calls=timed.calls), ()
 
 
 def _measured(each: Ready, session: Session, device: str) -> Measured:
@@ -79,17 +108,20 @@ def _measured(each: Ready, session: Session, device: str) -> Measured:
             joules = gpu_watch.joules(lambda: once(each.phases), device, ENERGY_S)
     except Exception as error:  # noqa: BLE001 - as above
         return failure(each.label, error)
+    back_to_back, notes = _back_to_back(each.label, session)
     return each.measured.model_copy(
         update={
             "rounds": timed.rounds,
             "phases": {name: ms for name, ms in timed.phases.items() if name not in each.unreported},
             "calls": timed.calls,
+            "back_to_back": back_to_back,
             "loop_ms": timed.loop_ms,
             "gc_runs": timed.gc_runs,
             "joules_per_call": joules,
             "contention": session.contention,
             "foreign": gpu_watch.foreign(session.gpu),
             "throttled": gpu_watch.throttling(session.gpu),
-            "notes": (*each.measured.notes, *gpu_watch.notes(device, session.gpu)),
+            "notes": (*each.measured.notes, *notes, *gpu_watch.notes(device, session.gpu)),
+            "neighbours": dict(session.neighbours),
         }
     )

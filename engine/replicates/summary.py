@@ -9,10 +9,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from engine.measure.contention import contended
+from engine.measure.neighbours import MOST_NAMES, named
 from engine.replicates.messages import Measured, TimedSpec
 from engine.results import Contention, TimedRow
 from engine.statistics import UNSTABLE, drifting, percentile, ratio, spread
 
+BACK_TO_BACK = "back_to_back"
 AnyRow = TypeVar("AnyRow", bound=TimedRow)
 
 
@@ -55,16 +57,18 @@ def _figures(measured: Sequence[Measured]) -> dict[str, Any]:
         "mean_ms": float(np.mean(samples)),
         "std_ms": deviation(samples),
         **({f"{phase}_ms": statistics.median(values) for phase, values in parts.items()} if len(parts) > 1 else {}),
+        "back_to_back_ms": _back_to_back_ms(measured),
         "first_call_ms": measured[0].first_call_ms,
         "compile_cold_ms": compiled[0] if compiled else None,
         "compile_warm_ms": statistics.median(again) if again else None,
         "samples": len(samples),
-        "calls_per_sample": measured[0].calls,
+        "calls_per_sample": statistics.median_low(calls for each in measured for calls in each.calls),
         "loop_ms": statistics.median(each.loop_ms for each in measured),
         "processes": len(measured),
         "process_medians_ms": medians,
         "spread": spread(medians),
         "contention": _worst([each.contention for each in measured if each.contention]),
+        "neighbours": neighbours(measured),
         "device_peak_mb": _most(each.device_peak_mb for each in measured),
         "process_peak_mb": _most(each.process_peak_mb for each in measured),
     }
@@ -73,6 +77,21 @@ def _figures(measured: Sequence[Measured]) -> dict[str, Any]:
 def process_medians(measured: Sequence[Measured], phase: str = "") -> tuple[float, ...]:
     """Return each process's median in ms per call, of one phase or of all its phases together."""
     return tuple(statistics.median(each.phases[phase] if phase else each.samples_ms) for each in measured)
+
+
+def _back_to_back_ms(measured: Sequence[Measured]) -> float | None:
+    """Return the median of the processes' medians; None where calls were not timed back to back."""
+    medians = [statistics.median(each.back_to_back.ms) for each in measured if each.back_to_back]
+    return statistics.median(medians) if medians else None
+
+
+def neighbours(measured: Sequence[Measured]) -> dict[str, float]:
+    """Return the busiest other processes by name, each with its largest share in any process, the busiest first."""
+    most: dict[str, float] = {}
+    for each in measured:
+        for name, share in each.neighbours.items():
+            most[name] = max(share, most.get(name, 0.0))
+    return dict(sorted(most.items(), key=lambda item: -item[1])[:MOST_NAMES])
 
 
 def together(measured: Sequence[Measured], phase: str) -> list[float]:
@@ -102,6 +121,8 @@ def _disturbances(measured: Sequence[Measured]) -> list[str]:
     """In words, what the figures suffered from."""
     worst = _worst([each.contention for each in measured if each.contention])
     notes = list(contended(worst)) if worst else []
+    if notes and (busiest := neighbours(measured)):
+        notes.append(f"busiest others: {named(busiest)}")
     if collections := sum(each.gc_runs for each in measured):
         notes.append(f"the model itself ran Python's garbage collector {collections} times within samples")
     return [*notes, *dict.fromkeys(reason for each in measured for reason in (*each.foreign, each.throttled) if reason)]
@@ -142,6 +163,24 @@ def compared(
     )
 
 
+def back_to_back(found: Sequence[Mapping[str, Measured]]) -> list[dict[str, Measured]]:
+    """Return the samples of queued calls as `write_samples` takes them, in one phase; none of a CPU."""
+    queued = [
+        {
+            label: Measured(label=label, rounds=one.rounds, phases={BACK_TO_BACK: one.ms}, calls=one.calls)
+            for label, each in process.items()
+            if (one := each.back_to_back)
+        }
+        for process in found
+    ]
+    return queued if any(queued) else []
+
+
+def back_to_back_name(file: str) -> str:
+    """Return where the samples of queued calls lie, beside the file of those of latency."""
+    return f"{file.removesuffix('.csv')}__{BACK_TO_BACK}.csv"
+
+
 def write_samples(
     path: Path,
     found: Sequence[Mapping[str, Measured]],
@@ -165,4 +204,4 @@ def write_samples(
             for name, measured in process.items():
                 for index, turn in enumerate(measured.rounds):
                     parts = [repr(measured.phases[p][index]) if p in measured.phases else "" for p in phases]
-                    writer.writerow([number, *what.values(), name, turn, measured.calls, *parts])
+                    writer.writerow([number, *what.values(), name, turn, measured.calls[index], *parts])

@@ -1,19 +1,52 @@
-"""What a timing will take, told beforehand: memory from the catalogue's counts, time from the floors asked for."""
+"""What a timing will take, told beforehand: memory from the catalogue's counts, time from its parts."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from statistics import median
 from typing import Any
 
 import pandas as pd
 
 from engine import suite
-from engine.results import BenchmarkRow
+from engine.results import BenchmarkRow, Row, TimedRow
 from engine.specs import BenchmarkSpec, RecurrentSpec
 from engine.specs.runners import GATES, RUNNERS, Family
 
-WARM_S, START_S, COMPILE_S = 1.0, 8.0, 30.0
-"""Roughly: warming a variant up, starting a process, compiling one graph with an empty cache folder."""
+
+@dataclass(frozen=True)
+class Span:
+    """Seconds that something should take, from and to."""
+
+    low: float
+    high: float
+
+    def __add__(self, other: "Span") -> "Span":
+        return Span(self.low + other.low, self.high + other.high)
+
+    def times(self, factor: float) -> "Span":
+        """Return it so many times."""
+        return Span(self.low * factor, self.high * factor)
+
+
+START_S = Span(3, 15)
+"""Starting and ending a process, where no earlier run has measured it."""
+AGAIN = Span(0.7, 1.5)
+"""What differs from one run to the next, as a factor."""
+READY_S = Span(0.1, 3)
+"""Building, checking and calling something for the first time, in each process."""
+COMPILE_S, COMPILE_AGAIN_S = Span(5, 60), Span(2, 20)
+"""Compiling one graph into an empty cache folder, and in each later process."""
+COST = Span(1.25, 2.0)
+"""What sampling costs, in times the sampled seconds asked for: warm-up and untimed calls come on top, and at most as
+much as was asked for is sampled beyond it."""
+THREAD_GFLOPS, DEVICE_GFLOPS = Span(5, 80), Span(2e3, 3e5)
+"""GFLOP/s that models reach on a thread of a CPU, and on an accelerator."""
+STEP_S = Span(1e-5, 4e-4)
+"""A time step of one layer, forward and backward, without its products: from fused to plain Python."""
+RESNET_GFLOPS = 3 * 8.2
+"""A ResNet-50 forward and backward, per image of 224 x 224 pixels."""
 KEPT = 2
 """Training keeps the outputs of convolutions and matrix products for the backward pass, and about as much again of
 what lies between them (normalisations, activations)."""
@@ -92,23 +125,68 @@ def _area(image_size: str) -> float:
     return float(sides[0] * sides[-1])
 
 
-def least_s(spec: BenchmarkSpec, models: int) -> float:
-    """Seconds it takes at the least: what must be sampled and warmed up, processes that start, graphs to compile."""
+def benchmark_s(spec: BenchmarkSpec, models: Sequence[str], catalogue: pd.DataFrame, start: Span = START_S) -> Span:
+    """Return the seconds that timing these models should take. start: of a process, as `start_s` finds it."""
+    known = catalogue[catalogue["status"] == "ok"].drop_duplicates("name").set_index("name")
     compiled = sum(variant.execution == "compile" for variant in spec.plan)
-    sampled = spec.processes * len(spec.modes) * len(spec.plan) * (spec.floor_seconds + WARM_S)
-    if spec.purpose != "performance":
-        sampled = 0.0
-    sizes = len(spec.swept) if spec.batch_size == "sweep" else 1
-    per_size = sampled + spec.processes * START_S + compiled * len(spec.modes) * COMPILE_S
-    return models * sizes * per_size
+    total = Span(0, 0)
+    for model in models:
+        row = known.loc[model].to_dict() if model in known.index else None
+        for batch in spec.swept if spec.batch_size == "sweep" else [batch_size(spec, model)]:
+            for mode in spec.modes:
+                gflops = 0.0
+                if row and batch:
+                    area = _timed_area(spec, row) / _area(row["image_size"]) if row["image_size"] else 1.0
+                    gflops = 2 * row["gmacs"] * batch * area * (3 if mode == "training" else 1)
+                asked = _asked(spec.device, spec.threads, gflops, spec.floor_seconds, spec.floor_samples)
+                if spec.purpose != "performance":
+                    asked = Span(0, 0)
+                total += _side_by_side(spec.processes, len(spec.plan), compiled, asked, start)
+    return total
 
 
-def recurrent_least_s(spec: RecurrentSpec) -> float:
-    """Seconds that recurrent layers take at the least: as least_s, of all comparisons."""
-    runners = sum(len(comparison.chosen) for comparison in spec.comparisons)
-    compiled = sum(RUNNERS[name].execution == "compile" for part in spec.comparisons for name in part.chosen)
-    sampled = spec.processes * runners * (spec.floor_seconds + WARM_S)
-    return sampled + spec.processes * len(spec.comparisons) * START_S + compiled * COMPILE_S
+def recurrent_s(spec: RecurrentSpec, start: Span = START_S) -> Span:
+    """Return the seconds that all comparisons of recurrent layers should take. start: as for `benchmark_s`."""
+    total = Span(0, 0)
+    for one in spec.comparisons:
+        compiled = sum(RUNNERS[name].execution == "compile" for name in one.chosen)
+        if one.family == "resnet":
+            gflops, steps = RESNET_GFLOPS * one.mini_batch * prod(one.image_size) / 224**2, 0
+        else:
+            gflops = 3 * 2 * _weights(one) * one.mini_batch * one.seq_length / 1e9
+            steps = one.seq_length * one.num_layers * (1 + one.bidirectional)
+        asked = _asked(one.device, one.threads, gflops, one.floor_seconds, one.loops, STEP_S.times(steps))
+        total += _side_by_side(one.processes, len(one.chosen), compiled, asked, start)
+    return total
+
+
+def _asked(
+    device: str, threads: int | None, gflops: float, seconds: float, samples: int, besides: Span = Span(0, 0)
+) -> Span:
+    """Return the sampled seconds asked for of each in each process. gflops, besides: what a call computes and takes."""
+    rate = THREAD_GFLOPS.times(threads or os.cpu_count() or 1) if device == "cpu" else DEVICE_GFLOPS
+    call = Span(gflops / rate.high, gflops / rate.low) + besides
+    asked = Span(max(seconds, samples * call.low), max(seconds, samples * call.high))
+    return asked if device == "cpu" else asked.times(2)  # latency, and back to back
+
+
+def _side_by_side(processes: int, timed: int, compiled: int, asked: Span, start: Span) -> Span:
+    sampling = Span(COST.low * asked.low, COST.high * asked.high)
+    compiling = COMPILE_S + COMPILE_AGAIN_S.times(processes - 1)
+    return (start + (READY_S + sampling).times(timed)).times(processes) + compiling.times(compiled)
+
+
+def start_s(rows: Iterable[Row]) -> Span:
+    """Return what starting a process takes, going by the rows of an earlier run on this machine."""
+    known = [
+        row.parts.starts_s / row.processes for row in rows if isinstance(row, TimedRow) and row.parts and row.processes
+    ]
+    return Span(AGAIN.low * median(known), AGAIN.high * median(known)) if known else START_S
+
+
+def like_s(seconds: float) -> Span:
+    """Return the seconds of another run like one that took so many."""
+    return Span(AGAIN.low * seconds, AGAIN.high * seconds)
 
 
 def recurrent_least_gb(spec: RecurrentSpec) -> float:
@@ -123,11 +201,15 @@ def _least_bytes(spec: RecurrentSpec) -> float:
         return float(each * spec.mini_batch * 3 * prod(spec.image_size))
     ways, hidden = 1 + spec.bidirectional, spec.hidden_size
     out = (spec.proj_size or hidden) * ways
-    gates = GATES.get(spec.family, 4)
-    later = (spec.num_layers - 1) * out
-    weights = ways * gates * hidden * (spec.input_size + later + spec.num_layers * (spec.proj_size or hidden))
     kept = ways * spec.num_layers * KEPT_PER_STEP[spec.family] * hidden
-    return float(each * (2 * weights + spec.seq_length * spec.mini_batch * (spec.input_size + out + kept)))
+    return float(each * (2 * _weights(spec) + spec.seq_length * spec.mini_batch * (spec.input_size + out + kept)))
+
+
+def _weights(spec: RecurrentSpec) -> int:
+    """Return how many weights a recurrent layer's matrices have."""
+    ways, out = 1 + spec.bidirectional, spec.proj_size or spec.hidden_size
+    inputs = spec.input_size + (spec.num_layers - 1) * out * ways + spec.num_layers * out
+    return ways * GATES.get(spec.family, 4) * spec.hidden_size * inputs
 
 
 def expected_s(models: int, rows: Iterable[BenchmarkRow]) -> float | None:

@@ -19,7 +19,17 @@ _BENCHMARK = (
     *(*_WHAT, "tower", "purpose", "mode", "variant", "baseline", "device", "device_name", "threads"),
     *("batch_size_requested", "batch_size", "image_size", "context_length", "precision", "dtype", "autocast_dtype"),
     *("tf32", "memory_format", "cudnn_benchmark", "deterministic", "cache", "optimizer", "latency_ms", "p90_ms"),
-    *("p95_ms", "p99_ms", "mean_ms", "std_ms", "samples_per_s", "forward_ms", "backward_ms", "optimizer_ms"),
+    *(
+        "p95_ms",
+        "p99_ms",
+        "mean_ms",
+        "std_ms",
+        "back_to_back_ms",
+        "samples_per_s",
+        "forward_ms",
+        "backward_ms",
+        "optimizer_ms",
+    ),
 )
 _RECURRENT = (
     *(*_WHAT, "network", "baseline", "seq_length", "mini_batch", "input_size", "hidden_size", "num_layers"),

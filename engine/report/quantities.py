@@ -57,7 +57,14 @@ QUANTITIES: dict[str, Quantity] = {
     "written_mb": Quantity("Written", "MB", "Bytes written by all calls, whole batch."),
     "share": Quantity("Share of MACs", "%", "Of the model's counted MACs."),
     "latency_ms": Quantity(
-        "Latency p50", "ms", "Time per call, that is per batch: the median of the processes' medians."
+        "Latency p50",
+        "ms",
+        "Time of one call, that is of one batch, until it is done: the median of the processes' medians.",
+    ),
+    "back_to_back_ms": Quantity(
+        "Back to back",
+        "ms",
+        "Time per call of calls that queue up behind each other on an accelerator; median of the processes' medians.",
     ),
     "p90_ms": Quantity(
         "p90", "ms", "90 % of the samples are faster. Needs 64 samples: then 2 lie above the true value (99 % sure)."
@@ -70,7 +77,9 @@ QUANTITIES: dict[str, Quantity] = {
     ),
     "mean_ms": Quantity("Mean", "ms", "Mean time per call; outliers weigh in."),
     "std_ms": Quantity("Deviation", "ms", "Standard deviation of the samples. A sample is the mean of its calls."),
-    "samples_per_s": Quantity("Throughput", "samples/s", "Batch size / median latency.", "larger"),
+    "samples_per_s": Quantity(
+        "Throughput", "samples/s", "Batch size / back-to-back time; on a CPU / median latency.", "larger"
+    ),
     "forward_ms": Quantity("Forward", "ms", "Median of the forward pass."),
     "backward_ms": Quantity("Backward", "ms", "Median of the backward pass."),
     "forward_mean_ms": Quantity("Forward mean", "ms", "Mean time of the forward pass; outliers weigh in."),
@@ -95,11 +104,16 @@ QUANTITIES: dict[str, Quantity] = {
     ),
     "tolerance": Quantity("Tolerance", "", "What the errors may be; a runner beyond it is not timed."),
     "optimizer_ms": Quantity("Optimizer", "ms", "Median of a training step's update."),
-    "first_call_ms": Quantity("First call", "ms", "Outside the timed region."),
+    "first_call_ms": Quantity(
+        "First call",
+        "ms",
+        "Outside the timed region. Earlier ones in the same process may have loaded kernels that this one shares.",
+    ),
     "compile_cold_ms": Quantity(
         "Compile cold",
         "ms",
-        "Compilation (or scripting, or tracing) and first call; caches empty, compiler loaded.",
+        "Compilation (or scripting, or tracing) and first call, and recording of CUDA graphs; caches empty, compiler "
+        "loaded.",
     ),
     "compile_warm_ms": Quantity("Compile warm", "ms", "The same with the caches that the first process has left."),
     "loop_ms": Quantity("Timing loop", "ms", "What the timing loop itself costs per call; not subtracted."),
@@ -109,7 +123,9 @@ QUANTITIES: dict[str, Quantity] = {
     "utilisation_percent": Quantity(
         "FLOP utilisation", "%", "Counted FLOPs / median time, of this device's own measured matmul rate."
     ),
-    "speedup": Quantity("Speed-up", "×", "Median latency of the baseline / of this variant."),
+    "speedup": Quantity(
+        "Speed-up", "×", "Median latency of the baseline / of this variant, never of back-to-back time."
+    ),
     "speedup_low": Quantity("Speed-up from", "×", "Lower end of its 99 % bootstrap interval."),
     "speedup_high": Quantity("Speed-up to", "×", "Upper end of its 99 % bootstrap interval."),
     "device_peak_mb": Quantity("Device peak", "MB", "Most memory allocated on the accelerator, in a loop of its own."),

@@ -7,7 +7,7 @@ import pandas as pd
 
 from engine.report import frames
 from engine.report.style import digits
-from engine.results import VERDICTS, BenchmarkRow, TimedRow
+from engine.results import VERDICTS, BenchmarkRow, Parts, TimedRow
 from engine.statistics import NEEDED
 
 LONG = ("p90", "p95", "p99")
@@ -19,6 +19,18 @@ def percentile(row: TimedRow, q: int) -> str:
     if value is not None:
         return f"{digits(value)} ms"
     return f"needs {NEEDED[q]} samples" if row.samples else "–"
+
+
+def spent(parts: Parts) -> str:
+    """Return `starts 12 s, compilation 0 s, warm-up 11 s, samples 42 s, rest 6.1 s`."""
+    figures = {
+        "starts": parts.starts_s,
+        "compilation": parts.compilation_s,
+        "warm-up": parts.warmup_s,
+        "samples": parts.sampled_s,
+        "rest": parts.rest_s,
+    }
+    return ", ".join(f"{name} {digits(seconds)} s" for name, seconds in figures.items())
 
 
 def words(flags: Iterable[str]) -> str:

@@ -140,7 +140,9 @@ def speedups(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
         x0=1 - statistics.MARGIN, x1=1 + statistics.MARGIN, fillcolor=GREY, opacity=0.25, line_width=0, layer="below"
     )
     figure.add_vline(x=1, line={"color": GREY, "width": 1})
-    horizontal(figure, list(drawn["label"]), "Speed-up over the baseline (×)<br>99 % interval; grey: 2 % margin")
+    two_figures = "back_to_back_ms" in drawn and drawn["back_to_back_ms"].notna().any()
+    what = "Speed-up in latency" if two_figures else "Speed-up"
+    horizontal(figure, list(drawn["label"]), f"{what} over the baseline (×)<br>99 % interval; grey: 2 % margin")
     ends = [1.05, *drawn["end"]]
     begins = [0.95, *drawn["speedup"], *drawn["speedup_low"].dropna()]
     span = max(ends) - min(begins)

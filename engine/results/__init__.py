@@ -23,7 +23,7 @@ from engine.results.clip import EvaluateRow, TrainRow
 from engine.results.device import DeviceRow
 from engine.results.profile import Difference, ModuleCount, OperatorCount, ProfileRow, Work, detail_name
 from engine.results.recurrent import RecurrentRow
-from engine.results.timed import FLAGS, VERDICTS, Contention, Flag, TimedRow, Verdict, samples_name
+from engine.results.timed import FLAGS, VERDICTS, Contention, Flag, Parts, TimedRow, Verdict, samples_name
 
 __all__ = [
     "FLAGS",
@@ -42,6 +42,7 @@ __all__ = [
     "Metric",
     "ModuleCount",
     "OperatorCount",
+    "Parts",
     "ProfileRow",
     "Progress",
     "RecurrentRow",

@@ -50,7 +50,7 @@ class BenchmarkRow(TimedRow):
     """Of a training step."""
 
     samples_per_s: float | None = None
-    """Batch size / median latency: images (or texts, or pairs) per second."""
+    """Images (or texts, or pairs) per second: batch size / back-to-back time on an accelerator, / latency on a CPU."""
     optimizer_ms: float | None = None
     """Beside a training step's other parts."""
 

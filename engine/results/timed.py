@@ -3,7 +3,7 @@
 import re
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from engine.results.base import DeviceName, Row
 
@@ -14,7 +14,8 @@ FLAGS: dict[Flag, str] = {
     "single_process": "One process says nothing of how much processes differ: a quick look, not to be quoted.",
     "unstable": "The medians of the processes differ by more than 5 %: the figure depends on which process is asked.",
     "contended": "Something else used the processors while this was timed, or its threads had to wait.",
-    "drifting": "The first and the last third of the samples differ by 2 % or more: it was still warming up, or slows.",
+    "drifting": "The first and the last third of the samples differ by 2 % or more, and by more than noise explains: "
+    "it was still warming up, or slows down.",
     "throttled": "The GPU held its clocks back for heat, power supply or hardware, or to below 75 % of their maximum.",
     "below_floor": "Fewer samples, seconds or processes were asked for than such a result needs.",
 }
@@ -51,6 +52,21 @@ class Contention(BaseModel):
     """Involuntary context switches."""
 
 
+class Parts(BaseModel):
+    """Where the time of a timing went, in seconds: everything timed side by side, all processes together."""
+
+    model_config = ConfigDict(frozen=True)
+
+    starts_s: float
+    """Starting and ending processes, and loading libraries."""
+    compilation_s: float
+    """Compiling, scripting or capturing, loading the compiler included."""
+    warmup_s: float
+    sampled_s: float
+    rest_s: float
+    """Building and checking models, first calls, measuring memory, untimed calls between samples."""
+
+
 class TimedRow(Row):
     """How fast one thing is, in one of the ways that are timed side by side."""
 
@@ -76,7 +92,13 @@ class TimedRow(Row):
     forward_ms: float | None = None
     """Medians of the phases, where there are several."""
     backward_ms: float | None = None
+    back_to_back_ms: float | None = None
+    """On an accelerator: time per call of calls that queue up behind each other, the median of the processes' medians.
+    None on a CPU, where each call ends before the next begins."""
     first_call_ms: float | None = None
+    """Time of the first call, libraries loaded."""
+    first_call_after: tuple[str, ...] = ()
+    """What made its first call earlier in the same process, and may have loaded kernels that this one shares."""
     compile_cold_ms: float | None = None
     """Compilation (or scripting, or capture) and first call, into an empty cache folder once the compiler is loaded."""
     compile_warm_ms: float | None = None
@@ -93,6 +115,9 @@ class TimedRow(Row):
     """(largest - smallest) / median of the processes' medians; None of one process."""
     flags: tuple[Flag, ...] = ()
     contention: Contention | None = None
+    neighbours: dict[str, float] = Field(default_factory=dict)
+    """The busiest other processes while samples were taken, by name: their share of the CPUs, the most in any process
+    of the timing."""
 
     speedup: float | None = None
     """Geometric mean of the processes' ratios of medians, baseline / this one, with its interval (99 %)."""
@@ -117,6 +142,13 @@ class TimedRow(Row):
     notes: tuple[str, ...] = ()
     seconds: float | None = None
     """What the timing took, all that was timed side by side and all processes together."""
+    parts: Parts | None = None
+    """Where these seconds went."""
+
+    @property
+    def compared_in(self) -> str:
+        """` in latency` where speed-up and verdict could be of either figure; empty on a CPU, which has one."""
+        return "" if self.back_to_back_ms is None else " in latency"
 
     comparable: ClassVar[tuple[str, ...]] = ()
     """Fields that two rows must have in common for one to be called faster than the other."""

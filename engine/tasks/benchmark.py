@@ -5,7 +5,7 @@ This process takes no measurements: it starts a fresh one per repetition, waits,
 
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from engine import names, suite
@@ -14,9 +14,13 @@ from engine.models import library
 from engine.replicates import summary
 from engine.replicates.benchmark import rows
 from engine.replicates.benchmark.sizes import Sizes
-from engine.replicates.processes import Processes
+from engine.replicates.messages import Measured
+from engine.replicates.processes import Processes, Spent
 from engine.results import Artifact, Event, Progress, samples_name
 from engine.specs import BenchmarkSpec, Refused
+from engine.specs.benchmark import Mode
+
+Found = Sequence[Mapping[str, Measured]]
 
 
 def run(spec: BenchmarkSpec, run_dir: Path) -> Iterator[Event]:
@@ -49,7 +53,7 @@ def _model(spec: BenchmarkSpec, model: str, run_dir: Path, progress: Progress, d
         sizes = Sizes(spec, model, processes)
         for size in _sizes(spec, model):
             for mode in spec.modes:
-                started = time.monotonic()
+                started, processes.spent = time.monotonic(), Spent()
                 outcome = yield from sizes.outcome(mode, size, progress)
                 library_name, _, name = model.partition(":")
                 common = {
@@ -65,24 +69,26 @@ def _model(spec: BenchmarkSpec, model: str, run_dir: Path, progress: Progress, d
                     "deterministic": spec.reproducible,
                     "cache": spec.cache,
                     "optimizer": spec.optimizer if mode == "training" else "",
-                    "seconds": round(time.monotonic() - started, 3),
+                    "seconds": (seconds := round(time.monotonic() - started, 3)),
+                    "parts": processes.spent.parts(seconds),
                 }
+                file = samples_name(library_name, name, outcome.batch_size)
                 if any(each.rounds for process in outcome.processes for each in process.values()):
-                    file = samples_name(library_name, name, outcome.batch_size)
                     common["samples_file"] = file
-                    summary.write_samples(
-                        run_dir / file,
-                        outcome.processes,
-                        what={"mode": mode},
-                        label="variant",
-                        phases=rows.PHASES,
-                        begin=run_dir / file not in written,
-                    )
-                    written.add(run_dir / file)
-                    yield Artifact(name=file, kind="samples")
+                    yield _samples(run_dir / file, outcome.processes, mode, rows.PHASES, written)
+                if queued := summary.back_to_back(outcome.processes):
+                    path = run_dir / summary.back_to_back_name(file)
+                    yield _samples(path, queued, mode, [summary.BACK_TO_BACK], written)
                 yield from rows.rows(spec, common, outcome)
             if sizes.exhausted:
                 return
+
+
+def _samples(path: Path, found: Found, mode: Mode, phases: Sequence[str], written: set[Path]) -> Artifact:
+    """Write the samples of one mode. written: files of this model that hold those of another already."""
+    summary.write_samples(path, found, what={"mode": mode}, label="variant", phases=phases, begin=path not in written)
+    written.add(path)
+    return Artifact(name=f"{path.parent.name}/{path.name}", kind="samples")
 
 
 def _sizes(spec: BenchmarkSpec, model: str) -> Sequence[int]:

@@ -7,15 +7,16 @@ from typing import Any
 
 import torch
 
-from engine import statistics
 from engine.measure import environment, gpu_watch, rates
 from engine.measure.contention import contended
+from engine.measure.neighbours import named
 from engine.measure.rates import Rate
 from engine.measure.timing import Plan
 from engine.models.built import out_of_memory
 from engine.results import DeviceRow, Event, Progress
 from engine.results.timed import Flag
 from engine.specs import DeviceSpec
+from engine.statistics import drifting
 
 ENOUGH_S = 2.0
 
@@ -76,11 +77,14 @@ def _caveats(rate: Rate, spec: DeviceSpec) -> dict[str, Any]:
     """What is to be known before quoting the rate: flags, and in words why."""
     contention, gpu = rate.session.contention, rate.session.gpu
     throttling = gpu_watch.throttling(gpu)
-    disturbed = [*(contended(contention) if contention else []), *gpu_watch.foreign(gpu)]
+    disturbed = contended(contention) if contention else []
+    if disturbed and rate.session.neighbours:
+        disturbed.append(f"busiest others: {named(rate.session.neighbours)}")
+    disturbed += gpu_watch.foreign(gpu)
     raised: dict[Flag, bool] = {
         "single_process": True,
         "contended": bool(disturbed),
-        "drifting": statistics.drifting(rate.timed.samples_ms),
+        "drifting": drifting(rate.timed.samples_ms),
         "throttled": bool(throttling),
         "below_floor": spec.seconds < ENOUGH_S,
     }

@@ -51,10 +51,15 @@ def _side_by_side(
         "device": spec.device,
         "device_name": device_name,
         "threads": spec.threads or environment.threads(),
-        "seconds": round(time.monotonic() - started, 3),
+        "seconds": (seconds := round(time.monotonic() - started, 3)),
+        "parts": processes.spent.parts(seconds),
     }
     if any(each.rounds for process in found for each in process.values()):
         common["samples_file"] = file
         summary.write_samples(run_dir / file, found, what={}, label="runner", phases=rows.PHASES)
+        yield Artifact(name=file, kind="samples")
+    if queued := summary.back_to_back(found):
+        file = summary.back_to_back_name(file)
+        summary.write_samples(run_dir / file, queued, what={}, label="runner", phases=[summary.BACK_TO_BACK])
         yield Artifact(name=file, kind="samples")
     yield from rows.rows(spec, common, found)

@@ -9,9 +9,9 @@ from engine.jobs import submit
 from engine.report import choosing, estimates, timings
 from engine.report.timings import Setting
 from engine.specs import BenchmarkSpec, Refused
-from pages.components import backend
+from pages.components import backend, launch
 from pages.components.catalog_axes import Axes
-from pages.components.text import duration, plain
+from pages.components.text import plain, span
 
 SENT = "catalog_sent"
 
@@ -46,10 +46,11 @@ def plan(shown: pd.DataFrame, chosen: pd.DataFrame, axes: Axes, setting: Setting
     told = none if len(lacking) == len(rows) else f"Of {len(rows)} models {what}, {len(rows) - len(lacking)} are timed"
     told += f"; {wait.sum()} wait for it" if wait.any() else ""
     if specs:
-        seconds = sum(estimates.least_s(spec, len(spec.models)) for spec in specs)
+        timed = [estimates.benchmark_s(spec, spec.models, backend.catalogue(), launch.start_s(spec)) for spec in specs]
+        seconds = sum(timed, estimates.Span(0, 0))
         which = f"{len(left)}" if len(left) == len(rows) else f"the other {len(left)}"
         runs = f"{len(specs)} runs, one per image size" if len(specs) > 1 else "one run"
-        told += f"; timing {which} takes at least {duration(seconds)}, in {runs}"
+        told += f"; timing {which} takes {span(seconds)}, in {runs}"
     return Plan(specs, f"{told}. Setting: {setting.label}.")
 
 

@@ -10,6 +10,7 @@ import streamlit as st
 from engine import shipped
 from engine.jobs import submit
 from engine.names import LIBRARIES
+from engine.report import estimates
 from engine.specs import Refused, Spec
 from engine.store import Run, State
 from pages.components import backend, redraw, run_view, spec_form
@@ -51,6 +52,17 @@ def last_like(spec: Spec, alike: Callable[[Any, Any], bool]) -> Run | None:
     """The latest finished run of this kind of a spec that is alike; None without any."""
     finished = backend.store().runs(kind=spec.kind, states=[State.FINISHED], limit=50)
     return next((run for run in finished if alike(run.spec, spec)), None)
+
+
+def start_s(spec: Spec) -> estimates.Span:
+    """Return what starting a process of a timing takes, going by the latest finished run of this kind."""
+    latest = last_like(spec, lambda one, other: True)
+    return _start_s(str(backend.settings().runs_dir), latest.id) if latest else estimates.START_S
+
+
+@st.cache_data(max_entries=100, show_spinner=False)
+def _start_s(runs_dir: str, run_id: int) -> estimates.Span:
+    return estimates.start_s(backend.store().rows(run_id))
 
 
 def models_field(spec: type[Spec], prefix: str, groups: Sequence[str] = ()) -> list[str]:

@@ -6,7 +6,7 @@ from engine.specs.runners import RUNNERS
 from pages.components import timed_card
 
 FIGURES = (
-    *("forward_ms", "backward_ms", "latency_ms", "forward_p90_ms", "backward_p90_ms", "steps_per_s"),
+    *("forward_ms", "backward_ms", "latency_ms", "back_to_back_ms", "forward_p90_ms", "backward_p90_ms", "steps_per_s"),
     *("forward_mean_ms", "forward_std_ms", "backward_mean_ms", "backward_std_ms", "gflops_per_step"),
     *("output_error", "gradient_error", "tolerance", "first_call_ms", "compile_cold_ms", "compile_warm_ms"),
     *("device_peak_mb", "process_peak_mb"),

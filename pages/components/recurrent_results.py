@@ -37,7 +37,15 @@ COLUMNS = (
     *("flags", "error", "steps_per_s", "gflops_per_step", "utilisation_percent", "output_error", "gradient_error"),
     *("compile_cold_ms", "compile_warm_ms", "device_peak_mb", "process_peak_mb", "baseline", "speedup_low"),
     *("speedup_high", "differs_in", "forward_p90_ms", "backward_p90_ms", "forward_std_ms", "backward_std_ms"),
-    *("forward_spread_percent", "backward_spread_percent", "latency_ms", "p90_ms", "first_call_ms", "samples"),
+    *(
+        "forward_spread_percent",
+        "backward_spread_percent",
+        "latency_ms",
+        "back_to_back_ms",
+        "p90_ms",
+        "first_call_ms",
+        "samples",
+    ),
     *("input_size", "num_layers", "image_size", "precision", "fuser", "executor", "tolerance", "notes"),
 )
 LABELS = {"table": "Table as fastrnns", "oss": "JSON as fastrnns (oss)", "pep": "JSON as fastrnns (pep)"}

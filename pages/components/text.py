@@ -2,6 +2,7 @@
 
 import re
 
+from engine.report.estimates import Span
 from engine.report.style import digits
 
 LONGEST_QUOTED = 60
@@ -33,6 +34,11 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest} s"
     return f"{minutes // 60} h {minutes % 60} min"
+
+
+def span(seconds: Span) -> str:
+    """`40 s to 2 min 10 s`."""
+    return f"{duration(seconds.low)} to {duration(seconds.high)}"
 
 
 def size(gb: float) -> str:

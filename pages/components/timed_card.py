@@ -8,7 +8,7 @@ from engine.report import readable
 from engine.report.quantities import QUANTITIES, title
 from engine.report.style import digits
 from engine.results import FLAGS, VERDICTS, TimedRow
-from pages.components.text import plain
+from pages.components.text import duration, plain
 
 GRAPHS = ("calls_captured", "unique_graphs", "graph_breaks", "unique_graph_breaks")
 
@@ -40,7 +40,7 @@ def card(
         if row.verdict:
             _verdict(row)
         st.caption(plain("; ".join(part for part in (*_where(row), *conditions, *_how(row)) if part)))
-        for note in row.notes:
+        for note in (*row.notes, *_took(row)):
             st.caption(plain(note))
 
 
@@ -68,7 +68,7 @@ def _verdict(row: TimedRow) -> None:
     interval = f"{digits(row.speedup_low)} to {digits(row.speedup_high)}, 99 %"
     ratio = f"{digits(row.speedup)} times as fast as {row.baseline} ({interval})"
     differs = f" They differ in {readable.words(row.differs_in)}." if row.differs_in else ""
-    st.markdown(plain(f"{row.verdict}: {ratio}. {VERDICTS[row.verdict]}{differs}"))
+    st.markdown(plain(f"{row.verdict}{row.compared_in}: {ratio}. {VERDICTS[row.verdict]}{differs}"))
 
 
 def _where(row: TimedRow) -> list[str]:
@@ -76,6 +76,17 @@ def _where(row: TimedRow) -> list[str]:
     threads = f"{row.threads} threads" if row.threads else ""
     tf32, tuned = ("on" if on else "off" for on in (row.tf32, row.cudnn_benchmark))
     return [device, threads, f"TF32 {tf32}", f"cuDNN benchmark {tuned}"]
+
+
+def _took(row: TimedRow) -> list[str]:
+    """Return what went before the first call, and where the time went."""
+    notes = []
+    if row.first_call_after:
+        earlier = ", ".join(row.first_call_after)
+        notes.append(f"First call after {earlier} in the same process, which may have loaded kernels it shares.")
+    if row.parts and row.seconds is not None:
+        notes.append(f"Everything timed side by side took {duration(row.seconds)}: {readable.spent(row.parts)}.")
+    return notes
 
 
 def _how(row: TimedRow) -> list[str]:

@@ -9,7 +9,7 @@ from engine.specs import RecurrentSpec
 from engine.specs.recurrent import KNOBS
 from engine.specs.runners import RUNNERS, of_group
 from pages.components import further_settings, launch, presets, spec_form
-from pages.components.text import duration, plain, size
+from pages.components.text import plain, size, span
 
 PREFIX = "recurrent"
 WITHOUT_CUDNN = [name for name in of_group("rnns") if not RUNNERS[name].needs_cudnn]
@@ -53,8 +53,10 @@ def promise(spec: RecurrentSpec) -> str:
     """What pressing the button will do, and for about how long."""
     last = launch.last_like(spec, alike)
     took = last.seconds() if last else None
-    least = f"at least {duration(estimates.recurrent_least_s(spec))}"
-    time = f"about {duration(took)} going by the last run like it" if took else least
+    if took:
+        time = f"{span(estimates.like_s(took))} going by the last run like it"
+    else:
+        time = span(estimates.recurrent_s(spec, launch.start_s(spec)))
     chosen, processes = spec.chosen, f"{spec.processes} fresh process{'es' * (spec.processes != 1)} each"
     names = ", ".join(chosen[:FEW]) + (f" and {len(chosen) - FEW} more" if len(chosen) > FEW else "")
     swept = f", {spec.sweep.replace('_', ' ')} {', '.join(map(str, spec.swept))}" if spec.swept else ""

@@ -9,7 +9,7 @@ from engine.report import estimates
 from engine.specs import BenchmarkSpec, Refused
 from engine.specs.variant import EXECUTIONS
 from pages.components import backend, further_settings, launch, presets, spec_form
-from pages.components.text import duration, size
+from pages.components.text import size, span
 
 PREFIX = "benchmark"
 PRESETS: presets.Presets = {
@@ -41,8 +41,10 @@ def promise(spec: BenchmarkSpec, models: list[str]) -> str:
     """What pressing the button will do, and for about how long."""
     latest = launch.last_like(spec, alike)
     seconds = expected_s(str(backend.settings().runs_dir), latest.id, len(models)) if latest else None
-    least = estimates.least_s(spec, len(models))
-    time = f"about {duration(least)}" if seconds is None else f"about {duration(seconds)} going by the last run like it"
+    if seconds is None:
+        time = span(estimates.benchmark_s(spec, models, backend.catalogue(), launch.start_s(spec)))
+    else:
+        time = f"{span(estimates.like_s(seconds))} going by the last run like it"
     ways = f"{len(spec.plan)} variants interleaved" if len(spec.plan) > 1 else spec.plan[0].label
     processes = f"{spec.processes} fresh process{'es' * (spec.processes != 1)} each"
     first = f"{', '.join(models[:3])}{', ...' if len(models) > 3 else ''}"

@@ -77,20 +77,21 @@ def prepare(job: Job, variant: Variant, stopwatch: Stopwatch, build: Builder, re
     resident_mb: what the process held before its first variant. Errors: whatever the model raises.
     """
     training = job.mode == "training"
-    if variant.execution == "compile":
-        compiling.own_caches(variant.label, job.spec.device)
+    compiles = variant.execution == "compile"
+    loading_s = compiling.own_caches(variant.label, job.spec.device) if compiles else 0.0
     held = Held.now(job.spec.device, resident_mb)
     found, notes = numbers(job, variant)
     variants.check(variant, job.spec.device)
     built = variants.build(job.model, wanted(job, found), variant, training=training, build=build)
     settings = switches(job, found)
-    counters = fresh_counters(compiles=variant.execution == "compile")
+    counters = fresh_counters(compiles=compiles)
     with settings():
         first = first_call(
             lambda: variants.runner(variant, built, found, job.spec.device),
             lambda run: steps.phases(job.model, built.model, run, training=training, kind=job.spec.optimizer),
             stopwatch,
             job.spec.device,
+            settling=variants.settling_calls(variant, job.spec.device),
         )
     device_mb = first.device_mb
     if variant.execution == "cudagraphs" and device_mb is not None and first.captured_mb is not None:
@@ -99,6 +100,7 @@ def prepare(job: Job, variant: Variant, stopwatch: Stopwatch, build: Builder, re
         label=variant.label,
         first_call_ms=first.first_ms,
         compile_ms=None if variant.execution == "eager" else first.compile_ms,
+        loading_s=loading_s,
         **held.own(device_mb, first.process_mb),
         row=describe(job, built, found) | graphs(counters),
         notes=notes,

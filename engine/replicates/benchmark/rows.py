@@ -44,7 +44,7 @@ def _row(spec: BenchmarkSpec, common: Mapping[str, Any], outcome: Outcome, varia
         fields["baseline"] = base.label
     fields |= figures
     if latency := figures.get("latency_ms"):
-        fields["samples_per_s"] = outcome.batch_size / latency * 1e3
+        fields["samples_per_s"] = outcome.batch_size / (figures["back_to_back_ms"] or latency) * 1e3
         fields["joules_per_sample"] = _joules(measured, outcome.batch_size)
     elif measured:
         fields["accuracy"] = next((each for each in measured if each.status != "ok"), measured[0]).accuracy

@@ -11,7 +11,7 @@ from engine.models import recurrent
 from engine.models.recurrent import Control, Errors, Network
 from engine.replicates import compiling, side_by_side
 from engine.replicates.messages import Measured, Report
-from engine.replicates.ready import Held, Ready, first_call, fresh_counters, graphs, resident
+from engine.replicates.ready import Held, Ready, first_call, fresh_counters, graphs, load_libraries, resident
 from engine.replicates.recurrent.job import Job
 from engine.specs import RecurrentSpec
 from engine.specs.runners import RUNNERS
@@ -30,6 +30,7 @@ def work(job: Job, build: Build = recurrent.build) -> Iterator[Report]:
     """Every runner of the job made ready, checked and timed."""
     spec = job.spec
     recurrent.set_torchscript(spec)
+    load_libraries(spec.device)
     stopwatch, control, resident_mb = timing.stopwatch(spec.device), Control(spec), resident()
     return side_by_side.measure(
         job,
@@ -54,8 +55,7 @@ def prepare(
     do, and whatever torch raises.
     """
     spec, execution = job.spec, RUNNERS[name].execution
-    if execution == "compile":
-        compiling.own_caches(name, spec.device)
+    loading_s = compiling.own_caches(name, spec.device) if execution == "compile" else 0.0
     held = Held.now(spec.device, resident_mb)
     network = build(name, spec)
     counters = fresh_counters(compiles=execution == "compile")
@@ -72,6 +72,7 @@ def prepare(
         label=name,
         first_call_ms=first.first_ms,
         compile_ms=None if execution == "eager" else first.compile_ms,
+        loading_s=loading_s,
         **held.own(first.device_mb, first.process_mb),
         row=_checked(errors) | {"threads": torch.get_num_threads()} | graphs(counters),
         notes=network.notes,

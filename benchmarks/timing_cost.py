@@ -1,0 +1,117 @@
+"""What a timing costs: the wall time of one command, part by part, on this machine as it is and with a busy neighbour.
+
+python benchmarks/timing_cost.py [--conditions quiet,busy] [--old FOLDER] [--output benchmarks/results/timing_cost.json]
+
+The command times seven recurrent runners of some 0.3 to 3 ms, each for 2 s in each of 3 processes: 42 s of samples are
+asked for. `quiet` is the machine as it is, `busy` has one more process on each core that does nothing but compute; the
+load average before each run is stored with it. The goal: warm-up, samples and rest take at most twice what was asked
+for. --old runs the code in another checkout as well, whose rows may know no parts. Runs of the same code under the same
+condition replace those that --output has.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RUNNERS = "aten,jit,jit_premul,jit_premul_bias,jit_simple,jit_multilayer,py"
+SIZES = "--seq-length 8 --num-layers 2 --input-size 32 --hidden-size 32 --mini-batch 4 --warmup 1 --loops 3"
+COMMAND = ["recurrent", "--runners", RUNNERS, *SIZES.split()]
+ASKED_S = 7 * 2.0 * 3
+"""Runners x seconds x processes."""
+PARTS = ("starts_s", "compilation_s", "warmup_s", "sampled_s", "rest_s")
+Run = dict[str, Any]
+
+
+@contextmanager
+def neighbours(count: int) -> Iterator[None]:
+    """Keep so many processes computing."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+def timed(code: Path, condition: str) -> Run:
+    """Run the command once with the code in this folder."""
+    with tempfile.TemporaryDirectory() as folder, neighbours(os.cpu_count() or 1 if condition == "busy" else 0):
+        rows = Path(folder) / "rows.json"
+        command = [sys.executable, "-W", "ignore", "-m", "engine", *COMMAND, "--output", str(rows)]
+        load, begun = os.getloadavg()[0], time.monotonic()
+        subprocess.run(command, cwd=code, env=os.environ | {"VITALS_RUNS_DIR": folder}, check=True)
+        wall_s = time.monotonic() - begun
+        found = json.loads(rows.read_text())
+    return {
+        "code": "this" if code == ROOT else "old",
+        "condition": condition,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "load_average": round(load, 1),
+        "wall_s": round(wall_s, 1),
+        "timing_s": found[0]["seconds"],
+        "parts": _parts(found[0]),
+        "samples": {row["model"]: row["samples"] for row in found},
+        "flags": {row["model"]: row["flags"] for row in found},
+    }
+
+
+def _parts(row: Run) -> dict[str, float] | None:
+    parts = row.get("parts") or None
+    return json.loads(parts) if isinstance(parts, str) else parts
+
+
+def within(run: Run) -> bool | None:
+    """Return whether a run met the goal; None where its parts are not known."""
+    return run["parts"] and sum(run["parts"][name] for name in PARTS[2:]) <= 2 * ASKED_S
+
+
+def show(run: Run) -> None:
+    parts = run["parts"] or {}
+    known = ", ".join(f"{name.removesuffix('_s')} {parts[name]:.1f} s" for name in PARTS if name in parts)
+    print(f"{run['code']}, {run['condition']} (load {run['load_average']}): {run['wall_s']} s; {known}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--conditions", default="quiet,busy")
+    parser.add_argument("--old", type=Path, help="another checkout, for its wall time")
+    parser.add_argument("--output", type=Path)
+    chosen = parser.parse_args()
+    report: Run = {"runs": []}
+    if chosen.output and chosen.output.is_file():
+        report = json.loads(chosen.output.read_text())
+    for condition in chosen.conditions.split(","):
+        for code in [ROOT, *([chosen.old.resolve()] if chosen.old else [])]:
+            run = timed(code, condition)
+            show(run)
+            same = ("code", "condition")
+            kept = [one for one in report["runs"] if any(one[name] != run[name] for name in same)]
+            report = {
+                "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+                "versions": {"torch": version("torch")},
+                "command": " ".join(COMMAND),
+                "asked_s": ASKED_S,
+                "runs": sorted([*kept, run], key=lambda one: (one["condition"], one["code"])),
+            }
+            report["goals"] = {
+                f"within twice, {one['condition']}": within(one) for one in report["runs"] if one["parts"]
+            }
+            if chosen.output:  # after each, so that what was measured stays if this is stopped
+                chosen.output.write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

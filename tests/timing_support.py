@@ -1,0 +1,82 @@
+"""Clocks that are wound by hand, and a device whose work lands while the host goes on."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from engine.measure.timing import EventStopwatch, HostStopwatch, Plan, Session, Subject, measure
+
+PLAN = Plan()
+
+
+@dataclass
+class Clock:
+    """Advances when told, and by what reading it costs."""
+
+    now: float = 0.0
+    reading_s: float = 0.0
+    readings: int = 0
+
+    def __call__(self) -> float:
+        self.now += self.reading_s
+        self.readings += 1
+        return self.now
+
+    def work(self, seconds: float) -> Callable[[], None]:
+        def run() -> None:
+            self.now += seconds
+
+        return run
+
+
+def run(clock: Clock, subjects: Sequence[Subject], plan: Plan = PLAN, **more: object) -> Session:
+    return measure(subjects, HostStopwatch(lambda: None, clock), plan, clock=clock, **more)  # type: ignore[arg-type]
+
+
+def subject(name: str, phase: Callable[[], object], **more: object) -> Subject:
+    return Subject(name, {"forward": phase}, **more)  # type: ignore[arg-type]
+
+
+@dataclass
+class Device:
+    """Does queued work in turn, each for its own time, while the host launches more. Both begin at 0 s."""
+
+    launch_s: float = 0.0
+    """What launching costs the host."""
+    host: float = 0.0
+    done: float = 0.0
+    """When all work queued so far has landed."""
+
+    def launch(self, seconds: float) -> Callable[[], None]:
+        def call() -> None:
+            self.host += self.launch_s
+            self.done = max(self.done, self.host) + seconds
+
+        return call
+
+    def synchronize(self) -> None:
+        self.host = max(self.host, self.done)
+
+    def clock(self) -> float:
+        assert self.done <= self.host, "the clock is read while the device is at work"
+        return self.host
+
+    def event(self) -> "DeviceEvent":
+        return DeviceEvent(self)
+
+    def stopwatch(self) -> EventStopwatch:
+        return EventStopwatch(self.synchronize, self.clock, self.event)
+
+
+@dataclass
+class DeviceEvent:
+    """Noted in the queue, between the work."""
+
+    device: Device
+    at: float = -1.0
+
+    def record(self) -> None:
+        self.at = max(self.device.done, self.device.host)
+
+    def elapsed_time(self, end_event: "DeviceEvent") -> float:
+        assert end_event.at <= self.device.host, "the events are read before the device is done"
+        return (end_event.at - self.at) * 1e3
