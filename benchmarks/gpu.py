@@ -196,7 +196,7 @@ def beside(row: Any, name: str, timer: Line) -> Line:
 
     The Timer queues its calls and waits for the last one, as our own back-to-back time does.
     """
-    queued, theirs = getattr(row, "back_to_back_ms", None) or row.latency_ms, timer.get("ms")
+    queued, theirs = row.back_to_back_ms or row.latency_ms, timer.get("ms")
     compiled = row.compile_cold_ms
     return {
         **row.model_dump(mode="json"),

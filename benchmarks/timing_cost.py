@@ -1,12 +1,15 @@
 """What a timing costs: the wall time of one command, part by part, on this machine as it is and with a busy neighbour.
 
-python benchmarks/timing_cost.py [--conditions quiet,busy] [--old FOLDER] [--output benchmarks/results/timing_cost.json]
+python -m benchmarks.timing_cost [--conditions quiet,busy] [--old FOLDER] [--output benchmarks/results/timing_cost.json]
 
 The command times seven recurrent runners of some 0.3 to 3 ms, each for 2 s in each of 3 processes: 42 s of samples are
 asked for. `quiet` is the machine as it is, `busy` has one more process on each core that does nothing but compute; the
 load average before each run is stored with it. The goal: warm-up, samples and rest take at most twice what was asked
 for. --old runs the code in another checkout as well, whose rows may know no parts. Runs of the same code under the same
 condition replace those that --output has.
+
+--promises adds ten requests of different kinds, each once: how long its form says it takes, as after the requests
+before it, and how long it took. The goal: 8 of 10 that no other process disturbed lie within.
 """
 
 import argparse
@@ -14,6 +17,7 @@ import datetime
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -23,6 +27,13 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from engine.report import catalog, estimates
+from engine.results import TimedRow
+from engine.settings import Settings
+from engine.specs import BenchmarkSpec, RecurrentSpec
+from engine.store import open_store
+from pages.components.command import command
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNNERS = "aten,jit,jit_premul,jit_premul_bias,jit_simple,jit_multilayer,py"
@@ -84,22 +95,78 @@ def show(run: Run) -> None:
     print(f"{run['code']}, {run['condition']} (load {run['load_average']}): {run['wall_s']} s; {known}", flush=True)
 
 
+REQUESTS: list[BenchmarkSpec | RecurrentSpec] = [
+    BenchmarkSpec(models="timm:resnet18"),
+    BenchmarkSpec(models="timm:vit_tiny_patch16_224", variants="eager,compile", replicates=3),
+    BenchmarkSpec(models="timm:mobilenetv3_small_100", mode="both", batch_size=4),
+    BenchmarkSpec(models="open_clip:ViT-S-32-alt", batch_size=2),
+    BenchmarkSpec(models="timm:resnet50,timm:regnety_002,timm:efficientnet_b0"),
+    BenchmarkSpec(models="timm:convnext_atto", precision="float32,bfloat16", batch_size=8, replicates=3),
+    RecurrentSpec(runners="aten,jit,py", replicates=3),
+    RecurrentSpec(runners="gru_aten,gru_py", hidden_size=64, seq_length=20, replicates=1),
+    RecurrentSpec(runners="aten,compile_cell", seq_length=10, replicates=1),
+    RecurrentSpec(runners="aten,jit,py", seq_length=50, hidden_size=256, mini_batch=32, replicates=1),
+]
+
+
+def promised() -> list[Run]:
+    """Run each of REQUESTS once, in one runs folder; return what its form promised and what it took."""
+    found: list[Run] = []
+    catalogue = catalog.read(Settings().catalog_dir)
+    with tempfile.TemporaryDirectory() as folder:
+        store = open_store(Settings(runs_dir=Path(folder)))
+        latest: dict[str, estimates.Span] = {}
+        for spec in REQUESTS:
+            start = latest.get(spec.kind, estimates.START_S)
+            if isinstance(spec, BenchmarkSpec):
+                span = estimates.benchmark_s(spec, spec.models, catalogue, start)
+            else:
+                span = estimates.recurrent_s(spec, start)
+            words = shlex.split(command(spec))[1:]
+            load, begun = os.getloadavg()[0], time.monotonic()
+            subprocess.run(
+                [sys.executable, "-W", "ignore", *words],
+                cwd=ROOT,
+                env=os.environ | {"VITALS_RUNS_DIR": folder},
+                check=True,
+            )
+            took = time.monotonic() - begun
+            run = store.runs(limit=1)[0]
+            rows = store.rows(run.id)
+            latest[spec.kind] = estimates.start_s(rows)
+            found.append(
+                {
+                    "command": shlex.join(["python", *words]),
+                    "from_s": round(span.low, 1),
+                    "to_s": round(span.high, 1),
+                    "took_s": round(took, 1),
+                    "within": span.low <= took <= span.high,
+                    "contended": any("contended" in row.flags for row in rows if isinstance(row, TimedRow)),
+                    "load_average": round(load, 1),
+                }
+            )
+            print(found[-1], flush=True)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--conditions", default="quiet,busy")
+    parser.add_argument("--promises", action="store_true", help="ten requests beside what their forms promise")
     parser.add_argument("--old", type=Path, help="another checkout, for its wall time")
     parser.add_argument("--output", type=Path)
     chosen = parser.parse_args()
+    conditions = [name for name in chosen.conditions.split(",") if name]
     report: Run = {"runs": []}
     if chosen.output and chosen.output.is_file():
         report = json.loads(chosen.output.read_text())
-    for condition in chosen.conditions.split(","):
+    for condition in conditions:
         for code in [ROOT, *([chosen.old.resolve()] if chosen.old else [])]:
             run = timed(code, condition)
             show(run)
             same = ("code", "condition")
             kept = [one for one in report["runs"] if any(one[name] != run[name] for name in same)]
-            report = {
+            report |= {
                 "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
                 "versions": {"torch": version("torch")},
                 "command": " ".join(COMMAND),
@@ -111,6 +178,10 @@ def main() -> None:
             }
             if chosen.output:  # after each, so that what was measured stays if this is stopped
                 chosen.output.write_text(json.dumps(report, indent=2) + "\n")
+    if chosen.promises:
+        report["promises"] = promised()
+        if chosen.output:
+            chosen.output.write_text(json.dumps(report, indent=2) + "\n")
 
 
 if __name__ == "__main__":
