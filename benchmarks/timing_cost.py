@@ -28,12 +28,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from engine.report import catalog, estimates
+from engine.report.catalog import catalog
+from engine.report.timings import needs
 from engine.results import TimedRow
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec, RecurrentSpec
 from engine.store import open_store
-from pages.components.command import command
+from pages.shared.command import command
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNNERS = "aten,jit,jit_premul,jit_premul_bias,jit_simple,jit_multilayer,py"
@@ -115,13 +116,13 @@ def promised() -> list[Run]:
     catalogue = catalog.read(Settings().catalog_dir)
     with tempfile.TemporaryDirectory() as folder:
         store = open_store(Settings(runs_dir=Path(folder)))
-        latest: dict[str, estimates.Span] = {}
+        latest: dict[str, needs.Span] = {}
         for spec in REQUESTS:
-            start = latest.get(spec.kind, estimates.START_S)
+            start = latest.get(spec.kind, needs.START_S)
             if isinstance(spec, BenchmarkSpec):
-                span = estimates.benchmark_s(spec, spec.models, catalogue, start)
+                span = needs.benchmark_s(spec, spec.models, catalogue, start)
             else:
-                span = estimates.recurrent_s(spec, start)
+                span = needs.recurrent_s(spec, start)
             words = shlex.split(command(spec))[1:]
             load, begun = os.getloadavg()[0], time.monotonic()
             subprocess.run(
@@ -133,7 +134,7 @@ def promised() -> list[Run]:
             took = time.monotonic() - begun
             run = store.runs(limit=1)[0]
             rows = store.rows(run.id)
-            latest[spec.kind] = estimates.start_s(rows)
+            latest[spec.kind] = needs.start_s(rows)
             found.append(
                 {
                     "command": shlex.join(["python", *words]),

@@ -36,7 +36,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import ui_large  # noqa: E402
 from benchmarks.bare_page import serve_bare  # noqa: E402
 from benchmarks.watch import answered, says  # noqa: E402
-from engine.report import catalog  # noqa: E402 -- found once the root is on the path
+from engine.report.catalog import catalog  # noqa: E402 -- found once the root is on the path
 from engine.settings import Settings  # noqa: E402
 from engine.store import Store, open_store  # noqa: E402
 from tests.browser_support import chromium, serve  # noqa: E402

@@ -1,13 +1,13 @@
-"""The frame around every page: its title, its width and the navigation. Sections are the folders beside this file."""
+"""The frame around every page: its title, its width and the navigation. Each page is a folder beside this file."""
 
 from contextlib import suppress
 from pathlib import Path
 
 import streamlit as st
 
-from pages.components import announce, backend, links
-from pages.components.page_end import PageEnd
-from pages.components.text import plain
+from pages.shared import announce, backend, links
+from pages.shared.page_end import PageEnd
+from pages.shared.text import plain
 
 # before the navigation, whose icon of the page the browser would fetch from a host of Google's
 st.set_page_config(page_icon=Path(__file__).parent / "static" / "icon.svg", layout="wide")
@@ -15,38 +15,39 @@ page = st.navigation(
     {
         "Costs": [
             st.Page(
-                "costs/catalog.py",
+                "catalog/page.py",
                 title="Catalogue",
                 icon=":material/table_view:",
+                url_path="catalog",
                 default=True,
                 help="What every open_clip and timm model costs: filter, plot, pick models, take a CSV away.",
             ),
             st.Page(
-                "costs/profile.py",
+                "profile/page.py",
                 title="Profile",
                 icon=":material/calculate:",
                 url_path="profile",
                 help="Count parameters, MACs, activations and memory of models of your choice, at your image size.",
             ),
-            st.Page("costs/model.py", title="Model", icon=":material/category:", url_path="model", visibility="hidden"),
+            st.Page("model/page.py", title="Model", icon=":material/category:", url_path="model", visibility="hidden"),
         ],
         "Speed": [
             st.Page(
-                "speed/vision.py",
+                "vision/page.py",
                 title="Vision speed",
                 icon=":material/timer:",
                 url_path="vision",
                 help="Time models here: inference or training, eager against compiled, in figures that can be quoted.",
             ),
             st.Page(
-                "speed/recurrent.py",
+                "recurrent/page.py",
                 title="Recurrent layers",
                 icon=":material/repeat:",
                 url_path="recurrent",
                 help="Time an LSTM, GRU or RNN forward and backward: cuDNN, ATen, scripted, compiled, plain Python.",
             ),
             st.Page(
-                "speed/device.py",
+                "device/page.py",
                 title="Device",
                 icon=":material/memory:",
                 url_path="device",
@@ -55,14 +56,14 @@ page = st.navigation(
         ],
         "CLIP": [
             st.Page(
-                "clip/train.py",
+                "train/page.py",
                 title="Train",
                 icon=":material/model_training:",
                 url_path="train",
                 help="Train or fine-tune CLIP for a short while on your images and captions; watch, stop, resume it.",
             ),
             st.Page(
-                "clip/evaluate.py",
+                "evaluate/page.py",
                 title="Evaluate",
                 icon=":material/fact_check:",
                 url_path="evaluate",
@@ -71,15 +72,15 @@ page = st.navigation(
         ],
         "Runs": [
             st.Page(
-                "runs/history.py",
+                "history/page.py",
                 title="Runs",
                 icon=":material/history:",
                 url_path="runs",
                 help="What runs now, what waits, and what came before.",
             ),
-            st.Page("runs/run.py", title="Run", icon=":material/receipt_long:", url_path="run", visibility="hidden"),
+            st.Page("run/page.py", title="Run", icon=":material/receipt_long:", url_path="run", visibility="hidden"),
             st.Page(
-                "runs/compare.py",
+                "compare/page.py",
                 title="Compare",
                 icon=":material/compare_arrows:",
                 url_path="compare",

@@ -62,7 +62,7 @@ def store(settings: Settings) -> Iterator[Store]:
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> "Answering":
     """What stands in pages for the process that answers heavy questions: a test says what it answers."""
-    from pages.components import backend
+    from pages.shared import backend
     from tests.page_support import Answering
 
     answering = Answering()

@@ -13,7 +13,7 @@ import pytest
 from engine import results, specs
 from engine.__main__ import Engine, Submit
 from engine.settings import ROOT, Settings
-from pages.components.form_link import form_page
+from pages.shared.kinds import PAGES, form_page
 
 HEAVY = {"torch", "torchvision", "timm", "open_clip", "transformers", "fvcore", "sklearn"}
 KINDS = {spec.kind: spec for spec in specs.Spec.__subclasses__()}
@@ -26,10 +26,12 @@ def test_every_kind_of_run_has_all_its_pieces(kind: str) -> None:
     assert hasattr(import_module("engine.report.frames"), kind), f"engine/report/frames.py has no {kind}()"
     assert kind in Engine.model_fields, f"python -m engine has no command {kind}"
     assert kind in Submit.model_fields, f"python -m engine submit has no command {kind}"
-    results_view = ROOT / "pages" / "components" / f"{kind}_results.py"
-    assert results_view.is_file(), f"pages/components/{kind}_results.py draws what a run of this kind found"
+    assert kind in PAGES, "pages/shared/kinds.py names no page for this kind"
+    results_view = ROOT / "pages" / PAGES[kind] / "results.py"
+    assert "def draw(run: Run, " in results_view.read_text(), f"{results_view} draws the results of this kind"
     assert f"engine.tasks.{kind}" in Settings().preload, "engine/settings.py: the warm process preloads every task"
-    page = form_page(KINDS[kind])  # fails when no page builds such a spec
+    page = form_page(KINDS[kind])
+    assert f"build({KINDS[kind].__name__}," in (ROOT / "pages" / page).read_text(), f"pages/{page} builds no such spec"
     assert f'"{page}"' in (ROOT / "pages" / "frame.py").read_text(), f"pages/frame.py does not list {page}"
 
 
@@ -38,9 +40,7 @@ def test_pages_live_in_folders() -> None:
     assert {path.name for path in (ROOT / "pages").glob("*.py")} == {"__init__.py", "frame.py"}
 
 
-@pytest.mark.parametrize(
-    "page", sorted(path for path in (ROOT / "pages").glob("*/*.py") if path.parent.name != "components")
-)
+@pytest.mark.parametrize("page", sorted((ROOT / "pages").glob("*/page.py")))
 def test_pages_say_nothing_by_accident(page: Path) -> None:
     """Streamlit shows whatever stands alone in a page's script, so that a note on a constant would be on the page."""
     alone = [node for node in ast.parse(page.read_text()).body[1:] if isinstance(node, ast.Expr)]

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import timm
 
-from engine.report import accuracies, catalog
+from engine.published import match
+from engine.report.catalog import catalog
 from engine.settings import Settings
 from engine.specs import format_image_size
 from engine.tasks import catalogue, catalogue_sizes
@@ -47,7 +48,7 @@ def test_what_lacks_is_counted_and_what_is_there_stays(tmp_path: Path) -> None:
 def test_every_published_size_is_shipped() -> None:
     frame = catalog.read(Settings().catalog_dir)
     counted = set(zip(frame["name"], frame["image_size"], strict=True))
-    wanted = {(name, size) for name, sizes in accuracies.sizes(accuracies.read()).items() for size in sizes}
+    wanted = {(name, size) for name, sizes in match.sizes(match.read()).items() for size in sizes}
     assert wanted <= counted
     assert not frame.duplicated(["library", "model", "image_size"]).any()
 

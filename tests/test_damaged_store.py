@@ -322,7 +322,7 @@ class TestRestore:
 class TestPages:
     """Pages with such a store."""
 
-    PAGES = ("costs/catalog.py", "speed/vision.py", "runs/history.py")
+    PAGES = ("catalog/page.py", "vision/page.py", "history/page.py")
 
     @pytest.mark.parametrize("page", PAGES)
     def test_a_page_says_what_is_wrong_and_goes_on_once_it_is_put_right(self, path: Path, page: str) -> None:
@@ -343,7 +343,7 @@ class TestPages:
 
     def test_a_part_of_a_page_says_it_too(self, path: Path) -> None:
         overwrite(path, *table_pages(path, "changes"))
-        app = open_page("runs/history.py")
+        app = open_page("history/page.py")
         assert [button.label for button in app.button if button.key == "runs_cancel_30"] == ["Cancel"]
         assert not app.exception
         (error,) = app.error
@@ -352,7 +352,7 @@ class TestPages:
     def test_a_run_with_damaged_values_is_told(self, settings: Settings, path: Path) -> None:
         with closing(sqlite3.connect(path)) as connection, connection:
             connection.execute("UPDATE runs SET spec = '{' WHERE id = 7")
-        app = open_page("runs/run.py", run="7")
+        app = open_page("run/page.py", run="7")
         assert not app.exception
         (error,) = app.error
         assert "holds run 7" in error.value

@@ -16,8 +16,9 @@ from sqlalchemy import func, select, update
 
 from engine.measure import environment, rates
 from engine.measure.timing import Plan
-from engine.report import frames, machine, measured
-from engine.report.roofline import roofline, sizes
+from engine.report import frames, machine
+from engine.report.figures.roofline import roofline, sizes
+from engine.report.timings import rates as timings_rates
 from engine.results import BenchmarkRow, Device, DeviceRow, Environment, Machine, Progress, Row
 from engine.settings import ROOT, Settings
 from engine.specs import BenchmarkSpec, DeviceSpec, Spec
@@ -152,11 +153,11 @@ def old_names(store: Store) -> None:
 
 
 def test_the_latest_rates_are_found_and_failures_hide_none(store: Store) -> None:
-    assert measured.rates(store).empty
+    assert timings_rates.rates(store).empty
     finish(store, DeviceSpec(), rate(gflop_per_s=100.0), rate("copy", gb_per_s=20.0), rate(gflop_per_s=60.0, threads=1))
     finish(store, DeviceSpec(), rate(gflop_per_s=110.0), rate("copy", status="error", error="no"), host="there")
     second = finish(store, DeviceSpec(), rate(gflop_per_s=120.0), rate("copy", status="error", error="no"))
-    known = measured.rates(store)
+    known = timings_rates.rates(store)
     here = known[known["host"] == "here"]
     found = {(row.operation, row.threads): (row.gflop_per_s, row.gb_per_s, row.run) for row in here.itertuples()}
     assert found["matmul", 2][::2] == (120.0, second)
@@ -170,10 +171,10 @@ def test_the_latest_rates_are_found_and_failures_hide_none(store: Store) -> None
 def test_a_disturbed_measurement_hides_no_undisturbed_one(store: Store) -> None:
     finish(store, DeviceSpec(), rate(gflop_per_s=5.0, flags=("contended",)))
     finish(store, DeviceSpec(), rate(gflop_per_s=6.0, flags=("single_process", "contended")))
-    assert measured.rates(store)["gflop_per_s"].to_list() == [6.0]
+    assert timings_rates.rates(store)["gflop_per_s"].to_list() == [6.0]
     quiet = finish(store, DeviceSpec(), rate(gflop_per_s=100.0, flags=("single_process",)))
     finish(store, DeviceSpec(), rate(gflop_per_s=7.0, flags=("throttled",)), rate(dtype="bfloat16", gflop_per_s=9.0))
-    found = measured.rates(store).set_index("dtype")
+    found = timings_rates.rates(store).set_index("dtype")
     assert found.loc["float32", ["gflop_per_s", "run"]].to_list() == [100.0, quiet]
     assert found.loc["bfloat16", "gflop_per_s"] == 9.0
 
@@ -181,7 +182,7 @@ def test_a_disturbed_measurement_hides_no_undisturbed_one(store: Store) -> None:
 def test_utilisation_is_counted_work_over_time_over_the_measured_rate(store: Store) -> None:
     rows = (rate(gflop_per_s=100.0), rate(dtype="bfloat16", gflop_per_s=400.0), rate("copy", gb_per_s=20.0))
     finish(store, DeviceSpec(), *rows)
-    known = measured.rates(store)
+    known = timings_rates.rates(store)
     asked = [
         timed(),  # 4 samples x 2 GFLOPs in 0.1 s are 80 GFLOP/s
         timed(autocast_dtype="bfloat16", precision="amp"),
@@ -193,24 +194,24 @@ def test_utilisation_is_counted_work_over_time_over_the_measured_rate(store: Sto
         timed(latency_ms=None),
         timed(device_name="y"),
     ]
-    assert measured.utilisation(asked, known, "here") == [0.8, 0.2, 2.0, None, None, None, None, None, None]
-    assert measured.utilisation([timed()], known, "elsewhere") == [None]
+    assert timings_rates.utilisation(asked, known, "here") == [0.8, 0.2, 2.0, None, None, None, None, None, None]
+    assert timings_rates.utilisation([timed()], known, "elsewhere") == [None]
 
 
 def test_utilisation_is_of_the_rate_on_the_same_host_undisturbed_where_there_is_one(store: Store) -> None:
     finish(store, DeviceSpec(), rate(gflop_per_s=100.0))
     finish(store, DeviceSpec(), rate(gflop_per_s=20.0, flags=("contended",)))
     finish(store, DeviceSpec(), rate(gflop_per_s=40.0), host="another of the same name")
-    known = measured.rates(store)
-    assert measured.utilisation([timed()], known, "here") == [0.8]
-    assert measured.utilisation([timed()], known, "another of the same name") == [2.0]
+    known = timings_rates.rates(store)
+    assert timings_rates.utilisation([timed()], known, "here") == [0.8]
+    assert timings_rates.utilisation([timed()], known, "another of the same name") == [2.0]
 
 
 def test_an_accelerators_rate_is_its_own_whatever_its_number_and_threads(store: Store) -> None:
     gpu = {"device": "cuda:0", "device_name": "H", "threads": None}
     finish(store, DeviceSpec(device="cuda"), rate(dtype="tf32", gflop_per_s=160.0, **gpu))
     row = timed(device="cuda:1", device_name="H", threads=16, tf32=True)
-    assert measured.utilisation([row], measured.rates(store), "here") == [0.5]
+    assert timings_rates.utilisation([row], timings_rates.rates(store), "here") == [0.5]
 
 
 def test_cuda_and_cuda_0_are_one_device_with_one_roof(store: Store) -> None:
@@ -221,7 +222,7 @@ def test_cuda_and_cuda_0_are_one_device_with_one_roof(store: Store) -> None:
     old_names(store)
     finish(store, BenchmarkSpec(models=("resnet18",), device="cuda:0"), timed("resnet50", **gpu))
     finish(store, DeviceSpec(device="cuda:0"), rate(dtype="bfloat16", gflop_per_s=400.0, **gpu))
-    rates_, points = measured.rates(store), measured.models(store)
+    rates_, points = timings_rates.rates(store), timings_rates.models(store)
     assert set(rates_["where"]) == set(points["where"]) == {"cuda:0 H, on here"}
     assert list(points["model"]) == ["resnet50", "resnet18"]
     figure = roofline(rates_, points, styles={})
@@ -232,7 +233,7 @@ def test_points_of_the_roofline_are_the_latest_of_what_was_counted(store: Store)
     spec = BenchmarkSpec(models=("resnet18",))
     finish(store, spec, timed(), timed("old", latency_ms=50.0), timed("uncounted", gflops=None, intensity=None))
     last = finish(store, spec, timed(latency_ms=200.0), timed("failed", status="error", error="no"))
-    points = measured.models(store).set_index("model")
+    points = timings_rates.models(store).set_index("model")
     assert list(points.index) == ["resnet18", "old"]
     assert points.loc["resnet18", ["gflop_per_s", "intensity", "run"]].to_list() == [40.0, 20.0, last]
     assert points.loc["old", "gflop_per_s"] == 160.0
@@ -243,13 +244,13 @@ def test_a_tower_or_a_cold_cache_is_a_point_of_its_own_and_says_so(store: Store)
     spec = BenchmarkSpec(models=("resnet18",))
     finish(store, spec, timed())
     finish(store, spec, timed(tower="image", latency_ms=50.0), timed(cache="cold", latency_ms=400.0))
-    points = measured.models(store)
+    points = timings_rates.models(store)
     assert list(zip(points["tower"], points["cache"], points["latency_ms"], strict=True)) == [
         ("image", "hot", 50.0),
         ("whole", "cold", 400.0),
         ("whole", "hot", 100.0),
     ]
-    (trace,) = roofline(measured.rates(store), points, styles={}).data
+    (trace,) = roofline(timings_rates.rates(store), points, styles={}).data
     assert ["the image tower alone" in said for said in trace.text] == [True, False, False]
     assert ["cold cache" in said for said in trace.text] == [False, True, False]
 
@@ -258,7 +259,7 @@ def test_the_slope_meets_each_roof_where_bandwidth_suffices(store: Store) -> Non
     rows = (rate(gflop_per_s=100.0), rate(dtype="bfloat16", gflop_per_s=400.0), rate("copy", gb_per_s=20.0))
     finish(store, DeviceSpec(), *rows)
     finish(store, BenchmarkSpec(models=("resnet18",)), timed())
-    figure = roofline(measured.rates(store), measured.models(store), styles={})
+    figure = roofline(timings_rates.rates(store), timings_rates.models(store), styles={})
     point, slope, high, low = figure.data
     assert (point.x[0], point.y[0]) == (20.0, 80.0)
     assert "timm:resnet18" in point.text[0]
@@ -276,7 +277,7 @@ def test_the_slope_meets_each_roof_where_bandwidth_suffices(store: Store) -> Non
 def test_a_roofline_can_be_drawn_of_what_there_is(store: Store, operations: list[str]) -> None:
     figures = {"matmul": {"gflop_per_s": 100.0}, "copy": {"gb_per_s": 20.0}}
     finish(store, DeviceSpec(), *(rate(operation, **figures[operation]) for operation in operations))
-    figure = roofline(measured.rates(store), measured.models(store), styles={})
+    figure = roofline(timings_rates.rates(store), timings_rates.models(store), styles={})
     assert len(figure.data) == operations.count("matmul")
 
 
@@ -286,7 +287,7 @@ def test_rates_are_written_with_their_units() -> None:
         rate("copy", gb_per_s=23.45, size=268435456),
         rate(dtype="tf32", status="error", error="none", size=None),
     ]
-    shown = measured.readable(frames.device(rows))
+    shown = timings_rates.readable(frames.device(rows))
     assert list(shown["rate"]) == ["1.23 TFLOP/s", "23.4 GB/s", "–"]
     assert list(shown["at"]) == ["1,024 × 1,024", "268 MB", "–"]
     assert list(shown["what"]) == ["matmul float32", "copy", "matmul tf32"]

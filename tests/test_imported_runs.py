@@ -144,7 +144,7 @@ def test_an_import_says_at_once_what_the_run_lacks(
     said = capsys.readouterr()
     assert said.out == "imported as run 1\n"
     assert "run 1 cannot be run again here: data: nothing can be read" in said.err
-    app = unfold(open_page("runs/history.py"), "Import")
+    app = unfold(open_page("history/page.py"), "Import")
     app.file_uploader[0].upload(path.name, path.read_bytes())
     app.run()
     app.button(key="runs_import").click().run()
@@ -165,11 +165,11 @@ def test_the_command_does_not_retry_an_imported_run_that_reads_elsewhere(
 def test_pages_do_not_retry_an_imported_run_that_reads_elsewhere(store: Store, outside: Path, button: str) -> None:
     run_id = imported(store, Settings(), outside, spec("checkpoint", outside / "secret.pt"))
     if button == "runs_retry":
-        app = open_page("runs/history.py")
+        app = open_page("history/page.py")
         tick(app, run_id)
         app.button(key=button).click().run()
     else:
-        app = open_page("runs/run.py", run=str(run_id))
+        app = open_page("run/page.py", run=str(run_id))
         app.button(key=f"{button}_{run_id}").click().run()
     assert not app.exception
     assert "checkpoint: nothing can be read" in _toasts(app) + texts(app).replace("\\", "")
@@ -186,7 +186,7 @@ def test_code_of_ones_own_is_refused_wherever_a_request_comes_from(
     said = f"no runner is called '{FACTORY}'"
     assert main(["submit", "recurrent", "--runners", FACTORY]) == 2
     assert said in capsys.readouterr().err
-    app = open_page("speed/recurrent.py", recurrent_runners=FACTORY)
+    app = open_page("recurrent/page.py", recurrent_runners=FACTORY)
     assert said in texts(app).replace("\\", "")
     assert app.button(key="recurrent_go").disabled
     path = bundle(settings, tmp_path, RecurrentSpec(runners=("aten",)))

@@ -14,7 +14,8 @@ from engine.report.quantities import title
 from engine.settings import ROOT
 from engine.specs import BenchmarkSpec, DeviceSpec, EvaluateSpec, ProfileSpec, RecurrentSpec, Spec, TrainSpec
 from engine.store import Store
-from pages.components.form_link import address, form_page
+from pages.shared.form_link import address
+from pages.shared.kinds import form_page
 from tests.page_support import (
     benchmark_row,
     finish,
@@ -30,16 +31,12 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
 ]
 
-PAGES = sorted(
-    str(path.relative_to(ROOT / "pages"))
-    for path in (ROOT / "pages").glob("*/*.py")
-    if path.parent.name != "components" and path.name != "__init__.py"
-)
+PAGES = sorted(str(path.relative_to(ROOT / "pages")) for path in (ROOT / "pages").glob("*/page.py"))
 FORMS = {form_page(spec): spec for spec in Spec.__subclasses__()}
 READ = {
-    "costs/model.py": ("name",),
-    "runs/run.py": ("run",),
-    "runs/compare.py": ("compare_runs", "compare_models", "compare_what"),
+    "model/page.py": ("name",),
+    "run/page.py": ("run",),
+    "compare/page.py": ("compare_runs", "compare_models", "compare_what"),
 }
 """Parameters that a page reads itself, without a field; a form's page also reads `run` and the mark of a long list."""
 BAD = (
@@ -107,7 +104,7 @@ def filled(store: Store) -> None:
         finish(store, queue_benchmark(store, "resnet18"), [benchmark_row("resnet18")])
 
 
-BEGIN = {"costs/model.py": {"name": "timm:resnet18"}, "runs/compare.py": {"compare_runs": "2,3"}}
+BEGIN = {"model/page.py": {"name": "timm:resnet18"}, "compare/page.py": {"compare_runs": "2,3"}}
 """Without which a page draws few fields."""
 VALUES = st.one_of(
     st.sampled_from(BAD), st.none(), st.text(max_size=30), st.lists(st.sampled_from(BAD), min_size=2, max_size=3)
@@ -146,7 +143,7 @@ def test_no_address_of_many_makes_a_page_fail(page: str, values: Any, data: st.D
 
 
 NOT_TAKEN: dict[str, list[tuple[str, str | list[str], str]]] = {
-    "costs/profile.py": [
+    "profile/page.py": [
         ("profile_batch_size", "1e400", "Batch size '1e400': Input should be a valid integer"),
         ("profile_context_length", "99999", "Text length (tokens) '99999': Input should be less than or equal to 8192"),
         ("profile_detail", "maybe", "Table of modules 'maybe': Input should be a valid boolean"),
@@ -154,7 +151,7 @@ NOT_TAKEN: dict[str, list[tuple[str, str | list[str], str]]] = {
         ("profile_device", "tpu", "Device 'tpu': device 'tpu' is not one of meta, cpu"),
         ("run", "\x1b" * 100, "There is no run '" + "x1b" * 60 + "'... (100 characters)"),
     ],
-    "speed/vision.py": [
+    "vision/page.py": [
         ("benchmark_seed", "-1e400", "Seed '-1e400': Input should be a valid integer"),
         ("benchmark_threads", "many", "Threads 'many': Input should be a valid integer"),
         ("benchmark_replicates", ["2", "4"], "benchmark_replicates '2': only the last of several values is taken"),
@@ -167,18 +164,18 @@ NOT_TAKEN: dict[str, list[tuple[str, str | list[str], str]]] = {
         ("benchmark_models", "resnet18", ""),
         ("benchmark_variants", "x" * 9000, "at most 200 characters (given: 'xxx"),
     ],
-    "clip/train.py": [
+    "train/page.py": [
         ("train_lr", "inf", "Learning rate 'inf': Input should be a finite number"),
         ("train_wd", "-0.5", "Weight decay '-0.5': Input should be greater than or equal to 0"),
         ("train_data", "\0" + "x" * 5000, "data: String should have at most 4000 characters"),
         ("train_templates", "{!r}\n{0.__class__}", "a template has {} where the class name goes, unlike '{!r}'"),
     ],
-    "clip/evaluate.py": [
+    "evaluate/page.py": [
         ("evaluate_samples", "9" * 5000, "Pairs at most '" + "9" * 60 + "'... (5,000 characters): Unable to"),
         ("evaluate_classes", "%s {0}\n{!r}", "%s {0}. as it is"),
         ("evaluate_templates", "{0.__class__} {}. as it is", "{0.__class__} %s {0}. as it is"),
     ],
-    "costs/catalog.py": [
+    "catalog/page.py": [
         ("catalog_max_gmacs", "1e400", "catalog_max_gmacs '1e400': is not on offer here"),
         ("catalog_library", "keras", "catalog_library 'keras': is not on offer here"),
         ("catalog_families", ["clip_vit", "a", "b"], "catalog_families 'a': is not on offer here (and 1 more)"),
@@ -186,19 +183,19 @@ NOT_TAKEN: dict[str, list[tuple[str, str | list[str], str]]] = {
         ("catalog_x", "beauty", "catalog_x 'beauty': is not on offer here"),
         ("catalog_search", "a," * 600, "a search has at most 1,000 characters, this one 1,200"),
     ],
-    "costs/model.py": [
+    "model/page.py": [
         ("name", "timm:resnet18", "resnet18"),
         ("model_part", "Attic", "model_part 'Attic': is not on offer here"),
     ],
-    "runs/history.py": [
+    "history/page.py": [
         ("runs_states", ["failed", "lost"], "runs_states 'lost': is not on offer here"),
         ("runs_text", "a " * 3000, "a search has at most 200 characters, this one 5,999"),
     ],
-    "runs/compare.py": [
+    "compare/page.py": [
         ("compare_what", "cats", "'cats' cannot be compared: runs or models can."),
         ("compare_runs", "2,x,²," + "9" * 50, "There is no runs x, ², 9999"),
     ],
-    "runs/run.py": [("run", "²", "There is no run '²'")],
+    "run/page.py": [("run", "²", "There is no run '²'")],
 }
 
 
@@ -206,15 +203,15 @@ NOT_TAKEN: dict[str, list[tuple[str, str | list[str], str]]] = {
 @pytest.mark.usefixtures("filled")
 def test_what_a_page_does_not_take_is_named(page: str) -> None:
     query = {name: value for name, value, _ in NOT_TAKEN[page]}
-    app = open_page("" if page == "costs/catalog.py" else page, **query)  # at once: it is the page that apps begin with
+    app = open_page("" if page == "catalog/page.py" else page, **query)  # at once: it is the page that apps begin with
     assert not app.exception
     assert [message for _, _, message in NOT_TAKEN[page] if message not in plainly(app)] == [], plainly(app)
 
 
 def test_pages_of_a_list_that_are_not_there_are_named(filled: None) -> None:
-    app = open_page("runs/history.py", runs_page="1e400", runs_size="7")
+    app = open_page("history/page.py", runs_page="1e400", runs_size="7")
     assert "runs_page '1e400': is not on offer here\nruns_size '7': is not on offer here" in plainly(app)
-    assert "a NUL character" in plainly(open_page("runs/history.py", runs_model="a\0"))
+    assert "a NUL character" in plainly(open_page("history/page.py", runs_model="a\0"))
 
 
 def test_a_field_that_is_set_back_was_no_part_of_the_link() -> None:
@@ -227,7 +224,7 @@ def test_a_field_that_is_set_back_was_no_part_of_the_link() -> None:
 
 
 def test_the_message_stays_until_its_field_changes() -> None:
-    app = open_page("costs/profile.py", profile_batch_size="1e400", profile_models="resnet18")
+    app = open_page("profile/page.py", profile_batch_size="1e400", profile_models="resnet18")
     for _ in range(2):
         assert "Batch size '1e400'" in plainly(app)
         assert "profile_batch_size" not in app.query_params
@@ -269,7 +266,7 @@ def test_defaults_may_be_said_in_a_link() -> None:
     }
     assert len(numbers) > 20
     query = {f"train_{name}": str(value).lower() for name, value in numbers.items()}
-    app = open_page("clip/train.py", train_loss="clip", train_warmup="10%", train_resume="", **query)
+    app = open_page("train/page.py", train_loss="clip", train_warmup="10%", train_resume="", **query)
     assert not app.exception
     assert "does not take" not in plainly(app)
 
@@ -281,11 +278,11 @@ def test_a_name_is_no_format_string(store: Store) -> None:
         store.set_notes(run_id, name)
         store.set_tags(run_id, ["{0.__class__}%s"])
         finish(store, run_id, [benchmark_row("resnet18")])
-    for page, query in (("runs/run.py", {"run": "1"}), ("runs/compare.py", {"compare_runs": "1,2"})):
+    for page, query in (("run/page.py", {"run": "1"}), ("compare/page.py", {"compare_runs": "1,2"})):
         app = open_page(page, **query)
         assert not app.exception
         assert name in plainly(app)
-    app = open_page("runs/history.py", runs_text="{0.__class__} %s {!r}")
+    app = open_page("history/page.py", runs_text="{0.__class__} %s {!r}")
     assert not app.exception
     assert "1 to 2 of 2 runs" in plainly(app)
 
@@ -306,7 +303,7 @@ def peak_mb():
 
 
 def link(**query):
-    app = open_page("speed/vision.py", **{"benchmark_models": "timm:*", **query})
+    app = open_page("vision/page.py", **{"benchmark_models": "timm:*", **query})
     assert not app.exception
     return texts(app).replace(chr(92), "")
 

@@ -29,7 +29,7 @@ from tests.page_support import (
     write_samples,
 )
 
-PAGE = "runs/compare.py"
+PAGE = "compare/page.py"
 pytestmark = [
     pytest.mark.usefixtures("own_world"),
     pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),

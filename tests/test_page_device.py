@@ -8,11 +8,11 @@ from engine.cli.speed_device import DeviceFlags
 from engine.results import Device, DeviceRow, Machine
 from engine.specs import DeviceSpec
 from engine.store import Store
-from pages.components.command import command
-from pages.components.form_link import form_page
+from pages.shared.command import command
+from pages.shared.kinds import form_page
 from tests.page_support import benchmark_row, charts, finish, open_page, queue_benchmark, texts, verbatim
 
-PAGE = "speed/device.py"
+PAGE = "device/page.py"
 CHIP = {"device": "cpu", "device_name": "a cpu", "threads": 2}
 
 # A scheduler outlives whoever started it: that nobody waits for it is meant.

@@ -17,8 +17,8 @@ from engine.specs.evaluate import EvaluateSpec
 from engine.specs.questions import Question, Search
 from engine.store import Store
 from engine.store.files import RunFiles
-from pages.components import backend, form_link
-from pages.components.command import command
+from pages.shared import backend, form_link
+from pages.shared.command import command
 from tests.clip_support import (
     evaluate_row,
     queue_evaluate,
@@ -32,7 +32,7 @@ from tests.clip_support import (
 )
 from tests.page_support import charts, open_page, texts, verbatim
 
-PAGE = "clip/evaluate.py"
+PAGE = "evaluate/page.py"
 ROWS = (evaluate_row("retrieval"), evaluate_row("zeroshot"), evaluate_row("linear-probe", acc5=None))
 
 # A scheduler outlives whoever started it: that nobody waits for it is meant.
@@ -290,7 +290,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
 
 def open_search(run_id: int) -> AppTest:
     """On the run's own page, where nothing else is asked."""
-    app = open_page("runs/run.py", run=str(run_id))
+    app = open_page("run/page.py", run=str(run_id))
     app.session_state[f"charts_{run_id}"] = "Search"
     return app.run()
 

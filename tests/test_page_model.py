@@ -24,7 +24,7 @@ from tests.page_support import (
     verbatim,
 )
 
-PAGE = "costs/model.py"
+PAGE = "model/page.py"
 
 # A scheduler outlives whoever started it: that nobody waits for it is meant.
 pytestmark = [

@@ -10,7 +10,7 @@ from engine.results import Device, Machine
 from engine.specs import ProfileSpec
 from engine.store import Store, attempts
 from engine.store import queue as queueing
-from pages.components.command import command
+from pages.shared.command import command
 from tests.page_support import (
     ENVIRONMENT,
     events,
@@ -24,7 +24,7 @@ from tests.page_support import (
     verbatim,
 )
 
-PAGE = "costs/profile.py"
+PAGE = "profile/page.py"
 
 # A scheduler outlives whoever started it: that nobody waits for it is meant.
 pytestmark = [

@@ -13,8 +13,8 @@ from engine.specs.runners import of_group
 from engine.store import Cause, Exit, State, Store, attempts
 from engine.store import queue as queueing
 from engine.store.files import RunFiles
-from pages.components import form_link
-from pages.components.command import command
+from pages.shared import form_link
+from pages.shared.command import command
 from tests.page_support import (
     ENVIRONMENT,
     finish,
@@ -27,7 +27,7 @@ from tests.page_support import (
     write_recurrent_samples,
 )
 
-PAGE = "speed/recurrent.py"
+PAGE = "recurrent/page.py"
 SMALL = [name for name in of_group("rnns") if name != "cudnn"]
 
 # A scheduler outlives whoever started it: that nobody waits for it is meant.

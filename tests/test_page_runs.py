@@ -10,7 +10,7 @@ from engine.store import Attempt, Cause, Exit, State, Store, attempts
 from engine.store import queue as queueing
 from engine.store.bundle import export_bundle
 from engine.store.files import RunFiles
-from pages.components.command import command
+from pages.shared.command import command
 from tests.page_support import ENVIRONMENT, events, followed, open_page, profile_row, queue, texts, unfold, verbatim
 
 EVERY_KIND = [
@@ -23,7 +23,7 @@ EVERY_KIND = [
     TrainSpec(data="synthetic", samples=64, epochs=2, lr=1e-4, warmup="10%", classes=("a cat", "a dog"), seed=7),
     EvaluateSpec(samples=64, templates=("a {}", "one {}"), held_out=False, seed=7),
 ]
-LIST, ONE = "runs/history.py", "runs/run.py"
+LIST, ONE = "history/page.py", "run/page.py"
 
 # A scheduler outlives whoever started it: that nobody waits for it is meant.
 pytestmark = [
@@ -220,11 +220,11 @@ def test_a_list_too_long_for_a_link_is_put_aside_for_the_form_until_it_is_taken_
     assert not app.exception
     assert "and a list of 41: timm:model_0, timm:model_1, " in texts(app)
     assert app.query_params["profile_listed"] == "41"
-    app.switch_page("costs/profile.py")
+    app.switch_page("profile/page.py")
     next(button for button in app.run().button if button.label == "Remove the list").click().run()
     assert not app.exception
     assert "a list of" not in texts(app)
-    assert "This link speaks of a list of 40 models" in texts(open_page("costs/profile.py", profile_listed="40"))
+    assert "This link speaks of a list of 40 models" in texts(open_page("profile/page.py", profile_listed="40"))
 
 
 @pytest.mark.slow

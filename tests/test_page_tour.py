@@ -7,11 +7,11 @@ from engine.specs import BenchmarkSpec, ProfileSpec
 from engine.specs.train import TrainSpec
 from engine.store import Exit, State, Store, attempts
 from engine.store import queue as queueing
-from pages.components.tour import STEPS
+from pages.shared.tour import STEPS
 from tests.page_support import ENVIRONMENT, open_page, texts, unfold
 
 pytestmark = pytest.mark.usefixtures("own_world")
-LIST, CATALOGUE = "runs/history.py", "costs/catalog.py"
+LIST, CATALOGUE = "history/page.py", "catalog/page.py"
 
 
 def finish(store: Store, spec: ProfileSpec | BenchmarkSpec | TrainSpec) -> None:

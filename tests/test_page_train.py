@@ -16,12 +16,12 @@ from engine.specs.questions import Outlook
 from engine.specs.train import TrainSpec
 from engine.store import State, Store
 from engine.store.files import RunFiles
-from pages.components import form_link, redraw
-from pages.components.command import command
+from pages.shared import form_link, redraw
+from pages.shared.command import command
 from tests.clip_support import curve_points, queue_train, record, train_row, write_checkpoints, write_csv, write_images
 from tests.page_support import Answering, charts, further, open_page, texts, ticked, unfold, verbatim
 
-PAGE = "clip/train.py"
+PAGE = "train/page.py"
 
 # A scheduler outlives whoever started it: that nobody waits for it is meant.
 pytestmark = [

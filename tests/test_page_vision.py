@@ -10,7 +10,7 @@ from engine.settings import Settings
 from engine.specs import BenchmarkSpec
 from engine.store import Store
 from engine.store.files import RunFiles
-from pages.components.command import command
+from pages.shared.command import command
 from tests.page_support import (
     benchmark_row,
     finish,
@@ -22,7 +22,7 @@ from tests.page_support import (
     write_samples,
 )
 
-PAGE = "speed/vision.py"
+PAGE = "vision/page.py"
 
 # A scheduler outlives whoever started it: that nobody waits for it is meant.
 pytestmark = [

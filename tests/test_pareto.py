@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.report import pareto, scatter
+from engine.report.catalog import pareto
+from engine.report.figures import scatter
 from engine.report.quantities import QUANTITIES
 
 FEW = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0, 1e9, None])

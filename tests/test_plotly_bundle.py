@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 import pytest
 
 from engine.settings import ROOT
-from pages.components.chart import TRACES, chart
+from pages.shared.chart.chart import TRACES, chart
 
 BUNDLE = ROOT / "pages" / "static" / "plotly.min.js"
 

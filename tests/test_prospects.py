@@ -2,8 +2,8 @@
 
 import pytest
 
-from engine.report.prospects import checks, unknown
-from engine.report.training_checks import Check
+from engine.report.checks.prospects import checks, unknown
+from engine.report.checks.training import Check
 from engine.results.answers import Needed, Prospect
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec

@@ -7,31 +7,33 @@ import pandas as pd
 import pytest
 
 from engine import shipped
-from engine.report import accuracies, catalog, choosing, timings
-from engine.report.publishers import FIGURES, OF, TABLES, TIMM
+from engine.published import match
+from engine.published.publishers import FIGURES, OF, TABLES, TIMM
+from engine.report.catalog import catalog, choose
 from engine.report.quantities import QUANTITIES
-from engine.report.timings import Setting
+from engine.report.timings import stored
+from engine.report.timings.stored import Setting
 from engine.settings import Settings
 from tests.page_support import write_catalogue
 
 
 @pytest.fixture(scope="module")
 def published() -> pd.DataFrame:
-    return accuracies.read()
+    return match.read()
 
 
 @pytest.fixture(scope="module")
-def matched(published: pd.DataFrame) -> accuracies.Matched:
+def matched(published: pd.DataFrame) -> match.Matched:
     folder = Settings().catalog_dir
-    return accuracies.match(published, catalog.read(folder), shipped.versions(folder))
+    return match.match(published, catalog.read(folder), shipped.versions(folder))
 
 
 def written(name: str) -> list[dict[str, str]]:
-    with (accuracies.SHIPPED / name).open(newline="") as file:
+    with (match.SHIPPED / name).open(newline="") as file:
         return list(csv.DictReader(file))
 
 
-def test_every_published_row_finds_its_model_or_is_listed_with_the_reason(matched: accuracies.Matched) -> None:
+def test_every_published_row_finds_its_model_or_is_listed_with_the_reason(matched: match.Matched) -> None:
     """Against the files, read by the csv module alone."""
     for kind, table in TABLES.items():
         found = {tuple(row) for row in matched.rows[["model", "pretrained"]].astype(str).to_numpy()}
@@ -46,7 +48,7 @@ def test_every_published_row_finds_its_model_or_is_listed_with_the_reason(matche
     assert (matched.unmatched["reason"] != "").all()
 
 
-def test_a_figure_stands_in_the_row_of_its_own_model_and_size(matched: accuracies.Matched) -> None:
+def test_a_figure_stands_in_the_row_of_its_own_model_and_size(matched: match.Matched) -> None:
     """Every figure of the files, at the place of the catalogue where it should be."""
     models = catalog.read(Settings().catalog_dir)
     at = models.loc[matched.rows["place"], ["library", "model", "image_size"]].to_numpy()
@@ -75,7 +77,7 @@ HAND = [
 
 @pytest.mark.parametrize(("library", "model", "tag", "size", "figure", "percent"), HAND)
 def test_figures_by_hand(
-    matched: accuracies.Matched, library: str, model: str, tag: str, size: str, figure: str, percent: float
+    matched: match.Matched, library: str, model: str, tag: str, size: str, figure: str, percent: float
 ) -> None:
     rows = matched.rows
     row = rows[(rows["library"] == library) & (rows["model"] == model) & (rows["pretrained"] == tag)].iloc[0]
@@ -84,7 +86,7 @@ def test_figures_by_hand(
     assert matched.sources.loc[row.name, figure] == OF[figure].source
 
 
-def test_costs_are_counted_at_the_rows_own_image_size(matched: accuracies.Matched) -> None:
+def test_costs_are_counted_at_the_rows_own_image_size(matched: match.Matched) -> None:
     """A convolutional network's multiply-adds grow with the area of the image; its last layer's do not."""
     joined = matched.beside(catalog.read(Settings().catalog_dir), ["imagenet_top1"])
     resnet = joined[(joined["name"] == "timm:resnet50") & (joined["imagenet_top1"].notna())]
@@ -125,7 +127,7 @@ def line(library: str, model: str, size: str = "", figure: str = "imagenet_top1"
 )
 def test_the_reason_is_true(tmp_path: Path, row: dict[str, object], reason: str) -> None:
     models = catalog.read(write_catalogue(tmp_path / "catalog"))
-    found = accuracies.match(pd.DataFrame([row]), models, {"timm": "1.2", "open_clip_torch": "3.4"})
+    found = match.match(pd.DataFrame([row]), models, {"timm": "1.2", "open_clip_torch": "3.4"})
     assert list(found.unmatched["reason"]) == ([reason] if reason else [])
     assert len(found.rows) == (0 if reason else 1)
     if not reason:
@@ -137,9 +139,9 @@ def test_the_reason_is_true(tmp_path: Path, row: dict[str, object], reason: str)
 def test_models_without_a_published_figure_stay_in_the_table(tmp_path: Path) -> None:
     models = catalog.read(write_catalogue(tmp_path / "catalog"))
     lines = [line("timm", "resnet18", "224"), line("timm", "resnet18", "224") | {"pretrained": "other"}]
-    found = accuracies.match(pd.DataFrame(lines), models, {})
-    timed = timings.within(timings.table([]), Setting())
-    table = choosing.table(models, found, ["imagenet_top1"], timed, "torch 1")
+    found = match.match(pd.DataFrame(lines), models, {})
+    timed = stored.within(stored.table([]), Setting())
+    table = choose.table(models, found, ["imagenet_top1"], timed, "torch 1")
     assert len(table) == len(models) + 1
     assert table.index.is_unique
     assert list(table.loc[["timm:resnet18 224 other", "timm:resnet18 224 tag"], "imagenet_top1"]) == [50.0, 50.0]
@@ -150,11 +152,11 @@ def test_models_without_a_published_figure_stay_in_the_table(tmp_path: Path) -> 
 def test_two_names_of_the_same_cost_stay_apart(tmp_path: Path) -> None:
     models = catalog.read(write_catalogue(tmp_path / "catalog"))
     lines = [line("open_clip", name, figure="zeroshot_mnist") for name in ("ViT-B-32", "ViT-B-32-quickgelu")]
-    joined = accuracies.match(pd.DataFrame(lines), models, {}).beside(models, ["zeroshot_mnist"])
+    joined = match.match(pd.DataFrame(lines), models, {}).beside(models, ["zeroshot_mnist"])
     assert list(joined.loc[joined["model"] == "ViT-B-32", "pretrained"]) == ["tag", "tag (ViT-B-32-quickgelu)"]
 
 
 def test_sizes_wanted_are_those_published(published: pd.DataFrame) -> None:
-    wanted = accuracies.sizes(published)
+    wanted = match.sizes(published)
     assert set(wanted["timm:resnet50"]) >= {"224", "288"}
     assert not any(name.startswith("open_clip:") for name in wanted)

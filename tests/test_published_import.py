@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from engine.__main__ import main
-from engine.report import accuracies, accuracy_import
-from engine.report.accuracy_import import take
-from engine.report.publishers import TABLES
+from engine.published import match, update
+from engine.published.publishers import TABLES
+from engine.published.update import take
 from engine.settings import Settings
 from engine.specs import Refused
 
@@ -27,7 +27,7 @@ def clip(kind: str, *rows: dict[str, str]) -> str:
 
 
 def percent(folder: Path, model: str, figure: str, pretrained: str = "", size: str = "") -> list[tuple[float, str]]:
-    lines = accuracies.read(folder)
+    lines = match.read(folder)
     lines = lines[(lines["model"] == model) & (lines["figure"] == figure)]
     lines = lines[lines["image_size"] == size] if size else lines
     lines = lines[lines["pretrained"] == pretrained] if pretrained else lines
@@ -99,7 +99,7 @@ REFUSED = [
     (clip("openclip_zeroshot", {"MNIST": ""}), "openclip_results.csv", "MNIST is '', which is not a number"),
     (clip("openclip_zeroshot", {}, {}), "openclip_results.csv", "ViT-B-32 openai twice"),
     (clip("openclip_zeroshot").replace("MNIST", "M"), "openclip_results.csv", "lacks the columns MNIST"),
-    ("a" * (accuracy_import.LARGEST_FILE + 1), "results-imagenet.csv", "at most 5,000,000 are taken"),
+    ("a" * (update.LARGEST_FILE + 1), "results-imagenet.csv", "at most 5,000,000 are taken"),
 ]
 
 

@@ -7,7 +7,8 @@ import zipfile
 import pandas as pd
 import pytest
 
-from engine.report import bulk, export, frames
+from engine.report import frames
+from engine.report.export import bulk, tables
 from engine.store import Filter, Store
 from tests.page_support import benchmark_row, finish, profile_row, queue, queue_benchmark
 
@@ -17,7 +18,7 @@ def test_the_list_of_runs_is_a_line_each(store: Store) -> None:
     finish(store, first, [profile_row("resnet18")])
     store.set_tags(first, ["b", "a"])
     store.set_notes(first, '=cmd|" /C calc"!A0\nsecond line, "quoted"')
-    text = export.to_csv(bulk.runs(store, Filter(oldest_first=True)))
+    text = tables.to_csv(bulk.runs(store, Filter(oldest_first=True)))
     done, waiting = csv.DictReader(io.StringIO(text))
     assert (done["run"], done["what"], done["state"]) == (str(first), "resnet18 (torch, meta)", "finished")
     assert (done["tags"], done["devices"], done["done"], done["total"]) == ("a; b", "meta", "1", "1")
@@ -30,7 +31,7 @@ def test_the_list_of_runs_is_a_line_each(store: Store) -> None:
         "",
         "",
     )
-    assert export.to_csv(bulk.runs(store, Filter(text="no such"))).splitlines() == [",".join(bulk.COLUMNS)]
+    assert tables.to_csv(bulk.runs(store, Filter(text="no such"))).splitlines() == [",".join(bulk.COLUMNS)]
 
 
 def test_rows_of_several_runs_are_one_table_with_the_run_in_front(store: Store) -> None:
@@ -43,7 +44,7 @@ def test_rows_of_several_runs_are_one_table_with_the_run_in_front(store: Store) 
     lines = list(csv.DictReader(io.StringIO(text, newline="")))
     assert [(line["run"], line["model"]) for line in lines] == [("1", "resnet18"), ("1", "broken"), ("2", "resnet50")]
     assert lines[1]["error"] == "a,\nb"
-    alone = list(csv.DictReader(io.StringIO(export.to_csv(frames.profile(store.rows(ids[1]))))))
+    alone = list(csv.DictReader(io.StringIO(tables.to_csv(frames.profile(store.rows(ids[1]))))))
     shared = [{name: cell for name, cell in line.items() if name in alone[0]} for line in lines[2:]]
     assert shared == alone
 

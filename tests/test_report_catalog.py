@@ -8,7 +8,9 @@ import pandas as pd
 import pytest
 
 from engine import shipped
-from engine.report import accuracies, catalog, choosing, timings
+from engine.published import match
+from engine.report.catalog import catalog, choose
+from engine.report.timings import stored
 from engine.settings import Settings
 from engine.specs import Refused
 from engine.store import Store
@@ -132,12 +134,12 @@ def test_a_latency_stands_beside_the_costs_of_the_same_text_length(tmp_path: Pat
         row = benchmark_row(model, **clip, context_length=length, latency_ms=latency)
         run_id = queue_benchmark(store, f"open_clip:{model}")
         finish(store, run_id, [row])
-        found.append(timings.of_run(store.run(run_id), [row]))
-    latest = timings.latest(reversed(found))
-    (setting,) = timings.settings(latest)
+        found.append(stored.of_run(store.run(run_id), [row]))
+    latest = stored.latest(reversed(found))
+    (setting,) = stored.settings(latest)
     models = catalog.read(write_catalogue(tmp_path / "catalog"))
-    none = accuracies.match(accuracies.read().iloc[:0], models, {})
-    table = choosing.table(models, none, [], timings.within(latest, setting), "torch 1", setting.label)
+    none = match.match(match.read().iloc[:0], models, {})
+    table = choose.table(models, none, [], stored.within(latest, setting), "torch 1", setting.label)
     table = table.set_index("name")
     assert table.loc["open_clip:ViT-B-32", "latency_ms"] == 50.0
     assert pd.isna(table.loc["open_clip:ViT-L-14", "latency_ms"])

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from pyarrow import parquet
 
-from engine.report import export
+from engine.report.export import tables
 from engine.report.quantities import QUANTITIES
 
 
@@ -22,29 +22,29 @@ from engine.report.quantities import QUANTITIES
     ],
 )
 def test_formulas_become_text(cell: str) -> None:
-    written = export.to_csv(pd.DataFrame({"model": [cell]}))
+    written = tables.to_csv(pd.DataFrame({"model": [cell]}))
     kept = cell.replace("\r\n", "\n").replace("\r", "\n")
     assert list(csv.reader(io.StringIO(written, newline="")))[1:] == [[f"'{kept}"]]
 
 
 def test_no_cell_can_begin_a_row_of_its_own() -> None:
-    written = export.to_csv(pd.DataFrame({"model": ["a\r=1", "b\n=1", "c\r\n=1"]}))
+    written = tables.to_csv(pd.DataFrame({"model": ["a\r=1", "b\n=1", "c\r\n=1"]}))
     assert [row[0][0] for row in csv.reader(io.StringIO(written, newline=""))] == ["m", "a", "b", "c"]
 
 
 def test_headers_are_guarded_too() -> None:
-    assert export.to_csv(pd.DataFrame({"=evil": [1]})).splitlines()[0] == "'=evil"
-    assert export.to_csv(pd.DataFrame({" ＝evil": [1]})).splitlines()[0] == "' ＝evil"
-    assert export.guarded([["\n=evil"], ["－2+3"]]) == "\"'\n=evil\"\n'－2+3\n"
+    assert tables.to_csv(pd.DataFrame({"=evil": [1]})).splitlines()[0] == "'=evil"
+    assert tables.to_csv(pd.DataFrame({" ＝evil": [1]})).splitlines()[0] == "' ＝evil"
+    assert tables.guarded([["\n=evil"], ["－2+3"]]) == "\"'\n=evil\"\n'－2+3\n"
 
 
 def test_numbers_stay_numbers() -> None:
     frame = pd.DataFrame({"delta": [-1.5, None], "text": ["-1.5", "a-b"], "count": pd.array([-3, None], "Int64")})
-    assert export.to_csv(frame) == "delta,text,count\n-1.5,-1.5,-3\n,a-b,\n"
+    assert tables.to_csv(frame) == "delta,text,count\n-1.5,-1.5,-3\n,a-b,\n"
 
 
 def test_json_has_null_for_what_is_missing() -> None:
-    written = export.to_json(pd.DataFrame({"model": ["é=1", "b"], "gmacs": [1.5, None]}))
+    written = tables.to_json(pd.DataFrame({"model": ["é=1", "b"], "gmacs": [1.5, None]}))
     assert json.loads(written) == [{"model": "é=1", "gmacs": 1.5}, {"model": "b", "gmacs": None}]
 
 
@@ -52,7 +52,7 @@ def test_json_has_figures_to_the_last_digit_and_times_as_csv_has_them() -> None:
     figures = [3.217841e-11, 1 / 3, -2.5e300]
     times = pd.to_datetime(["2026-11-20T10:00:00.5Z", None, "2026-11-20T10:00:01Z"], utc=True, format="ISO8601")
     frame = pd.DataFrame({"deviation": figures, "date": times, "count": pd.array([1, None, 3], "Int64")})
-    written = json.loads(export.to_json(frame))
+    written = json.loads(tables.to_json(frame))
     assert [line["deviation"] for line in written] == figures
     assert [line["date"] for line in written] == ["2026-11-20T10:00:00+00:00", None, "2026-11-20T10:00:01+00:00"]
     assert [line["count"] for line in written] == [1, None, 3]
@@ -60,7 +60,7 @@ def test_json_has_figures_to_the_last_digit_and_times_as_csv_has_them() -> None:
 
 def test_a_file_is_guarded_cell_by_cell_and_no_name_becomes_a_number() -> None:
     lines = [["true", "00007", "a", "a"], ["000123", "1e3", "=cmd", 'with, "quotes"\r\nand lines']]
-    guarded = list(csv.reader(io.StringIO(export.guarded(lines))))
+    guarded = list(csv.reader(io.StringIO(tables.guarded(lines))))
     assert guarded == [lines[0], ["000123", "1e3", "'=cmd", 'with, "quotes"\nand lines']]
 
 
@@ -74,7 +74,7 @@ def test_headers_have_units() -> None:
     pure = {"", "×"}
     ours = {"here", "theirs"}  # of a comparison on a page, which names its unit there
     frame = pd.DataFrame({name: [1.0] for name in QUANTITIES})
-    header = export.to_csv(frame).splitlines()[0].split(",")
+    header = tables.to_csv(frame).splitlines()[0].split(",")
     for (name, quantity), written in zip(QUANTITIES.items(), header, strict=True):
         if quantity.unit not in pure and name not in ours:
             assert any(mark in written for mark in marks[quantity.unit]), written
@@ -87,7 +87,7 @@ def test_times_are_iso_8601_and_lists_are_words() -> None:
             "tags": [["a", "b"], []],
         }
     )
-    assert export.to_csv(frame) == "created,tags\n2026-11-21T20:45:17+00:00,a; b\n,\n"
+    assert tables.to_csv(frame) == "created,tags\n2026-11-21T20:45:17+00:00,a; b\n,\n"
 
 
 def test_parquet_holds_the_same_table(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_parquet_holds_the_same_table(tmp_path: Path) -> None:
             "share": [50.0, 50.0],
         }
     )
-    export.save(frame, tmp_path / "table.parquet")
+    tables.save(frame, tmp_path / "table.parquet")
     read = parquet.read_table(tmp_path / "table.parquet").to_pylist()
     assert [line["model"] for line in read] == ["é=1", None]
     assert [line["gmacs"] for line in read] == [1.5, None]

@@ -8,7 +8,8 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from engine.report import compare_figures, figures, frames, recurrent_figures, scatter, speed_figures
+from engine.report import frames
+from engine.report.figures import compare, profile, recurrent, scatter, speed
 from engine.report.style import COLOURS, GREY, digits, family_styles, text
 from engine.results import ModuleCount
 from tests.page_support import benchmark_row, profile_row, recurrent_row
@@ -115,12 +116,12 @@ def test_names_are_text_in_charts() -> None:
     drawn = scatter.scatter(frame, "gmacs", "mparams", styles={}).to_json()
     assert "<a" not in drawn
     assert "\\u003ca" not in drawn
-    assert "<a" not in figures.bars(frame, "gmacs").to_json().replace("\\u003c", "<")
+    assert "<a" not in profile.bars(frame, "gmacs").to_json().replace("\\u003c", "<")
 
 
 def test_bars_split_into_towers_and_say_the_figure() -> None:
     frame = table(gmacs=[4.0, 1234.5], image_gmacs=[3.0, 1000.0], text_gmacs=[1.0, 234.5], other_gmacs=[0.0, 0.0])
-    figure = figures.bars(frame, "gmacs", source="run 3")
+    figure = profile.bars(frame, "gmacs", source="run 3")
     assert {trace.name: list(trace.x) for trace in figure.data} == {"image": [3.0, 1000.0], "text": [1.0, 234.5]}
     assert [annotation.text for annotation in figure.layout.annotations] == ["4", "1,230"]
     assert figure.layout.xaxis.title.text == "MACs (G)"
@@ -131,7 +132,7 @@ def test_tower_shares_add_up() -> None:
     frame = pd.DataFrame(
         {"tower": ["image", "text", "total"], "mparams": [3.0, 1.0, 4.0], "gmacs": [9.0, 1.0, 10.0], "macts": [1, 1, 2]}
     )
-    shares = {trace.name: list(trace.x) for trace in figures.towers(frame).data}
+    shares = {trace.name: list(trace.x) for trace in profile.towers(frame).data}
     assert shares == {"image": [50.0, 90.0, 75.0], "text": [50.0, 10.0, 25.0]}
 
 
@@ -140,7 +141,7 @@ def test_treemap_areas_are_what_children_leave_over() -> None:
         return ModuleCount(path=path, type="Block", mparams=1, gmacs=gmacs, macts=1, calls=1)
 
     modules = frames.modules([module("", 10), module("a", 6), module("a.x", 5), module("b", 2), module("b.shared", 3)])
-    trace = figures.treemap(modules, "gmacs").data[0]
+    trace = profile.treemap(modules, "gmacs").data[0]
     assert dict(zip(trace.ids, trace.values, strict=True)) == {
         "model": 2,
         "model.a": 1,
@@ -156,7 +157,7 @@ def test_operator_bars_show_work_and_traffic() -> None:
     frame = pd.DataFrame(
         {"operator": ["mm", "add"], "share": [100.0, 0.0], "read_mb": [2.0, 1.0], "written_mb": [1.0, 0.0]}
     )
-    shares = {trace.name: list(trace.x) for trace in figures.operators(frame).data}
+    shares = {trace.name: list(trace.x) for trace in profile.operators(frame).data}
     assert shares == {"MACs": [0.0, 100.0], "memory traffic": [25.0, 75.0]}
 
 
@@ -175,15 +176,13 @@ def names(count: int) -> list[str]:
 @pytest.mark.parametrize(
     "draw",
     [
-        lambda count: figures.bars(frames.profile([profile_row(name) for name in names(count)]), "gmacs"),
-        lambda count: speed_figures.latency(frames.benchmark([benchmark_row(name) for name in names(count)])),
-        lambda count: speed_figures.speedups(
-            frames.benchmark([benchmark_row(name, "compile") for name in names(count)])
-        ),
-        lambda count: recurrent_figures.bars(
+        lambda count: profile.bars(frames.profile([profile_row(name) for name in names(count)]), "gmacs"),
+        lambda count: speed.latency(frames.benchmark([benchmark_row(name) for name in names(count)])),
+        lambda count: speed.speedups(frames.benchmark([benchmark_row(name, "compile") for name in names(count)])),
+        lambda count: recurrent.bars(
             frames.recurrent([recurrent_row("aten").model_copy(update={"model": name}) for name in names(count)])
         ),
-        lambda count: compare_figures.bars(
+        lambda count: compare.bars(
             pd.DataFrame({"what": names(count), "run 1": 1.0, "run 2": 2.0}), ["run 1", "run 2"], "run 1", "MACs (G)"
         ),
     ],

@@ -8,7 +8,10 @@ import pandas as pd
 import pytest
 
 from engine.names import ModelNotFound
-from engine.report import model, model_memory, model_timings, model_trainings
+from engine.report.catalog import model
+from engine.report.catalog import trainings as catalog_trainings
+from engine.report.figures import memory
+from engine.report.timings import by_model
 from engine.results import BenchmarkRow
 from engine.specs import BenchmarkSpec, Refused
 from engine.specs.evaluate import EvaluateSpec
@@ -128,15 +131,15 @@ def test_requests_find_the_figures_of_a_model_again() -> None:
     ],
 )
 def test_memory_is_estimated_by_batch_size_and_data_type(way: str, precision: str, mb: float) -> None:
-    estimated = model_memory.estimate(ROW, way).set_index("batch_size")
+    estimated = memory.estimate(ROW, way).set_index("batch_size")
     assert list(estimated.index) == [1, 2, 4, 8, 16, 32, 64, 128, 256]
     assert estimated.loc[4, precision] == pytest.approx(mb / 1000)
 
 
 def test_the_largest_batch_that_fits_is_told_of_each_data_type() -> None:
-    estimated = model_memory.estimate(ROW, "inference")
-    assert model_memory.largest(estimated, 0.31) == {"float32": 4, "amp": 4, "bfloat16": 8, "float16": 8}
-    assert model_memory.largest(estimated, 0.09) == {"float32": None, "amp": None, "bfloat16": 1, "float16": 1}
+    estimated = memory.estimate(ROW, "inference")
+    assert memory.largest(estimated, 0.31) == {"float32": 4, "amp": 4, "bfloat16": 8, "float16": 8}
+    assert memory.largest(estimated, 0.09) == {"float32": None, "amp": None, "bfloat16": 1, "float16": 1}
 
 
 def run_of(store: Store, *rows: BenchmarkRow, date: str = "2026-11-20T10:00:00+00:00") -> Run:
@@ -147,7 +150,7 @@ def run_of(store: Store, *rows: BenchmarkRow, date: str = "2026-11-20T10:00:00+0
 
 
 def lines(store: Store, *rows: BenchmarkRow, date: str = "2026-11-20T10:00:00+00:00") -> pd.DataFrame:
-    return model_timings.of_run(run_of(store, *rows, date=date), rows, "timm:resnet18")
+    return by_model.of_run(run_of(store, *rows, date=date), rows, "timm:resnet18")
 
 
 def test_timings_are_a_models_own_with_the_span_of_their_processes(store: Store) -> None:
@@ -168,17 +171,17 @@ def test_timings_of_several_runs_come_newest_first_and_differ_in_few_words(store
     older = lines(store, benchmark_row("resnet18"), date="2026-10-01T00:00:00+00:00")
     newer = lines(store, benchmark_row("resnet18"), benchmark_row("resnet18", batch_size=64))
     none = lines(store, benchmark_row("resnet50"))
-    both = model_timings.together([older, none, newer])
+    both = by_model.together([older, none, newer])
     assert list(both["run"]) == [2, 2, 1]
-    assert list(model_timings.settings(both)) == ["batch 8", "batch 64", "batch 8"]
-    assert list(model_timings.settings(older)) == ["inference, eager, batch 8, float32"]
-    assert model_timings.together([]).empty
+    assert list(by_model.settings(both)) == ["batch 8", "batch 64", "batch 8"]
+    assert list(by_model.settings(older)) == ["inference, eager, batch 8, float32"]
+    assert by_model.together([]).empty
 
 
 def test_over_time_draws_the_span_of_processes_and_marks_flags(store: Store) -> None:
     older = lines(store, benchmark_row("resnet18", flags=("unstable",)), date="2026-10-01T00:00:00+00:00")
     newer = lines(store, benchmark_row("resnet18", latency_ms=30.0, process_medians_ms=(30.0,)))
-    (drawn,) = model_timings.over_time(model_timings.together([newer, older])).data
+    (drawn,) = by_model.over_time(by_model.together([newer, older])).data
     assert list(drawn.y) == [20.0, 30.0]
     assert list(drawn.marker.symbol) == ["circle-open", "circle"]
     assert list(drawn.error_y.array) == pytest.approx([0.4, 0.0])
@@ -191,24 +194,24 @@ def test_runs_are_found_by_the_whole_name_of_a_model(store: Store) -> None:
     for name in ("resnet18", "resnet18d", "my_resnet18", "resnet19", "wesnet18"):
         queue_benchmark(store, name)
     queue(store, "resnet18")
-    assert [run.id for run in model_timings.runs(store, "timm:resnet18")] == [2, 1]
-    assert [run.id for run in model_timings.runs(store, "timm:resnet18", limit=1)] == [2]
-    assert [run.id for run in model_timings.runs(store, "timm:resnet18", "profile")] == [7]
+    assert [run.id for run in by_model.runs(store, "timm:resnet18")] == [2, 1]
+    assert [run.id for run in by_model.runs(store, "timm:resnet18", limit=1)] == [2]
+    assert [run.id for run in by_model.runs(store, "timm:resnet18", "profile")] == [7]
 
 
 def test_peaks_are_the_devices_where_it_told_else_the_processes(store: Store) -> None:
     there = benchmark_row("resnet18", device="cuda:0", device_name="a GPU", device_peak_mb=250.0, batch_size=16)
     trained = benchmark_row("resnet18", mode="training", optimizer="adamw", process_peak_mb=1500.0)
     tower = benchmark_row("resnet18", tower="image")
-    peaks = model_memory.peaks(lines(store, there, benchmark_row("resnet18"), trained, tower))
+    peaks = memory.peaks(lines(store, there, benchmark_row("resnet18"), trained, tower))
     assert list(peaks["way"]) == ["inference", "inference", "training, AdamW"]
     assert list(peaks["peak_gb"]) == [0.25, 0.3, 1.5]
     assert list(peaks["what"]) == ["allocated on the device", *["whole process, with PyTorch itself"] * 2]
 
 
 def test_estimates_that_agree_are_one_line_and_devices_say_what_they_have(store: Store) -> None:
-    peaks = model_memory.peaks(lines(store, benchmark_row("resnet18")))
-    figure = model_memory.figure(model_memory.estimate(ROW, "inference"), peaks, {"this host": 8.0})
+    peaks = memory.peaks(lines(store, benchmark_row("resnet18")))
+    figure = memory.figure(memory.estimate(ROW, "inference"), peaks, {"this host": 8.0})
     names = [trace.name for trace in figure.data]
     assert names[:2] == ["float32, amp, estimated", "bfloat16, float16, estimated"]
     assert names[2] == "measured: whole process, with PyTorch itself"
@@ -219,7 +222,7 @@ def test_estimates_that_agree_are_one_line_and_devices_say_what_they_have(store:
 
 
 def trainings(store: Store, name: str) -> pd.DataFrame:
-    return model_trainings.of_runs([(run, store.rows(run.id)) for run in store.runs()], name).set_index("run")
+    return catalog_trainings.of_runs([(run, store.rows(run.id)) for run in store.runs()], name).set_index("run")
 
 
 def test_a_training_has_the_figures_of_its_best_epoch(store: Store) -> None:
@@ -257,4 +260,4 @@ def test_an_evaluation_has_the_figures_of_its_tasks(store: Store) -> None:
 
 def test_rows_of_other_kinds_are_no_timings(store: Store) -> None:
     run = run_of(store, benchmark_row("resnet18"))
-    assert model_timings.of_run(run, [profile_row("resnet18")], "timm:resnet18").empty
+    assert by_model.of_run(run, [profile_row("resnet18")], "timm:resnet18").empty

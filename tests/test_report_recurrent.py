@@ -9,17 +9,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from engine.report import (
-    comparisons,
-    estimates,
-    exports,
-    fastrnns,
-    frames,
-    measured,
-    recurrent_figures,
-    samples,
-    speed_figures,
-)
+from engine.report import frames
+from engine.report.compare import ratios
+from engine.report.export import fastrnns, timm_dynamo
+from engine.report.figures import recurrent, speed
+from engine.report.timings import needs, samples
+from engine.report.timings import rates as timings_rates
 from engine.results import Contention, RecurrentRow
 from engine.specs import RecurrentSpec, Refused
 from engine.statistics import ratio
@@ -139,7 +134,7 @@ def test_rows_say_whether_tf32_was_on_also_those_stored_before_they_did() -> Non
 def test_frames_begin_with_what_was_done_and_hold_every_field() -> None:
     contention = Contention(cpu_share=0.5, neighbour_share=None, switches_per_s=2.0)
     rows = [recurrent_row("aten", flags=("unstable", "contended"), contention=contention), recurrent_row("resnet18")]
-    frame = exports.full(frames.recurrent(rows), [0.5, None])
+    frame = timm_dynamo.full(frames.recurrent(rows), [0.5, None])
     assert list(frame.columns[:8]) == "library model status error family network baseline seq_length".split()
     assert set(frame.columns) == {*RecurrentRow.model_fields, *Contention.model_fields, "utilisation"} - {"contention"}
     first = frame.iloc[0]
@@ -175,7 +170,7 @@ def test_utilisation_is_the_forward_passs_share_of_the_measured_rate() -> None:
         recurrent_row("aten", gflops=None),
         recurrent_row("aten", **FAILED),
     ]
-    assert measured.utilisation(rows, rates, "here") == [0.25, 0.5, None, None, None]
+    assert timings_rates.utilisation(rows, rates, "here") == [0.25, 0.5, None, None, None]
 
 
 def test_any_two_are_compared_as_a_task_compares_them(tmp_path: Path) -> None:
@@ -193,18 +188,18 @@ def test_any_two_are_compared_as_a_task_compares_them(tmp_path: Path) -> None:
     assert samples.phase(drawn, samples.place(rows[1]), "backward_ms") == backward["py"]
     assert samples.phase(drawn, samples.place(rows[2]), "backward_ms") == []
 
-    found = comparisons.over(drawn, rows, rows[1], "forward_ms", seed=5, publishable=False).set_index("model")
+    found = ratios.over(drawn, rows, rows[1], "forward_ms", seed=5, publishable=False).set_index("model")
     expected = ratio(forward["py"], forward["aten"], seed=5)
     line = found.loc["aten"]
     assert (line["speedup"], line["speedup_low"], line["speedup_high"]) == (expected.value, expected.low, expected.high)
     assert (line["baseline"], line["verdict"]) == ("py", "faster")
     assert found.loc["aten_layernorm", "verdict"] == "not comparable"
-    assert list(comparisons.over(drawn, rows, rows[1], "backward_ms", seed=5, publishable=False)["model"]) == ["aten"]
+    assert list(ratios.over(drawn, rows, rows[1], "backward_ms", seed=5, publishable=False)["model"]) == ["aten"]
     both = [
         [[f + b for f, b in zip(*pair, strict=True)] for pair in zip(forward[name], backward[name], strict=True)]
         for name in ("py", "aten")
     ]
-    (line,) = comparisons.over(drawn, rows, rows[1], "ms", seed=5, publishable=False).to_dict("records")
+    (line,) = ratios.over(drawn, rows, rows[1], "ms", seed=5, publishable=False).to_dict("records")
     assert line["speedup"] == pytest.approx(ratio(*both, seed=5).value, rel=1e-9)
 
 
@@ -212,22 +207,22 @@ def test_few_samples_give_a_ratio_without_an_interval(tmp_path: Path) -> None:
     rows = [recurrent_row(name) for name in ("aten", "py")]
     write_recurrent_samples(tmp_path, rows[0], aten=([[1.0, 1.0]], [[1.0, 1.0]]), py=([[2.0, 2.0]], [[2.0, 2.0]]))
     drawn = samples.read(tmp_path, rows[0])
-    found = comparisons.over(drawn, rows, rows[0], "ms", seed=5, publishable=False)
+    found = ratios.over(drawn, rows, rows[0], "ms", seed=5, publishable=False)
     assert found[["speedup", "verdict"]].values.tolist() == [[0.5, "needs 3 processes"]]
     assert found["speedup_low"].isna().all()
-    assert said(speed_figures.speedups(found)) == ["0.50×  <i>needs 3 processes</i>"]
+    assert said(speed.speedups(found)) == ["0.50×  <i>needs 3 processes</i>"]
 
 
 def test_what_stood_side_by_side_is_told_apart() -> None:
     rows = [recurrent_row(name, hidden_size=size) for size in (32, 64) for name in ("aten", "py")]
     rows.append(recurrent_row("resnet18"))
-    assert comparisons.swept(rows) == "hidden_size"
-    found = comparisons.groups(rows)
+    assert ratios.swept(rows) == "hidden_size"
+    found = ratios.groups(rows)
     assert {name: len(members) for name, members in found.items()} == {
         **{"lstm, hidden size 32": 2, "lstm, hidden size 64": 2},
         "resnet": 1,
     }
-    assert comparisons.swept(rows[-2:]) == ""
+    assert ratios.swept(rows[-2:]) == ""
 
 
 def test_bars_stand_beside_each_other_with_flags_written_out() -> None:
@@ -241,7 +236,7 @@ def test_bars_stand_beside_each_other_with_flags_written_out() -> None:
         recurrent_row("aten_layernorm", forward_ms=15.0, **NO_BACKWARD),
         recurrent_row("cudnn", **FAILED),
     ]
-    figure = recurrent_figures.bars(frames.recurrent(rows), source="run 7")
+    figure = recurrent.bars(frames.recurrent(rows), source="run 7")
     assert [trace.name for trace in figure.data] == ["forward", "backward"]
     assert list(figure.data[0].x) == [10.0, 15.0]
     assert figure.data[1].x[0] == 20.0
@@ -265,7 +260,7 @@ def test_curves_have_a_line_per_runner_in_each_panel() -> None:
         for name in ("py", "aten")
         for size in (40, 10, 20)
     ]
-    figure = recurrent_figures.curves(frames.recurrent(rows), "seq_length", source="run 7")
+    figure = recurrent.curves(frames.recurrent(rows), "seq_length", source="run 7")
     assert [(trace.name, trace.xaxis) for trace in figure.data] == [
         *(("aten", "x"), ("aten", "x2")),
         *(("py", "x"), ("py", "x2")),
@@ -284,7 +279,7 @@ def test_raw_samples_are_drawn_per_process_and_phase(tmp_path: Path) -> None:
     row = recurrent_row("aten")
     write_recurrent_samples(tmp_path, row, aten=([[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0], [7.0, 8.0]]))
     drawn = samples.read(tmp_path, row)
-    figure = speed_figures.raw(drawn, ["aten"], column="runner", phase="backward_ms")
+    figure = speed.raw(drawn, ["aten"], column="runner", phase="backward_ms")
     assert [list(trace.y) for trace in figure.data] == [[5.0, 6.0], [7.0, 8.0]]
 
 
@@ -304,20 +299,20 @@ def test_raw_samples_are_drawn_per_process_and_phase(tmp_path: Path) -> None:
 def test_memory_has_a_lower_bound(fields: dict[str, object], values: float) -> None:
     small = {"seq_length": 10, "mini_batch": 2, "input_size": 3, "hidden_size": 4}
     spec = RecurrentSpec.model_validate(small | fields)
-    assert estimates.recurrent_least_gb(spec) == pytest.approx(4 * values / 1e9)
+    assert needs.recurrent_least_gb(spec) == pytest.approx(4 * values / 1e9)
 
 
 def test_time_is_promised_as_a_range_that_holds_what_is_sampled_and_grows_with_what_is_timed() -> None:
-    start = estimates.Span(4, 8)
+    start = needs.Span(4, 8)
     small = {"seq_length": 2, "mini_batch": 1, "input_size": 4, "hidden_size": 4, "threads": 1}
-    one = estimates.recurrent_s(RecurrentSpec(runners=("aten",), **small), start)
+    one = needs.recurrent_s(RecurrentSpec(runners=("aten",), **small), start)
     # three processes: a start, 2 s of samples with at least half a second of warm-up, at most twice of it in all
     assert 3 * (4 + 2.5) <= one.low <= 3 * (4 + 3)
     assert 3 * (8 + 4) <= one.high <= 3 * (8 + 8)
-    two = estimates.recurrent_s(RecurrentSpec(runners=("aten", "py"), **small), start)
+    two = needs.recurrent_s(RecurrentSpec(runners=("aten", "py"), **small), start)
     assert two.low >= one.low + 3 * 2.5
     swept = RecurrentSpec(runners=("aten",), sweep="mini_batch", sweep_values=(1, 2, 4), **small)
-    assert estimates.recurrent_s(swept, start) == one.times(3)
+    assert needs.recurrent_s(swept, start) == one.times(3)
     # a call computes 3 x 2 x 2^27 FLOPs and is sampled 1000 times: more than 2 s on any thread
     large = small | {"seq_length": 64, "mini_batch": 1, "input_size": 512, "hidden_size": 512, "loops": 1000}
-    assert estimates.recurrent_s(RecurrentSpec(runners=("aten",), **large), start).low > 3 * 5 > one.low - 3 * 4
+    assert needs.recurrent_s(RecurrentSpec(runners=("aten",), **large), start).low > 3 * 5 > one.low - 3 * 4

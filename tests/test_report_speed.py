@@ -7,7 +7,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from engine.report import catalog, estimates, frames, published, readable, samples, speed_figures
+from engine.published import speeds as published_speeds
+from engine.report import frames
+from engine.report.catalog import catalog
+from engine.report.figures import speed
+from engine.report.timings import needs, readable, samples
 from engine.results import Parts
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec
@@ -37,7 +41,7 @@ def test_every_flag_and_verdict_has_its_meaning() -> None:
     from engine.results import FLAGS, VERDICTS, Flag, Verdict
 
     assert set(FLAGS) == set(get_args(Flag))
-    assert set(VERDICTS) == set(speed_figures.VERDICTS) == set(get_args(Verdict))
+    assert set(VERDICTS) == set(speed.VERDICTS) == set(get_args(Verdict))
 
 
 def test_latency_bars_write_flags_out_and_keep_the_order_of_the_table() -> None:
@@ -46,7 +50,7 @@ def test_latency_bars_write_flags_out_and_keep_the_order_of_the_table() -> None:
         benchmark_row("a", "compile", latency_ms=15.0, process_medians_ms=(14.0, 15.0, 17.0)),
         benchmark_row("b", status="error", latency_ms=None, p90_ms=None),
     ]
-    figure = speed_figures.latency(frames.benchmark(rows), source="run 7")
+    figure = speed.latency(frames.benchmark(rows), source="run 7")
     bars = [trace for trace in figure.data if trace.type == "bar"]
     assert [(bar.name, list(bar.x)) for bar in bars] == [("eager", [20.0]), ("compile", [15.0])]
     assert list(bars[0].error_x.array) == [5.0]  # from the median to p90
@@ -61,7 +65,7 @@ def test_latency_bars_write_flags_out_and_keep_the_order_of_the_table() -> None:
 
 
 def test_names_are_text() -> None:
-    figure = speed_figures.latency(frames.benchmark([benchmark_row("<b>x</b>")]))
+    figure = speed.latency(frames.benchmark([benchmark_row("<b>x</b>")]))
     assert list(figure.data[0].y) == ["&lt;b&gt;x&lt;/b&gt;"]
 
 
@@ -72,7 +76,7 @@ def test_speedups_say_their_verdict_beside_the_line_of_one() -> None:
         benchmark_row("c", "compile", verdict="not comparable"),
         benchmark_row("c"),
     ]
-    figure = speed_figures.speedups(frames.benchmark(rows))
+    figure = speed.speedups(frames.benchmark(rows))
     assert said(figure) == ["1.25×  <i>faster</i>", "1.00×  <i>no difference</i>", "1.25×  <i>not comparable</i>"]
     drawn = {trace.name: trace for trace in figure.data}
     assert set(drawn) == {"faster", "no difference", "not comparable"}
@@ -88,7 +92,7 @@ def test_an_interval_that_says_nothing_does_not_squeeze_the_others() -> None:
         benchmark_row("a", "compile", speedup=0.05, speedup_low=0.04, speedup_high=2e17, verdict="undecided"),
         benchmark_row("b", "compile", speedup=2.0, speedup_low=1.9, speedup_high=2.1, verdict="faster"),
     ]
-    figure = speed_figures.speedups(frames.benchmark(rows))
+    figure = speed.speedups(frames.benchmark(rows))
     assert said(figure)[0].startswith("0.05×  <i>undecided</i> (up to 2")
     assert [trace.x[0] + trace.error_x.array[0] for trace in figure.data] == pytest.approx([6.0, 2.1])
     assert figure.layout.xaxis.range[1] < 10
@@ -101,7 +105,7 @@ def test_curves_have_a_line_per_model_and_variant_and_a_point_per_batch_size() -
         for variant in ("eager", "compile")
         for size in (4, 1, 2)
     ]
-    figure = speed_figures.curves(frames.benchmark(rows), {"resnet": ("#123456", "square")})
+    figure = speed.curves(frames.benchmark(rows), {"resnet": ("#123456", "square")})
     assert [trace.name for trace in figure.data] == ["a · eager", "a · compile", "b · eager", "b · compile"]
     assert list(figure.data[0].text) == [1, 2, 4]
     assert {trace.line.color for trace in figure.data} == {"#123456"}
@@ -122,7 +126,7 @@ def test_samples_are_read_and_compared_as_a_task_compares_them(tmp_path: Path) -
     assert samples.ratio(frame, here, there, seed=5, publishable=True) == ratio(slow, fast, seed=5, publishable=True)
     training = [place | {"mode": "training"} for place in (here, there)]
     assert samples.ratio(frame, *training, seed=5, publishable=False) is None
-    figure = speed_figures.raw(frame, ["eager", "compile"])
+    figure = speed.raw(frame, ["eager", "compile"])
     assert [len(trace.x) for trace in figure.data] == [20] * 6  # three panels of two variants
     assert said(figure) == ["Process 1", "Process 2", "Process 3"]
 
@@ -159,26 +163,26 @@ def test_published_speeds_are_joined_by_model_size_and_mode() -> None:
         }
     )
     rows = [benchmark_row("m"), benchmark_row("m", library="torchvision"), benchmark_row("k")]
-    both = published.beside([*rows, benchmark_row("m", status="error", samples_per_s=None)], table)
+    both = published_speeds.beside([*rows, benchmark_row("m", status="error", samples_per_s=None)], table)
     assert both[["model", "here", "theirs", "times", "their_batch_size"]].values.tolist() == [["m", 400, 800, 2, 256]]
-    figure = speed_figures.against(both, "GPU, amp", {})
+    figure = speed.against(both, "GPU, amp", {})
     assert figure.layout.xaxis.title.text == "Published: GPU, amp (samples/s)"
     assert "GPU, amp" in figure.data[0].hovertemplate
 
 
 def test_shipped_speeds_name_their_device_precision_and_torch() -> None:
-    speeds = published.speeds()
+    speeds = published_speeds.speeds()
     known = speeds[(speeds["model"] == "resnet18") & (speeds["image_size"] == "224")]
     assert not known.empty
     assert not speeds.duplicated(["model", "mode", "image_size", "device", "compiled"]).any()
     assert all(setup.count(", ") == 3 and "torch" in setup for setup in speeds["setup"].unique())
-    assert "Intel" in published.setups(speeds, [benchmark_row("resnet18")])[0]
-    assert "NVIDIA" in published.setups(speeds, [benchmark_row("resnet18", device="cuda:0")])[0]
+    assert "Intel" in published_speeds.setups(speeds, [benchmark_row("resnet18")])[0]
+    assert "NVIDIA" in published_speeds.setups(speeds, [benchmark_row("resnet18", device="cuda:0")])[0]
 
 
 def test_models_of_one_name_in_two_libraries_are_told_apart() -> None:
     rows = [benchmark_row("resnet18"), benchmark_row("resnet18", library="torchvision"), benchmark_row("resnet50")]
-    figure = speed_figures.latency(frames.benchmark(rows))
+    figure = speed.latency(frames.benchmark(rows))
     assert list(figure.data[0].y) == ["timm:resnet18", "torchvision:resnet18", "resnet50"]
 
 
@@ -214,7 +218,7 @@ def test_summary_takes_the_geometric_mean_and_counts_failures_apart() -> None:
 )
 def test_memory_is_estimated_from_the_catalogue(tmp_path: Path, fields: dict[str, object], mb: float) -> None:
     catalogue = catalog.read(write_catalogue(tmp_path / "catalog"))
-    need = estimates.memory(spec(**fields), ["timm:resnet18", "timm:unknown"], catalogue)
+    need = needs.memory(spec(**fields), ["timm:resnet18", "timm:unknown"], catalogue)
     assert need is not None
     assert (need.model, need.unknown) == ("timm:resnet18", 1)
     assert need.gb == pytest.approx(mb / 1000)
@@ -227,11 +231,11 @@ def test_inference_needs_what_it_takes_at_the_size_a_model_is_tested_at(name: st
         catalogue[(catalogue["name"] == name) & (catalogue["image_size"] == size)].iloc[0] for size in ("224", "288")
     )
     weights, held = tested["weights_mb"], tested["inference_peak_mb"] - tested["weights_mb"]
-    need = estimates.memory(spec(batch_size=64), [name], catalogue)
+    need = needs.memory(spec(batch_size=64), [name], catalogue)
     assert need is not None
     assert need.gb == pytest.approx((weights + 64 * held) / 1000, rel=0.02)
-    training = estimates.memory(spec(batch_size=64, mode="training"), [name], catalogue)
-    asked = estimates.memory(spec(batch_size=64, mode="training", image_size=224), [name], catalogue)
+    training = needs.memory(spec(batch_size=64, mode="training"), [name], catalogue)
+    asked = needs.memory(spec(batch_size=64, mode="training", image_size=224), [name], catalogue)
     assert training == asked
     assert trained["test_size"] == "288"
 
@@ -239,20 +243,20 @@ def test_inference_needs_what_it_takes_at_the_size_a_model_is_tested_at(name: st
 def test_the_model_that_needs_most_is_named(tmp_path: Path) -> None:
     catalogue = catalog.read(write_catalogue(tmp_path / "catalog"))
     names = ["timm:vit_tiny_patch16_224", "timm:resnet50", "timm:resnet18"]
-    need = estimates.memory(spec(batch_size=2), names, catalogue)
-    assert need == estimates.Need("timm:resnet50", 2, pytest.approx(0.124), 0)
+    need = needs.memory(spec(batch_size=2), names, catalogue)
+    assert need == needs.Need("timm:resnet50", 2, pytest.approx(0.124), 0)
 
 
 def test_nothing_is_estimated_of_a_search_or_of_unknown_models(tmp_path: Path) -> None:
     catalogue = catalog.read(write_catalogue(tmp_path / "catalog"))
-    assert estimates.memory(spec(batch_size="max"), ["timm:resnet18"], catalogue) is None
-    assert estimates.memory(spec(), ["timm:unknown", "timm:broken"], catalogue) is None
+    assert needs.memory(spec(batch_size="max"), ["timm:resnet18"], catalogue) is None
+    assert needs.memory(spec(), ["timm:unknown", "timm:broken"], catalogue) is None
 
 
 def test_recorded_batch_sizes_are_the_suites() -> None:
     # recorded as 128 there, and halved
-    assert estimates.batch_size(spec(batch_size="recorded"), "timm:beit_base_patch16_224") == 64
-    assert estimates.batch_size(spec(batch_size="recorded"), "timm:resnet18") == 1
+    assert needs.batch_size(spec(batch_size="recorded"), "timm:beit_base_patch16_224") == 64
+    assert needs.batch_size(spec(batch_size="recorded"), "timm:resnet18") == 1
 
 
 def test_time_is_expected_from_rows_before() -> None:
@@ -261,18 +265,18 @@ def test_time_is_expected_from_rows_before() -> None:
         for model, s in (("a", 10.0), ("b", 30.0))
         for variant in ("eager", "trace")
     ]
-    assert estimates.expected_s(5, rows) == 5 * 20.0
+    assert needs.expected_s(5, rows) == 5 * 20.0
     swept = [benchmark_row("a", batch_size=size, seconds=4.0) for size in (1, 2, 4)]
-    assert estimates.expected_s(2, swept) == 2 * 3 * 4.0
-    assert estimates.expected_s(5, []) is None
+    assert needs.expected_s(2, swept) == 2 * 3 * 4.0
+    assert needs.expected_s(5, []) is None
 
 
 def test_time_is_promised_as_a_range_of_its_parts(tmp_path: Path) -> None:
     catalogue = catalog.read(write_catalogue(tmp_path / "catalog"))
-    start = estimates.Span(4, 8)
+    start = needs.Span(4, 8)
 
-    def promised(models: tuple[str, ...] = ("timm:resnet18",), **fields: object) -> estimates.Span:
-        return estimates.benchmark_s(spec(threads=8, **fields), models, catalogue, start)
+    def promised(models: tuple[str, ...] = ("timm:resnet18",), **fields: object) -> needs.Span:
+        return needs.benchmark_s(spec(threads=8, **fields), models, catalogue, start)
 
     one = promised()
     assert 3 * (4 + 2.5) <= one.low <= 3 * (4 + 3)
@@ -289,6 +293,6 @@ def test_time_is_promised_as_a_range_of_its_parts(tmp_path: Path) -> None:
 def test_a_promise_rests_on_what_starts_took_before() -> None:
     parts = Parts(starts_s=18, compilation_s=0, warmup_s=2, sampled_s=6, rest_s=1)
     rows = [benchmark_row("a", parts=parts, processes=3), benchmark_row("b")]
-    assert estimates.start_s(rows) == estimates.Span(0.7 * 6, 1.5 * 6)
-    assert estimates.start_s([benchmark_row("a")]) == estimates.START_S
-    assert estimates.like_s(100) == estimates.Span(70, 150)
+    assert needs.start_s(rows) == needs.Span(0.7 * 6, 1.5 * 6)
+    assert needs.start_s([benchmark_row("a")]) == needs.START_S
+    assert needs.like_s(100) == needs.Span(70, 150)

@@ -21,7 +21,6 @@ HEAVY = ("tasks", "replicates", "training", "models", "measure")
 BOUNDS = {"cache": "", "lru_cache": "maxsize", "cache_data": "max_entries", "cache_resource": "max_entries"}
 """Decorators that cache, with the option that bounds them."""
 FINITE = {
-    "pages/components/form_link.py": "form_page",  # an entry per class of specs
     "engine/shipped.py": "_installed",  # an entry per distribution in versions.json
 }
 """Functions whose arguments take few values, so that their cache needs no bound."""

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from engine.report import evaluation_figures as evaluated
-from engine.report import training_figures as figures
+from engine.report.figures import evaluation as evaluated
+from engine.report.figures import training as figures
 from engine.results import Metric
 from engine.results.embeddings import read_embeddings
 

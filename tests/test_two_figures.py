@@ -15,7 +15,8 @@ from engine.replicates.benchmark.job import Job
 from engine.replicates.benchmark.rows import Outcome
 from engine.replicates.messages import Measured
 from engine.replicates.ready import Ready
-from engine.report import exports, frames
+from engine.report import frames
+from engine.report.export import timm_dynamo
 from engine.results import BenchmarkRow
 from engine.specs import BenchmarkSpec
 from tests.timing_support import Device, DeviceEvent
@@ -62,7 +63,7 @@ def test_a_row_of_an_accelerator_has_both(found: dict[str, Measured]) -> None:
     assert (eager.first_call_after, trace.first_call_after) == ((), ("eager",))
     line = frames.benchmark([eager]).iloc[0]
     assert (line["latency_ms"], line["back_to_back_ms"]) == pytest.approx((16.0, 10.0))
-    timms = exports.timm([eager]).iloc[0]
+    timms = timm_dynamo.timm([eager]).iloc[0]
     assert (timms["infer_step_time"], timms["infer_samples_per_sec"]) == (16.0, 125.0), "it synchronises every step"
 
 

@@ -54,10 +54,11 @@ class Rows(Several):
     format: Literal["csv", "json", "parquet"] = Field("csv", description="How tables are written.")
 
     def cli_cmd(self) -> None:
-        from engine.report import bulk, export
+        from engine.report.export import bulk
+        from engine.report.export import tables as export_tables
 
         ending = self.output.suffix.removeprefix(".") if self.output else self.format
-        if ending in export.FORMATS and ending != self.format:
+        if ending in export_tables.FORMATS and ending != self.format:
             raise Refused(f"{self.output} would be {self.format}: say --format {ending}, or name another file")
         with store_here() as store:
             tables = bulk.rows(store, self.run_ids)

@@ -38,7 +38,7 @@ class Catalog(BaseModel):
     output: TableFile | None = Field(None, description="Write all columns to this .csv, .json or .parquet file.")
 
     def cli_cmd(self) -> None:
-        from engine.report import catalog
+        from engine.report.catalog import catalog
 
         frame = catalog.select(
             catalog.read(Settings().catalog_dir),
@@ -71,7 +71,8 @@ class CatalogBuild(BaseModel):
     sizes_only: bool = Field(False, description="Count only the sizes of published accuracies that are lacking.")
 
     def cli_cmd(self) -> None:
-        from engine.report import accuracies, accuracy_import
+        from engine.published import match as accuracies
+        from engine.published import update as accuracy_import
 
         settings = Settings()
         wanted = accuracies.sizes(accuracies.read(accuracy_import.folder(settings)))
@@ -94,7 +95,9 @@ class Published(BaseModel):
 
     def cli_cmd(self) -> None:
         from engine import shipped
-        from engine.report import accuracies, accuracy_import, catalog
+        from engine.published import match as accuracies
+        from engine.published import update as accuracy_import
+        from engine.report.catalog import catalog
 
         settings = Settings()
         published = accuracies.read(accuracy_import.folder(settings))
@@ -118,7 +121,7 @@ class PublishedImport(BaseModel):
     )
 
     def cli_cmd(self) -> None:
-        from engine.report import accuracy_import
+        from engine.published import update as accuracy_import
 
         with accuracy_import.open_table(self.source) as file:
             content = file.read(accuracy_import.LARGEST_FILE + 1)

@@ -39,9 +39,9 @@ class List(BaseModel):
         wanted = self.wanted()
         with store_here() as store:
             if self.output:
-                from engine.report import bulk, export  # brings pandas along
+                from engine.report.export import bulk, tables  # brings pandas along
 
-                export.save(bulk.runs(store, wanted), self.output)
+                tables.save(bulk.runs(store, wanted), self.output)
                 note(f"{store.count(wanted):,} runs written to {self.output}")
                 return
             runs = store.find(wanted, limit=self.limit, offset=(self.page - 1) * self.limit)

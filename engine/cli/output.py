@@ -160,9 +160,9 @@ def show_table(full: "pd.DataFrame", short: "pd.DataFrame", output: Path | None)
         text = text.map(lambda cell: printable(cell) if isinstance(cell, str) else cell)
         print(text.to_string(index=False, float_format=figure))
         return
-    from engine.report import export
+    from engine.report.export import tables
 
-    export.save(full, output)
+    tables.save(full, output)
     note(f"{len(full)} rows written to {output}")
 
 

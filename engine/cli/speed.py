@@ -41,12 +41,14 @@ class Benchmark(BenchmarkFlags):
     output: TableFile | None = Field(None, description="Write the rows to this .csv, .json or .parquet file.")
 
     def cli_cmd(self) -> None:
-        from engine.report import exports, frames, measured
+        from engine.report import frames
+        from engine.report.export import timm_dynamo
+        from engine.report.timings import rates
 
         with store_here() as store:
             run, rows = run_here(store, self.spec(), BenchmarkRow)
-            utilisation = measured.utilisation(rows, measured.rates(store), run.host)
-        frame = exports.export(rows, self.format, utilisation)
+            utilisation = rates.utilisation(rows, rates.rates(store), run.host)
+        frame = timm_dynamo.export(rows, self.format, utilisation)
         if self.format == "full":
             frame = frames.with_environment(frame, run)
         show_table(frame, brief(frame, SHOWN) if self.format == "full" else frame, self.output)

@@ -63,13 +63,16 @@ class Recurrent(RecurrentFlags):
         return self.format or {".csv": "csv", ".json": "json", ".parquet": "parquet"}.get(ending, "table")
 
     def cli_cmd(self) -> None:
-        from engine.report import export, exports, frames, measured
+        from engine.report import frames
+        from engine.report.export import tables as export
+        from engine.report.export import timm_dynamo
+        from engine.report.timings import rates
         from engine.store.files import RunFiles
 
         with store_here() as store:
             run, rows = run_here(store, self.spec(), RecurrentRow)
-            utilisation = measured.utilisation(rows, measured.rates(store), run.host)
-        frame = frames.with_environment(exports.full(frames.recurrent(rows), utilisation), run)
+            utilisation = rates.utilisation(rows, rates.rates(store), run.host)
+        frame = frames.with_environment(timm_dynamo.full(frames.recurrent(rows), utilisation), run)
         if self._form == "table" and self.swept:
             show_table(frame, brief(frame, SHOWN), None)
         elif self.output and self._form in export.FORMATS:
@@ -80,7 +83,8 @@ class Recurrent(RecurrentFlags):
         tell_failures(run, rows, lambda row: row.model)
 
     def _text(self, frame: "pd.DataFrame", rows: list[RecurrentRow], run_dir: Path) -> str:
-        from engine.report import export, fastrnns
+        from engine.report.export import fastrnns
+        from engine.report.export import tables as export
 
         match self._form:
             case "csv":

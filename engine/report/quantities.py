@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.report.publishers import FIGURES, OF
+from engine.published.publishers import FIGURES, OF
 
 
 @dataclass(frozen=True)

@@ -98,11 +98,11 @@ def test_the_page_of_a_run_offers_to_declare_its_host_gone(store: Store) -> None
     attempt = begin_on(store, ELSEWHERE)
     attempts.mark_vanished(store.database, attempt)
     key = f"gone_{run_id}"
-    assert key not in {button.key for button in open_page("runs/run.py", run=str(run_id)).button}, (
+    assert key not in {button.key for button in open_page("run/page.py", run=str(run_id)).button}, (
         "it has just reported"
     )
     last_heard(store, attempt, 200)
-    app = open_page("runs/run.py", run=str(run_id))
+    app = open_page("run/page.py", run=str(run_id))
     button = app.button(key=key)
     assert button.label == "Declare elsewhere gone"
     button.click().run()

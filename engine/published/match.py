@@ -1,0 +1,139 @@
+"""Accuracies that somebody else has published, joined to the catalogue: per model, pretrained tag and image size.
+
+All in per cent. Figures of different publishers stand in different columns and are never combined.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from engine.published.publishers import OF, TABLES, Table
+from engine.settings import ROOT
+
+SHIPPED = ROOT / "data" / "published"
+KEY = ["library", "model", "pretrained", "image_size"]
+COLUMNS = [*KEY, "figure", "percent", "source"]
+QUICKGELU = "-quickgelu"
+"""What open_clip appends to a model's name for another activation, which costs no multiply-adds."""
+
+
+def read(imported: Path | None = None, shipped: Path = SHIPPED) -> pd.DataFrame:
+    """Every published accuracy, a line each: KEY, figure, percent, source. Imported ones stand in for shipped ones.
+
+    imported: the folder of `accuracy_import`; `image_size` is empty where a publisher does not tell, which open_clip
+    does not, whose models have one size each.
+    """
+    parts = [*_imported(imported), *(_shipped(table, shipped) for table in TABLES.values())]
+    return pd.concat(parts).drop_duplicates([*KEY, "figure"], ignore_index=True)
+
+
+def _imported(folder: Path | None) -> list[pd.DataFrame]:
+    files = sorted(folder.glob("*.csv")) if folder else []
+    return [
+        pd.read_csv(path, dtype=dict.fromkeys(COLUMNS, str) | {"percent": float}, na_filter=False) for path in files
+    ]
+
+
+def _shipped(table: Table, folder: Path) -> pd.DataFrame:
+    frame = pd.read_csv(folder / table.shipped, dtype={"model": str, "pretrained": str, "image_size": str})
+    frame = frame.rename(columns={figure.name.removeprefix(table.prefix): figure.name for figure in table.figures})
+    return tidy(frame, table, table.source)
+
+
+def tidy(frame: pd.DataFrame, table: Table, source: str) -> pd.DataFrame:
+    """A publisher's table, its figures under our names but in its own unit, as lines of COLUMNS."""
+    frame = frame.assign(library=table.library)
+    if "image_size" not in frame:
+        frame["image_size"] = ""
+    names = [figure.name for figure in table.figures if figure.name in frame]
+    lines = frame.fillna({"pretrained": ""}).melt(KEY, names, "figure", "percent").dropna(subset="percent")
+    return lines.assign(percent=(lines["percent"] * table.scale).round(6), source=source)[COLUMNS]
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Published accuracies with the rows of the catalogue they belong to."""
+
+    rows: pd.DataFrame
+    """A line per KEY: KEY, `place` (the catalogue's row label), and a column per figure, in per cent."""
+    sources: pd.DataFrame
+    """Of each figure of `rows`, who says so."""
+    counts: pd.DataFrame
+    """Per table: kind, rows, matched, unmatched."""
+    unmatched: pd.DataFrame
+    """kind, KEY and the reason."""
+
+    def beside(self, catalogue: pd.DataFrame, figures: Sequence[str]) -> pd.DataFrame:
+        """The catalogue with these figures: a row per model, size and tag that has one, and those that have none.
+
+        Two columns more: `pretrained`, with the published model's name where it is counted under another, and
+        `published`, who says so.
+        """
+        rows = self.rows.dropna(subset=list(figures), how="all")
+        said = self.sources.loc[rows.index, list(figures)].to_numpy()
+        published = ["; ".join(dict.fromkeys(text for text in texts if isinstance(text, str))) for texts in said]
+        same = rows["model"] == catalogue.loc[rows["place"], "model"].to_numpy()
+        tags = rows["pretrained"].where(same, rows["pretrained"] + " (" + rows["model"] + ")")
+        more = rows[["place", *figures]].assign(pretrained=tags, published=published)
+        joined = catalogue.merge(more, left_index=True, right_on="place", how="left").drop(columns="place")
+        return joined.fillna({"pretrained": "", "published": ""}).reset_index(drop=True)
+
+
+def match(published: pd.DataFrame, catalogue: pd.DataFrame, versions: dict[str, str]) -> Matched:
+    """Find the row of the catalogue, counted at the published image size, of every published row.
+
+    versions: what the catalogue was counted with. Every row is matched, or unmatched with the reason.
+    """
+    entries = published[KEY].drop_duplicates()
+    find = _Finder(catalogue, versions)
+    found = [find(*entry) for entry in entries[["library", "model", "image_size"]].itertuples(index=False, name=None)]
+    at = [catalogue["image_size"].get(place, "") for place, _ in found]  # open_clip's tables name no size
+    entries = entries.assign(place=pd.array([place for place, _ in found], dtype="Int64"), counted_at=at)
+    lines = published.merge(entries.assign(reason=[reason for _, reason in found]), on=KEY)
+    lines["kind"] = lines["figure"].map({name: table.kind for name, table in OF.items()})
+    per_row = lines.drop_duplicates(["kind", *KEY])
+    counts = per_row.groupby("kind", sort=False)["place"].agg(rows="size", matched="count").reset_index()
+    matched = lines[lines["place"].notna()].assign(image_size=lambda part: part["counted_at"])
+    return Matched(
+        rows=_wide(matched, "percent").reset_index(),
+        sources=_wide(matched, "source").reset_index(drop=True),
+        counts=counts.assign(unmatched=counts["rows"] - counts["matched"]),
+        unmatched=per_row.loc[per_row["place"].isna(), ["kind", *KEY, "reason"]].reset_index(drop=True),
+    )
+
+
+def _wide(lines: pd.DataFrame, values: str) -> pd.DataFrame:
+    """A line per KEY and place, a column per figure."""
+    wide = lines.pivot(index=[*KEY, "place"], columns="figure", values=values)
+    return wide.reindex(columns=list(OF)).rename_axis(columns=None)
+
+
+class _Finder:
+    """Looks published rows up in the catalogue."""
+
+    def __init__(self, catalogue: pd.DataFrame, versions: dict[str, str]) -> None:
+        names = catalogue[["library", "model", "image_size", "status", "error"]]
+        self.rows = {tuple(row[:3]): (label, *row[3:]) for label, *row in names.itertuples(name=None)}
+        own = names.drop_duplicates(["library", "model"])
+        self.own = dict(zip(zip(own["library"], own["model"], strict=True), own["image_size"], strict=True))
+        self.versions = {"timm": versions.get("timm", ""), "open_clip": versions.get("open_clip_torch", "")}
+
+    def __call__(self, library: str, model: str, size: str) -> tuple[int | None, str]:
+        """The row's label, or None and why there is none."""
+        if (library, model) not in self.own and library == "open_clip":
+            model = model.removesuffix(QUICKGELU)
+        if (library, model) not in self.own:
+            return None, f"{library} {self.versions.get(library, '')} has no model of this name".replace("  ", " ")
+        size = size or self.own[library, model]
+        if (library, model, size) not in self.rows:
+            return None, f"not counted at {size} px: run catalog-build --sizes-only"
+        label, status, error = self.rows[library, model, size]
+        return (label, "") if status == "ok" else (None, f"cannot be counted at {size} px: {error}")
+
+
+def sizes(published: pd.DataFrame) -> dict[str, list[str]]:
+    """The image sizes that accuracies are published for, by qualified model name."""
+    known = published.loc[published["image_size"] != "", ["library", "model", "image_size"]].drop_duplicates()
+    return {f"{library}:{model}": list(part) for (library, model), part in known.groupby(KEY[:2])["image_size"]}

@@ -1,0 +1,212 @@
+"""Takes in a newer version of a publisher's own table of accuracies: checked whole, then merged with what is there."""
+
+import os
+import re
+import tempfile
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from io import StringIO
+from pathlib import Path
+from typing import BinaryIO
+
+import pandas as pd
+
+from engine.published.match import COLUMNS, KEY, read, tidy
+from engine.published.publishers import TABLES, TIMM, TIMM_TESTS, Figure, Table
+from engine.settings import Settings
+from engine.specs import Refused
+
+LARGEST_FILE = 5_000_000
+"""Bytes; the publishers' own tables have a tenth of that."""
+MOST_ROWS = 20_000
+NAME = re.compile(r"[\w.:/+-]{1,200}")
+ADDRESS = re.compile(r"https?:|[\w+.-]{2,}://", re.IGNORECASE)
+"""The beginning of a web address. A single letter before the colon is a drive of Windows."""
+LARGEST_SIDE = 8192
+WRONG = 0.011
+"""How far accuracy and error of one row may be from 100 together, in per cent: both are rounded."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What an import has changed."""
+
+    table: Table
+    rows: int
+    added: int
+    """Figures that were not there."""
+    changed: int
+    """Figures that were there and are now others."""
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        return (
+            f"{self.rows:,} rows of {self.table.repository}: {self.added:,} new figures, {self.changed:,} changed; "
+            "imported ones stand in for shipped ones"
+        )
+
+
+def folder(settings: Settings) -> Path:
+    """Where imported figures lie, beside the runs, so that the shipped ones stay as they are."""
+    return settings.runs_dir / "published"
+
+
+def open_table(path: str) -> BinaryIO:
+    """Open a publisher's table to read. Errors: Refused if `path` is the address of a web page; OSError."""
+    if ADDRESS.match(path.strip()):
+        pages = " or ".join(dict.fromkeys(table.page for table in TABLES.values()))
+        raise Refused(
+            f"{path.strip()[:200]} is a web address, and tables are imported from files only. Download the table from "
+            f"its publisher's page, {pages}, and give the path of the file"
+        )
+    return Path(path).open("rb")
+
+
+def take(content: bytes, name: str, to: Path, *, kind: str | None = None) -> Imported:
+    """Merge a publisher's table into the folder `to`. Nothing changes when it is refused.
+
+    name: the file's, which tells timm's test sets apart and is shown as the source with today's date; kind: one of
+    TABLES, found by the headings when left out. Errors: Refused.
+    """
+    frame = _parsed(content, name)
+    table = TABLES[kind] if kind else _recognised(frame, name)
+    ours = _timm(frame, name) if table is TIMM else _clip(frame, table, name)
+    source = f"{table.repository}, {name}, imported {datetime.now(UTC).date().isoformat()}"
+    lines = tidy(ours, table, source)
+    before = read(to)
+    known = lines.merge(before, on=[*KEY, "figure"], how="left", suffixes=("", "_before"))
+    new, same = known["percent_before"].isna(), known["percent_before"] == known["percent"]
+    _merge(lines, to / f"{_stem(table, name)}.csv")
+    return Imported(table, len(ours), int(new.sum()), int((~new & ~same).sum()))
+
+
+def _parsed(content: bytes, name: str) -> pd.DataFrame:
+    if len(content) > LARGEST_FILE:
+        raise Refused(f"{name} has {len(content):,} bytes, at most {LARGEST_FILE:,} are taken")
+    try:
+        frame = pd.read_csv(StringIO(content.decode("utf-8-sig")), dtype=str, keep_default_na=False)
+    except (ValueError, pd.errors.ParserError) as error:  # among them UnicodeDecodeError
+        raise Refused(f"{name} is no CSV that can be read: {error}") from error
+    if not isinstance(frame.index, pd.RangeIndex):
+        raise Refused(f"{name} has more cells in a line than it has columns")
+    if not 1 <= len(frame) <= MOST_ROWS:
+        raise Refused(f"{name} has {len(frame):,} rows, 1 to {MOST_ROWS:,} are taken")
+    return frame
+
+
+def _recognised(frame: pd.DataFrame, name: str) -> Table:
+    """The table whose headings these are. Errors: Refused."""
+    for table in TABLES.values():
+        if _key_columns(table) <= set(frame) and {table.figures[0].heading} <= set(frame):
+            return table
+    raise Refused(
+        f"{name} has none of the layouts that are known: "
+        + "; ".join(
+            f"{table.kind} has {', '.join([*sorted(_key_columns(table)), table.figures[0].heading])}"
+            for table in TABLES.values()
+        )
+        + f". It has {', '.join(frame.columns[:8])}"
+    )
+
+
+def _key_columns(table: Table) -> set[str]:
+    return {"model", "img_size"} if table is TIMM else {"name", "pretrained"}
+
+
+def _stem(table: Table, name: str) -> str:
+    return f"{table.kind}_{TIMM_TESTS[Path(name).name][0]}" if table is TIMM else table.kind
+
+
+def _timm(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+    """timm's layout: model with its tag, top1, top1_err, top5, top5_err, img_size; a file per test set."""
+    if Path(name).name not in TIMM_TESTS:
+        raise Refused(f"{name}: of timm's tables, these are taken, by their names: {', '.join(TIMM_TESTS)}")
+    test = TIMM_TESTS[Path(name).name][0]
+    _need(frame, ["model", "top1", "top1_err", "top5", "top5_err", "img_size"], name)
+    _names(frame, "model", name)
+    sizes = _numbers(frame, "img_size", name)
+    _refuse_where(frame, (sizes % 1 != 0) | (sizes < 1) | (sizes > LARGEST_SIDE), "img_size", name, "pixels")
+    figures = {column: _percentages(frame, column, name, 100) for column in ("top1", "top1_err", "top5", "top5_err")}
+    for k in ("top1", "top5"):
+        off = (figures[k] + figures[f"{k}_err"] - 100).abs() > WRONG
+        _refuse_where(frame, off, k, name, f"100 less its {k}_err")
+    _refuse_where(frame, figures["top5"] < figures["top1"], "top5", name, "at least its top1")
+    models = frame["model"].str.partition(".")
+    ours = pd.DataFrame(
+        {
+            **{"model": models[0], "pretrained": models[2], "image_size": sizes.astype(int).astype(str)},
+            **{f"{test}_top{k}": figures[f"top{k}"] for k in (1, 5)},
+        }
+    )
+    return _once(ours, name)
+
+
+def _clip(frame: pd.DataFrame, table: Table, name: str) -> pd.DataFrame:
+    """open_clip's layout: name, pretrained, and a column per data set, in fractions of 1."""
+    _need(frame, ["name", "pretrained", *(figure.heading for figure in table.figures)], name)
+    _names(frame, "name", name)
+    _names(frame, "pretrained", name)
+    figures = {figure.name: _fractions(frame, figure, name) for figure in table.figures}
+    return _once(pd.DataFrame({"model": frame["name"], "pretrained": frame["pretrained"], **figures}), name)
+
+
+def _fractions(frame: pd.DataFrame, figure: Figure, name: str) -> "pd.Series[float]":
+    return _percentages(frame, figure.heading, name, 1)
+
+
+def _need(frame: pd.DataFrame, columns: list[str], name: str) -> None:
+    if missing := [column for column in columns if column not in frame]:
+        raise Refused(f"{name} lacks the columns {', '.join(missing[:5])}{', ...' * (len(missing) > 5)}")
+    if len(set(frame.columns)) < len(frame.columns):
+        raise Refused(f"{name} has a column twice")
+
+
+def _names(frame: pd.DataFrame, column: str, name: str) -> None:
+    _refuse_where(frame, ~frame[column].map(lambda text: bool(NAME.fullmatch(text))), column, name, "a name")
+
+
+def _numbers(frame: pd.DataFrame, column: str, name: str) -> "pd.Series[float]":
+    values = pd.to_numeric(frame[column], errors="coerce").astype(float)
+    _refuse_where(frame, values.isna(), column, name, "a number")
+    return values
+
+
+def _percentages(frame: pd.DataFrame, column: str, name: str, whole: float) -> "pd.Series[float]":
+    values = _numbers(frame, column, name)
+    _refuse_where(frame, (values < 0) | (values > whole), column, name, f"from 0 to {whole:g}")
+    if whole > 1 and len(values) > 1 and values.max() <= 1:
+        raise Refused(f"{name}: {column} looks like fractions of 1, but is in per cent in the publisher's tables")
+    return values
+
+
+def _refuse_where(frame: pd.DataFrame, wrong: "pd.Series[bool]", column: str, name: str, right: str) -> None:
+    """Errors: Refused, naming the first line that is wrong and what would be right."""
+    if wrong.any():
+        place = int(wrong.to_numpy().argmax())
+        given = str(frame[column].iloc[place])[:60]
+        raise Refused(f"{name}, line {place + 2}: {column} is {given!r}, which is not {right}")
+
+
+def _once(ours: pd.DataFrame, name: str) -> pd.DataFrame:
+    key = [column for column in KEY if column in ours]
+    if (twice := ours.duplicated(key)).any():
+        row = ours[twice].iloc[0]
+        raise Refused(f"{name} has {' '.join(str(row[column]) for column in key)} twice: which one is meant?")
+    return ours
+
+
+def _merge(lines: pd.DataFrame, path: Path) -> None:
+    """Put lines before those that a file already has; written beside, then renamed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_file():
+        before = pd.read_csv(path, dtype=str, na_filter=False)
+        lines = pd.concat([lines.astype(str), before]).drop_duplicates([*KEY, "figure"])
+    handle, beside = tempfile.mkstemp(prefix=f".{path.stem}-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+            lines.to_csv(file, index=False, columns=COLUMNS)
+        Path(beside).replace(path)
+    except BaseException:
+        Path(beside).unlink(missing_ok=True)
+        raise

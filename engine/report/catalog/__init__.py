@@ -1,0 +1,1 @@
+"""Tables of the catalogue: costs, choices within a budget, one model."""

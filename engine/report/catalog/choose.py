@@ -1,0 +1,88 @@
+"""The table one chooses from: costs counted, accuracies published, latency measured, each with where it comes from."""
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from engine.published.match import Matched
+from engine.published.publishers import FIGURES
+from engine.report.catalog.pareto import ranked
+from engine.report.quantities import COMPARABLE, MEASURED, title
+from engine.report.timings import stored
+
+FLOPS = {"gmacs": "gflops", "image_gmacs": "image_gflops", "text_gmacs": "text_gflops"}
+"""What work is called in the other unit."""
+
+
+def offered(catalogue: pd.DataFrame) -> list[str]:
+    """The figures that may stand on an axis: costs in MACs, what is measured here, what is published."""
+    costs = [column for column in COMPARABLE if column in catalogue and column not in FLOPS.values()]
+    return [*costs, *MEASURED, *FIGURES]
+
+
+def in_unit(column: str, flops: bool) -> str:
+    """A column of work in the unit chosen; other columns as they are."""
+    return FLOPS.get(column, column) if flops else column
+
+
+def table(
+    catalogue: pd.DataFrame,
+    published: Matched,
+    figures: Sequence[str],
+    timed: pd.DataFrame,
+    counted: str,
+    setting: str = "",
+) -> pd.DataFrame:
+    """The catalogue with published `figures` and timings: a row per model and image size, and per pretrained tag where
+    figures are asked for. Its labels tell what a row is, whatever else is shown.
+
+    timed: of timings.within, in this setting, in words; counted: with what the catalogue was counted. Where the figures
+    come from, stands in `published` and `measured`, and for a reader in `provenance`, line by line.
+    """
+    frame = published.beside(catalogue, figures) if figures else catalogue.assign(pretrained="", published="")
+    frame = frame.merge(timed, on=stored.WHAT, how="left").fillna({"measured": ""})
+    frame.index = pd.Index((frame["name"] + " " + frame["image_size"] + " " + frame["pretrained"]).str.strip())
+    said = zip(frame["pretrained"], frame["published"], frame["measured"], strict=True)
+    frame["provenance"] = [_said(counted, setting, *parts) for parts in said]
+    return frame
+
+
+def _said(counted: str, setting: str, pretrained: str, published: str, measured: str) -> str:
+    lines = [f"costs counted here, {counted}"]
+    lines += [f"accuracy of {pretrained or 'the model'} published by {published}"] if published else []
+    lines += [f"latency measured: {setting}; {measured}"] if measured else []
+    return "\n".join(lines)
+
+
+def to_measure(frame: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
+    """The rows whose latency would tell most: the front, with MACs standing in for what is not measured yet."""
+    if x in MEASURED or y in MEASURED:
+        x, y = (("gmacs" if column in MEASURED else column) for column in (x, y))
+    known = frame[frame["status"] == "ok"]
+    first = ranked(known, x, y)
+    return first[first["front"]]
+
+
+def sentence(frame: pd.DataFrame, kept: pd.DataFrame, x: str, y: str, front: int, selected: int) -> str:
+    """How many rows qualify, lack a figure, are on the front and are selected. kept: those that meet the limits."""
+    lacking = int(kept[[x, y]].isna().any(axis=1).sum())
+    parts = [f"**{len(kept) - lacking:,}** of {len(frame):,} rows qualify"]
+    parts += [f"{lacking:,} more lack a figure of an axis"] if lacking else []
+    parts += [f"**{front:,}** are on the front"] if front else []
+    parts += [f"**{selected:,}** selected"] if selected else []
+    return ", ".join(parts)
+
+
+def alone(frame: pd.DataFrame, limits: Mapping[str, float]) -> list[str]:
+    """How many rows each limit leaves by itself, to see which asks too much. limits: `min_` or `max_` with
+    a column."""
+    lines = []
+    for name, limit in limits.items():
+        side, _, column = name.partition("_")
+        meets = frame[column] >= limit if side == "min" else frame[column] <= limit
+        sign = "≥" if side == "min" else "≤"
+        lines.append(
+            f"{title(column)} {sign} {limit:g} alone leaves {int(meets.sum()):,} of "
+            f"{int(frame[column].notna().sum()):,} rows that have it."
+        )
+    return lines

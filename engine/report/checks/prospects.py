@@ -1,0 +1,67 @@
+"""What a training or an evaluation needs beside its data, as lines of a list: files, tokenizer, memory."""
+
+from engine.report.checks.training import Check
+from engine.report.style import digits
+from engine.results.answers import Needed, Prospect
+from engine.specs.evaluate import EvaluateSpec
+from engine.specs.train import TrainSpec
+
+
+def checks(prospect: Prospect, spec: TrainSpec | EvaluateSpec, there_gb: float | None) -> list[Check]:
+    """Files first, then memory. there_gb: of the device, 1e9 bytes."""
+    problems = [Check("error", problem) for problem in prospect.problems]
+    memory = [_memory(prospect, spec, there_gb)] if prospect.peak_mb is not None else []
+    return [*problems, *_files(prospect), *memory]
+
+
+def unknown(spec: TrainSpec | EvaluateSpec, why: str) -> Check:
+    """There is no answer: that alone stands against nothing."""
+    return Check("warning", f"What {spec.model} needs could not be looked up: {why}.")
+
+
+def _files(prospect: Prospect) -> list[Check]:
+    to_fetch = [needed for needed in prospect.needed if needed.address]
+    room = prospect.free_mb - sum(needed.mb or 0 for needed in to_fetch)
+    return [_file(needed, prospect, enough=room > 0) for needed in prospect.needed]
+
+
+def _file(needed: Needed, prospect: Prospect, *, enough: bool) -> Check:
+    what = _sentence(needed.what)
+    if not needed.address:
+        return Check("ok", f"{what}: {needed.path}.")
+    size = f" ({_size(needed.mb)})" if needed.mb else ""
+    said = f"{what}: to be fetched from {needed.address}{size} into {prospect.cache}"
+    if enough:
+        return Check("ok", f"{said}, where {_size(prospect.free_mb)} are free.")
+    return Check("error", f"{said}, where only {_size(prospect.free_mb)} are free. Make room, or set HF_HUB_CACHE.")
+
+
+def _memory(prospect: Prospect, spec: TrainSpec | EvaluateSpec, there_gb: float | None) -> Check:
+    """Certainly too little is an error; an estimate beyond what there is may be meant."""
+    assert prospect.peak_mb is not None
+    assert prospect.state_mb is not None
+    training = isinstance(spec, TrainSpec)
+    sharing = spec.nproc if isinstance(spec, TrainSpec) and spec.device == "cpu" else 1  # accelerators have one each
+    peak, held = (sharing * mb / 1e3 for mb in (prospect.peak_mb, prospect.state_mb))
+    what = "weights, gradients and optimizer" if training else "weights"
+    said = f"Memory: about {digits(peak)} GB, {digits(held)} GB of which for {what}, the rest for a batch"
+    said += f"; {sharing} processes together." if sharing > 1 else "."
+    if there_gb is None:
+        return Check("ok", said)
+    free_gb = there_gb if prospect.unused_mb is None else prospect.unused_mb / 1e3
+    said += f" There are {digits(there_gb)} GB"
+    said += "." if prospect.unused_mb is None else f", {digits(free_gb)} GB of them free now."
+    if held > there_gb:
+        return Check("error", said)
+    if peak > free_gb:
+        less = "a smaller batch, or checkpoint activations" if training else "a smaller batch"
+        return Check("warning", f"{said} Take {less}.")
+    return Check("ok", said)
+
+
+def _size(mb: float) -> str:
+    return f"{digits(mb / 1e3)} GB" if mb >= 1000 else f"{digits(mb)} MB"
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:].rstrip(".")

@@ -1,0 +1,228 @@
+"""Timings of different runs, or of one, over each other: ratios with intervals, computed anew from their samples."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from engine import statistics
+from engine.report.compare import rows as compare_rows
+from engine.report.timings import samples
+from engine.results import BenchmarkRow, RecurrentRow, Row, TimedRow
+from engine.store import Filter, Run, State, Store
+
+PER_SAMPLE = "per_sample"
+FIGURES = {
+    samples.TOTAL: "Time per call",
+    PER_SAMPLE: "Time per image or sequence",
+    "forward_ms": "Forward",
+    "backward_ms": "Backward",
+    "optimizer_ms": "Optimizer",
+}
+"""What can be compared."""
+SHOWN = ("tower", "mode", "variant", "batch_size", "image_size", "seq_length", "hidden_size", "mini_batch")
+COLUMNS = [
+    *("model", "library", *SHOWN, "run", "ms", "baseline", "baseline_ms"),
+    *("speedup", "speedup_low", "speedup_high", "verdict", "differs_in", "flags", "note"),
+]
+MOST = 100
+"""Ratios drawn up at once: each takes a tenth of a second."""
+
+
+MOST_REPEATS = 200
+"""Newest runs among which repeats of a run are looked for."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A timed row with where its samples lie."""
+
+    run: int
+    folder: Path
+    row: TimedRow
+    publishable: bool = False
+    """Whether its run was asked for as a publishable one."""
+    repeats: tuple[TimedRow, ...] = ()
+    """The same row of other runs of the same request on the same host with the same versions."""
+
+    @property
+    def name(self) -> str:
+        """`run 12: timm:resnet18 · inference · eager · batch 8`: unlike any other."""
+        return f"run {self.run}: {compare_rows.named(self.row)}"
+
+
+def timed_rows(store: Store, run: Run, folder: Path) -> list[Timed]:
+    """Return the timed rows of a run, each with its repeats in other runs. folder: where the run's files lie."""
+    rows = [row for row in store.rows(run.id) if isinstance(row, TimedRow)]
+    repeated = [compare_rows.placed(store.rows(other.id), ()) for other in _repeats(store, run)]
+    publishable = bool(getattr(run.spec, "publishable", False))
+    return [
+        Timed(
+            run.id,
+            folder,
+            row,
+            publishable,
+            tuple(again for there in repeated if isinstance(again := there.get(place), TimedRow)),
+        )
+        for place, row in ((compare_rows.place(row), row) for row in rows)
+    ]
+
+
+def _repeats(store: Store, run: Run) -> list[Run]:
+    """Return other runs of the same request that ran where this one did, with the same versions."""
+    if run.environment is None:
+        return []
+    here = run.environment.host, run.environment.versions
+    return [
+        other
+        for other in store.find(Filter(kinds=(run.kind,), states=(State.FINISHED,)), limit=MOST_REPEATS)
+        if other.id != run.id
+        and other.spec == run.spec
+        and other.environment is not None
+        and (other.environment.host, other.environment.versions) == here
+    ]
+
+
+def figures(rows: Iterable[Row]) -> list[str]:
+    """Those of FIGURES that some row has."""
+    timed = [row for row in rows if isinstance(row, TimedRow)]
+    return [name for name in FIGURES if any(milliseconds(row, name) is not None for row in timed)]
+
+
+def milliseconds(row: TimedRow, figure: str) -> float | None:
+    """The median that a row holds of one of FIGURES; None where it has none."""
+    if figure in (samples.TOTAL, PER_SAMPLE):
+        return None if row.latency_ms is None else row.latency_ms / _share(row, figure)
+    value: float | None = getattr(row, figure, None)
+    return value
+
+
+def _share(row: TimedRow, figure: str) -> int:
+    """What a time is divided by."""
+    if figure != PER_SAMPLE:
+        return 1
+    assert isinstance(row, BenchmarkRow | RecurrentRow)
+    return row.batch_size if isinstance(row, BenchmarkRow) else row.mini_batch
+
+
+def alike(runs: Mapping[int, Sequence[Timed]], baseline: int) -> list[tuple[Timed, Timed]]:
+    """Rows of the other runs, each with the row of the baseline's run that is of the same. runs: by number."""
+    rows = {run: [each.row for each in timed] for run, timed in runs.items()}
+    axes = compare_rows.axes(rows)
+    there = compare_rows.placed(rows[baseline], axes)
+    origin = {id(each.row): each for timed in runs.values() for each in timed}
+    return [
+        (origin[id(there[place])], origin[id(row)])
+        for run in runs
+        if run != baseline
+        for place, row in compare_rows.placed(rows[run], axes).items()
+        if place in there
+    ]
+
+
+def over(pairs: Sequence[tuple[Timed, Timed]], figure: str, *, seed: int) -> pd.DataFrame:
+    """Return how many times as fast each second row is as the first of its pair: COLUMNS, a line per pair.
+
+    Within a run the interval (99 %) is that of statistics.ratio. Different runs differ by more than their processes do:
+    they get a verdict, and the interval of statistics.ratio_of_runs, only where both requests were run often enough.
+    Otherwise their processes are paired as they come, the first ones of unequally many, and the interval lacks what
+    differs between runs. Without samples the ratio is that of the medians, without an interval.
+    """
+    read = _Reader()
+    return pd.DataFrame([_line(baseline, other, figure, read, seed) for baseline, other in pairs], columns=COLUMNS)
+
+
+class _Reader:
+    """Files of samples, each read once."""
+
+    def __init__(self) -> None:
+        self.files: dict[tuple[int, str], pd.DataFrame | None] = {}
+
+    def phases(self, timed: Timed, figure: str) -> list[list[float]]:
+        """Per process a row's times in ms; none where none were kept. Errors: ValueError, OSError."""
+        place = (timed.run, timed.row.samples_file)
+        if place not in self.files:
+            self.files[place] = samples.read(timed.folder, timed.row)
+        frame = self.files[place]
+        if frame is None:
+            return []
+        name = samples.TOTAL if figure == PER_SAMPLE else figure
+        share = _share(timed.row, figure)
+        return [[ms / share for ms in process] for process in samples.phase(frame, samples.place(timed.row), name)]
+
+
+def _line(baseline: Timed, other: Timed, figure: str, read: _Reader, seed: int) -> dict[str, Any]:
+    row, differs = other.row, _differences(baseline.row, other.row, figure)
+    line = {name: getattr(row, name, None) for name in ("model", "library", *SHOWN)}
+    line |= {"run": other.run, "baseline": baseline.name, "differs_in": ", ".join(differs), "flags": _flags(row)}
+    line |= {"ms": milliseconds(row, figure), "baseline_ms": milliseconds(baseline.row, figure)}
+    if line["ms"] is None or line["baseline_ms"] is None:
+        untimed = [each for each in (baseline, other) if milliseconds(each.row, figure) is None]
+        return line | {"note": "; ".join(_missing(each) for each in untimed)}
+    if _one_way(row) != _one_way(baseline.row) and figure in (samples.TOTAL, PER_SAMPLE):
+        return line | {"note": "one goes forward only: compare the pass forward"}
+    across = baseline.run != other.run
+    ratio, note = _ratio_of_runs(baseline, other, figure) if across else (None, "")
+    verdict = "undecided"
+    if ratio is None:
+        ratio, note = _ratio(baseline, other, figure, read, seed)
+        verdict = "needs 3 runs" if across else verdict
+    line |= {"speedup": line["baseline_ms"] / line["ms"], "verdict": verdict}
+    if ratio is not None:
+        told = np.isfinite(ratio.high)
+        line |= {"speedup": ratio.value, "verdict": verdict if verdict == "needs 3 runs" else ratio.verdict}
+        line |= {"speedup_low": ratio.low, "speedup_high": ratio.high} if told else {}
+    return line | {"note": note} | ({"verdict": "not comparable"} if differs else {})
+
+
+def _ratio_of_runs(baseline: Timed, other: Timed, figure: str) -> tuple[statistics.Ratio | None, str]:
+    """Return the ratio of two requests from all runs of both, and how many those are."""
+    sides = [
+        [ms for row in (each.row, *each.repeats) if (ms := milliseconds(row, figure)) is not None]
+        for each in (baseline, other)
+    ]
+    return statistics.ratio_of_runs(*sides), f"of {len(sides[0])} and {len(sides[1])} runs"
+
+
+def _ratio(baseline: Timed, other: Timed, figure: str, read: _Reader, seed: int) -> tuple[statistics.Ratio | None, str]:
+    """With what is to be known of it."""
+    try:
+        ones, twos = read.phases(baseline, figure), read.phases(other, figure)
+    except (ValueError, OSError) as error:
+        return None, f"no interval: {error}"
+    without = [each.run for each, found in ((baseline, ones), (other, twos)) if not found]
+    if without:
+        runs = " and ".join(f"run {run}" for run in dict.fromkeys(without))
+        return None, f"no interval: {runs} kept no samples of it"
+    both = min(len(ones), len(twos))
+    publishable = baseline.publishable and other.publishable
+    ratio = statistics.ratio(ones[:both], twos[:both], seed=seed, publishable=publishable)
+    if not np.isfinite(ratio.high):
+        return ratio, "too few samples for an interval"
+    if len(ones) != len(twos):
+        return ratio, f"{len(ones)} and {len(twos)} processes: the first {both} of each are compared"
+    return ratio, ""
+
+
+def _differences(baseline: TimedRow, row: TimedRow, figure: str) -> list[str]:
+    """The settings for which the two are not comparable, in words. Per sample, batches may differ."""
+    names = row.differences(baseline)
+    return [
+        name.replace("_", " ") for name in names if not (figure == PER_SAMPLE and name in ("batch_size", "mini_batch"))
+    ]
+
+
+def _missing(timed: Timed) -> str:
+    return f"run {timed.run}: {timed.row.error or timed.row.status if timed.row.status != 'ok' else 'not timed'}"
+
+
+def _one_way(row: TimedRow) -> bool:
+    """Whether a recurrent layer has no backward pass."""
+    return isinstance(row, RecurrentRow) and row.backward_ms is None
+
+
+def _flags(row: TimedRow) -> str:
+    return "; ".join(row.flags)

@@ -1,0 +1,89 @@
+"""Figures that need no interval (counts, rates, accuracies) of several runs or models side by side."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import pandas as pd
+
+from engine.report.compare import rows as compare_rows
+from engine.results import Row
+
+How = Literal["ratio", "difference"]
+SIGN: dict[How, str] = {"ratio": "/", "difference": "−"}
+HOW: dict[str, How] = {"train": "difference", "evaluate": "difference"}
+"""Kinds whose figures are told apart by what lies between them, such as accuracies; all others by their ratio."""
+LONG = ["what", "figure", "subject", "value"]
+_NO_FIGURES = {"seconds"}  # what a run took says nothing of what it found
+_WHOLE = ("epoch", "step", "samples_seen")
+_SHARES = re.compile(r"acc\d|mean_per_class_recall|zeroshot_top\d|.*_r\d+|data_share")
+PERCENT = "_percent"
+"""Behind the names of shares, which are compared in per cent: what lies between them is in points."""
+
+
+def figures(kind: type[Row]) -> list[str]:
+    """The fields of a kind's rows that are figures, in their order."""
+    fields = kind.model_fields.items()
+    numbers = [name for name, field in fields if field.annotation == float | None or name in _WHOLE]
+    return [name for name in numbers if name not in _NO_FIGURES]
+
+
+def of_runs(runs: Mapping[int, Sequence[Row]]) -> pd.DataFrame:
+    """LONG: every figure of every row, `what` telling the rows of a run apart; runs are called `run 12`.
+
+    runs: rows of one kind by run. What whole runs differ in, such as the model, is not in `what`: it is compared.
+    """
+    rows = [(run, row) for run, each in runs.items() for row in each if row.status == "ok"]
+    whats = compare_rows.telling([row for _, row in rows], without=compare_rows.axes(runs))
+    lines = [
+        (what, *_named(figure, getattr(row, figure)), f"run {run}")
+        for (run, row), what in zip(rows, whats, strict=True)
+        for figure in figures(type(row))
+    ]
+    return pd.DataFrame(lines, columns=["what", "figure", "value", "subject"])[LONG].astype({"value": float}).dropna()
+
+
+def _named(figure: str, value: float | None) -> tuple[str, float | None]:
+    """Shares in per cent, which their names then say."""
+    if not _SHARES.fullmatch(figure):
+        return figure, value
+    return figure + PERCENT, None if value is None else 100 * value
+
+
+def of_catalogue(catalogue: pd.DataFrame, names: Sequence[str], wanted: Sequence[str]) -> pd.DataFrame:
+    """LONG: those of the wanted columns that the catalogue has of models (qualified names) at their own image size."""
+    own = catalogue[catalogue["name"].isin(list(names))].drop_duplicates("name").set_index("name")
+    lines = [
+        ("", figure, name, own.at[name, figure])
+        for name in names
+        for figure in wanted
+        if figure in own and name in own.index
+    ]
+    return pd.DataFrame(lines, columns=LONG).astype({"value": float}).dropna(subset="value")
+
+
+def beside(values: pd.DataFrame, subjects: Sequence[str], baseline: str, how: How = "ratio") -> pd.DataFrame:
+    """A line per what and figure, a column per subject; then, of each but the baseline, its ratio or difference to it.
+
+    values: LONG. Ratios to nothing, and to what a subject has not, are missing.
+    """
+    keys = values[["what", "figure"]].drop_duplicates()
+    wide = values.drop_duplicates(LONG[:3], keep="last").set_index(LONG[:3])["value"].unstack("subject")
+    wide = wide.reindex(pd.MultiIndex.from_frame(keys)).reindex(columns=list(subjects))
+    base = wide[baseline]
+    for subject in subjects:
+        if subject != baseline:
+            ratio = wide[subject] / base.where(base != 0)
+            wide[_against(subject, baseline, how)] = ratio if how == "ratio" else wide[subject] - base
+    wide.columns.name = None
+    return wide.reset_index()
+
+
+def _against(subject: str, baseline: str, how: How) -> str:
+    return f"{subject} {SIGN[how]} {baseline}"
+
+
+def against(frame: pd.DataFrame, subjects: Sequence[str], baseline: str, how: How = "ratio") -> list[str]:
+    """The columns of `beside` that hold ratios or differences."""
+    names = [_against(subject, baseline, how) for subject in subjects if subject != baseline]
+    return [name for name in names if name in frame]

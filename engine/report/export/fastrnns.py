@@ -1,0 +1,103 @@
+"""Timings of recurrent layers as PyTorch's fastrnns benchmark prints them: its table, and its JSON called oss and pep.
+
+All three know one figure per runner and direction: what failed is absent, and sizes that are swept do not fit in.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from engine.report.export.tables import guard
+from engine.report.timings import samples
+from engine.results import RecurrentRow
+from engine.specs import Refused
+from engine.specs.runners import Family
+
+FORMATS = ("table", "oss", "pep")
+ORDER: tuple[Family, ...] = ("vl_lstm", "lstm", "gru", "rnn_relu", "rnn_tanh", "milstm", "resnet")
+"""The first two and the last are its own groups, in its order; those between it has cells for and no runner."""
+COLUMNS = ("name", "avg_fwd", "std_fwd", "info_fwd", "avg_bwd", "std_bwd", "info_bwd")
+WIDTH = 16
+
+
+def fits(rows: Sequence[RecurrentRow]) -> bool:
+    """Whether every runner stands there at one size only."""
+    return len({row.model for row in rows}) == len(rows)
+
+
+def table(rows: Sequence[RecurrentRow], separator: str = " ") -> str:
+    """A block of lines per group, with a header: means and deviations in ms, columns of 16 signs, no samples.
+
+    A deviation of a single sample, and what a runner without a backward pass lacks, is `nan`. Errors: Refused.
+    """
+    return "\n".join(_block(members, separator) for members in _groups(rows).values())
+
+
+def _block(rows: Sequence[RecurrentRow], separator: str) -> str:
+    lines: list[tuple[str | float | None, ...]] = [COLUMNS]
+    for row in rows:
+        forward = (row.forward_mean_ms, row.forward_std_ms, "None")
+        lines.append((row.model, *forward, row.backward_mean_ms, row.backward_std_ms, "None"))
+    return "".join(separator.join(map(_cell, line)) + "\n" for line in lines)
+
+
+def _cell(value: str | float | None) -> str:
+    text: str = guard(value) if isinstance(value, str) else "%.4g" % (math.nan if value is None else value)
+    return text[:WIDTH].rjust(WIDTH)
+
+
+def oss(rows: Sequence[RecurrentRow]) -> str:
+    """One line: {group: {runner: mean ms}}, each group followed by `<group>-backward`. Errors: Refused."""
+    found: dict[str, dict[str, float | None]] = {}
+    for group, members in _groups(rows).items():
+        found[group] = {row.model: row.forward_mean_ms for row in members}
+        found[f"{group}-backward"] = {row.model: row.backward_mean_ms for row in members if _trains(row)}
+    return json.dumps(found) + "\n"
+
+
+def pep(rows: Sequence[RecurrentRow], run_dir: Path) -> str:
+    """One line per sample, as they were taken: of each group forward, then of each group backward.
+
+    Errors: Refused; LookupError where a row's samples are gone; ValueError and OSError as samples.read.
+    """
+    files: dict[str, pd.DataFrame] = {}
+    lines = []
+    for group, members in _groups(rows).items():
+        for metric, phase in ((group, "forward_ms"), (f"{group}-backward", "backward_ms")):
+            for row in members:
+                if row.samples_file not in files:
+                    files[row.samples_file] = _samples(run_dir, row)
+                drawn = samples.phase(files[row.samples_file], samples.place(row), phase)
+                lines += [_observed(f"{metric}-{row.model}", ms) for process in drawn for ms in process]
+    return "".join(lines)
+
+
+def _samples(run_dir: Path, row: RecurrentRow) -> pd.DataFrame:
+    frame = samples.read(run_dir, row)
+    if frame is None:
+        raise LookupError(f"the samples of {row.model} are not here: {row.samples_file!r} was not kept with its run")
+    return frame
+
+
+def _observed(metric: str, ms: float) -> str:
+    told = {"type": "NET", "metric": metric, "unit": "ms", "value": str(ms)}
+    return f"Caffe2Observer {json.dumps(told)}\n"
+
+
+def _groups(rows: Sequence[RecurrentRow]) -> dict[str, list[RecurrentRow]]:
+    """What was timed, by group. Errors: Refused where a runner stands there at several sizes."""
+    if not fits(rows):
+        raise Refused("fastrnns' formats hold one size per runner, and here sizes were swept: take the CSV or JSON")
+    found = {family: [row for row in _timed(rows) if row.family == family] for family in ORDER}
+    return {family: members for family, members in found.items() if members}
+
+
+def _timed(rows: Iterable[RecurrentRow]) -> list[RecurrentRow]:
+    return [row for row in rows if row.status == "ok" and row.forward_mean_ms is not None]
+
+
+def _trains(row: RecurrentRow) -> bool:
+    return row.backward_mean_ms is not None

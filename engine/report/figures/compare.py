@@ -1,0 +1,58 @@
+"""Figures of several runs or models as bars beside each other."""
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from engine.report.figures.speed import times
+from engine.report.style import COLOURS, digits, horizontal, room, text, write_beside
+
+EACH = 26
+"""Pixels a bar takes."""
+
+
+def bars(
+    frame: pd.DataFrame,
+    subjects: Sequence[str],
+    baseline: str,
+    title: str,
+    *,
+    described: Mapping[str, str] | None = None,
+    ratio: bool = True,
+) -> go.Figure:
+    """A bar per subject and what, of one figure, its value and its ratio to the baseline's written beside it.
+
+    frame: of compare_values.beside, of one figure; described: what each subject is, for hovers.
+    """
+    figure, widest, beside = go.Figure(), 0.0, []
+    whats = list(frame["what"])
+    names = {(what, subject): _named(what, subject, len(whats)) for what in whats for subject in subjects}
+    for place, subject in enumerate(subjects):
+        drawn = frame.dropna(subset=[subject])
+        labels = [names[what, subject] for what in drawn["what"]]
+        figure.add_bar(
+            x=drawn[subject],
+            y=labels,
+            orientation="h",
+            name=text(subject),
+            marker_color=COLOURS[place % len(COLOURS)],
+            hovertemplate=(
+                f"<b>%{{y}}</b><br>{text(title)}: %{{x:,.4~g}}"
+                f"<br>{text((described or {}).get(subject, ''))}<extra></extra>"
+            ),
+        )
+        for label, value, base in zip(labels, drawn[subject], drawn[baseline], strict=True):
+            said = digits(value)
+            said += f"  <i>{times(value / base)}</i>" if ratio and subject != baseline and base else ""
+            beside.append({"x": max(value, 0), "y": label, "text": said, "xshift": 5, "font": {"size": 12}})
+            widest = max(widest, room(value, said))
+    write_beside(figure, beside)
+    horizontal(figure, [names[what, subject] for what in whats for subject in subjects], text(title), each=EACH)
+    figure.update_layout(barmode="overlay", showlegend=len(whats) > 1)
+    figure.update_xaxes(range=[min(0.0, float(frame[list(subjects)].min().min())), widest or 1.0])
+    return figure
+
+
+def _named(what: str, subject: str, whats: int) -> str:
+    return text(subject) if whats == 1 else f"{text(what)} · {text(subject)}"

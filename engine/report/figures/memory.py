@@ -1,0 +1,111 @@
+"""The memory that a model should take by batch size and data type, beside what timings have found it to take."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from engine.report.style import COLOURS, GREY, LEGEND, MARGIN, digits, log, text
+from engine.report.timings import needs
+from engine.specs import BenchmarkSpec
+
+WAYS: dict[str, dict[str, str]] = {
+    "inference": {"mode": "inference"},
+    "training, SGD": {"mode": "training", "optimizer": "sgd"},
+    "training, AdamW": {"mode": "training", "optimizer": "adamw"},
+}
+BATCHES = tuple(2**power for power in range(9))
+PRECISIONS = ("float32", "amp", "bfloat16", "float16")
+MEASURED = ["run", "date", "way", "image_size", "batch_size", "variant", "precision", "where", "what", "peak_gb"]
+WHAT = {"device_peak_mb": "allocated on the device", "process_peak_mb": "whole process, with PyTorch itself"}
+
+
+def estimate(row: pd.DataFrame, way: str) -> pd.DataFrame:
+    """GB (1e9 bytes) that a forward pass, or a step of training, should take: as estimates.memory says it.
+
+    row: one row of the catalogue, counted; way: one of WAYS. Columns: batch_size, and one per precision.
+    """
+    name, size = row["name"].iloc[0], row["image_size"].iloc[0] or None
+    lines: list[dict[str, Any]] = []
+    for batch in BATCHES:
+        line: dict[str, Any] = {"batch_size": batch}
+        for precision in PRECISIONS:
+            asked = {"models": (name,), "batch_size": batch, "precision": (precision,), "image_size": size, **WAYS[way]}
+            need = needs.memory(BenchmarkSpec.model_validate(asked), [name], row)
+            line[precision] = need.gb if need else np.nan
+        lines.append(line)
+    return pd.DataFrame(lines, columns=["batch_size", *PRECISIONS])
+
+
+def largest(estimated: pd.DataFrame, gb: float) -> dict[str, int | None]:
+    """Of each precision the largest of the batch sizes that should fit into so many GB; None where none does."""
+    return {
+        precision: int(fits.max()) if len(fits := estimated.loc[estimated[precision] <= gb, "batch_size"]) else None
+        for precision in PRECISIONS
+    }
+
+
+def peaks(timed: pd.DataFrame) -> pd.DataFrame:
+    """The peaks that timings have measured, a line each: MEASURED. timed: of model_timings.
+
+    Of an accelerator that is what was allocated on it; of a CPU all memory of the process, PyTorch included.
+    """
+    whole = timed[timed["tower"] == "whole"]
+    on_device = whole["device_peak_mb"].notna()
+    column = pd.Series(np.where(on_device, "device_peak_mb", "process_peak_mb"), index=whole.index, dtype=object)
+    peak = whole["device_peak_mb"].fillna(whole["process_peak_mb"]) / 1e3
+    trained = "training, " + whole["optimizer"].map({"sgd": "SGD", "adamw": "AdamW"}).fillna("SGD")
+    way = whole["mode"].where(whole["mode"] == "inference", trained)
+    found = whole.assign(peak_gb=peak, what=column.map(WHAT), way=way)
+    return found.loc[found["peak_gb"].notna(), MEASURED].reset_index(drop=True)
+
+
+def figure(estimated: pd.DataFrame, measured: pd.DataFrame, there: dict[str, float]) -> go.Figure:
+    """Memory against batch size: a line per estimate, a mark per measured peak, and what devices have.
+
+    measured: of peaks, of the same way and image size; there: GB by device.
+    """
+    drawn = go.Figure()
+    for place, (names, values) in enumerate(_alike(estimated).items()):
+        drawn.add_scatter(
+            x=estimated["batch_size"],
+            y=values,
+            mode="lines+markers",
+            name=f"{names}, estimated",
+            line={"color": COLOURS[place % len(COLOURS)], "width": 1.6},
+            marker={"size": 5},
+            hovertemplate=f"batch %{{x}}: about %{{y:,.3~r}} GB<br>{names}, estimated<extra></extra>",
+        )
+    for place, (what, rows) in enumerate(measured.groupby("what", sort=False)):
+        drawn.add_scatter(
+            x=rows["batch_size"],
+            y=rows["peak_gb"],
+            mode="markers",
+            name=f"measured: {what}",
+            marker={"symbol": ("x", "diamond")[place % 2], "size": 9, "color": COLOURS[5 - place % 2]},
+            customdata=np.stack([rows["run"], rows["variant"].map(text), rows["precision"].map(text)], axis=-1),
+            hovertemplate=(
+                f"batch %{{x}}: %{{y:,.3~r}} GB {what}<br>%{{customdata[1]}}, %{{customdata[2]}}, "
+                "run %{customdata[0]}<extra></extra>"
+            ),
+        )
+    for device, gb in there.items():
+        drawn.add_hline(y=gb, line={"color": GREY, "dash": "dash", "width": 1.2})
+        said = f"{text(device)} has {digits(gb)} GB"
+        at = {"x": 0, "xref": "x domain", "xanchor": "left", "y": np.log10(gb), "yanchor": "bottom"}  # of a log axis
+        drawn.add_annotation(text=said, showarrow=False, font={"size": 11}, **at)
+    drawn.update_layout(height=380, margin=MARGIN, legend=LEGEND, showlegend=True, uirevision="memory")
+    drawn.update_xaxes(title_text="Batch size", type="log", tickvals=list(BATCHES))
+    drawn.update_yaxes(
+        log("Memory (GB)", pd.concat([*_alike(estimated).values(), measured["peak_gb"], pd.Series(there, dtype=float)]))
+    )
+    return drawn
+
+
+def _alike(estimated: pd.DataFrame) -> "dict[str, pd.Series[float]]":
+    """The estimates that differ, each under the names of all that it is the estimate of."""
+    found: dict[tuple[float, ...], list[str]] = {}
+    for precision in PRECISIONS:
+        found.setdefault(tuple(estimated[precision]), []).append(precision)
+    return {", ".join(names): estimated[names[0]] for names in found.values()}

@@ -1,0 +1,132 @@
+"""Results of a run as plotly figures: every axis with its unit, every hover with model, figure, unit and source."""
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from engine.report.quantities import QUANTITIES, title
+from engine.report.style import COLOURS, TOWER_COLOURS, digits, text, write_beside
+
+
+def bars(frame: pd.DataFrame, column: str, *, source: str = "") -> go.Figure:
+    """Horizontal bars of one quantity per model, split into towers where the rows have them. frame: of a profile."""
+    drawn = frame.dropna(subset=[column]).sort_values(column)
+    names = (drawn["library"] + ":" + drawn["model"] + " @ " + drawn["image_size"]).map(text)
+    parts = {tower: f"{tower}_{column}" for tower in TOWER_COLOURS if f"{tower}_{column}" in drawn}
+    parts = {tower: name for tower, name in parts.items() if drawn[name].fillna(0).gt(0).any()}
+    figure = go.Figure()
+    unit = QUANTITIES[column].unit
+    for tower, name in parts.items() or {"total": column}.items():
+        figure.add_bar(
+            x=drawn[name],
+            y=names,
+            orientation="h",
+            name=tower,
+            marker_color=TOWER_COLOURS.get(tower, COLOURS[0]),
+            hovertemplate=f"<b>%{{y}}</b><br>{tower} %{{x:,.3~r}} {unit}<br>{text(source)}<extra></extra>",
+        )
+    ends = zip(names, drawn[column], strict=True)
+    write_beside(figure, [{"x": value, "y": name, "text": digits(value), "xshift": 4} for name, value in ends])
+    figure.update_layout(
+        barmode="stack",
+        height=70 + 26 * len(drawn),
+        margin={"l": 8, "r": 48, "t": 8, "b": 8},
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
+        showlegend=len(parts) > 1,
+    )
+    figure.update_xaxes(title_text=title(column), tickformat=",~g", automargin=True)
+    figure.update_yaxes(automargin=True)
+    return figure
+
+
+def towers(frame: pd.DataFrame) -> go.Figure:
+    """Image against text tower: shares of parameters, MACs and activations, labelled. frame: of frames.towers."""
+    figure = go.Figure()
+    figures = ["macts", "gmacs", "mparams"]
+    totals = frame[frame["tower"] == "total"].iloc[0]
+    labels = [f"{QUANTITIES[c].label}, {digits(totals[c])} {QUANTITIES[c].unit}" for c in figures]
+    for _, part in frame[frame["tower"] != "total"].iterrows():
+        shares = [100 * part[c] / totals[c] if totals[c] else 0.0 for c in figures]
+        figure.add_bar(
+            x=shares,
+            y=labels,
+            orientation="h",
+            name=part["tower"],
+            marker_color=TOWER_COLOURS[part["tower"]],
+            text=[f"{share:.0f} %" if share >= 4 else "" for share in shares],
+            textposition="inside",
+            insidetextanchor="middle",
+            hovertemplate=f"{part['tower']}: %{{x:.3~r}} % of %{{y}}<extra></extra>",
+        )
+    figure.update_layout(
+        barmode="stack",
+        height=190,
+        margin={"l": 8, "r": 8, "t": 8, "b": 8},
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
+    )
+    figure.update_xaxes(title_text="Share of the model (%)", range=[0, 100])
+    figure.update_yaxes(automargin=True)
+    return figure
+
+
+def treemap(modules: pd.DataFrame, column: str) -> go.Figure:
+    """The model's modules as nested areas. modules: of frames.modules; column: mparams, gmacs or macts.
+
+    A module's own area is what its listed children leave over, so shared or repeated modules cannot break the sum.
+    """
+    inside = modules.groupby("parent")[column].sum()
+    own = (modules[column] - modules["path"].map(inside).fillna(0)).clip(lower=0)
+    unit = QUANTITIES[column].unit
+    figure = go.Figure(
+        go.Treemap(
+            ids=["model" + (f".{path}" if path else "") for path in modules["path"]],
+            parents=[
+                "" if pd.isna(parent) else "model" + (f".{parent}" if parent else "") for parent in modules["parent"]
+            ],
+            labels=[text(name) for name in modules["name"]],
+            values=own,
+            customdata=np.stack(
+                [modules["type"].map(text), modules[column].map(digits), modules["calls"], modules["path"].map(text)],
+                axis=-1,
+            ),
+            branchvalues="remainder",
+            maxdepth=4,
+            texttemplate=f"%{{label}}<br>%{{customdata[1]}} {unit}",
+            hovertemplate=(
+                f"<b>%{{customdata[3]}}</b><br>%{{customdata[0]}}, called %{{customdata[2]}} times<br>"
+                f"{QUANTITIES[column].label} %{{customdata[1]}} {unit}<extra></extra>"
+            ),
+            marker={"cornerradius": 2},
+            tiling={"pad": 1},
+        )
+    )
+    figure.update_layout(
+        height=460, margin={"l": 0, "r": 0, "t": 0, "b": 0}, uirevision=column, treemapcolorway=list(COLOURS)
+    )
+    return figure
+
+
+def operators(frame: pd.DataFrame, *, most: int = 12) -> go.Figure:
+    """Share of MACs and of memory traffic per operator kind, most traffic or work first. frame: of frames.operators."""
+    traffic = frame["read_mb"] + frame["written_mb"]
+    shown = frame.assign(traffic=100 * traffic / (traffic.sum() or 1))
+    shown = shown.sort_values(["share", "traffic"], ascending=False).head(most).iloc[::-1]
+    figure = go.Figure()
+    for column, label, hue in (("traffic", "memory traffic", COLOURS[4]), ("share", "MACs", COLOURS[0])):
+        figure.add_bar(
+            x=shown[column],
+            y=shown["operator"].map(text),
+            orientation="h",
+            name=label,
+            marker_color=hue,
+            hovertemplate=f"%{{y}}<br>%{{x:.3~r}} % of {label}<extra></extra>",
+        )
+    figure.update_layout(
+        barmode="group",
+        height=90 + 30 * len(shown),
+        margin={"l": 8, "r": 8, "t": 8, "b": 8},
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "reversed"},
+    )
+    figure.update_xaxes(title_text="Share of the model (%)", automargin=True)
+    figure.update_yaxes(automargin=True)
+    return figure

@@ -1,0 +1,131 @@
+"""Timings of recurrent layers as plotly figures: forward beside backward, and both over a size that is swept."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from engine.report.compare.ratios import SIZES
+from engine.report.figures.speed import DASHES, labels, words
+from engine.report.style import (
+    COLOURS,
+    GREY,
+    LEGEND,
+    MARGIN,
+    digits,
+    family_styles,
+    horizontal,
+    log,
+    room,
+    text,
+    write_beside,
+)
+from engine.specs.runners import RUNNERS
+
+_PARTS = (("forward", COLOURS[0]), ("backward", COLOURS[1]))
+
+
+def bars(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
+    """A bar forward and one backward per runner, with flags written out; whiskers go from the fastest process to the
+    slowest.
+
+    frame: of frames.recurrent, of runners that compare.
+    """
+    drawn = frame.dropna(subset=["forward_ms"]).assign(label=labels)
+    figure = go.Figure()
+    for part, colour in _PARTS:
+        figure.add_bar(**_bar(drawn, part, colour, source))
+    widest, beside = 0.0, []
+    for row in drawn.to_dict("records"):
+        said = " + ".join(digits(row[f"{part}_ms"]) for part, _ in _PARTS if pd.notna(row[f"{part}_ms"])) + " ms"
+        flags = text(words(row["flags"]))
+        said, written = said + (f"  <i>{flags}</i>" if flags else ""), f"{said} {flags}"
+        end = float(np.nanmax([_ends(row, part)[1] for part, _ in _PARTS]))
+        beside.append({"x": end, "y": row["label"], "text": said, "xshift": 5})
+        widest = max(widest, room(end, written))
+    write_beside(figure, beside)
+    horizontal(figure, list(drawn["label"]), "Median time per call (ms)", each=38)
+    figure.update_layout(barmode="group", bargap=0.25, showlegend=True)
+    figure.update_xaxes(range=[0, widest or 1.0])
+    return figure
+
+
+def _bar(drawn: pd.DataFrame, part: str, colour: str, source: str) -> dict[str, Any]:
+    medians, ends = drawn[f"{part}_ms"], [_ends(row, part) for row in drawn.to_dict("records")]
+    return {
+        "x": medians,
+        "y": drawn["label"],
+        "orientation": "h",
+        "name": part,
+        "marker_color": colour,
+        "error_x": {
+            "array": [high - ms for (_, high), ms in zip(ends, medians, strict=True)],
+            "arrayminus": [ms - low for (low, _), ms in zip(ends, medians, strict=True)],
+            "thickness": 1.2,
+            "color": GREY,
+        },
+        "customdata": np.stack(
+            [drawn["samples"], drawn["processes"], drawn[f"{part}_spread"].map(_spread), drawn["flags"].map(words)],
+            axis=-1,
+        ),
+        "hovertemplate": (
+            f"<b>%{{y}}</b>, {part}<br>median %{{x:,.3~r}} ms of %{{customdata[0]}} samples in %{{customdata[1]}} "
+            f"processes<br>%{{customdata[2]}}%{{customdata[3]}}<br>{text(source)}<extra></extra>"
+        ),
+    }
+
+
+def _ends(row: Mapping[Any, Any], part: str) -> tuple[float, float]:
+    """The medians of the fastest and of the slowest process, in ms; the median of all where there is but one."""
+    found = [float(ms) for ms in row[f"{part}_process_medians_ms"].split("; ") if ms] or [row[f"{part}_ms"]]
+    return min(found), max(found)
+
+
+def _spread(share: float) -> str:
+    return "" if pd.isna(share) else f"processes differ by {digits(100 * share)} %; "
+
+
+def curves(frame: pd.DataFrame, size: str, *, source: str = "") -> go.Figure:
+    """Time per call over the swept size, one line per runner, forward beside backward, log axes.
+
+    frame: of frames.recurrent, of one family; size: the swept column.
+    """
+    drawn = frame.dropna(subset=["forward_ms", size]).sort_values(size)
+    runners = [name for name in RUNNERS if name in set(drawn["model"])]
+    figure = make_subplots(1, 2, shared_yaxes=True, subplot_titles=("Forward", "Backward"), horizontal_spacing=0.03)
+    for place, (runner, (colour, symbol)) in enumerate(family_styles(runners).items()):
+        rows = drawn[drawn["model"] == runner]
+        dash = DASHES[place // len(COLOURS) % len(DASHES)]
+        for panel, (part, _) in enumerate(_PARTS, start=1):
+            figure.add_scatter(
+                x=rows[size].astype(float),
+                y=rows[f"{part}_ms"],
+                mode="lines+markers",
+                name=text(runner),
+                legendgroup=runner,
+                showlegend=panel == 1,
+                line={"color": colour, "dash": dash, "width": 1.6},
+                marker={"symbol": symbol, "size": 7},
+                customdata=np.stack([rows["flags"].map(words)], axis=-1),
+                hovertemplate=(
+                    f"<b>{text(runner)}</b>, {part}<br>{SIZES[size]} %{{x:,}}: %{{y:,.3~r}} ms per call"
+                    f"<br>%{{customdata[0]}}<br>{text(source)}<extra></extra>"
+                ),
+                row=1,
+                col=panel,
+            )
+    figure.update_layout(
+        height=460, margin=MARGIN | {"t": 56}, legend=LEGEND | {"y": 1.08}, uirevision=f"curves {size}"
+    )
+    values = [int(value) for value in drawn[size].unique()]
+    figure.update_xaxes(
+        {"type": "log", "title_text": SIZES[size], "tickvals": values, "ticktext": list(map(str, values))}
+    )
+    both = pd.concat([drawn["forward_ms"], drawn["backward_ms"]]).dropna()
+    figure.update_yaxes(log("", both))
+    figure.update_yaxes(title_text="Median time per call (ms)", col=1)
+    figure.update_annotations(font_size=12)
+    return figure

@@ -1,0 +1,175 @@
+"""The roofline of a device: what it was measured to do at most, and what the models timed on it made of that.
+
+Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for multicore architectures", 2009.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from engine.report.figures.scatter import groups, standouts
+from engine.report.style import COLOURS, GREY, SHAPES, Style, bandwidth, compute, digits, text
+from engine.results import DeviceRow
+
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+WIDE, HIGH = 0.6, 0.12
+"""What a label covers, in decades."""
+
+
+def roofline(rates: pd.DataFrame, models: pd.DataFrame, *, styles: Mapping[str, Style]) -> go.Figure:
+    """FLOP/s against FLOPs per byte, both logarithmic: the measured rates as roofs, models as points.
+
+    rates: of measured.rates, of one device: matmuls, and a copy for the slope. models: of measured.models, timed there.
+    """
+    peaks = rates[rates["operation"] == "matmul"].sort_values("gflop_per_s", ascending=False)
+    copies = rates[rates["operation"] == "copy"]
+    slope = float(copies["gb_per_s"].iloc[0]) if len(copies) else None
+    left, right = _span(peaks, models, slope)
+    figure = go.Figure([*_points(models, styles), *_roofs(peaks, slope, left, right)])
+    labels = [*_peak_labels(peaks, right), *_model_labels(models)]
+    if slope:
+        labels.append(_label(left, slope * left, f"copy {bandwidth(slope)}", xanchor="left", yshift=-4, xshift=16))
+    figure.update_layout(
+        height=460,
+        margin={"l": 8, "r": 8, "t": 12, "b": 8},
+        legend={"orientation": "v", "itemsizing": "constant"},
+        hoverlabel={"align": "left"},
+        dragmode="pan",
+        uirevision="roofline",
+        annotations=labels,
+    )
+    ticks = {"type": "log", "tickformat": ",~g", "dtick": 1, "zeroline": False, "automargin": True}
+    minor = {"dtick": "D1", "showgrid": False, "ticks": "outside"}
+    figure.update_xaxes(title_text="Intensity (FLOP/B)", range=[np.log10(left), np.log10(right)], minor=minor, **ticks)
+    figure.update_yaxes(title_text="Rate (GFLOP/s)", range=_heights(peaks, models, slope, left), minor=minor, **ticks)
+    return figure
+
+
+def _span(peaks: pd.DataFrame, models: pd.DataFrame, slope: float | None) -> tuple[float, float]:
+    """Ends of the x axis, FLOPs per byte: all points, and where the highest roof meets the slope, with room beside."""
+    seen = [1.0, *models["intensity"], *(peaks["gflop_per_s"].head(1) / slope if slope else ())]
+    return min(seen) / 3, max(seen) * 10
+
+
+def _heights(peaks: pd.DataFrame, models: pd.DataFrame, slope: float | None, left: float) -> list[float]:
+    """Ends of the y axis, as exponents."""
+    seen = [*peaks["gflop_per_s"], *models["gflop_per_s"], *([slope * left] if slope else [])] or [1.0]
+    return [np.log10(min(seen) / 2), np.log10(max(seen) * 2.5)]
+
+
+def _roofs(peaks: pd.DataFrame, slope: float | None, left: float, right: float) -> list[dict[str, Any]]:
+    """Each data type's roof, the slope up to the highest of them."""
+    roofs = []
+    if slope and len(peaks):
+        ridge = float(peaks["gflop_per_s"].iloc[0]) / slope
+        line = {"color": GREY, "width": 1.5}
+        hover = f"copy: {bandwidth(slope)}<extra></extra>"
+        roofs.append(_line((left, ridge), (slope * left, slope * ridge), line, hover))
+    for place, peak in enumerate(peaks.to_dict("records")):
+        rate = float(peak["gflop_per_s"])
+        begin = max(rate / slope, left) if slope else left
+        hover = f"matmul {peak['dtype']}: {compute(rate)} at {peak['size']} × {peak['size']}<br>"
+        hover += f"{peak['date']:%Y-%m-%d}, run {peak['run']}<extra></extra>"
+        line = {"color": GREY, "width": 1.5, "dash": DASHES[place % len(DASHES)]}
+        roofs.append(_line((begin, right), (rate, rate), line, hover))
+    return roofs
+
+
+def _line(x: tuple[float, float], y: tuple[float, float], line: dict[str, Any], hover: str) -> dict[str, Any]:
+    shown = {"type": "scatter", "mode": "lines", "line": line, "hovertemplate": hover, "showlegend": False}
+    return {
+        "x": np.geomspace(x[0], x[1], 60),
+        "y": np.geomspace(y[0], y[1], 60),
+        **shown,
+    }  # many points, so that hovering finds it
+
+
+def _points(models: pd.DataFrame, styles: Mapping[str, Style]) -> list[dict[str, Any]]:
+    return [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": text(family or "no family"),
+            "x": models["intensity"].to_numpy(float)[places],
+            "y": models["gflop_per_s"].to_numpy(float)[places],
+            "text": [_hover(row) for row in models.iloc[places].to_dict("records")],
+            "hovertemplate": "%{text}<extra></extra>",
+            "marker": marker | {"size": 8, "line": {"width": 0.5, "color": "rgba(128,128,128,0.6)"}},
+        }
+        for family, places, marker in groups(models, None, styles)
+        if len(places)
+    ]
+
+
+def _hover(row: Mapping[Any, Any]) -> str:
+    """What a point is, in lines."""
+    part = "training, its forward pass" if row["mode"] == "training" else row["mode"]
+    lines = [
+        f"<b>{text(row['name'])}</b>",
+        f"{text(row['variant'])}, {part}, batch {row['batch_size']}, {text(row['image_size'])} px, {row['dtype']}",
+        *([f"the {row['tower']} tower alone"] if row["tower"] != "whole" else []),
+        *([f"{row['cache']} cache"] if row["cache"] != "hot" else []),
+        f"{compute(row['gflop_per_s'])} at {digits(row['intensity'])} FLOP/B, {digits(row['latency_ms'])} ms",
+        *([", ".join(flag.replace("_", " ") for flag in row["flags"])] if row["flags"] else []),
+        f"{row['date']}, run {row['run']}",
+    ]
+    return "<br>".join(lines)
+
+
+def _peak_labels(peaks: pd.DataFrame, right: float) -> list[dict[str, Any]]:
+    """At the right end, above the line; of roofs that nearly touch, the lower one's below it."""
+    labels, above = [], np.inf
+    for peak in peaks.to_dict("records"):
+        rate = float(peak["gflop_per_s"])
+        yshift = 9 if rate < above / 1.25 else -9
+        labels.append(
+            _label(right, rate, f"{peak['dtype']} {compute(rate)}", xanchor="right", xshift=-4, yshift=yshift)
+        )
+        above = rate
+    return labels
+
+
+def _model_labels(models: pd.DataFrame) -> list[dict[str, Any]]:
+    """Direct labels for what stands out, but none over another."""
+    labels: list[dict[str, Any]] = []
+    for index in standouts(models, "intensity", "gflop_per_s"):
+        row = models.loc[index]
+        label = _label(row["intensity"], row["gflop_per_s"], text(row["model"]), xanchor="left", xshift=8)
+        if all(abs(label["x"] - other["x"]) > WIDE or abs(label["y"] - other["y"]) > HIGH for other in labels):
+            labels.append(label)
+    return labels
+
+
+def _label(x: float, y: float, said: str, **more: Any) -> dict[str, Any]:
+    """Annotations on a log axis are placed by the exponent."""
+    return {"x": np.log10(x), "y": np.log10(y), "text": said, "showarrow": False, "font": {"size": 11}, **more}
+
+
+def sizes(rows: Sequence[DeviceRow]) -> go.Figure:
+    """The rate of matrix products at every size tried, one line per data type."""
+    figure = go.Figure()
+    for place, row in enumerate(row for row in rows if row.operation == "matmul" and row.rates):
+        sides, rates = [int(side) for side in row.rates], list(row.rates.values())
+        figure.add_scatter(
+            x=sides,
+            y=rates,
+            mode="lines+markers+text",
+            name=row.dtype,
+            text=[
+                f"{row.dtype} {compute(rate)}" if side == row.size else ""
+                for side, rate in zip(sides, rates, strict=True)
+            ],
+            textposition=["top left" if side == max(sides) and len(sides) > 1 else "top right" for side in sides],
+            cliponaxis=False,
+            line={"color": COLOURS[place % len(COLOURS)], "width": 1.6},
+            marker={"symbol": SHAPES[place % len(SHAPES)], "size": 7},
+            hovertemplate=f"matmul {row.dtype}, %{{x}} × %{{x}}<br>%{{y:,.3~r}} GFLOP/s<extra></extra>",
+        )
+    figure.update_layout(height=300, margin={"l": 8, "r": 8, "t": 8, "b": 8}, uirevision="sizes", showlegend=False)
+    ticks = sorted({int(side) for row in rows for side in row.rates if row.operation == "matmul"})
+    figure.update_xaxes(title_text="Side of the matrices", type="log", tickvals=ticks, automargin=True)
+    figure.update_yaxes(title_text="Rate (GFLOP/s)", type="log", tickformat=",~g", automargin=True)
+    return figure

@@ -1,0 +1,272 @@
+"""Timings as plotly figures: every figure with its unit, every flag and verdict in words."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from engine import statistics
+from engine.report.quantities import title
+from engine.report.style import (
+    COLOURS,
+    GREY,
+    LEGEND,
+    MARGIN,
+    Style,
+    digits,
+    family_styles,
+    horizontal,
+    log,
+    room,
+    text,
+    write_beside,
+)
+
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+APART = (
+    *(("tower", "{}"), ("mode", "{}"), ("variant", "{}"), ("phase", "{}"), ("batch_size", "batch {}")),
+    *(("seq_length", "{} steps"), ("hidden_size", "hidden {}"), ("mini_batch", "batch {}")),
+)
+"""What may tell rows of one model apart, and how it is written."""
+VERDICTS = {
+    "faster": ("triangle-right", COLOURS[2]),
+    "slower": ("triangle-left", COLOURS[5]),
+    "no difference": ("circle-open", COLOURS[0]),
+    "undecided": ("diamond-open", COLOURS[1]),
+    "not comparable": ("x-thin-open", GREY),
+    "needs 3 processes": ("hourglass-open", GREY),
+    "needs 3 runs": ("hourglass-open", GREY),
+}
+"""Sign and colour of each verdict; it is also written beside its interval."""
+REACH = 3
+"""How far an axis goes for intervals, in times the largest ratio on it: one that says next to nothing ends there, in
+words, or all others would be squeezed into a point."""
+
+
+def labels(frame: pd.DataFrame) -> "pd.Series[str]":
+    """What tells the rows of a table apart: the model, its library where two have one of that name, and of the rest
+    what differs between them."""
+    parts = frame["model"].map(text)
+    if "library" in frame:
+        shared = frame.groupby("model")["library"].transform("nunique") > 1
+        parts = parts.mask(shared, frame["library"].map(text) + ":" + parts)
+    for column, form in APART:
+        if column in frame and frame[column].nunique() > 1:
+            more = frame[column].map(
+                lambda value, form=form: "" if pd.isna(value) else " · " + text(form.format(value))
+            )
+            parts = parts + more
+    return parts
+
+
+def latency(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
+    """A bar to each median, a whisker to p90 where the samples suffice, a tick per process; flags are written out.
+
+    frame: of frames.benchmark.
+    """
+    drawn = frame.dropna(subset=["latency_ms"]).assign(label=labels)
+    figure = go.Figure()
+    for place, (variant, rows) in enumerate(drawn.groupby("variant", sort=False)):
+        whisker = (rows["p90_ms"] - rows["latency_ms"]).clip(lower=0)
+        figure.add_bar(
+            x=rows["latency_ms"],
+            y=rows["label"],
+            orientation="h",
+            name=text(variant),
+            showlegend=False,  # each bar says its variant beside it
+            marker_color=COLOURS[place % len(COLOURS)],
+            error_x={"array": whisker.fillna(0), "arrayminus": [0] * len(rows), "thickness": 1.2, "color": GREY},
+            customdata=np.stack([rows["samples"], rows["processes"], rows["flags"].map(words)], axis=-1),
+            hovertemplate=(
+                "<b>%{y}</b><br>median %{x:,.3~r} ms of %{customdata[0]} samples in %{customdata[1]} processes"
+                f"<br>%{{customdata[2]}}<br>{text(source)}<extra></extra>"
+            ),
+        )
+    figure.add_scatter(**_process_ticks(drawn))
+    widest, beside = 0.0, []
+    for row in drawn.to_dict("records"):
+        flags = words(row["flags"]) if row["flags"] else ""
+        said = f"{digits(row['latency_ms'])} ms" + (f"  <i>{text(flags)}</i>" if flags else "")
+        beside.append({"x": _end(row), "y": row["label"], "text": said, "xshift": 5})
+        widest = max(widest, room(_end(row), flags))
+    write_beside(figure, beside)
+    horizontal(figure, list(drawn["label"]), title("latency_ms"))
+    figure.update_layout(showlegend=True, barmode="overlay")
+    figure.update_xaxes(range=[0, widest or 1.0])  # for what is written beside the bars
+    return figure
+
+
+def _end(row: Mapping[Any, Any]) -> float:
+    """Where the bar of a row ends, whisker and processes included, in ms."""
+    ends = [row["latency_ms"], row["p90_ms"], *_medians(row["process_medians_ms"])]
+    return float(np.nanmax(ends))
+
+
+def _process_ticks(frame: pd.DataFrame) -> dict[str, Any]:
+    points = [(ms, row["label"]) for row in frame.to_dict("records") for ms in _medians(row["process_medians_ms"])]
+    return {
+        "x": [ms for ms, _ in points],
+        "y": [label for _, label in points],
+        "mode": "markers",
+        "name": "median of one process",
+        "marker": {"symbol": "line-ns-open", "size": 11, "color": GREY, "line": {"width": 1.6}},
+        "hovertemplate": "%{y}<br>one process: %{x:,.3~r} ms<extra></extra>",
+    }
+
+
+def speedups(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
+    """Each variant against its baseline: ratio, interval and verdict around the line of 1.
+
+    frame: of frames.benchmark.
+    """
+    drawn = frame.dropna(subset=["speedup"]).assign(label=labels)
+    last = REACH * max([1.0, *drawn["speedup"]])
+    drawn = drawn.assign(end=drawn["speedup_high"].clip(upper=last).fillna(drawn["speedup"]))
+    figure = go.Figure()
+    for verdict, rows in drawn.groupby("verdict", sort=False):
+        symbol, colour = VERDICTS[str(verdict)]
+        up, down = rows["end"] - rows["speedup"], rows["speedup"] - rows["speedup_low"]
+        figure.add_scatter(
+            x=rows["speedup"],
+            y=rows["label"],
+            mode="markers",
+            name=verdict,
+            marker={"symbol": symbol, "size": 10, "color": colour, "line": {"width": 2, "color": colour}},
+            error_x={"array": up, "arrayminus": down.fillna(0), "color": colour, "thickness": 1.6},
+            customdata=np.stack([rows[name] for name in ("baseline", "speedup_low", "speedup_high")], axis=-1),
+            hovertemplate=(
+                f"<b>%{{y}}</b><br>{verdict}: %{{x:.3~r}} times as fast as %{{customdata[0]}}"
+                f"<br>%{{customdata[1]:.3~r}} to %{{customdata[2]:.3~r}} (99 %)<br>{text(source)}<extra></extra>"
+            ),
+        )
+    beside = []
+    for row in drawn.to_dict("records"):
+        said = f"{times(row['speedup'])}  <i>{row['verdict']}</i>"
+        said += f" (up to {times(row['speedup_high'])})" if row["speedup_high"] > last else ""
+        beside.append({"x": row["end"], "y": row["label"], "text": said, "xshift": 9})
+    write_beside(figure, beside)
+    figure.add_vrect(
+        x0=1 - statistics.MARGIN, x1=1 + statistics.MARGIN, fillcolor=GREY, opacity=0.25, line_width=0, layer="below"
+    )
+    figure.add_vline(x=1, line={"color": GREY, "width": 1})
+    two_figures = "back_to_back_ms" in drawn and drawn["back_to_back_ms"].notna().any()
+    what = "Speed-up in latency" if two_figures else "Speed-up"
+    horizontal(figure, list(drawn["label"]), f"{what} over the baseline (×)<br>99 % interval; grey: 2 % margin")
+    ends = [1.05, *drawn["end"]]
+    begins = [0.95, *drawn["speedup"], *drawn["speedup_low"].dropna()]
+    span = max(ends) - min(begins)
+    figure.update_xaxes(range=[min(begins) - 0.05 * span, max(ends) + 0.35 * span])
+    return figure
+
+
+def curves(frame: pd.DataFrame, styles: Mapping[str, Style], *, source: str = "") -> go.Figure:
+    """Throughput against latency, one line per model and variant, one point per batch size. frame: of
+    frames.benchmark."""
+    drawn = frame.dropna(subset=["latency_ms", "samples_per_s"]).sort_values("batch_size")
+    drawn = drawn.assign(label=labels(drawn.assign(batch_size=0)))  # a line is all batch sizes of a model
+    dashes = dict(zip(drawn["variant"].drop_duplicates(), DASHES * 3, strict=False))
+    figure = go.Figure()
+    for label, rows in drawn.groupby("label", sort=False):
+        colour, symbol = styles.get(rows["family"].iloc[0], (COLOURS[0], "circle"))
+        figure.add_scatter(
+            x=rows["latency_ms"],
+            y=rows["samples_per_s"],
+            mode="lines+markers+text",
+            name=label,
+            text=rows["batch_size"],
+            textposition="top left",
+            textfont={"size": 10},
+            line={"color": colour, "dash": dashes[rows["variant"].iloc[0]], "width": 1.6},
+            marker={"symbol": symbol, "size": 7},
+            hovertemplate=(
+                f"<b>{label}</b><br>batch %{{text}}: %{{x:,.3~r}} ms, %{{y:,.3~r}} samples/s"
+                f"<br>{text(source)}<extra></extra>"
+            ),
+        )
+    figure.update_layout(height=420, margin=MARGIN, legend=LEGEND, showlegend=True, uirevision="curves")
+    figure.update_xaxes(log(title("latency_ms"), drawn["latency_ms"]))
+    figure.update_yaxes(log(title("samples_per_s"), drawn["samples_per_s"]))
+    return figure
+
+
+def raw(
+    samples: pd.DataFrame, names: Sequence[str], *, column: str = "variant", phase: str = "ms", source: str = ""
+) -> go.Figure:
+    """Every sample of a phase in the order it was taken, one panel per process.
+
+    samples: of report.samples, of one mode; column: where in it the names stand.
+    """
+    processes = sorted(samples["process"].unique())
+    titles = [f"Process {process}" for process in processes]
+    figure = make_subplots(
+        1, max(len(processes), 1), shared_yaxes=True, subplot_titles=titles, horizontal_spacing=0.015
+    )
+    for panel, process in enumerate(processes, start=1):
+        for name, (colour, symbol) in family_styles(names).items():
+            rows = samples[(samples["process"] == process) & (samples[column] == name)]
+            figure.add_scatter(
+                x=rows["round"],
+                y=rows[phase],
+                mode="markers",
+                name=text(name),
+                legendgroup=name,
+                showlegend=panel == 1,
+                marker={"size": 5, "color": colour, "symbol": symbol, "opacity": 0.7},
+                hovertemplate=(
+                    f"{text(name)}, process {process}, round %{{x}}<br>%{{y:,.3~r}} ms per call"
+                    f"<br>{text(source)}<extra></extra>"
+                ),
+                row=1,
+                col=panel,
+            )
+    figure.update_layout(height=360, margin=MARGIN | {"t": 48}, legend=LEGEND | {"y": 1.1}, uirevision="raw")
+    figure.update_xaxes(title_text="Round")
+    figure.update_yaxes(title_text="Time per call (ms)", col=1, tickformat=",~g")
+    figure.update_annotations(font_size=12)
+    return figure
+
+
+def against(both: pd.DataFrame, setup: str, styles: Mapping[str, Style]) -> go.Figure:
+    """Throughput here against somebody else's, one point per timed row. both: of published.beside, of one setup."""
+    figure = go.Figure()
+    both = both.assign(label=both["model"].map(text).where(~both.duplicated("model"), ""))  # one label per model
+    for family, rows in both.groupby("family", sort=False):
+        colour, symbol = styles.get(str(family), (GREY, "circle-open"))
+        figure.add_scatter(
+            x=rows["theirs"],
+            y=rows["here"],
+            mode="markers+text",
+            name=text(family or "other"),
+            text=rows["label"],
+            textposition="top center",
+            textfont={"size": 10},
+            marker={"color": colour, "symbol": symbol, "size": 9},
+            customdata=np.stack(
+                [rows[name] for name in ("model", "variant", "batch_size", "their_batch_size")], axis=-1
+            ),
+            hovertemplate=(
+                "<b>%{customdata[0]}</b><br>here %{y:,.3~r} samples/s (%{customdata[1]}, batch %{customdata[2]})"
+                f"<br>published %{{x:,.3~r}} samples/s (batch %{{customdata[3]}})<br>{text(setup)}<extra></extra>"
+            ),
+        )
+    figure.update_layout(height=420, margin=MARGIN, legend=LEGEND, uirevision=setup)
+    figure.update_xaxes(log(f"Published: {text(setup)} (samples/s)", both["theirs"]))
+    figure.update_yaxes(log("Here (samples/s)", both["here"]))
+    return figure
+
+
+def times(ratio: float) -> str:
+    """`1.00×`: of a ratio, zeros are figures too; `0.0493×`, `19×`."""
+    return f"{ratio:.2f}×" if 0.1 <= ratio < 10 else f"{digits(ratio)}×"
+
+
+def words(flags: str) -> str:
+    """`single_process; unstable` as a reader has it."""
+    return flags.replace("_", " ").replace(";", ",")
+
+
+def _medians(cell: str) -> list[float]:
+    return [float(value) for value in cell.split("; ") if value]

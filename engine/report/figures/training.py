@@ -1,0 +1,241 @@
+"""Trainings as plotly figures: curves of one run or of several laid over each other. Metrics as a run stores them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from engine.report.style import COLOURS, GREY, LEGEND, MARGIN, digits, log, text
+from engine.results import Metric
+
+MOST_POINTS = 1000
+"""Of a line: more cannot be told apart, and a page that follows a run draws them every second."""
+MARKED = 40
+"""Up to so many points, each of a line's is marked."""
+PER_ROW = 3
+BESIDE = ("top right", "bottom right", "middle right")
+"""Where lines' last figures stand in turn: those of two curves are often close."""
+DASHES = ("solid", "dash", "dot", "dashdot")
+NAMES = {
+    "train/loss": "training",
+    "train/lr": "learning rate",
+    "train/logit_scale": "logit scale",
+    "train/grad_norm": "gradient norm",
+    "train/samples_per_s": "pairs per second",
+    "train/data_s": "waiting for data",
+    "train/step_s": "whole step",
+    "train/memory_mb": "peak memory",
+    "val/clip_val_loss": "held out",
+    "val/val_generative_loss": "held out, of captions",
+    "val/image_to_text_R@1": "image to text R@1",
+    "val/text_to_image_R@1": "text to image R@1",
+}
+"""What a metric is called in a legend, where its own name does not say it."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Curves that share an axis."""
+
+    title: str
+    """With its unit."""
+    names: tuple[str, ...]
+    share: bool = False
+    """Figures from 0 to 1, written in per cent."""
+    log: bool = False
+
+
+def frame(metrics: Mapping[str, Sequence[Metric]]) -> pd.DataFrame:
+    """All points, a line each: run, name, step, value. metrics: of each run, by what it is called."""
+    records = [(run, point.name, point.step, point.value) for run, points in metrics.items() for point in points]
+    return pd.DataFrame(records, columns=["run", "name", "step", "value"]).astype({"step": int, "value": float})
+
+
+def large(points: pd.DataFrame) -> list[Panel]:
+    """The loss, and how often the model is right: what says whether a training works."""
+    names = _names(points)
+    losses = tuple(name for name in names if name in ("train/loss", "val/clip_val_loss"))
+    right = tuple(name for name in names if name.endswith(("-top1", "-top5", "_R@1")))
+    found = (Panel("Loss", losses), Panel("Right (%)", right, share=True))
+    return [panel for panel in found if panel.names]
+
+
+def small(points: pd.DataFrame) -> list[Panel]:
+    """All other curves."""
+    told = {name for panel in large(points) for name in panel.names}
+    names = [name for name in _names(points) if name not in told]
+    parts = tuple(name for name in names if name.startswith("train/") and name.endswith("_loss"))
+    names = [name for name in names if name not in parts or len(parts) > 1]  # the only part is the whole
+    known = (
+        Panel("Parts of the loss", parts),
+        Panel("Learning rate", ("train/lr",)),
+        Panel("Pairs per second", ("train/samples_per_s",)),
+        Panel("Time of a step (s)", ("train/step_s", "train/data_s")),
+        Panel("Gradient norm", ("train/grad_norm",), log=True),
+        Panel("Logit scale", ("train/logit_scale",)),
+        Panel("Peak memory (MB)", ("train/memory_mb",)),
+        *(
+            Panel(f"Recall at {k} (%)", tuple(name for name in names if name.endswith(f"_R@{k}")), True)
+            for k in (5, 10)
+        ),
+        *(
+            Panel(f"{what} rank", tuple(name for name in names if name.endswith(f"_{what.lower()}_rank")), log=True)
+            for what in ("Mean", "Median")
+        ),
+    )
+    named = {name for panel in known for name in panel.names}
+    others = [Panel(_called(name).capitalize(), (name,)) for name in names if name not in named]
+    present = [Panel(each.title, tuple(filter(names.__contains__, each.names)), each.share, each.log) for each in known]
+    return [panel for panel in [*present, *others] if panel.names]
+
+
+def _names(points: pd.DataFrame) -> list[str]:
+    return list(points["name"].drop_duplicates())
+
+
+def _called(name: str) -> str:
+    """`zero-shot top-1` of `val/digits-zeroshot-val-top1`."""
+    if name in NAMES:
+        return NAMES[name]
+    plain = name.partition("/")[2] or name
+    if "-zeroshot-" in plain:
+        return f"zero-shot top-{plain[-1]}"
+    if plain.endswith("_rank") or "_R@" in plain:
+        return " to ".join(plain.split("_")[:3:2])  # the panel says of what
+    return plain.replace("_", " ")
+
+
+def curves(
+    points: pd.DataFrame,
+    panel: Panel,
+    *,
+    smooth: int = 1,
+    best: Mapping[str, int] | None = None,
+    source: str = "",
+) -> go.Figure:
+    """One panel, large. points: of frame. smooth: steps between points over which a training's own curves are
+    averaged, the points themselves staying faintly in sight. best: of each run, the step of its best model."""
+    figure = go.Figure()
+    several = points["run"].nunique() > 1
+    for place, line in enumerate(_lines(points, panel, several)):
+        for trace in _traces(line, smooth, panel, source):
+            figure.add_scatter(**trace)
+        _say_last(figure, line, panel, BESIDE[place % len(BESIDE)])
+    for run, step in (best or {}).items():
+        figure.add_vline(x=step, line={"color": GREY, "width": 1, "dash": "dot"})
+        said = f"best of {text(run)}" if several else "best"
+        figure.add_annotation(x=step, y=1, yref="paper", yanchor="bottom", text=said, showarrow=False, font_size=11)
+    figure.update_layout(height=340, margin=MARGIN | {"t": 24, "r": 56}, legend=LEGEND | {"y": 1.06})
+    figure.update_layout(showlegend=True, uirevision=panel.title)
+    figure.update_xaxes(title_text="Optimizer step", tickformat=",~g", automargin=True)
+    figure.update_yaxes(**(_axis(panel, points) | {"title_text": panel.title}))
+    return figure
+
+
+def overview(points: pd.DataFrame, panels: Sequence[Panel], *, smooth: int = 1, source: str = "") -> go.Figure:
+    """All panels small, side by side. points, smooth: as for curves."""
+    rows = max(1, ceil(len(panels) / PER_ROW))
+    titles = [panel.title for panel in panels]
+    spacing = {"horizontal_spacing": 0.07, "vertical_spacing": 0.3 / rows}
+    figure = make_subplots(rows, PER_ROW, subplot_titles=titles, **spacing)
+    several = points["run"].nunique() > 1
+    for place, panel in enumerate(panels):
+        at = {"row": place // PER_ROW + 1, "col": place % PER_ROW + 1}
+        for number, line in enumerate(_lines(points, panel, several)):
+            for trace in _traces(line, smooth, panel, source):
+                figure.add_scatter(**(trace | {"showlegend": False}), **at)
+            where, named = ("top left", "bottom left")[number % 2], len(panel.names) > 1 and not several
+            _say_last(figure, line, panel, where, named=named, **at)
+        figure.update_yaxes(**_axis(panel, points), **at)
+    figure.update_layout(height=40 + 190 * rows, margin=MARGIN | {"t": 28}, uirevision="overview")
+    figure.update_xaxes(tickformat=",~s", nticks=4)
+    figure.update_annotations(font_size=11)
+    return figure
+
+
+@dataclass(frozen=True)
+class _Line:
+    run: str
+    name: str
+    called: str
+    points: pd.DataFrame
+    colour: str
+    dash: str
+
+
+def _lines(points: pd.DataFrame, panel: Panel, several: bool) -> list[_Line]:
+    """Of one run, a colour per metric; of several, a colour per run and a dash per metric."""
+    found = []
+    for place, run in enumerate(points["run"].drop_duplicates()):
+        for number, name in enumerate(panel.names):
+            rows = _thinned(points[(points["run"] == run) & (points["name"] == name)])
+            called = _called(name)
+            style = (COLOURS[place % len(COLOURS)], DASHES[number % len(DASHES)])
+            if not several:
+                style = (COLOURS[number % len(COLOURS)], "solid")
+            if len(rows):
+                found.append(_Line(run, name, f"{run}: {called}" if several else called, rows, *style))
+    return found
+
+
+def _thinned(rows: pd.DataFrame) -> pd.DataFrame:
+    """Few enough points to draw, the last among them."""
+    every = ceil(len(rows) / MOST_POINTS)
+    return rows.iloc[::-1].iloc[:: max(1, every)].iloc[::-1]
+
+
+def _traces(line: _Line, smooth: int, panel: Panel, source: str) -> list[dict[str, Any]]:
+    figure = ".2%" if panel.share else ",.4~g"
+    main: dict[str, Any] = {
+        "x": line.points["step"],
+        "y": line.points["value"],
+        "name": text(line.called),
+        "legendgroup": line.called,
+        "mode": "lines" if len(line.points) > MARKED else "lines+markers",
+        "marker": {"size": 5},
+        "line": {"color": line.colour, "dash": line.dash, "width": 1.8},
+        "hovertemplate": (
+            f"<b>{text(line.called)}</b><br>step %{{x:,}}: %{{y:{figure}}}<br>{text(source)}<extra></extra>"
+        ),
+    }
+    if smooth <= 1 or not line.name.startswith("train/"):
+        return [main]
+    faint = main | {"opacity": 0.3, "showlegend": False, "mode": "lines", "line": {"color": line.colour, "width": 1}}
+    return [faint, main | {"y": line.points["value"].ewm(span=smooth).mean(), "mode": "lines"}]
+
+
+def _say_last(figure: go.Figure, line: _Line, panel: Panel, where: str, *, named: bool = False, **at: int) -> None:
+    """The last figure beside the end of its line, so that it can be read without pointing at it. where: of the end;
+    named: with the curve's name, where no legend says it."""
+    last = line.points.iloc[-1]
+    value = float(last["value"])
+    if value != value or (panel.log and value <= 0):
+        return
+    said = f"{100 * value:.1f} %" if panel.share else digits(value)
+    said = f"{text(line.called)} {said}" if named else said
+    figure.add_scatter(
+        x=[last["step"]],
+        y=[value],
+        mode="markers+text",
+        text=[said],
+        textposition=where,
+        textfont={"size": 11, "color": line.colour},
+        marker={"size": 6, "color": line.colour},
+        legendgroup=line.called,
+        showlegend=False,
+        hoverinfo="skip",
+        cliponaxis=False,
+        **at,
+    )
+
+
+def _axis(panel: Panel, points: pd.DataFrame) -> dict[str, Any]:
+    values = points[points["name"].isin(panel.names) & (points["value"] > 0)]["value"]
+    if panel.log and len(values):
+        return {"automargin": True, **log("", values)}
+    axis: dict[str, Any] = {"automargin": True, "tickformat": ".0%" if panel.share else ",~g"}
+    return axis | ({"rangemode": "tozero"} if panel.share else {})

@@ -1,0 +1,150 @@
+"""Every timing of one model that is stored here, over time: what has changed, and what was only another setting."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from engine.report.quantities import title
+from engine.report.style import COLOURS, LEGEND, MARGIN, SHAPES, log, text
+from engine.report.timings.rates import computes_in
+from engine.report.timings.readable import words
+from engine.results import BenchmarkRow, Row
+from engine.store import Filter, Run, Store
+
+LATEST = 200
+"""Benchmarks of a model that are looked through, newest first."""
+FROM_ROW = (
+    *("status", "error", "tower", "purpose", "mode", "variant", "batch_size", "image_size", "context_length"),
+    *("precision", "device", "device_name", "threads", "cache", "cudnn_benchmark", "deterministic", "optimizer"),
+    *("latency_ms", "p90_ms", "samples_per_s", "samples", "processes", "speedup", "speedup_low", "speedup_high"),
+    *("verdict", "device_peak_mb", "process_peak_mb", "joules_per_sample"),
+)
+COLUMNS = [
+    "run",
+    "date",
+    "host",
+    *FROM_ROW,
+    "dtype",
+    "where",
+    "low_ms",
+    "high_ms",
+    "spread_percent",
+    "flags",
+    "torch",
+]
+APART = {
+    **{"mode": "{}", "tower": "{} tower", "variant": "{}", "batch_size": "batch {:g}", "image_size": "{} px"},
+    **{"context_length": "{:g} tokens", "dtype": "{}", "cache": "{} cache", "cudnn_benchmark": "cuDNN benchmark {}"},
+    **{"deterministic": "deterministic {}", "optimizer": "{}", "where": "{}"},
+}
+"""What makes a setting, and how it is written where timings differ in it."""
+ALIKE = ("mode", "variant", "batch_size", "dtype")
+_NUMBERS = [
+    *("context_length", "threads", "latency_ms", "p90_ms", "samples_per_s", "speedup", "speedup_low", "speedup_high"),
+    *("device_peak_mb", "process_peak_mb", "joules_per_sample", "low_ms", "high_ms", "spread_percent"),
+]
+
+
+def runs(store: Store, name: str, kind: str = "benchmark", limit: int = LATEST) -> list[Run]:
+    """The latest runs of a kind that are about a model, newest first. name: qualified."""
+    return store.find(Filter(kinds=(kind,), only_model=name), limit=limit)
+
+
+def of_run(run: Run, rows: Iterable[Row], name: str) -> pd.DataFrame:
+    """The lines of a model (qualified) in a benchmark: COLUMNS.
+
+    `low_ms` and `high_ms` are the medians of the fastest and the slowest process, where there were several;
+    `where` is the device on its host, `dtype` that of matrix products, `torch` its version.
+    """
+    lines = []
+    for row in rows:
+        if isinstance(row, BenchmarkRow) and f"{row.library}:{row.model}" == name:
+            medians = row.process_medians_ms if len(row.process_medians_ms) > 1 else ()
+            line = {column: getattr(row, column) for column in FROM_ROW}
+            line |= {"run": run.id, "dtype": computes_in(row), "flags": words(row.flags)}
+            line |= {"low_ms": min(medians, default=None), "high_ms": max(medians, default=None)}
+            line |= {"spread_percent": None if row.spread is None else 100 * row.spread}
+            lines.append(line | _environment(run, row))
+    frame = pd.DataFrame(lines, columns=COLUMNS)
+    return frame.astype(dict.fromkeys(_NUMBERS, float)).assign(date=pd.to_datetime(frame["date"], utc=True))
+
+
+def _environment(run: Run, row: BenchmarkRow) -> dict[str, Any]:
+    device = f"{row.device} {row.device_name}".strip()
+    threads = f", {row.threads} threads" if row.device == "cpu" and row.threads else ""
+    if run.environment is None:
+        return {"date": run.created_at.isoformat(), "host": "", "where": f"{device}{threads}", "torch": ""}
+    host, torch = run.environment.host, run.environment.versions.get("torch", "")
+    return {"date": run.environment.date, "host": host, "where": f"{device}{threads} on {host}", "torch": torch}
+
+
+def together(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The lines of several runs, newest first."""
+    filled = [part for part in parts if len(part)]
+    frame = pd.concat(filled, ignore_index=True) if filled else _empty()
+    return frame.sort_values(["date", "run"], ascending=False, kind="stable", ignore_index=True)
+
+
+def _empty() -> pd.DataFrame:
+    return pd.DataFrame(columns=COLUMNS).astype(dict.fromkeys(_NUMBERS, float))
+
+
+def settings(frame: pd.DataFrame) -> "pd.Series[str]":
+    """Of each line the setting it was timed in, in the words in which the lines differ; in ALIKE where none does."""
+    differing = [column for column in APART if frame[column].nunique(dropna=False) > 1]
+    said = pd.Series("", index=frame.index)
+    for column in differing or ALIKE:
+        word = pd.Series([_said(APART[column], value) for value in frame[column]], index=frame.index, dtype=str)
+        said = said + np.where((said != "") & (word != ""), ", ", "") + word
+    return said
+
+
+def _said(form: str, value: Any) -> str:
+    return "" if pd.isna(value) or value == "" else form.format(value)
+
+
+def over_time(frame: pd.DataFrame) -> go.Figure:
+    """Median latency against date, a colour and shape per setting; from the fastest process to the slowest.
+
+    Hollow marks have flags. frame: of together.
+    """
+    drawn = frame.dropna(subset=["latency_ms"]).sort_values("date", kind="stable")
+    drawn = drawn.assign(setting=settings(drawn))
+    figure = go.Figure()
+    for place, (setting, rows) in enumerate(drawn.groupby("setting", sort=True)):
+        colour, shape = COLOURS[place % len(COLOURS)], SHAPES[place // len(COLOURS) % len(SHAPES)]
+        figure.add_scatter(
+            x=rows["date"],
+            y=rows["latency_ms"],
+            mode="lines+markers",
+            name=text(setting),
+            line={"color": colour, "width": 1, "dash": "dot"},
+            marker={
+                "symbol": [f"{shape}-open" if flags else shape for flags in rows["flags"]],
+                "size": 9,
+                "color": colour,
+                "line": {"width": 2, "color": colour},
+            },
+            error_y={
+                "array": (rows["high_ms"] - rows["latency_ms"]).clip(lower=0).fillna(0),
+                "arrayminus": (rows["latency_ms"] - rows["low_ms"]).clip(lower=0).fillna(0),
+                "color": colour,
+                "thickness": 1.4,
+            },
+            customdata=np.stack([rows["run"], rows["flags"].map(text), rows["torch"].map(text)], axis=-1),
+            hovertemplate=(
+                f"<b>{text(setting)}</b><br>%{{y:,.3~r}} ms, run %{{customdata[0]}}, %{{x|%Y-%m-%d %H:%M}} UTC"
+                "<br>torch %{customdata[2]}<br>%{customdata[1]}<extra></extra>"
+            ),
+        )
+    # below one another, where side by side they would not fit
+    several = {"orientation": "v", "x": 0, "xanchor": "left", "y": -0.3, "yanchor": "top"}
+    count = drawn["setting"].nunique()
+    legend = LEGEND | (several if count > 2 else {})
+    figure.update_layout(height=420 + 20 * count, margin=MARGIN, legend=legend, showlegend=True, uirevision="over time")
+    figure.update_xaxes(title_text="Timed on (UTC)", automargin=True)
+    figure.update_yaxes(log(title("latency_ms"), drawn["latency_ms"]))
+    return figure

@@ -1,0 +1,146 @@
+"""How fast models were measured to be on this machine, setting by setting."""
+
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass, fields
+from itertools import chain
+from typing import Any
+
+import pandas as pd
+
+from engine.report.timings.rates import computes_in
+from engine.report.timings.readable import words
+from engine.results import BenchmarkRow, Row
+from engine.specs import BenchmarkSpec
+from engine.store import Run, State, Store
+
+MOST_RUNS = 500
+"""Benchmarks looked through, newest first."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """All that two timings must share to stand on one axis."""
+
+    device: str = "cpu"
+    device_name: str = ""
+    host: str = ""
+    threads: int | None = None
+    """Of a CPU."""
+    variant: str = "eager"
+    batch_size: int = 1
+    dtype: str = "float32"
+    """Of matrix products."""
+    cache: str = "hot"
+    cudnn_benchmark: bool = False
+    deterministic: bool = False
+
+    @property
+    def label(self) -> str:
+        """`eager, batch 1, float32 on AMD EPYC, 2 threads (vm)`."""
+        where = self.device if self.device == "cpu" and not self.device_name else self.device_name or self.device
+        where += f", {self.threads} threads" if self.threads else ""
+        odd = [
+            name
+            for name, odd in (
+                ("cold cache", self.cache == "cold"),
+                ("cuDNN benchmark", self.cudnn_benchmark),
+                ("deterministic", self.deterministic),
+            )
+            if odd
+        ]
+        how = ", ".join([self.variant, f"batch {self.batch_size}", self.dtype, *odd])
+        return f"{how} on {where}" + (f" ({self.host})" if self.host else "")
+
+    def spec(self, models: Iterable[str], image_size: str) -> BenchmarkSpec:
+        """The benchmark that times models (qualified) in this setting, at this image size, so that it can be quoted."""
+        return BenchmarkSpec.model_validate(
+            {
+                **{"models": tuple(models), "image_size": image_size or None, "device": self.device},
+                **{"batch_size": self.batch_size, "variants": (self.variant,), "threads": self.threads},
+                **{"cache": self.cache, "cudnn_benchmark": self.cudnn_benchmark, "deterministic": self.deterministic},
+            }
+        )
+
+
+WHAT = ["name", "image_size", "context_length"]
+"""What was timed, as the catalogue has it."""
+COLUMNS = [*WHAT, *(field.name for field in fields(Setting)), "latency_ms", "samples_per_s", "measured"]
+FIGURES = ("context_length", "latency_ms", "samples_per_s")
+
+Line = tuple[Any, ...]
+"""COLUMNS of one timing. `measured` says when, and its flags."""
+
+
+def of_run(run: Run, rows: Iterable[Row]) -> list[Line]:
+    """The inference latencies of whole models that a run has measured."""
+    lines: list[Line] = []
+    for row in rows:
+        if not isinstance(row, BenchmarkRow) or row.status != "ok" or row.latency_ms is None:
+            continue
+        if row.mode == "inference" and row.tower == "whole":
+            what = (f"{row.library}:{row.model}", row.image_size, row.context_length)
+            lines.append((*what, *astuple(_setting(run, row)), row.latency_ms, row.samples_per_s, _said(run, row)))
+    return lines
+
+
+def table(lines: Iterable[Line]) -> pd.DataFrame:
+    """Timings by COLUMNS."""
+    return pd.DataFrame(list(lines), columns=COLUMNS).astype(dict.fromkeys(FIGURES, float))
+
+
+def _setting(run: Run, row: BenchmarkRow) -> Setting:
+    return Setting(
+        device=row.device,
+        device_name=row.device_name,
+        host=run.host,
+        threads=row.threads if row.device == "cpu" else None,
+        variant=row.variant,
+        batch_size=row.batch_size,
+        dtype=computes_in(row),
+        cache=row.cache,
+        cudnn_benchmark=row.cudnn_benchmark,
+        deterministic=row.deterministic,
+    )
+
+
+def _said(run: Run, row: BenchmarkRow) -> str:
+    """`run 12, 2026-11-20, single process`."""
+    date = [run.environment.date[:10]] if run.environment else []
+    return ", ".join([f"run {run.id}", *date, *([words(row.flags)] if row.flags else [])])
+
+
+def latest(newest_first: Iterable[list[Line]]) -> pd.DataFrame:
+    """Of every model, size and setting the latest timing. newest_first: of of_run."""
+    return table(chain.from_iterable(newest_first)).drop_duplicates(COLUMNS[:-3], ignore_index=True)
+
+
+def settings(frame: pd.DataFrame) -> list[Setting]:
+    """The settings there are timings in, most timings first. frame: of latest."""
+    names = [field.name for field in fields(Setting)]
+    counts = frame.groupby(names, dropna=False, sort=False).size().sort_values(ascending=False, kind="stable")
+    return [Setting(*(_plain(value) for value in key)) for key in counts.index]
+
+
+def within(frame: pd.DataFrame, setting: Setting) -> pd.DataFrame:
+    """The timings in a setting: WHAT, latency_ms, samples_per_s, measured. frame: of latest."""
+    keep = pd.Series(True, index=frame.index)
+    for field in fields(Setting):
+        value = getattr(setting, field.name)
+        keep &= frame[field.name].isna() if value is None else frame[field.name] == value
+    return frame.loc[keep, [*WHAT, "latency_ms", "samples_per_s", "measured"]]
+
+
+def _plain(value: Any) -> Any:
+    return None if pd.isna(value) else value.item() if hasattr(value, "item") else value
+
+
+def waiting(store: Store, setting: Setting) -> set[tuple[str, str]]:
+    """Name and image size of what runs that wait or go will time in a setting."""
+    found = set()
+    for run in store.runs(kind="benchmark", states=[state for state in State if not state.ended]):
+        spec = run.spec
+        if isinstance(spec, BenchmarkSpec) and spec.image_size:
+            size = spec.model_dump()["image_size"]
+            if spec == setting.spec(spec.models, size):
+                found |= {(name, size) for name in spec.models}
+    return found

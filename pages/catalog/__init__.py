@@ -1,0 +1,1 @@
+"""The catalogue: the cost of every model."""

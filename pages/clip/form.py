@@ -1,0 +1,50 @@
+"""What the forms of training and evaluation share: names of models, the section on data, the list of checks."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import streamlit as st
+
+from engine.report.checks.training import Check
+from engine.specs import Spec
+from engine.specs.clip import DIGITS_MODEL
+from pages.clip import data as clip_data
+from pages.shared import launch
+from pages.shared.form import groups as form_groups
+from pages.shared.form import spec_form
+from pages.shared.text import plain
+
+ICONS = {
+    "ok": ":green[:material/check_circle:]",
+    "warning": ":orange[:material/warning:]",
+    "error": ":red[:material/error:]",
+    "waiting": ":gray[:material/hourglass_top:]",
+}
+SPOKEN = ("warning", "error")
+"""Marks that are written out too: colour and sign alone are not read by everybody."""
+
+
+def models(own: Iterable[str] = ()) -> list[str]:
+    """Our own small model, then one's `own` (configurations, runs), then open_clip's."""
+    names = [name.partition(":")[2] for name in launch.families() if name.startswith("open_clip:")]
+    return [DIGITS_MODEL, *own, *names]
+
+
+def data(spec: type[Spec], prefix: str, groups: Mapping[str, Sequence[str]]) -> tuple[dict[str, Any], clip_data.Seen]:
+    """What the data are, and a look at them. groups: of what seldom differs."""
+    st.header("Data", anchor=False)
+    values = clip_data.fields(spec, prefix)
+    values |= form_groups.draw(spec, prefix, groups, "Further settings of data")
+    seen = clip_data.seen(clip_data.source(spec_form.valid(spec, values)))
+    clip_data.draw(seen)
+    return values, seen
+
+
+def marked(checks: Sequence[Check]) -> bool:
+    """The checks as a list with marks; answers whether nothing stands against a start."""
+    st.markdown("  \n".join(_line(check) for check in checks))
+    return all(check.mark != "error" for check in checks)
+
+
+def _line(check: Check) -> str:
+    return f"{ICONS[check.mark]} {f'**{check.mark}**: ' if check.mark in SPOKEN else ''}{plain(check.said)}"

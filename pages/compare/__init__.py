@@ -1,0 +1,1 @@
+"""Runs or models side by side."""

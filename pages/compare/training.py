@@ -1,0 +1,73 @@
+"""Trainings over each other: their curves, and the best model of each side by side."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import pandas as pd
+import streamlit as st
+
+from engine.report.compare import values as compare_values
+from engine.report.figures import training
+from engine.results import Row, TrainRow
+from engine.store import Run
+from pages.clip.curves import FOLDED, SMOOTH, curve_points
+from pages.compare import values as values_view
+from pages.shared.chart.chart import chart
+from pages.shared.comparison_link import BIND
+from pages.shared.download import table
+from pages.shared.fold import fold
+
+
+def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:
+    """Of trainings."""
+    best = {run.id: _best(rows[run.id]) for run in runs}
+    points = _points(runs)
+    if points.empty:
+        st.info("Nothing has been trained yet: curves begin after the first steps.", icon=":material/show_chart:")
+        return
+    st.header("Curves", anchor=False)
+    _curves(points, _marks(best))
+    with st.container(horizontal=True):
+        table(partial(_points, runs), "compare-curves", key="compare_curves", label="curves")
+    st.header("The best of each", anchor=False)
+    values = compare_values.of_runs({run: [row] if row else [] for run, row in best.items()})
+    subjects = {f"run {run.id}": run.name or run.spec.summary for run in runs}
+    values_view.side_by_side(values, subjects, how="difference", told=values_view.TOLD["difference"])
+
+
+def _best(rows: Sequence[Row]) -> TrainRow | None:
+    """The best epoch; of a training that tells none from another, the last."""
+    trained = [row for row in rows if isinstance(row, TrainRow)]
+    return next((row for row in reversed(trained) if row.best), trained[-1] if trained else None)
+
+
+def _marks(best: Mapping[int, TrainRow | None]) -> dict[str, int]:
+    """Where the best models are, those at the same step together."""
+    steps: dict[int, list[str]] = {}
+    for run, row in best.items():
+        if row and row.best:
+            steps.setdefault(row.step, []).append(str(run))
+    return {("run " if len(those) == 1 else "runs ") + ", ".join(those): step for step, those in steps.items()}
+
+
+def _points(runs: Sequence[Run]) -> pd.DataFrame:
+    """Return the curves of all runs, one below the other."""
+    return pd.concat(map(curve_points, runs), ignore_index=True)
+
+
+def _curves(points: pd.DataFrame, best: Mapping[str, int]) -> None:
+    """Loss and accuracy large, the rest small, a colour per run."""
+    smooth = SMOOTH[
+        st.segmented_control(
+            "Average over points", list(SMOOTH), default="no", required=True, key="compare_smooth", bind=BIND
+        )
+    ]
+    large = training.large(points)
+    for column, panel in zip(st.columns(max(1, len(large))), large, strict=False):
+        with column:
+            figure = training.curves(points, panel, best=best, smooth=smooth)
+            chart(figure, key=f"compare_curve_{panel.title}", alt=f"{panel.title} of all runs over optimizer steps")
+    if (small := training.small(points)) and (part := fold(FOLDED, key="compare_more")):
+        with part:
+            alt = f"Small charts of all runs over optimizer steps: {', '.join(panel.title for panel in small)}"
+            chart(training.overview(points, small, smooth=smooth), key="compare_overview", alt=alt)

@@ -1,0 +1,36 @@
+"""What measuring a device found: its rates, and the rate at every size tried."""
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from engine.report import frames
+from engine.report.figures import roofline
+from engine.report.timings import rates
+from engine.results import FLAGS, DeviceRow
+from engine.store import Run
+from pages.shared.chart.chart import chart
+from pages.shared.download import rows_table
+from pages.shared.table import results_table
+from pages.shared.text import plain
+
+COLUMNS = ("what", "rate", "at", "latency_ms", "samples", "flags", "status", "error", "notes")
+
+
+def draw(run: Run, rows: Sequence[DeviceRow]) -> None:
+    """All of it, for the rows that have come so far."""
+    if not rows:
+        st.caption("Nothing has been measured yet: rates appear here as they come.")
+        return
+    frame = rates.readable(frames.device(rows)).replace("", None).dropna(axis=1, how="all")
+    results_table(frame, key=f"rates_{run.id}", alt="Measured rates", pinned="what", columns=COLUMNS)
+    failed = [row for row in rows if row.status != "ok"]
+    with st.container(horizontal=True, vertical_alignment="center"):
+        rows_table(run, frames.device)
+        if failed:
+            st.caption(f":material/error: {len(failed)} of {len(rows)} could not be measured: error says why.")
+    if any(len(row.rates) > 1 for row in rows):
+        said = "Rate of matrix products by their size, per data type"
+        chart(roofline.sizes(rows), key=f"sizes_{run.id}", alt=said)
+    for flag in dict.fromkeys(flag for row in rows for flag in row.flags):
+        st.caption(f":material/flag: **{flag.replace('_', ' ')}**: {plain(FLAGS[flag])}")

@@ -1,0 +1,1 @@
+"""Everything known about one model."""

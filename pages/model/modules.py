@@ -1,0 +1,75 @@
+"""Where in a model its cost lies: the modules that the latest count here has kept, or a button that counts them."""
+
+import pandas as pd
+import streamlit as st
+
+from engine.report import details
+from engine.report.timings import by_model
+from engine.results import detail_name
+from engine.specs import ProfileSpec
+from engine.store import Run
+from pages.shared import backend, download, launch, module_map, run_view
+from pages.shared.chart.verbatim import verbatim
+from pages.shared.command import command
+from pages.shared.text import plain
+
+LATEST = 50
+"""Counts of a model that are looked through, newest first."""
+
+
+def draw(name: str) -> None:
+    """The treemap and table; while a count asked for here goes, how it goes."""
+    linked = backend.linked_run()
+    if linked and linked.kind == "profile" and linked.spec == request(name) and _modules(linked, name) is None:
+        run_view.follow(linked, beside_form=True)
+        if not linked.state.ended:
+            return
+    found = latest(name)
+    if found is None:
+        _offer(name)
+        return
+    run, frame = found
+    with st.container(horizontal=True, vertical_alignment="center"):
+        size = "its own image size" if run.spec.image_size is None else f"{run.spec.model_dump()['image_size']} px"
+        st.caption(
+            plain(f"Counted in run {run.id} on {run.created_at:%Y-%m-%d} at {size}."),
+            width="content",
+        )
+        st.page_link("run/page.py", label=f"Run {run.id}", icon=":material/receipt_long:", query_params=_link(run))
+        if st.button("Count again", key="model_recount", icon=":material/replay:", type="tertiary"):
+            launch.start(request(name))
+    module_map.draw(frame, "model")
+    with st.container(horizontal=True):
+        stem = f"{name.partition(':')[2]}-modules"
+        download.table(lambda: frame, stem, key="model_modules_file", label="modules")
+
+
+def request(name: str) -> ProfileSpec:
+    """A count that keeps the table of modules."""
+    return ProfileSpec(models=(name,), detail=True)
+
+
+def latest(name: str) -> tuple[Run, pd.DataFrame] | None:
+    """The newest run here that has kept the modules of a model, and these; None where none has."""
+    for run in by_model.runs(backend.store(), name, "profile", LATEST):
+        if (frame := _modules(run, name)) is not None:
+            return run, frame
+    return None
+
+
+def _modules(run: Run, name: str) -> pd.DataFrame | None:
+    library, _, model = name.partition(":")
+    return details.modules(backend.folder(run), detail_name(library, model))
+
+
+def _offer(name: str) -> None:
+    st.caption(
+        "The catalogue holds no figures of single modules. A count on meta takes seconds and allocates no weights."
+    )
+    if st.button("Count its modules", key="model_count", icon=":material/account_tree:", type="primary"):
+        launch.start(request(name))
+    verbatim(command(request(name)), key="model_count_command")
+
+
+def _link(run: Run) -> dict[str, str]:
+    return {"run": str(run.id)}

@@ -1,0 +1,1 @@
+"""Counts of models at a chosen image size."""

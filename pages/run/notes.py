@@ -1,0 +1,60 @@
+"""Tags and notes of a run, kept as they are typed."""
+
+import streamlit as st
+
+from engine.specs import Refused
+from engine.store import Run
+from engine.store.notes import LONGEST_NOTES, MOST_TAGS
+from pages.shared import backend
+from pages.shared.text import plain
+
+PROBLEM = "run_notes_problem"
+
+
+@st.fragment
+def draw(run_id: int) -> None:
+    """Two fields."""
+    store = backend.store()
+    run = store.run(run_id)
+    left, right = st.columns(2)
+    left.multiselect(
+        "Tags",
+        sorted({*store.tags(), *run.tags, *_typed(run)}),
+        default=list(run.tags),
+        key=f"run_tags_{run.id}",
+        accept_new_options=True,
+        max_selections=MOST_TAGS,
+        placeholder="Type or choose",
+        on_change=_save_tags,
+        args=(run.id,),
+    )
+    right.text_area(
+        "Notes",
+        run.notes,
+        max_chars=LONGEST_NOTES,
+        height=90,
+        key=f"run_notes_{run.id}",
+        placeholder="What this run was for, what it showed",
+        on_change=_save_notes,
+        args=(run.id,),
+    )
+    if problem := st.session_state.pop(PROBLEM, ""):
+        st.error(plain(problem), icon=":material/error:")
+
+
+def _typed(run: Run) -> list[str]:
+    return list(st.session_state.get(f"run_tags_{run.id}", []))
+
+
+def _save_tags(run_id: int) -> None:
+    try:
+        backend.store().set_tags(run_id, st.session_state[f"run_tags_{run_id}"])
+    except (Refused, LookupError) as refusal:
+        st.session_state[PROBLEM] = str(refusal)
+
+
+def _save_notes(run_id: int) -> None:
+    try:
+        backend.store().set_notes(run_id, st.session_state[f"run_notes_{run_id}"])
+    except (Refused, LookupError) as refusal:
+        st.session_state[PROBLEM] = str(refusal)

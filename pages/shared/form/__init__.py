@@ -1,0 +1,1 @@
+"""Forms built from the fields of a spec, their presets and groups."""

@@ -1,0 +1,56 @@
+"""The way to a form filled with a spec: a link, so that Back leads here again, wherever an address can hold it."""
+
+from typing import Any
+
+import streamlit as st
+
+from engine.specs import Spec, format_image_size
+from pages.shared.form import spec_form
+from pages.shared.kinds import form_page
+
+IN_LINK = 40  # more models than this would make a link too long to reload
+
+
+def form_link(spec: Spec, label: str, *, icon: str, key: str, help: str | None = None) -> None:
+    """Leads to the form of a spec, filled with it. key: of the button that stands there for what no link can hold."""
+    look: dict[str, Any] = {"label": label, "icon": icon, "help": help}
+    page, query = form_page(type(spec)), address(spec.kind, spec)
+    if in_link(spec):
+        st.page_link(page, query_params=query, **look)
+    elif st.button(key=key, **look):
+        put_aside(spec.kind, spec)
+        st.switch_page(page, query_params=query)
+
+
+def address(prefix: str, spec: Spec) -> dict[str, str | list[str]]:
+    """The query of a page's address that fills its form with a spec, but for what `put_aside` puts aside."""
+    query: dict[str, str | list[str]] = {}
+    for name, info in type(spec).model_fields.items():
+        value = getattr(spec, name)
+        if name == "configs":
+            continue
+        if name == "models" and len(value) > IN_LINK:
+            query[spec_form.key(prefix, spec_form.LISTED)] = str(len(value))
+        elif name == "models":
+            query[spec_form.key(prefix, name)] = [model for model in value if not model.startswith("config:")]
+        elif value != info.default and name in spec_form.LISTS:
+            query[spec_form.key(prefix, name)] = "\n".join(value)
+        elif value != info.default and name != "image_size" and isinstance(value, tuple):
+            query[spec_form.key(prefix, name)] = [str(item) for item in value]
+        elif value != info.default:
+            text = format_image_size(value) if name == "image_size" and isinstance(value, tuple) else str(value)
+            query[spec_form.key(prefix, name)] = text.lower() if isinstance(value, bool) else text
+    return query
+
+
+def in_link(spec: Spec) -> bool:
+    """Whether an address can hold all of a spec: no long list of models, and no configurations of one's own."""
+    return len(getattr(spec, "models", ())) <= IN_LINK and not getattr(spec, "configs", {})
+
+
+def put_aside(prefix: str, spec: Spec) -> None:
+    """Keep for the form, until this tab is closed, what no address can hold."""
+    if configs := getattr(spec, "configs", {}):
+        st.session_state[spec_form.key(prefix, "configs")] = configs
+    if len(models := getattr(spec, "models", ())) > IN_LINK:
+        st.session_state[spec_form.key(prefix, spec_form.LISTED)] = models

@@ -1,0 +1,49 @@
+"""Texts that came from elsewhere are shown as they are, never interpreted."""
+
+import re
+
+from engine.report.style import digits
+from engine.report.timings.needs import Span
+
+LONGEST_QUOTED = 60
+
+
+def plain(text: str) -> str:
+    """Markdown that shows exactly this text: every sign with a meaning is escaped, line breaks are kept."""
+    return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", text).replace("\n", "  \n")
+
+
+def quoted(text: str) -> str:
+    """Return a text from a link as a message repeats it: in quotes, control characters escaped, cut when it is long."""
+    return repr(text) if len(text) <= LONGEST_QUOTED else f"{text[:LONGEST_QUOTED]!r}... ({len(text):,} characters)"
+
+
+def ordinal(number: int) -> str:
+    """1st, 2nd, 3rd, 11th."""
+    suffix = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{suffix}"
+
+
+def duration(seconds: float) -> str:
+    """`0.8 s`, `42 s`, `3 min 20 s`, `2 h 5 min`."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def span(seconds: Span) -> str:
+    """`40 s to 2 min 10 s`."""
+    return f"{duration(seconds.low)} to {duration(seconds.high)}"
+
+
+def size(gb: float) -> str:
+    """`640 kB`, `53.8 MB`, `1.2 GB`."""
+    for factor, unit in ((1, "GB"), (1e3, "MB")):
+        if gb * factor >= 1:
+            return f"{digits(gb * factor)} {unit}"
+    return f"{digits(1e6 * gb)} kB"

@@ -1,0 +1,178 @@
+"""What a benchmark found: its rows as they come, charts of them, and one card per selected row."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from engine.published import speeds as published_speeds
+from engine.report import frames
+from engine.report.export import tables, timm_dynamo
+from engine.report.figures import speed
+from engine.report.timings import rates, readable
+from engine.results import VERDICTS, BenchmarkRow
+from engine.store import Run
+from pages.shared import backend, run_view
+from pages.shared.chart.chart import chart, tabs
+from pages.shared.download import download, rows_table, stored
+from pages.shared.table import results_table, telling
+from pages.shared.text import plain
+from pages.shared.timing import view
+from pages.vision import card, samples
+
+COLUMNS = (
+    *("model", "library", "mode", "variant", "status", "accuracy", "latency_ms"),
+    *("back_to_back_ms", "samples_per_s", "speedup", "verdict"),
+    *("batch_size", "p90_ms", "spread_percent", "flags", "error", "speedup_low", "speedup_high", "differs_in"),
+    *("gradient_deviation", "max_deviation", "mean_deviation", "std_deviation"),
+    *("forward_ms", "backward_ms", "optimizer_ms"),
+    *("p95_ms", "p99_ms", "mean_ms", "std_ms", "first_call_ms", "compile_cold_ms", "compile_warm_ms"),
+    *("device_peak_mb", "process_peak_mb", "utilisation_percent", "joules_per_sample", "graph_breaks"),
+    *("unique_graphs", "image_size", "samples", "notes"),
+)
+
+
+def draw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
+    """All of it, for the rows that have come so far."""
+    if not rows:
+        st.caption("Nothing has been timed yet: the rows of a model appear when all its variants are done.")
+        return
+    utilisation = _utilisation(run, rows)
+    table = readable.table(frames.benchmark(rows), rows, utilisation)
+    table.index = [_label(row) for row in rows]
+    picked = results_table(
+        telling(table, ("library", "mode", "image_size")),
+        key=f"rows_{run.id}",
+        alt="Timings, model by model",
+        columns=COLUMNS,
+        selectable=True,
+    )
+    with st.container(horizontal=True, vertical_alignment="center"):
+        _downloads(run, rows)
+        if run.spec.purpose == "performance":
+            run_view.quotable(run, min_samples=None)
+        view.failures(rows)
+    _charts(run, rows)
+    by_label = {_label(row): (row, share) for row, share in zip(rows, utilisation, strict=True)}
+    for label in picked:
+        if label in by_label:
+            card.card(*by_label[label])
+    if not picked:
+        st.caption("Select rows to see percentiles, memory, compilation, conditions and what each flag means.")
+
+
+def _label(row: BenchmarkRow) -> str:
+    """Unlike any other row's of the run."""
+    return f"{row.library}:{row.model} {row.tower} {row.mode} {row.variant} {row.batch_size}"
+
+
+def _utilisation(run: Run, rows: Sequence[BenchmarkRow]) -> list[float | None]:
+    """Return the share of the device's measured rate that each row reaches, in per cent."""
+    return rates.utilisation(rows, rates.rates(backend.store()), run.host)
+
+
+def _downloads(run: Run, rows: Sequence[BenchmarkRow]) -> None:
+    def exported(rows: Sequence[BenchmarkRow], format: str) -> pd.DataFrame:
+        return timm_dynamo.export(rows, format, _utilisation(run, rows))
+
+    rows_table(run, lambda rows: exported(rows, "full"))
+    labels = {"timm": "CSV as timm's benchmark.py", "dynamo": "CSV as PyTorch's dynamo"}
+    offered = ["timm"] if run.spec.purpose == "performance" else []
+    offered += ["dynamo"] if any(row.baseline for row in rows) else []
+    for format in offered:
+        download(
+            labels[format],
+            stored(run, lambda rows, format=format: tables.to_csv(exported(rows, format))),
+            f"benchmark-{run.id}-{format}.csv",
+            key=f"csv_{format}_{run.id}",
+        )
+
+
+def _charts(run: Run, rows: Sequence[BenchmarkRow]) -> None:
+    """Only the open tab is drawn, and only tabs there are figures for are offered."""
+    frame = frames.benchmark(rows)
+    timed = frame["latency_ms"].notna()
+    swept = (
+        frame[timed].groupby(["library", "model", "mode", "variant"])["batch_size"].nunique().max() if any(timed) else 0
+    )
+    contents: dict[str, Any] = {}
+    if any(timed):
+        contents["Latency"] = lambda: _latency(run, frame)
+    if frame["speedup"].notna().any():
+        contents["Speed-up"] = lambda: _speedup(run, rows, frame)
+    elif frame["accuracy"].notna().any():
+        contents["Passed"] = lambda: _summary(run, rows)
+    if swept > 1:
+        contents["Batch sizes"] = lambda: _curves(run, frame)
+    if any(row.samples_file for row in rows):
+        contents["Samples"] = lambda: samples.raw(run, rows)
+        if len({row.variant for row in rows if row.latency_ms}) > 1:
+            contents["Compare two"] = lambda: samples.compare(run, rows)
+    if any(timed) and (frame["library"] == "timm").any():
+        contents["Published"] = lambda: _published(run, rows)
+    tabs(contents, key=f"charts_{run.id}")
+
+
+def _latency(run: Run, frame: pd.DataFrame) -> None:
+    chart(
+        speed.latency(frame, source=view.source(run)),
+        key=f"latency_{run.id}",
+        alt="Median latency of every row, with p90 and the medians of the single processes",
+    )
+    st.caption(
+        "Bar: median of the processes' medians. Whisker: to p90, which needs 64 samples. Ticks: the median of each "
+        "process. Flags stand beside the figure."
+    )
+
+
+def _speedup(run: Run, rows: Sequence[BenchmarkRow], frame: pd.DataFrame) -> None:
+    chart(
+        speed.speedups(frame, source=view.source(run)),
+        key=f"speedup_{run.id}",
+        alt="Speed-up of every variant over its baseline, with its 99 % interval and verdict",
+    )
+    view.verdicts(frame)
+    _summary(run, rows)
+
+
+def _summary(run: Run, rows: Sequence[BenchmarkRow]) -> None:
+    summary = readable.summary(rows)
+    empty = [name for name in (*VERDICTS, "failed", "passed") if not summary[name].astype(bool).any()]
+    if summary["geometric_mean"].isna().all():
+        empty.append("geometric_mean")
+    results_table(
+        summary.drop(columns=empty),
+        key=f"summary_{run.id}",
+        alt="All models of each variant together",
+        pinned="variant",
+    )
+
+
+def _curves(run: Run, frame: pd.DataFrame) -> None:
+    chart(
+        speed.curves(frame, backend.family_colours(), source=view.source(run)),
+        key=f"curves_{run.id}",
+        alt="Throughput against latency, one point per batch size",
+    )
+    st.caption("Each point is a batch size. Where a line turns flat, a larger batch costs latency and gains nothing.")
+
+
+def _published(run: Run, rows: Sequence[BenchmarkRow]) -> None:
+    speeds = backend.published_speeds()
+    setups = published_speeds.setups(speeds, rows)
+    if not setups:
+        st.caption("Nobody has published speeds of these models at this image size and in this mode.")
+        return
+    setup = st.selectbox("Published for", setups, key=f"setup_{run.id}")
+    both = published_speeds.beside(rows, speeds)
+    both = both[both["setup"] == setup]
+    chart(
+        speed.against(both, setup, backend.family_colours()),
+        key=f"published_{run.id}",
+        alt="Throughput here against throughput that somebody else has published",
+    )
+    columns = ["model", "variant", "mode", "image_size", "batch_size", "here", "theirs", "their_batch_size", "times"]
+    results_table(both, key=f"published_table_{run.id}", alt="Throughput here and published", columns=columns)
+    told = f"Published figures are somebody else's: {published_speeds.PUBLISHER}; {setup}. Ours: {view.source(run)}."
+    st.caption(plain(f"{told} {published_speeds.SETTINGS}" if "NVIDIA" in setup else told))

@@ -1,0 +1,73 @@
+"""The raw samples of a benchmark: every one of them drawn, and any two variants compared anew."""
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from engine.report.figures import speed
+from engine.report.timings import readable, samples
+from engine.results import VERDICTS, BenchmarkRow
+from engine.store import Run
+from pages.shared.chart.chart import chart
+from pages.shared.text import plain
+from pages.shared.timing import samples as timing_samples
+from pages.shared.timing import view
+
+
+def raw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
+    """Every sample of one model, in the order they were taken."""
+    chosen = _choose(run, rows, "raw")
+    frame = timing_samples.read(run, chosen[0])
+    if frame is None:
+        return
+    mode = chosen[0].mode
+    chart(
+        speed.raw(frame[frame["mode"] == mode], [row.variant for row in chosen], source=f"run {run.id}"),
+        key=f"raw_{run.id}",
+        alt="Every sample over its round, one panel per process",
+    )
+    st.caption(view.SAMPLES.format(one="variant"))
+
+
+def compare(run: Run, rows: Sequence[BenchmarkRow]) -> None:
+    """Any two variants of one model, their ratio computed here from the samples."""
+    chosen = _choose(run, [row for row in rows if row.latency_ms], "compare")
+    by_variant = {row.variant: row for row in chosen}
+    if len(by_variant) < 2:
+        st.caption("Only one variant of this model could be timed.")
+        return
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        baseline = st.selectbox("Baseline", list(by_variant), key=f"baseline_{run.id}")
+        others = [variant for variant in by_variant if variant != baseline]
+        other = st.selectbox("Compared with it", others, key=f"other_{run.id}")
+    frame = timing_samples.read(run, by_variant[other])
+    if frame is None:
+        return
+    places = [samples.place(by_variant[variant]) for variant in (baseline, other)]
+    ratio = samples.ratio(frame, *places, seed=run.spec.seed, publishable=run.spec.publishable)
+    if ratio is None:
+        st.caption("The two were never timed in the same round, so they cannot be compared.")
+        return
+    differs = by_variant[other].differences(by_variant[baseline])
+    verdict = "not comparable" if differs else ratio.verdict
+    with st.container(horizontal=True):
+        times = speed.times
+        st.metric("Speed-up", times(ratio.value), width="content")
+        st.metric("99 % interval", f"{times(ratio.low)} to {times(ratio.high)}", width="content")
+        st.metric("Verdict", verdict, width="content", help=VERDICTS[verdict])
+    told = f" They differ in {readable.words(differs)}." if differs else ""
+    st.caption(
+        plain(f"Median of {baseline} / median of {other}: above 1, {other} is faster. {VERDICTS[verdict]}{told}")
+    )
+
+
+def _choose(run: Run, rows: Sequence[BenchmarkRow], place: str) -> list[BenchmarkRow]:
+    """The rows of one model in one mode at one batch size, all its variants."""
+    groups: dict[str, list[BenchmarkRow]] = {}
+    for row in rows:
+        if row.samples_file and row.samples:
+            groups.setdefault(f"{row.library}:{row.model}, {row.mode}, batch {row.batch_size}", []).append(row)
+    chosen = (
+        st.selectbox("Model", list(groups), key=f"{place}_model_{run.id}") if len(groups) > 1 else next(iter(groups))
+    )
+    return groups[chosen]
