@@ -82,7 +82,7 @@ def _sent(app: AppTest, component: str) -> list[bytes]:
 
 
 def open_page(path: str = "", **query: str | list[str]) -> AppTest:
-    """The app at one of its pages, such as `costs/profile.py`; the default page without a path."""
+    """The app at one of its pages, such as `profile/page.py`; the default page without a path."""
     app = AppTest.from_file(str(ROOT / "pages" / "frame.py"), default_timeout=30)
     if path:
         app.run()
@@ -96,9 +96,9 @@ def followed(app: AppTest, label: str) -> AppTest:
     """The page that a link of this name leads to; where there are several, they lead to the same."""
     links = [element.proto for element in app.get("page_link") if element.proto.label == label]
     ((page, asked),) = {(link.page, link.query_string) for link in links}
-    (path,) = (ROOT / "pages").glob(f"*/{page}.py")  # its address is named after its file
+    folder = {"runs": "history"}.get(page, page)
     query = {name: values if len(values) > 1 else values[0] for name, values in parse_qs(asked).items()}
-    return open_page(f"{path.parent.name}/{path.name}", **query)
+    return open_page(f"{folder}/page.py", **query)
 
 
 def unfold(app: AppTest, label: str, *, unfolded: bool = True) -> AppTest:
