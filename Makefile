@@ -91,7 +91,7 @@ $(VENV)/.setup-dev: $(VENV)/.setup requirements-dev.txt
 # Beside a machine's own packages, which may warn of what ours do not, warnings are no errors.
 GPU_SITE := .gpu-site
 GPU_PYTHON = $(if $(WHEELS),PYTHONPATH=$(CURDIR)/$(GPU_SITE) $(PYTHON),$(BIN)/python)
-GPU_TESTS = $(shell grep -l 'pytest\.mark\.gpu' tests/*.py)
+GPU_TESTS = $(shell grep -rl 'pytest\.mark\.gpu' tests --include='*.py')
 gpu: $(if $(WHEELS),gpu-site,setup-dev)
 	@status=0; \
 	$(GPU_PYTHON) -m pytest -q -m gpu -p no:cacheprovider $(if $(WHEELS),-W default) $(GPU_TESTS) || status=$$?; \

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from engine.settings import ROOT, Settings
-from tests.browser_support import free_port, wait_for
+from tests.support.browser import free_port, wait_for
 
 BARE = """
 import pathlib

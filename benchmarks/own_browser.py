@@ -19,7 +19,7 @@ from urllib.request import Request, urlopen
 
 from websockets.sync.client import connect
 
-from tests.browser_support import DRAWN, FLAGS, executable, free_port, wait_for
+from tests.support.browser import DRAWN, FLAGS, executable, free_port, wait_for
 
 PATIENCE_S = 180
 TITLE = "drawn after "

@@ -10,7 +10,7 @@
 4. Sessions that stay open for minutes: half on the list of runs, half on a training that gets new rows, metrics and log
    lines every second. Each page ticks as in a browser. In the end every session must draw its page again.
 
-Loads 1, 2 and 4 speak Streamlit's WebSocket protocol without a browser (tests/session_support.py), which makes 500
+Loads 1, 2 and 4 speak Streamlit's WebSocket protocol without a browser (tests/support/session.py), which makes 500
 loads a matter of a minute. Only the server's own process is measured. 0 leaves a part out.
 """
 
@@ -36,11 +36,11 @@ from engine.settings import Settings
 from engine.specs.train import TrainSpec
 from engine.store import Store, attempts, open_store, queue
 from engine.store.files import RunFiles
-from tests.browser_support import DRAWN, Server, chromium, serve
-from tests.clip_support import curve_points, train_row
-from tests.page_support import ENVIRONMENT
-from tests.session_support import open_tab
-from tests.store_support import fill
+from tests.support.browser import DRAWN, Server, chromium, serve
+from tests.support.clip import curve_points, train_row
+from tests.support.page import ENVIRONMENT
+from tests.support.session import open_tab
+from tests.support.store import fill
 
 RUNS, ROWS_EACH = 300, 20
 EVERY = 25

@@ -39,7 +39,7 @@ from benchmarks.watch import answered, says  # noqa: E402
 from engine.report.catalog import catalog  # noqa: E402 -- found once the root is on the path
 from engine.settings import Settings  # noqa: E402
 from engine.store import Store, open_store  # noqa: E402
-from tests.browser_support import chromium, serve  # noqa: E402
+from tests.support.browser import chromium, serve  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "ui.json"
 SEARCHES = ("resnet", "ViT-B-", "convnext", "swin", "efficientnet_b")

@@ -17,8 +17,8 @@ from benchmarks.own_browser import own_browser
 from benchmarks.watch import PATIENCE_MS, answered, says
 from engine.settings import Settings
 from engine.store import Filter, Store, open_store
-from tests.browser_support import DRAWN, Server, chromium, serve
-from tests.store_support import fill
+from tests.support.browser import DRAWN, Server, chromium, serve
+from tests.support.store import fill
 
 GOALS = {"page_ms": 2500, "page_again_ms": 2500, "page_inside_ms": 2500, "interaction_ms": 400}
 """Medians. A page in a browser that has never been here, the same in one that has, and from another page of the app;

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from playwright.sync_api import Page
 
-from tests.browser_support import DRAWN
+from tests.support.browser import DRAWN
 
 PATIENCE_MS = 180_000
 SETTLED_MS = 500  # before it is started

@@ -16,7 +16,7 @@ from engine.store import Store, open_store
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-    from tests.page_support import Answering
+    from tests.support.page import Answering
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side: threads of several would spin for each other
@@ -63,7 +63,7 @@ def store(settings: Settings) -> Iterator[Store]:
 def answers(monkeypatch: pytest.MonkeyPatch) -> "Answering":
     """What stands in pages for the process that answers heavy questions: a test says what it answers."""
     from pages.shared import backend
-    from tests.page_support import Answering
+    from tests.support.page import Answering
 
     answering = Answering()
     monkeypatch.setattr(backend, "answers", lambda: answering)
@@ -82,7 +82,7 @@ def own_world(
     tmp_path: Path, settings: Settings, answers: "Answering", no_scheduler: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For tests of pages: a small catalogue, nothing heavy, and no scheduler, so that queued runs stay queued."""
-    from tests.page_support import write_catalogue  # brings streamlit along
+    from tests.support.page import write_catalogue  # brings streamlit along
 
     monkeypatch.setenv("VITALS_CATALOG_DIR", str(write_catalogue(tmp_path / "catalog")))
 
@@ -108,7 +108,7 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="module")
 def browser() -> "Iterator[Browser]":
     """For tests that drive the app as people do."""
-    from tests.browser_support import chromium
+    from tests.support.browser import chromium
 
     with chromium() as browser:
         yield browser
@@ -119,7 +119,7 @@ def page(browser: "Browser") -> "Iterator[Page]":
     """A window of its own, in which no page may have failed in the end."""
     from playwright.sync_api import expect
 
-    from tests.browser_support import PATIENCE_S
+    from tests.support.browser import PATIENCE_S
 
     context = browser.new_context(viewport={"width": 1440, "height": 1400}, accept_downloads=True)
     page = context.new_page()

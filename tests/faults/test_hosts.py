@@ -17,7 +17,7 @@ from engine.settings import ROOT, Settings
 from engine.specs import ProfileSpec, Refused
 from engine.store import Attempt, Cause, Exit, StaleAttempt, State, Store, attempts, queue, tables
 from tests.faults.conftest import House, until
-from tests.page_support import open_page, texts
+from tests.support.page import open_page, texts
 
 RESTARTED = f"{socket.gethostname()}#of-an-earlier-boot"
 ELSEWHERE = "elsewhere#0123456789ab"

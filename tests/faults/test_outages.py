@@ -92,7 +92,7 @@ def test_a_run_that_should_stop_does_not_wait_for_the_store(house: House, impati
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_training_goes_on_through_a_lock_of_two_minutes_bitwise_equal(house: House) -> None:
-    from tests.training_support import tiny  # brings torch along
+    from tests.support.training import tiny  # brings torch along
 
     def losses(run_id: int) -> list[tuple[int, float]]:
         return [(metric.step, metric.value) for metric in house.store.metrics(run_id) if metric.name == "train/loss"]

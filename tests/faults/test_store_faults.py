@@ -21,9 +21,9 @@ from engine.jobs.lifecycle import lease_name
 from engine.settings import ROOT, Settings
 from engine.specs import ProfileSpec
 from engine.store import Cause, Exit, State, Store, Unavailable, attempts, leases, open_store, queue
-from tests import postgres
 from tests.faults.conftest import House, until
-from tests.store_support import overwrite, table_pages
+from tests.support import postgres
+from tests.support.store import overwrite, table_pages
 
 pytestmark = pytest.mark.slow
 

@@ -1,0 +1,59 @@
+"""Every page to people who see little or use no mouse: axe-core's rules on what the browser has built.
+
+In the light theme. In the dark one contrast cannot be held to them: Streamlit writes white on the primary colour and
+that colour on the background, and no colour is far enough from both.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page
+
+from engine.settings import Settings
+from engine.store import open_store
+from tests.support.browser import DRAWN, Server, serve
+from tests.support.store import fill
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
+
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
+STREAMLITS_OWN = ("stSidebarNav", "stFileUploaderDropzone")
+"""Left out: a list with boxes between itself and its items, and a part called decoration that has a label."""
+PAGES = (
+    *("", "profile", "vision", "recurrent", "device", "train", "evaluate", "runs", "compare"),
+    *("model?name=timm:resnet18", "model", "run?run=99999", "?catalog_search=nosuch"),
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("accessibility")
+    store = open_store(Settings(runs_dir=folder / "runs"))
+    fill(store, 60, 3)
+    store.close()
+    with serve(folder, preload="", min_free_gb="1000000") as server:
+        yield server
+
+
+def violations(page: Page, url: str) -> list[str]:
+    """What is wrong with a page, rule by rule."""
+    page.goto(url)
+    page.wait_for_function(DRAWN)
+    options = {"runOnly": RULES, "resultTypes": ["violations"]}
+    others = {"exclude": [[f"[data-testid={part}]"] for part in STREAMLITS_OWN]}
+    found = Axe().run(page, context=others, options=options).response["violations"]
+    return [f"{each['help']}: {each['nodes'][0]['html']}" for each in found]
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_meets_the_rules(page: Page, server: Server, path: str) -> None:
+    assert violations(page, f"{server.url}/{path}") == []
+
+
+@pytest.mark.parametrize("kind", ["profile", "benchmark", "recurrent", "device", "train", "evaluate"])
+def test_a_run_meets_them(page: Page, server: Server, kind: str) -> None:
+    store = open_store(server.settings)
+    run_id = next(run.id for run in store.runs(kind=kind, limit=60) if run.done)
+    store.close()
+    assert violations(page, f"{server.url}/run?run={run_id}") == []

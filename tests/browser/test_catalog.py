@@ -1,0 +1,188 @@
+"""The app as people use it: a real server, a real scheduler, a real browser."""
+
+import csv
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from engine import shipped
+from engine.report.catalog import catalog
+from engine.settings import Settings
+from engine.specs import ProfileSpec
+from engine.store import State, open_store
+from tests.support.browser import DRAWN, PATIENCE_S, ROW, Server, downloaded, select_rows, serve
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
+NUMBER = 68  # where the number of a run is that opens it, from the left of the list
+expect.set_options(timeout=PATIENCE_S * 1000)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serve(tmp_path_factory.mktemp("served")) as server:
+        yield server
+
+
+def test_the_first_deep_link_on_a_fresh_server_shows_that_page_in_its_frame(browser: Browser, tmp_path: Path) -> None:
+    with serve(tmp_path, preload="") as fresh:
+        page = browser.new_page()
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(f"{fresh.url}/runs")
+        expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
+        expect(page.get_by_test_id("stSidebarNavLink")).to_have_count(9)
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        expect(page.get_by_text("Page not found")).to_have_count(0)
+        assert page.title() == "Runs – Model Vitals"
+        icons = page.locator("link[rel~=icon]").evaluate_all("icons => icons.map(icon => icon.href)")
+        assert [icon.partition(";")[0] for icon in icons] == ["data:image/svg+xml"]  # ours, not one to be fetched
+        elsewhere = [url for url in asked if not url.startswith((fresh.url, "data:", "blob:"))]
+        assert not elsewhere, "the browser asks other hosts"
+        page.close()
+
+
+def test_from_the_catalogue_to_a_csv(server: Server, page: Page) -> None:
+    families = shipped.families(Settings().catalog_dir)
+    page.goto(server.url)
+    expect(page.get_by_text(re.compile(rf"^{len(families):,} models"))).to_be_visible()
+    expect(page.get_by_role("figure", name=re.compile("^Parameters .* against MACs"))).to_be_visible()
+
+    page.get_by_label("Search", exact=True).fill("ViT-B-32, timm:resnet18, timm:convnext_tiny")
+    found = catalog.select(catalog.read(Settings().catalog_dir), search="ViT-B-32, timm:resnet18, timm:convnext_tiny")
+    expect(page.get_by_role("button", name=f"CSV of {len(found)} rows")).to_be_visible()
+    assert "catalog_search=" in page.url
+
+    profile = page.get_by_role("link", name=re.compile("Profile .*selected"))
+    expect(profile).to_have_count(0)
+    select_rows(page.get_by_test_id("stDataFrame"), 0, 1, 2)
+    expect(profile).to_have_text(re.compile("Profile 3 selected"))
+    profile.click()
+
+    expect(page.get_by_role("heading", name="Profile", exact=True)).to_be_visible()
+    asked = list(found["name"].iloc[:3])
+    for name in asked:
+        expect(
+            page.get_by_role("button", name=f"Remove {name}").or_(page.get_by_text(name, exact=True)).first
+        ).to_be_visible()
+    page.get_by_role("button", name="Count", exact=True).click()
+    expect(page.get_by_text("3 of 3 done in")).to_be_visible()
+    run_id = int(re.search(r"[?&]run=(\d+)", page.url)[1])
+
+    with downloaded(page, "CSV").open(newline="") as file:
+        written = list(csv.DictReader(file))
+    store = open_store(server.settings)
+    rows = {f"{row.library}:{row.model}": row for row in store.rows(run_id)}
+    store.close()
+    assert sorted(rows) == sorted(asked)
+    assert {f"{line['library']}:{line['model']}" for line in written} == set(asked)
+    for line in written:
+        assert float(line["gmacs"]) == rows[f"{line['library']}:{line['model']}"].gmacs
+    header = downloaded(page, "CSV as open_clip's profiler (torch)").read_text().splitlines()[0]
+    assert header.startswith("model,image_size,image_width,text_width,embed_dim,mparams")
+
+    select_rows(page.get_by_test_id("stDataFrame").first, 0)
+    expect(page.get_by_test_id("stMetric").first).to_be_visible()
+    page.get_by_role("tab", name="Operators").click()
+    expect(page.get_by_role("figure", name="Share of MACs and traffic by operator")).to_be_visible()
+
+
+def test_a_run_goes_on_while_the_page_is_reloaded_and_stops_on_request(server: Server, page: Page) -> None:
+    page.goto(f"{server.url}/profile?profile_models=timm:vit_*&profile_models=timm:resnet*")
+    page.get_by_role("button", name="Count", exact=True).click()
+    expect(page.get_by_text(re.compile(r"[1-9]\d* of \d+ done"))).to_be_visible()
+    link = page.url
+    before = int(re.search(r"(\d+) of \d+ done", page.get_by_test_id("stMain").inner_text())[1])
+    page.reload()
+    expect(page.get_by_text(re.compile(r"[1-9]\d* of \d+ done"))).to_be_visible()
+    assert page.url == link
+    assert int(re.search(r"(\d+) of \d+ done", page.get_by_test_id("stMain").inner_text())[1]) >= before
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_text("stopped on request")).to_be_visible()
+    run_id = int(re.search(r"[?&]run=(\d+)", page.url)[1])
+    store = open_store(server.settings)
+    assert store.run(run_id).state is State.CANCELLED
+    assert len(store.rows(run_id)) >= before
+    store.close()
+
+
+def test_ticks_follow_their_models_when_a_filter_moves_the_rows(server: Server, page: Page) -> None:
+    page.goto(f"{server.url}/?catalog_search=timm:resnet18*,timm:resnet50*")
+    found = catalog.select(catalog.read(Settings().catalog_dir), search="timm:resnet18*,timm:resnet50*")
+    place = next(place for place, name in enumerate(found["model"]) if name.startswith("resnet50"))
+    select_rows(page.get_by_test_id("stDataFrame"), place)
+    profile = page.get_by_role("link", name="Profile 1 selected")
+    expect(profile).to_be_visible()
+    page.get_by_label("Search", exact=True).fill("timm:resnet50*")
+    narrowed = int(found["model"].str.startswith("resnet50").sum())
+    expect(page.get_by_role("button", name=f"CSV of {narrowed} rows")).to_be_visible()
+    profile.click()
+    expect(
+        page.get_by_text(re.compile(rf"^Counts 1 model on meta.*: timm:{found['model'].iloc[place]}$"))
+    ).to_be_visible()
+
+
+def test_runs_are_listed_and_open_by_link(server: Server, page: Page) -> None:
+    store = open_store(server.settings)
+    store.enqueue(ProfileSpec(models=("timm:test_vit",)))
+    store.close()
+    page.goto(f"{server.url}/runs")
+    expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
+    table = page.get_by_test_id("stDataFrame")
+    select_rows(table, 0)
+    expect(page.get_by_text("1 chosen")).to_be_visible()
+    table.click(position={"x": NUMBER, "y": ROW * 1.5})
+    expect(page.get_by_role("heading", name=re.compile(r"^Run \d+$"))).to_be_visible()
+    expect(page).to_have_url(re.compile(r"/run\?run=\d+"))
+    page.get_by_role("tab", name="Request").click()
+    expect(page.get_by_text("python -m engine profile --models")).to_be_visible()
+
+
+def test_names_from_an_address_are_text(server: Server, page: Page) -> None:
+    evil = "<img src=x onerror=window.struck=1>"
+    page.goto(f"{server.url}/profile?profile_models={evil}")
+    expect(page.get_by_text("no model matches").first).to_be_visible()
+    assert page.evaluate("window.struck") is None
+    assert page.locator("img[src=x]").count() == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="memory maps are read from /proc")
+def test_the_server_never_loads_torch(server: Server, page: Page) -> None:
+    page.goto(f"{server.url}/profile?profile_models=timm:resnet18")
+    expect(page.get_by_text("Counts 1 model on meta")).to_be_visible()
+    maps = Path(f"/proc/{server.pid}/maps").read_text()
+    assert "pandas" in maps  # so this is the process that serves
+    for library in ("torch", "timm", "open_clip", "transformers", "sklearn"):
+        assert f"/{library}/" not in maps
+
+
+def test_what_a_preset_sets_among_further_settings_is_in_the_address(server: Server, page: Page) -> None:
+    page.goto(f"{server.url}/train")
+    page.get_by_role("button", name="One batch, to check").click()
+    expect(page.get_by_text("--steps 50 --overfit")).to_be_visible()
+    expect(page).to_have_url(re.compile("train_steps=50&train_overfit=true"))
+    page.reload()
+    expect(page.get_by_text("--steps 50 --overfit")).to_be_visible()
+    page.get_by_role("button", name="Digits in a minute").click()
+    expect(page.get_by_text("--steps 50 --overfit")).to_have_count(0)
+    expect(page).to_have_url(re.compile(r"/train$"))
+
+
+def test_further_settings_stay_in_the_address_where_another_group_comes_above(server: Server, page: Page) -> None:
+    page.goto(f"{server.url}/train")
+    for group, last in (("Optimizer", "Momentum"), ("Loss", "Gather with gradients")):
+        page.get_by_role("button", name=group, exact=True).click()
+        expect(page.get_by_label(last, exact=True)).to_be_attached()
+        page.wait_for_function(DRAWN)
+    decay = page.get_by_label("Weight decay", exact=True)
+    decay.fill("0.3")
+    decay.press("Enter")
+    expect(page.get_by_text("--wd 0.3")).to_be_visible()
+    expect(page).to_have_url(re.compile("train_wd=0.3"))
+    page.get_by_test_id("stSidebarNavLink").filter(has_text="Evaluate").click()
+    expect(page.get_by_role("heading", name="Evaluate CLIP")).to_be_visible()
+    page.get_by_test_id("stSidebarNavLink").filter(has_text="Train").click()
+    expect(decay).to_have_value("0.3")
+    expect(page).to_have_url(re.compile("train_wd=0.3"))

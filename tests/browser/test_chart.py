@@ -1,0 +1,106 @@
+"""Charts in a real browser: drawn in the page's theme, changed in place, selected in, and honest when they fail."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from tests.support.browser import DRAWN, PATIENCE_S, Server, serve
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
+expect.set_options(timeout=PATIENCE_S * 1000)
+POINTS = "chart => chart.querySelectorAll('.scatterlayer .point').length"
+SPAN = "chart => chart._fullLayout.xaxis.range"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serve(tmp_path_factory.mktemp("served"), preload="") as server:
+        yield server
+
+
+def drawn(page: Page) -> Locator:
+    """The plot of the catalogue, once it stands."""
+    page.wait_for_function(DRAWN)
+    return page.get_by_role("figure", name=re.compile(" against .* on the Pareto front"))
+
+
+def drag(page: Page, chart: Locator, start: tuple[float, float], end: tuple[float, float]) -> None:
+    """With the mouse, across the plotted area; places in shares of it from its left and top."""
+    box = chart.locator(".nsewdrag").first.bounding_box()
+    assert box
+    (x, y), (to_x, to_y) = (
+        (box["x"] + box["width"] * across, box["y"] + box["height"] * down) for across, down in (start, end)
+    )
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move((x + to_x) / 2, (y + to_y) / 2, steps=3)
+    page.mouse.move(to_x, to_y, steps=3)
+    page.mouse.up()
+
+
+def test_a_filter_changes_the_plot_in_place_and_selection_and_zoom_stay(server: Server, page: Page) -> None:
+    page.goto(server.url)
+    chart = drawn(page)
+    everything = chart.evaluate(POINTS)
+    assert everything > 1500
+    chart.evaluate("chart => { chart.same = true }")
+
+    chart.hover()
+    chart.get_by_role("button", name="Zoom in").click()
+    zoomed = chart.evaluate(SPAN)
+    chart.get_by_role("button", name="Box Select").click()
+    drag(page, chart, (0.3, 0.3), (0.7, 0.7))
+    chosen = page.get_by_text(re.compile(r"^Profile [\d,]+ selected$"))
+    expect(chosen.first).to_be_visible()
+    before = int(re.sub(r"\D", "", chosen.first.inner_text()))
+
+    page.get_by_label("Search", exact=True).fill("resnet")
+    expect(page.get_by_role("button", name=re.compile(r"^CSV of \d{3} rows$"))).to_be_visible()
+    chart = drawn(page)
+    assert chart.evaluate("chart => chart.same") is True, "it was changed, not drawn anew"
+    assert 0 < chart.evaluate(POINTS) < everything
+    assert chart.evaluate(SPAN) == zoomed
+    left = int(re.sub(r"\D", "", chosen.first.inner_text()))
+    assert 0 < left < before
+    bright = "chart => chart._fullData.flatMap(trace => trace.selectedpoints ?? []).length"
+    assert chart.evaluate(bright) == left, "what is bright in the plot is what is counted as selected"
+
+    chart.locator(".nsewdrag").first.dblclick()
+    expect(chosen).to_have_count(0)
+
+
+def test_it_is_drawn_in_the_theme_of_the_page_and_follows_it(server: Server, page: Page) -> None:
+    look = "chart => [chart, chart.querySelector('.xtitle')].map(each => getComputedStyle(each))"
+    of_page_and_title = f"chart => {{ const [page, title] = ({look})(chart); return [page.color, title.fill]; }}"
+    page.emulate_media(color_scheme="light")
+    page.goto(server.url)
+    light = drawn(page).evaluate(of_page_and_title)
+    assert light[0] == light[1]
+    page.emulate_media(color_scheme="dark")
+    expect(drawn(page).locator(".xtitle")).not_to_have_css("fill", light[1])
+    dark = drawn(page).evaluate(of_page_and_title)
+    assert dark[0] == dark[1] != light[0]
+
+
+def test_it_takes_the_whole_screen_and_gives_it_back(server: Server, page: Page) -> None:
+    page.goto(server.url)
+    chart = drawn(page)
+    height: Any = "chart => chart._fullLayout.height"
+    usual = chart.evaluate(height)
+    chart.hover()
+    chart.get_by_role("button", name="Full screen").click()
+    page.wait_for_function("() => document.fullscreenElement?._fullLayout?.height > 1000")
+    chart.get_by_role("button", name="Full screen").click()
+    page.wait_for_function(f"() => document.querySelector('.chart')._fullLayout.height === {usual}")
+
+
+def test_it_says_when_it_cannot_be_drawn_and_the_page_goes_on(server: Server, browser: Browser) -> None:
+    page = browser.new_page()
+    page.route("**/plotly.min.js", lambda route: route.abort())
+    page.goto(server.url)
+    expect(page.get_by_text("This chart could not be drawn")).to_be_visible()
+    expect(page.get_by_test_id("stDataFrame").first).to_be_visible()
+    page.close()

@@ -1,0 +1,79 @@
+"""Choosing as people do it: a budget, its shortlist, timings of that here, a comparison, and a link to it."""
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from engine.results import BenchmarkRow
+from engine.store import State, open_store
+from tests.support.browser import PATIENCE_S, Server, select_rows, serve
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
+expect.set_options(timeout=PATIENCE_S * 1000)
+SHORTLIST = {"timm:test_convnext2", "timm:test_convnext3"}
+"""Of timm's test models, those with at most 0.055 GMACs and at least 50 % on ImageNet, by the tables in data/."""
+TIMED_S = 600
+
+
+def timed(server: Server) -> list[BenchmarkRow]:
+    """The rows of the only run, once it has ended."""
+    store = open_store(server.settings)
+    try:
+        deadline = time.monotonic() + TIMED_S
+        while not all(run.state.ended for run in store.runs()) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        (run,) = store.runs()
+        assert run.state is State.FINISHED, run.error
+        return [row for row in store.rows(run.id) if isinstance(row, BenchmarkRow)]
+    finally:
+        store.close()
+
+
+def compared(page: Page) -> None:
+    """Costs, published accuracies and timings of the shortlist stand side by side."""
+    expect(page.get_by_role("heading", name="Compare", exact=True)).to_be_visible()
+    costs = page.get_by_text(re.compile(r"^Per image, of CLIP models with its text\. Each at its own image size"))
+    for name in SHORTLIST:
+        expect(costs).to_contain_text(f"{name} at 160 px")
+    expect(page.get_by_role("heading", name="Published accuracy")).to_be_visible()
+    expect(page.get_by_role("heading", name="Speed here")).to_be_visible()
+    expect(page.get_by_role("figure", name=re.compile("^Speed-up of every row"))).to_be_visible()
+
+
+def test_from_a_budget_to_a_shortlist_to_a_timing_to_a_comparison_to_a_link(
+    browser: Browser, page: Page, tmp_path: Path
+) -> None:
+    with serve(tmp_path) as server:
+        page.set_viewport_size({"width": 1440, "height": 1600})
+        page.goto(server.url)
+        page.get_by_role("button", name="ImageNet against MACs").click()
+        expect(page.get_by_text(re.compile(r"rows qualify, .* are on the front"))).to_be_visible()
+        page.get_by_label("Search", exact=True).fill("timm:test_*")
+        page.get_by_label("≤ MACs (G)").fill("0.055")
+        page.get_by_label("≤ MACs (G)").press("Enter")
+        page.get_by_role("combobox", name="Published accuracy").click()
+        page.get_by_role("option", name="ImageNet top-1 (%)", exact=True).click()
+        page.get_by_label("≥ ImageNet top-1 (%)").fill("50")
+        page.get_by_label("≥ ImageNet top-1 (%)").press("Enter")
+        expect(page.get_by_text(re.compile(r"^2 of [\d,]+ rows qualify, 2 are on the front"))).to_be_visible()
+
+        page.get_by_role("button", name="Time 2 here").click()
+        expect(page.get_by_role("link", name="Run 1")).to_be_visible()
+        rows = timed(server)
+        assert {f"{row.library}:{row.model}" for row in rows} == SHORTLIST
+        assert all(row.status == "ok" and row.image_size == "160" for row in rows)
+
+        page.reload()
+        expect(page.get_by_text(re.compile("^Of 2 models on the front, 2 are timed"))).to_be_visible()
+        expect(page.get_by_role("button", name="Time here")).to_be_disabled()
+        select_rows(page.get_by_test_id("stDataFrame"), 0, 1)
+        page.get_by_test_id("stMain").get_by_role("link", name="Compare", exact=True).click()
+        compared(page)
+
+        reader = browser.new_context(viewport={"width": 1440, "height": 1600}).new_page()
+        reader.goto(page.url)
+        compared(reader)
+        reader.context.close()

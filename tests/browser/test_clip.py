@@ -1,0 +1,236 @@
+"""CLIP as people train it: digits from the form to curves, stopped, resumed, evaluated, taken away."""
+
+import csv
+import re
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, WebSocketRoute, expect
+from streamlit.proto.BackMsg_pb2 import BackMsg
+
+from engine.results import EvaluateRow, TrainRow
+from engine.store import State, open_store
+from engine.store.model import Run
+from pages.clip.outlook import TICK_S
+from tests.support.browser import DRAWN, PATIENCE_S, Server, downloaded, serve
+from tests.support.clip import write_csv, write_images
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1800)]
+expect.set_options(timeout=5 * PATIENCE_S * 1000)
+
+LONG_S = 900
+
+
+def start(page: Page, label: str) -> int:
+    page.get_by_role("button", name=label, exact=True).click()
+    page.wait_for_url(re.compile(r"[?&]run=\d+"), timeout=PATIENCE_S * 1000)
+    return int(re.search(r"[?&]run=(\d+)", page.url)[1])  # type: ignore[index]
+
+
+def stored(server: Server, run_id: int) -> tuple[Run, list[object]]:
+    store = open_store(server.settings)
+    try:
+        return store.run(run_id), list(store.rows(run_id))
+    finally:
+        store.close()
+
+
+def wait(until: Callable[[], bool], seconds: float = LONG_S) -> None:
+    deadline = time.monotonic() + seconds
+    while not until():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def test_digits_trained_stopped_resumed_and_evaluated(page: Page, tmp_path: Path) -> None:
+    with serve(tmp_path) as server:
+        page.goto(f"{server.url}/train?train_epochs=5")
+        expect(page.get_by_text("1,438 pairs to train on, 359 held out")).to_be_visible()
+        expect(page.get_by_text("110 steps of 64 pairs")).to_be_visible()
+        run_id = start(page, "Train")
+        wait(lambda: stored(server, run_id)[0].done > 22)
+        page.reload()
+        expect(page.get_by_role("figure", name=re.compile("^Loss")).first).to_be_visible()
+        page.get_by_role("button", name="Cancel").click()
+        wait(lambda: stored(server, run_id)[0].state.ended)
+        run, _ = stored(server, run_id)
+        assert run.state is State.CANCELLED
+        before = run.done
+        assert 22 < before < 110
+
+        page.get_by_role("button", name="Resume", exact=True).click()
+        wait(lambda: stored(server, run_id)[0].state is State.FINISHED)
+        run, rows = stored(server, run_id)
+        epochs = [row for row in rows if isinstance(row, TrainRow)]
+        assert [row.epoch for row in epochs] == list(range(1, 6))
+        assert epochs[-1].zeroshot_top1 > 0.5  # type: ignore[operator]  # ten classes: chance is 0.1
+        assert any("continued from" in note for note in epochs[-1].notes)
+
+        expect(page.get_by_text("110 of 110 done in")).to_be_visible()
+        page.wait_for_function(DRAWN)  # what is taken away below is drawn after that line
+        with downloaded(page, "CSV of epochs").open() as file:
+            assert [float(line["train_loss"]) for line in csv.DictReader(file)] == [row.train_loss for row in epochs]
+        best = server.settings.runs_dir / str(run_id) / "checkpoints" / "best.pt"
+        assert downloaded(page, re.compile(r"^best\.pt \(")).read_bytes() == best.read_bytes()
+
+        page.goto(f"{server.url}/evaluate?evaluate_model={run_id}")
+        expect(page.get_by_text(re.compile("a photo of the digit zero")).first).to_be_visible()
+        evaluated = start(page, "Evaluate")
+        wait(lambda: stored(server, evaluated)[0].state.ended)
+        run, rows = stored(server, evaluated)
+        assert run.state is State.FINISHED, run.error
+        found = {row.task: row for row in rows if isinstance(row, EvaluateRow)}
+        assert found["zeroshot"].acc1 == [row for row in epochs if row.best][-1].zeroshot_top1
+        expect(page.get_by_role("figure", name=re.compile("[Cc]onfusion")).first).to_be_visible()
+        search(page, tmp_path)
+
+
+def search(page: Page, shots: Path) -> None:
+    """The evaluated digits by a prompt: most of the first hits are what it asks for."""
+    page.get_by_role("tab", name="Search").click()
+    page.get_by_role("textbox", name="Search your images by text").fill("a photo of the digit seven")
+    page.get_by_role("textbox", name="Search your images by text").press("Enter")
+    pictures = page.get_by_role("img", name=re.compile(r"^digits:\d+, "))
+    expect(pictures).to_have_count(12, timeout=LONG_S * 1000)
+    shown = [picture.get_attribute("alt") or "" for picture in pictures.all()]
+    assert sum(alt.endswith(", seven") for alt in shown) > 8, shown
+    with downloaded(page, "CSV of hits").open() as file:
+        lines = list(csv.DictReader(file))
+    assert [f"{line['source']}, {line['label']}" for line in lines] == shown
+    for theme in ("light", "dark"):
+        page.emulate_media(color_scheme=theme)
+        page.screenshot(path=shots / f"search_{theme}.png", full_page=True)
+
+
+def test_a_zip_that_leads_outside_is_refused(page: Page, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "pairs.zip", "w") as archive:
+        archive.writestr("../outside.csv", "filepath,title\n")
+    with serve(tmp_path, preload="") as server:
+        page.goto(f"{server.url}/train")
+        expect(page.get_by_text("1,438 pairs to train on")).to_be_visible()
+        page.locator("input[type=file]").first.set_input_files(str(tmp_path / "pairs.zip"))
+        expect(page.get_by_text(re.compile(r"outside\.csv")).first).to_be_visible()
+        assert not list(tmp_path.rglob("outside.csv"))
+
+
+def test_images_that_cannot_be_read_are_told_before_the_start(page: Page, tmp_path: Path) -> None:
+    """A CSV of 40 images, two of which are broken, uploaded with them."""
+    names = [*(f"{number}.png" for number in range(38)), "a-cut.png", "b-cut.png"]
+    write_images(tmp_path / "pictures", *names)
+    for name in names[-2:]:
+        path = tmp_path / "pictures" / name
+        path.write_bytes(path.read_bytes()[:60])  # begins as a PNG does, and so gets in
+    table = write_csv(tmp_path / "pairs.csv", [["filepath", "title"], *([name, f"picture {name}"] for name in names)])
+    with zipfile.ZipFile(tmp_path / "pairs.zip", "w") as archive:
+        for path in (table, *(tmp_path / "pictures" / name for name in names)):
+            archive.write(path, path.name)
+    with serve(tmp_path, preload="") as server:
+        page.goto(f"{server.url}/train")
+        expect(page.get_by_text("1,438 pairs to train on")).to_be_visible()
+        page.locator("input[type=file]").first.set_input_files(str(tmp_path / "pairs.zip"))
+        told = re.compile(
+            r"2 of 40 images opened cannot be read: \S+a-cut\.png .*, \S+b-cut\.png .*\. They are left out"
+        )
+        expect(page.get_by_text(told).first).to_be_visible()
+        page.get_by_text("2 of 40 images opened cannot be read", exact=True).click()
+        expect(page.get_by_test_id("stDataFrame").first).to_be_visible()
+        assert not stored_runs(server)
+
+
+def test_an_upload_that_a_tick_brings_first_becomes_the_data(page: Page, tmp_path: Path) -> None:
+    """The browser's next tick tells of an upload, too, and may be there before the form's own message."""
+    ticking: list[str] = []
+
+    def hear(socket: WebSocketRoute) -> None:
+        server = socket.connect_to_server()
+
+        def pass_on(message: str | bytes) -> None:
+            asked = BackMsg.FromString(message) if isinstance(message, bytes) else BackMsg()
+            rerun = asked.rerun_script
+            if rerun.is_auto_rerun:
+                ticking.append(rerun.fragment_id)
+            elif any(state.file_uploader_state_value.uploaded_file_info for state in rerun.widget_states.widgets):
+                tick = BackMsg.FromString(asked.SerializeToString())
+                tick.rerun_script.fragment_id, tick.rerun_script.is_auto_rerun = ticking[-1], True
+                server.send(tick.SerializeToString())
+                late.append(message)
+                return
+            server.send(message)
+
+        late: list[str | bytes] = []
+        socket.on_message(pass_on)
+        sent.append(lambda: [server.send(message) for message in late])
+
+    sent: list[Callable[[], object]] = []
+    names = [f"{number}.png" for number in range(9)]
+    table = write_csv(tmp_path / "pairs.csv", [["filepath", "title"], *([name, f"picture {name}"] for name in names)])
+    write_images(tmp_path, *names)
+    with zipfile.ZipFile(tmp_path / "pairs.zip", "w") as archive:
+        for path in (table, *(tmp_path / name for name in names)):
+            archive.write(path, path.name)
+    with serve(tmp_path, preload="") as server:
+        page.route_web_socket(re.compile("_stcore/stream"), hear)
+        page.goto(f"{server.url}/train")
+        expect(page.get_by_text("1,438 pairs to train on")).to_be_visible()
+        while not ticking:
+            page.wait_for_timeout(TICK_S * 1000)
+        page.locator("input[type=file]").first.set_input_files(str(tmp_path / "pairs.zip"))
+        page.wait_for_timeout(4 * TICK_S * 1000)
+        for send in sent:
+            send()
+        expect(page.get_by_text("9 pairs; 9 different captions")).to_be_visible()
+        expect(page.get_by_role("combobox", name="Data", exact=True)).to_have_value(re.compile(r"pairs-\w+/pairs.csv"))
+
+
+@pytest.mark.parametrize("asked_before", [False, True])
+def test_a_preset_stays_in_a_browser_that_hears_late(browser: Browser, tmp_path: Path, asked_before: bool) -> None:
+    """While memory is being looked up the page asks on and on, and brings the values of before until it hears.
+
+    asked_before: what the preset needs is known, so nothing ticks any more but what was sent before.
+    """
+    kept: list[Callable[[], None]] = []
+    holds = False
+
+    def hear(socket: WebSocketRoute) -> None:
+        server = socket.connect_to_server()
+        server.on_message(lambda message: later(lambda: socket.send(message)))
+
+    def later(send: Callable[[], None]) -> None:
+        kept.append(send) if holds else send()
+
+    with (
+        serve(tmp_path, preload="") as server,
+        browser.new_context() as one,
+        browser.new_context() as other,
+        one.new_page() as quick,
+        other.new_page() as late,
+    ):
+        late.route_web_socket(re.compile("_stcore/stream"), hear)
+        late.goto(f"{server.url}/train")
+        expect(late.get_by_text("are being looked up")).to_be_visible()
+        holds = True
+        late.get_by_role("button", name="Fine-tune gently").click()
+        quick.goto(f"{server.url}/train")
+        expect(quick.get_by_text("Memory: about")).to_be_visible()  # so it is known for the form of before as well
+        if asked_before:
+            quick.get_by_role("button", name="Fine-tune gently").click()
+            expect(quick.get_by_role("spinbutton", name="Learning rate")).to_have_value("0.00001")
+            expect(quick.get_by_text("Memory: about")).to_be_visible()
+        quick.wait_for_timeout(3 * TICK_S * 1000)
+        holds = False
+        for send in kept:
+            send()
+        expect(late.get_by_text("Memory: about")).to_be_visible()
+        expect(late.get_by_role("spinbutton", name="Learning rate")).to_have_value("0.00001")
+        expect(late.get_by_text("110 steps of 64 pairs: 22 steps an epoch, 5 epochs")).to_be_visible()
+
+
+def stored_runs(server: Server) -> list[Run]:
+    store = open_store(server.settings)
+    try:
+        return store.runs()
+    finally:
+        store.close()

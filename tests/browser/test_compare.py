@@ -1,0 +1,50 @@
+"""The compare page in a browser: what is chosen stands in the address, and the address alone shows the same."""
+
+import time
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from engine.settings import Settings
+from engine.store import open_store
+from engine.store.files import RunFiles
+from tests.support.browser import PATIENCE_S, serve
+from tests.support.page import benchmark_row, finish, queue_benchmark, write_samples
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
+expect.set_options(timeout=PATIENCE_S * 1000)
+
+
+def main(page: Page) -> str:
+    """All that a page shows as text."""
+    return page.get_by_test_id("stMain").inner_text()
+
+
+def test_a_link_shows_another_reader_the_same(browser: Browser, page: Page, tmp_path: Path) -> None:
+    settings = Settings(runs_dir=tmp_path / "runs")
+    store = open_store(settings)
+    for ms in (20.0, 10.0):
+        run_id = queue_benchmark(store, "timm:resnet18")
+        row = benchmark_row("resnet18", latency_ms=ms)
+        write_samples(RunFiles(settings.runs_dir, run_id).dir, row, eager=[[ms, 1.01 * ms, 0.99 * ms] * 10] * 3)
+        finish(store, run_id, [row])
+    store.close()
+    with serve(tmp_path, preload="", min_free_gb="1000000") as server:
+        page.goto(f"{server.url}/compare?compare_runs=1,2")
+        expect(page.get_by_text("needs 3 runs: Different runs differ")).to_be_visible()
+        expect(page.get_by_text("Baseline: run 1")).to_be_visible()
+        page.get_by_role("combobox", name="Baseline").click()
+        page.get_by_role("option", name="run 2").click()
+        expect(page.get_by_text("Baseline: run 2")).to_be_visible()
+        assert "compare_baseline=run" in page.url
+        assert "compare_runs=1" in page.url
+
+        fresh = browser.new_context(viewport={"width": 1440, "height": 1400}).new_page()
+        fresh.goto(page.url)
+        expect(fresh.get_by_text("Baseline: run 2")).to_be_visible(timeout=PATIENCE_S * 1000)
+        deadline = time.monotonic() + PATIENCE_S
+        while (shown := main(fresh)) != (chosen := main(page)) and time.monotonic() < deadline:
+            fresh.wait_for_timeout(200)  # both are drawn piece by piece
+        assert shown == chosen
+        fresh.context.close()

@@ -1,0 +1,47 @@
+"""Bad links in a browser, which fills bound fields from the address as no other test does: a message, no exception."""
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.support.browser import DRAWN, PATIENCE_S, serve
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
+expect.set_options(timeout=PATIENCE_S * 1000)
+
+LINKS = {
+    "/profile?profile_batch_size=1e400&profile_models=timm:resnet18": "Batch size '1e400': Input should be a valid",
+    "/vision?benchmark_models=timm:*&benchmark_filter=a%7B1000000000%7D": "a count in braces is at most 1,000",
+    "/vision?benchmark_models=" + "%7Ba,b," * 20 + "c" + "%7D" * 20: "mean more than 1,000 patterns",
+    "/recurrent?recurrent_loops=-1e400&recurrent_hidden_size="
+    + "9" * 5000: "Samples '-1e400': Input should be a valid",
+    "/train?train_steps=1e400&train_data=%00": "Steps '1e400': Input should be a valid integer",
+    "/?catalog_max_gmacs=1e400&catalog_library=keras": "catalog_library 'keras': is not on offer here",
+    "/runs?runs_text=" + "a+" * 3000: "a search has at most 200 characters",
+}
+
+
+def test_bad_links_are_answered_with_a_message(page: Page, tmp_path: Path) -> None:
+    with serve(tmp_path, preload="", min_free_gb="1000000") as server:
+        for link, message in LINKS.items():
+            page.goto(server.url + link)
+            expect(page.get_by_test_id("stAlert").filter(has_text=message)).to_be_visible()
+            page.wait_for_function(DRAWN, timeout=PATIENCE_S * 1000)
+            expect(page.get_by_test_id("stException")).to_have_count(0)
+
+        page.goto(f"{server.url}/profile?profile_batch_size=1e400&profile_models=timm:resnet18")
+        warning = page.get_by_test_id("stAlert").filter(has_text="This page does not take")
+        expect(warning).to_be_visible()
+        expect(page).to_have_url(re.compile(r"/profile\?profile_models=timm"))  # without what was not taken
+        batch = page.get_by_role("spinbutton", name="Batch size")
+        expect(batch).to_have_value("1")
+        batch.fill("1.5")
+        batch.press("Enter")
+        expect(page.get_by_text("Input should be a valid integer, got a number with a fractional part")).to_be_visible()
+        batch.fill("2000")
+        batch.press("Enter")
+        expect(page.get_by_text("Counts 1 model on meta")).to_be_visible()
+        expect(page).to_have_url(re.compile("profile_batch_size=2000"))
+        assert "Traceback" not in server.log.read_text()

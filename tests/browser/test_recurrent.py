@@ -1,0 +1,64 @@
+"""Timing recurrent layers as people do: the small preset, from the form to charts and downloads."""
+
+import csv
+import json
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from engine.specs.runners import of_group
+from engine.store import State, open_store
+from tests.support.browser import PATIENCE_S, downloaded, serve
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1800)]
+expect.set_options(timeout=PATIENCE_S * 1000)
+
+SMALL = [name for name in of_group("rnns") if name != "cudnn"]
+LONG_S = 1500
+"""Scripting and checking every runner takes its time on a loaded machine."""
+
+
+def test_the_small_preset_from_form_to_chart_to_download(page: Page, tmp_path: Path) -> None:
+    with serve(tmp_path) as server:
+        page.goto(f"{server.url}/recurrent")
+        expect(page.get_by_role("heading", name="Recurrent layers", exact=True)).to_be_visible()
+        page.get_by_role("button", name="As fastrnns").click()
+        expect(page.get_by_text(re.compile("^Times 12 runners"))).to_be_visible()
+        expect(page.get_by_text("cudnn needs cuDNN")).to_be_visible()
+        page.get_by_role("button", name="Small, for a CPU").click()
+        expect(page.get_by_text(re.compile("^Times 7 runners"))).to_be_visible()
+        for group in ("Timing", "Processes"):
+            page.get_by_role("button", name=group, exact=True).click()
+        for label, value in (("Processes", "1"), ("Sampled time (s)", "0.1")):
+            page.get_by_label(label, exact=True).fill(value)
+            page.get_by_label(label, exact=True).press("Enter")
+        expect(page.get_by_text("in 1 fresh process each")).to_be_visible()
+        page.get_by_role("button", name="Time", exact=True).click()
+        expect(page.get_by_text("1 of 1 done in")).to_be_visible(timeout=LONG_S * 1000)
+        run_id = int(re.search(r"[?&]run=(\d+)", page.url)[1])  # type: ignore[index]
+        store = open_store(server.settings)
+        state, rows = store.run(run_id).state, {row.model: row for row in store.rows(run_id)}
+        store.close()
+        assert state is State.FINISHED
+        assert {name: row.status for name, row in rows.items()} == dict.fromkeys(SMALL, "ok")
+
+        expect(page.get_by_role("figure", name=re.compile("^Median time forward and backward"))).to_be_visible()
+        page.get_by_role("tab", name="Speed-up", exact=True).click()
+        expect(page.get_by_role("figure", name=re.compile("^Speed-up over aten .both."))).to_be_visible()
+        page.get_by_role("radio", name="forward", exact=True).click()
+        expect(page.get_by_role("figure", name=re.compile("^Speed-up over aten .forward."))).to_be_visible()
+        page.get_by_role("tab", name="Samples", exact=True).click()
+        expect(page.get_by_role("figure", name=re.compile("^Every sample over its round"))).to_be_visible()
+
+        lines = list(csv.DictReader(downloaded(page, "CSV").read_text().splitlines()))
+        assert {line["model"]: float(line["forward_ms"]) for line in lines} == {
+            name: row.forward_ms for name, row in rows.items()
+        }
+        means = json.loads(downloaded(page, "JSON as fastrnns (oss)").read_text())
+        assert means["lstm-backward"] == {name: row.backward_mean_ms for name, row in rows.items()}
+        table = [line.split() for line in downloaded(page, "Table as fastrnns").read_text().splitlines()]
+        assert [line[0] for line in table] == ["name", *SMALL]
+        samples = downloaded(page, "JSON as fastrnns (pep)").read_text().splitlines()
+        assert len(samples) == 2 * sum(row.samples for row in rows.values())

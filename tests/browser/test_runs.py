@@ -1,0 +1,49 @@
+"""The list of runs in a browser: what is done with chosen runs is told, and the filters follow from it."""
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from engine.settings import Settings
+from engine.store import open_store
+from tests.support.browser import PATIENCE_S, select_rows, serve
+from tests.support.page import finish, profile_row, queue
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
+expect.set_options(timeout=PATIENCE_S * 1000)
+
+
+def test_tagging_and_deleting_are_told_and_the_filters_follow(page: Page, tmp_path: Path) -> None:
+    store = open_store(Settings(runs_dir=tmp_path / "runs"))
+    for name in ("resnet18", "resnet34", "resnet50"):
+        finish(store, queue(store, name), [profile_row(name)])
+    with serve(tmp_path, preload="", min_free_gb="1000000") as server:
+        page.goto(f"{server.url}/runs")
+        table = page.get_by_test_id("stDataFrame").first
+        select_rows(table, 0)
+        expect(page.get_by_text("1 chosen")).to_be_visible()
+        page.get_by_role("button", name="Tag", exact=True).click()
+        page.get_by_role("combobox", name="Add").fill("paper")
+        page.keyboard.press("Enter")
+        page.keyboard.press("Escape")
+        page.get_by_role("button", name="Apply").click()
+        expect(page.get_by_text("Tags of 1 run changed")).to_be_visible()
+        assert store.runs()[0].tags == ("paper",)
+
+        page.get_by_role("combobox", name="Tags").click()
+        page.get_by_role("option", name="paper").click()
+        expect(page.get_by_text("1 to 1 of 1 runs")).to_be_visible()
+        page.keyboard.press("Escape")
+        page.get_by_role("button", name="Clear filters").click()
+        expect(page.get_by_text("1 to 3 of 3 runs")).to_be_visible()
+
+        select_rows(table, 2)
+        expect(page.get_by_text("2 chosen")).to_be_visible()  # the first still is
+        page.get_by_role("button", name="Delete", exact=True).click()
+        page.get_by_label("To delete, type").fill("2")
+        page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True).click()
+        expect(page.get_by_text("2 runs deleted")).to_be_visible()
+        expect(page.get_by_text("1 to 1 of 1 runs")).to_be_visible()
+        assert [run.id for run in store.runs()] == [2]
+    store.close()

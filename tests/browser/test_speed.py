@@ -1,0 +1,115 @@
+"""Timing models as people do: from the page, in a real browser, with real processes."""
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from engine.results import BenchmarkRow
+from engine.store import State, open_store
+from tests.support.browser import DRAWN, PATIENCE_S, Server, downloaded, serve
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1800)]
+expect.set_options(timeout=PATIENCE_S * 1000)
+
+FIVE = ("test_resnet", "test_vit", "test_convnext", "test_efficientnet", "test_mambaout")
+LONG_S = 1500
+"""Compiling five models takes its time on a loaded machine."""
+TOO_LARGE = "eva_giant_patch14_224"
+"""Its weights alone are 4 GB."""
+ROOM = 3_000_000_000
+"""Bytes of data that the server, and each process below it, may hold."""
+
+
+def form(server: Server, page: Page, *models: str, **fields: str) -> None:
+    """The page with its form filled by its address."""
+    query = "&".join(
+        [*(f"benchmark_models=timm:{name}" for name in models), *(f"benchmark_{k}={v}" for k, v in fields.items())]
+    )
+    page.goto(f"{server.url}/vision?{query}")
+    expect(page.get_by_role("heading", name="Vision speed", exact=True)).to_be_visible()
+
+
+def start(page: Page) -> int:
+    """Press the button; answers the run it has made."""
+    before = re.search(r"&run=\d+|$", page.url)[0]  # type: ignore[index]
+    page.get_by_role("button", name="Time", exact=True).click()
+    page.wait_for_url(lambda url: "run=" in url and (not before or not url.endswith(before)))
+    return int(re.search(r"[?&]run=(\d+)", page.url)[1])  # type: ignore[index]
+
+
+def rows_of(server: Server, run_id: int) -> tuple[State, list[BenchmarkRow]]:
+    store = open_store(server.settings)
+    try:
+        return store.run(run_id).state, [row for row in store.rows(run_id) if isinstance(row, BenchmarkRow)]
+    finally:
+        store.close()
+
+
+def test_five_models_eager_against_compiled_cancelled_and_finished(page: Page, tmp_path: Path) -> None:
+    with serve(tmp_path) as server:
+        form(server, page, *FIVE, min_seconds="0.2")
+        page.get_by_role("button", name="Compile or not?").click()
+        expect(page.get_by_text(re.compile("^Times 5 models .2 variants interleaved"))).to_be_visible()
+        page.get_by_role("button", name="Timing", exact=True).click()
+        page.get_by_label("Processes", exact=True).fill("1")
+        page.get_by_label("Processes", exact=True).press("Enter")
+        expect(page.get_by_text("in 1 fresh process each")).to_be_visible()
+
+        first = start(page)
+        expect(page.get_by_text(re.compile(r"[1-4] of 5 done"))).to_be_visible(timeout=LONG_S * 1000)
+        page.get_by_role("button", name="Cancel").click()
+        expect(page.get_by_text("stopped on request")).to_be_visible()
+        state, rows = rows_of(server, first)
+        assert state is State.CANCELLED
+        assert 2 <= len(rows) < 10  # what was done is kept
+
+        # the second time without generating code, which takes minutes for five models and is the first's case already
+        page.get_by_role("button", name="Remove compile").click()
+        page.get_by_role("combobox", name=re.compile("Variants")).fill("compile:aot_eager")
+        page.keyboard.press("Enter")
+        page.keyboard.press("Escape")  # while its list is open, nothing else can be reached
+        expect(page.locator(".verbatim").filter(has_text="--variants eager,compile:aot_eager ")).to_be_visible()
+        second = start(page)
+        assert second != first
+        expect(page.get_by_text("5 of 5 done in")).to_be_visible(timeout=LONG_S * 1000)
+        state, rows = rows_of(server, second)
+        assert state is State.FINISHED
+        assert {(row.model, row.variant, row.status) for row in rows} == {
+            (model, variant, "ok") for model in FIVE for variant in ("eager", "compile:aot_eager")
+        }
+        for row in rows:
+            assert row.latency_ms
+            assert row.variant == "eager" or (row.speedup and row.verdict and row.compile_cold_ms)
+
+        expect(page.get_by_role("figure", name=re.compile("^Median latency"))).to_be_visible()
+        for tab in ("Speed-up", "Samples", "Compare two", "Published"):
+            page.get_by_role("tab", name=tab, exact=True).click()
+            expect(page.get_by_role("tab", name=tab, exact=True)).to_have_attribute("aria-selected", "true")
+            page.wait_for_function(DRAWN)  # the answer to one click undoes another that comes before it
+        with downloaded(page, "CSV as PyTorch's dynamo").open(newline="") as file:
+            assert {line["name"] for line in csv.DictReader(file)} == set(FIVE)
+
+
+def test_what_cannot_be_compiled_or_needs_too_much_memory_is_a_row(page: Page, tmp_path: Path) -> None:
+    with serve(tmp_path, most_data=ROOM) as server:
+        # a backend that is not there is what torch.compile itself refuses
+        form(server, page, "test_vit", TOO_LARGE, replicates="1", min_seconds="0.2")
+        page.get_by_role("combobox", name=re.compile("Variants")).fill("compile:absent")
+        page.keyboard.press("Enter")
+        page.keyboard.press("Escape")  # while its list is open, nothing else can be reached
+        expect(page.get_by_text(re.compile("^Times 2 models .2 variants interleaved"))).to_be_visible()
+        run_id = start(page)
+        expect(page.get_by_text("2 of 2 done in")).to_be_visible(timeout=LONG_S * 1000)
+        state, rows = rows_of(server, run_id)
+        assert state is State.FINISHED
+        found = {(row.model, row.variant): row.status for row in rows}
+        assert found == {
+            ("test_vit", "eager"): "ok",
+            ("test_vit", "compile:absent"): "error",
+            (TOO_LARGE, "eager"): "out_of_memory",
+            (TOO_LARGE, "compile:absent"): "out_of_memory",
+        }
+        expect(page.get_by_text("3 of 4 rows have failed")).to_be_visible()

@@ -1,0 +1,172 @@
+"""The command line of training and evaluation."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from engine.__main__ import main
+from engine.results import EvaluateRow, TrainRow
+from engine.settings import ROOT, Settings
+from engine.specs import Spec, TrainSpec
+from engine.specs.evaluate import EvaluateSpec
+from engine.store import State, Store
+from engine.store.files import RunFiles
+from engine.tasks import evaluate
+from tests.engine.cli.test_cli import engine
+from tests.support.clip import queue_evaluate, queue_train
+from tests.support.training import TINY
+
+
+@pytest.mark.parametrize(("command", "spec"), [("train", TrainSpec), ("evaluate", EvaluateSpec)])
+@pytest.mark.parametrize("before", [[], ["submit"]])
+def test_help_lists_every_field(
+    command: str, spec: type[Spec], before: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main([*before, command, "--help"])
+    assert exit_.value.code == 0
+    shown = capsys.readouterr().out
+    for name in set(spec.model_fields) - {"configs"}:
+        assert f"--{name.replace('_', '-')}" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["train", "--model", "ViT-B-33"], "no model matches 'open_clip:ViT-B-33'"),
+        (["train", "--model", "https://example.org/model"], "model"),
+        (["train", "--warmup", "soon"], "neither a number of steps nor a share"),
+        (["train", "--epochs", "2", "--steps", "5"], "give epochs or steps, not both"),
+        (["train", "--batch-size", "1000000000"], "batch_size"),
+        (["train", "--lr", "nan"], "lr"),
+        (["train", "--lr-scheduler", "const-cooldown"], "needs epochs_cooldown"),
+        (["train", "--loss", "distill"], "needs a teacher"),
+        (["train", "--opt", "sgd"], "opt"),
+        (["train", "--templates", "a digit"], "a template has {} where the class name goes, unlike 'a digit'"),
+        (
+            ["train", "--device", "cuda:1", "--nproc", "2"],
+            "2 processes take cuda:0 to cuda:1, so the device is cuda:0, not cuda:1",
+        ),
+        (["train", "--device", "mps", "--nproc", "2"], "there is one mps device, for one process: 2 were asked for"),
+        (["train", "--data", "/nowhere/pairs.csv"], "nothing can be read at '/nowhere/pairs.csv'"),
+        (["train", "--data", "a.csv::b.csv", "--data-weights", "1"], "1 weights were given for 2 sources"),
+        (["train", "--resume", "../../../etc/passwd"], "resume: nothing can be read"),
+        (["evaluate", "--model", "99"], "99"),
+        (["evaluate", "--tasks", "guessing"], "tasks"),
+        (["evaluate", "--checkpoint", "/nowhere/best.pt"], "checkpoint: nothing can be read"),
+        (["resume", "/nowhere"], "neither a checkpoint with its manifest"),
+        (["search", "99", "a seven"], "99"),
+        (["search", "1", ""], "text"),
+        (["search", "1", "a seven", "--top", "0"], "top"),
+    ],
+)
+def test_bad_usage_is_named_and_leaves_with_2(
+    store: Store, capsys: pytest.CaptureFixture[str], arguments: list[str], answer: str
+) -> None:
+    assert main(arguments) == 2
+    assert answer in capsys.readouterr().err
+    assert store.runs() == []
+
+
+@pytest.fixture
+def tiny_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Flags of a training that takes a second; its configuration is a file."""
+    monkeypatch.setenv("VITALS_DATA_ROOTS", str(tmp_path))
+    (tmp_path / "tiny.json").write_text(json.dumps(TINY))
+    flags = f"--model {tmp_path / 'tiny.json'} --samples 40 --batch-size 8 --log-every-n-steps 1 --no-tensorboard"
+    return flags.split()
+
+
+@pytest.mark.slow
+def test_train_then_evaluate_it_by_its_number(store: Store, tmp_path: Path, tiny_model: list[str]) -> None:
+    (tmp_path / "templates.txt").write_text("the digit {}\n{}\n")
+    table = tmp_path / "epochs.csv"
+    own = ["--templates", str(tmp_path / "templates.txt"), "--output", str(table)]
+    done = engine("train", *tiny_model, "--epochs", "2", *own)
+    assert done.returncode == 0, done.stderr
+    assert "epoch 2: loss" in done.stderr
+    run = store.runs()[0]
+    rows = [row for row in store.rows(run.id) if isinstance(row, TrainRow)]
+    assert run.state is State.FINISHED
+    assert isinstance(run.spec, TrainSpec)
+    assert run.spec.templates == ("the digit {}", "{}")
+    with table.open() as file:
+        assert [float(line["train_loss"]) for line in csv.DictReader(file)] == [row.train_loss for row in rows]
+    done = engine("evaluate", "--model", str(run.id), "--tasks", "retrieval,zeroshot,linear-probe")
+    assert done.returncode == 0, done.stderr
+    found = {row.task: row for row in store.rows(store.runs()[0].id) if isinstance(row, EvaluateRow)}
+    assert set(found) == {"retrieval", "zeroshot", "linear-probe"}
+    assert found["retrieval"].images == 8, "what the training has held out"
+    best = [row for row in rows if row.best][-1]
+    assert found["retrieval"].image_to_text_r1 == best.image_to_text_r1
+
+
+@pytest.mark.slow
+def test_search_the_images_of_an_evaluation(
+    store: Store, settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All eight by a text, in the terminal and as a file; a training has none."""
+    tiny = {"model": "config:tiny", "configs": {"tiny": TINY}, "samples": 40}
+    run_id, trained = queue_evaluate(store, **tiny), queue_train(store)
+    spec = store.run(run_id).spec
+    assert isinstance(spec, EvaluateSpec)
+    folder = RunFiles(settings.runs_dir, run_id).dir
+    folder.mkdir(parents=True)
+    list(evaluate.run(spec, folder))
+    assert main(["search", str(run_id), "the digit seven", "--top", "3"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].split() == ["index", "source", "label", "similarity"]
+    assert len(shown) == 4
+    table = tmp_path / "hits.csv"
+    assert main(["search", str(run_id), "the digit seven", "--output", str(table)]) == 0
+    with table.open() as file:
+        lines = list(csv.DictReader(file))
+    assert sorted(int(line["index"]) for line in lines) == list(range(8))
+    assert [line["index"] for line in lines[:3]] == [line.split()[0] for line in shown[1:]]
+    cosines = [float(line["similarity"]) for line in lines]
+    assert cosines == sorted(cosines, reverse=True)
+    capsys.readouterr()
+    assert main(["search", str(trained), "the digit seven"]) == 2
+    told = capsys.readouterr()
+    assert not told.out
+    assert f"run {trained} is a train, and only an evaluation's images can be searched" in told.err
+
+
+@pytest.mark.slow
+def test_a_killed_training_goes_on_from_its_checkpoint(store: Store, tmp_path: Path, tiny_model: list[str]) -> None:
+    """The worker is killed in mid-run: its second attempt tells the same curve as a training that nobody has killed."""
+    never = ["--val-frequency", "0", "--zeroshot-frequency", "0"]
+    flags = [*tiny_model, "--epochs", "15", "--save-every-steps", "2", *never]
+    whole = engine("train", *flags)
+    assert whole.returncode == 0, whole.stderr
+    assert engine("submit", "train", *flags).returncode == 0
+    run_id = store.runs()[0].id
+    files = RunFiles(Settings().runs_dir, run_id)
+    wait(lambda: any(metric.step >= 6 for metric in store.metrics(run_id)))
+    os.kill(json.loads(files.process().read_text())["worker"]["pid"], signal.SIGKILL)
+    wait(lambda: store.run(run_id).state.ended)
+    run = store.run(run_id)
+    assert run.state is State.FINISHED, run.error
+    assert files.process(2).is_file(), "there was a second attempt"
+
+    def curve(of: int) -> list[tuple[int, float]]:
+        return [(metric.step, metric.value) for metric in store.metrics(of) if metric.name == "train/loss"]
+
+    assert curve(run_id) == curve(run_id - 1)
+    notes = [row.notes for row in store.rows(run_id) if isinstance(row, TrainRow)][-1]
+    assert any("continued from" in note for note in notes)
+    assert subprocess.run([sys.executable, "-m", "engine", "stop"], cwd=ROOT, check=True).returncode == 0
+
+
+def wait(until: object, seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not until():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

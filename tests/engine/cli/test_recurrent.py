@@ -1,0 +1,129 @@
+"""The command line of recurrent layers."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from engine.__main__ import main
+from engine.cli.output import print_progress
+from engine.specs import RecurrentSpec
+from engine.store import State, Store
+from tests.engine.cli.test_cli import engine
+from tests.support.page import recurrent_row
+
+TINY = "--seq-length 5 --input-size 8 --hidden-size 8 --mini-batch 2 --warmup 1 --loops 12 --min-seconds 0.05"
+
+
+@pytest.mark.parametrize("command", [["recurrent"], ["submit", "recurrent"]])
+def test_help_lists_every_field(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main([*command, "--help"])
+    assert exit_.value.code == 0
+    shown = capsys.readouterr().out
+    for name in RecurrentSpec.model_fields:
+        assert f"--{name.replace('_', '-')}" in shown
+    assert "--format" in shown or command[0] == "submit"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["--runners", "fast"], "no runner is called 'fast'"),
+        (["--groups", "rnn"], "groups: Input should be 'rnns', 'cnns'"),
+        (["--seq-length", "0"], "seq_length"),
+        (["--device", "meta"], "nothing runs on meta"),
+        (["--runners", "aten", "--baseline", "py"], "the baseline py is not among what is timed"),
+        (["--proj-size", "512"], "proj_size 512 is not smaller than hidden_size 512"),
+        (["--sweep", "hidden_size", "--sweep-values", "8,x"], "sweep_values"),
+        (["--sweep", "hidden_size", "--format", "oss"], "oss holds one size per runner, and hidden_size is swept"),
+        (["--sweep", "mini_batch", "--output", "table.txt"], "table holds one size per runner"),
+        (["--format", "excel"], "format"),
+        (["--format", "parquet"], "parquet is not for a terminal: give --output FILE too"),
+        (["--output", "/nowhere/rows.csv"], "there is no folder"),
+    ],
+)
+def test_bad_usage_is_named_and_leaves_with_2(
+    store: Store, capsys: pytest.CaptureFixture[str], arguments: list[str], answer: str
+) -> None:
+    assert main(["recurrent", *arguments]) == 2
+    assert answer in capsys.readouterr().err
+    assert store.runs() == []
+
+
+def test_a_line_per_row_tells_how_it_goes(capsys: pytest.CaptureFixture[str]) -> None:
+    print_progress(recurrent_row("py", flags=("single_process",)))
+    print_progress(recurrent_row("aten_layernorm", backward_ms=None, speedup=None))
+    print_progress(recurrent_row("resnet18", baseline="", speedup=None))
+    print_progress(recurrent_row("cudnn", status="error", error="needs cuDNN"))
+    assert capsys.readouterr().err.splitlines() == [
+        "        py, 20 steps, hidden 64, batch 8: forward 10 ms, backward 20 ms; "
+        "1.25 times as fast as aten (faster); single process",
+        "        aten_layernorm, 20 steps, hidden 64, batch 8: forward 10 ms",
+        "        resnet18, batch 8: forward 10 ms, backward 20 ms",
+        "        error: needs cuDNN",
+    ]
+
+
+@pytest.mark.slow
+def test_what_cannot_run_is_told_and_the_rest_is_printed_as_fastrnns_does(store: Store) -> None:
+    done = engine("recurrent", "--runners", "cudnn,aten,py", *TINY.split(), "--replicates", "1", "--separator", "|")
+    assert done.returncode == 1, done.stderr
+    header, *lines = (line.split("|") for line in done.stdout.splitlines())
+    assert [name.strip() for name in header] == "name avg_fwd std_fwd info_fwd avg_bwd std_bwd info_bwd".split()
+    assert [line[0].strip() for line in lines] == ["aten", "py"]
+    rows = {row.model: row for row in store.rows(store.runs()[0].id)}
+    for line in lines:
+        assert all(len(cell) == 16 for cell in line)
+        row = rows[line[0].strip()]
+        assert line[1].strip() == f"{row.forward_mean_ms:.4g}"
+        assert line[4].strip() == f"{row.backward_mean_ms:.4g}"
+    assert "cudnn failed (error)" in done.stderr
+    assert "cuDNN" in rows["cudnn"].error
+    assert store.runs()[0].state == State.FINISHED
+
+
+@pytest.mark.slow
+def test_pep_is_every_sample_that_was_kept(store: Store, tmp_path: Path) -> None:
+    asked = ("recurrent", "--runners", "aten", *TINY.split(), "--replicates", "1", "--format", "pep")
+    done = engine(*asked, "--output", tmp_path / "samples.txt")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    text = (tmp_path / "samples.txt").read_text()
+    lines = [json.loads(line.removeprefix("Caffe2Observer ")) for line in text.splitlines()]
+    (row,) = store.rows(store.runs()[0].id)
+    for metric, mean in (("lstm-aten", row.forward_mean_ms), ("lstm-backward-aten", row.backward_mean_ms)):
+        values = [float(line["value"]) for line in lines if line["metric"] == metric]
+        assert len(values) == row.samples
+        assert sum(values) / len(values) == pytest.approx(mean, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_every_figure_can_be_had_as_parquet(store: Store, tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+    done = engine("recurrent", "--runners", "py", *TINY.split(), "--replicates", "1", "--output", file)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    (row,) = store.rows(store.runs()[0].id)
+    assert pd.read_parquet(file).iloc[0]["forward_ms"] == row.forward_ms
+
+
+@pytest.mark.slow
+def test_a_sweep_is_a_table_of_our_own(store: Store) -> None:
+    sweep = "--sweep seq_length --sweep-values 2,4 --replicates 1"
+    done = engine("recurrent", "--runners", "py", *TINY.split(), *sweep.split())
+    assert done.returncode == 0, done.stderr
+    header, *lines = done.stdout.splitlines()
+    assert header.split()[:2] == ["model", "seq_length"]
+    assert [line.split()[:2] for line in lines] == [["py", "2"], ["py", "4"]]
+
+
+def test_sequences_of_different_lengths_are_told_to_be_slow(
+    store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VITALS_MIN_FREE_GB", "1000000")  # so that the queued run stays queued
+    assert main(["submit", "recurrent", "--groups", "vl", "--name", "mine"]) == 0
+    assert "one after the other in vl_jit and vl_py, which takes very long" in capsys.readouterr().err
+    (run,) = store.runs()
+    assert (run.name, run.spec) == ("mine", RecurrentSpec(groups=("vl",)))

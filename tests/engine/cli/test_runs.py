@@ -1,0 +1,119 @@
+"""The commands that list, tag, note, count and delete runs, as a user types them."""
+
+import csv
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from engine.__main__ import main
+from engine.settings import Settings
+from engine.store import Store
+from engine.store.files import RunFiles
+from tests.support.page import finish, profile_row, queue
+
+
+def engine(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> str:
+    """What a command prints, both to stdout and to stderr."""
+    assert main(list(map(str, arguments))) == code
+    said = capsys.readouterr()
+    return said.out + said.err
+
+
+@pytest.fixture
+def ended(store: Store) -> list[int]:
+    """Three runs that have ended."""
+    ids = [queue(store, model, device="cpu") for model in ("resnet18", "resnet50", "vit_tiny")]
+    for run_id in ids:
+        finish(store, run_id, [profile_row(f"row_of_{run_id}")])
+    return ids
+
+
+def test_runs_are_listed_by_what_they_are_about(
+    store: Store, ended: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waiting = queue(store, "resnet18")
+
+    def listed(*arguments: object) -> list[int]:
+        lines = engine(capsys, "runs", "list", *arguments).splitlines()[1:]
+        return [int(line.split()[0]) for line in lines if " of " not in line]
+
+    assert listed() == [waiting, *ended[::-1]]
+    assert listed("--model", "resnet*") == [waiting, ended[1], ended[0]]
+    assert listed("--model", f"row_of_{ended[2]}", "--kind", "profile,train") == [ended[2]]
+    assert listed("--state", "queued,running") == [waiting]
+    assert listed("--device", "cpu", "--oldest-first", "--limit", 1, "--page", 2) == [ended[1]]
+    assert "3 of 4 runs" in engine(capsys, "runs", "list", "--limit", 3)
+    assert listed("--text", "RESNET50") == [ended[1]]
+    out = tmp_path / "runs.csv"
+    assert "3 runs written" in engine(capsys, "runs", "list", "--state", "finished", "--limit", 1, "--output", out)
+    assert [line["run"] for line in csv.DictReader(out.read_text().splitlines())] == [str(run) for run in ended[::-1]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["list", "--kind", "nonsense"], "kind 'nonsense' is not one of "),
+        (["list", "--state", "lost"], "state 'lost' is not one of queued"),
+        (["tag", "1", "--add", "x" * 41], "a tag has 1 to 40 characters"),
+        (["tag", "77", "--add", "a"], "there is no run 77"),
+        (["note", "77", "a"], "there is no run 77"),
+        (["rows", "77"], "there is no run 77"),
+        (["delete", "77"], "there is no run 77"),
+        (["delete"], "required: RUN-IDS"),
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    ended: list[int], arguments: list[str], answer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["runs", *arguments]) == 2
+    assert answer in capsys.readouterr().err
+
+
+def test_tags_and_notes(store: Store, ended: list[int], capsys: pytest.CaptureFixture[str]) -> None:
+    one, two, _ = ended
+    said = engine(capsys, "runs", "tag", one, two, "--add", "baseline,to keep")
+    assert said.splitlines() == [f"run {run}: baseline, to keep" for run in (one, two)]
+    assert engine(capsys, "runs", "tag", two, "--remove", "to keep") == f"run {two}: baseline\n"
+    assert "#baseline  #to keep" in engine(capsys, "runs", "list", "--tag", "to keep,baseline")
+    engine(capsys, "runs", "note", one, "as the paper has it")
+    assert store.run(one).notes == "as the paper has it"
+    assert str(one) in engine(capsys, "runs", "list", "--text", "paper")
+    assert "no notes" in engine(capsys, "runs", "note", one, "")
+
+
+def test_several_runs_are_deleted_when_that_is_said_twice(
+    store: Store, ended: list[int], settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waiting = queue(store, "resnet18")
+    path = RunFiles(settings.runs_dir, ended[0]).log
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"0" * 1_500_000)
+    told = engine(capsys, "runs", "delete", *ended[:2], waiting, code=2)
+    assert "3 runs with 1 files of 1.5 MB would be deleted for good: say so with --yes" in told
+    assert len(store.runs()) == 4
+    told = engine(capsys, "runs", "delete", *ended[:2], waiting, "--yes", code=1)
+    assert f"run {waiting} is queued: cancel it first" in told
+    assert "1 of 3 runs could not be deleted" in told
+    assert [run.id for run in store.runs()] == [waiting, ended[2]]
+    assert not path.exists()
+    engine(capsys, "runs", "delete", ended[2])
+    assert [run.id for run in store.runs()] == [waiting]
+
+
+def test_rows_and_storage(
+    ended: list[int], settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "rows.csv"
+    assert engine(capsys, "runs", "rows", *ended, "--output", out) == f"{out}\n"
+    assert [line["run"] for line in csv.DictReader(out.read_text().splitlines())] == list(map(str, ended))
+    out = tmp_path / "rows.parquet"
+    assert "say --format parquet" in engine(capsys, "runs", "rows", *ended, "--output", out, code=2)
+    engine(capsys, "runs", "rows", *ended, "--output", out, "--format", "parquet")
+    assert list(pd.read_parquet(out)["run"]) == ended
+    path = RunFiles(settings.runs_dir, ended[0]).log
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"0" * 2_500_000)
+    lines = engine(capsys, "runs", "storage").splitlines()
+    assert lines[0].split() == ["runs", "3"]
+    assert "2.5 MB in 1 files" in next(line for line in lines if line.startswith("folders"))

@@ -1,0 +1,82 @@
+"""The command line of timings."""
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+
+from engine.__main__ import main
+from engine.cli.output import figure
+from engine.specs import BenchmarkSpec
+from engine.store import State, Store
+from tests.engine.cli.test_cli import engine
+
+
+@pytest.mark.parametrize("command", [["benchmark"], ["submit", "benchmark"]])
+def test_help_lists_every_field(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main([*command, "--help"])
+    assert exit_.value.code == 0
+    shown = capsys.readouterr().out
+    for name in BenchmarkSpec.model_fields:
+        assert f"--{name.replace('_', '-')}" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        ([], "the following arguments are required: --models"),
+        (["--models", "resnet50"], "write timm:resnet50 or torchvision:resnet50"),
+        (["--models", "timm:resnet18", "--variants", "eager,fast"], "a variant begins with one of eager, compile"),
+        (["--models", "timm:resnet18", "--batch-size", "many"], "batch_size"),
+        (["--models", "timm:resnet18", "--batch-size", "0"], "batch_size"),
+        (["--models", "timm:resnet18", "--device", "meta"], "nothing runs on meta"),
+        (["--models", "timm:resnet18", "--output", "rows.xlsx"], "neither a .csv nor a .json nor a .parquet file"),
+        (["--models", "timm:resnet18", "--format", "excel"], "format"),
+        (["--models", "timm:resnet18", "--partition", "3/2"], "no part of a whole"),
+        (["--models", "suite", "--filter", "^nothing$"], "filter, exclude and partition leave none"),
+    ],
+)
+def test_bad_usage_is_named_and_leaves_with_2(
+    store: Store, capsys: pytest.CaptureFixture[str], arguments: list[str], answer: str
+) -> None:
+    assert main(["benchmark", *arguments]) == 2
+    assert answer in capsys.readouterr().err
+    assert store.runs() == []
+
+
+def test_a_configuration_of_ones_own_is_refused(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text('{"embed_dim": 8, "vision_cfg": {}, "text_cfg": {}}')
+    assert main(["benchmark", "--models", str(path)]) == 2
+    assert "can be counted (profile), not timed" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_variant_that_fails_is_a_row_and_exit_code_1(store: Store, tmp_path: Path) -> None:
+    out = tmp_path / "rows.csv"
+    asked = "benchmark --models timm:test_resnet --replicates 1 --min-seconds 0.1 --variants eager,compile:absent"
+    done = engine(*asked.split(), "--format", "dynamo", "--output", out)
+    assert done.returncode == 1, done.stderr
+    assert re.search(r"test_resnet eager, inference, batch 1: \S+ ms, \S+ samples/s; single process", done.stderr)
+    assert "timm:test_resnet (compile:absent, inference, batch 1) failed (error)" in done.stderr
+    with out.open(newline="") as file:
+        (line,) = csv.DictReader(file)
+    assert (line["name"], line["speedup"], line["abs_latency"]) == ("test_resnet", "", "")
+    assert float(line["eager_peak_mem"]) > 0
+    (run,) = store.runs()
+    assert run.state == State.FINISHED
+    assert [row.status for row in store.rows(run.id)] == ["ok", "error"]
+    shown = engine("runs", "show", run.id)
+    assert "test_resnet" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0.0, "0.00"), (0.00334, "0.00334"), (-0.0038667, "-0.00387"), (0.1, "0.10"), (1234.567, "1,234.57")],
+)
+def test_small_figures_do_not_vanish_on_a_terminal(value: float, shown: str) -> None:
+    assert figure(value) == shown

@@ -1,0 +1,231 @@
+"""Data of every kind are found by their paths, counted and looked at; what cannot be used is refused with reasons."""
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from engine.datasets import DataProblem, Mixed, Pairs, look, open_pairs, readable, split, weights
+from engine.settings import ROOT
+from engine.specs import Refused
+from tests.support.data import encoded, write_classes, write_image, write_tar
+
+
+def table(folder: Path, *rows: str) -> Path:
+    path = folder / "pairs.csv"
+    path.write_text("\n".join(["filepath,title", *rows]) + "\n")
+    return path
+
+
+def colours(pairs: Pairs) -> list[object]:
+    return [pairs.image(index).getpixel((0, 0)) for index in range(len(pairs))]
+
+
+def test_the_digits_are_scikit_learns() -> None:
+    theirs = load_digits()
+    ours = open_pairs("digits")
+    assert len(ours) == len(theirs.target) == 1797
+    assert [ours.label(index) for index in range(1797)] == theirs.target.tolist()
+    assert ours.classes == ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+    three = theirs.target.tolist().index(3)
+    assert ours.captions(three) == ("a photo of the digit three", "the number three", "a handwritten three", "three")
+    assert ours.source(three) == f"digits:{three}"
+
+
+@pytest.mark.parametrize("index", [0, 3, 1796])
+def test_a_digit_is_its_scan_enlarged_bilinearly(index: int) -> None:
+    """Pixel i of 32 lies at (i + 1/2) / 4 - 1/2 of the scan's, and is rounded three times on its way."""
+    places = (np.arange(32) + 0.5) / 4 - 0.5
+    rows = [np.interp(places, range(8), row) for row in load_digits().images[index] * 255 / 16]
+    expected = np.stack([np.interp(places, range(8), column) for column in np.transpose(rows)], axis=1)
+    image = np.asarray(open_pairs("digits").image(index)).astype(float)
+    assert image.shape == (32, 32, 3)
+    assert np.abs(image - expected[:, :, None]).max() <= 1.5
+
+
+def test_reading_the_digits_imports_neither_sklearn_nor_torch() -> None:
+    code = (
+        "import sys, engine.datasets as d; p = d.open_pairs('digits'); d.look(p, verify=3);"
+        "print(*{'sklearn', 'torch', 'torchvision', 'pandas', 'sqlalchemy'} & set(sys.modules))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert loaded.stdout.split() == []
+
+
+def test_synthetic_pictures_depend_on_seed_and_index_alone() -> None:
+    one, same, other = open_pairs("synthetic"), open_pairs("synthetic"), open_pairs("synthetic", seed=1)
+    assert len(one) == 100
+    assert one.image(7).size == (224, 224)
+    assert one.image(7).tobytes() == same.image(7).tobytes()
+    assert one.image(7).tobytes() != one.image(8).tobytes()
+    assert one.image(7).tobytes() != other.image(7).tobytes()
+    assert len(open_pairs("synthetic", samples=100_000)) == 100_000
+    assert look(one, verify=1).distinct_captions == 100
+
+
+def test_class_folders_in_the_order_of_their_names(tmp_path: Path) -> None:
+    write_classes(tmp_path, {"tabby_cat": 2, "dog": 3, "empty": 0})
+    write_image(tmp_path / "dog" / "deeper" / "x.PNG", (9, 9, 9))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "dog" / "README.md").write_text("no image")
+    (tmp_path / ".hidden").mkdir()
+    pairs = open_pairs(str(tmp_path))
+    assert pairs.classes == ("dog", "tabby cat")
+    assert [pairs.label(index) for index in range(len(pairs))] == [0, 0, 0, 0, 1, 1]
+    assert pairs.captions(5) == ("a photo of a tabby cat.",)
+    assert pairs.templates == ("a photo of a {}.",)
+    assert colours(pairs)[:4] == [(20, 0, 0), (20, 1, 0), (20, 2, 0), (9, 9, 9)]
+    assert pairs.source(4) == str(tmp_path / "tabby_cat" / "000.png")
+    assert pairs.notes == ("folders without images are no classes: empty",)
+
+
+def test_a_folder_in_a_folder_is_taken_for_it(tmp_path: Path) -> None:
+    write_classes(tmp_path / "pets", {"cat": 1, "dog": 1})
+    assert open_pairs(str(tmp_path)).classes == ("cat", "dog")
+    table(tmp_path / "pets", "cat/000.png,a cat")
+    assert open_pairs(str(tmp_path)).captions(0) == ("a cat",)
+
+
+def test_images_with_captions_beside_them(tmp_path: Path) -> None:
+    for name in ("b", "a", "a.k"):
+        write_image(tmp_path / f"{name}.png", (ord(name[-1]), 0, 0))
+        (tmp_path / f"{name}.txt").write_text(f"picture {name}\n\n one more \n")
+    write_image(tmp_path / "alone.png")
+    pairs = open_pairs(str(tmp_path))
+    assert [pairs.captions(index)[0] for index in range(len(pairs))] == ["picture a", "picture a.k", "picture b"]
+    assert pairs.captions(0) == ("picture a", "one more")
+    assert colours(pairs) == [(97, 0, 0), (107, 0, 0), (98, 0, 0)]
+    assert pairs.notes == ("1 images without a caption are left out",)
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ((), "expected a folder for each class"),
+        (("a.png", "b.png"), "holds 2 images directly and nothing that says what they show"),
+        (("train/cat/1.png", "val/cat/1.png"), "hold no images but folders: give one of them, such as train, val"),
+        (("a.csv", "b.csv", "1.png"), "holds several tables: give one of a.csv, b.csv"),
+    ],
+)
+def test_folders_that_could_be_anything(tmp_path: Path, files: tuple[str, ...], reason: str) -> None:
+    for name in files:
+        write_image(tmp_path / name)
+    with pytest.raises(DataProblem, match=reason):
+        open_pairs(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "reason"),
+    [
+        ("", "auto", "no data are named"),
+        ("nowhere", "auto", "there is no nowhere: give digits"),
+        ("a\0b", "csv", "there is no a\0b"),
+        ("x" * 3000, "folder", "there is no xxx"),
+        ("~nobody/x", "folder", "there is no ~nobody/x"),
+        ("https://example.org/{0..9}.tar", "webdataset", "no file on this machine"),
+        ("pipe:cat a", "auto", "no file on this machine"),
+        ("nowhere.csv", "digits", "was said to be digits, which need no path"),
+        (str(Path(__file__)), "auto", "is neither .csv nor .tsv nor .tar"),
+        (str(Path(__file__)), "folder", "was said to be a folder"),
+        (str(Path(__file__).parent), "csv", "was said to be a CSV"),
+    ],
+)
+def test_data_that_are_not_there(data: str, kind: str, reason: str) -> None:
+    with pytest.raises(DataProblem, match=reason) as refusal:
+        open_pairs(data, kind)  # type: ignore[arg-type]
+    assert isinstance(refusal.value, Refused)
+
+
+def test_only_what_lies_below_the_roots_is_there(tmp_path: Path) -> None:
+    """Absent and forbidden read alike, behind links and in tables too."""
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    write_classes(outside, {"cat": 1})
+    write_image(inside / "own.png")
+    (inside / "link").symlink_to(outside)
+    roots = (inside,)
+    for path in (outside, inside / "link", inside / ".." / "outside", inside / "absent"):
+        with pytest.raises(DataProblem, match="there is no "):
+            open_pairs(str(path), roots=roots)
+    secret = outside / "cat" / "000.png"
+    path = table(inside, "own.png,mine", f"{secret},theirs", "../outside/cat/000.png,theirs", "absent.png,nobody's")
+    found = look(open_pairs(str(path), roots=roots))
+    assert found.looked_at == 4
+    assert [reason for _, reason in found.unreadable] == ["there is no such file"] * 3
+    assert len(look(open_pairs(str(path))).unreadable) == 1
+    shard = write_tar(outside / "x.tar", {"1.png": encoded(), "1.txt": b"a"})
+    with pytest.raises(DataProblem, match="1 of 1 shards are not there"):
+        open_pairs(str(shard), roots=roots)
+
+
+def test_several_sources_are_one(tmp_path: Path) -> None:
+    write_classes(tmp_path / "one", {"cat": 2, "dog": 1})
+    write_classes(tmp_path / "two", {"bird": 1, "cat": 1})
+    one, two, rows = (str(tmp_path / name) for name in ("one", "two", "pairs.csv"))
+    table(tmp_path, "one/cat/000.png,a cat", "one/dog/000.png,a dog")
+    mixed = open_pairs(f"{one}::{two} :: {rows}")
+    assert isinstance(mixed, Mixed)
+    assert mixed.name == "one+two+pairs"
+    assert mixed.classes == ("cat", "dog", "bird")
+    assert [mixed.label(index) for index in range(len(mixed))] == [0, 0, 1, 2, 0, None, None]
+    assert [mixed.captions(index)[0] for index in (3, 6)] == ["a photo of a bird.", "a dog"]
+    assert mixed.source(3) == str(tmp_path / "two" / "bird" / "000.png")
+    assert mixed.image(5).size == (8, 6)
+    with pytest.raises(IndexError):
+        mixed.captions(7)
+
+
+def test_weights_follow_their_pairs() -> None:
+    mixed = Mixed([open_pairs("digits"), open_pairs("synthetic")])
+    assert weights(mixed, ()) is None
+    assert weights(mixed, (2, 2)) is None
+    train, held_out = split(mixed, 0.25, 0)
+    for part in (mixed, train, held_out):
+        found = weights(part, (1, 4))
+        assert found is not None
+        expected = [4 if part.source(index).startswith("synthetic") else 1 for index in range(len(part))]
+        assert found.tolist() == expected
+    with pytest.raises(DataProblem, match="3 weights were given for 2 sources"):
+        weights(mixed, (1, 2, 3))
+
+
+def test_pairs_travel_to_other_processes(tmp_path: Path) -> None:
+    write_classes(tmp_path / "classes", {"cat": 2, "dog": 2})
+    path = table(tmp_path, "classes/cat/000.png,a cat")
+    shard = write_tar(tmp_path / "x.tar", {"1.png": encoded(), "1.txt": b"a"})
+    pairs = split(open_pairs(f"digits::synthetic::{tmp_path / 'classes'}::{path}::{shard}"), 0.5, 0)[0]
+    copy = pickle.loads(pickle.dumps(pairs))
+    assert [copy.source(index) for index in range(len(copy))] == [pairs.source(index) for index in range(len(pairs))]
+    assert colours(copy)[-1] == colours(pairs)[-1]
+
+
+def test_a_look(tmp_path: Path) -> None:
+    write_classes(tmp_path, {"cat": 30, "dog": 10})
+    write_image(tmp_path / "cat" / "005.png", size=(40, 30))
+    write_image(tmp_path / "dog" / "000.png", size=(1, 2))
+    for name in ("cat/003.png", "dog/004.png"):
+        (tmp_path / name).write_bytes(b"<html>")
+    pairs = open_pairs(str(tmp_path))
+    found = look(pairs)
+    assert (found.count, found.captions, found.distinct_captions) == (40, 40, 2)
+    assert (found.classes, found.per_class) == (("cat", "dog"), (30, 10))
+    assert [sample.index for sample in found.samples] == [0, 4, 9, 13, 17, 22, 26, 30, 35, 39]
+    assert (found.samples[-1].caption, found.samples[-1].label) == ("a photo of a dog.", 1)
+    assert found.looked_at == 40
+    assert [source for source, _ in found.unreadable] == [str(tmp_path / "cat/003.png"), str(tmp_path / "dog/004.png")]
+    assert "no image of a known format" in found.unreadable[0][1]
+    assert (found.smallest, found.median, found.largest) == ((1, 2), (8, 6), (40, 30))
+    assert readable(pairs, range(40)) == (pairs, ())
+    rest, notes = readable(pairs, [index for index in range(40) if index not in (3, 34)])
+    assert notes == (
+        f"2 of 40 images cannot be read and are left out: {tmp_path / 'cat/003.png'}, {tmp_path / 'dog/004.png'}",
+    )
+    assert len(rest) == 38
+    assert look(rest).unreadable == ()
+    assert look(pairs, verify=7).looked_at == 7
+    assert look(pairs, deadline_s=0).looked_at == 1
+    assert len(look(pairs, samples=100, verify=0).samples) == 40
+    assert look(pairs, verify=0).smallest is None

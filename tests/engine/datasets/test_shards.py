@@ -1,0 +1,175 @@
+"""Webdataset shards are read in any order, as webdataset itself reads them in theirs."""
+
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from engine.datasets import DataProblem, Pairs, Unreadable, open_pairs
+from engine.datasets.shards import expand
+from tests.support.data import encoded, write_tar
+
+
+def sample(key: str, number: int, **texts: str) -> dict[str, bytes]:
+    """A sample's files, the image of a colour of its own."""
+    return {f"{key}.jpg": encoded((number, 0, 0), kind="PNG")} | {
+        f"{key}.{ending}": text.encode() for ending, text in texts.items()
+    }
+
+
+def shard(path: Path, *samples: dict[str, bytes]) -> Path:
+    return write_tar(path, {name: content for each in samples for name, content in each.items()})
+
+
+def reds(pairs: Pairs) -> list[int]:
+    return [pairs.image(index).getpixel((0, 0))[0] for index in range(len(pairs))]  # type: ignore[index]
+
+
+def test_shards_in_braces(tmp_path: Path) -> None:
+    for number in range(12):
+        files = [sample(f"{number:02}{i}", 10 * number + i, txt=f"caption {number} {i}") for i in range(2)]
+        shard(tmp_path / f"cc-{number:02}.tar", *files)
+    pairs = open_pairs(f"{tmp_path}/cc-{{00..11}}.tar")
+    assert len(pairs) == 24
+    assert pairs.name == "cc"
+    assert pairs.captions(23) == ("caption 11 1",)
+    assert reds(pairs) == [10 * number + i for number in range(12) for i in range(2)]
+    assert pairs.source(0) == f"{tmp_path}/cc-00.tar/000.jpg"
+    assert len(open_pairs(str(tmp_path))) == 24, "a folder of shards is all of them"
+    assert len(open_pairs(f"{tmp_path}/cc-{{03,05}}.tar")) == 4
+    with pytest.raises(DataProblem, match=r"2 of 4 shards are not there: .*cc-12.tar, .*cc-13.tar"):
+        open_pairs(f"{tmp_path}/cc-{{10..13}}.tar")
+
+
+def test_files_belong_together_as_webdataset_says(tmp_path: Path) -> None:
+    """Its rule: a key goes up to the first dot, and a file whose name begins with one belongs to nothing."""
+    path = shard(
+        tmp_path / "x.tar",
+        sample("./a/000", 1, txt="one"),
+        sample("a.b/001", 2, json="{}", txt="two"),
+        {"a/002.PNG": encoded((3, 0, 0)), "a/002.Txt": b"three"},
+        {"a/003.seg.png": encoded(), "a/003.jpeg": encoded((4, 0, 0)), "a/003.txt": b"four"},
+        {"a/._004.jpg": b"junk", "a/._004.txt": b"junk"},
+        {"a/" + "long" * 40 + ".webp": encoded((5, 0, 0)), "a/" + "long" * 40 + ".txt": "fünf".encode()},
+    )
+    pairs = open_pairs(str(path))
+    assert reds(pairs) == [1, 2, 3, 4, 5]
+    assert [pairs.captions(index)[0] for index in range(5)] == ["one", "two", "three", "four", "fünf"]
+
+
+def test_captions_of_every_kind(tmp_path: Path) -> None:
+    path = shard(
+        tmp_path / "x.tar",
+        sample("0", 0, txt="one\n two\n\none\n"),
+        sample("1", 1, json=json.dumps({"caption": "from json", "width": 3})),
+        sample("2", 2, json=json.dumps({"captions": ["a", " b ", "", 7]})),
+        sample("3", 3, txt=" \n", json=json.dumps({"caption": "rather this"})),
+        sample("4", 4, json="{}"),
+        sample("5", 5, txt=" "),
+        sample("6", 6),
+        sample("7", 7, cls="3"),
+    )
+    pairs = open_pairs(str(path))
+    expected = [("one", "two"), ("from json",), ("a", "b"), ("rather this",)]
+    assert [pairs.captions(index) for index in range(len(pairs))] == expected
+    assert pairs.notes == ("4 images without a caption are left out",)
+
+
+def test_classes_are_named_beside_the_shards(tmp_path: Path) -> None:
+    """As CLIP benchmark's data sets have them: the names one folder up."""
+    (tmp_path / "classnames.txt").write_text("cat\ndog\n")
+    (tmp_path / "zeroshot_classification_templates.txt").write_text("a {c}.\nmy {c}.\n")
+    path = shard(tmp_path / "test" / "0.tar", sample("a", 1, cls="1"), sample("b", 2, cls="0", txt="Tom"))
+    pairs = open_pairs(str(path))
+    assert (pairs.classes, pairs.templates) == (("cat", "dog"), ("a {}.", "my {}."))
+    assert [pairs.label(index) for index in range(2)] == [1, 0]
+    assert [pairs.captions(index) for index in range(2)] == [("a dog.", "my dog."), ("Tom",)]
+    (tmp_path / "classnames.txt").write_text("cat\n")
+    with pytest.raises(DataProblem, match=r"has a class 1, and classnames.txt names 1, from 0 on"):
+        open_pairs(str(path))
+
+
+@pytest.mark.parametrize("template", ["{0.__class__}", "{!r}", "{:>1000000000}", "{classname}", "a photo", "%s"])
+def test_templates_are_no_format_strings(tmp_path: Path, template: str) -> None:
+    (tmp_path / "classnames.txt").write_text("cat {0}\ndog\n")
+    templates = tmp_path / "zeroshot_classification_templates.txt"
+    templates.write_text(f"{template} {{c}}\n{{{{c}}}}\n")
+    path = shard(tmp_path / "0.tar", sample("a", 1, cls="0"))
+    assert open_pairs(str(path)).captions(0) == (f"{template} cat {{0}}", "{cat {0}}")
+    templates.write_text(f"{template}\n")
+    with pytest.raises(DataProblem, match=r"a template has \{\} where the class name goes, unlike"):
+        open_pairs(str(path))
+
+
+@pytest.mark.parametrize(
+    ("texts", "reason"),
+    [
+        ({"json": "{"}, "the .json beside a.jpg is damaged"),
+        ({"json": "[" * 100_000}, "the .json beside a.jpg is damaged"),
+        ({"cls": "cat"}, "the .cls beside a.jpg holds 'cat', which is not the number of a class"),
+        ({"txt": "x" * 1_000_001}, "a.txt has 1,000,001 bytes, which are no caption"),
+        ({}, "holds 1 images, none with a caption: expected jpg, jpeg, png, webp files"),
+    ],
+)
+def test_shards_that_are_wrong(tmp_path: Path, texts: dict[str, str], reason: str) -> None:
+    with pytest.raises(DataProblem, match=reason):
+        open_pairs(str(shard(tmp_path / "x.tar", sample("a", 1, **texts))))
+
+
+def test_damaged_and_compressed_tars(tmp_path: Path) -> None:
+    path = shard(tmp_path / "x.tar", *(sample(str(i), i, txt="caption") for i in range(4)))
+    whole = path.read_bytes()
+    with tarfile.open(path) as archive:
+        third = archive.getmembers()[4].offset
+        end = archive.offset
+    for damaged in (
+        b"",
+        b"no tar at all" * 100,
+        whole[: third + 700],  # within a file
+        whole[: third + 100],  # within a header
+        whole[: third + 9] + b"!" + whole[third + 10 :],  # tarfile itself takes this header for the end
+    ):
+        path.write_bytes(damaged)
+        with pytest.raises(DataProblem, match="is no uncompressed tar, or is damaged"):
+            open_pairs(str(path))
+    packed = write_tar(tmp_path / "y.tar", sample("a", 1, txt="x"), "w:gz")
+    with pytest.raises(DataProblem, match="is no uncompressed tar"):
+        open_pairs(str(packed))
+    path.write_bytes(whole[:end])
+    assert len(open_pairs(str(path))) == 4, "without the blocks of zeros at the end"
+
+
+def test_a_shard_that_changes_while_it_is_open(tmp_path: Path) -> None:
+    path = shard(tmp_path / "x.tar", sample("a", 1, txt="x"), sample("b", 2, txt="x"))
+    pairs = open_pairs(str(path))
+    path.write_bytes(path.read_bytes()[:540])
+    with pytest.raises(Unreadable, match=r"x.tar/a.jpg: .*cut short"):
+        pairs.image(0)
+    path.unlink()
+    with pytest.raises(Unreadable, match="there is no such file"):
+        pairs.image(1)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("a.tar", ["a.tar"]),
+        ("{8..11}", ["8", "9", "10", "11"]),
+        ("{08..11}", ["08", "09", "10", "11"]),
+        ("{000..2}", ["000", "001", "002"]),
+        ("{2..0}", ["2", "1", "0"]),
+        ("{a,b}{0..1}.tar", ["a0.tar", "a1.tar", "b0.tar", "b1.tar"]),
+        ("{}{x}{0..}", ["{}{x}{0..}"]),
+        ("{a,}", ["a", ""]),
+    ],
+)
+def test_braces(pattern: str, expected: list[str]) -> None:
+    """As the package braceexpand reads them."""
+    assert expand(pattern) == expected
+
+
+@pytest.mark.parametrize("pattern", ["{0..999999999}.tar", "{0..999}{0..999}"])
+def test_too_many_shards_are_refused_before_they_are_listed(pattern: str) -> None:
+    with pytest.raises(DataProblem, match="shards, at most 100,000 are opened"):
+        expand(pattern)

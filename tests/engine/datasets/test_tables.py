@@ -1,0 +1,100 @@
+"""A CSV gives its images and captions, however it is written; one that is wrong says where and what would be right."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from engine.datasets import DataProblem, Pairs, open_pairs
+from tests.support.data import write_image
+
+
+def opened(folder: Path, content: str | bytes, name: str = "pairs.csv", **options: str) -> Pairs:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return open_pairs(str(path), **options)  # type: ignore[arg-type]
+
+
+def captions(pairs: Pairs) -> list[tuple[str, ...]]:
+    return [pairs.captions(index) for index in range(len(pairs))]
+
+
+@pytest.mark.parametrize("sign", ["\t", ",", ";", "|"])
+@pytest.mark.parametrize("start", ["", "\ufeff"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_the_separator_is_told_by_the_header(tmp_path: Path, sign: str, start: str, end: str) -> None:
+    rows = [["id", "filepath", "title"], ["1", "a.png", "one"], ["2", "b.png", "two"]]
+    pairs = opened(tmp_path, start + "".join(sign.join(row) + end for row in rows))
+    assert captions(pairs) == [("one",), ("two",)]
+    assert pairs.source(1) == str(tmp_path / "b.png")
+    assert pairs.name == "pairs"
+
+
+@pytest.mark.parametrize("given", ["\t", "\\t", "tab"])
+def test_a_separator_and_columns_that_are_given(tmp_path: Path, given: str) -> None:
+    content = "the image\tcaption, in French\na.png\tun, deux\n"
+    columns = {"image_column": "the image", "caption_column": "caption, in French"}
+    assert captions(opened(tmp_path, content, separator=given, **columns)) == [("un, deux",)]
+
+
+def test_paths_are_relative_to_the_table(tmp_path: Path) -> None:
+    write_image(tmp_path / "there" / "a.png", (1, 2, 3))
+    elsewhere = write_image(tmp_path / "elsewhere" / "b.png", (4, 5, 6))
+    pairs = opened(tmp_path / "there", f"filepath,title\na.png,one\n{elsewhere},two\n../elsewhere/b.png,three\n")
+    assert [pairs.image(index).getpixel((0, 0)) for index in range(3)] == [(1, 2, 3), (4, 5, 6), (4, 5, 6)]
+
+
+def test_rows_of_one_image_are_captions_of_it(tmp_path: Path) -> None:
+    pairs = opened(tmp_path, "filepath,title\na.png,one\nb.png,two\na.png,three\na.png,one\n")
+    assert captions(pairs) == [("one", "three"), ("two",)]
+    assert pairs.notes == ("4 rows are captions of 2 images",)
+
+
+def test_what_pandas_writes_is_read(tmp_path: Path) -> None:
+    texts = ["plain", 'she said "hi", and left', "two\nlines", "ünï ☃", "NA", "1"]
+    frame = pd.DataFrame({"filepath": [f"{index}.png" for index in range(6)], "title": texts, "more": "x"})
+    for sign in "\t,;|":
+        frame.to_csv(tmp_path / "pairs.csv", sep=sign, index=False)
+        assert captions(open_pairs(str(tmp_path / "pairs.csv"))) == [(text,) for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", "needs one column called 'filepath' and has 0: .* its header names nothing"),
+        ("\n", "needs one column called 'filepath'"),
+        ("filepath,title\n", "has a header and no rows"),
+        ("path,title\na,b\n", "'filepath' and has 0: separated by ',', its header names 'path', 'title'"),
+        ("path;title\na;b\n", "separated by ';', its header names 'path', 'title'"),
+        ("filepath,caption\na,b\n", "needs one column called 'title' and has 0"),
+        ("filepath,title,title\na,b,c\n", "needs one column called 'title' and has 2"),
+        ("filepath,title\na.png,a cat, asleep\n", "has 3 cells on line 2 and 2 in its header"),
+        ("filepath,title\na.png,ok\n\nb.png\n", "has 1 cells on line 4"),
+        (
+            'filepath,title\na.png,"two\nlines"\nb.png,\nc.png, \n,x\nd.png,\n',
+            "4 rows without an image or a caption, on lines 4, 5, 6 and 1 more",
+        ),
+        ('filepath,title\na.png,ok\nb.png,"open\nc.png,ok\n', 'begins on line 3: .*"He said ""hi"""'),
+        ('filepath,title\na.png,"Hello" he said\n', "begins on line 2: ',' expected after '\"'"),
+        ("filepath,title\na.png," + "x" * 200_000, "begins on line 2: field larger than field limit"),
+        ("x" * 200_000, "begins on line 1|needs one column"),
+        ("filepath,title\na.png,caf\xe9\n".encode("latin-1"), "is not in UTF-8"),
+        ("filepath,title\na.png,one\n".encode("utf-16"), "is not in UTF-8"),
+    ],
+)
+def test_tables_that_are_wrong(tmp_path: Path, content: str | bytes, reason: str) -> None:
+    with pytest.raises(DataProblem, match=reason) as refusal:
+        opened(tmp_path, content)
+    assert "pairs.csv" in str(refusal.value)
+    assert len(str(refusal.value)) < 1000
+
+
+@pytest.mark.parametrize("sign", [",,", '"', "\n", "comma or so"])
+def test_what_cannot_separate(tmp_path: Path, sign: str) -> None:
+    with pytest.raises(DataProblem, match="cannot separate columns: give one character, or tab, comma"):
+        opened(tmp_path, "filepath,title\na,b\n", separator=sign)
+
+
+def test_any_other_ending_with_its_kind(tmp_path: Path) -> None:
+    (tmp_path / "pairs.txt").write_text("filepath,title\na,b\n")
+    assert captions(open_pairs(str(tmp_path / "pairs.txt"), "csv")) == [("b",)]

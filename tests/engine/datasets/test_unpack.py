@@ -1,0 +1,237 @@
+"""Uploads are taken in when they are what they say; all others are refused, and nothing of them is left on the disk."""
+
+import gzip
+import stat
+import tarfile
+import tracemalloc
+import zipfile
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from engine.datasets import DataProblem, archives, look, open_pairs, unpack, uploads
+from tests.engine.datasets.test_images import bomb
+from tests.support.data import encoded, write_tar
+
+CLASSES = {f"pets/{name}/{index}.png": encoded((index, 0, 0)) for name in ("cat", "dog") for index in range(2)}
+
+
+def zipped(path: Path, files: dict[str, bytes], compression: int = zipfile.ZIP_DEFLATED) -> Path:
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, content in files.items():
+            archive.writestr(zipfile.ZipInfo(name), content, compression)
+    return path
+
+
+def refused(upload: Path, reason: str, folder: str = "made") -> None:
+    """The upload is refused with this reason, and the disk is as it was."""
+    before = sorted(upload.parent.rglob("*"))
+    with pytest.raises(DataProblem, match=reason) as refusal:
+        unpack(upload, upload.name, upload.parent / folder)
+    assert upload.name[:200] in str(refusal.value)
+    assert sorted(upload.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("a.zip", zipped),
+        ("a.ZIP", zipped),
+        ("a.tar", write_tar),
+        ("a.tgz", lambda path, files: write_tar(path, files, "w:gz")),
+        ("a.tar.gz", lambda path, files: write_tar(path, files, "w:gz")),
+    ],
+)
+def test_class_folders(tmp_path: Path, name: str, write: Callable[[Path, dict[str, bytes]], Path]) -> None:
+    junk = {"__MACOSX/pets/._1.png": b"x", "pets/.DS_Store": b"x", "pets/run.sh": b"#!/bin/sh", "pets/READ.ME": b"x"}
+    path, kind = unpack(write(tmp_path / name, CLASSES | junk), name, tmp_path / "deep" / "made")
+    assert (path, kind) == (tmp_path / "deep" / "made" / "pets", "folder")
+    pairs = open_pairs(str(path), kind, roots=(tmp_path / "deep",))
+    assert pairs.classes == ("cat", "dog")
+    assert look(pairs).unreadable == ()
+    files = {file.relative_to(tmp_path / "deep" / "made").as_posix() for file in path.rglob("*") if file.is_file()}
+    assert files == set(CLASSES)
+    assert not any(file.stat().st_mode & 0o111 for file in path.rglob("*.png"))
+    assert [entry.name for entry in (tmp_path / "deep").iterdir()] == ["made"]
+
+
+def test_a_table_with_its_images(tmp_path: Path) -> None:
+    table = b"filepath,title\nimages/1.png,one\n../../secret.png,two\n"
+    upload = zipped(tmp_path / "a.zip", {"data/t.csv": table, "data/images/1.png": encoded()})
+    (tmp_path / "secret.png").write_bytes(encoded())
+    path, kind = unpack(BytesIO(upload.read_bytes()), "a.zip", tmp_path / "made")
+    assert (path, kind) == (tmp_path / "made" / "data" / "t.csv", "csv")
+    found = look(open_pairs(str(path), kind, roots=(tmp_path / "made",)))
+    assert [reason for _, reason in found.unreadable] == ["there is no such file"]
+
+
+def test_a_shard_and_images_with_captions(tmp_path: Path) -> None:
+    files = {"./1.jpg": encoded(kind="JPEG"), "./1.txt": b"one", "./2.jpg": encoded(kind="JPEG"), "./2.txt": b"two"}
+    path, kind = unpack(write_tar(tmp_path / "00.tar", files), "00.tar", tmp_path / "made")
+    assert kind == "webdataset"
+    assert [open_pairs(str(path), kind).captions(index) for index in range(2)] == [("one",), ("two",)]
+
+
+@pytest.mark.parametrize("name", ["my pairs.csv", "../../evil.csv", "C:\\x\\evil.tsv", "/etc/.csv", "ü☃.csv"])
+def test_a_table_alone(tmp_path: Path, name: str) -> None:
+    content = b"filepath,title\na.png,one\n"
+    path, kind = unpack(BytesIO(content), name, tmp_path / "made")
+    assert kind == "csv"
+    assert path.parent == tmp_path / "made"
+    assert path.read_bytes() == content
+    assert open_pairs(str(path)).captions(0) == ("one",)
+    assert list(tmp_path.iterdir()) == [tmp_path / "made"]
+
+
+@pytest.mark.parametrize("write", [zipped, write_tar])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../evil.png",
+        "a/../../evil.png",
+        "/etc/evil.png",
+        "..",
+        "a\\..\\evil.png",
+        "C:evil.png",
+        "a\nb.png",
+        "../evil.sh",
+        "x" * 301,
+    ],
+)
+def test_names_that_lead_elsewhere(tmp_path: Path, write: Callable[[Path, dict[str, bytes]], Path], name: str) -> None:
+    suffix = ".zip" if write is zipped else ".tar"
+    refused(write(tmp_path / f"a{suffix}", CLASSES | {name: encoded()}), "not the name of a file below a folder")
+
+
+def test_links_and_devices(tmp_path: Path) -> None:
+    link = zipfile.ZipInfo("link.png")
+    link.external_attr = (stat.S_IFLNK | 0o777) << 16
+    with zipfile.ZipFile(zipped(tmp_path / "a.zip", CLASSES), "a") as archive:
+        archive.writestr(link, "/etc/passwd")
+    refused(tmp_path / "a.zip", "'link.png' is a link or a device")
+    for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE):
+        info = tarfile.TarInfo("link.png")
+        info.type, info.linkname = kind, "/etc/passwd"
+        with tarfile.open(tmp_path / "a.tar", "w") as tar:
+            tar.addfile(info)
+        refused(tmp_path / "a.tar", "'link.png' is a link or a device")
+
+
+def test_bombs_by_size_ratio_and_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "FREE_BYTES", 500_000)
+    zeros = {f"{index}.txt": bytes(200_000) for index in range(3)}
+    refused(zipped(tmp_path / "ratio.zip", zeros), "it would unpack to 3 files of 600,000 bytes or more from")
+    refused(write_tar(tmp_path / "ratio.tgz", zeros, "w:gz"), "it would unpack to 3 files")
+    huge = zipped(tmp_path / "size.zip", {"1.png": encoded()})
+    with zipfile.ZipFile(huge, "a") as archive:
+        archive.writestr("big.png", b"x")
+        archive.getinfo("big.png").file_size = 50_000_001
+    refused(huge, "it would unpack to 2 files of 50,000,")
+    monkeypatch.setattr(archives, "MOST_FILES", 3)
+    for write, ending in ((zipped, "zip"), (write_tar, "tar")):
+        refused(write(tmp_path / f"count.{ending}", CLASSES), "4 files")
+    monkeypatch.setattr(archives, "LARGEST_FILE", 100)
+    refused(zipped(tmp_path / "large.zip", {"1.png": bytes(101)}), "has 101 bytes, at most 100 are taken")
+    monkeypatch.setattr(uploads, "MOST_PACKED", 10)
+    refused(tmp_path / "large.zip", "bytes, at most 10 are taken")
+
+
+def test_a_member_larger_or_smaller_than_it_says(tmp_path: Path) -> None:
+    for size in (10, 10_000):
+        path = zipped(tmp_path / "a.zip", CLASSES | {"more.png": encoded()})
+        with zipfile.ZipFile(path, "a") as archive:
+            archive.writestr("last.txt", b"")
+            archive.getinfo("more.png").file_size = size
+        refused(path, "is damaged")
+
+
+def test_headers_that_say_they_are_huge(tmp_path: Path) -> None:
+    """A pax header of many gigabytes, which tarfile reads into memory whole."""
+    info = tarfile.TarInfo("pax")
+    info.type, info.size = tarfile.XHDTYPE, 8 * 10**9
+    (tmp_path / "a.tar").write_bytes(info.tobuf(tarfile.GNU_FORMAT) + bytes(10_000))
+    info = tarfile.TarInfo("big.png")
+    info.size = 8 * 10**9
+    (tmp_path / "b.tgz").write_bytes(gzip.compress(info.tobuf() + bytes(10_000)))
+    tracemalloc.start()
+    try:
+        refused(tmp_path / "a.tar", "a header of 8,000,000,000 bytes")
+        refused(tmp_path / "b.tgz", "it would unpack to 1 files of 8,000,000,000 bytes")
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_headers_of_headers_without_end(tmp_path: Path) -> None:
+    info = tarfile.TarInfo("pax")
+    info.type, info.size = tarfile.XHDTYPE, 10
+    header = info.tobuf() + b"10 a=2345\n".ljust(512, b"\0")
+    (tmp_path / "a.tgz").write_bytes(gzip.compress(header * 2000))
+    refused(tmp_path / "a.tgz", "is damaged: maximum recursion depth exceeded")
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ({"cat/1.png": b"\x7fELF\0\0\0"}, r"1 files that are not what they are called: cat/1.png \(it is no image"),
+        ({"cat/1.png": bomb(90_000, 90_000)}, "1 files that are not what they are called: cat/1.png"),
+        ({"cat/1.png": bomb(9_000, 9_000)}, "9000 x 9000 pixels"),
+        ({"a.csv": b"\0\1"}, r"a.csv \(it is no text\)"),
+        ({"READ.ME": b"x"}, "holds no images"),
+        ({}, "holds no images"),
+        ({"1.png": encoded()}, "holds 1 images directly and nothing that says what they show"),
+        ({"a/1.png": encoded(), "./a/1.png": encoded()}, "it holds two files called 'a/1.png'"),
+        ({"a.png": encoded(), "a.png/b.png": encoded()}, "cannot be written"),
+    ],
+)
+def test_contents_that_are_not_what_they_are_called(tmp_path: Path, files: dict[str, bytes], reason: str) -> None:
+    refused(zipped(tmp_path / "a.zip", files), reason)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("a.zip", b"", "does not begin like .zip"),
+        ("a.zip", b"Rar!", "does not begin like .zip"),
+        ("a.zip", gzip.compress(b"x", mtime=0), "does not begin like .zip, but like a gzip"),
+        ("a.csv", b"PK\3\4" + bytes(50), "does not begin like .csv, but like a zip"),
+        ("a.csv", b"a,b\0", "is no text"),
+        ("a.rar", b"Rar!", "is none of .zip, .tar"),
+        ("a.exe", b"MZ", "is none of .zip, .tar"),
+        ("noname", b"a,b", "is none of .zip, .tar"),
+        ("a.zip", b"PK\3\4" + bytes(500), "is damaged"),
+        ("a.tgz", gzip.compress(b"x" * 2000, mtime=0), "is damaged"),
+        ("a.tgz", b"\x1f\x8b" + bytes(100), "is damaged"),
+    ],
+)
+def test_uploads_that_are_not_what_they_are_called(tmp_path: Path, name: str, content: bytes, reason: str) -> None:
+    upload = tmp_path / name
+    upload.write_bytes(content)
+    refused(upload, reason)
+
+
+def test_a_full_disk_and_a_folder_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    upload = zipped(tmp_path / "a.zip", CLASSES)
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "file").write_text("mine")
+    refused(upload, "cannot be written to .*not empty", "used")
+    monkeypatch.setattr(uploads, "SPARE_BYTES", 10**18)
+    with pytest.raises(DataProblem, match=r"are to be written, and .* are free.* make room"):
+        unpack(upload, "a.zip", tmp_path / "made")
+    assert not (tmp_path / "made").exists()
+
+
+def test_any_flipped_byte_is_unpacked_or_refused(tmp_path: Path) -> None:
+    files = {"cat/1.png": encoded(), "dog/1.png": encoded()}
+    refusals = 0
+    for path in (zipped(tmp_path / "a.zip", files), write_tar(tmp_path / "a.tgz", files, "w:gz")):
+        whole = path.read_bytes()
+        for at in range(0, len(whole), 5):
+            changed = whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :]
+            try:
+                unpack(BytesIO(changed), path.name, tmp_path / f"{path.suffix}{at}")
+            except DataProblem:
+                refusals += 1
+    assert refusals > 20

@@ -1,0 +1,208 @@
+"""Questions to the process that stays: a real one, which is asked, killed, left alone and told nonsense."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.jobs.answers import MOST_WAITING, Answers
+from engine.models import clip_weights
+from engine.results.answers import Hits
+from engine.results.embeddings import pack_texts
+from engine.settings import ROOT, Settings
+from engine.specs import Refused
+from engine.specs.evaluate import EvaluateSpec
+from engine.specs.questions import Search
+from tests.support.training import TINY
+
+SPEC = EvaluateSpec.model_validate({"model": "config:tiny", "configs": {"tiny": TINY}})
+LONG_S = 120
+
+pytestmark = [pytest.mark.slow]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Of an evaluation of three images, whose features are those of three texts."""
+    made = clip_weights.create(SPEC, weights="")
+    made.model.eval()
+    texts = ("one", "two", "three")
+    features = made.model.encode_text(made.tokenizer(list(texts)), normalize=True).detach().numpy()  # type: ignore[operator]
+    folder = tmp_path / "evaluation"
+    folder.mkdir()
+    np.savez(
+        folder / "embeddings.npz",
+        images=features,
+        texts=features,
+        owner=np.arange(3),
+        labels=np.array([0, 1, -1]),
+        sources=pack_texts([f"{text}.png" for text in texts]),
+        captions=pack_texts(texts),
+        classes=pack_texts(["a", "b"]),
+    )
+    return folder
+
+
+@pytest.fixture
+def answers(settings: Settings) -> Iterator[Answers]:
+    asked = Answers(settings)
+    yield asked
+    asked.close()
+
+
+def search(folder: Path, text: str) -> Search:
+    return Search(spec=SPEC, folder=folder, text=text, top=2)
+
+
+def first(answer: "Future[dict[str, Any]]") -> str:
+    return Hits.model_validate(answer.result(LONG_S)).hits[0].source
+
+
+def wait(until: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LONG_S
+    while not until():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_one_process_answers_and_the_same_question_is_asked_once(answers: Answers, folder: Path) -> None:
+    assert answers.pid is None, "nothing is started before it is needed"
+    asked = answers.ask(search(folder, "two"))
+    assert answers.ask(search(folder, "two")) is asked
+    other = answers.ask(search(folder, "three"))
+    assert other is not asked
+    assert (first(asked), first(other)) == ("two.png", "three.png")
+    assert answers.ask(search(folder, "two")) is asked
+    hits = Hits.model_validate(asked.result())
+    assert (hits.hits[0].label, len(hits.hits), hits.images) == ("b", 2, 3)
+    assert hits.hits[0].similarity == pytest.approx(1, abs=1e-5)
+
+
+def test_while_a_question_is_asked_anew_its_last_answer_stands(
+    answers: Answers, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question = search(folder, "two")
+    assert answers.given(question) is None
+    first = answers.ask(question)
+    assert answers.given(question) is None, "there is none yet"
+    first.result(LONG_S)
+    assert answers.given(question) is first
+    monkeypatch.setattr("engine.jobs.answers.FRESH_S", 0.0)
+    second = answers.ask(question)
+    assert second is not first
+    assert answers.given(question) in (first, second)
+    second.result(LONG_S)
+    assert answers.given(question) is second
+
+
+def test_what_cannot_be_answered_is_refused_and_the_next_question_is_not(answers: Answers, folder: Path) -> None:
+    nowhere = search(folder / "nowhere", "one")
+    gone = answers.ask(nowhere)
+    with pytest.raises(Refused, match=r"embeddings.npz was not kept"):
+        gone.result(LONG_S)
+    assert answers.given(nowhere) is None, "a refusal does not stand while it is asked anew"
+    pid = answers.pid
+    (folder / "spoilt").mkdir()
+    (folder / "spoilt" / "embeddings.npz").write_bytes(b"nothing")
+    with pytest.raises(Refused, match=r"embeddings.npz cannot be read"):
+        answers.ask(search(folder / "spoilt", "one")).result(LONG_S)
+    assert first(answers.ask(search(folder, "one"))) == "one.png"
+    assert answers.pid == pid
+
+
+def test_a_process_that_was_killed_is_replaced(answers: Answers, folder: Path, settings: Settings) -> None:
+    assert first(answers.ask(search(folder, "one"))) == "one.png"
+    pid = answers.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)  # so that it is asked, and dies with the question in hand
+    asked = answers.ask(search(folder, "two"))
+    os.kill(pid, signal.SIGKILL)
+    told = asked.exception(LONG_S)  # none where it was dead before it was asked
+    assert told is None or f"has died (-9); {settings.runs_dir / 'answers.log'} may say why" in str(told)
+    assert first(answers.ask(search(folder, "three"))) == "three.png"
+    assert answers.pid != pid
+
+
+def test_it_leaves_when_idle_and_comes_back(settings: Settings, folder: Path) -> None:
+    answers = Answers(settings, idle_s=0.5)
+    try:
+        answers.start()
+        wait(lambda: answers.pid is not None)
+        pid = answers.pid
+        wait(lambda: answers.pid is None)
+        assert first(answers.ask(search(folder, "one"))) == "one.png"
+        assert answers.pid != pid
+    finally:
+        answers.close()
+    assert "nothing was asked" in (settings.runs_dir / "answers.log").read_text()
+
+
+def test_a_closed_one_refuses_and_leaves_nothing_behind(settings: Settings, folder: Path) -> None:
+    answers = Answers(settings)
+    waiting = [answers.ask(search(folder, str(number))) for number in range(MOST_WAITING + 5)]
+    with pytest.raises(Refused, match="questions wait already"):
+        waiting[-1].result(LONG_S)
+    wait(lambda: answers.pid is not None)
+    pid = answers.pid
+    answers.close()
+    assert all(isinstance(answer.exception(LONG_S), Refused) for answer in waiting)
+    assert isinstance(answers.ask(search(folder, "one")).exception(LONG_S), Refused)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid or 0, 0)
+    assert "answers" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_nonsense_is_refused_and_only_answers_are_printed(settings: Settings, folder: Path) -> None:
+    good = {"ask": "search", "question": search(folder, "two").model_dump(mode="json")}
+    lines = [
+        "nonsense",
+        "[1, 2]",
+        json.dumps({"id": 1}),
+        json.dumps({"id": 2, "ask": "the way", "question": {}}),
+        json.dumps({"id": 3, "ask": "search", "question": {"text": ""}}),
+        json.dumps({"id": 4} | good),
+    ]
+    done = subprocess.run(
+        # the model's library prints; so does this, through Python and past it
+        [sys.executable, "-c", PRINTING, "answer", "--idle-s", "60"],
+        input="\n".join(lines) + "\n",
+        capture_output=True,
+        cwd=ROOT,
+        text=True,
+        check=True,
+        timeout=LONG_S,
+    )
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [answer["id"] for answer in told] == [None, None, 1, 2, 3, 4]
+    assert all(answer["refused"] for answer in told[:5])
+    assert "no question is called 'the way'" in told[3]["refused"]
+    assert told[4]["refused"] == "search: Field required"
+    assert told[5]["answer"]["hits"][0]["source"] == "two.png"
+    assert "printed by Python" in done.stderr
+    assert "printed past it" in done.stderr
+
+
+PRINTING = """
+import os, sys
+from engine.__main__ import main
+from engine.training import search
+known = search.answer
+
+def answer(question):
+    print("printed by Python", flush=True)
+    os.write(1, b"printed past it\\n")
+    return known(question)
+
+search.answer = answer
+sys.exit(main(sys.argv[1:]))
+"""

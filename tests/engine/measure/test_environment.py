@@ -1,0 +1,125 @@
+"""What the program says of the machine it runs on."""
+
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+import torch
+
+from engine.measure import environment
+from engine.specs import Refused
+from tests.engine.measure.test_gpu_watch import Nvml
+
+
+def test_current_names_the_device_and_the_versions() -> None:
+    here = environment.current("cpu", seed=7)
+    assert (here.device, here.seed, here.tf32) == ("cpu", 7, False)
+    assert here.device_name == here.cpu != ""
+    assert here.versions["torch"] == torch.__version__, "with its build, such as +cu130"
+    assert here.versions.get("cuda") == torch.version.cuda
+    assert here.gpu == {}
+    assert here.memory_gb == round(psutil.virtual_memory().total / 1e9, 1)
+    assert abs((datetime.now(UTC) - datetime.fromisoformat(here.date)).total_seconds()) < 60
+    assert environment.current("meta").device_name == "shapes only"
+
+
+def test_a_gpus_environment_has_its_driver_settings_and_what_torch_is_built_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    properties = SimpleNamespace(name="NVIDIA H100 80GB HBM3", total_memory=85_000_000_000, uuid="12ab")
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    monkeypatch.setattr(torch, "__version__", "2.11.0+cu130")
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91904)
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml(missing=("application clocks",)))
+    here = environment.current("cuda")
+    assert (here.device, here.device_name, here.driver) == ("cuda:0", "NVIDIA H100 80GB HBM3", "580.159.04")
+    named = ("torch", "cuda", "cudnn", "triton")
+    known = {"torch": "2.11.0+cu130", "cuda": "13.0", "cudnn": "9.19.4"}
+    assert {name: here.versions[name] for name in named if name != "triton"} == known
+    assert here.versions.get("triton", "3") >= "3"
+    assert here.gpu["power limit"] == "700 W"
+    assert (here.gpu["maximum SM clock"], here.gpu["ECC"], here.gpu["MIG mode"]) == ("1980 MHz", "on", "off")
+    assert "application SM clock" not in here.gpu
+    assert "cuda" not in environment.versions(), "a catalogue is counted the same with every build"
+
+
+def test_a_cudnn_that_torch_refuses_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> int:
+        raise RuntimeError("cuDNN version incompatibility")
+
+    monkeypatch.setattr(torch.backends.cudnn, "version", refuse)
+    assert "cudnn" not in environment.builds()
+
+
+@pytest.mark.parametrize("device", ["cuda:63", "xpu:9", "hpu"])
+def test_an_absent_device_is_refused_with_those_there_are(device: str) -> None:
+    with pytest.raises(environment.DeviceNotFound, match=rf"no device '{device}'; it has meta, cpu") as caught:
+        environment.current(device)
+    assert isinstance(caught.value, Refused)
+
+
+def test_probe_lists_the_cpu_first() -> None:
+    machine = environment.probe()
+    assert machine.devices[0].name == "cpu"
+    expected = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
+    assert len(machine.devices) == 1 + expected
+    assert machine.threads == environment.threads()
+
+
+def test_probe_tells_cores_and_caches() -> None:
+    machine = environment.probe()
+    assert machine.cores == psutil.cpu_count(logical=False)
+    assert list(machine.caches) == list(environment.caches())
+
+
+def test_caches_are_read_as_the_kernel_writes_them(tmp_path: Path) -> None:
+    written = [("1", "Data", "48K"), ("1", "Instruction", "32K"), ("2", "Unified", "1536K"), ("3", "Unified", "32768K")]
+    for number, values in enumerate(written):
+        folder = tmp_path / f"index{number}"
+        folder.mkdir()
+        for name, value in zip(("level", "type", "size"), values, strict=True):
+            (folder / name).write_text(value + "\n")
+    assert environment.caches(tmp_path) == {"L1d": 48 * 1024, "L1i": 32 * 1024, "L2": 1536 * 1024, "L3": 32 * 2**20}
+    assert environment.caches(tmp_path / "none") == {}
+
+
+@pytest.mark.parametrize(("quota", "most"), [("max 100000", None), ("150000 100000", 1), ("50000 100000", 1)])
+@pytest.mark.parametrize("where", ["", "user.slice", "user.slice/app.scope"])
+def test_threads_follow_the_quota_of_every_control_group_above(
+    tmp_path: Path, quota: str, most: int | None, where: str
+) -> None:
+    own = tmp_path / "own"
+    own.write_text("0::/user.slice/app.scope\n")
+    (tmp_path / "cgroup/user.slice/app.scope").mkdir(parents=True)
+    (tmp_path / "cgroup" / where / "cpu.max").write_text(quota + "\n")
+    assert environment.threads(tmp_path / "cgroup", own) == (most or len(os.sched_getaffinity(0)))
+
+
+@pytest.mark.slow
+def test_threads_follow_affinity() -> None:
+    only = min(os.sched_getaffinity(0))
+    code = f"import os; os.sched_setaffinity(0, {{{only}}}); from engine.measure import environment; "
+    code += "print(environment.threads())"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "1"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA device")
+def test_an_nvidia_device_has_name_memory_and_driver() -> None:
+    device = environment.probe().devices[1]
+    assert device.name == "cuda:0"
+    assert device.memory_gb
+    assert device.driver
+    here = environment.current("cuda")
+    assert (here.device, here.device_name) == ("cuda:0", device.model)
+    assert {"cuda", "cudnn"} <= set(here.versions)
+    assert here.gpu, "NVML tells at least the maximum clocks"

@@ -1,0 +1,160 @@
+"""What a request of CLIP refers to: runs, and files below the folders that may be read."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from engine import jobs
+from engine.__main__ import main
+from engine.jobs import references
+from engine.results import Progress
+from engine.settings import Settings
+from engine.specs import ProfileSpec, Refused, TrainSpec
+from engine.specs.evaluate import EvaluateSpec
+from engine.store import State, Store
+from engine.store.bundle import export_bundle, import_bundle
+from engine.store.files import RunFiles
+from tests.support.clip import queue_train, record, train_row, write_checkpoints
+
+
+def trained(store: Store, settings: Settings, **fields: object) -> int:
+    """A run of a training that has left a best checkpoint."""
+    run_id = store.enqueue(TrainSpec.model_validate(fields))
+    folder = RunFiles(settings.runs_dir, run_id).dir / "checkpoints"
+    folder.mkdir(parents=True)
+    (folder / "best.pt").write_bytes(b"weights")
+    (folder / "best.pt.json").write_text(json.dumps({"step": 5, "spec": fields}))
+    return run_id
+
+
+def evaluate(store: Store, settings: Settings, **fields: object) -> EvaluateSpec:
+    found = references.resolve(store, settings, EvaluateSpec.model_validate(fields))
+    assert isinstance(found, EvaluateSpec)
+    return found
+
+
+def test_a_run_is_evaluated_on_what_it_has_held_out(store: Store, settings: Settings) -> None:
+    run_id = trained(store, settings, seed=3, val_fraction=0.3, samples=500, image_size=48)
+    spec = evaluate(store, settings, model=str(run_id))
+    assert spec.checkpoint == str(RunFiles(settings.runs_dir, run_id).dir / "checkpoints" / "best.pt")
+    assert (spec.model, spec.image_size) == ("digits-clip", 48)
+    assert (spec.seed, spec.val_fraction, spec.samples) == (3, 0.3, 500)
+
+
+def test_the_same_folder_is_known_however_it_is_written(store: Store, settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    run_id = trained(store, settings, data=str(tmp_path / "photos"), data_kind="folder", seed=7, val_fraction=0.4)
+    spec = evaluate(store, settings, model=str(run_id), data=f"{tmp_path}/./photos/")
+    assert (spec.seed, spec.val_fraction, spec.data_kind) == (7, 0.4, "folder")
+
+
+@pytest.mark.parametrize("fields", [{"val_fraction": 0}, {"val_data": "synthetic"}])
+def test_what_was_all_trained_on_is_not_called_held_out(
+    store: Store, settings: Settings, fields: dict[str, object]
+) -> None:
+    run_id = trained(store, settings, **fields)
+    with pytest.raises(Refused, match="has held nothing of digits out"):
+        evaluate(store, settings, model=str(run_id))
+    assert not evaluate(store, settings, model=str(run_id), held_out=False).held_out
+
+
+def test_only_a_training_with_a_checkpoint_can_be_evaluated(store: Store, settings: Settings) -> None:
+    other = store.enqueue(ProfileSpec(models=("resnet18",)))
+    with pytest.raises(Refused, match="only a training has a model"):
+        evaluate(store, settings, model=str(other))
+    fresh = store.enqueue(TrainSpec())
+    with pytest.raises(Refused, match="no checkpoint yet"):
+        evaluate(store, settings, model=str(fresh))
+    with pytest.raises(LookupError):
+        evaluate(store, settings, model="99")
+
+
+@pytest.mark.parametrize(
+    "path", ["/etc/passwd", "../../../etc/passwd", "~nobody-here/x", "/" + "x" * 300, "/nowhere/pairs.csv", "a\0b"]
+)
+def test_absent_and_forbidden_files_read_alike(settings: Settings, path: str) -> None:
+    for field in ("data", "val_data", "resume"):
+        with pytest.raises(Refused, match=f"^{field}: nothing can be read at"):
+            references.check_paths(settings, TrainSpec.model_validate({field: path}))
+
+
+def test_links_do_not_lead_out_of_the_roots(settings: Settings, tmp_path: Path) -> None:
+    inside = settings.runs_dir / "uploads"
+    inside.mkdir(parents=True)
+    (inside / "pairs.csv").write_text("filepath,title\n")
+    (inside / "link.csv").symlink_to("/etc/passwd")
+    references.check_paths(settings, TrainSpec(data=str(inside / "pairs.csv")))
+    references.check_paths(settings, TrainSpec(data=f"{inside}/{{00..03}}.tar"))
+    with pytest.raises(Refused, match="nothing can be read"):
+        references.check_paths(settings, TrainSpec(data=str(inside / "link.csv")))
+
+
+def test_a_training_is_continued_as_it_was_asked_for(store: Store, settings: Settings, tmp_path: Path) -> None:
+    run_id = trained(store, settings, epochs=7, seed=2)
+    folder = RunFiles(settings.runs_dir, run_id).dir
+    spec = references.continued(folder)
+    assert (spec.epochs, spec.seed, spec.resume) == (7, 2, str(folder.resolve()))
+    assert references.continued(folder / "checkpoints" / "best.pt").epochs == 7
+    with pytest.raises(Refused, match="neither a checkpoint with its manifest"):
+        references.continued(tmp_path / "nothing")
+
+
+def test_a_checkpoint_of_ours_is_evaluated_on_what_its_training_held_out(store: Store, settings: Settings) -> None:
+    run_id = trained(store, settings, seed=3, val_fraction=0.3, samples=500)
+    path = str(RunFiles(settings.runs_dir, run_id).dir / "checkpoints" / "best.pt")
+    spec = evaluate(store, settings, checkpoint=path, val_fraction=0.5)
+    assert (spec.checkpoint, spec.seed, spec.val_fraction, spec.samples) == (path, 3, 0.3, 500)
+    whole = trained(store, settings, val_fraction=0)
+    path = str(RunFiles(settings.runs_dir, whole).dir / "checkpoints" / "best.pt")
+    with pytest.raises(Refused, match=r"best\.pt has held nothing of digits out"):
+        evaluate(store, settings, checkpoint=path)
+    assert not evaluate(store, settings, checkpoint=path, held_out=False).held_out
+
+
+def test_a_checkpoint_that_tells_nothing_is_evaluated_as_asked(store: Store, settings: Settings) -> None:
+    run_id = trained(store, settings, seed=3)
+    path = RunFiles(settings.runs_dir, run_id).dir / "checkpoints" / "best.pt"
+    manifest = path.with_name("best.pt.json")
+    manifest.write_text(json.dumps({"step": 5, "spec": {"seed": 3, "lr": "of old"}}))
+    with pytest.raises(Refused, match="does not tell what was held out"):
+        evaluate(store, settings, checkpoint=str(path))
+    for asked in ({"checkpoint": str(path), "held_out": False}, {"checkpoint": "openai"}, {}):
+        assert evaluate(store, settings, **asked, seed=5).seed == 5
+    manifest.unlink()
+    assert evaluate(store, settings, checkpoint=str(path), seed=5).seed == 5
+
+
+@pytest.mark.usefixtures("no_scheduler")
+@pytest.mark.parametrize("imported", [True, False])
+def test_a_training_is_not_retried_from_step_0_in_silence(
+    store: Store, settings: Settings, tmp_path: Path, imported: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_id = queue_train(store)
+    record(store, run_id, [Progress(done=30, total=44), train_row(1)], state=State.CANCELLED)
+    if imported:
+        write_checkpoints(RunFiles(settings.runs_dir, run_id).dir, "latest.pt")
+        (tmp_path / "run.zip").write_bytes(export_bundle(store, settings, run_id))
+        run_id = import_bundle(store, settings, tmp_path / "run.zip")
+    folder = RunFiles(settings.runs_dir, run_id).dir
+    with pytest.raises(
+        Refused, match=rf"stopped after 30 steps, and {folder}/checkpoints has no checkpoint.*Run again"
+    ):
+        jobs.retry(store, settings, run_id)
+    assert main(["resume", str(run_id)]) == 2
+    assert "stopped after 30 steps" in capsys.readouterr().err
+    assert store.run(run_id).state is State.CANCELLED
+    write_checkpoints(folder, "latest.pt")
+    jobs.retry(store, settings, run_id)
+    assert store.run(run_id).state is State.QUEUED
+
+
+@pytest.mark.usefixtures("no_scheduler")
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_training_that_has_nothing_to_lose_is_retried(store: Store, settings: Settings, resumed: bool) -> None:
+    run_id = queue_train(store, resume=str(settings.runs_dir) if resumed else "")
+    record(store, run_id, [Progress(done=30 if resumed else 0, total=44)], state=State.FAILED)
+    jobs.retry(store, settings, run_id)
+    assert store.run(run_id).state is State.QUEUED
+    with pytest.raises(Refused, match="only a failed or cancelled run can be tried again"):
+        jobs.retry(store, settings, run_id)

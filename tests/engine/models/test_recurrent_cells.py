@@ -1,0 +1,239 @@
+"""Cells that torch has no layer for, dropout and ResNets against hand formulas; counted FLOPs against their formula."""
+
+from math import exp, sqrt, tanh
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from engine.measure import flops
+from engine.models.recurrent import Control, build, gflops, gflops_per_step, steps
+from engine.models.recurrent.cells import CELLS, milstm
+from engine.models.recurrent.resnet import model
+from engine.specs import RecurrentSpec
+from tests.engine.models.test_recurrent import results, spec_of
+
+pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+
+
+def sigmoid(value: float) -> float:
+    return 1 / (1 + exp(-value))
+
+
+def tensors(*values: list[Any]) -> list[torch.Tensor]:
+    return [torch.tensor(value, dtype=torch.float64) for value in values]
+
+
+def test_one_step_of_a_multiplicative_integration_lstm_by_hand() -> None:
+    """One feature, one hidden unit: every gate by the formula of the paper."""
+    x, h, c = 0.5, -0.3, 0.8
+    w, u, bias = [0.1, -0.2, 0.3, 0.4], [0.7, 0.6, -0.5, 0.2], [0.01, 0.02, 0.03, 0.04]
+    alpha, beta_i, beta_h = [1.5, 0.5, -1.0, 2.0], [0.9, 1.1, 0.8, 1.2], [0.3, 0.6, 1.3, 0.7]
+    gate = [alpha[k] * w[k] * x * u[k] * h + beta_i[k] * w[k] * x + beta_h[k] * u[k] * h + bias[k] for k in range(4)]
+    memory = sigmoid(gate[1]) * c + sigmoid(gate[0]) * tanh(gate[2])
+    shown = sigmoid(gate[3]) * tanh(memory)
+    columns = [[value] for value in w], [[value] for value in u]
+    weights = tensors(*columns, bias, alpha, beta_i, beta_h)
+    one, state, kept = tensors([[x]], [[h]], [[c]])
+    found = milstm(one, (state, kept), weights)
+    assert [each.item() for each in found] == pytest.approx([shown, memory])
+
+
+def test_without_the_product_a_multiplicative_integration_lstm_is_an_lstm() -> None:
+    spec = spec_of("milstm_py", num_layers=2, bidirectional=True)
+    network, own = build("milstm_py", spec), torch.nn.LSTM(6, 4, 2, bidirectional=True)
+    with torch.no_grad():
+        for name, parameter in network.parameters.items():
+            if name.startswith("alpha"):
+                parameter.zero_()
+        for name, parameter in own.named_parameters():
+            if name.startswith("weight"):
+                parameter.copy_(network.parameters[name])
+            elif name.startswith("bias_ih"):
+                parameter.copy_(network.parameters[name.replace("bias_ih", "bias")])
+            else:
+                parameter.zero_()
+    from engine.models.recurrent.weights import inputs
+
+    given = inputs(spec)
+    (output, *last), gradients = results(network)
+    wanted, wanted_last = own(given.x, given.state)
+    torch.testing.assert_close([output, *last], [wanted, *wanted_last])
+    wanted.backward(network.cotangent)
+    for name, parameter in own.named_parameters():
+        key = name.replace("bias_ih", "bias")
+        if key in gradients:
+            torch.testing.assert_close(gradients[key], parameter.grad)
+
+
+@pytest.mark.parametrize("name", ["lstm_layernorm", "lstm_layernorm_decom"])
+def test_one_step_of_a_layer_norm_lstm_by_hand(name: str) -> None:
+    """Two hidden units; norms over all eight gates, and over the memory for what is shown."""
+    torch.manual_seed(3)
+    w, u = torch.randn(8, 3, dtype=torch.float64), torch.randn(8, 2, dtype=torch.float64)
+    norms = [torch.randn(size, dtype=torch.float64) for size in (8, 8, 8, 8, 2, 2)]
+    x, h, c = (torch.randn(1, size, dtype=torch.float64) for size in (3, 2, 2))
+
+    def norm(values: list[float], scale: torch.Tensor, shift: torch.Tensor) -> list[float]:
+        mean = sum(values) / len(values)
+        deviation = sqrt(sum((value - mean) ** 2 for value in values) / len(values) + 1e-5)
+        return [(v - mean) / deviation * s + b for v, s, b in zip(values, scale.tolist(), shift.tolist(), strict=True)]
+
+    ih = norm((w @ x[0]).tolist(), norms[0], norms[1])
+    hh = norm((u @ h[0]).tolist(), norms[2], norms[3])
+    gate = [a + b for a, b in zip(ih, hh, strict=True)]
+    memory = [sigmoid(gate[2 + k]) * c[0, k].item() + sigmoid(gate[k]) * tanh(gate[4 + k]) for k in range(2)]
+    seen = norm(memory, norms[4], norms[5])
+    shown = [sigmoid(gate[6 + k]) * tanh(seen[k]) for k in range(2)]
+    found_h, found_c = CELLS[name].step(x, (h, c), [w, u, *norms])
+    assert found_h[0].tolist() == pytest.approx(shown)
+    assert found_c[0].tolist() == pytest.approx(memory)
+
+
+@pytest.mark.parametrize("name", ["aten_dropout", "jit_dropout"])
+def test_dropout_zeroes_four_tenths_between_layers_and_scales_the_rest(name: str) -> None:
+    """With the second layer's input weights alone at work, what it sees of the first shows in the gradient."""
+    spec = spec_of(name, num_layers=2, seq_length=1, mini_batch=4000, hidden_size=2, input_size=2)
+    network = build(name, spec)
+    first = build("py", spec_of("py", seq_length=1, mini_batch=4000, hidden_size=2, input_size=2))
+    seen, _ = results(first)
+    with torch.no_grad():  # so that the last h of the second layer is a monotone function of one input feature
+        for key, parameter in network.parameters.items():
+            if key.endswith("_l0"):
+                first.parameters[key].copy_(parameter)
+            else:
+                parameter.zero_()
+    seen, _ = results(first)
+    with torch.no_grad():
+        network.parameters["weight_ih_l1"][4, 0] = 1.0  # the new memory: tanh of what is seen of the first feature
+    torch.manual_seed(0)
+    with network.settings():
+        run = network.capture()
+        _, _, c = run()
+        again = run()[2]
+        with network.checked():
+            calm = run()[2]
+            assert torch.equal(run()[2], calm)
+    from engine.models.recurrent.weights import inputs
+
+    before = inputs(spec).c[1]
+    new = torch.atanh(((c[1] - 0.5 * before) * 2)[:, 0].clamp(-0.999999, 0.999999))
+    kept = new.abs() > 1e-5
+    assert kept.float().mean().item() == pytest.approx(0.6, abs=0.04)
+    torch.testing.assert_close(new[kept], (seen[0][0, :, 0] / 0.6)[kept], rtol=1e-3, atol=1e-4)
+    assert not torch.equal(again, c)
+    torch.testing.assert_close(
+        torch.atanh(((calm[1] - 0.5 * before) * 2)[:, 0]), seen[0][0, :, 0], rtol=1e-3, atol=1e-4
+    )
+    assert "checked with its dropout off" in network.notes
+
+
+@pytest.mark.parametrize("name", ["aten_dropout", "jit_dropout"])
+def test_with_one_layer_nothing_is_dropped_and_nothing_warned_of(name: str) -> None:
+    network = build(name, spec_of(name))
+    with network.settings():
+        run = network.capture()
+        torch.testing.assert_close(run(), run())
+    assert "with one layer there is nothing to drop between layers" in network.notes
+
+
+def test_as_many_layer_norms_as_steps_layers_and_directions_ask_for() -> None:
+    network = build("aten_layernorm", spec_of("aten_layernorm", num_layers=2, bidirectional=True))
+    with network.settings():
+        run = network.capture()
+        found = flops.count(torch.nn.Identity(), (), run)
+    norms = {each.operator: each.calls for each in found.operators}
+    assert norms["native_layer_norm"] == 5 * 2 * 2 * 3
+    assert network.cotangent is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resnet18", "resnet18_jit", "resnet50_jit"])
+def test_resnets_train_on_the_mini_batch_at_the_image_size_and_pass_their_check(name: str) -> None:
+    spec = spec_of(name, image_size="32x48", mini_batch=3)
+    network = build(name, spec)
+    with network.settings():
+        run = network.capture()
+        (output,) = run()
+    assert output.shape == (3, 1000)
+    own = model(spec, name)
+    images = torch.randn(3, 3, 32, 48, generator=torch.Generator().manual_seed(8 * spec.seed + 1))
+    torch.testing.assert_close(output, own(images), rtol=1e-4, atol=1e-5)
+    assert len([part for part in own.modules() if isinstance(part, torch.nn.BatchNorm2d)]) > 1
+    errors = Control(spec).errors(network, run)
+    assert errors.ok
+    assert errors.gradient is not None
+    assert errors.gradient < 1e-4
+
+
+@pytest.mark.slow
+def test_a_check_leaves_the_statistics_of_norms_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from engine.models.recurrent import resnet
+
+    built: list[torch.nn.Module] = []
+    real = resnet.model
+    monkeypatch.setattr(resnet, "model", lambda *asked: built.append(real(*asked)) or built[-1])
+    spec = spec_of("resnet18_jit", image_size=32, mini_batch=2)
+    network = build("resnet18_jit", spec)
+    before = [buffer.clone() for buffer in built[0].buffers()]
+    run = network.capture()
+    Control(spec).errors(network, run)
+    assert all(torch.equal(old, new) for old, new in zip(before, built[0].buffers(), strict=True))
+    run()
+    assert not all(torch.equal(old, new) for old, new in zip(before, built[0].buffers(), strict=True)), "it trains"
+
+
+SHAPES = [
+    {"num_layers": 1},
+    {"num_layers": 3},
+    {"num_layers": 2, "bidirectional": True},
+    {"num_layers": 2, "proj_size": 3},
+    {"num_layers": 2, "proj_size": 3, "bidirectional": True},
+]
+COUNTED = "aten py vl_py vl_aten gru_py gru_aten rnn_relu_py rnn_relu_aten rnn_tanh_py milstm_py jit_layernorm".split()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", COUNTED)
+def test_counted_flops_are_those_of_the_formula(name: str, shape: dict[str, Any]) -> None:
+    if shape.get("proj_size") and name.startswith(("gru", "rnn")):
+        return
+    spec = spec_of(name, **shape)
+    network = build(name, spec)
+    with network.settings():
+        run = network.capture()
+        counted = flops.count(torch.nn.Identity(), (), run)
+    assert gflops(spec) == pytest.approx(counted.flops / 1e9, rel=1e-12)
+    if "aten" not in name:  # torch's counter has no formula for a fused layer
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            run()
+        assert counter.get_total_flops() == counted.flops
+
+
+def test_flops_by_hand_at_the_sizes_of_fastrnns() -> None:
+    """8 H (I + H) FLOPs per sequence and step of an LSTM; with a projection H x P more, and P in place of H."""
+    own = RecurrentSpec(runners=("aten",))
+    assert gflops_per_step(own) == pytest.approx(2 * 64 * (4 * 512) * (512 + 512) / 1e9)
+    assert gflops(own) == pytest.approx(100 * 2 * 64 * (4 * 512) * (512 + 512) / 1e9)
+    assert steps(own) == 100
+    projected = RecurrentSpec(runners=("aten",), proj_size=128, num_layers=2, bidirectional=True, input_size=80)
+    below, above = 4 * 512 * (80 + 128) + 512 * 128, 4 * 512 * (256 + 128) + 512 * 128
+    assert gflops_per_step(projected) == pytest.approx(2 * 64 * 2 * (below + above) / 1e9)
+    gru = RecurrentSpec(runners=("gru_py",))
+    assert gflops_per_step(gru) == pytest.approx(2 * 64 * 3 * 512 * 1024 / 1e9)
+
+
+def test_flops_of_sequences_of_different_lengths_are_those_of_real_steps() -> None:
+    from engine.models.recurrent.weights import lengths
+
+    spec = spec_of("vl_py", seq_length=20)
+    drawn = lengths(spec)
+    assert gflops(spec) == pytest.approx(sum(drawn) * 2 * 16 * (6 + 4) / 1e9)
+    assert steps(spec) == max(drawn)
+    assert gflops_per_step(spec) == pytest.approx(sum(drawn) * 2 * 16 * 10 / 1e9 / max(drawn))
+
+
+def test_a_resnet_has_neither_steps_nor_a_formula() -> None:
+    spec = spec_of("resnet18")
+    assert (steps(spec), gflops(spec), gflops_per_step(spec)) == (None, None, None)

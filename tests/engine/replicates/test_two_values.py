@@ -1,0 +1,103 @@
+"""Latency and back-to-back time, from a device that works while the host goes on to rows, files and lines."""
+
+import csv
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.cli.output import print_progress
+from engine.measure.timing import Plan
+from engine.replicates import side_by_side, summary
+from engine.replicates.benchmark import rows
+from engine.replicates.benchmark.job import Job
+from engine.replicates.benchmark.rows import Outcome
+from engine.replicates.messages import Measured
+from engine.replicates.ready import Ready
+from engine.report import frames
+from engine.report.export import timm_dynamo
+from engine.results import BenchmarkRow
+from engine.specs import BenchmarkSpec
+from tests.support.timing import Device, DeviceEvent
+
+
+def spec(device: str) -> BenchmarkSpec:
+    asked = {"models": "timm:toy", "batch_size": 2, "variants": "eager,trace", "replicates": 1}
+    return BenchmarkSpec.model_validate(asked | {"device": device})
+
+
+def process(device: str, *, fails_queued: bool = False) -> dict[str, Measured]:
+    """What one process measures of calls that take 6 ms to launch and 10 ms of the device."""
+    timeline = Device(launch_s=0.006)
+
+    def prepare(label: str) -> Ready:
+        call = timeline.launch(0.010)
+        return Ready(label, {"forward": call}, nullcontext, Measured(label=label, row={"dtype": "float32"}))
+
+    def no_event() -> DeviceEvent:
+        raise RuntimeError("the queue is full")
+
+    asked = spec(device)
+    job = Job(spec=asked, model="timm:toy", mode="inference", batch_size=2, parent=1)
+    stopwatch = replace(timeline.stopwatch(), event=no_event) if fails_queued else timeline.stopwatch()
+    reports = side_by_side.measure(job, stopwatch, Plan(min_seconds=0.2), prepare)
+    return {each.measured.label: each.measured for each in reports if each.measured}
+
+
+def rows_of(device: str, found: dict[str, Measured]) -> list[BenchmarkRow]:
+    common = {"library": "timm", "model": "toy", "device": device, "batch_size_requested": "2"}
+    return rows.rows(spec(device), common, Outcome("inference", 2, (found,)))
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Measured]:
+    return process("cuda")
+
+
+def test_a_row_of_an_accelerator_has_both(found: dict[str, Measured]) -> None:
+    eager, trace = rows_of("cuda", found)
+    assert (eager.latency_ms, eager.back_to_back_ms) == pytest.approx((16.0, 10.0))
+    assert eager.samples_per_s == pytest.approx(2 / 0.010), "throughput is of calls back to back"
+    assert trace.speedup == pytest.approx(1)
+    assert (eager.first_call_after, trace.first_call_after) == ((), ("eager",))
+    line = frames.benchmark([eager]).iloc[0]
+    assert (line["latency_ms"], line["back_to_back_ms"]) == pytest.approx((16.0, 10.0))
+    timms = timm_dynamo.timm([eager]).iloc[0]
+    assert (timms["infer_step_time"], timms["infer_samples_per_sec"]) == (16.0, 125.0), "it synchronises every step"
+
+
+def test_a_row_of_a_cpu_has_latency_alone() -> None:
+    (eager, _) = rows_of("cpu", process("cpu"))
+    assert eager.latency_ms == pytest.approx(16.0)
+    assert eager.back_to_back_ms is None
+    assert eager.samples_per_s == pytest.approx(2 / 0.016)
+
+
+def test_lines_say_which_figure_is_which(found: dict[str, Measured], capsys: pytest.CaptureFixture[str]) -> None:
+    for row in rows_of("cuda", found):
+        print_progress(row)
+    lines = capsys.readouterr().err.splitlines()
+    assert all("latency 16 ms, back to back 10 ms, 200 samples/s" in line for line in lines)
+    assert "1 times as fast as eager in latency (" in lines[1]
+
+
+def test_every_sample_of_both_is_kept(found: dict[str, Measured], tmp_path: Path) -> None:
+    path = tmp_path / summary.back_to_back_name("samples/timm__toy__2.csv")
+    assert path.name == "timm__toy__2__back_to_back.csv"
+    queued = summary.back_to_back([found])
+    summary.write_samples(path, queued, what={"mode": "inference"}, label="variant", phases=[summary.BACK_TO_BACK])
+    with path.open() as file:
+        lines = list(csv.DictReader(file))
+    assert {line["variant"] for line in lines} == {"eager", "trace"}
+    assert [float(line["back_to_back_ms"]) for line in lines] == pytest.approx([10.0] * len(lines))
+    counted = sum(int(line["calls"]) * float(line["back_to_back_ms"]) for line in lines)
+    assert counted >= 2 * 200, "as much of each as of latency"
+    assert summary.back_to_back([process("cpu")]) == []
+
+
+def test_a_failure_back_to_back_leaves_the_latency_and_is_a_note() -> None:
+    eager, _ = rows_of("cuda", process("cuda", fails_queued=True))
+    assert eager.latency_ms == pytest.approx(16.0)
+    assert eager.back_to_back_ms is None
+    assert "not timed back to back: RuntimeError: the queue is full" in eager.notes

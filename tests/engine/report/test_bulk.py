@@ -1,0 +1,71 @@
+"""Many runs as files."""
+
+import csv
+import io
+import zipfile
+
+import pandas as pd
+import pytest
+
+from engine.report import frames
+from engine.report.export import bulk, tables
+from engine.store import Filter, Store
+from tests.support.page import benchmark_row, finish, profile_row, queue, queue_benchmark
+
+
+def test_the_list_of_runs_is_a_line_each(store: Store) -> None:
+    first, second = queue(store, "resnet18"), queue(store, "resnet50", device="cpu")
+    finish(store, first, [profile_row("resnet18")])
+    store.set_tags(first, ["b", "a"])
+    store.set_notes(first, '=cmd|" /C calc"!A0\nsecond line, "quoted"')
+    text = tables.to_csv(bulk.runs(store, Filter(oldest_first=True)))
+    done, waiting = csv.DictReader(io.StringIO(text))
+    assert (done["run"], done["what"], done["state"]) == (str(first), "resnet18 (torch, meta)", "finished")
+    assert (done["tags"], done["devices"], done["done"], done["total"]) == ("a; b", "meta", "1", "1")
+    assert done["notes"] == '\'=cmd|" /C calc"!A0\nsecond line, "quoted"', "no spreadsheet takes it for a formula"
+    assert float(done["duration_s"]) == pytest.approx(store.run(first).seconds(), abs=1e-5)
+    assert pd.Timestamp(done["created"]).timestamp() == pytest.approx(store.run(first).created_at.timestamp(), abs=1)
+    assert (waiting["run"], waiting["state"], waiting["started"], waiting["duration_s"]) == (
+        str(second),
+        "queued",
+        "",
+        "",
+    )
+    assert tables.to_csv(bulk.runs(store, Filter(text="no such"))).splitlines() == [",".join(bulk.COLUMNS)]
+
+
+def test_rows_of_several_runs_are_one_table_with_the_run_in_front(store: Store) -> None:
+    ids = [queue(store, "resnet18"), queue(store, "resnet50")]
+    finish(store, ids[0], [profile_row("resnet18"), profile_row("broken", status="error", error="a,\nb", gmacs=None)])
+    finish(store, ids[1], [profile_row("resnet50")])
+    text = bulk.written(bulk.rows(store, ids), "csv").decode()
+    made = [(line["host"], line["versions"], line["date"][:10]) for line in csv.DictReader(io.StringIO(text))]
+    assert made == [("here", '{"torch": "2.15.0"}', "2026-11-20")] * 3, "each row says what it was made in"
+    lines = list(csv.DictReader(io.StringIO(text, newline="")))
+    assert [(line["run"], line["model"]) for line in lines] == [("1", "resnet18"), ("1", "broken"), ("2", "resnet50")]
+    assert lines[1]["error"] == "a,\nb"
+    alone = list(csv.DictReader(io.StringIO(tables.to_csv(frames.profile(store.rows(ids[1]))))))
+    shared = [{name: cell for name, cell in line.items() if name in alone[0]} for line in lines[2:]]
+    assert shared == alone
+
+
+READ = {"csv": pd.read_csv, "json": pd.read_json, "parquet": pd.read_parquet}
+
+
+@pytest.mark.parametrize("format", READ)
+def test_rows_of_several_kinds_are_a_table_each(store: Store, format: str) -> None:
+    ids = [queue(store, "resnet18"), queue_benchmark(store, "resnet18"), queue(store, "resnet50")]
+    for run_id, row in zip(ids, (profile_row("a"), benchmark_row("b"), profile_row("c")), strict=True):
+        finish(store, run_id, [row])
+    with zipfile.ZipFile(io.BytesIO(bulk.written(bulk.rows(store, ids), format))) as archive:
+        found = {name: READ[format](io.BytesIO(archive.read(name))) for name in archive.namelist()}
+    assert {name: list(frame["model"]) for name, frame in found.items()} == {
+        f"profile.{format}": ["a", "c"],
+        f"benchmark.{format}": ["b"],
+    }
+
+
+def test_runs_without_rows_are_an_empty_table(store: Store) -> None:
+    (table,) = bulk.rows(store, [queue(store, "resnet18"), queue(store, "resnet50")]).values()
+    assert table.empty
+    assert table.columns[0] == "run"

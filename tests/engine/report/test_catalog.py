@@ -1,0 +1,147 @@
+"""The catalogue as a table: reading, searching, versions."""
+
+import json
+from importlib import metadata
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from engine import shipped
+from engine.published import match
+from engine.report.catalog import catalog, choose
+from engine.report.timings import stored
+from engine.settings import Settings
+from engine.specs import Refused
+from engine.store import Store
+from tests.support.page import benchmark_row, finish, queue_benchmark, write_catalogue
+
+CSV = """library,model,family,image_size,mparams,gmacs,macts,complete,uncounted,notes,status,error
+open_clip,ViT-B-32,clip_vit,224,151.28,7.39,10.3,True,{},[],ok,
+open_clip,ViT-L-14-336,clip_vit,336,427.94,197.76,270.0,True,{},[],ok,
+timm,resnet50,resnet,224,25.56,4.11,11.1,True,{},[],ok,
+timm,resnet50d_wide,resnet,224x320,26.0,6.2,16.9,False,"{""sort"": 2}","[""work of unknown size is \
+missing: sort (2 calls)""]",ok,
+timm,broken,none,1024,,,,True,{},[],error,RuntimeError: no
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    lines = CSV.splitlines(keepends=True)
+    (tmp_path / "open_clip.csv").write_text("".join(lines[:3]))
+    (tmp_path / "timm.csv").write_text("".join([lines[0], *lines[3:]]))
+    return tmp_path
+
+
+@pytest.fixture
+def frame(folder: Path) -> pd.DataFrame:
+    return catalog.read(folder)
+
+
+def test_reading_keeps_texts_as_texts_and_figures_as_figures(frame: pd.DataFrame) -> None:
+    assert list(frame["image_size"]) == ["224", "336", "224", "224x320", "1024"]
+    assert frame["gmacs"].dtype == float
+    assert frame.loc[2, "name"] == "timm:resnet50"
+    assert frame.loc[0, "error"] == ""
+
+
+def test_remarks_name_what_is_missing(frame: pd.DataFrame) -> None:
+    assert list(frame["remark"]) == [
+        *("", "", ""),
+        "incomplete: work of unknown size is missing: sort (2 calls)",
+        "error: RuntimeError: no",
+    ]
+
+
+def test_a_folder_without_a_catalogue_is_an_empty_table(tmp_path: Path) -> None:
+    empty = catalog.read(tmp_path)
+    assert empty.empty
+    assert {"name", "library", "model", "gmacs", "remark"} <= set(empty.columns)
+    assert shipped.versions(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("search", "models"),
+    [
+        ("", 5),
+        ("vit", 2),
+        ("VIT-B-*", 1),
+        ("resnet50", 2),
+        ("timm:resnet50*", 2),
+        ("resnet50?", 0),
+        ("*{32,336}", 2),
+        ("open_clip", 2),
+        ("clip 336", 1),
+        ("family:res*", 2),
+        ("vit-b-32, broken", 2),
+        ("nothing like it", 0),
+        ("[", 0),
+    ],
+)
+def test_search(frame: pd.DataFrame, search: str, models: int) -> None:
+    assert len(catalog.select(frame, search=search)) == models
+
+
+def test_filters_combine_and_bounds_leave_out_rows_without_the_figure(frame: pd.DataFrame) -> None:
+    assert list(catalog.select(frame, max_gmacs=10)["model"]) == ["ViT-B-32", "resnet50", "resnet50d_wide"]
+    assert list(catalog.select(frame, max_gmacs=10, library="timm", max_mparams=25.9)["model"]) == ["resnet50"]
+    assert list(catalog.select(frame, min_mparams=400)["model"]) == ["ViT-L-14-336"]
+    assert list(catalog.select(frame, families=["resnet"], image_sizes=["224x320"])["model"]) == ["resnet50d_wide"]
+    assert list(catalog.select(frame, image_size=224)["model"]) == ["ViT-B-32", "resnet50", "resnet50d_wide"]
+    assert list(catalog.select(frame, max_gmacs=None)["model"])[-1] == "broken"
+
+
+def test_a_search_is_bounded(frame: pd.DataFrame) -> None:
+    for search, answer in (("vit " * 300, "at most 1,000 characters"), (",".join(["{a,b}" * 9] * 6), "3,000 patterns")):
+        with pytest.raises(Refused, match=answer):
+            catalog.select(frame, search=search)
+
+
+def test_sizes_and_families_are_in_a_useful_order(frame: pd.DataFrame) -> None:
+    assert catalog.image_sizes(frame) == ["224", "224x320", "336", "1024"]
+    assert catalog.families(frame) == ["clip_vit", "resnet", "none"]
+
+
+def test_versions_that_differ_from_the_installed_ones_are_named(folder: Path) -> None:
+    here = metadata.version("pydantic")
+    counted = {"pydantic": f"{here}+cpu", "pandas": "0.1", "no-such-package": "1.0", "counted_on": "2026-11-20"}
+    (folder / "versions.json").write_text(json.dumps(counted))
+    read = shipped.versions(folder)
+    assert shipped.mismatches(read) == {
+        "pandas": ("0.1", metadata.version("pandas")),
+        "no-such-package": ("1.0", "not installed"),
+    }
+
+
+def test_description_says_with_what_and_when() -> None:
+    counted = {"torch": "2.15.0", "timm": "1.0.31", "fvcore": "0.1", "counted_on": "2026-11-20T10:00:00+00:00"}
+    assert catalog.describe(counted) == "torch 2.15.0, timm 1.0.31 on 2026-11-20"
+
+
+def test_the_shipped_catalogue_can_be_read_and_searched() -> None:
+    shipped = catalog.read(Settings().catalog_dir)
+    assert not shipped.duplicated(["library", "model", "image_size"]).any()
+    vit = shipped[shipped["name"] == "open_clip:ViT-B-32"].iloc[0]
+    assert vit["gflops"] == pytest.approx(2 * vit["gmacs"])
+    assert len(catalog.select(shipped, search="ViT-B-32", library="open_clip")) >= 1
+
+
+def test_a_latency_stands_beside_the_costs_of_the_same_text_length(tmp_path: Path, store: Store) -> None:
+    clip: dict[str, object] = {"library": "open_clip", "image_size": "224"}
+    found = []
+    for model, length, latency in (("ViT-B-32", 77, 50.0), ("ViT-B-32", 16, 35.0), ("ViT-L-14", 16, 90.0)):
+        row = benchmark_row(model, **clip, context_length=length, latency_ms=latency)
+        run_id = queue_benchmark(store, f"open_clip:{model}")
+        finish(store, run_id, [row])
+        found.append(stored.of_run(store.run(run_id), [row]))
+    latest = stored.latest(reversed(found))
+    (setting,) = stored.settings(latest)
+    models = catalog.read(write_catalogue(tmp_path / "catalog"))
+    none = match.match(match.read().iloc[:0], models, {})
+    table = choose.table(models, none, [], stored.within(latest, setting), "torch 1", setting.label)
+    table = table.set_index("name")
+    assert table.loc["open_clip:ViT-B-32", "latency_ms"] == 50.0
+    assert pd.isna(table.loc["open_clip:ViT-L-14", "latency_ms"])
+    said = table.loc["open_clip:ViT-B-32", "provenance"]
+    assert "latency measured: eager, batch 8, float32 on a cpu, 2 threads" in said

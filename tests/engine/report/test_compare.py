@@ -1,0 +1,370 @@
+"""Runs side by side: rows that belong together, ratios against samples by hand, what differs and what of it matters."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from engine import statistics
+from engine.report.compare import models, settings, timings
+from engine.report.compare import rows as compare_rows
+from engine.report.compare import values as compare_values
+from engine.report.compare.timings import Timed
+from engine.report.figures import compare
+from engine.results import BenchmarkRow, Environment, Row
+from engine.specs import BenchmarkSpec, ProfileSpec, Spec
+from engine.specs.evaluate import EvaluateSpec
+from engine.specs.train import TrainSpec
+from engine.store import Run, State, Store
+from tests.support.clip import evaluate_row, train_row
+from tests.support.page import (
+    ENVIRONMENT,
+    benchmark_row,
+    finish,
+    profile_row,
+    queue_benchmark,
+    recurrent_row,
+    write_recurrent_samples,
+    write_samples,
+)
+
+GENERATOR = np.random.default_rng(5)
+
+
+def around(ms: float, processes: int = 3, samples: int = 40, noise: float = 0.01) -> list[list[float]]:
+    """Samples that scatter by so much of their middle."""
+    return [[float(x) for x in ms * GENERATOR.normal(1, noise, samples)] for _ in range(processes)]
+
+
+def kept(folder: Path, run: int, row: BenchmarkRow, samples: list[list[float]]) -> Timed:
+    """A row in a run of its own whose samples are these, and whose median is theirs."""
+    row = row.model_copy(update={"latency_ms": float(np.median(np.concatenate(samples)))})
+    write_samples(folder / str(run), row, **{row.variant: samples})
+    return Timed(run, folder / str(run), row)
+
+
+def one(frame: pd.DataFrame) -> dict[str, object]:
+    assert len(frame) == 1
+    return frame.iloc[0].to_dict()
+
+
+def test_two_runs_have_a_ratio_with_an_interval_and_no_verdict(tmp_path: Path) -> None:
+    """Of two equal runs that differ by 3 % by chance, processes that agree would call one faster once in three."""
+    ones, twos = around(10.0, noise=0.004), around(8.0, noise=0.004)
+    row = benchmark_row("resnet18")
+    pair = (kept(tmp_path, 1, row, ones), kept(tmp_path, 2, row, twos))
+    line = one(timings.over([pair], "ms", seed=1337))
+    by_hand = math.exp(np.mean([math.log(np.median(a) / np.median(b)) for a, b in zip(ones, twos, strict=True)]))
+    assert line["speedup"] == pytest.approx(by_hand, rel=1e-12)
+    assert line["speedup_low"] < 1.25 < line["speedup_high"]
+    assert (line["verdict"], line["run"], line["note"], line["differs_in"]) == ("needs 3 runs", 2, "", "")
+    again = statistics.ratio(ones, twos, seed=1337)
+    assert (line["speedup_low"], line["speedup_high"]) == pytest.approx((again.low, again.high))
+    back = one(timings.over([pair[::-1]], "ms", seed=1337))
+    assert back["speedup"] == pytest.approx(1 / by_hand)
+
+
+@pytest.mark.parametrize(("times", "verdict"), [(1.25, "faster"), (0.8, "slower"), (1.0, "no difference")])
+def test_rows_of_one_run_get_a_verdict(tmp_path: Path, times: float, verdict: str) -> None:
+    eager, other = benchmark_row("resnet18"), benchmark_row("resnet18", "compile")
+    streams = {"eager": around(10.0, 5, noise=0.004), "compile": around(10.0 / times, 5, noise=0.004)}
+    write_samples(tmp_path, eager, **streams)
+    pair = tuple(Timed(1, tmp_path, row, publishable=True) for row in (eager, other))
+    line = one(timings.over([pair], "ms", seed=1337))  # type: ignore[list-item]
+    assert (line["verdict"], line["note"]) == (verdict, "")
+
+
+def test_runs_that_were_repeated_are_compared_as_runs(tmp_path: Path) -> None:
+    row = benchmark_row("resnet18", latency_ms=10.0)
+    slower = tuple(row.model_copy(update={"latency_ms": ms}) for ms in (10.1, 9.9))
+    faster = tuple(row.model_copy(update={"latency_ms": ms}) for ms in (8.1, 7.9))
+    base = Timed(1, tmp_path, row, repeats=slower)
+    other = Timed(2, tmp_path, row.model_copy(update={"latency_ms": 8.0}), repeats=faster)
+    line = one(timings.over([(base, other)], "ms", seed=1))
+    expected = statistics.ratio_of_runs([10.0, 10.1, 9.9], [8.0, 8.1, 7.9])
+    assert expected is not None
+    assert (line["speedup"], line["speedup_low"]) == (expected.value, expected.low)
+    assert (line["verdict"], line["note"]) == ("faster", "of 3 and 3 runs")
+
+
+def test_repeats_are_runs_of_the_same_request_on_the_same_host(store: Store, tmp_path: Path) -> None:
+    def timed(ms: float, versions: dict[str, str] | None = None, **fields: object) -> int:
+        run_id = queue_benchmark(store, "timm:resnet18", **fields)
+        environment = ENVIRONMENT if versions is None else ENVIRONMENT.model_copy(update={"versions": versions})
+        finish(store, run_id, [benchmark_row("resnet18", latency_ms=ms)], environment)
+        return run_id
+
+    first = timed(10.0)
+    timed(11.0)
+    timed(12.0, threads=1)
+    timed(13.0, versions={"torch": "of another time"})
+    (found,) = timings.timed_rows(store, store.run(first), tmp_path)
+    assert found.row.latency_ms == 10.0
+    assert [row.latency_ms for row in found.repeats] == [11.0]
+
+
+def test_cuda_and_cuda_0_are_one_device(store: Store, tmp_path: Path) -> None:
+    runs = {}
+    for number, (device, ms) in enumerate({"cuda": 10.0, "cuda:0": 8.0}.items(), start=1):
+        stored = benchmark_row("resnet18").model_dump_json().replace('"device":"cpu"', f'"device":"{device}"')
+        runs[number] = [kept(tmp_path, number, BenchmarkRow.model_validate_json(stored), around(ms, noise=0.004))]
+        finish(store, queue_benchmark(store, "timm:resnet18", device=device), [runs[number][0].row])
+    line = one(timings.over(timings.alike(runs, 1), "ms", seed=1337))
+    assert (line["run"], line["differs_in"], line["verdict"]) == (2, "", "needs 3 runs")
+    assert settings.warnings([store.run(number) for number in runs]) == []
+
+
+def test_a_wide_interval_is_undecided(tmp_path: Path) -> None:
+    eager, other = benchmark_row("resnet18"), benchmark_row("resnet18", "compile")
+    write_samples(tmp_path, eager, eager=around(10, noise=0.3), compile=around(9.8, noise=0.3))
+    line = one(timings.over([(Timed(1, tmp_path, eager), Timed(1, tmp_path, other))], "ms", seed=1))
+    assert line["verdict"] == "undecided"
+
+
+def test_other_ways_of_computing_are_not_comparable_but_have_a_ratio(tmp_path: Path) -> None:
+    row = benchmark_row("resnet18")
+    other = benchmark_row("resnet18", precision="bfloat16", threads=4)
+    pair = (kept(tmp_path, 1, row, around(10)), kept(tmp_path, 2, other, around(5)))
+    line = one(timings.over([pair], "ms", seed=1))
+    assert (line["verdict"], line["differs_in"]) == ("not comparable", "threads, precision")
+    assert line["speedup"] == pytest.approx(2, rel=0.02)
+    assert line["speedup_low"] > 1.8
+
+
+def test_per_image_batches_may_differ(tmp_path: Path) -> None:
+    small, large = benchmark_row("resnet18", batch_size=8), benchmark_row("resnet18", batch_size=32)
+    pair = (kept(tmp_path, 1, small, around(10)), kept(tmp_path, 2, large, around(20)))
+    per_call = one(timings.over([pair], "ms", seed=1))
+    assert (per_call["verdict"], per_call["differs_in"]) == ("not comparable", "batch size")
+    per_image = one(timings.over([pair], timings.PER_SAMPLE, seed=1))
+    assert per_image["verdict"] == "needs 3 runs"
+    assert per_image["speedup"] == pytest.approx(per_call["speedup"] * 32 / 8)
+    assert per_image["ms"] == pytest.approx(20 / 32, rel=0.01)
+
+
+def test_of_unequally_many_processes_the_first_are_compared(tmp_path: Path) -> None:
+    row, ones, twos = benchmark_row("resnet18"), around(10, 3), around(9, 5)
+    pair = (kept(tmp_path, 1, row, ones), kept(tmp_path, 2, row, twos))
+    line = one(timings.over([pair], "ms", seed=1))
+    assert line["note"] == "3 and 5 processes: the first 3 of each are compared"
+    assert line["speedup"] == statistics.ratio(ones, twos[:3], seed=1).value
+
+
+def test_without_samples_the_medians_have_a_ratio_and_no_interval(tmp_path: Path) -> None:
+    there = kept(tmp_path, 1, benchmark_row("resnet18"), around(10))
+    gone = Timed(2, tmp_path / "2", benchmark_row("resnet18", latency_ms=5.0))
+    line = one(timings.over([(there, gone)], "ms", seed=1))
+    assert line["speedup"] == pytest.approx(there.row.latency_ms / 5.0)  # type: ignore[operator]
+    assert math.isnan(float(line["speedup_low"]))  # type: ignore[arg-type]
+    assert (line["verdict"], line["note"]) == ("needs 3 runs", "no interval: run 2 kept no samples of it")
+    few = kept(tmp_path, 3, benchmark_row("resnet18"), around(5, 1, 4))
+    line = one(timings.over([(kept(tmp_path, 4, few.row, around(5, 1, 4)), few)], "ms", seed=1))
+    assert (line["verdict"], line["note"]) == ("needs 3 runs", "too few samples for an interval")
+
+
+def test_spoilt_samples_and_failed_rows_are_told(tmp_path: Path) -> None:
+    there, other = (kept(tmp_path, run, benchmark_row("resnet18"), around(10)) for run in (1, 2))
+    (other.folder / other.row.samples_file).write_text("a,b\n1,2\n")
+    line = one(timings.over([(there, other)], "ms", seed=1))
+    assert "lacks the columns" in str(line["note"])
+    absent = dict.fromkeys(("latency_ms", "mean_ms", "samples_per_s"))
+    failed = Timed(3, tmp_path, benchmark_row("resnet18", status="error", error="RuntimeError: no", **absent))
+    line = one(timings.over([(there, failed)], "ms", seed=1))
+    assert line["note"] == "run 3: RuntimeError: no"
+    assert pd.isna(line["speedup"])
+
+
+def test_recurrent_layers_compare_by_pass(tmp_path: Path) -> None:
+    slow, fast = around(20, 3, 20), around(10, 3, 20)
+    rows = {run: recurrent_row("aten", forward_ms=10.0, backward_ms=20.0, latency_ms=30.0) for run in (1, 2)}
+    for run, (forward, backward) in {1: (slow, fast), 2: (fast, fast)}.items():
+        write_recurrent_samples(tmp_path / str(run), rows[run], aten=(forward, backward))
+    pair = tuple(Timed(run, tmp_path / str(run), rows[run]) for run in (1, 2))
+    by_pass = {
+        name: one(timings.over([pair], name, seed=1))  # type: ignore[list-item]
+        for name in ("forward_ms", "backward_ms", "ms")
+    }
+    assert by_pass["forward_ms"]["speedup"] == pytest.approx(2, rel=0.02)
+    assert by_pass["backward_ms"]["speedup"] == pytest.approx(1)
+    assert by_pass["ms"]["speedup"] == pytest.approx(1.5, rel=0.02)
+    one_way = Timed(2, tmp_path / "2", rows[2].model_copy(update={"backward_ms": None}))
+    assert "one goes forward only" in str(one(timings.over([(pair[0], one_way)], "ms", seed=1))["note"])
+    assert timings.figures(rows.values()) == ["ms", "per_sample", "forward_ms", "backward_ms"]
+
+
+def timed(runs: dict[int, list[BenchmarkRow]]) -> dict[int, list[Timed]]:
+    return {run: [Timed(run, Path(), row) for row in rows] for run, rows in runs.items()}
+
+
+def matched(runs: dict[int, list[BenchmarkRow]], baseline: int) -> list[tuple[str, str]]:
+    return [(one.name, two.name) for one, two in timings.alike(timed(runs), baseline)]
+
+
+def test_rows_of_the_same_are_matched_and_the_others_left_out() -> None:
+    runs = {
+        1: [benchmark_row("resnet18"), benchmark_row("resnet18", "compile"), benchmark_row("resnet50")],
+        2: [benchmark_row("resnet18", "compile"), benchmark_row("resnet18"), benchmark_row("resnet34")],
+    }
+    found = timings.alike(timed(runs), 1)
+    assert [(a.row.model, a.row.variant, a.run, b.run) for a, b in found] == [  # type: ignore[attr-defined]
+        ("resnet18", "compile", 1, 2),
+        ("resnet18", "eager", 1, 2),
+    ]
+    assert [(a.run, b.run) for a, b in timings.alike(timed(runs), 2)] == [(2, 1), (2, 1)]
+
+
+def test_what_whole_runs_differ_in_is_compared() -> None:
+    assert matched({1: [benchmark_row("resnet18")], 2: [benchmark_row("resnet18", "compile")]}, 1) == [
+        (
+            "run 1: timm:resnet18 · inference · eager · batch 8 · 224 px",
+            "run 2: timm:resnet18 · inference · compile · batch 8 · 224 px",
+        )
+    ]
+    ways = [benchmark_row("resnet18"), benchmark_row("resnet18", "compile")]
+    assert not matched({1: ways, 2: [benchmark_row("resnet18", "trace")]}, 1), "one of several is no axis"
+    runs = {1: ways, 2: [benchmark_row("resnet50"), benchmark_row("resnet50", "compile")]}
+    assert len(matched(runs, 1)) == 2
+    assert compare_rows.axes(runs) == ("model",)
+    assert compare_rows.axes({1: [], 2: []}) == ()
+    assert not matched({1: [], 2: [benchmark_row("resnet18")]}, 1)
+
+
+def test_counts_stand_side_by_side_with_exact_ratios() -> None:
+    runs: dict[int, list[Row]] = {
+        3: [profile_row("a", gmacs=2.0, macts=0.0), profile_row("b", gmacs=3.0)],
+        5: [profile_row("a", gmacs=5.0, macts=4.0), profile_row("b", status="error", error="no", gmacs=None)],
+    }
+    frame = compare_values.beside(compare_values.of_runs(runs), ["run 3", "run 5"], "run 3")
+    lines = frame.set_index(["what", "figure"])
+    assert lines.loc[("a", "gmacs"), ["run 3", "run 5", "run 5 / run 3"]].tolist() == [2.0, 5.0, 2.5]
+    assert math.isnan(lines.loc[("a", "macts"), "run 5 / run 3"]), "nothing is a multiple of nothing"
+    assert math.isnan(lines.loc[("b", "gmacs"), "run 5"])
+    assert "seconds" not in set(frame["figure"])
+    assert "training_peak_mb" not in set(frame["figure"]), "nobody has it"
+    assert compare_values.against(frame, ["run 3", "run 5"], "run 3") == ["run 5 / run 3"]
+
+
+def test_of_one_model_each_the_models_are_compared() -> None:
+    runs: dict[int, list[Row]] = {1: [profile_row("a", gmacs=2.0)], 2: [profile_row("b", gmacs=1.0)]}
+    frame = compare_values.beside(compare_values.of_runs(runs), ["run 1", "run 2"], "run 2").set_index("figure")
+    assert set(frame["what"]) == {""}
+    assert frame.loc["gmacs", "run 1 / run 2"] == 2.0
+
+
+def test_accuracies_differ_by_what_lies_between_them() -> None:
+    runs: dict[int, list[Row]] = {
+        1: [evaluate_row("retrieval"), evaluate_row("zeroshot", acc1=0.9)],
+        2: [evaluate_row("retrieval"), evaluate_row("zeroshot", acc1=0.75)],
+    }
+    frame = compare_values.beside(compare_values.of_runs(runs), ["run 1", "run 2"], "run 1", "difference")
+    lines = frame.set_index(["what", "figure"])
+    assert lines.loc[("zeroshot", "acc1_percent"), "run 2 − run 1"] == pytest.approx(-15)
+    assert lines.loc[("retrieval", "image_to_text_r1_percent"), "run 2 − run 1"] == 0
+    best = compare_values.of_runs({1: [train_row(2)], 2: [train_row(1)]})
+    assert best[best["figure"] == "epoch"]["value"].tolist() == [2, 1]
+
+
+def test_bars_say_values_and_ratios() -> None:
+    values = compare_values.of_runs({1: [profile_row("a", gmacs=2.0)], 2: [profile_row("b", gmacs=1.0)]})
+    frame = compare_values.beside(values, ["run 1", "run 2"], "run 1")
+    figure = compare.bars(frame[frame["figure"] == "gmacs"], ["run 1", "run 2"], "run 1", "MACs (G)")
+    assert [(bar.name, list(bar.x), list(bar.y)) for bar in figure.data] == [
+        ("run 1", [2.0], ["run 1"]),
+        ("run 2", [1.0], ["run 2"]),
+    ]
+    assert [note.text for note in figure.layout.annotations] == ["2", "1  <i>0.50×</i>"]
+    several = pd.concat([frame.assign(what="<b>x</b>"), frame.assign(what="y")])
+    figure = compare.bars(several[several["figure"] == "gmacs"], ["run 1", "run 2"], "run 1", "MACs (G)")
+    assert list(figure.data[0].y) == ["&lt;b&gt;x&lt;/b&gt; · run 1", "y · run 1"]
+
+
+def test_models_have_the_costs_of_their_own_size() -> None:
+    catalogue = pd.DataFrame(
+        {"name": ["t:a", "t:b", "t:a"], "gmacs": [2.0, 4.0, 9.0], "mparams": [1.0, None, 1.0], "status": "ok"}
+    )
+    values = compare_values.of_catalogue(catalogue, ["t:b", "t:a", "t:gone"], ("gmacs", "mparams", "macts"))
+    frame = compare_values.beside(values, ["t:b", "t:a"], "t:b").set_index("figure")
+    assert frame.loc["gmacs", ["t:b", "t:a", "t:a / t:b"]].tolist() == [4.0, 2.0, 0.5]
+    assert math.isnan(frame.loc["mparams", "t:b"])
+
+
+def run(number: int, spec: Spec, **environment: object) -> Run:
+    """One that ended; without an environment if that is None."""
+    from datetime import UTC, datetime
+
+    facts = ENVIRONMENT.model_copy(update=environment)
+    where: Environment | None = None if environment.get("none") else facts
+    now = datetime.now(UTC)
+    texts = {"name": "", "cause": None, "error": "", "note": "", "created_at": now, "started_at": now, "ended_at": now}
+    counts = {"cancel_requested": False, "attempt": 1, "done": 1, "total": 1, "revision": 1}
+    return Run(id=number, kind=spec.kind, spec=spec, state=State.FINISHED, environment=where, **texts, **counts)  # type: ignore[arg-type]
+
+
+def test_only_what_differs_is_told_apart() -> None:
+    first = run(1, BenchmarkSpec(models=("a", "b"), variants=("eager", "compile")))
+    second = run(2, BenchmarkSpec(models=("a",), variants=("eager", "compile")), host="there")
+    frame = settings.table([first, second])
+    differing = frame[~frame["same"]]
+    assert differing[["where", "what", "run 1", "run 2"]].to_numpy().tolist() == [
+        ["asked", "models", "a, b", "a"],
+        ["ran", "host", "here", "there"],
+    ]
+    alike = frame[frame["same"]].set_index("what")["run 1"]
+    assert alike["variants"] == "eager, compile"
+    assert (alike["version of torch"], alike["image size"], alike["deterministic"]) == ("2.15.0", "not set", "no")
+
+
+def test_what_matters_is_warned_of_and_what_is_compared_is_not() -> None:
+    spec = BenchmarkSpec(models=("a",))
+    others = {"models": ("b",), "variants": ("compile",), "batch_size": 4, "image_size": (192, 192), "seed": 1}
+    assert settings.warnings([run(1, spec), run(2, spec.model_copy(update=others), date="later")]) == []
+    versions = {"versions": {"torch": "2.16.0"}}
+    told = settings.warnings(
+        [run(1, spec), run(2, spec.model_copy(update={"cache": "cold"}), threads=4, **versions), run(3, spec)]
+    )
+    assert told == [
+        "Cache: hot (runs 1, 3), cold (run 2).",
+        "Threads: 2 (runs 1, 3), 4 (run 2).",
+        "Version of torch: 2.15.0 (runs 1, 3), 2.16.0 (run 2).",
+    ]
+    assert settings.warnings([run(1, spec), run(2, spec, none=True)]) == ["The environment of run 2 is not recorded."]
+
+
+def test_times_depend_on_the_build_of_torch_and_the_settings_of_a_gpu_and_counts_do_not() -> None:
+    def with_build(number: int, spec: Spec) -> Run:
+        versions = {"torch": f"2.15.0+cu13{number}", "cudnn": f"9.{number}.0"}
+        return run(number, spec, versions=versions, gpu={"power limit": f"{number}00 W", "ECC": "on"})
+
+    timed = settings.warnings([with_build(number, BenchmarkSpec(models=("a",))) for number in (1, 2)])
+    assert timed == [
+        "Version of torch: 2.15.0+cu131 (run 1), 2.15.0+cu132 (run 2).",
+        "Version of cudnn: 9.1.0 (run 1), 9.2.0 (run 2).",
+        "GPU power limit: 100 W (run 1), 200 W (run 2).",
+    ]
+    assert settings.warnings([with_build(number, ProfileSpec(models=("a",))) for number in (1, 2)]) == []
+
+
+def test_a_count_depends_on_no_host_and_a_loss_on_its_batch() -> None:
+    counts = [run(number, ProfileSpec(models=("a",)), host=str(number), threads=number) for number in (1, 2)]
+    assert settings.warnings(counts) == []
+    trainings = [run(1, TrainSpec(batch_size=32, lr=1e-3)), run(2, TrainSpec(batch_size=64, lr=1e-4))]
+    (told,) = settings.warnings(trainings)
+    assert told == "Batch size: 32 (run 1), 64 (run 2); losses of a contrast depend on how many are told apart."
+    (told,) = settings.warnings([run(1, EvaluateSpec(model="ViT-B-32")), run(2, EvaluateSpec(held_out=False))])
+    assert told == "Held out: yes (run 1), no (run 2); figures are of other pairs."
+
+
+def test_timings_of_models_are_found_by_setting_the_latest_of_each(store: Store, tmp_path: Path) -> None:
+    old, new = queue_benchmark(store, "resnet18", "resnet50"), queue_benchmark(store, "resnet18")
+    finish(store, old, [benchmark_row("resnet18"), benchmark_row("resnet50"), benchmark_row("resnet18", "compile")])
+    finish(store, new, [benchmark_row("resnet18"), benchmark_row("resnet18", mode="training")])
+    names = ["timm:resnet50", "timm:resnet18"]
+    runs = models.runs(store, names)
+    assert [each.id for each in runs] == [new, old]
+    found = models.timed([(each, tmp_path, store.rows(each.id)) for each in runs], names)
+    assert [(setting.variant, [(each.row.model, each.run) for each in those]) for setting, those in found] == [
+        ("eager", [("resnet50", old), ("resnet18", new)]),
+        ("compile", [("resnet18", old)]),
+    ]

@@ -1,0 +1,209 @@
+"""Charts: what they draw, in which unit, and that names are text."""
+
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+
+from engine.report import frames
+from engine.report.figures import compare, profile, recurrent, scatter, speed
+from engine.report.style import COLOURS, GREY, digits, family_styles, text
+from engine.results import ModuleCount
+from tests.support.page import benchmark_row, profile_row, recurrent_row
+
+
+def table(**columns: list[object]) -> pd.DataFrame:
+    count = len(next(iter(columns.values())))
+    texts = {"name": [f"timm:m{i}" for i in range(count)], "model": [f"m{i}" for i in range(count)]}
+    known: dict[str, object] = {**texts, "library": ["timm"] * count, "family": ["vit"] * count}
+    return pd.DataFrame(known | {"image_size": ["224"] * count} | columns)
+
+
+def test_a_family_keeps_its_colour_and_no_two_families_look_alike() -> None:
+    families = [f"family {number}" for number in range(40)]
+    styles = family_styles(families)
+    assert len(set(styles.values())) == 40
+    assert [styles[family][0] for family in families[: len(COLOURS)]] == list(COLOURS)
+    frame = table(gmacs=[1.0, 2.0], mparams=[1.0, 2.0], family=["family 7", "family 0"])
+    drawn = {trace.name: trace.marker.color for trace in scatter.scatter(frame, "gmacs", "mparams", styles=styles).data}
+    assert drawn == {"family 7": styles["family 7"][0], "family 0": styles["family 0"][0]}
+
+
+def test_a_name_is_no_format_of_a_hover() -> None:
+    assert text("<b>%{x:>1000000000} %{0}") == "&lt;b&gt;%&#123;x:&gt;1000000000} %&#123;0}"
+
+
+def test_scatter_draws_every_row_that_has_the_figures_with_units_and_source() -> None:
+    frame = table(gmacs=[1.0, 10.0, None, 0.0], mparams=[5.0, 50.0, 7.0, 3.0])
+    figure = scatter.scatter(frame, "gmacs", "mparams", styles={}, source="counted with torch 2.15")
+    assert sum(len(trace.x) for trace in figure.data) == 2  # no figure, or no place on a log axis
+    assert figure.layout.xaxis.title.text == "MACs (G)"
+    assert figure.layout.yaxis.title.text == "Parameters (M)"
+    assert figure.layout.xaxis.type == "log"
+    hover = figure.data[0].hovertemplate
+    assert "counted with torch 2.15" in hover
+    assert "MACs %{customdata[4]:,.3~r} G" in hover
+    linear = scatter.scatter(frame, "gmacs", "mparams", styles={}, log_x=False)
+    assert sum(len(trace.x) for trace in linear.data) == 3
+
+
+def test_points_carry_the_label_of_their_row() -> None:
+    frame = table(gmacs=[1.0, 2.0, 3.0], mparams=[1.0, 2.0, 3.0]).loc[[2, 0]]
+    (trace,) = scatter.scatter(frame, "gmacs", "mparams", styles={}).data
+    assert [int(label) for label in trace.customdata[:, 0]] == [2, 0]
+
+
+def test_few_families_have_a_colour_and_the_rest_is_one_grey_group() -> None:
+    count = scatter.SHOWN_FAMILIES + 5
+    frame = table(gmacs=[1.0] * count, mparams=[1.0] * count, family=[f"f{i}" for i in range(count)])
+    traces = scatter.scatter(frame, "gmacs", "mparams", styles={}).data
+    assert len(traces) == scatter.SHOWN_FAMILIES + 1
+    assert traces[0].name == "5 other families"
+    assert len(traces[0].x) == 5
+
+
+def test_size_and_colour_follow_a_third_and_fourth_figure() -> None:
+    frame = table(gmacs=[1.0, 2.0, 4.0], mparams=[1.0, 2.0, 4.0], macts=[1.0, 10.0, 100.0])
+    (trace,) = scatter.scatter(frame, "gmacs", "mparams", styles={}, size="macts", colour="macts").data
+    assert list(trace.marker.size) == pytest.approx(
+        [scatter.SMALLEST, scatter.SMALLEST + (scatter.LARGEST - scatter.SMALLEST) * 0.5**0.5, scatter.LARGEST]
+    )
+    assert list(trace.marker.color) == [0.0, 1.0, 2.0]  # decades
+    assert "Activations" in trace.hovertemplate
+
+
+def test_a_share_is_coloured_as_it_is() -> None:
+    frame = table(gmacs=[1.0, 2.0], mparams=[1.0, 2.0], imagenet_top1=[62.5, 88.0])
+    (trace,) = scatter.scatter(frame, "gmacs", "mparams", styles={}, colour="imagenet_top1").data
+    assert list(trace.marker.color) == [62.5, 88.0]
+    assert trace.marker.colorbar.ticktext is None
+
+
+def test_rows_without_a_size_or_a_colour_are_drawn_small_and_grey() -> None:
+    frame = table(gmacs=[1.0, 2.0, 4.0], mparams=[1.0, 2.0, 4.0], macts=[1.0, None, 100.0])
+    grey, coloured = scatter.scatter(frame, "gmacs", "mparams", styles={}, size="macts", colour="macts").data
+    assert (grey.name, list(grey.x), grey.marker.color) == ("no Activations (M)", [2.0], GREY)
+    assert list(grey.marker.size) == [scatter.SMALLEST]
+    assert (list(coloured.x), list(coloured.marker.size)) == ([1.0, 4.0], [scatter.SMALLEST, scatter.LARGEST])
+    none = table(gmacs=[1.0], mparams=[1.0], macts=[None])
+    (trace,) = scatter.scatter(none, "gmacs", "mparams", styles={}, size="macts", colour="macts").data
+    assert (list(trace.x), list(trace.marker.size)) == ([1.0], [scatter.SMALLEST])
+
+
+def test_what_stands_out_is_named_on_the_chart() -> None:
+    line = 10.0 ** np.linspace(0, 3, 20)
+    frame = table(gmacs=[*line, 30.0], mparams=[*line, 3000.0], model=[*(f"m{i}" for i in range(20)), "odd"])
+    figure = scatter.scatter(frame, "gmacs", "mparams", styles={})
+    labels = {annotation.text for annotation in figure.layout.annotations}
+    assert {"odd", "m0", "m19"} <= labels
+    assert len(labels) <= 6
+    assert all(annotation.x <= 3 for annotation in figure.layout.annotations)  # exponents, on a log axis
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_few_rows_are_no_trouble(rows: int) -> None:
+    frame = table(gmacs=[2.0] * rows, mparams=[2.0] * rows) if rows else table(gmacs=[2.0], mparams=[2.0]).iloc[:0]
+    figure = scatter.scatter(frame, "gmacs", "mparams", styles={}, size="gmacs", colour="mparams")
+    assert sum(len(trace.x) for trace in figure.data) == rows
+
+
+def test_names_are_text_in_charts() -> None:
+    evil = ["<a href='javascript:alert(1)'>x</a>"]
+    frame = table(gmacs=[1.0], mparams=[1.0], model=evil, name=evil, family=evil)
+    drawn = scatter.scatter(frame, "gmacs", "mparams", styles={}).to_json()
+    assert "<a" not in drawn
+    assert "\\u003ca" not in drawn
+    assert "<a" not in profile.bars(frame, "gmacs").to_json().replace("\\u003c", "<")
+
+
+def test_bars_split_into_towers_and_say_the_figure() -> None:
+    frame = table(gmacs=[4.0, 1234.5], image_gmacs=[3.0, 1000.0], text_gmacs=[1.0, 234.5], other_gmacs=[0.0, 0.0])
+    figure = profile.bars(frame, "gmacs", source="run 3")
+    assert {trace.name: list(trace.x) for trace in figure.data} == {"image": [3.0, 1000.0], "text": [1.0, 234.5]}
+    assert [annotation.text for annotation in figure.layout.annotations] == ["4", "1,230"]
+    assert figure.layout.xaxis.title.text == "MACs (G)"
+    assert "run 3" in figure.data[0].hovertemplate
+
+
+def test_tower_shares_add_up() -> None:
+    frame = pd.DataFrame(
+        {"tower": ["image", "text", "total"], "mparams": [3.0, 1.0, 4.0], "gmacs": [9.0, 1.0, 10.0], "macts": [1, 1, 2]}
+    )
+    shares = {trace.name: list(trace.x) for trace in profile.towers(frame).data}
+    assert shares == {"image": [50.0, 90.0, 75.0], "text": [50.0, 10.0, 25.0]}
+
+
+def test_treemap_areas_are_what_children_leave_over() -> None:
+    def module(path: str, gmacs: float) -> ModuleCount:
+        return ModuleCount(path=path, type="Block", mparams=1, gmacs=gmacs, macts=1, calls=1)
+
+    modules = frames.modules([module("", 10), module("a", 6), module("a.x", 5), module("b", 2), module("b.shared", 3)])
+    trace = profile.treemap(modules, "gmacs").data[0]
+    assert dict(zip(trace.ids, trace.values, strict=True)) == {
+        "model": 2,
+        "model.a": 1,
+        "model.a.x": 5,
+        "model.b": 0,  # its children claim more than itself: a shared module
+        "model.b.shared": 3,
+    }
+    assert list(trace.parents) == ["", "model", "model.a", "model", "model.b"]
+    assert trace.customdata[0][1] == "10"
+
+
+def test_operator_bars_show_work_and_traffic() -> None:
+    frame = pd.DataFrame(
+        {"operator": ["mm", "add"], "share": [100.0, 0.0], "read_mb": [2.0, 1.0], "written_mb": [1.0, 0.0]}
+    )
+    shares = {trace.name: list(trace.x) for trace in profile.operators(frame).data}
+    assert shares == {"MACs": [0.0, 100.0], "memory traffic": [25.0, 75.0]}
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(1234.5, "1,230"), (0.012345, "0.0123"), (10, "10"), (None, "–"), (float("nan"), "–"), (1e6, "1,000,000")],
+)
+def test_three_significant_digits(value: float | None, shown: str) -> None:
+    assert digits(value) == shown
+
+
+def names(count: int) -> list[str]:
+    return [f"m{number}" for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda count: profile.bars(frames.profile([profile_row(name) for name in names(count)]), "gmacs"),
+        lambda count: speed.latency(frames.benchmark([benchmark_row(name) for name in names(count)])),
+        lambda count: speed.speedups(frames.benchmark([benchmark_row(name, "compile") for name in names(count)])),
+        lambda count: recurrent.bars(
+            frames.recurrent([recurrent_row("aten").model_copy(update={"model": name}) for name in names(count)])
+        ),
+        lambda count: compare.bars(
+            pd.DataFrame({"what": names(count), "run 1": 1.0, "run 2": 2.0}), ["run 1", "run 2"], "run 1", "MACs (G)"
+        ),
+    ],
+    ids=["profile", "latency", "speed-ups", "recurrent", "compared"],
+)
+def test_a_bar_costs_the_same_however_many_there_are(draw: Callable[[int], go.Figure]) -> None:
+    """Counted in calls of Python functions: plotly's add_annotation costs more with each annotation that is there."""
+
+    def calls(count: int) -> int:
+        made = 0
+
+        def note(_frame: object, event: str, _argument: object) -> None:
+            nonlocal made
+            made += event == "call"
+
+        sys.setprofile(note)
+        try:
+            assert len(draw(count).layout.annotations) >= count
+        finally:
+            sys.setprofile(None)
+        return made
+
+    draw(1)  # imports what plotly imports when it is first used
+    assert calls(120) < 4 * calls(40)

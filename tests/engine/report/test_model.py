@@ -1,0 +1,263 @@
+"""What is said of one model: held against figures worked out by hand, on a real store where there are runs."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from math import log10
+
+import pandas as pd
+import pytest
+
+from engine.names import ModelNotFound
+from engine.report.catalog import model
+from engine.report.catalog import trainings as catalog_trainings
+from engine.report.figures import memory
+from engine.report.timings import by_model
+from engine.results import BenchmarkRow
+from engine.specs import BenchmarkSpec, Refused
+from engine.specs.evaluate import EvaluateSpec
+from engine.specs.train import TrainSpec
+from engine.store import Run, Store
+from tests.support.clip import evaluate_row, queue_evaluate, queue_train, record, train_row
+from tests.support.page import ENVIRONMENT, benchmark_row, finish, profile_row, queue, queue_benchmark
+
+FAMILIES = {
+    **{"timm:resnet18": "resnet", "timm:resnet50": "resnet", "torchvision:resnet50": "resnet"},
+    **{"open_clip:ViT-B-32": "clip_vit", "open_clip:RN50": "clip_rn", "open_clip:RN50-quickgelu": "clip_rn"},
+}
+ROW = pd.DataFrame(
+    [
+        {
+            **{"name": "timm:resnet18", "library": "timm", "model": "resnet18", "image_size": "224", "status": "ok"},
+            **{"mparams": 25.0, "gmacs": 4.0, "macts": 5.0, "weights_mb": 100.0, "inference_peak_mb": 150.0},
+        }
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [("timm:resnet18", "timm:resnet18"), ("resnet18", "timm:resnet18"), ("ViT-B-32", "open_clip:ViT-B-32")],
+)
+def test_a_name_means_one_model(asked: str, name: str) -> None:
+    assert model.find(asked, FAMILIES) == name
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("resnet19", "no model matches 'resnet19'; closest: timm:resnet18"),
+        ("resnet50", "write timm:resnet50 or torchvision:resnet50"),
+        ("timm:*", "'timm:*' means 2 models (timm:resnet18, timm:resnet50), and this page shows one"),
+        ("all", "means 6 models (timm:resnet18, timm:resnet50, torchvision:resnet50, ...)"),
+    ],
+)
+def test_a_name_that_means_none_or_several_is_refused_with_those_near(asked: str, said: str) -> None:
+    with pytest.raises(ModelNotFound) as refused:
+        model.find(asked, FAMILIES)
+    assert said in str(refused.value)
+
+
+def test_what_is_no_name_is_refused() -> None:
+    with pytest.raises(Refused, match="at most 200 characters, this one 1,000"):
+        model.find("x" * 1000, FAMILIES)
+
+
+def test_towers_are_those_of_the_catalogue() -> None:
+    counted = {"library": "open_clip", "model": "ViT-B-32", "mparams": 151.0, "gmacs": 7.4, "macts": 10.3}
+    towers = {"image_mparams": 88.0, "image_gmacs": 4.4, "image_macts": 5.0, "text_mparams": 63.0, "text_gmacs": 3.0}
+    found = model.towers(pd.Series(counted | towers | {"text_macts": 5.3, "other_mparams": 0.0, "other_gmacs": None}))
+    assert found.to_dict("list") == {
+        **{"tower": ["image", "text", "total"], "mparams": [88.0, 63.0, 151.0], "gmacs": [4.4, 3.0, 7.4]},
+        "macts": [5.0, 5.3, 10.3],
+    }
+
+
+def accuracies(*lines: tuple[str, str, str, str, str, float]) -> pd.DataFrame:
+    columns = ["library", "model", "pretrained", "image_size", "figure", "percent"]
+    return pd.DataFrame(lines, columns=columns).assign(source=lambda frame: frame["library"] + "'s authors")
+
+
+def test_published_accuracies_stand_by_tag_and_image_size_with_their_source() -> None:
+    known = accuracies(
+        ("timm", "resnet18", "a1_in1k", "224", "imagenet_top1", 71.49),
+        ("timm", "resnet18", "a1_in1k", "288", "imagenet_top1", 73.16),
+        ("timm", "resnet18", "tv_in1k", "224", "imagenet_top1", 69.76),
+        ("timm", "resnet18", "tv_in1k", "224", "imagenet_a_top1", 1.15),
+        ("timm", "resnet50", "a1_in1k", "224", "imagenet_top1", 80.0),
+    )
+    lines = model.published(known, "timm:resnet18", FAMILIES)
+    assert list(lines["percent"]) == [71.49, 73.16, 69.76, 1.15]
+    wide = model.by_tag(lines).set_index("label")
+    assert list(wide.columns) == ["a1_in1k at 224 px", "a1_in1k at 288 px", "tv_in1k", "source"]
+    assert list(wide.index) == ["ImageNet top-1", "ImageNet-A top-1"]
+    assert wide.loc["ImageNet top-1", "a1_in1k at 288 px"] == 73.16
+    assert wide.loc["ImageNet-A top-1", "tv_in1k"] == 1.15
+    assert pd.isna(wide.loc["ImageNet-A top-1", "a1_in1k at 224 px"])
+    assert set(wide["source"]) == {"timm's authors"}
+
+
+def test_a_publishers_name_for_another_activation_counts_where_the_catalogue_has_no_such_model() -> None:
+    known = accuracies(
+        ("open_clip", "ViT-B-32-quickgelu", "openai", "", "zeroshot_imagenet_1k", 63.3),
+        ("open_clip", "RN50-quickgelu", "openai", "", "zeroshot_imagenet_1k", 59.8),
+    )
+    assert list(model.published(known, "open_clip:ViT-B-32", FAMILIES)["percent"]) == [63.3]
+    assert model.published(known, "open_clip:RN50", FAMILIES).empty
+    assert list(model.published(known, "open_clip:RN50-quickgelu", FAMILIES)["percent"]) == [59.8]
+
+
+def test_requests_find_the_figures_of_a_model_again() -> None:
+    known = accuracies(("open_clip", "ViT-B-32", "openai", "", "zeroshot_imagenet_1k", 63.3))
+    lines = model.published(known, "open_clip:ViT-B-32", FAMILIES)
+    asked = model.requests("open_clip:ViT-B-32", lines)
+    assert asked["Time eager against compile"] == BenchmarkSpec(
+        models=("open_clip:ViT-B-32",), variants=("eager", "compile")
+    )
+    assert asked["Fine-tune it"] == TrainSpec(model="ViT-B-32", pretrained="openai")
+    assert asked["Evaluate it"] == EvaluateSpec(model="ViT-B-32", checkpoint="openai")
+    assert "Fine-tune it" not in model.requests("open_clip:RN50", lines.head(0))
+    assert {spec.kind for spec in model.requests("timm:resnet18", lines.head(0)).values()} == {"profile", "benchmark"}
+
+
+@pytest.mark.parametrize(
+    ("way", "precision", "mb"),
+    [
+        ("inference", "float32", 100 + 50 * 4),
+        ("inference", "amp", 100 + 50 * 4),
+        ("inference", "bfloat16", (100 + 50 * 4) / 2),
+        ("training, SGD", "float32", 100 * 2 + 2 * 5 * 4 * 4),  # weights, gradients; activations twice, 4 bytes each
+        ("training, AdamW", "float32", 100 * 4 + 2 * 5 * 4 * 4),
+        ("training, AdamW", "float16", (100 * 4 + 2 * 5 * 4 * 4) / 2),
+    ],
+)
+def test_memory_is_estimated_by_batch_size_and_data_type(way: str, precision: str, mb: float) -> None:
+    estimated = memory.estimate(ROW, way).set_index("batch_size")
+    assert list(estimated.index) == [1, 2, 4, 8, 16, 32, 64, 128, 256]
+    assert estimated.loc[4, precision] == pytest.approx(mb / 1000)
+
+
+def test_the_largest_batch_that_fits_is_told_of_each_data_type() -> None:
+    estimated = memory.estimate(ROW, "inference")
+    assert memory.largest(estimated, 0.31) == {"float32": 4, "amp": 4, "bfloat16": 8, "float16": 8}
+    assert memory.largest(estimated, 0.09) == {"float32": None, "amp": None, "bfloat16": 1, "float16": 1}
+
+
+def run_of(store: Store, *rows: BenchmarkRow, date: str = "2026-11-20T10:00:00+00:00") -> Run:
+    """A finished benchmark of that date."""
+    run_id = queue_benchmark(store, *dict.fromkeys(f"{row.library}:{row.model}" for row in rows))
+    finish(store, run_id, list(rows))
+    return replace(store.run(run_id), environment=ENVIRONMENT.model_copy(update={"date": date}))
+
+
+def lines(store: Store, *rows: BenchmarkRow, date: str = "2026-11-20T10:00:00+00:00") -> pd.DataFrame:
+    return by_model.of_run(run_of(store, *rows, date=date), rows, "timm:resnet18")
+
+
+def test_timings_are_a_models_own_with_the_span_of_their_processes(store: Store) -> None:
+    own = benchmark_row("resnet18", flags=("unstable", "drifting"), spread=0.06)
+    alone = benchmark_row("resnet18", "compile", process_medians_ms=(18.0,), processes=1, spread=None)
+    found = lines(store, own, benchmark_row("resnet50"), benchmark_row("resnet18", library="torchvision"), alone)
+    assert list(found["variant"]) == ["eager", "compile"]
+    assert list(found.loc[0, ["low_ms", "latency_ms", "high_ms"]]) == [19.5, 20.0, 20.4]
+    assert found.loc[0, "flags"] == "unstable, drifting"
+    assert found.loc[0, "spread_percent"] == pytest.approx(6.0)
+    assert found.loc[0, "where"] == "cpu a cpu, 2 threads on here"
+    assert found.loc[0, "torch"] == "2.15.0"
+    assert found.loc[0, "date"] == pd.Timestamp("2026-11-20T10:00:00Z")
+    assert found.loc[1, ["low_ms", "high_ms", "spread_percent"]].isna().all()
+
+
+def test_timings_of_several_runs_come_newest_first_and_differ_in_few_words(store: Store) -> None:
+    older = lines(store, benchmark_row("resnet18"), date="2026-10-01T00:00:00+00:00")
+    newer = lines(store, benchmark_row("resnet18"), benchmark_row("resnet18", batch_size=64))
+    none = lines(store, benchmark_row("resnet50"))
+    both = by_model.together([older, none, newer])
+    assert list(both["run"]) == [2, 2, 1]
+    assert list(by_model.settings(both)) == ["batch 8", "batch 64", "batch 8"]
+    assert list(by_model.settings(older)) == ["inference, eager, batch 8, float32"]
+    assert by_model.together([]).empty
+
+
+def test_over_time_draws_the_span_of_processes_and_marks_flags(store: Store) -> None:
+    older = lines(store, benchmark_row("resnet18", flags=("unstable",)), date="2026-10-01T00:00:00+00:00")
+    newer = lines(store, benchmark_row("resnet18", latency_ms=30.0, process_medians_ms=(30.0,)))
+    (drawn,) = by_model.over_time(by_model.together([newer, older])).data
+    assert list(drawn.y) == [20.0, 30.0]
+    assert list(drawn.marker.symbol) == ["circle-open", "circle"]
+    assert list(drawn.error_y.array) == pytest.approx([0.4, 0.0])
+    assert list(drawn.error_y.arrayminus) == pytest.approx([0.5, 0.0])
+
+
+def test_runs_are_found_by_the_whole_name_of_a_model(store: Store) -> None:
+    by_pattern = queue_benchmark(store, "resnet*")
+    finish(store, by_pattern, [benchmark_row("resnet18")])
+    for name in ("resnet18", "resnet18d", "my_resnet18", "resnet19", "wesnet18"):
+        queue_benchmark(store, name)
+    queue(store, "resnet18")
+    assert [run.id for run in by_model.runs(store, "timm:resnet18")] == [2, 1]
+    assert [run.id for run in by_model.runs(store, "timm:resnet18", limit=1)] == [2]
+    assert [run.id for run in by_model.runs(store, "timm:resnet18", "profile")] == [7]
+
+
+def test_peaks_are_the_devices_where_it_told_else_the_processes(store: Store) -> None:
+    there = benchmark_row("resnet18", device="cuda:0", device_name="a GPU", device_peak_mb=250.0, batch_size=16)
+    trained = benchmark_row("resnet18", mode="training", optimizer="adamw", process_peak_mb=1500.0)
+    tower = benchmark_row("resnet18", tower="image")
+    peaks = memory.peaks(lines(store, there, benchmark_row("resnet18"), trained, tower))
+    assert list(peaks["way"]) == ["inference", "inference", "training, AdamW"]
+    assert list(peaks["peak_gb"]) == [0.25, 0.3, 1.5]
+    assert list(peaks["what"]) == ["allocated on the device", *["whole process, with PyTorch itself"] * 2]
+
+
+def test_estimates_that_agree_are_one_line_and_devices_say_what_they_have(store: Store) -> None:
+    peaks = memory.peaks(lines(store, benchmark_row("resnet18")))
+    figure = memory.figure(memory.estimate(ROW, "inference"), peaks, {"this host": 8.0})
+    names = [trace.name for trace in figure.data]
+    assert names[:2] == ["float32, amp, estimated", "bfloat16, float16, estimated"]
+    assert names[2] == "measured: whole process, with PyTorch itself"
+    assert list(figure.data[2].x) == [8]
+    assert list(figure.data[2].y) == [0.3]
+    (note,) = figure.layout.annotations
+    assert (note.text, note.y) == ("this host has 8 GB", pytest.approx(log10(8.0))), "an axis over decades"
+
+
+def trainings(store: Store, name: str) -> pd.DataFrame:
+    return catalog_trainings.of_runs([(run, store.rows(run.id)) for run in store.runs()], name).set_index("run")
+
+
+def test_a_training_has_the_figures_of_its_best_epoch(store: Store) -> None:
+    tuned = queue_train(store, model="ViT-B-32", pretrained="openai", data="synthetic")
+    record(store, tuned, [train_row(epoch, model="ViT-B-32") for epoch in (1, 2, 3)])
+    unmarked = queue_train(store, model="ViT-B-32")
+    record(store, unmarked, [train_row(3, model="ViT-B-32")])
+    queue_train(store, model="RN50")
+    teacher = queue_train(store, model="RN50", loss="distill", distill_model="ViT-B-32", distill_pretrained="openai")
+    found = trainings(store, "open_clip:ViT-B-32")
+    assert list(found.index) == [teacher, unmarked, tuned]
+    assert list(found["what"]) == ["taught RN50", "from scratch", "fine-tune"]
+    assert list(found.loc[tuned, ["zeroshot_top1", "clip_val_loss", "epochs", "data"]]) == [
+        *(0.934, 1.75, 3),
+        "synthetic",
+    ]
+    assert found.loc[tuned, "begins_with"] == "openai"
+    assert found.loc[unmarked, "zeroshot_top1"] == 0.5
+    assert pd.isna(found.loc[teacher, "zeroshot_top1"])
+
+
+def test_an_evaluation_has_the_figures_of_its_tasks(store: Store) -> None:
+    run_id = queue_evaluate(store, model="ViT-B-32", checkpoint="openai", tasks=("retrieval", "zeroshot"))
+    rows = [evaluate_row("retrieval"), evaluate_row("zeroshot"), evaluate_row("linear-probe", acc1=0.97)]
+    record(store, run_id, [*rows, evaluate_row("zeroshot", status="error", error="no", acc1=0.1)])
+    line = trainings(store, "open_clip:ViT-B-32").loc[run_id]
+    assert line["what"] == "evaluation"
+    assert list(line[["zeroshot_top1", "linear_probe_top1", "image_to_text_r1", "text_to_image_r1"]]) == [
+        *(0.934, 0.97, 0.91, 0.25)
+    ]
+    assert line["seconds"] == 8.0
+    assert line["date"] <= datetime.now(UTC)
+    assert trainings(store, "open_clip:RN50").empty
+
+
+def test_rows_of_other_kinds_are_no_timings(store: Store) -> None:
+    run = run_of(store, benchmark_row("resnet18"))
+    assert by_model.of_run(run, [profile_row("resnet18")], "timm:resnet18").empty

@@ -1,0 +1,318 @@
+"""Timings of recurrent layers for readers: fastrnns' formats, figures, comparisons and estimates, by hand."""
+
+import json
+import math
+import random
+import statistics as stdlib
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from engine.report import frames
+from engine.report.compare import ratios
+from engine.report.export import fastrnns, timm_dynamo
+from engine.report.figures import recurrent, speed
+from engine.report.timings import needs, samples
+from engine.report.timings import rates as timings_rates
+from engine.results import Contention, RecurrentRow
+from engine.specs import RecurrentSpec, Refused
+from engine.statistics import ratio
+from tests.support.page import recurrent_row, write_recurrent_samples
+
+TABLE = """\
+            name          avg_fwd          std_fwd         info_fwd          avg_bwd          std_bwd         info_bwd
+            aten             12.5           0.1235             None        1.235e+05              nan             None
+jit_layernorm_de             10.5              0.5             None             20.5             1.25             None
+  aten_layernorm             10.5              0.5             None              nan              nan             None
+
+            name          avg_fwd          std_fwd         info_fwd          avg_bwd          std_bwd         info_bwd
+    resnet18_jit             10.5              0.5             None             20.5             1.25             None
+"""
+NO_BACKWARD = dict.fromkeys(("backward_ms", "backward_mean_ms", "backward_std_ms", "backward_p90_ms"))
+FAILED = {"status": "error", "error": "no", "latency_ms": None, "forward_ms": None, "forward_mean_ms": None}
+
+
+def said(figure: object) -> list[str]:
+    return [annotation.text for annotation in figure.layout.annotations]
+
+
+def flat(processes: list[list[float]]) -> list[float]:
+    return [ms for process in processes for ms in process]
+
+
+def timed(runner: str, forward: list[list[float]], backward: list[list[float]]) -> RecurrentRow:
+    """A row whose means are those of its samples."""
+    return recurrent_row(
+        runner,
+        forward_mean_ms=stdlib.fmean(flat(forward)),
+        backward_mean_ms=stdlib.fmean(flat(backward)) if backward else None,
+    )
+
+
+def test_the_table_is_fastrnns_column_for_column() -> None:
+    rows = [
+        recurrent_row("resnet18_jit"),
+        recurrent_row("cudnn", **FAILED),
+        recurrent_row(
+            *["aten"],
+            **{"forward_mean_ms": 12.5, "forward_std_ms": 0.123456},
+            **{"backward_mean_ms": 123456.0, "backward_std_ms": None},
+        ),
+        recurrent_row("jit_layernorm_decom"),
+        recurrent_row("aten_layernorm", **NO_BACKWARD),
+    ]
+    assert fastrnns.table(rows) == TABLE
+    assert fastrnns.table(rows, ";").splitlines()[1].split(";")[:3] == [
+        f"{name:>16}" for name in ("aten", 12.5, 0.1235)
+    ]
+    assert fastrnns.table([rows[1]]) == ""
+    imported = rows[0].model_copy(update={"model": "=cmd()"})
+    assert fastrnns.table([imported], ",").splitlines()[1].split(",")[0].strip() == "'=cmd()"
+
+
+def test_oss_and_pep_hold_the_samples(tmp_path: Path) -> None:
+    rng = random.Random(7)
+
+    def drawn() -> list[list[float]]:
+        return [[rng.uniform(0.1, 30) for _ in range(4)] for _ in range(3)]
+
+    ways = {name: (drawn(), drawn()) for name in ("py", "aten", "vl_py", "gru_py", "resnet18")}
+    ways["aten_layernorm"] = (drawn(), [])
+    rows = [timed(name, *way) for name, way in ways.items()] + [recurrent_row("cudnn", **FAILED)]
+    for file in {row.samples_file for row in rows}:
+        held = {row.model: ways[row.model] for row in rows if row.samples_file == file and row.model in ways}
+        write_recurrent_samples(tmp_path, next(row for row in rows if row.samples_file == file), **held)
+
+    (line,) = fastrnns.oss(rows).splitlines()
+    found = json.loads(line)
+    families = ["vl_lstm", "lstm", "gru", "resnet"]
+    assert list(found) == [name for family in families for name in (family, f"{family}-backward")]
+    assert list(found["lstm"]) == ["py", "aten", "aten_layernorm"]
+    assert list(found["lstm-backward"]) == ["py", "aten"]
+    for group, figures in found.items():
+        for name, mean in figures.items():
+            held = flat(ways[name][group.endswith("-backward")])
+            assert mean == pytest.approx(sum(held) / len(held), rel=1e-12)
+
+    observed: dict[str, list[float]] = {}
+    for line in fastrnns.pep(rows, tmp_path).splitlines():
+        name, _, body = line.partition(" ")
+        told = json.loads(body)
+        assert (name, told["type"], told["unit"], set(told)) == (
+            *("Caffe2Observer", "NET", "ms"),
+            {"type", "metric", "unit", "value"},
+        )
+        assert isinstance(told["value"], str)
+        observed.setdefault(told["metric"], []).append(float(told["value"]))
+    assert list(observed)[:4] == ["vl_lstm-vl_py", "vl_lstm-backward-vl_py", "lstm-py", "lstm-aten"]
+    expected = {
+        f"{group}-{name}": flat(ways[name][group.endswith("-backward")])
+        for group, figures in found.items()
+        for name in figures
+    }
+    assert observed == expected  # to the last bit
+
+
+def test_what_does_not_fit_fastrnns_formats_is_refused(tmp_path: Path) -> None:
+    rows = [recurrent_row("aten", hidden_size=size) for size in (32, 64)]
+    for export in (fastrnns.table, fastrnns.oss, lambda rows: fastrnns.pep(rows, tmp_path)):
+        with pytest.raises(Refused, match="one size per runner"):
+            export(rows)
+    with pytest.raises(LookupError, match="samples of aten are not here"):
+        fastrnns.pep(rows[:1], tmp_path)
+
+
+def test_rows_say_whether_tf32_was_on_also_those_stored_before_they_did() -> None:
+    for precision in ("float32", "tf32", "bfloat16"):
+        new = recurrent_row("cudnn", precision=precision)
+        stored = new.model_dump(mode="json", exclude={"tf32", "cudnn_benchmark"})
+        for row in (new, RecurrentRow.model_validate_json(json.dumps(stored))):
+            assert (row.tf32, row.cudnn_benchmark) == (precision == "tf32", False)
+
+
+def test_frames_begin_with_what_was_done_and_hold_every_field() -> None:
+    contention = Contention(cpu_share=0.5, neighbour_share=None, switches_per_s=2.0)
+    rows = [recurrent_row("aten", flags=("unstable", "contended"), contention=contention), recurrent_row("resnet18")]
+    frame = timm_dynamo.full(frames.recurrent(rows), [0.5, None])
+    assert list(frame.columns[:8]) == "library model status error family network baseline seq_length".split()
+    assert set(frame.columns) == {*RecurrentRow.model_fields, *Contention.model_fields, "utilisation"} - {"contention"}
+    first = frame.iloc[0]
+    assert (first["flags"], first["cpu_share"], first["process_medians_ms"]) == (
+        *("unstable; contended", 0.5),
+        "29.5; 30.0; 30.4",
+    )
+    assert frame["hidden_size"].tolist() == [64, pd.NA]
+    assert list(frame["utilisation"].isna()) == [False, True]
+
+
+def test_a_benchmarks_columns_keep_their_order() -> None:
+    """What was done comes first, as a reader of the CSV has always found it."""
+    head = "library model status error family tower purpose mode variant baseline device device_name threads"
+    head += " batch_size_requested batch_size image_size"
+    assert list(frames.benchmark([]).columns[:16]) == head.split()
+
+
+def test_utilisation_is_the_forward_passs_share_of_the_measured_rate() -> None:
+    columns = ["operation", "device", "device_name", "threads", "dtype", "gflop_per_s", "host"]
+    rates = pd.DataFrame(
+        [
+            ("matmul", "cpu", "a cpu", 2, "float32", 8.0, "here"),
+            ("matmul", "cuda:0", "a gpu", 2, "tf32", 400.0, "here"),
+            ("copy", "cpu", "a cpu", 2, "float32", None, "here"),
+        ],
+        columns=columns,
+    )
+    rows = [
+        recurrent_row("aten", gflops=0.02, forward_ms=10.0),  # 2 GFLOP/s
+        recurrent_row("aten", gflops=2.0, forward_ms=10.0, device="cuda:1", device_name="a gpu", precision="tf32"),
+        recurrent_row("aten", threads=4),
+        recurrent_row("aten", gflops=None),
+        recurrent_row("aten", **FAILED),
+    ]
+    assert timings_rates.utilisation(rows, rates, "here") == [0.25, 0.5, None, None, None]
+
+
+def test_any_two_are_compared_as_a_task_compares_them(tmp_path: Path) -> None:
+    rng = random.Random(3)
+
+    def around(ms: float) -> list[list[float]]:
+        return [[rng.gauss(ms, ms / 100) for _ in range(20)] for _ in range(3)]
+
+    forward, backward = {"aten": around(10), "py": around(20)}, {"aten": around(30), "py": around(30)}
+    rows = [recurrent_row(name) for name in ("aten", "py", "aten_layernorm")]
+    ways = {name: (forward[name], backward[name]) for name in forward} | {"aten_layernorm": (around(11), [])}
+    write_recurrent_samples(tmp_path, rows[0], **ways)
+    drawn = samples.read(tmp_path, rows[0])
+    assert drawn is not None
+    assert samples.phase(drawn, samples.place(rows[1]), "backward_ms") == backward["py"]
+    assert samples.phase(drawn, samples.place(rows[2]), "backward_ms") == []
+
+    found = ratios.over(drawn, rows, rows[1], "forward_ms", seed=5, publishable=False).set_index("model")
+    expected = ratio(forward["py"], forward["aten"], seed=5)
+    line = found.loc["aten"]
+    assert (line["speedup"], line["speedup_low"], line["speedup_high"]) == (expected.value, expected.low, expected.high)
+    assert (line["baseline"], line["verdict"]) == ("py", "faster")
+    assert found.loc["aten_layernorm", "verdict"] == "not comparable"
+    assert list(ratios.over(drawn, rows, rows[1], "backward_ms", seed=5, publishable=False)["model"]) == ["aten"]
+    both = [
+        [[f + b for f, b in zip(*pair, strict=True)] for pair in zip(forward[name], backward[name], strict=True)]
+        for name in ("py", "aten")
+    ]
+    (line,) = ratios.over(drawn, rows, rows[1], "ms", seed=5, publishable=False).to_dict("records")
+    assert line["speedup"] == pytest.approx(ratio(*both, seed=5).value, rel=1e-9)
+
+
+def test_few_samples_give_a_ratio_without_an_interval(tmp_path: Path) -> None:
+    rows = [recurrent_row(name) for name in ("aten", "py")]
+    write_recurrent_samples(tmp_path, rows[0], aten=([[1.0, 1.0]], [[1.0, 1.0]]), py=([[2.0, 2.0]], [[2.0, 2.0]]))
+    drawn = samples.read(tmp_path, rows[0])
+    found = ratios.over(drawn, rows, rows[0], "ms", seed=5, publishable=False)
+    assert found[["speedup", "verdict"]].values.tolist() == [[0.5, "needs 3 processes"]]
+    assert found["speedup_low"].isna().all()
+    assert said(speed.speedups(found)) == ["0.50×  <i>needs 3 processes</i>"]
+
+
+def test_what_stood_side_by_side_is_told_apart() -> None:
+    rows = [recurrent_row(name, hidden_size=size) for size in (32, 64) for name in ("aten", "py")]
+    rows.append(recurrent_row("resnet18"))
+    assert ratios.swept(rows) == "hidden_size"
+    found = ratios.groups(rows)
+    assert {name: len(members) for name, members in found.items()} == {
+        **{"lstm, hidden size 32": 2, "lstm, hidden size 64": 2},
+        "resnet": 1,
+    }
+    assert ratios.swept(rows[-2:]) == ""
+
+
+def test_bars_stand_beside_each_other_with_flags_written_out() -> None:
+    rows = [
+        recurrent_row(
+            "aten",
+            forward_process_medians_ms=(9.0, 10.0, 12.0),
+            backward_process_medians_ms=(19.0, 26.0),
+            flags=("unstable", "contended"),
+        ),
+        recurrent_row("aten_layernorm", forward_ms=15.0, **NO_BACKWARD),
+        recurrent_row("cudnn", **FAILED),
+    ]
+    figure = recurrent.bars(frames.recurrent(rows), source="run 7")
+    assert [trace.name for trace in figure.data] == ["forward", "backward"]
+    assert list(figure.data[0].x) == [10.0, 15.0]
+    assert figure.data[1].x[0] == 20.0
+    assert math.isnan(figure.data[1].x[1])
+    assert list(figure.data[0].error_x.array) == [2.0, 0.0]
+    assert list(figure.data[0].error_x.arrayminus) == [1.0, 0.0]
+    assert figure.data[1].error_x.array[0] == 6.0
+    assert figure.data[1].error_x.arrayminus[0] == 1.0
+    assert said(figure) == ["10 + 20 ms  <i>unstable, contended</i>", "15 ms"]
+    assert [annotation.x for annotation in figure.layout.annotations] == [26.0, 15.0]
+    assert figure.layout.barmode == "group"
+    assert figure.layout.xaxis.title.text == "Median time per call (ms)"
+    assert list(figure.layout.yaxis.categoryarray) == ["aten", "aten_layernorm"]
+    assert "run 7" in figure.data[0].hovertemplate
+    assert figure.data[0].customdata[0][2] == "processes differ by 2 %; "
+
+
+def test_curves_have_a_line_per_runner_in_each_panel() -> None:
+    rows = [
+        recurrent_row(name, seq_length=size, forward_ms=float(size), backward_ms=2.0 * size)
+        for name in ("py", "aten")
+        for size in (40, 10, 20)
+    ]
+    figure = recurrent.curves(frames.recurrent(rows), "seq_length", source="run 7")
+    assert [(trace.name, trace.xaxis) for trace in figure.data] == [
+        *(("aten", "x"), ("aten", "x2")),
+        *(("py", "x"), ("py", "x2")),
+    ]
+    assert list(figure.data[0].x) == [10, 20, 40]
+    assert list(figure.data[1].y) == [20, 40, 80]
+    assert [trace.showlegend for trace in figure.data] == [True, False, True, False]
+    assert figure.data[0].line.color != figure.data[2].line.color
+    assert figure.layout.xaxis.title.text == "Sequence length (steps)"
+    assert figure.layout.xaxis.type == figure.layout.yaxis.type == "log"
+    assert list(figure.layout.xaxis.tickvals) == [10, 20, 40]
+    assert said(figure) == ["Forward", "Backward"]
+
+
+def test_raw_samples_are_drawn_per_process_and_phase(tmp_path: Path) -> None:
+    row = recurrent_row("aten")
+    write_recurrent_samples(tmp_path, row, aten=([[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0], [7.0, 8.0]]))
+    drawn = samples.read(tmp_path, row)
+    figure = speed.raw(drawn, ["aten"], column="runner", phase="backward_ms")
+    assert [list(trace.y) for trace in figure.data] == [[5.0, 6.0], [7.0, 8.0]]
+
+
+@pytest.mark.parametrize(
+    ("fields", "values"),
+    [
+        # in and out 10 steps x 2 x (3 + 4), gates and states 6 x 4 each, weights and gradients 2 x 4 x 4 x (3 + 4)
+        ({"runners": "aten"}, 10 * 2 * (3 + 4 + 24) + 2 * 16 * 7),
+        ({"runners": "aten", "precision": "bfloat16"}, (10 * 2 * (3 + 4 + 24) + 2 * 16 * 7) / 2),
+        ({"runners": "gru_py"}, 10 * 2 * (3 + 4 + 16) + 2 * 12 * 7),
+        ({"runners": "aten", "num_layers": 2}, 10 * 2 * (3 + 4 + 48) + 2 * 16 * (3 + 4 + 2 * 4)),
+        ({"runners": "aten", "bidirectional": True}, 10 * 2 * (3 + 8 + 48) + 2 * 2 * 16 * (3 + 4)),
+        ({"runners": "resnet18", "image_size": "8x16"}, 2 * 3 * 8 * 16),
+        ({"runners": "aten", "sweep": "mini_batch", "sweep_values": "1,4"}, 10 * 4 * (3 + 4 + 24) + 2 * 16 * 7),
+    ],
+)
+def test_memory_has_a_lower_bound(fields: dict[str, object], values: float) -> None:
+    small = {"seq_length": 10, "mini_batch": 2, "input_size": 3, "hidden_size": 4}
+    spec = RecurrentSpec.model_validate(small | fields)
+    assert needs.recurrent_least_gb(spec) == pytest.approx(4 * values / 1e9)
+
+
+def test_time_is_promised_as_a_range_that_holds_what_is_sampled_and_grows_with_what_is_timed() -> None:
+    start = needs.Span(4, 8)
+    small = {"seq_length": 2, "mini_batch": 1, "input_size": 4, "hidden_size": 4, "threads": 1}
+    one = needs.recurrent_s(RecurrentSpec(runners=("aten",), **small), start)
+    # three processes: a start, 2 s of samples with at least half a second of warm-up, at most twice of it in all
+    assert 3 * (4 + 2.5) <= one.low <= 3 * (4 + 3)
+    assert 3 * (8 + 4) <= one.high <= 3 * (8 + 8)
+    two = needs.recurrent_s(RecurrentSpec(runners=("aten", "py"), **small), start)
+    assert two.low >= one.low + 3 * 2.5
+    swept = RecurrentSpec(runners=("aten",), sweep="mini_batch", sweep_values=(1, 2, 4), **small)
+    assert needs.recurrent_s(swept, start) == one.times(3)
+    # a call computes 3 x 2 x 2^27 FLOPs and is sampled 1000 times: more than 2 s on any thread
+    large = small | {"seq_length": 64, "mini_batch": 1, "input_size": 512, "hidden_size": 512, "loops": 1000}
+    assert needs.recurrent_s(RecurrentSpec(runners=("aten",), **large), start).low > 3 * 5 > one.low - 3 * 4

@@ -1,0 +1,298 @@
+"""Timings for readers: figures, samples, published speeds, summaries and estimates, against hand formulas."""
+
+import math
+import random
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from engine.published import speeds as published_speeds
+from engine.report import frames
+from engine.report.catalog import catalog
+from engine.report.figures import speed
+from engine.report.timings import needs, readable, samples
+from engine.results import Parts
+from engine.settings import Settings
+from engine.specs import BenchmarkSpec
+from engine.statistics import ratio
+from tests.support.page import benchmark_row, write_catalogue, write_samples
+
+
+def spec(**fields: object) -> BenchmarkSpec:
+    return BenchmarkSpec.model_validate({"models": ["resnet18"], **fields})
+
+
+def said(figure: object) -> list[str]:
+    return [annotation.text for annotation in figure.layout.annotations]
+
+
+def test_percentiles_say_what_they_lack() -> None:
+    row = benchmark_row("m", samples=100, p90_ms=23.456)
+    assert readable.percentile(row, 90) == "23.5 ms"
+    assert readable.percentile(row, 95) == "needs 130 samples"
+    assert readable.percentile(row, 99) == "needs 662 samples"
+    assert readable.percentile(benchmark_row("m", samples=0), 99) == "–"
+
+
+def test_every_flag_and_verdict_has_its_meaning() -> None:
+    from typing import get_args
+
+    from engine.results import FLAGS, VERDICTS, Flag, Verdict
+
+    assert set(FLAGS) == set(get_args(Flag))
+    assert set(VERDICTS) == set(speed.VERDICTS) == set(get_args(Verdict))
+
+
+def test_latency_bars_write_flags_out_and_keep_the_order_of_the_table() -> None:
+    rows = [
+        benchmark_row("a", p90_ms=25.0, flags=("unstable", "single_process")),
+        benchmark_row("a", "compile", latency_ms=15.0, process_medians_ms=(14.0, 15.0, 17.0)),
+        benchmark_row("b", status="error", latency_ms=None, p90_ms=None),
+    ]
+    figure = speed.latency(frames.benchmark(rows), source="run 7")
+    bars = [trace for trace in figure.data if trace.type == "bar"]
+    assert [(bar.name, list(bar.x)) for bar in bars] == [("eager", [20.0]), ("compile", [15.0])]
+    assert list(bars[0].error_x.array) == [5.0]  # from the median to p90
+    assert list(bars[1].error_x.array) == [0.0]
+    assert said(figure) == ["20 ms  <i>unstable, single process</i>", "15 ms"]
+    assert [annotation.x for annotation in figure.layout.annotations] == [25.0, 17.0]
+    assert list(figure.layout.yaxis.categoryarray) == ["a · eager", "a · compile"]
+    assert figure.layout.xaxis.title.text == "Latency p50 (ms)"
+    assert "run 7" in bars[0].hovertemplate
+    ticks = figure.data[-1]
+    assert sorted(ticks.x) == [14.0, 15.0, 17.0, 19.5, 20.0, 20.4]
+
+
+def test_names_are_text() -> None:
+    figure = speed.latency(frames.benchmark([benchmark_row("<b>x</b>")]))
+    assert list(figure.data[0].y) == ["&lt;b&gt;x&lt;/b&gt;"]
+
+
+def test_speedups_say_their_verdict_beside_the_line_of_one() -> None:
+    rows = [
+        benchmark_row("a", "compile", verdict="faster"),
+        benchmark_row("b", "compile", speedup=1.001, speedup_low=0.99, speedup_high=1.01, verdict="no difference"),
+        benchmark_row("c", "compile", verdict="not comparable"),
+        benchmark_row("c"),
+    ]
+    figure = speed.speedups(frames.benchmark(rows))
+    assert said(figure) == ["1.25×  <i>faster</i>", "1.00×  <i>no difference</i>", "1.25×  <i>not comparable</i>"]
+    drawn = {trace.name: trace for trace in figure.data}
+    assert set(drawn) == {"faster", "no difference", "not comparable"}
+    assert drawn["faster"].error_x.array[0] == pytest.approx(0.05)
+    assert drawn["faster"].error_x.arrayminus[0] == pytest.approx(0.05)
+    assert drawn["not comparable"].marker.color == "#8A8F98"
+    line = [shape for shape in figure.layout.shapes if shape.type == "line"]
+    assert [(shape.x0, shape.x1) for shape in line] == [(1, 1)]
+
+
+def test_an_interval_that_says_nothing_does_not_squeeze_the_others() -> None:
+    rows = [
+        benchmark_row("a", "compile", speedup=0.05, speedup_low=0.04, speedup_high=2e17, verdict="undecided"),
+        benchmark_row("b", "compile", speedup=2.0, speedup_low=1.9, speedup_high=2.1, verdict="faster"),
+    ]
+    figure = speed.speedups(frames.benchmark(rows))
+    assert said(figure)[0].startswith("0.05×  <i>undecided</i> (up to 2")
+    assert [trace.x[0] + trace.error_x.array[0] for trace in figure.data] == pytest.approx([6.0, 2.1])
+    assert figure.layout.xaxis.range[1] < 10
+
+
+def test_curves_have_a_line_per_model_and_variant_and_a_point_per_batch_size() -> None:
+    rows = [
+        benchmark_row(model, variant, batch_size=size, latency_ms=float(size), samples_per_s=100.0 * size)
+        for model in ("a", "b")
+        for variant in ("eager", "compile")
+        for size in (4, 1, 2)
+    ]
+    figure = speed.curves(frames.benchmark(rows), {"resnet": ("#123456", "square")})
+    assert [trace.name for trace in figure.data] == ["a · eager", "a · compile", "b · eager", "b · compile"]
+    assert list(figure.data[0].text) == [1, 2, 4]
+    assert {trace.line.color for trace in figure.data} == {"#123456"}
+    assert figure.data[0].line.dash != figure.data[1].line.dash
+    assert figure.layout.xaxis.type == figure.layout.yaxis.type == "log"
+
+
+def test_samples_are_read_and_compared_as_a_task_compares_them(tmp_path: Path) -> None:
+    row = benchmark_row("m")
+    rng = random.Random(3)
+    slow = [[rng.gauss(20, 0.2) for _ in range(20)] for _ in range(3)]
+    fast = [[rng.gauss(10, 0.1) for _ in range(20)] for _ in range(3)]
+    write_samples(tmp_path, row, eager=slow, compile=fast)
+    frame = samples.read(tmp_path, row)
+    assert frame is not None
+    here, there = (samples.place(benchmark_row("m", variant)) for variant in ("eager", "compile"))
+    assert list(samples.of(frame, there)["ms"]) == [ms for process in fast for ms in process]
+    assert samples.ratio(frame, here, there, seed=5, publishable=True) == ratio(slow, fast, seed=5, publishable=True)
+    training = [place | {"mode": "training"} for place in (here, there)]
+    assert samples.ratio(frame, *training, seed=5, publishable=False) is None
+    figure = speed.raw(frame, ["eager", "compile"])
+    assert [len(trace.x) for trace in figure.data] == [20] * 6  # three panels of two variants
+    assert said(figure) == ["Process 1", "Process 2", "Process 3"]
+
+
+def test_phases_add_up_and_absent_files_are_told_from_those_elsewhere(tmp_path: Path) -> None:
+    row = benchmark_row("m", mode="training")
+    path = tmp_path / row.samples_file
+    path.parent.mkdir()
+    path.write_text(
+        "process,mode,variant,round,calls,forward_ms,backward_ms,optimizer_ms\n1,training,eager,0,2,1.5,2.5,0.25\n"
+    )
+    frame = samples.read(tmp_path, row)
+    assert frame is not None
+    assert list(frame["ms"]) == [4.25]
+    assert samples.read(tmp_path, benchmark_row("other", samples_file="samples/none.csv")) is None
+    assert samples.read(tmp_path, benchmark_row("other", samples_file="")) is None
+    with pytest.raises(ValueError, match="outside the run's folder"):
+        samples.read(tmp_path, benchmark_row("m", samples_file="../other/samples.csv"))
+
+
+@pytest.mark.parametrize("ms", ["0", "-1", "inf"])
+def test_times_that_are_none_are_no_samples(tmp_path: Path, ms: str) -> None:
+    (tmp_path / "samples.csv").write_text(f"process,mode,variant,round,calls,call_ms\n0,inference,eager,0,1,{ms}\n")
+    with pytest.raises(ValueError, match="zero, negative or infinite"):
+        samples.read(tmp_path, benchmark_row("m", samples_file="samples.csv"))
+
+
+def test_published_speeds_are_joined_by_model_size_and_mode() -> None:
+    table = pd.DataFrame(
+        {
+            **{"model": ["m", "m", "m", "n"], "mode": ["inference", "inference", "training", "inference"]},
+            **{"image_size": ["224", "288", "224", "224"], "samples_per_s": [800.0, 500.0, 90.0, 1.0]},
+            **{"batch_size": [256] * 4, "setup": ["GPU, amp"] * 4},
+        }
+    )
+    rows = [benchmark_row("m"), benchmark_row("m", library="torchvision"), benchmark_row("k")]
+    both = published_speeds.beside([*rows, benchmark_row("m", status="error", samples_per_s=None)], table)
+    assert both[["model", "here", "theirs", "times", "their_batch_size"]].values.tolist() == [["m", 400, 800, 2, 256]]
+    figure = speed.against(both, "GPU, amp", {})
+    assert figure.layout.xaxis.title.text == "Published: GPU, amp (samples/s)"
+    assert "GPU, amp" in figure.data[0].hovertemplate
+
+
+def test_shipped_speeds_name_their_device_precision_and_torch() -> None:
+    speeds = published_speeds.speeds()
+    known = speeds[(speeds["model"] == "resnet18") & (speeds["image_size"] == "224")]
+    assert not known.empty
+    assert not speeds.duplicated(["model", "mode", "image_size", "device", "compiled"]).any()
+    assert all(setup.count(", ") == 3 and "torch" in setup for setup in speeds["setup"].unique())
+    assert "Intel" in published_speeds.setups(speeds, [benchmark_row("resnet18")])[0]
+    assert "NVIDIA" in published_speeds.setups(speeds, [benchmark_row("resnet18", device="cuda:0")])[0]
+
+
+def test_models_of_one_name_in_two_libraries_are_told_apart() -> None:
+    rows = [benchmark_row("resnet18"), benchmark_row("resnet18", library="torchvision"), benchmark_row("resnet50")]
+    figure = speed.latency(frames.benchmark(rows))
+    assert list(figure.data[0].y) == ["timm:resnet18", "torchvision:resnet18", "resnet50"]
+
+
+def test_summary_takes_the_geometric_mean_and_counts_failures_apart() -> None:
+    rows = [
+        benchmark_row("a"),
+        benchmark_row("a", "compile", speedup=2.0),
+        benchmark_row("b", "compile", speedup=0.5, verdict="slower"),
+        benchmark_row("c", "compile", speedup=8.0),
+        benchmark_row("d", "compile", status="error", speedup=None, verdict=None),
+    ]
+    (line,) = readable.summary(rows).to_dict("records")
+    assert line["geometric_mean"] == pytest.approx(math.prod([2, 0.5, 8]) ** (1 / 3))
+    assert (line["rows"], line["failed"], line["faster"], line["slower"]) == (4, 1, 2, 1)
+    judged = [benchmark_row(str(n), "compile", accuracy=a) for n, a in enumerate(("pass", "pass_due_to_skip", "OOM"))]
+    assert readable.summary(judged)["passed"].tolist() == ["2 of 3"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "mb"),
+    [
+        ({"batch_size": 1}, 56.0),  # the catalogue's own: 46.8 of weights and 9.2 of activations
+        ({"batch_size": 10}, 46.8 + 10 * 9.2),
+        ({"batch_size": 10, "image_size": 448}, 46.8 + 4 * 10 * 9.2),
+        ({"batch_size": 10, "variants": "eager,compile"}, 2 * 46.8 + 10 * 9.2),  # both hold their weights
+        ({"batch_size": 10, "precision": "bfloat16"}, 46.8 / 2 + 10 * 9.2 / 2),
+        ({"batch_size": 10, "precision": "float32,bfloat16"}, 1.5 * 46.8 + 10 * 9.2),
+        ({"batch_size": "sweep", "max_batch_size": 32}, 46.8 + 32 * 9.2),
+        ({"batch_size": "sweep", "max_batch_size": 50}, 46.8 + 32 * 9.2),
+        ({"batch_size": 10, "mode": "training"}, 2 * 46.8 + 2 * 2.5 * 4 * 10),
+        ({"batch_size": 10, "mode": "both", "optimizer": "adamw"}, 4 * 46.8 + 2 * 2.5 * 4 * 10),
+    ],
+)
+def test_memory_is_estimated_from_the_catalogue(tmp_path: Path, fields: dict[str, object], mb: float) -> None:
+    catalogue = catalog.read(write_catalogue(tmp_path / "catalog"))
+    need = needs.memory(spec(**fields), ["timm:resnet18", "timm:unknown"], catalogue)
+    assert need is not None
+    assert (need.model, need.unknown) == ("timm:resnet18", 1)
+    assert need.gb == pytest.approx(mb / 1000)
+
+
+@pytest.mark.parametrize("name", ["timm:resnet50", "timm:convnext_base"])
+def test_inference_needs_what_it_takes_at_the_size_a_model_is_tested_at(name: str) -> None:
+    catalogue = catalog.read(Settings().catalog_dir)
+    trained, tested = (
+        catalogue[(catalogue["name"] == name) & (catalogue["image_size"] == size)].iloc[0] for size in ("224", "288")
+    )
+    weights, held = tested["weights_mb"], tested["inference_peak_mb"] - tested["weights_mb"]
+    need = needs.memory(spec(batch_size=64), [name], catalogue)
+    assert need is not None
+    assert need.gb == pytest.approx((weights + 64 * held) / 1000, rel=0.02)
+    training = needs.memory(spec(batch_size=64, mode="training"), [name], catalogue)
+    asked = needs.memory(spec(batch_size=64, mode="training", image_size=224), [name], catalogue)
+    assert training == asked
+    assert trained["test_size"] == "288"
+
+
+def test_the_model_that_needs_most_is_named(tmp_path: Path) -> None:
+    catalogue = catalog.read(write_catalogue(tmp_path / "catalog"))
+    names = ["timm:vit_tiny_patch16_224", "timm:resnet50", "timm:resnet18"]
+    need = needs.memory(spec(batch_size=2), names, catalogue)
+    assert need == needs.Need("timm:resnet50", 2, pytest.approx(0.124), 0)
+
+
+def test_nothing_is_estimated_of_a_search_or_of_unknown_models(tmp_path: Path) -> None:
+    catalogue = catalog.read(write_catalogue(tmp_path / "catalog"))
+    assert needs.memory(spec(batch_size="max"), ["timm:resnet18"], catalogue) is None
+    assert needs.memory(spec(), ["timm:unknown", "timm:broken"], catalogue) is None
+
+
+def test_recorded_batch_sizes_are_the_suites() -> None:
+    # recorded as 128 there, and halved
+    assert needs.batch_size(spec(batch_size="recorded"), "timm:beit_base_patch16_224") == 64
+    assert needs.batch_size(spec(batch_size="recorded"), "timm:resnet18") == 1
+
+
+def test_time_is_expected_from_rows_before() -> None:
+    rows = [
+        benchmark_row(model, variant, seconds=s)
+        for model, s in (("a", 10.0), ("b", 30.0))
+        for variant in ("eager", "trace")
+    ]
+    assert needs.expected_s(5, rows) == 5 * 20.0
+    swept = [benchmark_row("a", batch_size=size, seconds=4.0) for size in (1, 2, 4)]
+    assert needs.expected_s(2, swept) == 2 * 3 * 4.0
+    assert needs.expected_s(5, []) is None
+
+
+def test_time_is_promised_as_a_range_of_its_parts(tmp_path: Path) -> None:
+    catalogue = catalog.read(write_catalogue(tmp_path / "catalog"))
+    start = needs.Span(4, 8)
+
+    def promised(models: tuple[str, ...] = ("timm:resnet18",), **fields: object) -> needs.Span:
+        return needs.benchmark_s(spec(threads=8, **fields), models, catalogue, start)
+
+    one = promised()
+    assert 3 * (4 + 2.5) <= one.low <= 3 * (4 + 3)
+    assert 3 * (8 + 4) <= one.high <= 3 * (8 + 8)
+    assert promised(("timm:resnet18", "timm:unknown")).low >= 2 * 3 * (4 + 2.5)
+    assert promised(publishable=True).low >= 5 * (4 + 12.5)
+    # 2 x 1.82 GFLOPs x 64 images a call, 10 of which are sampled: from 80 to 5 GFLOP/s on each of 8 threads
+    assert promised(batch_size=64).low >= 3 * (4 + 10 * 2 * 1.82 * 64 / 640)
+    assert promised(batch_size=64).high >= 3 * (8 + 2 * 10 * 2 * 1.82 * 64 / 40)
+    assert promised(variants="eager,compile").low >= one.low + 3 * 2.5 + 5
+    assert promised(device="cuda").low >= one.low + 3 * 2.5, "latency, and back to back"
+
+
+def test_a_promise_rests_on_what_starts_took_before() -> None:
+    parts = Parts(starts_s=18, compilation_s=0, warmup_s=2, sampled_s=6, rest_s=1)
+    rows = [benchmark_row("a", parts=parts, processes=3), benchmark_row("b")]
+    assert needs.start_s(rows) == needs.Span(0.7 * 6, 1.5 * 6)
+    assert needs.start_s([benchmark_row("a")]) == needs.START_S
+    assert needs.like_s(100) == needs.Span(70, 150)

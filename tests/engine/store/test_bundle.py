@@ -1,0 +1,538 @@
+"""A run travels as a zip file: what it holds comes back equal, and what no bundle holds is refused."""
+
+import json
+import os
+import stat
+import time
+import tracemalloc
+import zipfile
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from sqlalchemy import update
+
+from engine.jobs.executors.local import Executor
+from engine.results import Environment, Metric, ProfileRow, Progress
+from engine.settings import Settings
+from engine.specs import ProfileSpec, Refused
+from engine.store import Cause, Exit, Filter, State, Store, StoredArtifact, attempts, bundle, open_store, queue
+from engine.store.files import RunFiles
+from engine.store.tables import runs
+from tests.support.clip import evaluate_row, queue_evaluate, record
+
+DETAIL = b'[{"path": ""}]'
+
+
+@pytest.fixture
+def run_id(settings: Settings, store: Store) -> int:
+    """A run that has ended, with something of everything."""
+    run_id = store.enqueue(ProfileSpec(models=("timm:a",)), name="<b>mine</b>\n")
+    attempt = queue.claim(store.database, "a host")
+    assert attempt is not None
+    files = RunFiles(settings.runs_dir, run_id)
+    (files.dir / "detail").mkdir(parents=True)
+    (files.dir / "detail" / "a.json").write_bytes(DETAIL)
+    files.log.write_bytes(b"\xff one\ntwo\n")
+    row = ProfileRow(library="timm", model="a", counter="torch", device="meta", batch_size=1, precision="float32")
+    environment = Environment(
+        host="h", platform="p", python="3", cpu="c", threads=2, memory_gb=1, device="d", device_name="n", date="now"
+    )
+    artifact = StoredArtifact(name="detail/a.json", kind="detail", size=len(DETAIL), sha256=sha256(DETAIL).hexdigest())
+    attempts.begin(store.database, attempt)
+    events = [environment, row, Metric(step=1, name="loss", value=0.1), artifact, Progress(done=1, total=1)]
+    attempts.record(store.database, attempt, events)
+    attempts.finish(store.database, attempt, State.FINISHED)
+    attempts.close(store.database, attempt, Exit(0), Cause.ERROR, "")
+    return run_id
+
+
+@pytest.fixture
+def exported(settings: Settings, store: Store, run_id: int, tmp_path: Path) -> Path:
+    path = tmp_path / "run.zip"
+    path.write_bytes(bundle.export_bundle(store, settings, run_id))
+    return path
+
+
+def rewrite(path: Path, change: Callable[[dict[str, bytes]], None], *, honest: bool = True) -> None:
+    """The same bundle with other contents; honest: with a manifest that says so."""
+    with zipfile.ZipFile(path) as old:
+        members = {name: old.read(name) for name in old.namelist()}
+    manifest = json.loads(members.pop("manifest.json"))
+    change(members)
+    if honest:
+        manifest["files"] = {
+            name: {"size": len(data), "sha256": sha256(data).hexdigest()} for name, data in members.items()
+        }
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
+        for name, data in {"manifest.json": json.dumps(manifest).encode(), **members}.items():
+            new.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
+
+
+def test_another_machine_gets_an_equal_run_under_a_new_id(
+    settings: Settings, store: Store, run_id: int, exported: Path, tmp_path: Path
+) -> None:
+    elsewhere = settings.model_copy(update={"runs_dir": tmp_path / "elsewhere"})
+    other = open_store(elsewhere)
+    other.enqueue(ProfileSpec(models=("b",)))
+    new_id = bundle.import_bundle(other, elsewhere, exported)
+    assert new_id != run_id
+    old, new = store.run(run_id), other.run(new_id)
+    for field in ("kind", "name", "spec", "state", "environment", "created_at", "started_at", "ended_at", "done"):
+        assert getattr(new, field) == getattr(old, field), field
+    assert other.rows(new_id) == store.rows(run_id)
+    assert other.metrics(new_id) == store.metrics(run_id)
+    assert other.artifacts(new_id) == store.artifacts(run_id)
+    files = RunFiles(elsewhere.runs_dir, new_id)
+    assert (files.dir / "detail" / "a.json").read_bytes() == DETAIL
+    assert files.log_tail(2) == "\ufffd one\ntwo\n"
+    assert bundle.export_bundle(other, elsewhere, new_id) == exported.read_bytes(), "and it travels on unchanged"
+    other.close()
+
+
+def test_tags_and_notes_travel_too_and_are_left_out_where_there_are_none(
+    settings: Settings, store: Store, run_id: int, exported: Path, tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(exported) as old:
+        assert not {"notes", "tags"} & set(json.loads(old.read("run.json"))), "so that older versions take it"
+    store.set_tags(run_id, ["b", "a"])
+    store.set_notes(run_id, "As the paper has it.")
+    exported.write_bytes(bundle.export_bundle(store, settings, run_id))
+    elsewhere = settings.model_copy(update={"runs_dir": tmp_path / "elsewhere"})
+    other = open_store(elsewhere)
+    new = other.run(bundle.import_bundle(other, elsewhere, exported))
+    assert (new.tags, new.notes) == (("a", "b"), "As the paper has it.")
+    wanted = Filter(tags=("a",), model=store.rows(run_id)[0].model, text="PAPER")
+    assert [run.id for run in other.find(wanted, limit=9)] == [new.id]
+    other.close()
+    rewrite(exported, lambda members: members.update({"run.json": members["run.json"].replace(b'"b"', b'"b,c"')}))
+    with pytest.raises(Refused, match="no comma"):
+        bundle.import_bundle(store, settings, exported)
+
+
+def test_a_second_import_is_recognised(settings: Settings, store: Store, exported: Path) -> None:
+    first = bundle.import_bundle(store, settings, exported)
+    assert bundle.import_bundle(store, settings, exported) == first
+    store.delete(first)
+    assert bundle.import_bundle(store, settings, exported) > first
+
+
+def test_only_an_ended_run_is_exported(settings: Settings, store: Store) -> None:
+    with pytest.raises(Refused, match="is queued: a bundle is made of a run that has ended"):
+        bundle.export_bundle(store, settings, store.enqueue(ProfileSpec(models=("a",))))
+
+
+def test_large_and_changed_artifacts_stay_behind(
+    settings: Settings, store: Store, run_id: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def names() -> list[str]:
+        path = tmp_path / "names.zip"
+        path.write_bytes(bundle.export_bundle(store, settings, run_id))
+        return [name for name in zipfile.ZipFile(path).namelist() if name.startswith("artifacts/")]
+
+    assert names() == ["artifacts/detail/a.json"]
+    (RunFiles(settings.runs_dir, run_id).dir / "detail" / "a.json").write_bytes(b"other")
+    assert names() == []
+    monkeypatch.setattr(bundle, "ARTIFACT_BYTES", len(DETAIL) - 1)
+    (RunFiles(settings.runs_dir, run_id).dir / "detail" / "a.json").write_bytes(DETAIL)
+    assert names() == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../evil",
+        "artifacts/../../evil",
+        "/etc/evil",
+        "artifacts//evil",
+        "a\\..\\evil",
+        "C:evil",
+        "./evil",
+        "a\nb",
+        "d/",
+    ],
+)
+def test_names_that_lead_elsewhere_are_refused(settings: Settings, store: Store, exported: Path, name: str) -> None:
+    rewrite(exported, lambda members: members.update({name: b"evil"}))
+    before = sorted(settings.runs_dir.parent.rglob("*"))
+    with pytest.raises(Refused, match="not a plain file of a run"):
+        bundle.import_bundle(store, settings, exported)
+    assert sorted(settings.runs_dir.parent.rglob("*")) == before
+    assert len(store.runs()) == 1
+
+
+def test_links_are_refused(settings: Settings, store: Store, exported: Path) -> None:
+    link = zipfile.ZipInfo("artifacts/link")
+    link.external_attr = (stat.S_IFLNK | 0o777) << 16
+    with zipfile.ZipFile(exported, "a") as changed:
+        changed.writestr(link, "/etc/passwd")
+    with pytest.raises(Refused, match="not a plain file"):
+        bundle.import_bundle(store, settings, exported)
+
+
+def test_bombs_are_refused_before_they_go_off(settings: Settings, store: Store, exported: Path) -> None:
+    rewrite(exported, lambda members: members.update({"artifacts/zeros": bytes(60_000_000)}))
+    assert exported.stat().st_size < 200_000
+    with pytest.raises(Refused, match="too much"):
+        bundle.import_bundle(store, settings, exported)
+    rewrite(exported, lambda members: members.clear())
+    with zipfile.ZipFile(exported, "a") as changed:
+        for number in range(bundle.MOST_MEMBERS + 1):
+            changed.writestr(f"artifacts/{number}", b"")
+    with pytest.raises(Refused, match="too much"):
+        bundle.import_bundle(store, settings, exported)
+
+
+def cut(members: dict[str, bytes], name: str, old: bytes, new: bytes) -> None:
+    assert old in members[name]
+    members[name] = members[name].replace(old, new)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda members: members.pop("run.json"),
+        lambda members: members.pop("rows.jsonl"),
+        lambda members: cut(members, "run.json", b'"finished"', b'"running"'),
+        lambda members: cut(members, "run.json", b'"profile"', b'"dance"'),
+        lambda members: cut(members, "run.json", b'"batch_size":1', b'"batch_size":1000000000'),
+        lambda members: cut(members, "rows.jsonl", b'"library":"timm"', b'"library":7'),
+        lambda members: cut(members, "metrics.jsonl", b"0.1", b"{"),
+        lambda members: members.update({"artifacts/unnamed": b"?"}),
+        lambda members: members.update({"rows.jsonl": b"\xff\n"}),
+    ],
+)
+def test_contents_are_validated_like_anything_else(
+    settings: Settings, store: Store, exported: Path, change: Callable[[dict[str, bytes]], None]
+) -> None:
+    rewrite(exported, change)
+    with pytest.raises(Refused):
+        bundle.import_bundle(store, settings, exported)
+    assert len(store.runs()) == 1
+
+
+def with_record(members: dict[str, bytes], **fields: object) -> None:
+    members["run.json"] = json.dumps(json.loads(members["run.json"]) | fields).encode()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"name": "x" * 1_000_000}, "a run's name has at most 200 characters, this one 1,000,000"),
+        ({"kind": "x" * 1_000_000}, "kind"),
+        ({"state": "failed", "cause": "error", "error": "x" * 20_001}, "error"),
+        ({"note": "x" * 20_001}, "note"),
+        ({"notes": "x" * 10_001}, "notes"),
+        ({"cause": "error"}, "the run is finished with error; a failed run has a cause, and no other run has one"),
+        ({"state": "cancelled", "cause": "killed"}, "the run is cancelled with killed"),
+        ({"state": "failed"}, "the run is failed with no cause"),
+        ({"error": "what went wrong"}, "the run is finished with an error; only a failed run has one"),
+        ({"state": "queued"}, "the run is queued; only a run that has ended can be imported"),
+        ({"done": 2, "total": 1}, "done is 2, which is more than the total of 1"),
+        ({"created_at": 3e9}, "not in this order"),
+        ({"started_at": 3e9}, "not in this order"),
+        ({"ended_at": 1.0}, "not in this order"),
+        ({"state": "cancelled", "started_at": None, "ended_at": 1.0}, "not in this order"),
+        ({"started_at": None}, "finished without started_at"),
+        ({"ended_at": None}, "ended_at"),
+        ({"kind": "device"}, "models"),
+    ],
+)
+def test_a_record_that_no_run_can_have_is_refused_in_a_short_message(
+    settings: Settings, store: Store, exported: Path, fields: dict[str, object], message: str
+) -> None:
+    rewrite(exported, lambda members: with_record(members, **fields))
+    with pytest.raises(Refused, match=message) as refusal:
+        bundle.import_bundle(store, settings, exported)
+    assert len(str(refusal.value)) < 5000
+    assert len(store.runs()) == 1
+
+
+def test_an_environment_without_end_is_refused(settings: Settings, store: Store, exported: Path) -> None:
+    def change(members: dict[str, bytes]) -> None:
+        environment = json.loads(members["run.json"])["environment"]
+        with_record(members, environment=environment | {"host": "x" * 1_000_000})
+
+    rewrite(exported, change)
+    with pytest.raises(Refused, match="at most 20,000 characters are allowed"):
+        bundle.import_bundle(store, settings, exported)
+
+
+def test_texts_are_stored_as_every_database_takes_them(settings: Settings, store: Store, exported: Path) -> None:
+    """PostgreSQL takes no NUL."""
+    fields = {"name": "a\0b", "state": "failed", "cause": "error", "error": "c\0d", "note": "e\0f"}
+    rewrite(exported, lambda members: with_record(members, **fields))
+    run = store.run(bundle.import_bundle(store, settings, exported))
+    assert (run.name, run.error, run.note) == ("a\ufffdb", "c\ufffdd", "e\ufffdf")
+
+
+def test_a_run_whose_clock_was_set_back_is_exported_in_order(
+    settings: Settings, store: Store, run_id: int, exported: Path
+) -> None:
+    with store.database.write() as connection:
+        connection.execute(update(runs).where(runs.c.id == run_id).values(created_at=2e9, started_at=1e9, ended_at=3e9))
+    exported.write_bytes(bundle.export_bundle(store, settings, run_id))
+    run = store.run(bundle.import_bundle(store, settings, exported))
+    assert [moment and moment.timestamp() for moment in (run.created_at, run.started_at, run.ended_at)] == [
+        *(2e9, 2e9, 3e9)
+    ]
+
+
+def test_a_retry_of_an_imported_run_keeps_its_files(settings: Settings, store: Store, exported: Path) -> None:
+    rewrite(exported, lambda members: with_record(members, state="cancelled"))
+    run_id = bundle.import_bundle(store, settings, exported)
+    store.retry(run_id)
+    attempt = queue.claim(store.database, "a host", run_id)
+    assert attempt is not None
+    attempts.close(store.database, attempt, Exit(0), Cause.ERROR, "")  # so that the worker leaves at once
+    executor = Executor(settings.model_copy(update={"preload": ""}))
+    executor.start(attempt)
+    while executor.alive(attempt):
+        time.sleep(0.05)
+    assert (RunFiles(settings.runs_dir, run_id).dir / "detail" / "a.json").read_bytes() == DETAIL
+    assert not list(settings.runs_dir.glob("*.before-*"))
+
+
+@pytest.mark.parametrize("field", ["created_at", "started_at", "ended_at", "done", "total"])
+@pytest.mark.parametrize("value", ["1e20", "-1", "NaN", "Infinity"])
+def test_what_no_list_of_runs_could_show_is_refused(
+    settings: Settings, store: Store, exported: Path, field: str, value: str
+) -> None:
+    def change(members: dict[str, bytes]) -> None:
+        record = json.loads(members["run.json"]) | {field: float(value)}
+        members["run.json"] = json.dumps(record).encode()
+
+    rewrite(exported, change)
+    with pytest.raises(Refused, match=field):
+        bundle.import_bundle(store, settings, exported)
+    assert len(store.runs()) == 1
+
+
+def test_damage_and_other_files_are_refused(settings: Settings, store: Store, exported: Path, tmp_path: Path) -> None:
+    whole = exported.read_bytes()
+    rewrite(exported, lambda members: cut(members, "rows.jsonl", b"timm", b"tomm"), honest=False)
+    with pytest.raises(Refused, match="not those of its manifest: it is damaged"):
+        bundle.import_bundle(store, settings, exported)
+    other = tmp_path / "other.zip"
+    for content in (b"", b"a picture, say", whole[: len(whole) // 2], whole[:-200] + bytes(200)):
+        other.write_bytes(content)
+        with pytest.raises(Refused, match="is not a run bundle"):
+            bundle.import_bundle(store, settings, other)
+    with zipfile.ZipFile(other, "w") as another:
+        another.writestr("hello.txt", "hello")
+    with pytest.raises(Refused):
+        bundle.import_bundle(store, settings, other)
+
+
+def test_a_size_that_lies_is_refused_without_unpacking_the_rest(
+    settings: Settings, store: Store, exported: Path
+) -> None:
+    with zipfile.ZipFile(exported, "a", zipfile.ZIP_DEFLATED) as changed:
+        changed.writestr("artifacts/zeros", bytes(50_000_000))
+        changed.getinfo("artifacts/zeros").file_size = 10
+    tracemalloc.start()
+    try:
+        with pytest.raises(Refused, match="Bad CRC-32"):
+            bundle.import_bundle(store, settings, exported)
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_member_shorter_than_it_says_is_refused(settings: Settings, store: Store, exported: Path) -> None:
+    with zipfile.ZipFile(exported, "a") as changed:
+        changed.writestr("artifacts/short", b"short")
+        changed.getinfo("artifacts/short").file_size = 10
+    with pytest.raises(Refused, match="does not have the 10 bytes it should"):
+        bundle.import_bundle(store, settings, exported)
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_other_compressions_are_refused(settings: Settings, store: Store, exported: Path, compression: int) -> None:
+    with zipfile.ZipFile(exported, "a") as changed:
+        changed.writestr("artifacts/more", b"more", compression)
+    with pytest.raises(Refused, match="neither stored nor deflated"):
+        bundle.import_bundle(store, settings, exported)
+
+
+def test_damaged_compressed_data_is_refused(settings: Settings, store: Store, exported: Path) -> None:
+    whole = bytearray(exported.read_bytes())
+    with zipfile.ZipFile(exported) as old:
+        start = old.getinfo("rows.jsonl").header_offset + 30 + len("rows.jsonl")
+    whole[start : start + 20] = b"\xff" * 20
+    exported.write_bytes(whole)
+    with pytest.raises(Refused, match="is not a run bundle"):
+        bundle.import_bundle(store, settings, exported)
+
+
+@pytest.mark.slow
+def test_any_flipped_byte_is_imported_or_refused(settings: Settings, store: Store, exported: Path) -> None:
+    """Damaged headers too: a header that leads nowhere is no other kind of error."""
+    whole = exported.read_bytes()
+    directory = whole.index(b"PK\1\2")
+    refused = 0
+    for at in (*range(60), *range(directory, len(whole))):
+        exported.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+        try:
+            bundle.import_bundle(store, settings, exported)
+        except Refused:
+            refused += 1
+    assert refused > 100
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("rows.jsonl", None, b"[" * 100_000),
+        ("rows.jsonl", None, b"5"),
+        ("rows.jsonl", b'"batch_size":1', b'"batch_size":1' + b"0" * 5000),
+        ("rows.jsonl", b'"seconds":null', b'"seconds":NaN'),
+        ("metrics.jsonl", b"0.1", b"NaN"),
+        ("metrics.jsonl", b"0.1", b"1e999"),
+        ("metrics.jsonl", b'"step":1', b'"step":1e23'),
+        ("metrics.jsonl", b'"step":1', b'"step":' + str(2**31).encode()),
+        ("metrics.jsonl", b'"step":1', b'"step":-1'),
+        ("artifacts.json", None, b"5"),
+        ("artifacts.json", None, b"null"),
+        ("artifacts.json", None, b"[" * 100_000),
+        ("artifacts.json", b'"size": 14', b'"size": 1e30'),
+        ("artifacts.json", b'"size": 14', b'"size": -1'),
+        ("run.json", None, b"[" * 100_000),
+    ],
+)
+def test_values_that_no_column_takes_are_refused(
+    settings: Settings, store: Store, exported: Path, name: str, old: bytes | None, new: bytes
+) -> None:
+    def change(members: dict[str, bytes]) -> None:
+        if old is None:
+            members[name] = new
+        else:
+            cut(members, name, old, new)
+
+    rewrite(exported, change)
+    with pytest.raises(Refused, match="holds something no run has"):
+        bundle.import_bundle(store, settings, exported)
+    assert len(store.runs()) == 1
+
+
+@pytest.mark.parametrize("name", ["log.txt", "process.json", "process-2.json", "exit-2.json", "Exit-2.json.part"])
+def test_artifacts_in_the_place_of_a_runs_own_files_are_refused(
+    settings: Settings, store: Store, exported: Path, name: str
+) -> None:
+    def change(members: dict[str, bytes]) -> None:
+        members[f"artifacts/{name}"] = members.pop("artifacts/detail/a.json")
+        cut(members, "artifacts.json", b"detail/a.json", name.encode())
+
+    rewrite(exported, change)
+    with pytest.raises(Refused, match="is the name of a file that the run itself keeps"):
+        bundle.import_bundle(store, settings, exported)
+
+
+def test_artifacts_that_are_not_those_of_the_run_are_refused(settings: Settings, store: Store, exported: Path) -> None:
+    rewrite(exported, lambda members: members.update({"artifacts/detail/a.json": b"other"}))
+    with pytest.raises(Refused, match=r"detail/a\.json is not the one that its run recorded"):
+        bundle.import_bundle(store, settings, exported)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("metrics.jsonl", b'"loss"', b'""'),
+        ("metrics.jsonl", b'"loss"', b'"lo\\u0000ss"'),
+        ("metrics.jsonl", b'"loss"', b'"' + b"x" * 101 + b'"'),
+        ("artifacts.json", b'"detail",', b'"de\\u0000tail",'),
+        ("rows.jsonl", b'"model":"a"', b'"model":"' + b"x" * 1_000_000 + b'"'),
+        ("rows.jsonl", b'"model":"a"', b'"model":"a\\u0000"'),
+        ("rows.jsonl", b'"library":"timm"', b'"library":"' + b"x" * 1_000_000 + b'"'),
+    ],
+)
+def test_names_that_no_run_has_are_refused_in_a_short_message(
+    settings: Settings, store: Store, exported: Path, name: str, old: bytes, new: bytes
+) -> None:
+    rewrite(exported, lambda members: cut(members, name, old, new))
+    with pytest.raises(Refused) as refusal:
+        bundle.import_bundle(store, settings, exported)
+    assert len(str(refusal.value)) < 5000
+    assert len(store.runs()) == 1
+
+
+@pytest.mark.parametrize("name", ["../../../../etc/passwd", "/etc/hostname", "a/../../b", "..", ""])
+def test_artifacts_of_other_folders_are_refused(settings: Settings, store: Store, exported: Path, name: str) -> None:
+    def change(members: dict[str, bytes]) -> None:
+        del members["artifacts/detail/a.json"]
+        cut(members, "artifacts.json", b"detail/a.json", name.encode())
+
+    rewrite(exported, change)
+    with pytest.raises(Refused, match="not the name of a file below the run's folder"):
+        bundle.import_bundle(store, settings, exported)
+    assert len(store.runs()) == 1
+
+
+@pytest.mark.parametrize("way", ["relative", "absolute", "link"])
+def test_artifacts_of_other_folders_are_not_exported(
+    settings: Settings, store: Store, tmp_path: Path, way: str
+) -> None:
+    run_id = store.enqueue(ProfileSpec(models=("timm:a",)))
+    attempt = queue.claim(store.database, "a host")
+    assert attempt is not None
+    secret = tmp_path / "secret.txt"
+    secret.write_bytes(DETAIL)
+    run_dir = RunFiles(settings.runs_dir, run_id).dir
+    run_dir.mkdir(parents=True)
+    (run_dir / "link").symlink_to(secret)
+    name = {"relative": os.path.relpath(secret, run_dir), "absolute": str(secret), "link": "link"}[way]
+    attempts.begin(store.database, attempt)
+    artifact = StoredArtifact(name=name, kind="detail", size=len(DETAIL), sha256=sha256(DETAIL).hexdigest())
+    attempts.record(store.database, attempt, [artifact])
+    attempts.finish(store.database, attempt, State.FINISHED)
+    attempts.close(store.database, attempt, Exit(0), Cause.ERROR, "")
+    path = tmp_path / "run.zip"
+    path.write_bytes(bundle.export_bundle(store, settings, run_id))
+    with zipfile.ZipFile(path) as made:
+        assert not [member for member in made.namelist() if member.startswith("artifacts/")]
+
+
+@pytest.mark.parametrize("name", ["../../../etc/hostname", "/etc/hostname", "a/../../b"])
+@pytest.mark.parametrize("field", ["confusion_file", "predictions_file", "embeddings_file"])
+def test_rows_with_files_of_other_folders_are_refused(
+    settings: Settings, store: Store, tmp_path: Path, field: str, name: str
+) -> None:
+    run_id = queue_evaluate(store)
+    record(store, run_id, [evaluate_row("zeroshot")])
+    path = tmp_path / "run.zip"
+    path.write_bytes(bundle.export_bundle(store, settings, run_id))
+
+    def change(members: dict[str, bytes]) -> None:
+        row = json.loads(members["rows.jsonl"]) | {field: name}
+        members["rows.jsonl"] = json.dumps(row).encode()
+
+    rewrite(path, change)
+    with pytest.raises(Refused, match=f"{field} is '{name}', which is not a file below the run's folder"):
+        bundle.import_bundle(store, settings, path)
+
+
+@pytest.mark.parametrize("library", ["../../etc", "a/b", "..", "a\\\\b", "", "a" * 41])
+def test_rows_of_libraries_that_are_no_plain_name_are_refused(
+    settings: Settings, store: Store, exported: Path, library: str
+) -> None:
+    old, new = b'"library":"timm"', f'"library":"{library}"'.encode()
+    rewrite(exported, lambda members: cut(members, "rows.jsonl", old, new))
+    with pytest.raises(Refused, match="not a plain name"):
+        bundle.import_bundle(store, settings, exported)
+
+
+@pytest.mark.parametrize(("name", "most"), [("rows.jsonl", 10_000), ("metrics.jsonl", 100_000)])
+def test_more_lines_than_a_run_has_are_refused(
+    settings: Settings, store: Store, exported: Path, name: str, most: int
+) -> None:
+    rewrite(exported, lambda members: members.update({name: b"{}\n" * (most + 1)}))
+    with pytest.raises(Refused, match=f"at most {most:,} are taken"):
+        bundle.import_bundle(store, settings, exported)
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "log.txt"])
+def test_texts_longer_than_a_run_has_are_refused(settings: Settings, store: Store, exported: Path, name: str) -> None:
+    rewrite(exported, lambda members: members.update({name: bytes(20_000_001)}))
+    with pytest.raises(Refused, match=f"{name} has 20,000,001 bytes"):
+        bundle.import_bundle(store, settings, exported)

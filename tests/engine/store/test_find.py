@@ -1,0 +1,237 @@
+"""Finding runs, tags, notes and sizes, on a real SQLite file and on a real PostgreSQL server."""
+
+import random
+import re
+import time
+from pathlib import Path
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import text
+
+from engine.results import Row, kinds
+from engine.settings import Settings
+from engine.specs import ProfileSpec, Refused
+from engine.specs.base import numbered
+from engine.store import Filter, Run, State, Store, open_store, storage
+from engine.store.database import Database
+from engine.store.files import RunFiles
+from engine.store.migrations import alembic_config
+from engine.store.tables import metadata
+from tests.engine.store.test_store import postgres_url, settings  # noqa: F401  fixtures: each test runs on both databases
+from tests.support import store as support_store
+from tests.support.page import finish, profile_row
+
+ODD = ("100%_of/them", "ÄRGER in Zürich", "a\\b 'quoted'", "<b>bold</b>")
+PATTERNS = ("resnet_17", "RESNET", "vit_base_1?", "*_12", "timm:swin_3*", "aten", "a_b%", "100%", "/", "nothing*", "*")
+WORDS = ("sweep", "2 of", "cuda", "Looked AT", "100%", "_of/", "zürich", "'quoted'", "b>", "timm: and", "zzz", "\\")
+
+
+@pytest.fixture
+def filled(store: Store) -> Store:
+    """Some hundred runs of every kind, and a few with odd names, one of them waiting."""
+    support_store.fill(store, 200, 4)
+    for name in ODD:
+        run_id = store.enqueue(ProfileSpec(models=("timm:a_b%c", "Ünique*")), name=name)
+        store.request_cancel(run_id)
+        store.set_tags(run_id, ["odd", name.replace(",", "")])
+        store.set_notes(run_id, f"Notes of {name.upper()}")
+    store.enqueue(ProfileSpec(models=("resnet_17",)))
+    return store
+
+
+def lets_through(wanted: Filter, run: Run, rows: list[Row]) -> bool:
+    """What a filter promises, without any SQL."""
+    asked = getattr(run.spec, "models", None) or getattr(run.spec, "chosen", None) or (getattr(run.spec, "model", ""),)
+    models = {re.sub(r"^[^:]*:(?=.)", "", name).casefold() for name in (*asked, *(row.model for row in rows)) if name}
+    pattern = re.sub(r"^[^:]*:(?=.)", "", wanted.model).casefold()
+    signs = {"*": ".*", "?": "."}
+    whole = "".join(signs.get(sign, re.escape(sign)) for sign in pattern)
+    if not set(pattern) & set(signs):
+        whole = f".*{whole}.*"
+    said = "\n".join((run.name, run.spec.summary, run.notes)).casefold()
+    failed = run.error.casefold() if run.state is State.FAILED else ""
+    return (
+        (not wanted.kinds or run.kind in wanted.kinds)
+        and (not wanted.states or run.state in wanted.states)
+        and (not wanted.device or numbered(wanted.device) in run.spec.devices)
+        and set(wanted.tags) <= set(run.tags)
+        and (not wanted.model or any(re.fullmatch(whole, model, re.DOTALL) for model in models))
+        and all(word in said or word in failed for word in wanted.text.casefold().split())
+    )
+
+
+def drawn(rng: random.Random) -> Filter:
+    """Any filter, most often of one or two parts."""
+
+    def some(values: tuple[str, ...], most: int) -> tuple[str, ...]:
+        return tuple(rng.sample(values, rng.randint(1, most))) if rng.random() < 0.3 else ()
+
+    return Filter(
+        kinds=some(tuple(kinds()), 3),
+        states=tuple(State(state) for state in some(tuple(State), 3)),
+        model=rng.choice(PATTERNS) if rng.random() < 0.4 else "",
+        device=rng.choice(("cpu", "cuda:0", "meta", "cuda", "%")) if rng.random() < 0.3 else "",
+        tags=some((*support_store.TAGS, "odd", ODD[0]), 2),
+        text=rng.choice(WORDS) if rng.random() < 0.4 else "",
+        oldest_first=rng.random() < 0.5,
+    )
+
+
+def test_the_database_lets_through_what_the_filter_promises(filled: Store) -> None:
+    runs = filled.runs(limit=1000)
+    assert len(runs) == 205
+    rows = {run.id: filled.rows(run.id) for run in runs}
+    rng, lengths = random.Random(1), set()
+    filters = [Filter(model=pattern) for pattern in PATTERNS] + [Filter(text=word) for word in WORDS]
+    for wanted in [*filters, *(drawn(rng) for _ in range(120))]:
+        expected = [run for run in runs if lets_through(wanted, run, rows[run.id])]
+        if wanted.oldest_first:
+            expected.reverse()
+        assert filled.count(wanted) == len(expected), wanted
+        assert filled.find(wanted, limit=7, offset=5) == expected[5:12], wanted
+        lines = [line for batch in filled.lines(wanted) for line in batch]
+        assert [line["run"] for line in lines] == [run.id for run in expected], wanted
+        lengths.add(len(expected))
+    assert len(lengths) > 30, "filters that let everything or nothing through show little"
+
+
+def test_a_run_is_found_by_the_models_of_its_rows_from_the_moment_they_come(store: Store) -> None:
+    run_id = store.enqueue(ProfileSpec(models=("family:resnet",)))
+    assert store.count(Filter(model="resnet50")) == 0
+    finish(store, run_id, [profile_row("ResNet50"), profile_row("ResNet50")])
+    assert [run.id for run in store.find(Filter(model="resnet50"), limit=9)] == [run_id]
+    assert [run.id for run in store.find(Filter(only_model="timm:ResNet50"), limit=9)] == [run_id]
+    assert store.count(Filter(only_model="resnet5")) == store.count(Filter(only_model="*")) == 0
+    store.delete(run_id)
+    assert store.count(Filter(model="resnet50")) == 0
+    with store.database.read() as connection:
+        for table in ("run_models", "run_texts", "run_tags"):
+            assert connection.scalar(text(f"SELECT count(*) FROM {table}")) == 0
+
+
+def test_what_there_is_to_choose_from(filled: Store) -> None:
+    assert filled.devices() == ["cpu", "cuda:0", "cuda:1", "meta"]
+    tags = filled.tags()
+    assert set(tags) == {*support_store.TAGS, "odd", *(name.replace(",", "") for name in ODD)}
+    assert tags["odd"] == len(ODD)
+
+
+def test_tags_are_given_and_taken_at_all_runs_or_none(store: Store) -> None:
+    one, two = store.enqueue(ProfileSpec(models=("a",))), store.enqueue(ProfileSpec(models=("b",)))
+    before = store.revision()
+    store.change_tags([one, two], add=["  to \n keep ", "b"])
+    assert store.run(one).tags == store.run(two).tags == ("b", "to keep")
+    assert store.revision() > before
+    store.change_tags([two], add=["c"], remove=["b"])
+    assert store.run(two).tags == ("c", "to keep")
+    with pytest.raises(LookupError, match="no run 99"):
+        store.change_tags([one, 99], remove=["b"])
+    assert store.run(one).tags == ("b", "to keep")
+    for bad in ("", "a,b", "x" * 41, "a\0b"):
+        with pytest.raises(Refused, match="1 to 40 characters and no comma"):
+            store.set_tags(one, [bad])
+    with pytest.raises(Refused, match="at most 20 tags, and run 1 would have 22"):
+        store.change_tags([one], add=[str(number) for number in range(20)])
+    with pytest.raises(Refused, match="at most 10,000 characters"):
+        store.set_notes(one, "x" * 10_001)
+    with pytest.raises(LookupError):
+        store.set_notes(99, "")
+
+
+def old_store(settings: Settings) -> Database:  # noqa: F811
+    """A database as the first version left it, with two runs that can be read and one that cannot."""
+    settings.runs_dir.mkdir(parents=True, exist_ok=True)
+    database = Database(settings.store_url)
+    spec = ProfileSpec(models=("timm:ResNet18", "vit*"), device="cpu")
+    with database.write() as connection:
+        config = alembic_config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        for run_id, kind, name in ((1, "profile", "The First"), (2, "gone", "Another"), (3, "profile", "")):
+            values = {"id": run_id, "kind": kind, "name": name, "spec": spec.model_dump_json()}
+            values |= {"devices": '["cpu"]', "now": time.time()}
+            connection.execute(
+                text(
+                    "INSERT INTO runs (id, kind, name, spec, devices, exclusive, state, error, created_at, attempt, "
+                    "cancel_requested, tries_left, done, note, revision) VALUES (:id, :kind, :name, :spec, :devices, "
+                    "false, 'finished', '', :now, 1, false, 0, 1, '', 1)"
+                ),
+                values,
+            )
+            for model in ("ViT_tiny", "ViT_tiny", "Ömlaut"):
+                row = {"run": run_id, "model": model, "payload": profile_row(model).model_dump_json()}
+                connection.execute(
+                    text(
+                        "INSERT INTO rows (run_id, attempt_id, kind, library, model, status, payload) "
+                        "VALUES (:run, 1, 'profile', 'timm', :model, 'ok', :payload)"
+                    ),
+                    row,
+                )
+    return database
+
+
+def test_runs_of_the_first_version_can_be_found_too(settings: Settings) -> None:  # noqa: F811
+    old_store(settings).close()
+    store = open_store(settings)
+    with store.database.read() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    assert [run.id for run in store.runs()] == [3, 1]
+    for wanted, found in (
+        (Filter(model="resnet18"), [3, 1]),
+        (Filter(model="vit_tiny", kinds=("profile",)), [3, 1]),
+        (Filter(model="ömlaut", text="first"), [1]),
+        (Filter(text="vit* cpu"), [3, 1]),
+        (Filter(device="cpu", oldest_first=True), [1, 3]),
+    ):
+        assert [run.id for run in store.find(wanted, limit=9)] == found, wanted
+    assert store.count(Filter(model="vit_tiny")) == store.count(Filter()) == 3
+    assert len(store.rows(1)) == 3
+    assert (store.run(1).notes, store.run(1).tags) == ("", ())
+    store.set_notes(1, "Still here")
+    assert [run.id for run in store.find(Filter(text="still FIRST"), limit=9)] == [1]
+    store.delete(2)
+    store.close()
+
+
+def test_sizes_are_those_of_the_files(filled: Store, settings: Settings) -> None:  # noqa: F811
+    for run_id, sizes in ((1, (10, 2000)), (2, (300,))):
+        for place, size in enumerate(sizes):
+            path = RunFiles(settings.runs_dir, run_id).dir / "deep" / f"{place}.bin"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"0" * size)
+    (settings.runs_dir / "1" / "link").symlink_to("/")
+    uploads = settings.runs_dir / "uploads"
+    uploads.mkdir()
+    (uploads / "a.zip").write_bytes(b"0" * 77)
+    link = (settings.runs_dir / "1" / "link").lstat().st_size
+    assert storage.of_runs(settings, [1]) == storage.Size(3, 2010 + link)
+    assert storage.of_runs(settings, [1, 2, 99]) == storage.Size(4, 2310 + link)
+    assert storage.folders(settings) == (storage.Size(4, 2310 + link), storage.Size(1, 77))
+    used = storage.usage(filled.database, settings)
+    recorded = {run.id: sum(file.size for file in filled.artifacts(run.id)) for run in filled.runs(limit=1000)}
+    assert (used.runs, used.artifacts) == (205, storage.Size(200, sum(recorded.values())))
+    assert used.free > 0
+    if filled.database.sqlite:
+        assert used.database >= Path(str(filled.database.url.database)).stat().st_size
+    else:
+        assert used.database > 1e6
+    largest = storage.largest(filled.database, 5)
+    assert [run.artifacts.bytes for run in largest] == sorted(recorded.values(), reverse=True)[:5]
+    assert all(recorded[run.run_id] == run.artifacts.bytes for run in largest)
+
+
+@pytest.mark.parametrize("field", ["text", "model", "only_model"])
+def test_a_search_that_no_query_can_hold_is_refused(field: str) -> None:
+    with pytest.raises(Refused, match="a search has at most 200 characters, this one 6,000"):
+        Filter(**{field: "a " * 3000})
+    with pytest.raises(Refused, match="has a NUL character"):
+        Filter(**{field: "resnet\0"})
+
+
+def test_a_search_of_many_words_is_answered(filled: Store) -> None:
+    words = " ".join(chr(ord("a") + place % 26) for place in range(100))
+    assert filled.count(Filter(text=words)) == 0
+    assert filled.count(Filter(text="a " * 100)) > 0

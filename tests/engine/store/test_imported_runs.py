@@ -1,0 +1,214 @@
+"""An imported run that is tried again gets no further than a run that is submitted with the same request."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+
+from engine import jobs
+from engine.__main__ import main
+from engine.jobs.worker import Stop, execute
+from engine.settings import Settings
+from engine.specs import ProfileSpec, RecurrentSpec, Refused, Spec
+from engine.specs.evaluate import EvaluateSpec
+from engine.specs.train import TrainSpec
+from engine.store import Cause, Damaged, Exit, State, Store, attempts, open_store, queue
+from engine.store.bundle import export_bundle, import_bundle
+from engine.store.files import RunFiles
+from engine.store.tables import runs
+from tests.engine.store.test_bundle import rewrite
+from tests.pages.test_runs import tick
+from tests.support.clip import record
+from tests.support.page import ENVIRONMENT, open_page, texts, unfold
+
+FACTORY = "os:system"
+"""A function of one's own, as a runner or a model would name it."""
+FORBIDDEN = ("data", "val_data", "pretrained", "distill_pretrained", "resume", "checkpoint")
+
+# A scheduler outlives whoever started it: that nobody waits for it is meant.
+pytestmark = [
+    pytest.mark.usefixtures("own_world"),
+    pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
+]
+
+
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder outside the data roots with a file that exists."""
+    (tmp_path / "mine").mkdir()
+    monkeypatch.setenv("VITALS_DATA_ROOTS", str(tmp_path / "mine"))
+    (tmp_path / "secret.pt").write_bytes(b"weights")
+    (tmp_path / "secret.pt.json").write_text(json.dumps({"step": 1, "spec": {}}))
+    return tmp_path
+
+
+def spec(field: str, path: Path) -> Spec:
+    """Return a request that names a file in one of its fields."""
+    if field == "checkpoint":
+        return EvaluateSpec(checkpoint=str(path))
+    return TrainSpec.model_validate({field: str(path)})
+
+
+def bundle(settings: Settings, folder: Path, asked: Spec) -> Path:
+    """Return the bundle of a failed run of another machine."""
+    elsewhere = settings.model_copy(update={"runs_dir": folder / "elsewhere", "database_url": ""})
+    store = open_store(elsewhere)
+    run_id = store.enqueue(asked)
+    record(store, run_id, [], State.FAILED)
+    path = folder / f"run-{run_id}.zip"
+    path.write_bytes(export_bundle(store, elsewhere, run_id))
+    store.close()
+    return path
+
+
+def imported(store: Store, settings: Settings, folder: Path, asked: Spec) -> int:
+    return import_bundle(store, settings, bundle(settings, folder, asked))
+
+
+def worked(store: Store, settings: Settings, run_id: int) -> tuple[State, Cause | None, str]:
+    """Return how a queued run ends in a worker."""
+    attempt = queue.claim(store.database, ENVIRONMENT.host, run_id)
+    assert attempt
+    RunFiles(settings.runs_dir, run_id).dir.mkdir(exist_ok=True)
+    code = execute(store, settings, attempt, Stop())
+    attempts.close(store.database, attempt, Exit(code=code), Cause.ERROR, "")
+    run = store.run(run_id)
+    return run.state, run.cause, run.error
+
+
+@pytest.mark.parametrize("field", FORBIDDEN)
+def test_a_retry_is_checked_as_a_submission(store: Store, outside: Path, field: str) -> None:
+    settings, said = Settings(), set()
+    for path in (outside / "secret.pt", outside / "nothing.pt"):
+        run_id = imported(store, settings, outside, spec(field, path))
+        for act in (
+            lambda run_id=run_id: jobs.retry(store, settings, run_id),
+            lambda path=path: jobs.submit(store, settings, spec(field, path)),
+        ):
+            with pytest.raises(Refused) as refusal:
+                act()
+            said.add(str(refusal.value).replace(str(path), "PATH"))
+        assert store.run(run_id).state is State.FAILED
+    (only,) = said
+    assert only.startswith(f"{field}: nothing can be read at 'PATH'")
+
+
+@pytest.mark.parametrize("field", FORBIDDEN)
+def test_a_worker_checks_what_was_queued_past_that(store: Store, outside: Path, field: str) -> None:
+    settings, said = Settings(), set()
+    for path in (outside / "secret.pt", outside / "nothing.pt"):
+        run_id = imported(store, settings, outside, spec(field, path))
+        store.retry(run_id)
+        state, cause, error = worked(store, settings, run_id)
+        assert (state, cause) == (State.FAILED, Cause.REFUSED)
+        said.add(error.replace(str(path), "PATH"))
+    (only,) = said
+    assert only.startswith(f"{field}: nothing can be read at 'PATH'")
+
+
+def test_a_link_that_was_turned_since_the_submission_is_found_by_the_worker(store: Store, outside: Path) -> None:
+    settings, path = Settings(), outside / "mine" / "pairs.csv"
+    path.write_text("filepath,title\n")
+    run_id = jobs.submit(store, settings, TrainSpec(data=str(path)))
+    path.unlink()
+    path.symlink_to(outside / "secret.pt")
+    assert worked(store, settings, run_id)[1:] == (
+        Cause.REFUSED,
+        f"data: nothing can be read at {str(path)!r}; what may be read lies below "
+        + ", ".join(str(root) for root in settings.roots),
+    )
+
+
+def test_a_training_with_checkpoints_of_its_own_needs_the_one_it_began_from_no_more(
+    store: Store, outside: Path
+) -> None:
+    settings = Settings()
+    run_id = imported(store, settings, outside, spec("resume", outside / "secret.pt"))
+    assert jobs.why_not_again(store, settings, run_id)
+    folder = RunFiles(settings.runs_dir, run_id).dir / "checkpoints"
+    folder.mkdir()
+    (folder / "latest.pt").write_bytes(b"")
+    assert not jobs.why_not_again(store, settings, run_id)
+    jobs.retry(store, settings, run_id)
+    assert store.run(run_id).state is State.QUEUED
+
+
+def test_an_import_says_at_once_what_the_run_lacks(
+    store: Store, outside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its results are taken in all the same: data of another machine are seldom here."""
+    path = bundle(Settings(), outside, spec("data", outside / "secret.pt"))
+    assert main(["runs", "import", str(path)]) == 0
+    said = capsys.readouterr()
+    assert said.out == "imported as run 1\n"
+    assert "run 1 cannot be run again here: data: nothing can be read" in said.err
+    app = unfold(open_page("history/page.py"), "Import")
+    app.file_uploader[0].upload(path.name, path.read_bytes())
+    app.run()
+    app.button(key="runs_import").click().run()
+    assert not app.exception
+    assert "cannot be run again here: data: nothing can be read" in _toasts(app)
+
+
+def test_the_command_does_not_retry_an_imported_run_that_reads_elsewhere(
+    store: Store, outside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    imported(store, Settings(), outside, spec("pretrained", outside / "secret.pt"))
+    assert main(["resume", "1"]) == 2
+    assert "pretrained: nothing can be read" in capsys.readouterr().err
+    assert store.run(1).state is State.FAILED
+
+
+@pytest.mark.parametrize("button", ["retry", "again", "runs_retry"])
+def test_pages_do_not_retry_an_imported_run_that_reads_elsewhere(store: Store, outside: Path, button: str) -> None:
+    run_id = imported(store, Settings(), outside, spec("checkpoint", outside / "secret.pt"))
+    if button == "runs_retry":
+        app = open_page("history/page.py")
+        tick(app, run_id)
+        app.button(key=button).click().run()
+    else:
+        app = open_page("run/page.py", run=str(run_id))
+        app.button(key=f"{button}_{run_id}").click().run()
+    assert not app.exception
+    assert "checkpoint: nothing can be read" in _toasts(app) + texts(app).replace("\\", "")
+    assert [run.state for run in store.runs()] == [State.FAILED]
+
+
+def _toasts(app: Any) -> str:
+    return "\n".join(toast.value for toast in app.toast).replace("\\", "")
+
+
+def test_code_of_ones_own_is_refused_wherever_a_request_comes_from(
+    store: Store, settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = f"no runner is called '{FACTORY}'"
+    assert main(["submit", "recurrent", "--runners", FACTORY]) == 2
+    assert said in capsys.readouterr().err
+    app = open_page("recurrent/page.py", recurrent_runners=FACTORY)
+    assert said in texts(app).replace("\\", "")
+    assert app.button(key="recurrent_go").disabled
+    path = bundle(settings, tmp_path, RecurrentSpec(runners=("aten",)))
+    rewrite(path, lambda members: members.update({"run.json": members["run.json"].replace(b"aten", FACTORY.encode())}))
+    with pytest.raises(Refused, match=said):
+        import_bundle(store, settings, path)
+    run_id = store.enqueue(RecurrentSpec())
+    with store.database.write() as connection:
+        connection.execute(update(runs).values(spec=json.dumps({"runners": [FACTORY]})))
+    attempt = queue.claim(store.database, ENVIRONMENT.host, run_id)
+    assert attempt
+    with pytest.raises(Damaged) as refusal:
+        execute(store, settings, attempt, Stop())
+    assert said in str(refusal.value.__cause__)
+
+
+@pytest.mark.slow
+def test_a_model_of_ones_own_code_is_refused_too(store: Store, settings: Settings, tmp_path: Path) -> None:
+    run_id = imported(store, settings, tmp_path, ProfileSpec(models=(FACTORY,)))
+    with pytest.raises(Refused, match=f"no model matches '{FACTORY}'"):
+        jobs.submit(store, settings, ProfileSpec(models=(FACTORY,)))
+    store.retry(run_id)
+    state, cause, error = worked(store, settings, run_id)
+    assert (state, cause) == (State.FAILED, Cause.REFUSED)
+    assert f"no model matches '{FACTORY}'" in error

@@ -1,0 +1,492 @@
+"""The store's promises, on a real SQLite file and on a real PostgreSQL server."""
+
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import text
+
+from engine.results import Device, Environment, Event, Machine, Metric, ProfileRow, Progress
+from engine.settings import ROOT, Settings
+from engine.specs import ProfileSpec, Refused
+from engine.store import (
+    Attempt,
+    Busy,
+    Cause,
+    Damaged,
+    Exit,
+    QueueFull,
+    StaleAttempt,
+    State,
+    Store,
+    StoredArtifact,
+    Unavailable,
+    attempts,
+    leases,
+    open_store,
+    queue,
+)
+from engine.store.database import Database
+from engine.store.tables import HEAD, metadata
+from tests.support import postgres
+
+HOST = "a host"
+
+
+@pytest.fixture(scope="module")
+def postgres_url() -> Iterator[str]:
+    if not postgres.installed():
+        pytest.skip(postgres.ABSENT)
+    with postgres.server() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+def settings(request: pytest.FixtureRequest, settings: Settings) -> Settings:
+    """Instead of the settings of all tests: each test here runs on both databases."""
+    if request.param == "sqlite":
+        return settings
+    url = postgres.new_database(request.getfixturevalue("postgres_url"), uuid.uuid4().hex)
+    return settings.model_copy(update={"database_url": url})
+
+
+def spec(device: str = "cpu", models: str = "a") -> ProfileSpec:
+    return ProfileSpec(models=(models,), device=device)
+
+
+def row(model: str) -> ProfileRow:
+    return ProfileRow(library="timm", model=model, counter="torch", device="cpu", batch_size=1, precision="float32")
+
+
+def started(store: Store, *events: Event) -> Attempt:
+    """A run under way, with these events stored."""
+    store.enqueue(spec())
+    attempt = queue.claim(store.database, HOST)
+    assert attempt is not None
+    attempts.begin(store.database, attempt)
+    attempts.record(store.database, attempt, events)
+    return attempt
+
+
+def close(store: Store, attempt: Attempt, cause: Cause = Cause.KILLED) -> None:
+    attempts.close(store.database, attempt, Exit(-9), cause, "as the test says")
+
+
+def test_a_run_goes_its_way(store: Store) -> None:
+    run_id = store.enqueue(spec(), name="first")
+    assert store.run(run_id).state == State.QUEUED
+    assert store.position(run_id) == 1
+    attempt = queue.claim(store.database, HOST)
+    assert attempt is not None
+    assert store.run(run_id).state == State.STARTING
+    assert store.position(run_id) is None
+    attempts.begin(store.database, attempt)
+    assert store.run(run_id).state == State.STARTING
+    environment = Environment(
+        host=HOST, platform="p", python="3", cpu="c", threads=2, memory_gb=1, device="cpu", device_name="d", date="now"
+    )
+    attempts.record(store.database, attempt, [environment, Progress(done=1, total=4, note="a"), row("a")])
+    run = store.run(run_id)
+    assert (run.state, run.done, run.total, run.note) == (State.RUNNING, 1, 4, "a")
+    assert run.environment == environment
+    assert run.started_at is not None
+    left = run.seconds_left(run.started_at.replace(year=run.started_at.year + 1))
+    assert left == pytest.approx(3 * 365 * 86_400, rel=0.01)
+    attempts.finish(store.database, attempt, State.FINISHED)
+    attempts.close(store.database, attempt, Exit(0), Cause.ERROR, "")
+    run = store.run(run_id)
+    assert (run.state, run.cause, run.error, run.name) == (State.FINISHED, None, "", "first")
+    assert store.rows(run_id) == [row("a")]
+
+
+def test_one_key_is_one_run(store: Store) -> None:
+    first = store.enqueue(spec(), key="click")
+    assert store.enqueue(spec(), key="click") == first
+    assert store.enqueue(spec(), key="another") != first
+    assert len(store.runs()) == 2
+
+
+def test_the_queue_has_a_limit(settings: Settings, store: Store) -> None:
+    small = open_store(settings.model_copy(update={"queue_limit": 2}))
+    small.enqueue(spec())
+    waits = small.enqueue(spec(), key="k")
+    with pytest.raises(QueueFull, match="2 runs are waiting and 2 may"):
+        small.enqueue(spec())
+    assert small.enqueue(spec(), key="k") == waits
+    small.close()
+
+
+def test_text_is_kept_literally(store: Store) -> None:
+    name = "$(id); <b>'x\"\n --drop"
+    assert store.run(store.enqueue(spec(), name=name)).name == name
+    assert store.run(store.enqueue(spec(), name="a\0b\ud800")).name == "a\ufffdb?"
+    with pytest.raises(Refused, match="at most 200 characters"):
+        store.enqueue(spec(), name="x" * 201)
+
+
+def test_runs_are_listed_newest_first_and_filtered(store: Store) -> None:
+    ids = [store.enqueue(spec()) for _ in range(3)]
+    store.request_cancel(ids[1])
+    assert [run.id for run in store.runs()] == ids[::-1]
+    assert [run.id for run in store.runs(limit=1)] == [ids[2]]
+    assert [run.id for run in store.runs(states=[State.CANCELLED])] == [ids[1]]
+    assert store.runs(kind="train") == []
+    with pytest.raises(LookupError, match="no run 99"):
+        store.run(99)
+
+
+def test_slots_are_taken_in_order_and_nobody_starves(store: Store) -> None:
+    class Two(ProfileSpec):
+        @property
+        def devices(self) -> tuple[str, ...]:
+            return ("cuda:0", "cuda:1")
+
+    class Alone(ProfileSpec):
+        exclusive = True
+
+    first = store.enqueue(spec("cuda:0"))
+    both = store.enqueue(Two(models=("a",), device="cuda:0"))
+    single = store.enqueue(spec("cuda:1"))
+    on_cpu = store.enqueue(spec("cpu"))
+    alone = store.enqueue(Alone(models=("a",), device="mps"))
+    after = store.enqueue(spec("xpu:0"))
+
+    def claim() -> Attempt | None:
+        return queue.claim(store.database, HOST)
+
+    one, cpu = claim(), claim()
+    assert one is not None
+    assert cpu is not None
+    assert (one.run_id, cpu.run_id) == (first, on_cpu)
+    assert claim() is None, "cuda:1 is kept for the run that waits for two devices, and the host for the timing"
+    close(store, one, Cause.ERROR)
+    two = claim()
+    assert two is not None
+    assert two.run_id == both
+    assert claim() is None
+    close(store, two, Cause.ERROR)
+    third = claim()
+    assert third is not None
+    assert third.run_id == single
+    close(store, third, Cause.ERROR)
+    assert claim() is None, "the timing waits for an empty host, and what came after waits for it"
+    close(store, cpu, Cause.ERROR)
+    timing = claim()
+    assert timing is not None
+    assert timing.run_id == alone
+    assert claim() is None, "nothing runs beside a timing"
+    assert queue.claim_new(store.database, HOST, spec("xpu:0"), name="") is None
+    elsewhere = queue.claim(store.database, "another host")
+    assert elsewhere is not None
+    assert elsewhere.run_id == after
+
+
+def test_a_stale_attempt_writes_nothing(store: Store) -> None:
+    old = started(store, row("a"))
+    run_id = old.run_id
+    close(store, old)
+    assert store.run(run_id).state == State.FAILED
+    store.retry(run_id)
+    new = queue.claim(store.database, HOST)
+    assert new is not None
+    assert new.token > old.token
+    attempts.begin(store.database, new)
+    attempts.record(store.database, new, [row("b")])
+    before = store.revision()
+    writes = [
+        lambda: attempts.begin(store.database, old),
+        lambda: attempts.begin(store.database, new),
+        lambda: attempts.record(store.database, old, [row("late"), Metric(step=1, name="m", value=1)]),
+        lambda: attempts.heartbeat(store.database, old),
+        lambda: attempts.finish(store.database, old, State.FINISHED),
+    ]
+    for write in writes:
+        with pytest.raises(StaleAttempt):
+            write()
+    attempts.mark_vanished(store.database, old)
+    attempts.mark_stopping(store.database, old)
+    close(store, old)
+    assert store.revision() == before
+    assert store.rows(run_id) == [row("b")]
+    assert store.metrics(run_id) == []
+    assert store.run(run_id).state == State.RUNNING
+
+
+def test_an_ended_run_takes_nothing_more(store: Store) -> None:
+    attempt = started(store)
+    attempts.finish(store.database, attempt, State.FAILED, Cause.ERROR, "why")
+    with pytest.raises(StaleAttempt):
+        attempts.record(store.database, attempt, [row("late")])
+    with pytest.raises(StaleAttempt):
+        attempts.finish(store.database, attempt, State.FINISHED)
+    close(store, attempt)
+    run = store.run(attempt.run_id)
+    assert (run.state, run.cause, run.error) == (State.FAILED, Cause.ERROR, "why")
+
+
+def test_cancel(store: Store) -> None:
+    waiting = store.enqueue(spec())
+    store.request_cancel(waiting)
+    assert store.run(waiting).state == State.CANCELLED
+    attempt = started(store, row("kept"))
+    assert attempts.heartbeat(store.database, attempt) is False
+    store.request_cancel(attempt.run_id)
+    assert attempts.heartbeat(store.database, attempt) is True
+    attempts.mark_stopping(store.database, attempt)
+    assert store.run(attempt.run_id).state == State.STOPPING
+    close(store, attempt)
+    assert store.run(attempt.run_id).state == State.CANCELLED
+    assert store.rows(attempt.run_id) == [row("kept")]
+    store.request_cancel(attempt.run_id)
+    assert store.run(attempt.run_id).state == State.CANCELLED
+
+
+def test_a_vanished_run_comes_back_with_its_heartbeat(store: Store) -> None:
+    attempt = started(store)
+    attempts.mark_vanished(store.database, attempt)
+    assert store.run(attempt.run_id).state == State.VANISHED
+    attempts.heartbeat(store.database, attempt)
+    assert store.run(attempt.run_id).state == State.RUNNING
+    attempts.mark_vanished(store.database, attempt)
+    attempts.record(store.database, attempt, [row("a")])
+    assert store.run(attempt.run_id).state == State.RUNNING
+
+
+@pytest.mark.parametrize("tries", [1, 3])
+def test_a_killed_run_is_tried_as_often_as_its_kind_says(store: Store, tries: int) -> None:
+    class Tried(ProfileSpec):
+        attempts = tries
+
+    run_id = store.enqueue(Tried(models=("a",), device="cpu"))
+    for number in range(1, tries + 1):
+        attempt = queue.claim(store.database, HOST)
+        assert attempt is not None
+        assert attempt.number == number
+        attempts.begin(store.database, attempt)
+        attempts.record(store.database, attempt, [row(f"of attempt {number}")])
+        assert store.rows(run_id) == [row(f"of attempt {number}")], "results of two attempts are never mixed"
+        close(store, attempt)
+    run = store.run(run_id)
+    assert (run.state, run.cause, run.attempt) == (State.FAILED, Cause.KILLED, tries)
+    assert queue.claim(store.database, HOST) is None
+    store.retry(run_id)
+    assert store.run(run_id).state == State.QUEUED
+
+
+def test_a_run_tried_again_starts_from_nothing_but_keeps_its_rows_until_then(store: Store) -> None:
+    attempt = started(store, row("a"), Progress(done=1, total=2, note="b"))
+    close(store, attempt)
+    assert store.run(attempt.run_id).seconds() is not None
+    store.retry(attempt.run_id)
+    run = store.run(attempt.run_id)
+    assert (run.state, run.started_at, run.ended_at, run.seconds()) == (State.QUEUED, None, None, None)
+    assert (run.done, run.total, run.note) == (0, None, "")
+    assert store.rows(attempt.run_id) == [row("a")]
+    again = queue.claim(store.database, HOST)
+    assert again is not None
+    attempts.begin(store.database, again)
+    assert store.rows(attempt.run_id) == []
+
+
+@pytest.mark.parametrize("changed", ["kind = 'of another version'", "spec = '{}'", "created_at = 1e20"])
+def test_a_run_that_cannot_be_read_spoils_no_list(store: Store, changed: str, caplog: pytest.LogCaptureFixture) -> None:
+    bad, good = store.enqueue(spec()), store.enqueue(spec())
+    store.request_cancel(bad)
+    with store.database.write() as connection:
+        connection.execute(text(f"UPDATE runs SET {changed} WHERE id = {bad}"))
+    assert [run.id for run in store.runs()] == [good]
+    assert f"run {bad} is left out" in caplog.text
+    store.delete(bad)
+    caplog.clear()
+    assert [run.id for run in store.runs()] == [good]
+    assert caplog.text == ""
+
+
+def test_an_attempt_nobody_began_costs_no_try_but_not_for_ever(store: Store) -> None:
+    run_id = store.enqueue(spec())
+    for _ in range(attempts.MOST_STARTS):
+        attempt = queue.claim(store.database, HOST)
+        assert attempt is not None
+        close(store, attempt)
+    assert queue.claim(store.database, HOST) is None
+    assert store.run(run_id).cause == Cause.KILLED
+
+
+def test_its_own_error_is_not_tried_again(store: Store) -> None:
+    class Tried(ProfileSpec):
+        attempts = 3
+
+    store.enqueue(Tried(models=("a",), device="cpu"))
+    attempt = queue.claim(store.database, HOST)
+    assert attempt is not None
+    attempts.begin(store.database, attempt)
+    close(store, attempt, Cause.OUT_OF_MEMORY)
+    assert store.run(attempt.run_id).state == State.FAILED
+
+
+def test_metrics_and_artifacts_are_replaced_rows_are_added(store: Store) -> None:
+    file = StoredArtifact(name="detail/a.json", kind="detail", size=5_000_000_000, sha256="0" * 64)
+    attempt = started(store, Metric(step=2, name="loss", value=3), Metric(step=1, name="loss", value=4), file)
+    again = [Metric(step=2, name="loss", value=2.5), file.model_copy(update={"size": 7}), row("a"), row("a")]
+    attempts.record(store.database, attempt, again)
+    assert [(metric.step, metric.value) for metric in store.metrics(attempt.run_id)] == [(1, 4), (2, 2.5)]
+    assert store.artifacts(attempt.run_id) == [file.model_copy(update={"size": 7})]
+    assert len(store.rows(attempt.run_id)) == 2
+
+
+def test_events_are_stored_all_or_none(store: Store) -> None:
+    attempt = started(store)
+    with pytest.raises(TypeError, match="Event is not an event that is stored"):
+        attempts.record(store.database, attempt, [row("a"), Event()])
+    assert store.rows(attempt.run_id) == []
+
+
+def test_revisions_grow_with_every_change(store: Store) -> None:
+    seen = [store.revision()]
+    run_id = store.enqueue(spec())
+    seen.append(store.revision())
+    attempt = queue.claim(store.database, HOST)
+    assert attempt is not None
+    seen.append(store.revision())
+    attempts.begin(store.database, attempt)
+    for event in (row("a"), Progress(done=1), Metric(step=1, name="m", value=0)):
+        attempts.record(store.database, attempt, [event])
+        seen.append(store.revision())
+        assert store.run(run_id).revision == seen[-1]
+    assert seen == sorted(set(seen))
+    attempts.heartbeat(store.database, attempt)
+    assert store.revision() == seen[-1], "a heartbeat is nothing to look at"
+
+
+def test_deleting_leaves_nothing(store: Store) -> None:
+    attempt = started(store, row("a"), Metric(step=1, name="m", value=0))
+    with pytest.raises(Refused, match="is running: cancel it first"):
+        store.delete(attempt.run_id)
+    attempts.finish(store.database, attempt, State.FINISHED)
+    with pytest.raises(Refused, match="still ending"):
+        store.delete(attempt.run_id)
+    close(store, attempt)
+    store.delete(attempt.run_id)
+    with store.database.read() as connection:
+        for table in ("runs", "attempts", "rows", "metrics", "artifacts", "slots"):
+            assert connection.scalar(text(f"SELECT count(*) FROM {table}")) == 0
+    with pytest.raises(LookupError):
+        store.delete(attempt.run_id)
+    assert store.enqueue(spec()) > attempt.run_id, "a number is never given twice"
+
+
+def test_a_lease_has_one_holder(store: Store) -> None:
+    database = store.database
+    assert leases.take(database, "l", "one", "f", 60, None)
+    assert not leases.take(database, "l", "two", "f", 60, None)
+    seen = leases.read(database, "l")
+    assert seen is not None
+    assert (seen.holder, seen.expired) == ("one", False)
+    assert leases.take(database, "l", "two", "f2", 60, seen)
+    assert not leases.take(database, "l", "three", "f3", 60, seen), "what it saw is no longer so"
+    assert not leases.renew(database, "l", "one", 60)
+    assert leases.renew(database, "l", "two", -1)
+    expired = leases.read(database, "l")
+    assert expired is not None
+    assert expired.expired
+
+
+def test_an_idle_lease_is_not_given_back_while_a_run_waits_or_goes(store: Store) -> None:
+    leases.take(store.database, "l", "one", "f", 60, None)
+
+    def leave() -> bool:
+        return leases.release(store.database, "l", "one", host=HOST, only_idle=True)
+
+    store.enqueue(spec())
+    assert not leave()
+    attempt = queue.claim(store.database, HOST)
+    assert attempt is not None
+    assert not leave()
+    close(store, attempt, Cause.ERROR)
+    assert leave()
+    assert leases.read(store.database, "l") is None
+
+
+def test_the_machine_is_kept_by_host(store: Store) -> None:
+    assert store.machine() is None
+    machine = Machine(
+        host=HOST, platform="p", cpu="c", threads=1, memory_gb=1, devices=(Device(name="cpu", model="c"),), date="d"
+    )
+    store.save_machine(machine, "code")
+    store.save_machine(machine.model_copy(update={"threads": 2}), "code")
+    found = store.machine()
+    assert found is not None
+    assert found.threads == 2
+    age = store.machine_age(HOST, "code")
+    assert age is not None
+    assert age < 60
+    assert store.machine_age(HOST, "newer code") is None
+
+
+def test_migrations_make_the_tables_that_queries_expect(store: Store) -> None:
+    with store.database.read() as connection:
+        context = MigrationContext.configure(connection)
+        assert context.get_current_revision() == HEAD
+        assert compare_metadata(context, metadata) == []
+
+
+def test_a_newer_schema_is_refused_by_name(settings: Settings, store: Store) -> None:
+    with store.database.write() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(Unavailable, match=r"schema 9999, which this version .*\. Upgrade the program"):
+        open_store(settings)
+
+
+def test_a_locked_store_is_busy_and_tables_that_are_gone_are_damage(settings: Settings, store: Store) -> None:
+    impatient = Database(settings.store_url, busy_s=0.1)
+    locked = r"is locked by another process\. Wait until"
+    with store.database.write(), pytest.raises(Busy, match=locked), impatient.write():
+        pass
+    with impatient.write() as connection:
+        connection.execute(text("ALTER TABLE metrics RENAME TO gone"))
+    with pytest.raises(Damaged, match="does not have the tables of this program"):
+        store.metrics(1)
+    impatient.close()
+
+
+OPEN_AT_ONCE = """
+import sys
+from engine.settings import Settings
+from engine.store import open_store
+print("ready", flush=True)
+sys.stdin.readline()
+open_store(Settings()).close()
+"""
+
+
+@pytest.mark.slow
+def test_many_may_open_a_new_store_at_once(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITALS_DATABASE_URL", settings.database_url)
+    command = [sys.executable, "-W", "error", "-c", OPEN_AT_ONCE]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    openers = [subprocess.Popen(command, cwd=ROOT, **pipes) for _ in range(6)]  # type: ignore[call-overload]
+    for opener in openers:
+        assert opener.stdout.readline() == "ready\n"
+    for opener in openers:
+        opener.stdin.write("go\n")
+        opener.stdin.flush()
+    for opener in openers:
+        opener.communicate()
+    assert [opener.returncode for opener in openers] == [0] * 6
+    store = open_store(settings)
+    store.enqueue(spec())
+    store.close()
+
+
+def test_opening_an_up_to_date_store_loads_no_alembic(settings: Settings, store: Store) -> None:
+    code = (
+        "import sys; from engine.settings import Settings; from engine.store import open_store;"
+        f"s = Settings(database_url={settings.database_url!r}); open_store(s).runs();"
+        "print({'alembic', 'torch', 'pandas'} & set(sys.modules))"
+    )
+    opened = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert opened.stdout.strip() == "set()"

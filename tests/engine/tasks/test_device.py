@@ -1,0 +1,312 @@
+"""What a device can do: the rates against their samples, the rows against what was asked, the reading side by hand."""
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from sqlalchemy import func, select, update
+
+from engine.measure import environment, rates
+from engine.measure.timing import Plan
+from engine.report import frames, machine
+from engine.report.figures.roofline import roofline, sizes
+from engine.report.timings import rates as timings_rates
+from engine.results import BenchmarkRow, Device, DeviceRow, Environment, Machine, Progress, Row
+from engine.settings import ROOT, Settings
+from engine.specs import BenchmarkSpec, DeviceSpec, Spec
+from engine.store import Exit, State, Store, attempts, tables
+from engine.store import queue as queueing
+from engine.tasks import device as task
+from tests.support.page import ENVIRONMENT
+
+BRIEF = Plan(min_samples=3, min_seconds=0.01, warmup_calls=1, warmup_seconds=0.01)
+
+
+@pytest.mark.slow
+def test_a_product_of_matrices_is_2n3_flops_and_the_fastest_size_wins() -> None:
+    rate = rates.matmul("cpu", "float32", BRIEF)
+    assert rate.latency_ms == pytest.approx(median(rate.timed.samples_ms))
+    assert rate.per_s == pytest.approx(2 * rate.size**3 / (median(rate.timed.samples_ms) / 1e3))
+    assert rate.per_s == max(rate.by_size.values())
+    assert list(rate.by_size) == list(rates.SIZES[: len(rate.by_size)])
+    for size, per_s in rate.by_size.items():
+        assert per_s == pytest.approx(2 * size**3 / (median(rate.session.timed[str(size)].samples_ms) / 1e3))
+
+
+def test_sizes_end_where_memory_does_and_the_rate_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = torch.randn
+
+    def small_only(rows: int, *shape: int, **options: Any) -> torch.Tensor:
+        if rows > 256:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(rows, *shape, **options)
+
+    monkeypatch.setattr(torch, "randn", small_only)
+    monkeypatch.setattr(rates, "LONGEST_MS", float("inf"))
+    rate = rates.matmul("cpu", "float32", BRIEF)
+    assert list(rate.by_size) == [256]
+    assert rate.notes == ("matrices of 512 do not fit in memory",)
+
+
+@pytest.mark.slow
+def test_a_copy_moves_its_bytes_twice_and_is_larger_than_the_caches() -> None:
+    rate = rates.copy("cpu", BRIEF)
+    assert rate.size >= 4 * max(environment.caches().values(), default=0)
+    assert rate.per_s == pytest.approx(2 * rate.size / (median(rate.timed.samples_ms) / 1e3))
+
+
+def test_a_copy_that_does_not_fit_is_out_of_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=10**8, total=10**9))
+    row = task.measure("copy", "float32", DeviceSpec(), threads=1)
+    assert row.status == "out_of_memory"
+    assert "100 MB are free" in row.error
+    assert row.gb_per_s is None
+
+
+@pytest.mark.slow
+def test_the_task_gives_a_row_for_everything_asked_and_leaves_the_threads_alone(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    spec = DeviceSpec(dtypes=("tf32", "float32", "tf32"), seconds=0.05, threads=1)
+    events = list(task.run(spec, tmp_path))
+    assert torch.get_num_threads() == before
+    assert isinstance(events[0], Environment)
+    assert events[-1] == Progress(done=3, total=3)
+    tf32, float32, copied = (event for event in events if isinstance(event, DeviceRow))
+    assert (tf32.status, tf32.gflop_per_s) == ("error", None)
+    assert "this device has none" in tf32.error
+    assert (float32.model, float32.device, float32.threads) == ("matmul float32", "cpu", 1)
+    assert float32.size
+    assert float32.gflop_per_s == pytest.approx(2e-9 * float32.size**3 / (float32.latency_ms or 0) * 1e3)
+    assert float32.gflop_per_s == pytest.approx(max(float32.rates.values()))
+    assert float32.contention is not None
+    assert {"single_process", "below_floor"} <= set(float32.flags)
+    assert (copied.model, copied.status, copied.gflop_per_s) == ("copy", "ok", None)
+    assert copied.gb_per_s
+
+
+def test_a_data_type_that_cannot_be_multiplied_is_that_types_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("\"addmm_impl_cpu_\" not implemented for 'Half'")
+
+    monkeypatch.setattr(torch, "mm", refuse)
+    row = task.measure("matmul", "float16", DeviceSpec(), threads=1)
+    assert (row.status, row.dtype) == ("error", "float16")
+    assert "not implemented for 'Half'" in row.error
+
+
+@pytest.mark.slow
+def test_the_command_line_measures_here_and_now_and_tells_of_failures(settings: Settings, tmp_path: Path) -> None:
+    out = tmp_path / "rates.csv"
+    words = ["device", "--dtypes", "tf32", "--seconds", "0.05", "--output", str(out)]
+    done = subprocess.run(
+        [sys.executable, "-m", "engine", *words], cwd=ROOT, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 1
+    assert "matmul tf32 failed (error)" in done.stderr
+    tf32, copied = csv.DictReader(out.read_text().splitlines())
+    assert (tf32["status"], tf32["gflop_per_s"]) == ("error", "")
+    assert (copied["status"], float(copied["gb_per_s"]) > 0) == ("ok", True)
+
+
+def rate(operation: str = "matmul", dtype: str = "float32", **figures: object) -> DeviceRow:
+    known = {"device": "cpu", "device_name": "x", "threads": 2, "operation": operation, "dtype": dtype, "size": 1024}
+    return DeviceRow.model_validate(known | {"model": f"{operation} {dtype}"} | figures)
+
+
+def timed(model: str = "resnet18", **figures: object) -> BenchmarkRow:
+    known: dict[str, object] = {
+        **{"library": "timm", "model": model, "family": "resnet", "mode": "inference", "variant": "eager"},
+        **{"device": "cpu", "device_name": "x", "threads": 2, "batch_size_requested": "4", "batch_size": 4},
+        **{"precision": "float32", "dtype": "float32", "gflops": 2.0, "latency_ms": 100.0, "intensity": 20.0},
+    }
+    return BenchmarkRow.model_validate(known | figures)
+
+
+def finish(store: Store, spec: Spec, *rows: Row, **where: str) -> int:
+    """A finished run with these rows, made in an environment with these differences."""
+    run_id = store.enqueue(spec)
+    attempt = queueing.claim(store.database, "here", run_id)
+    assert attempt
+    attempts.begin(store.database, attempt)
+    attempts.record(store.database, attempt, [ENVIRONMENT.model_copy(update=where), *rows])
+    attempts.finish(store.database, attempt, State.FINISHED)
+    attempts.close(store.database, attempt, Exit(code=0), None, "")
+    return run_id
+
+
+def old_names(store: Store) -> None:
+    """Write `cuda` for `cuda:0` wherever a run has stored it, as earlier versions did."""
+    with store.database.write() as connection:
+        for column in (tables.runs.c.spec, tables.runs.c.environment, tables.rows.c.payload):
+            connection.execute(update(column.table).values({column: func.replace(column, '"cuda:0"', '"cuda"')}))
+        stored = connection.scalars(select(tables.rows.c.payload)).all()
+    assert stored
+    assert all('"device":"cuda"' in payload for payload in stored)
+
+
+def test_the_latest_rates_are_found_and_failures_hide_none(store: Store) -> None:
+    assert timings_rates.rates(store).empty
+    finish(store, DeviceSpec(), rate(gflop_per_s=100.0), rate("copy", gb_per_s=20.0), rate(gflop_per_s=60.0, threads=1))
+    finish(store, DeviceSpec(), rate(gflop_per_s=110.0), rate("copy", status="error", error="no"), host="there")
+    second = finish(store, DeviceSpec(), rate(gflop_per_s=120.0), rate("copy", status="error", error="no"))
+    known = timings_rates.rates(store)
+    here = known[known["host"] == "here"]
+    found = {(row.operation, row.threads): (row.gflop_per_s, row.gb_per_s, row.run) for row in here.itertuples()}
+    assert found["matmul", 2][::2] == (120.0, second)
+    assert found["matmul", 1][0] == 60.0
+    assert found["copy", 2][1] == 20.0
+    assert len(found) == 3
+    assert set(known["host"]) == {"here", "there"}
+    assert str(here["date"].iloc[0]) == "2026-11-20 00:00:00+00:00"
+
+
+def test_a_disturbed_measurement_hides_no_undisturbed_one(store: Store) -> None:
+    finish(store, DeviceSpec(), rate(gflop_per_s=5.0, flags=("contended",)))
+    finish(store, DeviceSpec(), rate(gflop_per_s=6.0, flags=("single_process", "contended")))
+    assert timings_rates.rates(store)["gflop_per_s"].to_list() == [6.0]
+    quiet = finish(store, DeviceSpec(), rate(gflop_per_s=100.0, flags=("single_process",)))
+    finish(store, DeviceSpec(), rate(gflop_per_s=7.0, flags=("throttled",)), rate(dtype="bfloat16", gflop_per_s=9.0))
+    found = timings_rates.rates(store).set_index("dtype")
+    assert found.loc["float32", ["gflop_per_s", "run"]].to_list() == [100.0, quiet]
+    assert found.loc["bfloat16", "gflop_per_s"] == 9.0
+
+
+def test_utilisation_is_counted_work_over_time_over_the_measured_rate(store: Store) -> None:
+    rows = (rate(gflop_per_s=100.0), rate(dtype="bfloat16", gflop_per_s=400.0), rate("copy", gb_per_s=20.0))
+    finish(store, DeviceSpec(), *rows)
+    known = timings_rates.rates(store)
+    asked = [
+        timed(),  # 4 samples x 2 GFLOPs in 0.1 s are 80 GFLOP/s
+        timed(autocast_dtype="bfloat16", precision="amp"),
+        timed(mode="training", forward_ms=40.0, latency_ms=120.0),  # 8 GFLOPs in 0.04 s
+        timed(threads=1),
+        timed(dtype="float64"),
+        timed(tf32=True),
+        timed(gflops=None),
+        timed(latency_ms=None),
+        timed(device_name="y"),
+    ]
+    assert timings_rates.utilisation(asked, known, "here") == [0.8, 0.2, 2.0, None, None, None, None, None, None]
+    assert timings_rates.utilisation([timed()], known, "elsewhere") == [None]
+
+
+def test_utilisation_is_of_the_rate_on_the_same_host_undisturbed_where_there_is_one(store: Store) -> None:
+    finish(store, DeviceSpec(), rate(gflop_per_s=100.0))
+    finish(store, DeviceSpec(), rate(gflop_per_s=20.0, flags=("contended",)))
+    finish(store, DeviceSpec(), rate(gflop_per_s=40.0), host="another of the same name")
+    known = timings_rates.rates(store)
+    assert timings_rates.utilisation([timed()], known, "here") == [0.8]
+    assert timings_rates.utilisation([timed()], known, "another of the same name") == [2.0]
+
+
+def test_an_accelerators_rate_is_its_own_whatever_its_number_and_threads(store: Store) -> None:
+    gpu = {"device": "cuda:0", "device_name": "H", "threads": None}
+    finish(store, DeviceSpec(device="cuda"), rate(dtype="tf32", gflop_per_s=160.0, **gpu))
+    row = timed(device="cuda:1", device_name="H", threads=16, tf32=True)
+    assert timings_rates.utilisation([row], timings_rates.rates(store), "here") == [0.5]
+
+
+def test_cuda_and_cuda_0_are_one_device_with_one_roof(store: Store) -> None:
+    """Rates and timings stored when a device had two names, and those of today, in either order."""
+    gpu = {"device": "cuda:0", "device_name": "H", "threads": None}
+    finish(store, DeviceSpec(device="cuda"), rate(gflop_per_s=100.0, **gpu), rate("copy", gb_per_s=20.0, **gpu))
+    finish(store, BenchmarkSpec(models=("resnet18",), device="cuda"), timed(**gpu))
+    old_names(store)
+    finish(store, BenchmarkSpec(models=("resnet18",), device="cuda:0"), timed("resnet50", **gpu))
+    finish(store, DeviceSpec(device="cuda:0"), rate(dtype="bfloat16", gflop_per_s=400.0, **gpu))
+    rates_, points = timings_rates.rates(store), timings_rates.models(store)
+    assert set(rates_["where"]) == set(points["where"]) == {"cuda:0 H, on here"}
+    assert list(points["model"]) == ["resnet50", "resnet18"]
+    figure = roofline(rates_, points, styles={})
+    assert sum(trace.mode == "lines" for trace in figure.data) == 3, "the slope and two roofs"
+
+
+def test_points_of_the_roofline_are_the_latest_of_what_was_counted(store: Store) -> None:
+    spec = BenchmarkSpec(models=("resnet18",))
+    finish(store, spec, timed(), timed("old", latency_ms=50.0), timed("uncounted", gflops=None, intensity=None))
+    last = finish(store, spec, timed(latency_ms=200.0), timed("failed", status="error", error="no"))
+    points = timings_rates.models(store).set_index("model")
+    assert list(points.index) == ["resnet18", "old"]
+    assert points.loc["resnet18", ["gflop_per_s", "intensity", "run"]].to_list() == [40.0, 20.0, last]
+    assert points.loc["old", "gflop_per_s"] == 160.0
+    assert points.loc["old", "where"] == "x, 2 threads, on here"
+
+
+def test_a_tower_or_a_cold_cache_is_a_point_of_its_own_and_says_so(store: Store) -> None:
+    spec = BenchmarkSpec(models=("resnet18",))
+    finish(store, spec, timed())
+    finish(store, spec, timed(tower="image", latency_ms=50.0), timed(cache="cold", latency_ms=400.0))
+    points = timings_rates.models(store)
+    assert list(zip(points["tower"], points["cache"], points["latency_ms"], strict=True)) == [
+        ("image", "hot", 50.0),
+        ("whole", "cold", 400.0),
+        ("whole", "hot", 100.0),
+    ]
+    (trace,) = roofline(timings_rates.rates(store), points, styles={}).data
+    assert ["the image tower alone" in said for said in trace.text] == [True, False, False]
+    assert ["cold cache" in said for said in trace.text] == [False, True, False]
+
+
+def test_the_slope_meets_each_roof_where_bandwidth_suffices(store: Store) -> None:
+    rows = (rate(gflop_per_s=100.0), rate(dtype="bfloat16", gflop_per_s=400.0), rate("copy", gb_per_s=20.0))
+    finish(store, DeviceSpec(), *rows)
+    finish(store, BenchmarkSpec(models=("resnet18",)), timed())
+    figure = roofline(timings_rates.rates(store), timings_rates.models(store), styles={})
+    point, slope, high, low = figure.data
+    assert (point.x[0], point.y[0]) == (20.0, 80.0)
+    assert "timm:resnet18" in point.text[0]
+    assert "eager, inference, batch 4" in point.text[0]
+    assert "2026-11-20, run 2" in point.text[0]
+    assert (slope.x[-1], slope.y[-1]) == pytest.approx((20.0, 400.0))  # 400 GFLOP/s at 20 GB/s: 20 FLOPs per byte
+    assert (high.x[0], high.y[0]) == pytest.approx((20.0, 400.0))
+    assert (low.x[0], low.y[0]) == pytest.approx((5.0, 100.0))
+    assert np.allclose(slope.y / slope.x, 20.0)
+    said = [annotation.text for annotation in figure.layout.annotations]
+    assert {"bfloat16 400 GFLOP/s", "float32 100 GFLOP/s", "copy 20 GB/s", "resnet18"} <= set(said)
+
+
+@pytest.mark.parametrize("operations", [[], ["matmul"], ["copy"]])
+def test_a_roofline_can_be_drawn_of_what_there_is(store: Store, operations: list[str]) -> None:
+    figures = {"matmul": {"gflop_per_s": 100.0}, "copy": {"gb_per_s": 20.0}}
+    finish(store, DeviceSpec(), *(rate(operation, **figures[operation]) for operation in operations))
+    figure = roofline(timings_rates.rates(store), timings_rates.models(store), styles={})
+    assert len(figure.data) == operations.count("matmul")
+
+
+def test_rates_are_written_with_their_units() -> None:
+    rows = [
+        rate(gflop_per_s=1234.0, flags=("single_process", "drifting"), rates={"512": 1000.0, "1024": 1234.0}),
+        rate("copy", gb_per_s=23.45, size=268435456),
+        rate(dtype="tf32", status="error", error="none", size=None),
+    ]
+    shown = timings_rates.readable(frames.device(rows))
+    assert list(shown["rate"]) == ["1.23 TFLOP/s", "23.4 GB/s", "–"]
+    assert list(shown["at"]) == ["1,024 × 1,024", "268 MB", "–"]
+    assert list(shown["what"]) == ["matmul float32", "copy", "matmul tf32"]
+    assert shown.loc[0, "flags"] == "single process, drifting"
+    (line,) = sizes(rows).data
+    assert (line.x, line.y) == ((512, 1024), (1000.0, 1234.0))
+
+
+def test_a_machine_is_told_in_ten_lines() -> None:
+    known: dict[str, Any] = {"host": "h", "platform": "Linux", "cpu": "x", "threads": 4, "memory_gb": 16.0, "date": ""}
+    devices = (Device(name="cpu", model="x"), Device(name="cuda:0", model="H200", memory_gb=141.0, driver="570.1"))
+    caches = {"L1d": "48 KiB", "L3": "32 MiB"}
+    lines = machine.facts(
+        Machine(**known, devices=devices, caches=caches, cores=2, versions={"torch": "2", "timm": "1"})
+    )
+    assert len(lines) == 10
+    assert lines["Accelerators"] == "cuda:0 H200, 141 GB"
+    assert (lines["Driver"], lines["torch"], lines["Libraries"]) == ("570.1", "2", "timm 1")
+    assert lines["Caches"] == "L1d 48 KiB, L3 32 MiB"
+    assert lines["Cores"] == "2 physical; 4 threads may be used"
+    bare = machine.facts(Machine(**known, devices=devices[:1]))
+    assert (bare["Accelerators"], bare["Caches"]) == ("none that torch can use", "unknown")

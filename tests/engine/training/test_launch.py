@@ -1,0 +1,123 @@
+"""Several processes that train together, stopped and killed."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from engine.results import Event, Metric, Progress
+from engine.results.clip import TrainRow
+from engine.settings import ROOT
+from engine.training import checkpoints, launch, setup
+from tests.support.training import close, rows, tiny
+
+pytestmark = pytest.mark.slow
+PATIENCE_S = 60
+TOGETHER = """
+import sys
+from pathlib import Path
+from engine.training import launch
+job = launch.Job.model_validate_json(Path(sys.argv[1]).read_bytes())
+for event in launch.together(job.spec, job.run_dir, "here"):
+    print(event, flush=True)
+"""
+
+
+def those_of(folder: Path) -> list[psutil.Process]:
+    """The launcher and the processes of a training."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if str(folder / launch.JOB) in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from engine.results import Metric, Progress
+from engine.training import launch
+folder = Path(sys.argv[1])
+launch.write(Progress(done=0, note="one"), folder)
+launch.write(Metric(step=1, name="train/loss", value=2.0), folder)
+while not (folder / "heard").exists():
+    time.sleep(0.01)
+launch.write(Progress(done=1, note="two"), folder)
+"""
+
+
+def test_while_nothing_new_is_told_progress_alone_is_told_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = subprocess.Popen
+
+    def writer(*_: object, **options: Any) -> subprocess.Popen[bytes]:
+        return begin([sys.executable, "-c", WRITER, str(tmp_path)], **options)
+
+    monkeypatch.setattr(launch.subprocess, "Popen", writer)
+    told: list[Event] = []
+    for event in launch.together(tiny(nproc=2), tmp_path, "here"):
+        told.append(event)
+        if any(isinstance(each, Metric) for each in told[:-3]):
+            (tmp_path / "heard").touch()
+    assert [event.value for event in told if isinstance(event, Metric)] == [2.0]
+    notes = [event.note for event in told if isinstance(event, Progress)]
+    assert list(dict.fromkeys(notes)) == ["starting 2 processes", "one", "two"]
+    assert notes.count("one") > 1, "so that whoever listens can stop it"
+
+
+def test_a_stop_is_answered_while_the_first_one_validates_and_the_others_wait(tmp_path: Path) -> None:
+    held_out = "::".join(["digits"] * 10)  # for longer than a signal takes
+    spec = tiny(batch_size=2, samples=64, val_data=held_out, nproc=2, epochs=1, zeroshot_frequency=0)
+    setup.hold(spec, tmp_path)  # as the task does
+    events = launch.together(spec, tmp_path, "here")
+    last = 0
+    for event in events:
+        last = event.step if isinstance(event, Metric) else last
+        assert not isinstance(event, TrainRow)
+        if last == 16 and (tmp_path / "checkpoints" / "latest.pt.json").is_file():
+            break  # saved at the epoch's end, before it validates
+    began = time.monotonic()
+    close(events)
+    assert time.monotonic() - began < launch.GRACE_S, "and none had to be killed"
+    assert not (tmp_path / "results.jsonl").exists()
+    assert those_of(tmp_path) == []
+    assert checkpoints.load(tmp_path / "checkpoints" / "latest.pt")["vitals"]["done"]["batch"] == 16
+    continued = rows(
+        list(launch.together(spec.model_copy(update={"val_frequency": 0, "zeroshot_frequency": 0}), tmp_path, "here"))
+    )
+    assert [row.step for row in continued] == [16]
+
+
+def test_what_does_not_end_in_time_is_killed_with_all_below_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "GRACE_S", 0)
+    events = launch.together(tiny(batch_size=4, nproc=2, epochs=500, val_frequency=0), tmp_path, "here")
+    next(event for event in events if isinstance(event, Metric))
+    assert len(those_of(tmp_path)) == 3
+    close(events)
+    assert those_of(tmp_path) == []
+
+
+def test_nothing_outlives_the_process_that_waits(tmp_path: Path) -> None:
+    spec = tiny(batch_size=4, nproc=2, epochs=500, val_frequency=0)
+    job = launch.Job(spec=spec, run_dir=tmp_path, device_name="here", parent=1)
+    (tmp_path / "asked.json").write_text(job.model_dump_json())
+    waiting = subprocess.Popen(
+        [sys.executable, "-c", TOGETHER, str(tmp_path / "asked.json")], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert waiting.stdout is not None
+    next(line for line in waiting.stdout if "train/loss" in line)
+    waiting.kill()
+    waiting.stdout.close()
+    waiting.wait()
+    deadline = time.monotonic() + PATIENCE_S
+    while (left := those_of(tmp_path)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert left == []

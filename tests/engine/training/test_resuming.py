@@ -1,0 +1,87 @@
+"""What a training that is gone on with may be asked for otherwise, and what not."""
+
+from pathlib import Path
+
+import pytest
+
+from engine.results import Event
+from engine.specs import Refused
+from engine.training import atomic, logs, resuming
+from tests.support.training import losses, rows, tiny, train
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a training that was stopped after 5 of 8 steps."""
+    folder = tmp_path_factory.mktemp("runs") / "stopped"
+    train(tiny(), folder, steps=5)
+    return folder
+
+
+def go_on(stopped: Path, folder: Path, **fields: object) -> list[Event]:
+    return train(tiny(resume=str(stopped), **fields), folder)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"seed": 1}, "seed was 0 and is now 1"),
+        ({"val_fraction": 0.1}, "val_fraction was 0.2 and is now 0.1"),
+        ({"samples": 80}, "samples was 40 and is now 80"),
+        ({"data": "synthetic"}, "data was digits and is now synthetic"),
+        ({"batch_size": 4, "accum_freq": 2}, "batch_size was 8 and is now 4, accum_freq was 1 and is now 2"),
+        ({"overfit": True}, "overfit was False and is now True"),
+        ({"image_size": 48}, "image_size was the default and is now 48"),
+        ({"model": "digits-clip"}, "model was config:tiny and is now digits-clip"),
+        ({"wd": 0.1}, "wd was 0.2 and is now 0.1"),  # what an optimizer has kept would silently win
+    ],
+)
+def test_another_training_is_no_continuation(
+    stopped: Path, tmp_path: Path, fields: dict[str, object], said: str
+) -> None:
+    with pytest.raises(Refused, match=f"latest.pt cannot be gone on from exactly: {said}"):
+        go_on(stopped, tmp_path, **fields)
+
+
+def test_a_longer_training_goes_on_and_says_that_it_is_longer(stopped: Path, tmp_path: Path) -> None:
+    told = go_on(stopped, tmp_path, epochs=3, log_every_n_steps=2, keep_last=0)
+    assert [row.step for row in rows(told)] == [4, 8, 12]
+    assert [note for note in rows(told)[-1].notes if note.startswith("continued with")] == [
+        "continued with epochs 3 instead of 2"
+    ]
+
+
+def test_the_same_data_are_the_same_however_written(tmp_path: Path) -> None:
+    before = tiny(data=str(tmp_path / "pairs.csv"), resume="").model_dump(mode="json")
+    assert resuming.changes(tiny(data=f"{tmp_path}/./pairs.csv"), tmp_path / "latest.pt", before) == []
+    with pytest.raises(Refused, match="data was"):
+        resuming.changes(tiny(data=str(tmp_path / "others.csv")), tmp_path / "latest.pt", before)
+
+
+def test_what_an_older_manifest_does_not_tell_is_no_change(tmp_path: Path) -> None:
+    assert resuming.changes(tiny(), tmp_path / "latest.pt", {"seed": 0, "a_flag_of_old": 3}) == []
+
+
+def test_nothing_left_to_train_is_said(tmp_path: Path) -> None:
+    whole = train(tiny(), tmp_path / "whole")
+    for fields in ({}, {"epochs": 1}):
+        with pytest.raises(
+            Refused, match=r"epoch_2\.pt has 8 steps behind it and \d are asked for, so nothing is left"
+        ):
+            go_on(tmp_path / "whole", tmp_path / "second", **fields)
+    again = train(tiny(), tmp_path / "whole")  # a later attempt of the same run only has to tell what was found
+    assert losses(again) == losses(whole)
+    assert len(rows(again)) == 2
+
+
+def test_curves_are_carried_over_whole_or_not_at_all(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = (stopped / logs.HISTORY).read_text()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(atomic, "sync", full)
+    with pytest.raises(OSError, match="No space left"):
+        logs.carry(stopped, stopped, 5, 1, validated=True)
+    assert (stopped / logs.HISTORY).read_text() == before
+    assert not list(atomic.leftovers(stopped))

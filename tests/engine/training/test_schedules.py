@@ -1,0 +1,178 @@
+"""Learning rates, optimizers and precisions against open_clip's training, written again where it has no function."""
+
+import itertools
+from typing import Any
+
+import open_clip
+import pytest
+import torch
+from open_clip_train import scheduler
+from torch import nn
+
+from engine.specs import Refused
+from engine.specs.train import TrainSpec
+from engine.training import optimizers, precision
+from engine.training.schedules import learning_rate
+from tests.support.step import VISION, clip
+
+BASE, STEPS = 3e-4, 60
+
+
+def tower(**vision: Any) -> Any:
+    return clip(vision=VISION | vision)
+
+
+def theirs(kind: str, warmup: int, cooldown: int, power: float, end: float) -> Any:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    match kind:
+        case "cosine":
+            return scheduler.cosine_lr(optimizer, BASE, warmup, STEPS)
+        case "const":
+            return scheduler.const_lr(optimizer, BASE, warmup, STEPS)
+    return scheduler.const_lr_cooldown(optimizer, BASE, warmup, STEPS, cooldown, power, end)
+
+
+@pytest.mark.parametrize(
+    ("kind", "warmup", "cooldown", "power", "end"),
+    [
+        *itertools.product(["cosine", "const"], [0, 1, 7, 59], [0], [1.0], [0.0]),
+        *itertools.product(["const-cooldown"], [0, 7, 50], [1, 20, 60], [1.0, 2.5], [0.0, 1e-6]),
+    ],
+)
+def test_every_step_has_the_rate_that_open_clip_gives_it(
+    kind: str, warmup: int, cooldown: int, power: float, end: float
+) -> None:
+    ours = learning_rate(kind, base=BASE, warmup=warmup, steps=STEPS, cooldown=cooldown, power=power, end=end)
+    reference = theirs(kind, warmup, cooldown, power, end)
+    assert [ours(step) for step in range(STEPS)] == [reference(step) for step in range(STEPS)]
+
+
+def test_the_rate_stays_where_it_has_ended() -> None:
+    cosine = learning_rate("cosine", base=BASE, warmup=5, steps=STEPS)
+    assert cosine(STEPS) == cosine(2 * STEPS) == 0
+    cooled = learning_rate("const-cooldown", base=BASE, warmup=5, steps=STEPS, cooldown=10, end=1e-5)
+    assert cooled(STEPS) == cooled(2 * STEPS) == 1e-5
+    assert learning_rate("cosine", base=BASE, warmup=STEPS, steps=STEPS)(STEPS) == BASE  # nothing is left to fall in
+
+
+def test_a_schedule_that_is_not_there_is_refused() -> None:
+    with pytest.raises(Refused, match="no schedule 'linear': take cosine"):
+        learning_rate("linear", base=BASE, warmup=0, steps=STEPS)
+
+
+def groups_by_rule(model: nn.Module) -> tuple[set[str], set[str]]:
+    """open_clip's rule, by name: parameters that are spared, and those that decay."""
+    spared = {
+        name
+        for name, each in model.named_parameters()
+        if each.dim() < 2 or "bn" in name or "ln" in name or "bias" in name or "logit_scale" in name
+    }
+    return spared, {name for name, _ in model.named_parameters()} - spared
+
+
+@pytest.mark.parametrize("vision", [{}, {"layers": (1, 1, 1, 1), "width": 8, "image_size": 32, "head_width": 64}])
+def test_adamw_has_open_clips_groups(vision: dict[str, Any]) -> None:
+    model = tower(**vision)
+    model.visual.requires_grad_(requires_grad=False)
+    model.visual.get_parameter(next(name for name, _ in model.visual.named_parameters())).requires_grad_()
+    names = {id(each): name for name, each in model.named_parameters() if each.requires_grad}
+    optimizer = optimizers.create(model, TrainSpec(wd=0.3, lr=0.02))
+    found = [{names[id(each)] for each in group["params"]} for group in optimizer.param_groups]
+    spared, decayed = groups_by_rule(model)
+    assert found == [spared & set(names.values()), decayed & set(names.values())]
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0, 0.3]
+    assert {group["lr"] for group in optimizer.param_groups} == {0.02}
+    optimizers.assign(optimizer, 0.01)
+    assert {group["lr"] for group in optimizer.param_groups} == {0.01}
+
+
+def test_an_adamw_step_is_the_papers() -> None:
+    """Loshchilov & Hutter (2019), by hand in float64."""
+    torch.manual_seed(0)
+    model, spec = tower().double(), TrainSpec(lr=0.01, wd=0.3)
+    optimizer = optimizers.create(model, spec)
+    weights = {name: each.detach().clone() for name, each in model.named_parameters()}
+    first, second = ({name: torch.zeros_like(each) for name, each in weights.items()} for _ in range(2))
+    for step in range(1, 4):
+        for name, each in model.named_parameters():
+            each.grad = torch.randn_like(each)
+            first[name] = 0.9 * first[name] + 0.1 * each.grad
+            second[name] = 0.98 * second[name] + 0.02 * each.grad**2
+            decayed = weights[name] * (1 - 0.01 * (0.3 if name in groups_by_rule(model)[1] else 0))
+            root = (second[name] / (1 - 0.98**step)).sqrt() + 1e-6
+            weights[name] = decayed - 0.01 * first[name] / (1 - 0.9**step) / root
+        optimizer.step()
+    for name, each in model.named_parameters():
+        torch.testing.assert_close(each.detach(), weights[name], msg=name)
+
+
+@pytest.mark.parametrize(
+    ("vision", "given", "betas", "eps"),
+    [
+        ({}, {}, (0.9, 0.98), 1e-6),
+        ({"timm_model_name": "vit_tiny_patch16_224", "timm_pool": "token", "image_size": 32}, {}, (0.9, 0.98), 1e-6),
+        ({"timm_model_name": "resnet10t", "timm_pool": "avg", "timm_proj": "linear"}, {}, (0.9, 0.999), 1e-8),
+        ({"layers": (1, 1, 1, 1), "width": 8, "image_size": 32, "head_width": 64}, {}, (0.9, 0.999), 1e-8),
+        ({}, {"beta2": 0.95}, (0.9, 0.95), 1e-6),
+        ({}, {"beta1": 0.0, "eps": 1e-7}, (0.0, 0.98), 1e-7),
+    ],
+)
+def test_betas_and_eps_go_by_the_image_tower(
+    vision: dict[str, Any], given: dict[str, Any], betas: tuple[float, float], eps: float
+) -> None:
+    optimizer = optimizers.create(tower(**vision), TrainSpec(**given))
+    assert (optimizer.defaults["betas"], optimizer.defaults["eps"]) == (betas, eps)
+
+
+def test_timms_optimizers_take_what_is_given_and_nothing_else() -> None:
+    model = tower()
+    lamb = optimizers.create(model, TrainSpec(opt="timm/lamb", lr=0.01, wd=0.05, beta1=0.8, beta2=0.9))
+    assert type(lamb).__name__ == "Lamb"
+    assert lamb.defaults["betas"] == (0.8, 0.9)
+    assert {group["weight_decay"] for group in lamb.param_groups} == {0, 0.05}
+    spared = {id(each) for group in lamb.param_groups if not group["weight_decay"] for each in group["params"]}
+    assert id(model.positional_embedding) in spared  # as the model says in no_weight_decay
+    sgd = optimizers.create(model, TrainSpec(opt="timm/sgd", momentum=0.7))
+    assert {group["momentum"] for group in sgd.param_groups} == {0.7}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"opt": "timm/nonesuch"}, "timm/nonesuch cannot be made here .*; timm has .*adamw"),
+        ({"opt": "timm/sgd", "eps": 1e-6, "beta1": 0.9, "beta2": 0.9}, "takes no betas and no eps"),
+        ({"opt": "timm/adamw", "momentum": 0.9}, "takes no momentum"),
+        ({"opt": "timm/adahessian"}, "second derivatives"),
+    ],
+)
+def test_an_optimizer_that_cannot_be_made_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(Refused, match=said):
+        optimizers.create(tower(), TrainSpec(**given))
+
+
+def test_a_model_of_which_nothing_is_trained_is_refused() -> None:
+    with pytest.raises(Refused, match="every parameter is locked"):
+        optimizers.create(tower().requires_grad_(requires_grad=False), TrainSpec())
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "computed"),
+    [
+        ("fp32", None, None),
+        ("bf16", torch.bfloat16, None),
+        ("amp_bf16", None, torch.bfloat16),
+        ("amp", None, torch.bfloat16),
+    ],
+)
+def test_precisions_of_a_cpu(name: Any, weights: Any, computed: Any) -> None:
+    precision.check(name, "cpu")
+    assert precision.weights_dtype(name) == weights == open_clip.get_input_dtype(name)
+    with precision.autocast(name, "cpu"):
+        product = torch.ones(2, 2) @ torch.ones(2, 2)
+    assert product.dtype == (computed or torch.float32)
+    assert precision.scaler(name, "cpu") is None
+
+
+def test_half_precision_is_refused_on_a_cpu() -> None:
+    with pytest.raises(Refused, match="fp16 needs an accelerator"):
+        precision.check("fp16", "cpu")

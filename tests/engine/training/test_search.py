@@ -1,0 +1,129 @@
+"""Searching images by text: held against features made with open_clip alone, and refused where it would mislead."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import open_clip
+import pytest
+import torch
+
+from engine.datasets import open_pairs
+from engine.results.answers import Hits
+from engine.results.embeddings import pack_texts
+from engine.specs import Refused
+from engine.specs.evaluate import EvaluateSpec
+from engine.specs.questions import Search
+from engine.tasks import evaluate
+from engine.training.search import answer
+from tests.support.training import TINY
+
+pytestmark = [pytest.mark.slow]
+
+
+def theirs(folder: Path, seed: int) -> Any:
+    """A small CLIP of open_clip's making, with weights drawn here, and its checkpoint."""
+    folder.mkdir(exist_ok=True)
+    config = {"model_cfg": TINY, "preprocess_cfg": {"mean": [0.5] * 3, "std": [0.5] * 3}}
+    (folder / "open_clip_config.json").write_text(json.dumps(config))
+    torch.manual_seed(seed)
+    model = open_clip.create_model(f"local-dir:{folder}", load_weights=False)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.05 * torch.randn_like(weight))
+    torch.save(model.state_dict(), folder / "weights.pt")
+    return model.eval()
+
+
+@pytest.fixture
+def evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[EvaluateSpec, Path]:
+    """An evaluation of forty digits, and its folder."""
+    monkeypatch.setenv("VITALS_DATA_ROOTS", str(tmp_path))
+    theirs(tmp_path / "model", seed=1)
+    given = {"model": "config:tiny", "configs": {"tiny": TINY}, "checkpoint": str(tmp_path / "model" / "weights.pt")}
+    spec = EvaluateSpec.model_validate(given | {"samples": 40, "held_out": False, "tasks": "retrieval"})
+    folder = tmp_path / "run"
+    folder.mkdir()
+    list(evaluate.run(spec, folder))
+    return spec, folder
+
+
+def searched(spec: EvaluateSpec, folder: Path, text: str = "a handwritten seven", top: int = 12) -> Hits:
+    return answer(Search(spec=spec, folder=folder, text=text, top=top))
+
+
+def test_hits_are_those_of_open_clip_alone(evaluated: tuple[EvaluateSpec, Path], tmp_path: Path) -> None:
+    spec, folder = evaluated
+    model = theirs(tmp_path / "model", seed=1)
+    pairs = open_pairs("digits", samples=40)
+    tokens = open_clip.SimpleTokenizer(context_length=TINY["text_cfg"]["context_length"])  # type: ignore[index]
+    transform = open_clip.image_transform(
+        32,
+        is_train=False,
+        mean=open_clip.OPENAI_DATASET_MEAN,
+        std=open_clip.OPENAI_DATASET_STD,
+    )
+    with torch.no_grad():
+        images = model.encode_image(torch.stack([transform(pairs.image(place)) for place in range(len(pairs))])).numpy()
+    images = images / np.linalg.norm(images, axis=1, keepdims=True)
+    for text in ("a handwritten seven", "nothing of the kind {}"):
+        with torch.no_grad():
+            direction = model.encode_text(tokens([text])).numpy()[0]
+        cosines = images @ (direction / np.linalg.norm(direction))
+        found = searched(spec, folder, text, top=5)
+        assert found.images == 40
+        assert [hit.index for hit in found.hits] == np.argsort(-cosines)[:5].tolist()
+        assert [hit.similarity for hit in found.hits] == pytest.approx(np.sort(cosines)[::-1][:5].tolist(), abs=1e-5)
+        assert [hit.source for hit in found.hits] == [pairs.source(hit.index) for hit in found.hits]
+        assert [hit.label for hit in found.hits] == [pairs.classes[pairs.label(hit.index) or 0] for hit in found.hits]
+
+
+def test_more_than_there_are_is_all_of_them(evaluated: tuple[EvaluateSpec, Path]) -> None:
+    found = searched(*evaluated, top=1000)
+    assert sorted(hit.index for hit in found.hits) == list(range(40))
+    similarities = [hit.similarity for hit in found.hits]
+    assert similarities == sorted(similarities, reverse=True)
+
+
+def test_absent_and_damaged_embeddings_are_refused(evaluated: tuple[EvaluateSpec, Path]) -> None:
+    spec, folder = evaluated
+    whole = (folder / "embeddings.npz").read_bytes()
+    for content in (b"", b"nothing", whole[: len(whole) // 2]):
+        (folder / "embeddings.npz").write_bytes(content)
+        with pytest.raises(Refused, match=r"embeddings.npz (cannot be read|holds)"):
+            searched(spec, folder)
+    (folder / "embeddings.npz").unlink()
+    with pytest.raises(Refused, match=r"embeddings.npz was not kept with this run"):
+        searched(spec, folder)
+
+
+def test_a_checkpoint_that_is_gone_or_another_is_refused(evaluated: tuple[EvaluateSpec, Path], tmp_path: Path) -> None:
+    spec, folder = evaluated
+    assert searched(spec, folder).images == 40
+    theirs(tmp_path / "other", seed=2)
+    shutil.copy(tmp_path / "other" / "weights.pt", spec.checkpoint)
+    with pytest.raises(Refused, match=r"weights.pt has changed since it was evaluated"):
+        searched(spec, folder)
+    Path(spec.checkpoint).unlink()
+    with pytest.raises(Refused, match=r"weights.pt' is neither a file"):
+        searched(spec, folder)
+
+
+def test_embeddings_of_another_width_are_refused(evaluated: tuple[EvaluateSpec, Path]) -> None:
+    spec, folder = evaluated
+    with np.load(folder / "embeddings.npz") as file:
+        held = dict(file)
+    held |= {name: held[name][:, :8] for name in ("images", "texts")}
+    np.savez(folder / "embeddings.npz", **held)
+    with pytest.raises(Refused, match="it gives 16 numbers for a text, and the embeddings have 8"):
+        searched(spec, folder)
+
+
+def test_names_of_files_that_are_no_text_are_found(evaluated: tuple[EvaluateSpec, Path]) -> None:
+    spec, folder = evaluated
+    with np.load(folder / "embeddings.npz") as file:
+        held = dict(file)
+    np.savez(folder / "embeddings.npz", **(held | {"sources": pack_texts(["\udc80.png"] * 40)}))
+    assert searched(spec, folder).model_dump(mode="json")["hits"][0]["source"] == "\\udc80.png"

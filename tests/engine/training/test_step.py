@@ -1,0 +1,236 @@
+"""Steps against open_clip's training, and against one loss of everything."""
+
+import copy
+import math
+from argparse import Namespace
+from contextlib import nullcontext
+from typing import Any
+
+import open_clip
+import pytest
+import torch
+from open_clip_train.train import train_one_epoch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from engine.specs.train import TrainSpec
+from engine.training import objectives, optimizers
+from engine.training.step import StepResult, train_step
+from tests.support.step import VISION, Batch, batches, clip, coca
+
+RESNET = {"layers": (1, 1, 1, 1), "width": 8, "image_size": 32, "head_width": 64}
+
+
+def together(some: list[Batch]) -> list[Batch]:
+    return [(torch.cat([images for images, _ in some]), torch.cat([tokens for _, tokens in some]))]
+
+
+def doubled(some: list[Batch]) -> list[Batch]:
+    return [(images.double(), tokens) for images, tokens in some]
+
+
+def standing_still(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.0)
+
+
+def step(model: nn.Module, some: list[Batch], spec: TrainSpec, **more: Any) -> StepResult:
+    objective = more.pop("objective", None) or objectives.create(spec, model)
+    optimizer = more.pop("optimizer", None) or standing_still(model)
+    return train_step(model, some, objective, optimizer, **{"autocast": nullcontext, **more})
+
+
+def gradients(model: nn.Module) -> dict[str, Tensor]:
+    return {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
+
+
+def close(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    assert found.keys() == wanted.keys()
+    for name, value in found.items():
+        torch.testing.assert_close(value, wanted[name], rtol=1e-5, atol=1e-5 * float(wanted[name].abs().max()) + 1e-8)
+
+
+class Loader(list[Batch]):
+    """A loader as open_clip's training wants it."""
+
+    @property
+    def num_batches(self) -> int:
+        return len(self)
+
+    @property
+    def num_samples(self) -> int:
+        return sum(len(images) for images, _ in self)
+
+
+def theirs(model: nn.Module, some: list[Batch], optimizer: torch.optim.Optimizer, clip_norm: float | None) -> None:
+    args = Namespace(
+        device="cpu",
+        precision="fp32",
+        distill=False,
+        accum_freq=1,
+        skip_scheduler=True,
+        grad_clip_norm=clip_norm,
+        horovod=False,
+        log_every_n_steps=100,
+        rank=0,
+        local_rank=0,
+        log_local=False,
+        batch_size=len(some[0][0]),
+        world_size=1,
+        wandb=False,
+    )
+    data = {"train": Namespace(dataloader=Loader(some), set_epoch=lambda epoch: None)}
+    train_one_epoch(model, data, open_clip.ClipLoss(), 0, optimizer, None, None, None, args)
+
+
+def their_adamw(model: nn.Module, lr: float) -> torch.optim.Optimizer:
+    def spared(name: str, each: Tensor) -> bool:
+        return each.ndim < 2 or "bn" in name or "ln" in name or "bias" in name or "logit_scale" in name
+
+    named = list(model.named_parameters())
+    groups = [
+        {"params": [each for name, each in named if spared(name, each)], "weight_decay": 0.0},
+        {"params": [each for name, each in named if not spared(name, each)], "weight_decay": 0.2},
+    ]
+    return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.98), eps=1e-6)
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.05])
+def test_steps_are_those_of_open_clips_training(clip_norm: float | None) -> None:
+    model = clip().double()  # AdamW makes steps of gradients that are nothing but rounding
+    reference, some = copy.deepcopy(model), doubled(batches(4))
+    spec = TrainSpec(lr=0.01)
+    theirs(reference, some, their_adamw(reference, 0.01), clip_norm)
+    objective, optimizer = objectives.create(spec, model), optimizers.create(model, spec)
+    for batch in some:
+        train_step(model, [batch], objective, optimizer, autocast=nullcontext, clip_norm=clip_norm)
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(value, reference.state_dict()[name], msg=name)
+
+
+@pytest.mark.parametrize("loss", ["clip", "siglip", "distill"])
+def test_accumulated_batches_are_one_batch(loss: Any) -> None:
+    spec = TrainSpec(loss=loss, distill_model="RN50")
+    model = clip(init_logit_bias=-10 if loss == "siglip" else None)
+    objective = objectives.create(spec, model, teacher=clip(seed=1).eval())
+    some = batches(3)
+    whole = step(model, together(some), spec, objective=objective)
+    wanted = gradients(model)
+    found = step(model, some, spec, objective=objective)
+    close(gradients(model), wanted)
+    assert found.losses == pytest.approx(whole.losses, rel=1e-5)
+    assert found.grad_norm == pytest.approx(whole.grad_norm, rel=1e-5)
+    assert found.logit_scale == whole.logit_scale == pytest.approx(1 / 0.07, rel=1e-5)
+
+
+def test_open_clips_optimizer_takes_up_the_state_of_ours() -> None:
+    model, spec, some = clip().double(), TrainSpec(lr=0.01), doubled(batches(2))
+    objective, optimizer = objectives.create(spec, model), optimizers.create(model, spec)
+    train_step(model, some[:1], objective, optimizer, autocast=nullcontext)
+    reference = copy.deepcopy(model)
+    taken_up = their_adamw(reference, 0.5)
+    taken_up.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    theirs(reference, some[1:], taken_up, None)
+    train_step(model, some[1:], objective, optimizer, autocast=nullcontext)
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(value, reference.state_dict()[name], msg=name)
+
+
+def in_one_graph(model: nn.Module, some: list[Batch], autocast: Any = nullcontext) -> dict[str, Tensor]:
+    """Gradients of all batches' loss, by features that are computed batch by batch and kept with their graphs."""
+    model.zero_grad()
+    with autocast():
+        parts = [model(*batch) for batch in some]
+        images, texts = (torch.cat([part[f"{kind}_features"] for part in parts]) for kind in ("image", "text"))
+        logits = parts[0]["logit_scale"] * images @ texts.T
+        own = torch.arange(len(logits))
+        loss = (functional.cross_entropy(logits, own) + functional.cross_entropy(logits.T, own)) / 2
+    loss.backward()
+    return gradients(model)
+
+
+def test_both_passes_of_a_batch_drop_the_same_patches() -> None:
+    model, some = clip(vision=VISION | {"patch_dropout": 0.5}), batches(3)
+    torch.manual_seed(5)
+    wanted = in_one_graph(model, some)
+    after = torch.get_rng_state()
+    torch.manual_seed(5)
+    step(model, some, TrainSpec())
+    close(gradients(model), wanted)
+    assert torch.equal(torch.get_rng_state(), after)
+    torch.manual_seed(6)
+    step(model, some, TrainSpec())
+    assert not torch.allclose(model.visual.conv1.weight.grad, wanted["visual.conv1.weight"], rtol=1e-3)
+
+
+def test_accumulation_under_autocast_has_gradients() -> None:
+    """Autocast remembers its casts of weights, and those made without gradients must not serve the second pass."""
+
+    def half() -> Any:
+        return torch.autocast("cpu", torch.bfloat16)
+
+    model, some = clip(), batches(2)
+    wanted = in_one_graph(model, some, half)
+    step(model, some, TrainSpec(), autocast=half)
+    found = gradients(model)
+    assert found.keys() == wanted.keys()
+    for name, value in found.items():
+        torch.testing.assert_close(value, wanted[name], rtol=0.05, atol=0.02 * float(wanted[name].abs().max()))
+
+
+def test_running_statistics_see_each_batch_once() -> None:
+    model = clip(vision=RESNET)
+    once, some = copy.deepcopy(model), batches(2, image_size=32)
+    for batch in some:
+        once(*batch)
+    step(model, some, TrainSpec())
+    for name, value in model.named_buffers():
+        torch.testing.assert_close(value, dict(once.named_buffers())[name], msg=name)
+
+
+def test_gradients_are_measured_always_and_clipped_where_asked() -> None:
+    model, some = clip(), batches(1)
+    norm = step(model, some, TrainSpec()).grad_norm
+    assert norm == pytest.approx(math.sqrt(sum(float((each**2).sum()) for each in gradients(model).values())))
+    assert step(model, some, TrainSpec(), clip_norm=norm / 4).grad_norm == pytest.approx(norm)
+    assert math.sqrt(sum(float((each**2).sum()) for each in gradients(model).values())) == pytest.approx(norm / 4)
+
+
+@pytest.mark.parametrize(("scale", "clamped"), [(9.0, math.log(100)), (-1.0, 0.0), (3.0, 3.0)])
+def test_the_logit_scale_stays_between_1_and_100(scale: float, clamped: float) -> None:
+    model = clip()
+    model.logit_scale.data.fill_(scale)
+    result = step(model, batches(1), TrainSpec())
+    assert model.logit_scale.item() == pytest.approx(clamped)
+    assert result.logit_scale == pytest.approx(math.exp(scale))  # what the loss was computed with
+
+
+def test_a_scaled_loss_takes_the_same_step() -> None:
+    scaled, plain = clip(), clip()
+    for model, scaler in ((scaled, torch.amp.GradScaler("cpu")), (plain, None)):
+        optimizer = optimizers.create(model, TrainSpec(lr=0.01))
+        result = step(model, batches(2), TrainSpec(), optimizer=optimizer, scaler=scaler, clip_norm=0.1)
+        assert result.grad_norm > 0.1
+    for name, value in scaled.state_dict().items():
+        torch.testing.assert_close(value, plain.state_dict()[name], rtol=1e-5, atol=1e-6, msg=name)
+
+
+def test_an_overflow_changes_nothing_but_the_scale() -> None:
+    model, scaler = clip(), torch.amp.GradScaler("cpu", init_scale=2.0**127)
+    before = copy.deepcopy(model.state_dict())
+    optimizer = optimizers.create(model, TrainSpec(lr=0.01))
+    result = step(model, batches(1), TrainSpec(), optimizer=optimizer, scaler=scaler)
+    assert not math.isfinite(result.grad_norm)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert scaler.get_scale() == 2.0**126
+
+
+def test_a_coca_model_learns_a_batch() -> None:
+    model = coca()
+    objective, optimizer = (
+        objectives.create(TrainSpec(loss="coca"), model),
+        optimizers.create(model, TrainSpec(lr=0.01)),
+    )
+    losses = [
+        train_step(model, batches(1), objective, optimizer, autocast=nullcontext).losses["loss"] for _ in range(15)
+    ]
+    assert losses[-1] < 0.5 * losses[0]

@@ -1,0 +1,73 @@
+"""Two processes take the step that one takes with the whole batch."""
+
+import copy
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed, multiprocessing, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from engine.specs.train import TrainSpec
+from engine.training import objectives, optimizers
+from engine.training.step import train_step
+from tests.support.step import batches, clip
+
+WORLD, ACCUMULATED, SIZE = 2, 2, 4
+WHOLE = batches(1, WORLD * ACCUMULATED * SIZE)[0]
+SPECS = {
+    "clip": TrainSpec(gather_with_grad=True),
+    "local": TrainSpec(gather_with_grad=True, local_loss=True),
+    "siglip": TrainSpec(loss="siglip"),
+}
+
+
+def made(loss: str) -> Any:
+    return clip(init_logit_bias=-10 if loss == "siglip" else None)
+
+
+def took(network: nn.Module, model: nn.Module, parts: Any, spec: TrainSpec, rank: int, world: int) -> dict[str, Any]:
+    """What two steps have come to."""
+    objective = objectives.create(spec, model, rank=rank, world_size=world)
+    optimizer = optimizers.create(model, spec)
+    no_sync: Any = getattr(network, "no_sync", nullcontext)
+    results = [
+        train_step(network, parts, objective, optimizer, autocast=nullcontext, no_sync=no_sync) for _ in range(2)
+    ]
+    gradients = {name: each.grad for name, each in model.named_parameters()}
+    return {"loss": [result.losses["loss"] for result in results], "gradients": copy.deepcopy(gradients)}
+
+
+def one_of_two(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/met", rank=rank, world_size=WORLD)
+    images, tokens = (whole.chunk(WORLD * ACCUMULATED) for whole in WHOLE)
+    parts = [(images[turn * WORLD + rank], tokens[turn * WORLD + rank]) for turn in range(ACCUMULATED)]
+    for name, spec in SPECS.items():
+        model = made(spec.loss)
+        torch.save(took(DistributedDataParallel(model), model, parts, spec, rank, WORLD), f"{folder}/{name}-{rank}.pt")
+    distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def of_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where both have left what they found."""
+    folder = tmp_path_factory.mktemp("two")
+    multiprocessing.spawn(one_of_two, (str(folder),), nprocs=WORLD)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SPECS)
+def test_two_processes_take_the_step_of_one(name: str, of_two: Path) -> None:
+    model = made(SPECS[name].loss)
+    wanted = took(model, model, [WHOLE], SPECS[name], 0, 1)
+    first, second = (torch.load(of_two / f"{name}-{rank}.pt") for rank in range(WORLD))
+    for each, value in wanted["gradients"].items():
+        atol = 1e-5 * float(value.abs().max())
+        torch.testing.assert_close(first["gradients"][each], value, rtol=1e-5, atol=atol, msg=each)
+        torch.testing.assert_close(first["gradients"][each], second["gradients"][each], rtol=0, atol=0)
+    mean = [sum(both) / WORLD for both in zip(first["loss"], second["loss"], strict=True)]
+    assert mean == pytest.approx(wanted["loss"], rel=1e-5)

@@ -1,0 +1,401 @@
+"""The training loop: what it sees, what it writes, and that stopped and continued equals never stopped."""
+
+import json
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import open_clip
+import pytest
+import torch
+
+from engine import datasets
+from engine.results import Metric, Progress
+from engine.specs import Refused
+from engine.training import checkpoints, launch, loop, setup
+from engine.training.batches import Drawn, Order, batches
+from engine.training.distributed import Place
+from engine.training.loop import Diverged, Training
+from engine.training.setup import prepare
+from engine.training.step import StepResult
+from tests.support.training import TINY, close, losses, rows, tiny, train, training
+
+
+def weights(folder: Path, name: str) -> dict[str, torch.Tensor]:
+    return dict(checkpoints.load(folder / "checkpoints" / name)["state_dict"])
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def order(**given: object) -> Order:
+    return Order(**({"count": 100, "batch_size": 4, "batches": 12, "seed": 3} | given))  # type: ignore[arg-type]
+
+
+def test_every_pair_comes_once_an_epoch_in_another_order_each() -> None:
+    whole = order(batches=25)
+    seen = [index for batch in whole for _, index in batch]
+    assert sorted(seen) == list(range(100))
+    whole.epoch = 1
+    assert [index for batch in whole for _, index in batch] != seen
+    whole.epoch = 0
+    assert [index for batch in whole for _, index in batch] == seen
+
+
+def test_processes_share_what_one_process_would_see_in_larger_batches() -> None:
+    alone = list(order(batch_size=8, batches=6))
+    parts = [list(order(batches=6, rank=rank, world_size=2)) for rank in range(2)]
+    assert [first + second for first, second in zip(*parts, strict=True)] == alone
+
+
+def test_an_epoch_goes_on_where_it_was_left() -> None:
+    whole, rest = order(), order(start=5)
+    assert list(rest) == list(whole)[5:]
+    assert len(rest) == 7
+
+
+def test_weights_draw_pairs_in_their_proportion() -> None:
+    drawn = Counter(order(count=2, weights=np.array([3.0, 1.0]), batches=5000).drawn(0).tolist())
+    assert drawn[0] / 20_000 == pytest.approx(0.75, abs=0.015)  # 5 standard errors
+
+
+def test_what_is_drawn_of_a_pair_depends_on_seed_epoch_and_index_alone() -> None:
+    digits = datasets.open_pairs("digits")
+
+    def crop(image: object) -> torch.Tensor:
+        return torch.rand(3)
+
+    tokenizer = open_clip.SimpleTokenizer(context_length=8)
+    drawn = Drawn(digits, crop, tokenizer, seed=1)
+    torch.manual_seed(0)
+    image, tokens = drawn[2, 17]
+    before = torch.get_rng_state()
+    again = drawn[2, 17]
+    assert torch.equal(torch.get_rng_state(), before), "the training's own random numbers are left alone"
+    assert torch.equal(image, again[0])
+    assert torch.equal(tokens, again[1])
+    assert not torch.equal(image, drawn[3, 17][0])
+    assert not torch.equal(image, drawn[2, 18][0])
+    captions = {tuple(drawn[epoch, 17][1].tolist()) for epoch in range(30)}
+    assert len(captions) == len(digits.captions(17)), "every caption's turn comes"
+
+
+@pytest.mark.slow
+def test_loading_in_another_process_gives_the_same_batches() -> None:
+    digits = datasets.open_pairs("digits")
+    tokenizer, transform = open_clip.SimpleTokenizer(context_length=8), open_clip.image_transform(32, is_train=True)
+    loaded = []
+    for workers in (0, 1):
+        one = batches(digits, transform, tokenizer, order(batches=3), workers=workers, pin=False)
+        loaded.append([*one.of(0), *one.of(1, start=1)])
+    assert [len(each) for each in loaded] == [5, 5]
+    assert all(torch.equal(a, b) for one, other in zip(*loaded, strict=True) for a, b in zip(one, other, strict=True))
+
+
+def test_a_training_tells_curves_rows_and_files(tmp_path: Path) -> None:
+    told = train(tiny(), tmp_path)
+    assert [step for step, _ in losses(told)] == list(range(1, 9))
+    first, second = rows(told)
+    assert (first.epoch, first.step, second.epoch, second.step) == (1, 4, 2, 8)
+    assert second.samples_seen == 64
+    assert second.train_loss == pytest.approx(np.mean([loss for step, loss in losses(told) if step > 4]))
+    results = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in results] == [1, 2]
+    assert results[1]["digits-zeroshot-val-top1"] == second.zeroshot_top1
+    assert results[1]["image_to_text_R@1"] == second.image_to_text_r1
+    assert "batch_size: 8\n" in (tmp_path / "params.txt").read_text()
+    assert {path.name for path in (tmp_path / "checkpoints").glob("*.pt")} >= {"epoch_2.pt", "best.pt"}
+
+
+def test_open_clip_itself_loads_the_checkpoint(tmp_path: Path) -> None:
+    train(tiny(epochs=1), tmp_path)
+    (tmp_path / "tiny.json").write_text(json.dumps(TINY))
+    open_clip.add_model_config(tmp_path / "tiny.json")
+    model = open_clip.create_model("tiny", pretrained=str(tmp_path / "checkpoints" / "epoch_1.pt"))
+    ours = weights(tmp_path, "epoch_1.pt")
+    assert same({name: tensor for name, tensor in model.state_dict().items() if name in ours}, ours)
+
+
+@pytest.mark.parametrize("steps", [1, 3, 4, 6, 8])
+def test_stopped_and_continued_equals_never_stopped(tmp_path: Path, steps: int) -> None:
+    whole = train(tiny(), tmp_path / "whole")
+    stopped = train(tiny(), tmp_path / "stopped", steps=steps)
+    assert losses(stopped)[-1][0] == steps
+    continued = train(tiny(), tmp_path / "stopped")
+    assert losses(continued) == losses(whole), "the curve is told whole again, to the bit"
+    assert [row.train_loss for row in rows(continued)] == [row.train_loss for row in rows(whole)]
+    assert same(weights(tmp_path / "stopped", "epoch_2.pt"), weights(tmp_path / "whole", "epoch_2.pt"))
+    assert (tmp_path / "stopped" / "results.jsonl").read_text() == (tmp_path / "whole" / "results.jsonl").read_text()
+
+
+def test_another_run_continues_from_the_folder_of_one(tmp_path: Path) -> None:
+    whole = train(tiny(), tmp_path / "whole")
+    train(tiny(), tmp_path / "first", steps=5)
+    second = train(tiny(resume=str(tmp_path / "first")), tmp_path / "second")
+    assert losses(second) == losses(whole)
+    assert same(weights(tmp_path / "second", "epoch_2.pt"), weights(tmp_path / "whole", "epoch_2.pt"))
+
+
+def test_a_spoilt_newest_checkpoint_is_passed_over_and_told(tmp_path: Path) -> None:
+    whole = train(tiny(keep_last=0), tmp_path / "whole")
+    train(tiny(keep_last=0, epochs=2), tmp_path / "spoilt", steps=6)
+    newest = tmp_path / "spoilt" / "checkpoints" / "latest.pt"
+    spoil(newest)
+    continued = train(tiny(keep_last=0), tmp_path / "spoilt")
+    assert losses(continued) == losses(whole)
+    assert any("latest.pt" in note for note in rows(continued)[-1].notes)
+
+
+def spoil(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damaged", [True, False])
+def test_a_start_at_step_0_after_an_earlier_attempt_is_told(tmp_path: Path, damaged: bool) -> None:
+    train(tiny(epochs=1), tmp_path, steps=2)
+    latest = tmp_path / "checkpoints" / "latest.pt"
+    if damaged:
+        spoil(latest)
+    else:  # as after a kill before the first checkpoint
+        latest.unlink()
+        checkpoints.manifest_path(latest).unlink()
+    again = train(tiny(epochs=1), tmp_path)
+    assert [step for step, _ in losses(again)] == [1, 2, 3, 4]
+    which = " (latest.pt)" if damaged else ""
+    note = f"no checkpoint of the earlier attempt can be loaded{which}: training starts again at step 0"
+    assert note in rows(again)[-1].notes
+
+
+def test_a_first_start_at_step_0_needs_no_note(tmp_path: Path) -> None:
+    assert not [note for note in rows(train(tiny(epochs=1), tmp_path))[-1].notes if "step 0" in note]
+
+
+def test_what_cannot_be_continued_is_refused_instead_of_started_at_step_0(tmp_path: Path) -> None:
+    train(tiny(epochs=1), tmp_path / "first", steps=2)
+    spoil(tmp_path / "first" / "checkpoints" / "latest.pt")
+    (tmp_path / "empty").mkdir()
+    for name in ("first", "empty"):
+        with pytest.raises(Refused, match=f"{name} has no checkpoint that can be loaded. Give another one"):
+            train(tiny(epochs=1, resume=str(tmp_path / name)), tmp_path / "second")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"batch_size": 64}, "smaller than one step of 64"),
+        ({"warmup": "100"}, "never reaches the learning rate"),
+        ({"classes": ("one", "two")}, "10 classes and 2 names"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_it_starts(tmp_path: Path, fields: dict[str, object], message: str) -> None:
+    with pytest.raises(Refused, match=message):
+        training(tiny(**fields), tmp_path)
+
+
+def test_one_batch_over_and_over_is_learned(tmp_path: Path) -> None:
+    told = losses(
+        train(tiny(overfit=True, epochs=None, steps=60, lr=3e-3, val_frequency=0, zeroshot_frequency=0), tmp_path)
+    )
+    assert len(told) == 60
+    assert told[-1][1] < told[0][1] / 2
+
+
+def captioned(folder: Path, count: int = 12) -> Path:
+    """A CSV of digits as PNG files, each with a caption of its own."""
+    digits = datasets.open_pairs("digits")
+    lines = ["filepath,title"]
+    for index in range(count):
+        digits.image(index).save(folder / f"{index}.png")
+        lines.append(f"{index}.png,a scan with the number {index} of the digit {digits.label(index)}")
+    (folder / "pairs.csv").write_text("\n".join(lines))
+    return folder / "pairs.csv"
+
+
+def test_a_table_with_broken_images_is_trained_on_without_them(tmp_path: Path) -> None:
+    table = captioned(tmp_path)
+    (tmp_path / "3.png").write_bytes(b"no image")
+    (tmp_path / "7.png").unlink()
+    fields = {"data": str(table), "samples": None, "batch_size": 4, "val_fraction": 0.2, "epochs": 1}
+    told = rows(train(tiny(**fields), tmp_path / "run"))
+    assert told[0].samples_seen == 8
+    note = next(note for note in told[0].notes if "cannot be read" in note)
+    assert note.startswith("2 of 12 images")
+    assert "3.png" in note
+    (tmp_path / "0.png").write_bytes(b"broken since")
+    again = setup.hold(tiny(**fields), tmp_path / "run")
+    assert len(again.train) + len(again.val or ()) == 10, "a later attempt leaves out what the first one did"
+    latest = tmp_path / "run" / "checkpoints" / "epoch_1.pt"
+    for origin in (latest, tmp_path / "run"):
+        resumed = setup.hold(tiny(**fields, resume=str(origin)), tmp_path / origin.name)
+        assert len(resumed.train) + len(resumed.val or ()) == 10, "and so does a run that goes on from it"
+
+
+def test_a_held_out_image_that_breaks_later_is_left_out_and_told(tmp_path: Path) -> None:
+    table = captioned(tmp_path)
+    spec = tiny(data=str(table), samples=None, batch_size=4, val_fraction=0.3, epochs=2)
+    one = training(spec, tmp_path / "run")
+    val = one.setup.pairs.val
+    assert val is not None
+    broken = val.source(1)
+    Path(broken).write_bytes(b"broken since")
+    first, second = rows(list(one.run()))
+    told = f"1 of {len(val)} images cannot be read and are left out: {broken}"
+    assert first.notes.count(told) == second.notes.count(told) == 1
+    written = (tmp_path / "run" / "results.jsonl").read_text().splitlines()
+    assert [json.loads(line)["num_samples"] for line in written] == [len(val) - 1] * 2
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one_with_the_whole_batch(tmp_path: Path) -> None:
+    alone = train(tiny(), tmp_path / "alone")
+    (tmp_path / "two").mkdir()
+    spec = tiny(batch_size=4, nproc=2, gather_with_grad=True, local_loss=True)
+    together = list(launch.together(spec, tmp_path / "two", "here"))
+    assert [step for step, _ in losses(together)] == list(range(1, 9))
+    assert np.allclose([loss for _, loss in losses(together)], [loss for _, loss in losses(alone)], atol=1e-5)
+    assert rows(together)[-1].zeroshot_top1 == rows(alone)[-1].zeroshot_top1
+
+
+@pytest.mark.slow
+def test_several_processes_save_when_they_are_stopped_and_go_on(tmp_path: Path) -> None:
+    spec = tiny(batch_size=4, nproc=2, epochs=6, gather_with_grad=True)
+    events = launch.together(spec, tmp_path, "here")
+    for event in events:
+        if isinstance(event, Metric) and event.name == "train/loss" and event.step >= 3:
+            break
+    close(events)
+    saved = checkpoints.load_latest(tmp_path / "checkpoints")
+    assert saved is not None
+    step = saved[0]["vitals"]["done"]["step"]
+    assert 3 <= step <= 24
+    continued = list(launch.together(spec, tmp_path, "here"))
+    whole = train(tiny(epochs=6), tmp_path / "whole")
+    assert np.allclose([loss for _, loss in losses(continued)], [loss for _, loss in losses(whole)], atol=1e-4)
+
+
+@pytest.mark.slow
+def test_accumulated_batches_train_as_the_whole_batch(tmp_path: Path) -> None:
+    whole = losses(train(tiny(), tmp_path / "whole"))
+    parts = losses(train(tiny(batch_size=4, accum_freq=2), tmp_path / "parts"))
+    assert [step for step, _ in parts] == [step for step, _ in whole]
+    assert np.allclose([loss for _, loss in parts], [loss for _, loss in whole], atol=1e-5)
+
+
+def test_stopped_while_it_validates_the_epoch_is_validated_on_continuing(tmp_path: Path) -> None:
+    whole = train(tiny(), tmp_path / "whole")
+    events, last = training(tiny(), tmp_path / "stopped").run(), 0
+    for event in events:
+        if isinstance(event, Progress) and last == 4:
+            break  # the first after the epoch's last step: it validates
+        last = event.step if isinstance(event, Metric) and event.name == "train/memory_mb" else last
+    next(events)
+    close(events)
+    continued = train(tiny(), tmp_path / "stopped")
+    assert [row.image_to_text_r1 for row in rows(continued)] == [row.image_to_text_r1 for row in rows(whole)]
+    assert (tmp_path / "stopped" / "results.jsonl").read_text() == (tmp_path / "whole" / "results.jsonl").read_text()
+    told, expected = ([each for each in run if isinstance(each, Metric)] for run in (continued, whole))
+    names = [(each.step, each.name) for each in told]
+    assert len(names) == len(set(names)) == len(expected), "no point of a curve twice, none missing"
+
+
+def test_a_loss_that_is_no_number_ends_the_training_and_spoils_no_checkpoint(tmp_path: Path) -> None:
+    train(tiny(epochs=1), tmp_path)
+    diverging = training(tiny(epochs=2), tmp_path)
+    events = diverging.run()
+    next(events)
+    with torch.no_grad():
+        diverging.setup.model.visual.proj.fill_(float("nan"))  # type: ignore[union-attr,operator]
+    with pytest.raises(Diverged, match=r"smaller learning rate than 0\.001"):
+        list(events)
+    saved = checkpoints.load_latest(tmp_path / "checkpoints")
+    assert saved is not None
+    assert all(torch.isfinite(tensor).all() for tensor in saved[0]["state_dict"].values())
+
+
+def test_steps_that_overflow_for_ever_end_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "MOST_LEFT_OUT", 6)
+    fields: dict[str, object] = {"val_frequency": 0, "zeroshot_frequency": 0}
+    once, always = training(tiny(**fields), tmp_path / "once"), training(tiny(**fields), tmp_path / "always")
+    once.setup.scaler = torch.amp.GradScaler(
+        "cpu", init_scale=2.0**127, backoff_factor=2.0**-30
+    )  # one step is left out
+    assert len(losses(list(once.run()))) == 8
+    assert once.setup.scaler.get_scale() < 2.0**127
+    always.setup.scaler = torch.amp.GradScaler("cpu")
+    with torch.no_grad():
+        always.setup.model.visual.proj.fill_(float("nan"))  # type: ignore[union-attr,operator]
+    with pytest.raises(Diverged, match=r"step 6 has .* all of the last 6 steps have overflowed.* another precision"):
+        list(always.run())
+    assert always.done.step == 5
+
+
+def test_a_step_that_overflows_is_left_out_of_the_epochs_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = training(tiny(val_frequency=0, zeroshot_frequency=0), tmp_path)
+    one.setup.scaler = torch.amp.GradScaler("cpu")
+    step, told = loop.train_step, []
+
+    def overflowing(*given: Any, **how: Any) -> StepResult:
+        result = step(*given, **how)
+        told.append(float("nan") if len(told) == 1 else result.losses["loss"])
+        return StepResult({"loss": torch.tensor(told[-1])}, torch.tensor(1.0), torch.tensor(1.0))
+
+    monkeypatch.setattr(loop, "train_step", overflowing)
+    first, second = rows(list(one.run()))
+    assert first.train_loss == pytest.approx((told[0] + told[2] + told[3]) / 3)
+    assert second.train_loss == pytest.approx(sum(told[4:]) / 4)
+    assert first.best
+    assert second.best == (second.train_loss < first.train_loss)
+
+
+def test_asked_to_stop_while_it_validates_a_process_ends_before_the_epoch_does(tmp_path: Path) -> None:
+    whole, asked = train(tiny(epochs=1), tmp_path / "whole"), threading.Event()
+    one = Training(prepare(tiny(epochs=1), Place(), tmp_path), tmp_path, "here", stopped=asked.is_set)
+    told, ticks = [], 0
+    for event in one.run():
+        told.append(event)
+        ticks += one.done.step == 4 and isinstance(event, Progress)
+        if ticks == 2:  # the first comes with the step
+            asked.set()
+    assert ticks == 3, "and the last one says that all is done"
+    assert not rows(told)
+    assert (tmp_path / "checkpoints" / "latest.pt").is_file()
+    continued = train(tiny(epochs=1), tmp_path)
+    assert [row.image_to_text_r1 for row in rows(continued)] == [row.image_to_text_r1 for row in rows(whole)]
+
+
+def folders(where: Path, **classes: tuple[int, ...]) -> Path:
+    """A folder of class folders with digits by their index."""
+    digits = datasets.open_pairs("digits")
+    for name, indices in classes.items():
+        (where / name).mkdir(parents=True)
+        for index in indices:
+            digits.image(index).save(where / name / f"{index}.png")
+    return where
+
+
+def test_held_out_folders_are_told_apart_by_their_own_classes(tmp_path: Path) -> None:
+    learned = folders(tmp_path / "train", one=(1, 11, 21), two=(2, 12, 22), zero=(0, 10, 20))
+    held_out = folders(tmp_path / "val", two=(32, 42), zero=(30, 36))
+    spec = tiny(data=str(learned), val_data=str(held_out), samples=None, batch_size=4, epochs=1)
+    assert setup.hold(spec, tmp_path / "run").classes == ("two", "zero")
+
+
+def test_a_figure_that_will_never_be_measured_cannot_tell_the_best(tmp_path: Path) -> None:
+    for name in ("zeroshot_top2", "zeroshot_top1"):
+        frequency = 0 if name == "zeroshot_top1" else 1
+        with pytest.raises(Refused, match="take one of"):
+            train(tiny(best_metric=name, zeroshot_frequency=frequency), tmp_path)
+
+
+def test_an_image_that_breaks_later_is_stood_in_for_by_the_next(tmp_path: Path) -> None:
+    table = captioned(tmp_path)
+    pairs = datasets.open_pairs(str(table))
+    drawn = Drawn(pairs, lambda image: torch.tensor(np.asarray(image)), open_clip.SimpleTokenizer(context_length=8), 0)
+    whole = drawn[0, 4]
+    (tmp_path / "3.png").write_bytes(b"broken since")
+    assert torch.equal(drawn[0, 3][0], whole[0])

@@ -1,0 +1,44 @@
+"""Training CLIP on a real accelerator: it learns in every precision, and is continued from its checkpoint."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.training import checkpoints
+from tests.support.training import losses, rows, tiny, train
+
+pytestmark = pytest.mark.gpu
+
+PRECISIONS = ("fp32", "bf16", "fp16", "amp", "amp_bf16")
+ONCE = {"overfit": True, "epochs": None, "steps": 60, "lr": 3e-3, "val_frequency": 0, "zeroshot_frequency": 0}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_one_batch_is_learned_in_every_precision(tmp_path: Path, precision: str) -> None:
+    told = losses(train(tiny(device="cuda:0", precision=precision, **ONCE), tmp_path))
+    assert len(told) == 60
+    assert told[-1][1] < told[0][1] / 2
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp"])
+def test_a_training_is_continued_from_its_checkpoint(tmp_path: Path, precision: str) -> None:
+    """Sums on a GPU need not come out equal to the bit, so curves agree and steps, scaler and rows are all there."""
+    spec = tiny(device="cuda:0", precision=precision)
+    whole = train(spec, tmp_path / "whole")
+    train(spec, tmp_path / "stopped", steps=5)
+    continued = train(spec, tmp_path / "stopped")
+    assert [step for step, _ in losses(continued)] == [step for step, _ in losses(whole)]
+    assert [loss for _, loss in losses(continued)] == pytest.approx([loss for _, loss in losses(whole)], rel=0.05)
+    assert len(rows(continued)) == 2
+    assert rows(continued)[-1].peak_memory_mb > 0  # type: ignore[operator]
+    state = checkpoints.load(tmp_path / "stopped" / "checkpoints" / "epoch_2.pt")
+    assert ("scaler" in state) == (precision == "amp")
+    assert all(tensor.device.type == "cpu" for tensor in state["state_dict"].values())
+
+
+def test_the_gpu_computes_what_the_cpu_does(tmp_path: Path) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = False
+    here = losses(train(tiny(epochs=1), tmp_path / "cpu"))
+    there = losses(train(tiny(epochs=1, device="cuda:0"), tmp_path / "gpu"))
+    assert [loss for _, loss in there] == pytest.approx([loss for _, loss in here], rel=1e-3)

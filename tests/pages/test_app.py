@@ -1,0 +1,178 @@
+"""The launcher and its settings, beside what the tests of the server and the browser see of them."""
+
+import logging
+import os
+import sqlite3
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+
+import anyio
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from app import _keep_scheduler, health, refuse_strangers
+from engine.__main__ import main
+from engine.jobs.lifecycle import lease_name
+from engine.jobs.processes import Identity
+from engine.settings import Settings
+from engine.specs import ProfileSpec, Refused
+from engine.store import Store, leases, open_store
+from tests.support.store import overwrite, table_pages
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_this_machine_is_served(address: str) -> None:
+    refuse_strangers(Settings(), address)
+
+
+@pytest.mark.parametrize("address", [None, "", "0.0.0.0", "::", "192.168.0.7", "8.8.8.8", "example.org"])
+def test_other_machines_are_not_unless_something_in_front_asks_who_is_there(address: str | None) -> None:
+    with pytest.raises(Refused, match="these pages have no login"):
+        refuse_strangers(Settings(), address)
+    refuse_strangers(Settings(public=True), address)
+
+
+def asked() -> Response:
+    """What /health answers, over HTTP."""
+    with TestClient(Starlette(routes=[Route("/health", health)])) as client:
+        return client.get("/health")
+
+
+@contextmanager
+def locked(settings: Settings) -> Iterator[None]:
+    """A store that nobody else can even read."""
+    with closing(sqlite3.connect(settings.runs_dir / "vitals.sqlite", isolation_level=None)) as connection:
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        connection.execute("BEGIN EXCLUSIVE")
+        yield
+
+
+def test_health_knows_whether_runs_wait_in_vain(settings: Settings, store: Store) -> None:
+    answer = asked()
+    assert (answer.status_code, answer.json()) == (200, {"status": "ok", "store": "ok", "scheduler": "idle"})
+    store.enqueue(ProfileSpec(models=("resnet18",), device="cpu"))
+    answer = asked()
+    found = {"status": "unavailable", "store": "ok", "scheduler": "runs wait, and no scheduler is alive"}
+    assert (answer.status_code, answer.json()) == (503, found)
+    gone = str(Identity(Identity.mine().pid, 0.0))
+    assert leases.take(store.database, lease_name(settings), gone, "", 60, None)
+    assert asked().status_code == 503, "the lease has not expired, but its holder is dead"
+    for holder, status in (("{", 503), (str(Identity.mine()), 200)):  # the first as damage may leave it
+        seen = leases.read(store.database, lease_name(settings))
+        assert leases.take(store.database, lease_name(settings), holder, "", 60, seen)
+        assert asked().status_code == status
+    answer = asked()
+    assert (answer.status_code, answer.json()) == (200, {"status": "ok", "store": "ok", "scheduler": "working"})
+
+
+def test_health_says_in_plain_words_what_is_wrong_with_the_store(settings: Settings, store: Store) -> None:
+    assert leases.take(store.database, lease_name(settings), str(Identity.mine()), "", 60, None)
+    store.close()
+    path = settings.runs_dir / "vitals.sqlite"
+    overwrite(path, *table_pages(path, "leases"))
+    damaged = asked()
+    path.write_bytes(b"\0" * 8192)
+    no_database = asked()
+    path.unlink()
+    absent = asked()
+    assert not path.exists(), "to ask makes no store"
+    assert {answer.status_code for answer in (damaged, no_database, absent)} == {503}
+    assert damaged.json() == {
+        "status": "unavailable",
+        "store": "the store is damaged: parts of it cannot be read",
+        "scheduler": "unknown",
+    }
+    assert no_database.json()["store"] == "the store is damaged: it is not a SQLite database"
+    assert absent.json()["store"] == "there is no store yet"
+    assert str(settings.runs_dir) not in damaged.text + no_database.text + absent.text
+
+
+def test_health_waits_for_no_lock_and_holds_up_nothing_else(settings: Settings, store: Store) -> None:
+    store.close()
+    ticks, answers = 0, list[Response]()
+
+    async def tick() -> None:
+        nonlocal ticks
+        while len(answers) < 3:
+            await anyio.sleep(0.01)
+            ticks += 1
+
+    async def ask() -> None:
+        answers.append(await health(Request({"type": "http"})))
+
+    async def ask_thrice() -> None:
+        async with anyio.create_task_group() as tasks:
+            for task in (tick, ask, ask, ask):
+                tasks.start_soon(task)
+
+    with locked(settings):
+        anyio.run(ask_thrice)
+        assert {answer.status_code for answer in answers} == {503}, "while it is still locked"
+    assert b'"store":"the store is locked' in answers[0].body or b"does not answer within" in answers[0].body
+    assert ticks > 10, "the server had time for others"
+
+
+def test_the_server_stays_up_with_a_damaged_store_and_logs_that_once(
+    settings: Settings, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.close()
+    (settings.runs_dir / "vitals.sqlite").write_bytes(b"\0" * 8192)
+    caplog.set_level(logging.INFO)
+
+    async def serve() -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_keep_scheduler, settings.model_copy(update={"lease_s": 0.01}))
+            while "is damaged" not in caplog.text:
+                await anyio.sleep(0.01)
+            await anyio.sleep(0.5)  # some more rounds
+            tasks.cancel_scope.cancel()
+
+    anyio.run(serve)
+    assert caplog.text.count("looking after the scheduler failed: the store") == 1
+    assert "Traceback" not in caplog.text
+
+
+def test_a_public_server_is_warned_of() -> None:
+    assert Settings().public_warning == ""
+    warning = Settings(public=True, data_roots="/data").public_warning
+    assert "no sign-in of its own" in warning
+    assert "home folder" not in warning
+    for roots in ("", os.pathsep):
+        assert "the whole home folder" in Settings(public=True, data_roots=roots).public_warning
+
+
+@pytest.fixture
+def lenient() -> Iterator[None]:
+    """Let other users read new files, as most systems do."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("lenient")
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda settings: open_store(settings).close(),
+        lambda settings: main(["published-import", os.devnull]),
+        lambda settings: main(["runs", "list"]),
+    ],
+)
+def test_a_new_runs_folder_is_its_owners_alone(settings: Settings, use: Callable[[Settings], object]) -> None:
+    use(settings)
+    assert stat.S_IMODE(settings.runs_dir.stat().st_mode) == 0o700
+    assert settings.sharing_warning == ""
+
+
+@pytest.mark.usefixtures("lenient")
+def test_a_runs_folder_that_is_shared_stays_so_and_is_warned_of(settings: Settings) -> None:
+    settings.runs_dir.mkdir()
+    open_store(settings).close()
+    assert stat.S_IMODE(settings.runs_dir.stat().st_mode) == 0o755
+    assert f"runs folder {settings.runs_dir} (mode 755)" in settings.sharing_warning
+    assert settings.sharing_warning.endswith(f"chmod 700 {settings.runs_dir}")

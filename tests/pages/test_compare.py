@@ -1,0 +1,307 @@
+"""Runs and models side by side, kind by kind, by their address alone."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from engine.results import DeviceRow, Row
+from engine.settings import Settings
+from engine.specs import DeviceSpec
+from engine.store import Store
+from engine.store.files import RunFiles
+from tests.support.clip import curve_points, evaluate_row, queue_evaluate, queue_train, record, train_row
+from tests.support.page import (
+    benchmark_row,
+    charts,
+    finish,
+    open_page,
+    profile_row,
+    queue,
+    queue_benchmark,
+    queue_recurrent,
+    recurrent_row,
+    texts,
+    unfold,
+    write_recurrent_samples,
+    write_samples,
+)
+
+PAGE = "compare/page.py"
+pytestmark = [
+    pytest.mark.usefixtures("own_world"),
+    pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
+    pytest.mark.slow,
+]
+
+
+def said(app: AppTest) -> str:
+    """Without the signs that keep texts from being interpreted."""
+    return texts(app).replace("\\", "")
+
+
+def around(ms: float, processes: int = 3) -> list[list[float]]:
+    """Samples that scatter by four in a thousand."""
+    generator = np.random.default_rng(round(100 * ms))
+    return [[float(x) for x in ms * generator.normal(1, 0.004, 40)] for _ in range(processes)]
+
+
+def benchmark(store: Store, settings: Settings, ms: float, variant: str = "eager", **fields: object) -> int:
+    """A finished benchmark of resnet18 with its samples."""
+    run_id = queue_benchmark(store, "timm:resnet18", variants=(variant,), batch_size=8, **fields)
+    row = benchmark_row("resnet18", variant, latency_ms=ms, baseline="")
+    write_samples(RunFiles(settings.runs_dir, run_id).dir, row, **{variant: around(ms)})
+    finish(store, run_id, [row])
+    return run_id
+
+
+def table(app: AppTest, column: str) -> pd.DataFrame:
+    """The first table with that column."""
+    return next(frame.value for frame in app.dataframe if column in frame.value)
+
+
+def test_without_anything_it_says_what_to_do() -> None:
+    app = open_page(PAGE)
+    assert not app.exception
+    assert "Choose runs of one kind" in said(app)
+    assert not app.markdown, "strings in a page's source are no text for readers"
+    app = open_page(PAGE, compare_what="models")
+    assert not app.exception
+    assert "Choose models" in said(app)
+
+
+def test_two_benchmarks_have_a_ratio_with_an_interval(store: Store, settings: Settings) -> None:
+    first, second = benchmark(store, settings, 20.0), benchmark(store, settings, 10.0, threads=1)
+    app = open_page(PAGE, compare_runs=f"{first},{second}")
+    assert not app.exception
+    line = table(app, "speedup").iloc[0]
+    assert line["speedup"] == pytest.approx(2, rel=0.01)
+    assert line["speedup_low"] < 2 < line["speedup_high"]
+    assert (line["verdict"], line["run"]) == ("needs 3 runs", second)
+    assert charts(app)
+    assert "needs 3 runs: Different runs differ by more than their processes do" in said(app).replace("*", "")
+    assert f"Threads: not set (run {first}), 1 (run {second})." in said(app)
+    differing = table(app, "where")
+    assert list(differing["what"]) == ["threads"]
+    app.get_by_key("compare_baseline").set_value(f"run {second}").run()
+    assert table(app, "speedup").iloc[0]["speedup"] == pytest.approx(1 / 2, rel=0.01)
+    assert {"compare_speed_csv", "compare_settings_csv"} <= {button.key for button in app.get("download_button")}
+
+
+def test_the_address_is_the_view(store: Store, settings: Settings) -> None:
+    ids = [benchmark(store, settings, ms, variant) for ms, variant in ((20.0, "eager"), (10.0, "compile"))]
+    app = open_page(PAGE)
+    app.multiselect(key="compare_choose_runs").set_value([str(run) for run in ids]).run()
+    app.get_by_key("compare_baseline").set_value(f"run {ids[1]}").run()
+    app.selectbox(key="compare_figure").set_value("per_sample").run()
+    assert app.query_params["compare_runs"] == f"{ids[0]},{ids[1]}"
+    # a browser writes what the fields say into the address, which this is not
+    bound = {"compare_baseline": f"run {ids[1]}", "compare_figure": "Time per image or sequence"}
+    fresh = open_page(PAGE, compare_runs=f"{ids[0]},{ids[1]}", **bound)
+    assert not fresh.exception
+    pd.testing.assert_frame_equal(table(fresh, "speedup"), table(app, "speedup"))
+    assert fresh.selectbox(key="compare_figure").value == "per_sample"
+    assert fresh.get_by_key("compare_baseline").value == f"run {ids[1]}"
+    assert said(fresh) == said(app)
+
+
+def test_every_row_can_be_compared_with_one(store: Store, settings: Settings) -> None:
+    run_id = queue_benchmark(store, "timm:resnet18", variants=("eager", "compile"))
+    rows: list[Row] = [benchmark_row("resnet18"), benchmark_row("resnet18", "compile", latency_ms=10.0)]
+    folder = RunFiles(settings.runs_dir, run_id).dir
+    write_samples(folder, rows[0], eager=around(20), compile=around(10))  # type: ignore[arg-type]
+    finish(store, run_id, rows)
+    app = open_page(PAGE, compare_runs=str(run_id))
+    assert not app.exception, "one run has rows enough"
+    assert "compile" in set(table(app, "speedup")["variant"])
+    other = benchmark(store, settings, 5.0, "trace")
+    app = open_page(PAGE, compare_runs=f"{run_id},{other}")
+    assert "No row of one run is like a row of another" in said(app)
+    app.get_by_key("compare_how").set_value("all rows with one").run()
+    assert not app.exception
+    assert list(table(app, "speedup")["variant"]) == ["compile", "trace"]
+    assert table(app, "speedup")["speedup"].tolist() == pytest.approx([2, 4], rel=0.01)
+
+
+def test_recurrent_layers_compare(store: Store, settings: Settings) -> None:
+    ids = []
+    for ms in (20.0, 10.0):
+        run_id = queue_recurrent(store, runners="aten,py")
+        rows = [recurrent_row("aten"), recurrent_row("py", status="error", error="no", latency_ms=None)]
+        write_recurrent_samples(RunFiles(settings.runs_dir, run_id).dir, rows[0], aten=(around(ms), around(ms)))
+        finish(store, run_id, list(rows))
+        ids.append(run_id)
+    app = open_page(PAGE, compare_runs=f"{ids[0]},{ids[1]}", compare_figure="Forward")
+    assert not app.exception
+    lines = table(app, "verdict").set_index("model")
+    assert lines.loc["aten", "speedup"] == pytest.approx(2, rel=0.01)
+    app = open_page(PAGE, compare_runs=f"{ids[0]},{ids[1]}")
+    assert f"run {ids[1]}: no" in table(app, "verdict").set_index("model").loc["py", "note"]
+
+
+def test_runs_without_samples_have_a_ratio_and_say_so(store: Store) -> None:
+    ids = [queue_benchmark(store, "timm:resnet18") for _ in range(2)]
+    for run_id, ms in zip(ids, (20.0, 10.0), strict=True):
+        finish(store, run_id, [benchmark_row("resnet18", latency_ms=ms)])
+    app = open_page(PAGE, compare_runs=f"{ids[0]},{ids[1]}")
+    assert not app.exception
+    line = table(app, "speedup").iloc[0]
+    assert (line["speedup"], line["verdict"]) == (2.0, "needs 3 runs")
+    assert "kept no samples" in line["note"]
+
+
+def test_counts_stand_side_by_side(store: Store) -> None:
+    ids = [queue(store, "timm:resnet18", image_size=size) for size in (224, 320)]
+    for run_id, size, gmacs in zip(ids, ("224", "320"), (2.0, 4.0), strict=True):
+        finish(store, run_id, [profile_row("resnet18", gmacs=gmacs, image_size=size)])
+    app = open_page(PAGE, compare_runs=f"{ids[0]},{ids[1]}")
+    assert not app.exception
+    assert not app.warning, "another image size is what is compared"
+    lines = table(app, f"run {ids[1]} / run {ids[0]}").set_index("figure")
+    assert lines.loc["MACs (G)", f"run {ids[1]} / run {ids[0]}"] == 2.0
+    app.selectbox(key="compare_figure").set_value("gmacs").run()
+    assert not app.exception
+
+
+def test_rates_of_devices_stand_side_by_side(store: Store) -> None:
+    ids = []
+    for rate in (100.0, 150.0):
+        run_id = store.enqueue(DeviceSpec(dtypes=("float32",)))
+        known = {"model": "matmul float32", "device": "cpu", "operation": "matmul", "dtype": "float32"}
+        finish(store, run_id, [DeviceRow.model_validate(known | {"gflop_per_s": rate, "latency_ms": 1.0})])
+        ids.append(run_id)
+    app = open_page(PAGE, compare_runs=f"{ids[0]},{ids[1]}")
+    assert not app.exception
+    lines = table(app, f"run {ids[1]} / run {ids[0]}").set_index("figure")
+    assert lines.loc["Rate (GFLOP/s)", f"run {ids[1]} / run {ids[0]}"] == 1.5
+
+
+def test_trainings_have_their_curves_over_each_other(store: Store) -> None:
+    ids = [queue_train(store, batch_size=size) for size in (32, 64)]
+    for run_id in ids:
+        record(store, run_id, [*curve_points(44), train_row(1), train_row(2, zeroshot_top1=0.5 + run_id / 100)])
+    app = open_page(PAGE, compare_runs=f"{ids[0]},{ids[1]}")
+    assert not app.exception
+    assert "losses of a contrast depend on how many are told apart" in said(app)
+    assert len(charts(app)) >= 3
+    folded = len(charts(app))
+    assert len(charts(unfold(app, "Learning rate"))) == folded + 1
+    (label,) = [part.label for part in app.get("expander") if part.label.endswith("settings are the same")]
+    assert "opt" in set(table(unfold(app, label), "value")["what"])
+    lines = table(app, f"run {ids[1]} − run {ids[0]}").set_index("figure")
+    assert lines.loc["Zero-shot top-1 (%)", f"run {ids[1]} − run {ids[0]}"] == pytest.approx(1)
+    assert lines.loc["Epoch", f"run {ids[0]}"] == 2
+    app = open_page(PAGE, compare_runs=f"{ids[0]},{queue_train(store)}")
+    assert not app.exception
+    assert "waits. What there is so far" in said(app)
+
+
+def test_evaluations_have_their_metrics_side_by_side(store: Store) -> None:
+    ids = [queue_evaluate(store, model=model) for model in ("ViT-B-32", "digits-clip")]
+    for run_id, right in zip(ids, (0.9, 0.75), strict=True):
+        record(store, run_id, [evaluate_row("retrieval"), evaluate_row("zeroshot", acc1=right)])
+    app = open_page(PAGE, compare_runs=f"{ids[0]},{ids[1]}")
+    assert not app.exception
+    lines = table(app, f"run {ids[1]} − run {ids[0]}").set_index(["what", "figure"])
+    assert lines.loc[("zeroshot", "Top-1 accuracy (%)"), f"run {ids[1]} − run {ids[0]}"] == pytest.approx(-15)
+
+
+def test_models_have_costs_and_timings_side_by_side(store: Store, settings: Settings) -> None:
+    names = "timm:resnet18,timm:resnet50,timm:nothing"
+    app = open_page(PAGE, compare_models=names)
+    assert not app.exception
+    assert "The catalogue has no timm:nothing" in said(app)
+    assert "No two of these models have been timed" in said(app)
+    lines = table(app, "timm:resnet50 / timm:resnet18").set_index("figure")
+    assert lines.loc["MACs (G)", "timm:resnet50 / timm:resnet18"] == pytest.approx(4.09 / 1.82)
+    run_id = queue_benchmark(store, "timm:resnet18", "timm:resnet50")
+    rows = [benchmark_row("resnet18"), benchmark_row("resnet50", latency_ms=40.0)]
+    for row, ms in zip(rows, (20, 40), strict=True):
+        write_samples(RunFiles(settings.runs_dir, run_id).dir, row, eager=around(ms))
+    finish(store, run_id, list(rows))
+    app = open_page(PAGE, compare_models=names)
+    assert not app.exception
+    line = table(app, "verdict").iloc[0]
+    assert (line["model"], line["verdict"]) == ("resnet50", "slower")
+    app.get_by_key("compare_baseline").set_value("timm:resnet50").run()
+    assert table(app, "verdict").iloc[0]["verdict"] == "faster"
+
+
+def test_models_show_what_cannot_be_trusted_and_what_is_published() -> None:
+    app = open_page(PAGE, compare_models="timm:broken,timm:resnet18,timm:resnet50")
+    assert not app.exception
+    assert "RuntimeError: **no** <b>way</b>" in said(app)
+    assert {"timm:resnet18", "timm:resnet50"} <= set(table(app, "percent")["model"])
+
+
+def fill(store: Store, kind: str) -> int:
+    """A finished run of a kind."""
+    if kind == "profile":
+        run_id = queue(store, "timm:resnet18")
+        finish(store, run_id, [profile_row("resnet18")])
+    else:
+        run_id = queue_benchmark(store, "timm:resnet18")
+        finish(store, run_id, [benchmark_row("resnet18")])
+    return run_id
+
+
+def test_other_kinds_are_told_apart_and_can_be_left_out(store: Store) -> None:
+    counted, timed = fill(store, "profile"), fill(store, "benchmark")
+    app = open_page(PAGE, compare_runs=f"{counted},{timed}")
+    assert not app.exception
+    assert f"profile ({counted}), benchmark ({timed})" in said(app)
+    assert not charts(app)
+
+
+def test_one_run_without_rows_to_compare_asks_for_another(store: Store) -> None:
+    app = open_page(PAGE, compare_runs=str(fill(store, "profile")))
+    assert not app.exception
+    assert "Choose another run" in said(app)
+
+
+GONE: list[Callable[[int], str]] = [
+    lambda there: f"00{there},{there},99",
+    lambda there: f"{there},-1,x; drop,{'9' * 40}",
+    lambda there: f"{there},**b**,<i>",
+]
+
+
+@pytest.mark.parametrize("asked", GONE)
+def test_runs_that_are_not_there_are_named_and_the_others_shown(store: Store, asked: Callable[[int], str]) -> None:
+    there = fill(store, "benchmark")
+    app = open_page(PAGE, compare_runs=asked(there))
+    assert not app.exception
+    assert "There is no run" in said(app)
+    assert f"Run {there}" in str([link.proto.label for link in app.get("page_link")])
+
+
+def test_what_waits_is_told_and_compared_later(store: Store, settings: Settings) -> None:
+    first, waiting = benchmark(store, settings, 20.0), queue_benchmark(store, "timm:resnet18")
+    app = open_page(PAGE, compare_runs=f"{first},{waiting}")
+    assert not app.exception
+    assert f"Nothing yet of run {waiting}" in said(app)
+    assert f"The environment of run {waiting} is not recorded" in said(app)
+    finish(store, waiting, [benchmark_row("resnet18", latency_ms=10.0)])
+    app.button(key="compare_again").click().run()
+    assert not app.exception
+    assert len(table(app, "speedup")) == 1
+
+
+def test_more_than_fit_are_left_out(store: Store) -> None:
+    ids = [fill(store, "profile") for _ in range(9)]
+    app = open_page(PAGE, compare_runs=",".join(map(str, ids)))
+    assert not app.exception
+    assert f"left out: {ids[-1]}" in said(app)
+    assert len(app.multiselect(key="compare_choose_runs").value) == 8
+
+
+def test_rows_that_timed_nothing_leave_nothing_to_compare(store: Store) -> None:
+    ids = [queue_benchmark(store, "timm:resnet18", purpose="accuracy") for _ in range(2)]
+    for run_id in ids:
+        absent = dict.fromkeys(("latency_ms", "mean_ms", "std_ms", "samples_per_s"))
+        finish(store, run_id, [benchmark_row("resnet18", accuracy="pass", **absent)])
+    app = open_page(PAGE, compare_runs=f"{ids[0]},{ids[1]}")
+    assert not app.exception
+    assert "Nothing has been timed" in said(app)

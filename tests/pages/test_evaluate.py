@@ -1,0 +1,384 @@
+"""The page of evaluations, driven in process. Runs are queued; what they find is stored by hand."""
+
+import shlex
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from engine.datasets import open_pairs, split
+from engine.results import Progress, Row
+from engine.results.answers import Hit, Hits
+from engine.settings import Settings
+from engine.specs import Refused
+from engine.specs.evaluate import EvaluateSpec
+from engine.specs.questions import Question, Search
+from engine.store import Store
+from engine.store.files import RunFiles
+from pages.shared import backend, form_link
+from pages.shared.command import command
+from tests.support.clip import (
+    evaluate_row,
+    queue_evaluate,
+    queue_train,
+    record,
+    train_row,
+    write_checkpoints,
+    write_csv,
+    write_evaluation,
+    write_images,
+)
+from tests.support.page import charts, open_page, texts, verbatim
+
+PAGE = "evaluate/page.py"
+ROWS = (evaluate_row("retrieval"), evaluate_row("zeroshot"), evaluate_row("linear-probe", acc5=None))
+
+# A scheduler outlives whoever started it: that nobody waits for it is meant.
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("own_world"),
+    pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
+]
+
+
+def plainly(app: AppTest) -> str:
+    return texts(app).replace("\\", "")
+
+
+def pictures(app: AppTest) -> list[str]:
+    """The captions of predictions; those of the data have no confidence."""
+    captions = [picture.caption for element in app.get("image") for picture in element.proto.imgs]
+    return [caption for caption in captions if caption.endswith(" %")]
+
+
+def test_the_first_visit_previews_the_prompts_and_starts(store: Store) -> None:
+    app = open_page(PAGE)
+    assert not app.exception
+    said = plainly(app)
+    assert "1,797 pairs" in said
+    assert "a photo of the digit zero\nthe number one\na handwritten two\nthree" in said
+    assert "and so on: 40 in all" in said
+    assert "Evaluates digits-clip on the held-out share of digits: retrieval, zeroshot on cpu" in said
+    app.text_area(key="evaluate_templates").set_value("{}, by hand\n").run()
+    assert "zero, by hand" in plainly(app)
+    app.button(key="evaluate_go").click().run()
+    assert not app.exception
+    assert store.runs()[0].spec == EvaluateSpec(templates=("{}, by hand",))
+    assert "Nothing has been found yet" in texts(app)
+
+
+def test_a_training_can_be_evaluated_by_its_number(store: Store, settings: Settings) -> None:
+    trained = queue_train(store, val_fraction=0.3, seed=7)
+    write_checkpoints(RunFiles(settings.runs_dir, trained).dir, "latest.pt", "best.pt")
+    record(store, trained, [train_row(1), Progress(done=22, total=330)])
+    app = open_page(PAGE, evaluate_model=str(trained))
+    assert not app.exception
+    assert "Run 1: digits-clip on digits (cpu)" in plainly(app)
+    app.button(key="evaluate_go").click().run()
+    assert not app.exception
+    spec = store.runs()[0].spec
+    assert isinstance(spec, EvaluateSpec)
+    assert (spec.model, spec.val_fraction, spec.seed) == ("digits-clip", 0.3, 7)
+    assert spec.checkpoint.endswith("/1/checkpoints/best.pt")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ({"evaluate_classes": "a\nb"}, "The data have 10 classes and 2 names were given"),
+        ({"evaluate_templates": "a photo"}, "a template has {} where the class name goes"),
+        ({"evaluate_data": "synthetic"}, "zeroshot need labels, which these data have not"),
+        ({"evaluate_data": "nowhere.csv"}, "there is no nowhere.csv"),
+    ],
+)
+def test_what_cannot_work_is_said_before_the_start(query: dict[str, str], message: str) -> None:
+    app = open_page(PAGE, **query)
+    assert not app.exception
+    assert message in plainly(app)
+    assert app.button(key="evaluate_go").disabled
+
+
+def evaluated(store: Store, settings: Settings, *rows: Row) -> int:
+    """A finished evaluation of digits with its files."""
+    held = split(open_pairs("digits"), 0.2, 0)[1]
+    run_id = queue_evaluate(store)
+    labels = [held.label(place) or 0 for place in range(30)]
+    sources = [held.source(place) for place in range(30)]
+    write_evaluation(RunFiles(settings.runs_dir, run_id).dir, sources, labels, held.classes)
+    record(store, run_id, rows or ROWS)
+    return run_id
+
+
+def test_figures_stand_in_rows_and_all_can_be_taken_away(store: Store, settings: Settings) -> None:
+    run_id = evaluated(store, settings)
+    app = open_page(PAGE, run=str(run_id))
+    assert not app.exception
+    figures = [(metric.label, metric.value) for metric in app.metric]
+    assert figures[:2] == [("Image → text R@1", "91.0 %"), ("R@5", "95.0 %")]
+    assert ("Image → text: mean rank", "1.5") in figures
+    assert ("Median rank", "12") in figures
+    assert ("Top-1", "93.4 %") in figures
+    assert ("Top-5", "99.8 %") in figures
+    assert sum(label == "Top-5" for label, _ in figures) == 1, "of two tasks, one has none"
+    assert "the loss is over batches of 64, on which it depends" in plainly(app)
+    keys = [button.key for button in app.get("download_button")]
+    assert keys == [
+        *("rows_1_csv", "rows_1_json", "rows_1_parquet"),
+        *("zeroshot_confusion.csv_1", "zeroshot_predictions.csv_1", "linear-probe_confusion.csv_1"),
+    ]
+    tabs = ["Confusion, zeroshot", "Predictions", "Confusion, linear-probe", "Map", "Search"]
+    assert [tab.label for tab in app.tabs] == tabs
+    assert len(charts(app)) == 1
+    mistakes = app.dataframe[-1].value
+    assert list(mistakes["count"]) == [1]
+
+
+def test_predictions_are_shown_as_pictures(store: Store, settings: Settings) -> None:
+    run_id = evaluated(store, settings)
+    app = open_page(PAGE, run=str(run_id))
+    app.session_state[f"charts_{run_id}"] = "Predictions"
+    app.run()
+    assert not app.exception
+    assert "1 of 30, those first" in plainly(app)
+    assert ["taken for **" in caption for caption in pictures(app)] == [True]
+    app.get_by_key(f"kind_{run_id}").set_value("All").run()
+    assert "30 of 30" in plainly(app)
+    assert len(pictures(app)) == 24
+
+
+@pytest.mark.slow
+def test_the_map_shows_images_beside_captions(store: Store, settings: Settings) -> None:
+    run_id = evaluated(store, settings)
+    app = open_page(PAGE, run=str(run_id))
+    app.session_state[f"charts_{run_id}"] = "Map"
+    app.run()
+    assert not app.exception
+    assert "Principal components of the embeddings" in plainly(app)
+    app.toggle(key=f"aligned_{run_id}").set_value(False).run()
+    assert not app.exception
+    assert len(charts(app)) == 1
+
+
+@pytest.mark.slow
+def test_files_that_are_gone_or_spoilt_are_told_and_hide_nothing_else(store: Store, settings: Settings) -> None:
+    run_id = evaluated(store, settings)
+    folder = RunFiles(settings.runs_dir, run_id).dir
+    (folder / "zeroshot_confusion.csv").unlink()
+    (folder / "zeroshot_predictions.csv").write_text("a,b\n1,2\n")
+    (folder / "embeddings.npz").write_bytes(b"nothing")
+    app = open_page(PAGE, run=str(run_id))
+    assert "zeroshot_confusion.csv was not kept with this run" in plainly(app)
+    for tab, message in (("Predictions", "lacks the columns source"), ("Map", "embeddings.npz cannot be read")):
+        app.session_state[f"charts_{run_id}"] = tab
+        app.run()
+        assert not app.exception
+        assert message in plainly(app)
+        assert len(app.metric) > 5
+
+
+@pytest.mark.parametrize("way", ["upwards", "absolute", "link"])
+def test_rows_cannot_name_files_of_other_folders(store: Store, settings: Settings, tmp_path: Path, way: str) -> None:
+    """As imported rows may try to."""
+    write_evaluation(tmp_path / "other", ["0.png", "1.png"], [0, 1], ["secret a", "secret b"])
+    names = {"confusion_file": "zeroshot_confusion.csv", "predictions_file": "zeroshot_predictions.csv"}
+    names["embeddings_file"] = "embeddings.npz"
+    run_id = queue_evaluate(store)
+    folder = RunFiles(settings.runs_dir, run_id).dir
+    folder.mkdir(parents=True)
+    (folder / "link").symlink_to(tmp_path / "other")
+    begin = {"upwards": "../../other", "absolute": str(tmp_path / "other"), "link": "link"}[way]
+    record(store, run_id, [evaluate_row("zeroshot", **{field: f"{begin}/{name}" for field, name in names.items()})])
+    for tab in ("Confusion, zeroshot", "Predictions", "Map"):
+        app = open_page(PAGE, run=str(run_id))
+        app.session_state[f"charts_{run_id}"] = tab
+        app.run()
+        assert not app.exception
+        assert "was not kept with this run" in plainly(app)
+        assert not any("secret" in str(frame.value) for frame in app.dataframe)
+        downloads = [button.key for button in app.get("download_button")]
+        assert downloads == [f"rows_{run_id}_{format}" for format in ("csv", "json", "parquet")]
+
+
+@pytest.mark.slow
+def test_predictions_without_their_pictures_are_a_table(
+    store: Store, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VITALS_DATA_ROOTS", str(tmp_path))
+    write_images(tmp_path, *(f"{n}.png" for n in range(4)))
+    path = write_csv(tmp_path / "pairs.csv", [["filepath", "title"], *([f"{n}.png", f"{n}"] for n in range(4))])
+    run_id = queue_evaluate(store, data=str(path), held_out=False)
+    folder = RunFiles(settings.runs_dir, run_id).dir
+    write_evaluation(folder, ["elsewhere.png", str(tmp_path / "1.png")], [0, 1], ["a", "b"])
+    record(store, run_id, [evaluate_row("zeroshot")])
+    app = open_page(PAGE, run=str(run_id))
+    app.session_state[f"charts_{run_id}"] = "Predictions"
+    app.run()
+    app.get_by_key(f"kind_{run_id}").set_value("All").run()
+    assert not app.exception
+    assert len(pictures(app)) == 1, "the other is not what was evaluated"
+    assert list(app.dataframe[-1].value["source"]) == ["elsewhere.png", str(tmp_path / "1.png")]
+
+
+def test_a_task_that_could_not_be_done_says_why(store: Store, settings: Settings) -> None:
+    absent = dict.fromkeys(("acc1", "acc5", "mean_per_class_recall", "classes"))
+    failed = evaluate_row(
+        "zeroshot", status="error", error="no labels", confusion_file="", predictions_file="", **absent
+    )
+    app = open_page(PAGE, run=str(evaluated(store, settings, failed)))
+    assert not app.exception
+    assert [error.value for error in app.error] == ["no labels"]
+    assert [tab.label for tab in app.tabs] == ["Map", "Search"]
+
+
+FIELDS = [
+    {},
+    {"model": "ViT-B-32", "checkpoint": "laion2b", "image_size": 96, "held_out": False, "tasks": ["linear-probe"]},
+    {"data": "/data/a.csv", "csv_separator": "\t", "classes": ["a cat", "b, c"], "templates": ["a {}.", "{}"]},
+]
+
+
+@pytest.mark.parametrize("fields", FIELDS)
+def test_the_command_asks_for_the_very_same(fields: dict[str, object]) -> None:
+    from pydantic_settings import CliApp
+
+    from engine.cli.clip import EvaluateFlags
+
+    class Flags(EvaluateFlags):
+        model_config = EvaluateFlags.model_config | {"cli_kebab_case": True, "cli_implicit_flags": True}
+
+    spec = EvaluateSpec.model_validate(fields)
+    words = shlex.split(command(spec))
+    assert words[:4] == ["python", "-m", "engine", "evaluate"]
+    assert CliApp.run(Flags, words[4:]).spec() == spec
+
+
+@pytest.mark.slow
+def test_a_clone_fills_the_form(store: Store) -> None:
+    spec = EvaluateSpec.model_validate(FIELDS[1])
+    app = open_page(PAGE, **form_link.address("evaluate", spec))
+    assert not app.exception
+    assert shlex.split(command(spec)) == shlex.split(verbatim(app)[0])
+
+
+class Asked:
+    """In place of the process that answers: questions are kept, and answered by the test."""
+
+    def __init__(self) -> None:
+        self.started = 0
+        self.questions: list[Search] = []
+        self.answers: list[Future[dict[str, Any]]] = []
+
+    def start(self) -> None:
+        self.started += 1
+
+    def ask(self, question: Question) -> "Future[dict[str, Any]]":
+        assert isinstance(question, Search)
+        self.questions.append(question)
+        self.answers.append(Future())
+        return self.answers[-1]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    there = Asked()
+    monkeypatch.setattr(backend, "answers", lambda: there)
+    return there
+
+
+def open_search(run_id: int) -> AppTest:
+    """On the run's own page, where nothing else is asked."""
+    app = open_page("run/page.py", run=str(run_id))
+    app.session_state[f"charts_{run_id}"] = "Search"
+    return app.run()
+
+
+def hits(*sources: str) -> dict[str, Any]:
+    found = [
+        Hit(index=at, source=source, label="seven", similarity=0.5 - at / 100) for at, source in enumerate(sources)
+    ]
+    return Hits(hits=tuple(found), images=359).model_dump(mode="json")
+
+
+def found_pictures(app: AppTest) -> list[str]:
+    """Captions of hits; those of the data have no figure."""
+    captions = [picture.caption for element in app.get("image") for picture in element.proto.imgs]
+    return [caption.replace("\\", "") for caption in captions if caption.startswith("**0.")]
+
+
+@pytest.mark.slow
+def test_images_are_searched_by_text(store: Store, settings: Settings, asked: Asked) -> None:
+    run_id = evaluated(store, settings)
+    app = open_search(run_id)
+    assert not app.exception
+    assert asked.started, "it is made ready while somebody types"
+    assert not asked.questions
+    app.text_input(key=f"search_text_{run_id}").set_value(" a handwritten seven ").run()
+    assert "Being looked up" in plainly(app)
+    app.run()
+    assert [(question.text, question.top) for question in asked.questions] == [("a handwritten seven", 12)]
+    assert asked.questions[0].spec == store.run(run_id).spec
+    assert asked.questions[0].folder == RunFiles(settings.runs_dir, run_id).dir
+    asked.answers[0].set_result(hits("digits:7", "digits:17"))
+    app.run()
+    assert not app.exception
+    assert found_pictures(app) == ["**0.500** seven  \ndigits:7", "**0.490** seven  \ndigits:17"]
+    assert "The 2 of 359 images nearest to “a handwritten seven”" in plainly(app)
+    assert f"search_{run_id}_csv" in [button.key for button in app.get("download_button")]
+    app.number_input(key=f"search_top_{run_id}").set_value(3).run()
+    assert [question.top for question in asked.questions] == [12, 3]
+    assert "Being looked up" in plainly(app)
+
+
+@pytest.mark.slow
+def test_a_search_without_an_answer_says_why_and_can_be_tried_again(
+    store: Store, settings: Settings, asked: Asked
+) -> None:
+    run_id = evaluated(store, settings)
+    app = open_search(run_id)
+    app.text_input(key=f"search_text_{run_id}").set_value("seven").run()
+    asked.answers[0].set_exception(Refused("best.pt has *changed* since it was evaluated"))
+    app.run()
+    assert [error.value.replace("\\", "") for error in app.error] == ["best.pt has *changed* since it was evaluated"]
+    app.run()
+    assert len(asked.questions) == 1, "it is not asked again by itself"
+    app.button(key=f"search_again_{run_id}").click().run()
+    assert len(asked.questions) == 2
+    assert "Being looked up" in plainly(app)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_is_gone_is_said_at_once(store: Store, settings: Settings, asked: Asked) -> None:
+    run_id = queue_evaluate(store, checkpoint="/nowhere/best.pt")
+    record(store, run_id, [evaluate_row("zeroshot")])
+    app = open_search(run_id)
+    app.text_input(key=f"search_text_{run_id}").set_value("seven").run()
+    assert not app.exception
+    assert "checkpoint: nothing can be read at '/nowhere/best.pt'" in plainly(app)
+    assert not asked.questions
+
+
+@pytest.mark.slow
+def test_hits_without_their_pictures_are_a_table(
+    store: Store, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: Asked
+) -> None:
+    monkeypatch.setenv("VITALS_DATA_ROOTS", str(tmp_path))
+    write_images(tmp_path, *(f"{n}.png" for n in range(4)))
+    path = write_csv(tmp_path / "pairs.csv", [["filepath", "title"], *([f"{n}.png", f"{n}"] for n in range(4))])
+    run_id = queue_evaluate(store, data=str(path), held_out=False)
+    record(store, run_id, [evaluate_row("retrieval")])
+    app = open_search(run_id)
+    app.text_input(key=f"search_text_{run_id}").set_value("seven").run()
+    sources = ["=elsewhere.png", str(tmp_path / "3.png")]
+    asked.answers[0].set_result(hits(*sources))
+    app.run()
+    assert not app.exception
+    assert len(found_pictures(app)) == 1, "the other is not there"
+    assert list(app.dataframe[-1].value["source"]) == sources
+    path.unlink()
+    app.run()
+    assert not app.exception
+    assert "The pictures are not here any more" in plainly(app)
+    assert list(app.dataframe[-1].value["source"]) == sources

@@ -1,0 +1,328 @@
+"""What an address may ask of a page: never an exception, never much memory, and a message for what is not taken."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from streamlit.testing.v1 import AppTest
+
+from engine.report.quantities import title
+from engine.settings import ROOT
+from engine.specs import BenchmarkSpec, DeviceSpec, EvaluateSpec, ProfileSpec, RecurrentSpec, Spec, TrainSpec
+from engine.store import Store
+from pages.shared.form_link import address
+from pages.shared.kinds import form_page
+from tests.support.page import benchmark_row, finish, open_page, profile_row, queue, queue_benchmark, texts
+
+pytestmark = [
+    pytest.mark.usefixtures("own_world"),
+    pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
+]
+
+PAGES = sorted(str(path.relative_to(ROOT / "pages")) for path in (ROOT / "pages").glob("*/page.py"))
+FORMS = {form_page(spec): spec for spec in Spec.__subclasses__()}
+READ = {
+    "model/page.py": ("name",),
+    "run/page.py": ("run",),
+    "compare/page.py": ("compare_runs", "compare_models", "compare_what"),
+}
+"""Parameters that a page reads itself, without a field; a form's page also reads `run` and the mark of a long list."""
+BAD = (
+    *(
+        "1e400",
+        "-1e400",
+        "nan",
+        "inf",
+        "-0",
+        "-1",
+        "0",
+        "1.5",
+        "1e-400",
+        "1_000",
+        "0x10",
+        "²",
+        "٣",
+        "9" * 30,
+        "9" * 5000,
+    ),
+    *(
+        "",
+        " ",
+        "true",
+        "word",
+        "None",
+        "[]",
+        "{}",
+        "\0",
+        "a\0b",
+        "\r\n\t\x1b[31m",
+        "\u202e",
+        "\U0001f600",
+        "x" * 20_000,
+    ),
+    *("../../etc/passwd", "/" + "a/" * 2500, "~no_such_user/x", "a,b::c", "1,2," * 500, "{" * 50, "{a,{b,c}}" * 9),
+    *("*" * 300, "[", "[!", "(", "a{1000000000}", "(?:(?:a{1000}){1000}){1000}", "(?=a)", r"(a)\1", "a " * 3000),
+    *("{0.__class__}", "{!r}", "{:>1000000000}", "{{}}", "{classname}", "%s%n%(x)s", "<b>$x$</b>:red[a]", "a*," * 400),
+)
+
+
+def plainly(app: AppTest) -> str:
+    return texts(app).replace("\\", "").replace("  \n", "\n")
+
+
+def bound(app: AppTest) -> set[str]:
+    """The parameters that fields of a page stand for, as Streamlit tells the browser."""
+    drawn = [getattr(node, "proto", None) for block in (app.main, app.sidebar) for node in block]
+    return {name for proto in drawn if (name := getattr(proto, "query_param_key", ""))}
+
+
+def parameters(page: str, app: AppTest) -> list[str]:
+    """All that a page reads from its address, undrawn fields of its form too."""
+    names = bound(app) | set(READ.get(page, ()))
+    if spec := FORMS.get(page):
+        names |= {f"{spec.kind}_{field}" for field in (*spec.model_fields, "listed")} | {"run"}
+    return sorted(names)
+
+
+@pytest.fixture
+def filled(store: Store) -> None:
+    """A store with some runs, for pages that show one."""
+    finish(store, queue(store, "resnet18"), [profile_row("resnet18")])
+    for _ in range(2):
+        finish(store, queue_benchmark(store, "resnet18"), [benchmark_row("resnet18")])
+
+
+BEGIN = {"model/page.py": {"name": "timm:resnet18"}, "compare/page.py": {"compare_runs": "2,3"}}
+"""Without which a page draws few fields."""
+VALUES = st.one_of(
+    st.sampled_from(BAD), st.none(), st.text(max_size=30), st.lists(st.sampled_from(BAD), min_size=2, max_size=3)
+)
+
+
+@pytest.fixture
+def values(page: str, filled: None) -> Any:
+    """A strategy for the whole address of a page: a value, or none, for each of its parameters."""
+    begin = BEGIN.get(page, {})
+    names = parameters(page, open_page(page, **begin))
+    return st.fixed_dictionaries({name: st.just(begin[name]) | VALUES if name in begin else VALUES for name in names})
+
+
+def survives(page: str, query: dict[str, Any]) -> None:
+    assert not open_page(page, **{name: value for name, value in query.items() if value is not None}).exception
+
+
+FUZZ: dict[str, Any] = {"suppress_health_check": list(HealthCheck)}
+"""One store serves all examples of a test, which is meant."""
+
+
+@pytest.mark.parametrize("page", PAGES)
+@hypothesis_settings(max_examples=2, derandomize=True, **FUZZ)
+@given(data=st.data())
+def test_no_address_makes_a_page_fail(page: str, values: Any, data: st.DataObject) -> None:
+    survives(page, data.draw(values))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+@hypothesis_settings(max_examples=8, derandomize=True, print_blob=True, **FUZZ)  # 60 were tried once; each takes 1 s
+@given(data=st.data())
+def test_no_address_of_many_makes_a_page_fail(page: str, values: Any, data: st.DataObject) -> None:
+    survives(page, data.draw(values))
+
+
+NOT_TAKEN: dict[str, list[tuple[str, str | list[str], str]]] = {
+    "profile/page.py": [
+        ("profile_batch_size", "1e400", "Batch size '1e400': Input should be a valid integer"),
+        ("profile_context_length", "99999", "Text length (tokens) '99999': Input should be less than or equal to 8192"),
+        ("profile_detail", "maybe", "Table of modules 'maybe': Input should be a valid boolean"),
+        ("profile_precision", "int8", "Precision 'int8': Input should be 'float32'"),
+        ("profile_device", "tpu", "Device 'tpu': device 'tpu' is not one of meta, cpu"),
+        ("run", "\x1b" * 100, "There is no run '" + "x1b" * 60 + "'... (100 characters)"),
+    ],
+    "vision/page.py": [
+        ("benchmark_seed", "-1e400", "Seed '-1e400': Input should be a valid integer"),
+        ("benchmark_threads", "many", "Threads 'many': Input should be a valid integer"),
+        ("benchmark_replicates", ["2", "4"], "benchmark_replicates '2': only the last of several values is taken"),
+        (
+            "benchmark_min_samples",
+            "1.5",
+            "Samples: Input should be a valid integer, got a number with a fractional part",
+        ),
+        ("benchmark_min_seconds", "nan", "Sampled time (s) 'nan': Input should be a finite number"),
+        ("benchmark_models", "resnet18", ""),
+        ("benchmark_variants", "x" * 9000, "at most 200 characters (given: 'xxx"),
+    ],
+    "train/page.py": [
+        ("train_lr", "inf", "Learning rate 'inf': Input should be a finite number"),
+        ("train_wd", "-0.5", "Weight decay '-0.5': Input should be greater than or equal to 0"),
+        ("train_data", "\0" + "x" * 5000, "data: String should have at most 4000 characters"),
+        ("train_templates", "{!r}\n{0.__class__}", "a template has {} where the class name goes, unlike '{!r}'"),
+    ],
+    "evaluate/page.py": [
+        ("evaluate_samples", "9" * 5000, "Pairs at most '" + "9" * 60 + "'... (5,000 characters): Unable to"),
+        ("evaluate_classes", "%s {0}\n{!r}", "%s {0}. as it is"),
+        ("evaluate_templates", "{0.__class__} {}. as it is", "{0.__class__} %s {0}. as it is"),
+    ],
+    "catalog/page.py": [
+        ("catalog_max_gmacs", "1e400", "catalog_max_gmacs '1e400': is not on offer here"),
+        ("catalog_library", "keras", "catalog_library 'keras': is not on offer here"),
+        ("catalog_families", ["clip_vit", "a", "b"], "catalog_families 'a': is not on offer here (and 1 more)"),
+        ("catalog_log_x", "yes", "catalog_log_x 'yes': is not on offer here"),
+        ("catalog_x", "beauty", "catalog_x 'beauty': is not on offer here"),
+        ("catalog_search", "a," * 600, "a search has at most 1,000 characters, this one 1,200"),
+    ],
+    "model/page.py": [
+        ("name", "timm:resnet18", "resnet18"),
+        ("model_part", "Attic", "model_part 'Attic': is not on offer here"),
+    ],
+    "history/page.py": [
+        ("runs_states", ["failed", "lost"], "runs_states 'lost': is not on offer here"),
+        ("runs_text", "a " * 3000, "a search has at most 200 characters, this one 5,999"),
+    ],
+    "compare/page.py": [
+        ("compare_what", "cats", "'cats' cannot be compared: runs or models can."),
+        ("compare_runs", "2,x,²," + "9" * 50, "There is no runs x, ², 9999"),
+    ],
+    "run/page.py": [("run", "²", "There is no run '²'")],
+}
+
+
+@pytest.mark.parametrize("page", NOT_TAKEN)
+@pytest.mark.usefixtures("filled")
+def test_what_a_page_does_not_take_is_named(page: str) -> None:
+    query = {name: value for name, value, _ in NOT_TAKEN[page]}
+    app = open_page("" if page == "catalog/page.py" else page, **query)  # at once: it is the page that apps begin with
+    assert not app.exception
+    assert [message for _, _, message in NOT_TAKEN[page] if message not in plainly(app)] == [], plainly(app)
+
+
+def test_pages_of_a_list_that_are_not_there_are_named(filled: None) -> None:
+    app = open_page("history/page.py", runs_page="1e400", runs_size="7")
+    assert "runs_page '1e400': is not on offer here\nruns_size '7': is not on offer here" in plainly(app)
+    assert "a NUL character" in plainly(open_page("history/page.py", runs_model="a\0"))
+
+
+def test_a_field_that_is_set_back_was_no_part_of_the_link() -> None:
+    app = open_page(catalog_x=title("mparams"), catalog_max_gmacs="5", catalog_log_y="false")
+    assert app.selectbox(key="catalog_x").value == "mparams"
+    app.button(key="catalog_preset_Cost").click().run()
+    app.button(key="catalog_reset").click().run()
+    assert app.selectbox(key="catalog_x").value == "gmacs"
+    assert "does not take" not in plainly(app)
+
+
+def test_the_message_stays_until_its_field_changes() -> None:
+    app = open_page("profile/page.py", profile_batch_size="1e400", profile_models="resnet18")
+    for _ in range(2):
+        assert "Batch size '1e400'" in plainly(app)
+        assert "profile_batch_size" not in app.query_params
+        app.run()
+    app.number_input(key="profile_batch_size").set_value(8).run()
+    assert "1e400" not in plainly(app)
+    app.number_input(key="profile_batch_size").set_value(1).run()
+    assert "1e400" not in plainly(app)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        ProfileSpec(models=("resnet18",), batch_size=8, image_size=(160, 192), training=True, precision="float16"),
+        BenchmarkSpec(
+            models=("timm:*",), batch_size="sweep", filter="^timm:res", min_seconds=0.5, seed=2**31, threads=1
+        ),
+        RecurrentSpec(groups=(), runners=("aten", "cudnn"), sweep="hidden_size", sweep_values=(8, 16), warmup=0),
+        DeviceSpec(dtypes=("float32",), seconds=2.5),
+        TrainSpec(
+            steps=100_000_000, lr=1e-5, beta1=0.9, beta2=0.95, wd=0, warmup="200", lock_image=True, data_weights=()
+        ),
+        EvaluateSpec(
+            model="ViT-B-32", classes=("a {0}", "%s"), templates=("{} {!r}",), samples=100, tasks=("zeroshot",)
+        ),
+    ],
+    ids=lambda spec: spec.kind,
+)
+def test_links_of_our_own_are_taken_whole(spec: Spec) -> None:
+    app = open_page(form_page(type(spec)), **address(spec.kind, spec))
+    assert not app.exception
+    assert "does not take" not in plainly(app)
+
+
+def test_defaults_may_be_said_in_a_link() -> None:
+    """Streamlit takes them out of the address as it does with what is not valid."""
+    numbers = {
+        name: info.default for name, info in TrainSpec.model_fields.items() if isinstance(info.default, int | float)
+    }
+    assert len(numbers) > 20
+    query = {f"train_{name}": str(value).lower() for name, value in numbers.items()}
+    app = open_page("train/page.py", train_loss="clip", train_warmup="10%", train_resume="", **query)
+    assert not app.exception
+    assert "does not take" not in plainly(app)
+
+
+def test_a_name_is_no_format_string(store: Store) -> None:
+    name = "{0.__class__} {!r} {:>1000000000} {{}} {name} %s %n %(x)s $x$ :red[a]"
+    for _ in range(2):
+        run_id = store.enqueue(BenchmarkSpec(models=("resnet18",)), name=name)
+        store.set_notes(run_id, name)
+        store.set_tags(run_id, ["{0.__class__}%s"])
+        finish(store, run_id, [benchmark_row("resnet18")])
+    for page, query in (("run/page.py", {"run": "1"}), ("compare/page.py", {"compare_runs": "1,2"})):
+        app = open_page(page, **query)
+        assert not app.exception
+        assert name in plainly(app)
+    app = open_page("history/page.py", runs_text="{0.__class__} %s {!r}")
+    assert not app.exception
+    assert "1 to 2 of 2 runs" in plainly(app)
+
+
+COSTLY = """
+import resource
+from engine.names import select
+from engine.specs import BenchmarkSpec
+from engine.shipped import families
+from engine.settings import Settings
+from tests.support.page import open_page, texts
+
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))  # what is not bounded fails here, not the machine
+
+
+def peak_mb():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def link(**query):
+    app = open_page("vision/page.py", **{"benchmark_models": "timm:*", **query})
+    assert not app.exception
+    return texts(app).replace(chr(92), "")
+
+
+def spec(expression):
+    try:
+        select(BenchmarkSpec(models=("timm:*",), filter=expression), families(Settings().catalog_dir))
+    except ValueError as refusal:
+        return str(refusal)
+    return ""
+
+
+assert "Times" in link(benchmark_filter="^timm:res") and not spec("^timm:res")
+link(benchmark_filter="(")
+before = peak_mb()
+long, nested = "a{1000000000}", "(?:(?:a{1000}){1000}){1000}"
+message = link(benchmark_filter=long, benchmark_exclude=nested)
+assert "a count in braces is at most 1,000" in message and "invalid repetition size" in message, message
+assert "at most 1,000" in spec(long) and "invalid repetition size" in spec(nested)
+spec("(.?){1000}z")
+assert "more than 1,000 patterns" in link(benchmark_models="{a,b," * 20 + "c" + "}" * 20)
+print(peak_mb() - before)
+"""
+
+
+def test_no_pattern_of_a_link_takes_much_memory() -> None:
+    """20 MB leave room for what a page holds anyway; Python's engines took 2.7 GB and more."""
+    done = subprocess.run([sys.executable, "-c", COSTLY], cwd=ROOT, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 20

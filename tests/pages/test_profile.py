@@ -1,0 +1,216 @@
+"""The profile page, driven in process. Runs are queued; what they find is stored by hand, as a worker would."""
+
+import json
+import shlex
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from engine.results import Device, Machine
+from engine.specs import ProfileSpec
+from engine.store import Store, attempts
+from engine.store import queue as queueing
+from pages.shared.command import command
+from tests.support.page import (
+    ENVIRONMENT,
+    events,
+    finish,
+    further,
+    open_page,
+    profile_row,
+    queue,
+    texts,
+    unfold,
+    verbatim,
+)
+
+PAGE = "profile/page.py"
+
+# A scheduler outlives whoever started it: that nobody waits for it is meant.
+pytestmark = [
+    pytest.mark.usefixtures("own_world"),
+    pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
+]
+
+
+def go(app: AppTest) -> AppTest:
+    return app.button(key="profile_go").click().run()
+
+
+def spec_of(store: Store) -> ProfileSpec:
+    spec = store.runs()[0].spec
+    assert isinstance(spec, ProfileSpec)
+    return spec
+
+
+def test_an_empty_form_asks_for_models_and_starts_nothing() -> None:
+    app = open_page(PAGE)
+    assert not app.exception
+    assert "Choose models" in texts(app)
+    assert app.button(key="profile_go").disabled
+
+
+def test_it_says_what_it_will_do_and_which_command_does_the_same() -> None:
+    app = open_page(PAGE, profile_models="resnet*", profile_batch_size="4")
+    assert "Counts 2 models on meta: timm:resnet18, timm:resnet50" in texts(app)
+    assert verbatim(app)[0] == "python -m engine profile --models 'resnet*' --batch-size 4"
+
+
+def test_the_time_it_takes_is_taken_from_runs_before(store: Store) -> None:
+    finish(store, queue(store, "resnet18"), [profile_row("resnet18", seconds=2.0)])
+    assert "about 4.0 s" in texts(open_page(PAGE, profile_models="resnet*"))
+    assert "about" not in texts(open_page(PAGE, profile_models="resnet*", profile_counter="fvcore"))
+
+
+def test_a_form_becomes_a_queued_run(store: Store) -> None:
+    app = further(open_page(PAGE, profile_models="resnet18"), "Input")
+    app.text_input(key="profile_image_size").set_value("160x224").run()
+    app.number_input(key="profile_batch_size").set_value(8).run()
+    app.get_by_key("profile_precision").set_value("bfloat16").run()
+    app = go(app)
+    assert not app.exception
+    asked = {"models": "resnet18", "image_size": "160x224", "batch_size": 8, "precision": "bfloat16"}
+    assert spec_of(store) == ProfileSpec.model_validate(asked)
+    assert app.query_params["run"] == "1"
+    assert "queued" in texts(app)
+    assert "next in the queue" in texts(app)
+
+
+@pytest.mark.slow
+def test_two_clicks_are_one_run(store: Store) -> None:
+    go(go(open_page(PAGE, profile_models="resnet18")))
+    assert len(store.runs()) == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [("image_size", "big", "image size 'big'"), ("image_size", "99999", "less than or equal to 4096")],
+)
+def test_what_the_engine_refuses_stands_beside_the_form_and_nothing_is_lost(
+    field: str, value: str, message: str
+) -> None:
+    app = open_page(PAGE, profile_models="resnet18", **{f"profile_{field}": value})
+    assert not app.exception
+    assert message in texts(app).replace("\\", "")
+    assert app.button(key="profile_go").disabled
+    assert app.text_input(key=f"profile_{field}").value == value
+    assert app.multiselect(key="profile_models").value == ["resnet18"]
+
+
+def test_an_unknown_name_is_refused_with_the_closest() -> None:
+    app = open_page(PAGE, profile_models="resnet19")
+    assert "no model matches 'resnet19'" in texts(app).replace("\\", "")
+    assert "closest: timm:resnet18" in texts(app).replace("\\", "")
+    assert app.button(key="profile_go").disabled
+
+
+@pytest.mark.slow
+def test_names_are_shown_as_text() -> None:
+    app = open_page(PAGE, profile_models="**bold** <b>x</b> :red[y]")
+    (error,) = app.error
+    assert "\\*\\*bold\\*\\*" in error.value
+    assert "\\<b\\>" in error.value
+    assert "\\:red\\[y\\]" in error.value
+
+
+@pytest.mark.slow
+def test_a_counter_of_real_models_offers_only_real_devices(store: Store) -> None:
+    devices = (Device(name="cpu", model="x"), Device(name="cuda:0", model="y"))
+    known = {"host": "here", "platform": "Linux", "cpu": "x", "threads": 2, "memory_gb": 8.0, "date": "2026-11-20"}
+    store.save_machine(Machine.model_validate(known | {"devices": devices}))
+    app = open_page(PAGE, profile_models="resnet18")
+    assert app.selectbox(key="profile_device").options == ["meta", "cpu", "cuda:0"]
+    app.get_by_key("profile_counter").set_value("both").run()
+    assert app.selectbox(key="profile_device").options == ["cpu", "cuda:0"]
+    go(app)
+    assert (spec_of(store).counter, spec_of(store).device) == ("both", "cpu")
+
+
+def test_names_and_configurations_can_be_uploaded(store: Store) -> None:
+    app = unfold(open_page(PAGE), "Models from files")
+    app.file_uploader[0].upload("list.txt", b"resnet18  # small\nresnet50\n")
+    mine = {"embed_dim": 64, "vision_cfg": {}, "text_cfg": {}}
+    app.file_uploader[0].upload("mine.json", json.dumps(mine).encode())
+    app.run()
+    assert "Counts 3 models" in texts(app)
+    assert verbatim(app)[0].endswith("--models resnet18,resnet50,mine.json")
+    go(app)
+    assert spec_of(store).models == ("resnet18", "resnet50", "config:mine")
+    assert spec_of(store).configs == {"mine": mine}
+
+
+@pytest.mark.parametrize(("name", "content"), [("bad.json", b"{"), ("empty.txt", b"# nothing\n"), ("list.json", b"[]")])
+def test_a_file_that_cannot_be_used_is_named(name: str, content: bytes) -> None:
+    app = unfold(open_page(PAGE), "Models from files")
+    app.file_uploader[0].upload(name, content)
+    app.run()
+    assert not app.exception
+    assert app.error
+    assert name.partition(".")[0] in texts(app).replace("\\", "")
+
+
+def test_results_show_every_row_and_failures_as_such(store: Store) -> None:
+    run_id = queue(store, "resnet18", "broken")
+    finish(store, run_id, [profile_row("resnet18"), profile_row("broken", status="error", error="no", gmacs=None)])
+    app = open_page(PAGE, run=str(run_id))
+    assert not app.exception
+    table = app.dataframe[0].value
+    assert list(table["model"]) == ["resnet18", "broken"]
+    assert list(table["status"]) == ["ok", "error"]
+    assert "1 of 2 could not be counted" in texts(app)
+    assert "finished" in texts(app)
+
+
+def test_a_single_row_opens_its_card(store: Store) -> None:
+    run_id = queue(store, "resnet18")
+    finish(store, run_id, [profile_row("resnet18", complete=False, uncounted={"sort": 2}, notes=("sort is missing",))])
+    app = open_page(PAGE, run=str(run_id))
+    assert not app.exception
+    assert "timm\\:resnet18 at 224 px" in [heading.value for heading in app.header]
+    assert {metric.label: metric.value for metric in app.metric}["MACs (G)"] == "2"
+    assert "sort is missing" in texts(app)
+
+
+def test_rows_of_a_running_run_are_there_already(store: Store) -> None:
+    run_id = queue(store, "resnet18", "resnet50")
+    attempt = queueing.claim(store.database, ENVIRONMENT.host, run_id)
+    assert attempt
+    attempts.begin(store.database, attempt)
+    app = open_page(PAGE, run=str(run_id))
+    assert "starting" in texts(app)
+    assert "No model has been counted yet" in texts(app)
+    attempts.record(store.database, attempt, events([profile_row("resnet18")], 2))
+    app.run()
+    assert list(app.dataframe[0].value["model"]) == ["resnet18"]
+    assert "1 of 2 done" in texts(app)
+    app.button(key=f"cancel_{run_id}").click().run()
+    assert store.run(run_id).cancel_requested
+
+
+def test_a_run_that_is_not_there_is_said_so() -> None:
+    app = open_page(PAGE, run="77")
+    assert not app.exception
+    assert "There is no run '77'" in texts(app).replace("\\", "")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"models": "ViT-B-*,{a,b}"},
+        {"models": "resnet18", "counter": "both", "device": "cpu", "batch_size": 3},
+        {"models": "resnet18", "image_size": "160x224", "precision": "float16", "training": True, "detail": True},
+        {"models": "it's; $(rm -rf /)", "context_length": 12},
+    ],
+)
+def test_the_command_asks_for_the_very_same(fields: dict[str, object]) -> None:
+    from pydantic_settings import CliApp
+
+    from engine.cli.costs import ProfileFlags
+
+    class Flags(ProfileFlags):
+        model_config = ProfileFlags.model_config | {"cli_kebab_case": True, "cli_implicit_flags": True}
+
+    spec = ProfileSpec.model_validate(fields)
+    words = shlex.split(command(spec))
+    assert words[:4] == ["python", "-m", "engine", "profile"]
+    assert CliApp.run(Flags, words[4:]).spec() == spec

@@ -1,0 +1,307 @@
+"""The page of recurrent layers, driven in process. Runs are queued; what they find is stored by hand."""
+
+import re
+import shlex
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from engine.results import Device, Machine, RecurrentRow
+from engine.settings import Settings
+from engine.specs import RecurrentSpec
+from engine.specs.runners import of_group
+from engine.store import Cause, Exit, State, Store, attempts
+from engine.store import queue as queueing
+from engine.store.files import RunFiles
+from pages.shared import form_link
+from pages.shared.command import command
+from tests.support.page import (
+    ENVIRONMENT,
+    finish,
+    open_page,
+    queue_recurrent,
+    recurrent_row,
+    texts,
+    ticked,
+    verbatim,
+    write_recurrent_samples,
+)
+
+PAGE = "recurrent/page.py"
+SMALL = [name for name in of_group("rnns") if name != "cudnn"]
+
+# A scheduler outlives whoever started it: that nobody waits for it is meant.
+pytestmark = [
+    pytest.mark.usefixtures("own_world"),
+    pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
+]
+
+
+def shown(store: Store, *rows: RecurrentRow, **fields: object) -> AppTest:
+    """The page with a finished run of these rows."""
+    run_id = queue_recurrent(store, **fields)
+    finish(store, run_id, list(rows))
+    return open_page(PAGE, run=str(run_id))
+
+
+def plainly(app: AppTest) -> str:
+    return texts(app).replace("\\", "")
+
+
+def with_gpu(store: Store) -> None:
+    known = {"host": "here", "platform": "Linux", "cpu": "x", "threads": 2, "memory_gb": 1.0, "date": "2026-11-20"}
+    devices = (Device(name="cpu", model="x"), Device(name="cuda:0", model="y", memory_gb=80.0))
+    store.save_machine(Machine.model_validate(known | {"devices": devices}))
+
+
+def test_the_first_visit_without_cuda_begins_small_and_presets_fill_the_form(store: Store) -> None:
+    app = open_page(PAGE)
+    assert not app.exception
+    assert ticked(app) == ["Small, for a CPU"]
+    assert app.multiselect(key="recurrent_runners").value == SMALL
+    promise = r"Times 7 runners forward and backward on cpu in 3 fresh processes each, [\d.]+ (s|min).* to \d.*: aten"
+    assert re.search(promise, texts(app))
+    assert not app.warning
+    app.button(key="recurrent_preset_As fastrnns").click().run()
+    assert not app.exception
+    assert app.number_input(key="recurrent_hidden_size").value == 512
+    assert "Times 12 runners" in texts(app)
+    assert "cudnn needs cuDNN, which cpu has not" in plainly(app)
+    app.button(key="recurrent_go").click().run()
+    assert store.runs()[0].spec == RecurrentSpec(groups=("rnns", "cnns"))
+    assert app.query_params["run"] == "1"
+
+
+@pytest.mark.slow
+def test_a_machine_with_cuda_and_a_link_begin_as_they_are(store: Store) -> None:
+    app = open_page(PAGE, recurrent_hidden_size="96")
+    assert app.number_input(key="recurrent_hidden_size").value == 96
+    assert ticked(app) == []
+    with_gpu(store)
+    app = open_page(PAGE)
+    assert app.number_input(key="recurrent_hidden_size").value == 512
+
+
+def test_a_form_becomes_a_queued_run_with_a_sweep(store: Store) -> None:
+    app = open_page(PAGE, recurrent_groups="vl", recurrent_sweep="hidden_size")
+    app.multiselect(key="recurrent_runners").set_value(["aten", "gru_py"]).run()
+    app.multiselect(key="recurrent_sweep_values").set_value(["64", "128,256"]).run()
+    app.selectbox(key="recurrent_baseline").set_value("vl_py").run()
+    assert not app.exception
+    said = plainly(app)
+    assert "hidden size 64, 128, 256 on cpu" in said
+    assert "vl_cudnn needs cuDNN" in said
+    assert "Sequences go one after the other in vl_jit and vl_py, which takes very long" in said
+    app.button(key="recurrent_go").click().run()
+    assert not app.exception
+    assert store.runs()[0].spec == RecurrentSpec(
+        groups=("vl",),
+        runners=("aten", "gru_py"),
+        sweep="hidden_size",
+        sweep_values=(64, 128, 256),
+        baseline="vl_py",
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ({"recurrent_runners": "fast"}, "no runner is called 'fast'"),
+        ({"recurrent_sweep": "mini_batch", "recurrent_sweep_values": "many"}, "unable to parse string as an integer"),
+        ({"recurrent_sweep": "mini_batch", "recurrent_sweep_values": "0"}, "goes from 1 to 65536, which 0 is not"),
+        ({"recurrent_sweep_values": "64"}, "sweep_values are given but nothing is swept"),
+        ({"recurrent_proj_size": "512"}, "proj_size 512 is not smaller than hidden_size 512"),
+        ({"recurrent_runners": "aten", "recurrent_baseline": "py"}, "the baseline py is not among what is timed"),
+    ],
+)
+def test_what_the_engine_refuses_stands_beside_the_form_and_nothing_is_lost(
+    query: dict[str, str], message: str
+) -> None:
+    app = open_page(PAGE, **query)
+    assert not app.exception
+    assert message in plainly(app)
+    assert app.button(key="recurrent_go").disabled
+    for name, value in query.items():
+        assert value in str(app.session_state[name])
+
+
+@pytest.mark.slow
+def test_what_cannot_fit_is_said_beforehand(store: Store) -> None:
+    with_gpu(store)
+    app = open_page(PAGE, recurrent_runners="aten", recurrent_seq_length="10000", recurrent_mini_batch="1024")
+    assert "of 1 GB: will not fit" in plainly(app)
+    assert [warning.icon for warning in app.warning] == [":material/memory:"], "it stands out"
+
+
+def test_a_run_that_waits_says_so(store: Store) -> None:
+    app = open_page(PAGE, run=str(queue_recurrent(store, runners="aten")))
+    assert not app.exception
+    assert "Nothing has been timed yet" in texts(app)
+
+
+@pytest.mark.slow
+def test_rows_come_while_it_runs(store: Store) -> None:
+    run_id = queue_recurrent(store, runners="aten,py,resnet18")
+    attempt = queueing.claim(store.database, ENVIRONMENT.host, run_id)
+    assert attempt
+    attempts.begin(store.database, attempt)
+    attempts.record(store.database, attempt, [ENVIRONMENT, recurrent_row("aten"), recurrent_row("py")])
+    app = open_page(PAGE, run=str(run_id))
+    assert not app.exception
+    assert list(app.dataframe[0].value["model"]) == ["aten", "py"]
+    assert app.button(key=f"cancel_{run_id}")
+    attempts.finish(store.database, attempt, State.FAILED, Cause.OUT_OF_MEMORY, "no room")
+    attempts.close(store.database, attempt, Exit(code=1), None, "")
+    app = open_page(PAGE, run=str(run_id))
+    app.button(key=f"half_{run_id}").click().run()
+    assert store.runs()[0].spec.mini_batch == 32
+
+
+def test_rows_show_both_ways_flags_and_failures(store: Store) -> None:
+    absent = dict.fromkeys(("latency_ms", "forward_ms", "backward_ms", "forward_mean_ms", "speedup", "verdict"))
+    app = shown(
+        store,
+        recurrent_row("cudnn", status="error", error="cudnn needs cuDNN, which cpu has not", **absent),
+        recurrent_row("aten", flags=("unstable", "contended")),
+        recurrent_row("py"),
+        runners="cudnn,aten,py",
+    )
+    assert not app.exception
+    table = app.dataframe[0].value
+    assert list(table["model"]) == ["cudnn", "aten", "py"]
+    assert list(table["forward_ms"].fillna(0)) == [0, 10, 10]
+    assert list(table["flags"]) == ["", "unstable, contended", ""]
+    assert list(table["status"]) == ["error", "ok", "ok"]
+    assert "seq_length" not in table, "alike in all rows"
+    assert "1 of 3 rows have failed" in texts(app)
+    assert [tab.label for tab in app.tabs] == ["Forward and backward", "Speed-up", "Samples"]
+    keys = [button.key for button in app.get("download_button")]
+    assert keys == ["rows_1_csv", "rows_1_json", "rows_1_parquet", "table_1", "oss_1"], "no pep without samples"
+
+
+@pytest.mark.slow
+def test_nothing_but_failures_is_a_table_without_charts(store: Store) -> None:
+    absent = dict.fromkeys(("latency_ms", "forward_ms", "backward_ms", "forward_mean_ms", "speedup", "verdict"))
+    app = shown(store, recurrent_row("cudnn", status="error", error="no", **absent), runners="cudnn")
+    assert not app.exception
+    assert len(app.tabs) == 0
+    assert [button.key for button in app.get("download_button")] == ["rows_1_csv", "rows_1_json", "rows_1_parquet"]
+
+
+@pytest.mark.slow
+def test_speedups_are_computed_from_samples_over_a_chosen_baseline(store: Store, settings: Settings) -> None:
+    rows = [recurrent_row(runner) for runner in ("aten", "py", "aten_layernorm")]
+    run_id = queue_recurrent(store, runners="aten,py,aten_layernorm")
+    slow, fast = [[20.0, 20.1, 19.9, 20.0] * 5] * 3, [[10.0, 10.1, 9.9, 10.0] * 5] * 3
+    folder = RunFiles(settings.runs_dir, run_id).dir
+    write_recurrent_samples(folder, rows[0], aten=(fast, slow), py=(slow, fast), aten_layernorm=(fast, []))
+    finish(store, run_id, rows)
+    app = open_page(PAGE, run=str(run_id))
+    assert "pep_1" in [button.key for button in app.get("download_button")]
+    app.session_state[f"charts_{run_id}"] = "Speed-up"
+    app.run()
+    assert not app.exception
+    assert app.selectbox(key=f"baseline_{run_id}_{rows[0].samples_file}").value == "aten"
+    assert "undecided: The interval is too wide to tell" in plainly(app).replace("**", "")
+    app.get_by_key(f"phase_{run_id}").set_value("forward_ms").run()
+    said = plainly(app).replace("**", "")
+    assert "slower: The whole interval lies below" in said
+    assert "not comparable: They compute in different ways" in said, "layer norms are another network"
+    app.selectbox(key=f"baseline_{run_id}_{rows[0].samples_file}").set_value("aten_layernorm").run()
+    app.get_by_key(f"phase_{run_id}").set_value("backward_ms").run()
+    assert "Nothing to compare aten_layernorm with" in plainly(app)
+    app.session_state[f"charts_{run_id}"] = "Samples"
+    app.run()
+    assert not app.exception
+
+
+@pytest.mark.slow
+def test_spoilt_samples_are_told_and_hide_nothing_else(store: Store, settings: Settings) -> None:
+    run_id = queue_recurrent(store, runners="aten,py")
+    rows = [recurrent_row("aten"), recurrent_row("py")]
+    file = RunFiles(settings.runs_dir, run_id).dir / rows[0].samples_file
+    file.parent.mkdir(parents=True)
+    file.write_text("a,b\n1,2\n")
+    finish(store, run_id, rows)
+    app = open_page(PAGE, run=str(run_id))
+    for tab in ("Speed-up", "Samples"):
+        app.session_state[f"charts_{run_id}"] = tab
+        app.run()
+        assert not app.exception
+        assert "lacks the columns calls, process" in " ".join(error.value for error in app.error).replace("\\", "")
+        assert len(app.dataframe)
+
+
+@pytest.mark.slow
+def test_a_sweep_has_curves_and_no_formats_of_one_size(store: Store) -> None:
+    rows = [recurrent_row(runner, hidden_size=size) for size in (32, 64) for runner in ("aten", "py")]
+    rows.append(recurrent_row("resnet18"))
+    app = shown(store, *rows, runners="aten,py,resnet18", sweep="hidden_size", sweep_values="32,64")
+    assert not app.exception
+    assert [tab.label for tab in app.tabs] == ["Forward and backward", "Speed-up", "Sizes", "Samples"]
+    assert list(app.dataframe[0].value["hidden_size"].fillna(0)) == [32, 32, 64, 64, 0]
+    assert app.selectbox(key="bars_of_1").options == ["lstm, hidden size 32", "lstm, hidden size 64", "resnet"]
+    app.session_state["charts_1"] = "Sizes"
+    app.run()
+    assert not app.exception
+    assert [button.key for button in app.get("download_button")] == ["rows_1_csv", "rows_1_json", "rows_1_parquet"]
+
+
+@pytest.mark.slow
+def test_a_quick_look_can_be_run_as_quotable(store: Store) -> None:
+    app = shown(store, recurrent_row("aten", flags=("single_process",)), runners="aten", replicates=1, loops=3)
+    app.button(key="quotable_1").click().run()
+    assert not app.exception
+    assert store.runs()[0].spec == RecurrentSpec(runners=("aten",), loops=10)
+
+
+def test_a_selected_row_tells_everything(store: Store) -> None:
+    row = recurrent_row("jit", flags=("drifting",), fuser="te", executor="profiling", notes=("fuses nothing",))
+    run_id = queue_recurrent(store, runners="aten,jit")
+    finish(store, run_id, [recurrent_row("aten"), row])
+    app = open_page(PAGE, run=str(run_id))
+    app.session_state[f"rows_{run_id}"] = {"selection": {"rows": [1], "columns": [], "cells": []}}
+    app.run()
+    assert not app.exception
+    metrics = {metric.label: metric.value for metric in app.metric}
+    assert (metrics["Forward (ms)"], metrics["Backward (ms)"]) == ("10", "20")
+    assert metrics["Gradient error"] == "2e-07"
+    said = plainly(app)
+    assert "An LSTM cell in a loop over steps, scripted; 20 steps; batch 8; 64 features in, 64 hidden; 1 layer" in said
+    assert "TorchScript: fuser te, executor profiling" in said
+    assert "fuses nothing" in said
+    assert "faster: 1.25 times as fast as aten (1.2 to 1.3, 99 %)" in said
+    assert "30 samples of 1 call in 3 processes" in said
+    assert "TF32 off; cuDNN benchmark off" in said
+
+
+FIELDS = [
+    {},
+    {"groups": "rnns,vl", "runners": "gru_py", "baseline": "vl_py", "device": "cuda:0", "precision": "bfloat16"},
+    {"sweep": "seq_length", "sweep_values": "10,20,40", "bidirectional": True, "proj_size": 8, "batch_first": True},
+    {"runners": "aten,py", "loops": 5, "warmup": 0, "min_seconds": 0.25, "replicates": 1, "image_size": "64x96"},
+    {"fuser": "none", "executor": "simple", "cuda_pointwise_loop_level": 2, "cuda_pointwise_block_count": 3},
+]
+
+
+@pytest.mark.parametrize("fields", FIELDS)
+def test_the_command_and_the_address_ask_for_the_very_same(fields: dict[str, object]) -> None:
+    from pydantic_settings import CliApp
+
+    from engine.cli.speed_recurrent import RecurrentFlags
+
+    class Flags(RecurrentFlags):
+        model_config = RecurrentFlags.model_config | {"cli_kebab_case": True, "cli_implicit_flags": True}
+
+    spec = RecurrentSpec.model_validate(fields)
+    words = shlex.split(command(spec))
+    assert words[:4] == ["python", "-m", "engine", "recurrent"]
+    assert CliApp.run(Flags, words[4:]).spec() == spec
+
+
+def test_a_clone_fills_the_form(store: Store) -> None:
+    spec = RecurrentSpec.model_validate(FIELDS[2] | {"groups": "rnns"})
+    app = open_page(PAGE, **form_link.address("recurrent", spec))
+    assert not app.exception
+    assert shlex.split(command(spec)) == shlex.split(verbatim(app)[0])

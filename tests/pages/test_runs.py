@@ -1,0 +1,412 @@
+"""The list of runs and the page of one run, in every state a run can have."""
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from engine.settings import Settings
+from engine.specs import BenchmarkSpec, DeviceSpec, ProfileSpec, RecurrentSpec, Spec, TrainSpec
+from engine.specs.evaluate import EvaluateSpec
+from engine.store import Attempt, Cause, Exit, State, Store, attempts
+from engine.store import queue as queueing
+from engine.store.bundle import export_bundle
+from engine.store.files import RunFiles
+from pages.shared.command import command
+from tests.support.page import ENVIRONMENT, events, followed, open_page, profile_row, queue, texts, unfold, verbatim
+
+EVERY_KIND = [
+    ProfileSpec(models=("resnet18", "vit*"), device="cpu", batch_size=3, image_size=(192, 256), precision="bfloat16"),
+    BenchmarkSpec(models=("resnet18",), mode="both", batch_size=4, variants=("eager", "compile"), replicates=2, seed=7),
+    RecurrentSpec(
+        groups=("rnns",), hidden_size=96, bidirectional=True, sweep="seq_length", sweep_values=(10, 20), seed=7
+    ),
+    DeviceSpec(dtypes=("float32", "tf32"), seconds=5, threads=2),
+    TrainSpec(data="synthetic", samples=64, epochs=2, lr=1e-4, warmup="10%", classes=("a cat", "a dog"), seed=7),
+    EvaluateSpec(samples=64, templates=("a {}", "one {}"), held_out=False, seed=7),
+]
+LIST, ONE = "history/page.py", "run/page.py"
+
+# A scheduler outlives whoever started it: that nobody waits for it is meant.
+pytestmark = [
+    pytest.mark.usefixtures("own_world"),
+    pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
+]
+
+
+def start(store: Store, run_id: int) -> Attempt:
+    attempt = queueing.claim(store.database, ENVIRONMENT.host, run_id)
+    assert attempt
+    attempts.begin(store.database, attempt)
+    return attempt
+
+
+def bring_to(store: Store, state: State, cause: Cause = Cause.ERROR, **fields: object) -> int:
+    """A run of two models, one of them counted, in this state."""
+    run_id = queue(store, "resnet18", "resnet50", **fields)
+    if state is State.QUEUED:
+        return run_id
+    attempt = start(store, run_id)
+    if state is State.STARTING:
+        return run_id
+    attempts.record(store.database, attempt, events([profile_row("resnet18")], 2))
+    match state:
+        case State.STOPPING:
+            store.request_cancel(run_id)
+            attempts.mark_stopping(store.database, attempt)
+        case State.VANISHED:
+            attempts.mark_vanished(store.database, attempt)
+        case State.FAILED:
+            attempts.finish(store.database, attempt, state, cause, "RuntimeError: **it** <b>broke</b>")
+            attempts.close(store.database, attempt, Exit(code=1), cause, "")
+        case State.FINISHED | State.CANCELLED:
+            attempts.finish(store.database, attempt, state)
+            attempts.close(store.database, attempt, Exit(code=0), cause, "")
+        case _:
+            pass
+    assert store.run(run_id).state == state
+    return run_id
+
+
+def listed(app: AppTest) -> list[int]:
+    """The numbers of the runs on the page."""
+    (table,) = [table for table in app.dataframe if table.key == "runs_table"]
+    return [int(number) for number in table.value["id"]]
+
+
+def took(app: AppTest) -> float:
+    """Seconds of the newest run, as listed."""
+    (table,) = [table for table in app.dataframe if table.key == "runs_table"]
+    return float(table.value["duration_s"].iloc[0])
+
+
+def tick(app: AppTest, *run_ids: int) -> None:
+    """Choose runs in the list."""
+    rows = [listed(app).index(run_id) for run_id in run_ids]
+    app.session_state["runs_table"] = {"selection": {"rows": rows, "columns": [], "cells": []}}
+    app.run()
+
+
+def test_an_empty_list_says_what_to_do_next() -> None:
+    app = open_page(LIST)
+    assert not app.exception
+    assert "Nothing runs and nothing waits" in texts(app)
+    assert "No run has been asked for yet" in texts(app)
+    assert app.page_link
+
+
+def test_what_runs_and_what_waits_is_on_top_with_positions(store: Store) -> None:
+    ended = bring_to(store, State.FINISHED)
+    running = bring_to(store, State.RUNNING)
+    first, second = queue(store, "resnet18"), queue(store, "resnet50")
+    app = open_page(LIST)
+    assert not app.exception
+    lines = [element.value for element in app.text]
+    assert lines[0].startswith(f"{running}  resnet18, resnet50 (torch, meta): 1 of 2 done")
+    assert lines[1] == f"{first}  resnet18 (torch, meta): next in the queue"
+    assert lines[2] == f"{second}  resnet50 (torch, meta): 2nd in the queue"
+    assert listed(app) == [second, first, running, ended]
+    app.button(key=f"runs_cancel_{first}").click().run()
+    assert store.run(first).state is State.CANCELLED
+
+
+def test_what_a_running_run_has_taken_is_not_kept_from_the_last_look(store: Store) -> None:
+    bring_to(store, State.RUNNING)
+    app = open_page(LIST)
+    before, revision = took(app), store.revision()
+    app.run()
+    assert store.revision() == revision
+    assert took(app) > before
+
+
+def test_runs_that_ended_meanwhile_are_offered_not_forced(store: Store) -> None:
+    run_id = bring_to(store, State.RUNNING)
+    waiting = queue(store, "resnet18")
+    app = open_page(LIST)
+    assert "runs_refresh" not in {button.key for button in app.button}
+    store.request_cancel(waiting)
+    app.run()
+    assert list(app.dataframe[0].value["state"])[:2] == ["cancelled", "running"]
+    assert store.run(run_id).state is State.RUNNING
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (State.QUEUED, "next in the queue"),
+        (State.STARTING, "the worker is being started"),
+        (State.RUNNING, "1 of 2 done"),
+        (State.STOPPING, "asked to stop; 1 of 2 done"),
+        (State.FINISHED, "1 of 2 done in"),
+        (State.FAILED, "error after"),
+        (State.VANISHED, "no heartbeat, and its process cannot be reached"),
+        (State.CANCELLED, "stopped on request; 1 of 2 done and kept"),
+    ],
+)
+def test_every_state_is_told_in_words(store: Store, state: State, words: str) -> None:
+    run_id = bring_to(store, state)
+    app = open_page(ONE, run=str(run_id))
+    assert not app.exception
+    assert words in texts(app)
+    assert f"{state.value}]" in texts(app)  # the badge
+    keys = {button.key for button in app.button}
+    assert (f"cancel_{run_id}" in keys) == (not state.ended)
+    assert ("run_delete" in keys) == state.ended
+    assert (f"again_{run_id}" in keys) == (f"retry_{run_id}" in keys) == (state in (State.FAILED, State.CANCELLED))
+
+
+def test_a_run_shows_what_was_asked_where_it_ran_and_what_it_printed(store: Store, settings: Settings) -> None:
+    run_id = bring_to(store, State.FINISHED, image_size=192)
+    files = RunFiles(settings.runs_dir, run_id)
+    files.dir.mkdir(parents=True, exist_ok=True)
+    files.log.write_text("one\n<script>alert(1)</script> **two**\n")
+    app = open_page(ONE, run=str(run_id))
+    assert "<script>alert(1)</script> **two**" in [text.splitlines()[-1] for text in verbatim(app)]
+    app.session_state["run_about"] = "Request"
+    app.run()
+    assert "python -m engine profile --models resnet18,resnet50 --image-size 192" in verbatim(app)
+    app.session_state["run_about"] = "Environment"
+    app.run()
+    assert not app.exception
+    assert {"version of torch", "host"} <= set(app.dataframe[-1].value["what"])
+
+
+def test_errors_are_text(store: Store) -> None:
+    (error,) = open_page(ONE, run=str(bring_to(store, State.FAILED))).error
+    assert error.value == "RuntimeError\\: \\*\\*it\\*\\* \\<b\\>broke\\<\\/b\\>"
+
+
+def test_out_of_memory_offers_half_the_batch(store: Store) -> None:
+    run_id = bring_to(store, State.FAILED, Cause.OUT_OF_MEMORY, batch_size=9)
+    app = open_page(ONE, run=str(run_id))
+    assert "out of memory" in texts(app)
+    app.button(key=f"half_{run_id}").click().run()
+    assert not app.exception
+    assert store.runs()[0].spec.batch_size == 4
+    assert store.runs()[0].state is State.QUEUED
+
+
+@pytest.mark.slow
+def test_again_is_a_new_run(store: Store) -> None:
+    run_id = bring_to(store, State.CANCELLED)
+    app = open_page(ONE, run=str(run_id))
+    app.button(key=f"again_{run_id}").click().run()
+    again = store.runs()[0]
+    assert again.id != run_id
+    assert again.spec == store.run(run_id).spec
+
+
+@pytest.mark.slow
+def test_a_clone_opens_the_form_filled_alike(store: Store) -> None:
+    run_id = bring_to(
+        store, State.FINISHED, counter="both", device="cpu", batch_size=3, image_size="192x256", training=True
+    )
+    app = open_page(ONE, run=str(run_id))
+    app = followed(app, "Clone")
+    assert not app.exception
+    assert app.title[0].value == "Profile"
+    assert app.multiselect(key="profile_models").value == ["resnet18", "resnet50"]
+    assert verbatim(app)[0] == (
+        "python -m engine profile --models resnet18,resnet50 --counter both --device cpu --batch-size 3 "
+        "--image-size 192x256 --training"
+    )
+
+
+@pytest.mark.slow
+def test_a_list_too_long_for_a_link_is_put_aside_for_the_form_until_it_is_taken_away(store: Store) -> None:
+    names = tuple(f"timm:model_{number}" for number in range(41))
+    run_id = store.enqueue(ProfileSpec(models=names))
+    app = open_page(ONE, run=str(run_id))
+    app.button(key=f"clone_{run_id}").click().run()
+    assert not app.exception
+    assert "and a list of 41: timm:model_0, timm:model_1, " in texts(app)
+    assert app.query_params["profile_listed"] == "41"
+    app.switch_page("profile/page.py")
+    next(button for button in app.run().button if button.label == "Remove the list").click().run()
+    assert not app.exception
+    assert "a list of" not in texts(app)
+    assert "This link speaks of a list of 40 models" in texts(open_page("profile/page.py", profile_listed="40"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", EVERY_KIND, ids=lambda spec: spec.kind)
+def test_a_clone_asks_for_the_same_whatever_its_kind(store: Store, spec: Spec) -> None:
+    run_id = store.enqueue(spec)
+    app = open_page(ONE, run=str(run_id))
+    app = followed(app, "Clone")
+    assert not app.exception
+    assert command(spec) in verbatim(app)
+
+
+def test_deletion_asks_twice_and_takes_everything(store: Store, settings: Settings) -> None:
+    run_id = bring_to(store, State.FAILED)
+    folder = RunFiles(settings.runs_dir, run_id).dir
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "weights.pt").write_bytes(b"0" * 1500)
+    (folder / "log.txt").write_bytes(b"0" * 500)
+    app = open_page(ONE, run=str(run_id))
+    app.button(key="run_delete").click().run()
+    assert "2 files of 2 kB together" in texts(app)
+    assert app.button(key="runs_delete_sure").disabled
+    app.text_input(key="runs_delete_number").set_value(str(run_id + 1)).run()
+    assert app.button(key="runs_delete_sure").disabled
+    app.text_input(key="runs_delete_number").set_value(str(run_id)).run()
+    assert store.run(run_id)
+    app.button(key="runs_delete_sure").click().run()
+    assert not app.exception
+    with pytest.raises(LookupError):
+        store.run(run_id)
+    assert not folder.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", ["99", "", "-1", "1; drop", "9" * 30])
+def test_a_link_to_no_run_says_so(asked: str) -> None:
+    app = open_page(ONE, run=asked)
+    assert not app.exception
+    assert "No such run" in texts(app)
+
+
+@pytest.mark.slow
+def test_a_bundle_comes_back_as_a_run(store: Store, settings: Settings) -> None:
+    bundle = export_bundle(store, settings, bring_to(store, State.FINISHED))
+    app = unfold(open_page(LIST), "Import")
+    app.file_uploader[0].upload("run-1.zip", bundle)
+    app.run()
+    app.button(key="runs_import").click().run()
+    assert not app.exception
+    assert len(store.runs()) == 2
+    assert list(app.dataframe[0].value["model"]) == ["resnet18"]
+
+
+@pytest.mark.parametrize("public", [True, False])
+def test_a_public_server_is_warned_of_on_its_pages(store: Store, monkeypatch: pytest.MonkeyPatch, public: bool) -> None:
+    monkeypatch.setenv("VITALS_PUBLIC", str(int(public)))
+    app = open_page(LIST)
+    assert not app.exception
+    warnings = [warning.value for warning in app.sidebar.warning]
+    assert len(warnings) == public
+    assert all("no sign" in warning and "whole home folder" in warning for warning in warnings)
+
+
+def test_a_file_that_is_no_bundle_is_refused(store: Store) -> None:
+    app = unfold(open_page(LIST), "Import")
+    app.file_uploader[0].upload("run.zip", b"not a zip")
+    app.run()
+    app.button(key="runs_import").click().run()
+    assert not app.exception
+    assert app.error[0].value.replace("\\", "").startswith("run.zip is not a run bundle: ")
+    assert not store.runs()
+
+
+def test_a_run_is_tried_again_in_its_place(store: Store) -> None:
+    run_id = bring_to(store, State.FAILED)
+    app = open_page(ONE, run=str(run_id))
+    app.button(key=f"retry_{run_id}").click().run()
+    assert not app.exception
+    assert store.run(run_id).state is State.QUEUED
+    assert len(store.runs()) == 1
+
+
+def test_tags_and_notes_are_kept_as_they_are_typed(store: Store) -> None:
+    other, run_id = bring_to(store, State.FINISHED), bring_to(store, State.FINISHED)
+    store.set_tags(other, ["baseline"])
+    app = open_page(ONE, run=str(run_id))
+    tags = app.multiselect(key=f"run_tags_{run_id}")
+    assert tags.options == ["baseline"]
+    tags.set_value(["baseline"]).run()
+    app.text_area(key=f"run_notes_{run_id}").set_value("*the* one").run()
+    assert not app.exception
+    run = store.run(run_id)
+    assert (run.tags, run.notes) == (("baseline",), "*the* one")
+    anew = open_page(ONE, run=str(run_id))
+    assert anew.multiselect(key=f"run_tags_{run_id}").value == ["baseline"]
+    assert anew.text_area(key=f"run_notes_{run_id}").value == "*the* one"
+    app.multiselect(key=f"run_tags_{run_id}").set_value([]).run()
+    assert store.run(run_id).tags == ()
+
+
+def test_filters_narrow_the_list_down_and_are_in_the_address(store: Store) -> None:
+    failed, tagged = bring_to(store, State.FAILED), bring_to(store, State.FINISHED, device="cpu")
+    store.set_tags(tagged, ["paper"])
+    other = queue(store, "vit_tiny")
+    assert listed(open_page(LIST)) == [other, tagged, failed]
+    for query, found in (
+        ({"runs_states": "failed"}, [failed]),
+        ({"runs_device": "cpu"}, [tagged]),
+        ({"runs_tags": "paper"}, [tagged]),
+        ({"runs_model": "resnet18"}, [tagged, failed]),
+        ({"runs_model": "vit*"}, [other]),
+        ({"runs_text": "IT broke"}, [failed]),
+        ({"runs_kinds": "profile", "runs_order": "oldest first"}, [failed, tagged, other]),
+    ):
+        app = open_page(LIST, **query)
+        assert not app.exception
+        assert listed(app) == found, query
+
+
+def test_a_list_filtered_to_nothing_says_how_to_see_more(store: Store) -> None:
+    run_id = bring_to(store, State.FINISHED)
+    app = open_page(LIST, runs_kinds="train", runs_text="no such thing")
+    assert not app.exception
+    assert "No run is like this" in texts(app)
+    app.button(key="runs_show_all").click().run()
+    assert listed(app) == [run_id]
+
+
+@pytest.mark.slow
+def test_a_long_list_has_pages(store: Store) -> None:
+    ids = [queue(store, "resnet18") for _ in range(60)]
+    for run_id in ids:
+        store.request_cancel(run_id)
+    app = open_page(LIST, runs_size="25")
+    assert listed(app) == ids[:-26:-1]
+    assert "1 to 25 of 60 runs" in texts(app)
+    app.pagination(key="runs_page").set_value(3).run()
+    assert listed(app) == ids[9::-1]
+    assert "51 to 60 of 60 runs" in texts(app)
+    app.text_input(key="runs_text").set_value("resnet").run()
+    assert listed(app)[0] == ids[-1], "what is filtered anew begins at its first page"
+
+
+@pytest.mark.slow
+def test_chosen_runs_are_deleted_but_none_that_still_runs(store: Store) -> None:
+    ended, failed, running = (bring_to(store, state) for state in (State.FINISHED, State.FAILED, State.RUNNING))
+    app = open_page(LIST)
+    tick(app, ended, running)
+    app.button(key="runs_delete").click().run()
+    assert f"1 of these 2 have not ended: {running}" in texts(app).replace("\\", "")
+    assert "runs_delete_sure" not in {button.key for button in app.button}
+    tick(app, ended, failed)
+    app.button(key="runs_delete").click().run()
+    app.text_input(key="runs_delete_number").set_value("2").run()
+    app.button(key="runs_delete_sure").click().run()
+    assert not app.exception
+    assert [run.id for run in store.runs()] == [running]
+
+
+def test_chosen_runs_are_tagged_and_tried_again(store: Store) -> None:
+    ended, failed = bring_to(store, State.FINISHED), bring_to(store, State.FAILED)
+    store.set_tags(ended, ["old"])
+    app = open_page(LIST)
+    tick(app, ended, failed)
+    app.multiselect(key="runs_tag_add").set_value(["old"])
+    app.run()
+    app.button(key="runs_tag").click().run()
+    assert not app.exception
+    assert store.run(failed).tags == store.run(ended).tags == ("old",)
+    app.button(key="runs_retry").click().run()
+    assert (store.run(failed).state, store.run(ended).state) == (State.QUEUED, State.FINISHED)
+
+
+def test_storage_is_told(store: Store, settings: Settings) -> None:
+    run_id = bring_to(store, State.FINISHED)
+    folder = RunFiles(settings.runs_dir, run_id).dir
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "a.bin").write_bytes(b"0" * 3_000_000)
+    app = open_page(LIST)
+    assert "1 runs." not in texts(app), "nothing is looked at before it is asked for"
+    app.session_state["runs_storage"] = True
+    app.run()
+    assert not app.exception
+    assert "1 runs. The database has" in texts(app)
+    assert "In the folders of runs: 1 files of 3 MB" in texts(app)

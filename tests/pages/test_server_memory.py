@@ -1,0 +1,90 @@
+"""The server's memory is bounded: by the bounds of its caches, and by what a closed tab leaves behind."""
+
+import ast
+import asyncio
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from engine.settings import ROOT, Settings
+from engine.store import open_store
+from tests.support.browser import serve
+from tests.support.clip import queue_train, record, train_row
+from tests.support.session import open_tab
+from tests.support.store import fill
+
+HEAVY = ("tasks", "replicates", "training", "models", "measure")
+"""Packages of the engine that the server never loads: see test_architecture.py."""
+BOUNDS = {"cache": "", "lru_cache": "maxsize", "cache_data": "max_entries", "cache_resource": "max_entries"}
+"""Decorators that cache, with the option that bounds them."""
+FINITE = {
+    "engine/shipped.py": "_installed",  # an entry per distribution in versions.json
+}
+"""Functions whose arguments take few values, so that their cache needs no bound."""
+GROWTH_MB = 40
+"""Most that the closed tabs may leave behind. They left 11; with the data of any one page kept in each session, 50."""
+
+
+def caches() -> Iterator[tuple[Path, ast.FunctionDef, str, dict[str, ast.expr]]]:
+    """Every cached function of the server: its file, the function, the decorator's name and keyword arguments."""
+    sources = [path for folder in ("engine", "pages") for path in (ROOT / folder).rglob("*.py")]
+    for path in sources:
+        if path.relative_to(ROOT).parts[1] in HEAVY:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for decorator in getattr(node, "decorator_list", []):
+                call = decorator if isinstance(decorator, ast.Call) else ast.Call(decorator, [], [])
+                name = ast.unparse(call.func).rpartition(".")[2]
+                if name in BOUNDS:
+                    yield path, node, name, {str(each.arg): each.value for each in call.keywords}
+
+
+def bounded(function: ast.FunctionDef, name: str, options: dict[str, ast.expr]) -> bool:
+    """Whether a cache cannot grow for ever. A time to live alone is no bound: entries may come faster."""
+    if not ast.unparse(function.args):
+        return True
+    return BOUNDS[name] in options and ast.unparse(options[BOUNDS[name]]) != "None"
+
+
+def test_every_cache_of_the_server_has_a_bound() -> None:
+    found = list(caches())
+    assert len(found) > 20
+    endless = {
+        (str(path.relative_to(ROOT)), function.name)
+        for path, function, name, options in found
+        if not bounded(function, name, options)
+    }
+    assert endless == set(FINITE.items()), "give it max_entries or maxsize"
+
+
+def test_cached_data_has_a_bound_in_bytes() -> None:
+    server = tomllib.loads((ROOT / ".streamlit" / "config.toml").read_text(encoding="utf-8"))["server"]
+    assert server["maxCacheDataSize"].endswith("mb")
+
+
+@pytest.mark.slow
+def test_closed_tabs_leave_little_behind(tmp_path: Path) -> None:
+    """Streamlit keeps the last 128 closed sessions, so that a browser can reconnect, with all that their pages hold."""
+    store = open_store(Settings(runs_dir=tmp_path / "runs"))
+    fill(store, 200, 5)
+    run_id = queue_train(store)
+    record(store, run_id, [train_row(epoch) for epoch in range(1, 1001)])
+    store.close()
+    tabs = {"/": 25, "/compare": 60, f"/run?run={run_id}": 15}
+
+    async def load(url: str, address: str, count: int) -> None:
+        for _ in range(count):
+            async with open_tab(url, address):
+                pass
+
+    with serve(tmp_path, preload="") as server:
+        for address in tabs:
+            asyncio.run(load(server.url, address, 5))  # imports libraries and fills caches
+        before = psutil.Process(server.pid).memory_info().rss
+        for address, count in tabs.items():
+            asyncio.run(load(server.url, address, count))
+        grown = psutil.Process(server.pid).memory_info().rss - before
+    assert grown < GROWTH_MB * 1e6

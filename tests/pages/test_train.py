@@ -1,0 +1,453 @@
+"""The page of trainings, driven in process. Runs are queued; what they find is stored by hand."""
+
+import io
+import shlex
+import zipfile
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from engine.results import Progress
+from engine.results.answers import Prospect
+from engine.settings import Settings
+from engine.specs import Refused
+from engine.specs.questions import Outlook
+from engine.specs.train import TrainSpec
+from engine.store import State, Store
+from engine.store.files import RunFiles
+from pages.shared import form_link, redraw
+from pages.shared.command import command
+from tests.support.clip import curve_points, queue_train, record, train_row, write_checkpoints, write_csv, write_images
+from tests.support.page import Answering, charts, further, open_page, texts, ticked, unfold, verbatim
+
+PAGE = "train/page.py"
+
+# A scheduler outlives whoever started it: that nobody waits for it is meant.
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("own_world"),
+    pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
+]
+
+
+@pytest.fixture
+def roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder from which data may be read."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    monkeypatch.setenv("VITALS_DATA_ROOTS", str(folder))
+    return folder
+
+
+def plainly(app: AppTest) -> str:
+    return texts(app).replace("\\", "")
+
+
+def test_the_first_visit_shows_the_digits_and_all_that_will_be_done(store: Store) -> None:
+    app = open_page(PAGE)
+    assert not app.exception
+    assert ticked(app) == ["Digits in a minute"]
+    said = plainly(app)
+    assert "1,797 pairs; 40 different captions; 10 classes; images 32 × 32 px" in said
+    assert "Pairs per class: zero 178, one 182" in said
+    assert len(app.get("image")) == 10, "samples"
+    assert ":green[:material/check_circle:] 1,438 pairs to train on, 359 held out." in said
+    assert "330 steps of 64 pairs: 22 steps an epoch, 15 epochs." in said
+    assert "The learning rate rises to 0.001 within 33 steps, then falls to 0." in said
+    assert "Trains digits-clip for 330 steps on cpu" in said
+    assert verbatim(app)[0] == "python -m engine train"
+    assert app.selectbox(key="train_model").options[:2] == ["digits-clip", "ViT-B-32"]
+    app.button(key="train_go").click().run()
+    assert not app.exception
+    assert store.runs()[0].spec == TrainSpec()
+    assert app.query_params["run"] == "1"
+    assert "Nothing has been trained yet" in texts(app)
+
+
+def test_presets_fill_the_form(store: Store) -> None:
+    app = open_page(PAGE)
+    app.button(key="train_preset_One batch, to check").click().run()
+    assert not app.exception
+    assert ticked(app) == ["One batch, to check"]
+    said = plainly(app)
+    assert "50 steps of 64 pairs: the same batch each time" in said
+    assert "Neither retrieval nor zero-shot accuracy is measured" in said
+    app.button(key="train_preset_Fine-tune gently").click().run()
+    assert not app.exception
+    said = plainly(app)
+    assert "the image tower is locked but has no trained weights" in said.replace("The image", "the image")
+    assert "rises to 1e-05" in said
+    app.button(key="train_go").click().run()
+    spec = store.runs()[0].spec
+    assert isinstance(spec, TrainSpec)
+    assert (spec.lr, spec.epochs, spec.lock_image, spec.overfit) == (1e-5, 5, True, False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ({"train_batch_size": "2000"}, "the data are smaller than one step of 2000 pairs"),
+        ({"train_warmup": "400"}, "a warm-up of 400 steps out of 330 never reaches the learning rate"),
+        ({"train_warmup": "soon"}, "warm-up 'soon' is neither a number of steps nor a share"),
+        ({"train_precision": "fp16"}, "Training in fp16 needs an accelerator"),
+        ({"train_data": "nowhere.csv"}, "there is no nowhere.csv"),
+        ({"train_val_data": "nowhere.csv"}, "Held-out data: there is no nowhere.csv"),
+        ({"train_classes": "a\nb"}, "The data have 10 classes and 2 names were given"),
+        ({"train_epochs": "2", "train_steps": "3"}, "give epochs or steps, not both"),
+    ],
+)
+def test_what_cannot_work_is_said_before_the_start(query: dict[str, str], message: str) -> None:
+    app = open_page(PAGE, **query)
+    assert not app.exception
+    assert message in plainly(app)
+    assert app.button(key="train_go").disabled
+
+
+def test_a_model_too_large_for_the_memory_is_said_before_the_start(store: Store) -> None:
+    from engine.results import Device, Machine
+
+    known = {"host": "here", "platform": "Linux", "cpu": "x", "threads": 2, "memory_gb": 2.0, "date": "2026-11-20"}
+    store.save_machine(Machine.model_validate(known | {"devices": (Device(name="cpu", model="x"),)}))
+    app = open_page(PAGE, train_model="ViT-B-32")
+    # 151.28 M weights of 16 bytes
+    assert "at least 2.42 GB for weights, gradients and optimizer" in plainly(app)
+    assert "There are 2 GB" in plainly(app)
+    assert app.button(key="train_go").disabled
+
+
+def test_data_of_ones_own_are_looked_at_and_broken_images_named(store: Store, roots: Path) -> None:
+    names = [f"image_{n}.png" for n in range(39)]
+    write_images(roots, *names, "broken.png")
+    lines = [["filepath", "title"], *([name, f"a picture of <b>{name}</b>"] for name in [*names, "broken.png"])]
+    path = write_csv(roots / "pairs.csv", lines)
+    app = open_page(PAGE, train_data=str(path))
+    assert not app.exception
+    said = plainly(app)
+    assert "40 pairs; 40 different captions; no classes" in said
+    assert "1 of 40 images opened cannot be read" in said
+    assert "broken.png" in said
+    unreadable = unfold(app, "1 of 40 images opened cannot be read").dataframe[0].value
+    assert [Path(name).name for name in unreadable["image"]] == ["broken.png"]
+    assert "31 pairs to train on, 8 held out" in said
+    assert "Retrieval among the pairs held out is measured" in said
+    app.button(key="train_go").click().run()
+    assert not app.exception
+    spec = store.runs()[0].spec
+    assert isinstance(spec, TrainSpec)
+    assert spec.data == str(path)
+
+
+@pytest.mark.slow
+def test_captions_that_are_all_equal_cannot_be_learned_from(roots: Path) -> None:
+    write_images(roots, *(f"{n}.png" for n in range(8)))
+    path = write_csv(roots / "pairs.csv", [["filepath", "title"], *([f"{n}.png", "an image"] for n in range(8))])
+    app = open_page(PAGE, train_data=str(path))
+    assert "All captions are equal" in plainly(app)
+    assert app.button(key="train_go").disabled
+
+
+def zipped(*names: str) -> bytes:
+    content = io.BytesIO()
+    picture = io.BytesIO()
+    from PIL import Image
+
+    Image.new("RGB", (16, 16), (200, 80, 40)).save(picture, "PNG")
+    with zipfile.ZipFile(content, "w") as archive:
+        for name in names:
+            archive.writestr(name, picture.getvalue())
+    return content.getvalue()
+
+
+def test_an_uploaded_zip_becomes_the_data(store: Store, settings: Settings) -> None:
+    app = open_page(PAGE)
+    content = zipped(*(f"{name}/{n}.png" for name in ("cat", "dog") for n in range(20)))
+    app.file_uploader(key="train_upload").set_value(("my pets.zip", content, "application/zip")).run()
+    assert not app.exception
+    assert not app.error
+    said = plainly(app)
+    assert "40 pairs; 2 different captions; 2 classes" in said
+    folder = Path(str(app.selectbox(key="train_data").value))
+    assert folder.is_relative_to(settings.runs_dir / "uploads")
+    assert folder.name.startswith("my_pets-")
+    app.button(key="train_go").click().run()
+    assert not app.exception
+    spec = store.runs()[0].spec
+    assert isinstance(spec, TrainSpec)
+    assert (spec.data, spec.data_kind) == (str(folder), "folder")
+
+
+def test_a_zip_that_leads_out_of_its_folder_is_refused(settings: Settings) -> None:
+    app = open_page(PAGE)
+    upload = ("pets.zip", zipped("cat/1.png", "../dog/1.png"), "application/zip")
+    app.file_uploader(key="train_upload").set_value(upload).run()
+    assert not app.exception
+    assert "is refused: it holds '../dog/1.png'" in " ".join(error.value for error in app.error).replace("\\", "")
+    assert app.selectbox(key="train_data").value == "digits"
+    assert not list((settings.runs_dir / "uploads").glob("*"))
+
+
+def test_a_run_goes_on_in_sight(store: Store) -> None:
+    run_id = queue_train(store)
+    rows = [train_row(1), train_row(2)]
+    note = Progress(done=44, total=330, note="epoch 3 of 15, loss 1.234, 900 pairs/s, 20 s left")
+    record(store, run_id, [*curve_points(44), *rows, note], state=None)
+    app = open_page(PAGE, run=str(run_id))
+    assert not app.exception
+    said = plainly(app)
+    assert "44 of 330 done, epoch 3 of 15, loss 1.234, 900 pairs/s, 20 s left" in said
+    figures = {metric.label: metric.value for metric in app.metric}
+    assert figures["Training loss now"] == "0.0227"
+    assert figures["Held-out loss"] == "1.75"
+    assert figures["Zero-shot top-1"] == "93.4 %"
+    assert figures["Best, of epoch 2"] == "93.4 %"
+    assert figures["Pairs/s"] == "900"
+    delta = {metric.label: metric.delta for metric in app.metric}
+    assert delta["Zero-shot top-1"] == "+43.4 points"
+    assert len(charts(app)) == 3, "loss, accuracy and the rest"
+    assert app.button(key=f"cancel_{run_id}")
+
+
+def test_the_best_row_is_marked_and_all_can_be_taken_away(store: Store, settings: Settings) -> None:
+    run_id = queue_train(store, epochs=3)
+    folder = RunFiles(settings.runs_dir, run_id).dir
+    write_checkpoints(folder, "epoch_3.pt", "best.pt")
+    (folder / "results.jsonl").write_text('{"epoch": 1}\n')
+    row = train_row(3, notes=("continued from latest.pt at step 30",))
+    record(store, run_id, [*curve_points(66), train_row(1), train_row(2), row])
+    app = open_page(PAGE, run=str(run_id))
+    assert not app.exception
+    table = app.dataframe[-1].value
+    assert list(table["epoch"]) == [3, 2, 1], "newest first"
+    assert list(table["mark"]) == ["", "★ best", ""]
+    assert "image_to_text_mean_rank" not in table, "nobody has measured it"
+    keys = [button.key for button in app.get("download_button")]
+    assert keys == [
+        *(f"{what}_1_{ending}" for what in ("rows", "curves") for ending in ("csv", "json", "parquet")),
+        *("results_1", "checkpoint_file_1"),
+    ]
+    assert app.selectbox(key="checkpoint_1").value == "best.pt"
+    assert "continued from latest.pt at step 30" in plainly(app)
+    link = next(link for link in app.get("page_link") if link.proto.label == "Evaluate")
+    assert link.proto.query_string == "evaluate_model=1"
+    assert not [button for button in app.button if button.key == "retry_1"]
+
+
+@pytest.mark.slow
+def test_other_trainings_are_laid_over(store: Store) -> None:
+    for epochs in (1, 2):
+        run_id = queue_train(store, epochs=epochs)
+        record(store, run_id, [*curve_points(22 * epochs), *(train_row(n + 1) for n in range(epochs))])
+    app = open_page(PAGE, run="2")
+    app.multiselect(key="others_2").set_value([1]).run()
+    assert not app.exception
+    assert "run 1: digits-clip on digits (cpu)" in app.multiselect(key="others_2").options
+    assert "run 1: training" in str(charts(app)[0])
+    app.get_by_key("smooth_2").set_value("5").run()
+    assert not app.exception
+
+
+@pytest.mark.parametrize("state", [State.CANCELLED, State.FAILED])
+def test_a_run_that_was_stopped_can_be_resumed(state: State, store: Store, settings: Settings) -> None:
+    run_id = queue_train(store)
+    write_checkpoints(RunFiles(settings.runs_dir, run_id).dir, "latest.pt")
+    record(store, run_id, [*curve_points(30), train_row(1)], state=state)
+    app = open_page(PAGE, run=str(run_id))
+    assert not app.exception
+    assert "Resume goes on from a checkpoint: latest.pt" in plainly(app)
+    resume = app.button(key=f"retry_{run_id}")
+    assert resume.label == "Resume"
+    resume.click().run()
+    assert not app.exception
+    assert store.run(run_id).state is State.QUEUED
+    assert len(store.runs()) == 1, "the same run"
+
+
+def test_a_run_without_a_checkpoint_is_not_resumed_at_step_0(store: Store) -> None:
+    run_id = queue_train(store)
+    record(store, run_id, [*curve_points(30), train_row(1)], state=State.FAILED)
+    app = open_page(PAGE, run=str(run_id))
+    app.button(key=f"retry_{run_id}").click().run()
+    assert not app.exception
+    assert "stopped after 22 steps" in plainly(app)
+    assert store.run(run_id).state is State.FAILED
+    assert app.button(key=f"again_{run_id}").label == "Run again"
+
+
+FIELDS = [
+    {},
+    {"data": "/data/pairs.csv", "csv_separator": ",", "csv_img_key": "image", "val_data": "/data/held.csv"},
+    {"data": "a.csv::b.csv", "data_weights": [1.5, 0.5], "resampled": True, "samples": 100, "val_fraction": 0},
+    {"model": "ViT-B-32", "pretrained": "laion2b", "image_size": 96, "lock_image": True, "lr": 3e-6, "warmup": "20"},
+    {"classes": ["a cat", "a, b"], "templates": ["a photo of a {}.", "{}"], "steps": 100, "tensorboard": False},
+    {"opt": "timm/lion", "beta1": 0.9, "beta2": 0.95, "momentum": 0.8, "wd": 0.0, "grad_clip_norm": 1.0},
+    {"lr_scheduler": "const-cooldown", "epochs_cooldown": 2, "lr_cooldown_end": 1e-6, "nproc": 2, "overfit": True},
+]
+
+
+@pytest.mark.parametrize("fields", FIELDS)
+def test_the_command_asks_for_the_very_same(fields: dict[str, object]) -> None:
+    from pydantic_settings import CliApp
+
+    from engine.cli.clip import TrainFlags
+
+    class Flags(TrainFlags):
+        model_config = TrainFlags.model_config | {"cli_kebab_case": True, "cli_implicit_flags": True}
+
+    spec = TrainSpec.model_validate(fields)
+    words = shlex.split(command(spec))
+    assert words[:4] == ["python", "-m", "engine", "train"]
+    assert CliApp.run(Flags, words[4:]).spec() == spec
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [2, 3, 4, 5])
+def test_a_clone_fills_the_form(place: int, store: Store) -> None:
+    spec = TrainSpec.model_validate(FIELDS[place] | {"data": "digits", "data_weights": [], "classes": []})
+    app = open_page(PAGE, **form_link.address("train", spec))
+    assert not app.exception
+    assert shlex.split(command(spec)) == shlex.split(verbatim(app)[0])
+
+
+def told(answers: Answering, **fields: object) -> None:
+    """Answer what is asked about a run's needs."""
+    prospect = Prospect.model_validate({"cache": "/cache", "free_mb": 30_000.0, **fields})
+    answers.futures["outlook"].set_result(prospect.model_dump(mode="json"))
+
+
+def test_what_a_training_needs_is_looked_up_without_being_waited_for(answers: Answering) -> None:
+    app = open_page(PAGE, train_model="ViT-B-32", train_pretrained="openai")
+    said = plainly(app)
+    assert ":gray[:material/hourglass_top:] Weights, tokenizer and memory are being looked up." in said
+    assert "at least 2.42 GB" in said, "what the catalogue knows"
+    assert not app.button(key="train_go").disabled
+    needed = {"what": "weights openai of ViT-B-32", "address": "huggingface.co/a/b/c.bin", "mb": 605.0}
+    told(answers, needed=[needed], peak_mb=5770.0, state_mb=2420.0)
+    app.run()
+    assert not app.exception
+    said = plainly(app)
+    assert "to be fetched from huggingface.co/a/b/c.bin (605 MB) into /cache, where 30 GB are free." in said
+    assert "Memory: about 5.77 GB, 2.42 GB of which for weights, gradients and optimizer" in said
+    assert "being looked up" not in said
+    assert "at least" not in said
+    assert not app.button(key="train_go").disabled
+
+
+def test_only_what_matters_is_asked(answers: Answering) -> None:
+    app = open_page(PAGE)
+    app.number_input(key="train_lr").set_value(0.01).run()
+    first, *others = answers.asked
+    assert isinstance(first, Outlook)
+    assert isinstance(first.spec, TrainSpec)
+    assert first.spec.batch_size == 64, "of 1,438 pairs"
+    assert others
+    assert all(question == first for question in others)
+    app.number_input(key="train_batch_size").set_value(32).run()
+    assert answers.asked[-1] != first
+
+
+def test_a_tag_out_of_reach_keeps_the_start_off(answers: Answering) -> None:
+    told(answers, problems=["weights 'openai' of ViT-B-32 are not in /cache, and the hub cannot be reached"])
+    app = open_page(PAGE, train_model="ViT-B-32", train_pretrained="openai")
+    assert ":red[:material/error:] **error**: weights 'openai' of ViT-B-32 are not in /cache" in plainly(app)
+    assert app.button(key="train_go").disabled
+
+
+def test_without_an_answer_a_training_can_be_started(answers: Answering) -> None:
+    answers.futures["outlook"].set_exception(Refused("the process that answers has died"))
+    app = open_page(PAGE)
+    assert "**warning**: What digits-clip needs could not be looked up: the process" in plainly(app)
+    assert not app.button(key="train_go").disabled
+
+
+def test_a_checkpoint_beyond_the_roots_is_not_looked_into(answers: Answering, roots: Path) -> None:
+    app = open_page(PAGE, train_pretrained="/etc/passwd")
+    assert "pretrained: nothing can be read at '/etc/passwd'" in plainly(app)
+    assert answers.asked == []
+    assert app.button(key="train_go").disabled
+
+
+def upload(app: AppTest, name: str) -> Path:
+    content = zipped(*(f"{pet}/{n}{name}.png" for pet in ("cat", "dog") for n in range(20)))
+    app.file_uploader(key="train_upload").set_value((f"{name}.zip", content, "application/zip")).run()
+    assert not app.exception
+    return Path(str(app.selectbox(key="train_data").value))
+
+
+def test_an_earlier_upload_is_offered_again_and_can_be_deleted(settings: Settings) -> None:
+    pets = upload(open_page(PAGE), "pets")
+    app = unfold(open_page(PAGE), "Earlier uploads: 1")
+    assert str(pets) in app.selectbox(key="train_data").options
+    assert f"{pets.name}, " in plainly(app)
+    app.button(key=f"train_kept_{pets.name}_use").click().run()
+    assert app.selectbox(key="train_data").value == str(pets)
+    app.button(key=f"train_kept_{pets.name}_delete").click().run()
+    assert pets.is_dir(), "asked once"
+    app.button(key="train_kept_sure").click().run()
+    assert not app.exception
+    assert not pets.exists()
+    assert app.selectbox(key="train_data").value == "digits"
+    assert str(pets) not in open_page(PAGE).selectbox(key="train_data").options
+
+
+def test_an_upload_that_a_run_reads_is_not_deleted(store: Store) -> None:
+    pets = upload(open_page(PAGE), "pets")
+    queue_train(store, data=str(pets), data_kind="folder")
+    app = unfold(open_page(PAGE), "Earlier uploads: 1")
+    app.button(key=f"train_kept_{pets.name}_delete").click().run()
+    assert "Run 1 reads it still" in texts(app)
+    assert app.button(key="train_kept_sure").disabled
+
+
+def test_further_settings_are_drawn_once_they_are_chosen_or_set(store: Store) -> None:
+    app = open_page(PAGE)
+    drawn = {field.key for field in app.number_input}
+    assert "train_lr" in drawn
+    assert "train_wd" not in drawn, "a field by default, folded away, costs the page nothing"
+    further(app, "Optimizer")
+    assert "train_wd" in {field.key for field in app.number_input}
+    assert "train_resampled" not in {field.key for field in app.toggle}
+    further(app, "Sampling")
+    assert app.toggle(key="train_resampled").value is False
+    linked = open_page(PAGE, train_wd="0.25")
+    assert linked.number_input(key="train_wd").value == 0.25
+    linked.button(key="train_go").click().run()
+    assert not linked.exception
+    (run,) = store.runs()
+    assert run.spec == TrainSpec(wd=0.25)
+
+
+def test_a_preset_sets_further_settings(store: Store) -> None:
+    app = open_page(PAGE)
+    app.button(key="train_preset_One batch, to check").click().run()
+    assert app.toggle(key="train_overfit").value
+    app.button(key="train_preset_Digits in a minute").click().run()
+    assert not app.toggle(key="train_overfit").value
+    further(app, "Sampling", shown=False)
+    assert "train_overfit" not in {field.key for field in app.toggle}, "back to what it is by default"
+    app.button(key="train_go").click().run()
+    assert not app.exception
+    (run,) = store.runs()
+    assert run.spec == TrainSpec()
+
+
+def test_further_settings_start_as_they_are_by_default(store: Store) -> None:
+    app = open_page(PAGE)
+    for group in ("Model", "Loss", "Optimizer", "Sampling", "Validation", "Execution", "Held-out data"):
+        further(app, group)
+    app.button(key="train_go").click().run()
+    assert not app.exception
+    (run,) = store.runs()
+    assert run.spec == TrainSpec()
+
+
+def test_a_tick_is_not_held_up_by_a_field_that_is_put_away_again(store: Store) -> None:
+    app = further(open_page(PAGE), "Optimizer")
+    for value in (0.3, TrainSpec().wd):
+        app.number_input(key="train_wd").set_value(value).run()
+    assert app.session_state[redraw.HELD]["train_wd"] == TrainSpec().wd
+    further(app, "Optimizer", shown=False)
+    assert "train_wd" not in {field.key for field in app.number_input}
+    assert "train_wd" not in app.session_state[redraw.HELD]
+    assert "train_lr" in app.session_state[redraw.HELD]

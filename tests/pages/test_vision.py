@@ -1,0 +1,279 @@
+"""The Vision page, driven in process. Runs are queued; what they find is stored by hand, as a worker would."""
+
+import shlex
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from engine.results import BenchmarkRow, Device, Machine, Parts
+from engine.settings import Settings
+from engine.specs import BenchmarkSpec
+from engine.store import Store
+from engine.store.files import RunFiles
+from pages.shared.command import command
+from tests.support.page import benchmark_row, finish, further, open_page, queue_benchmark, texts, ticked, write_samples
+
+PAGE = "vision/page.py"
+
+# A scheduler outlives whoever started it: that nobody waits for it is meant.
+pytestmark = [
+    pytest.mark.usefixtures("own_world"),
+    pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
+]
+
+
+def shown(store: Store, *rows: BenchmarkRow, **fields: object) -> AppTest:
+    """The page with a finished run of these rows."""
+    run_id = queue_benchmark(store, "resnet18", **fields)
+    finish(store, run_id, list(rows))
+    return open_page(PAGE, run=str(run_id))
+
+
+def plainly(app: AppTest) -> str:
+    return texts(app).replace("\\", "")
+
+
+def test_an_empty_form_asks_for_models_and_starts_nothing() -> None:
+    app = open_page(PAGE)
+    assert not app.exception
+    assert "Choose models" in texts(app)
+    assert app.button(key="benchmark_go").disabled
+    assert ticked(app) == ["Quotable"]
+
+
+def test_presets_fill_the_form_and_the_form_lights_its_preset(store: Store) -> None:
+    app = open_page(PAGE, benchmark_models="resnet18")
+    app.button(key="benchmark_preset_Compile or not?").click().run()
+    assert not app.exception
+    assert app.multiselect(key="benchmark_variants").value == ["eager", "compile"]
+    assert "2 variants interleaved" in texts(app)
+    assert "in 3 fresh processes each" in texts(app)
+    app.button(key="benchmark_preset_Quick look").click().run()
+    assert app.multiselect(key="benchmark_variants").value == ["eager"]
+    assert "in 1 fresh process each" in texts(app)
+    app.number_input(key="benchmark_replicates").set_value(7).run()
+    assert ticked(app) == []
+    app.button(key="benchmark_go").click().run()
+    spec = store.runs()[0].spec
+    assert spec == BenchmarkSpec(models=("resnet18",), replicates=7)
+    assert app.query_params["run"] == "1"
+
+
+def test_a_form_becomes_a_queued_run(store: Store) -> None:
+    app = open_page(PAGE, benchmark_models="resnet18", benchmark_batch_size="sweep")
+    further(further(app, "Computation"), "Timing")
+    app.multiselect(key="benchmark_variants").set_value(["eager", "compile:max-autotune"]).run()
+    app.multiselect(key="benchmark_precision").set_value(["float32", "bfloat16"]).run()
+    app.number_input(key="benchmark_min_seconds").set_value(0.5).run()
+    app.text_input(key="benchmark_image_size").set_value("160").run()
+    app.button(key="benchmark_go").click().run()
+    assert not app.exception
+    assert store.runs()[0].spec == BenchmarkSpec(
+        models=("resnet18",),
+        batch_size="sweep",
+        variants=("eager", "compile:max-autotune"),
+        precision=("float32", "bfloat16"),
+        min_seconds=0.5,
+        image_size=(160, 160),
+    )
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ({"benchmark_variants": "fast"}, "a variant begins with one of eager, compile"),
+        ({"benchmark_batch_size": "many"}, "batch size"),
+        ({"benchmark_mode": "training", "benchmark_variants": "trace"}, "choose mode inference"),
+        ({"benchmark_filter": "^nothing$"}, "leave none of 1 models"),
+        ({"benchmark_filter": "("}, "is no regular expression"),
+    ],
+)
+def test_what_the_engine_refuses_stands_beside_the_form(query: dict[str, str], message: str) -> None:
+    app = open_page(PAGE, benchmark_models="resnet18", **query)
+    assert not app.exception
+    assert message in plainly(app)
+    assert app.button(key="benchmark_go").disabled
+
+
+@pytest.mark.slow
+def test_memory_is_checked_beforehand(store: Store) -> None:
+    known = {"host": "here", "platform": "Linux", "cpu": "x", "threads": 2, "memory_gb": 1.0, "date": "2026-11-20"}
+    devices = (Device(name="cpu", model="x"),)
+    store.save_machine(Machine.model_validate(known | {"devices": devices}))
+    app = open_page(PAGE, benchmark_models="resnet18")
+    assert "for timm:resnet18 at batch 1, of 1 GB: fits" in texts(app)
+    app = open_page(PAGE, benchmark_models="resnet18", benchmark_batch_size="4096")
+    assert "of 1 GB: will not fit" in plainly(app)
+    assert [warning.icon for warning in app.warning] == [":material/memory:"], "it stands out"
+    app = open_page(PAGE, benchmark_models="resnet18", benchmark_batch_size="max")
+    assert "the largest batch that fits is searched for" in texts(app)
+
+
+def test_rows_show_figures_flags_and_failures(store: Store) -> None:
+    app = shown(
+        store,
+        benchmark_row("resnet18", flags=("unstable", "contended"), p90_ms=None),
+        benchmark_row("resnet18", "compile", status="error", error="no compiler", latency_ms=None, speedup=None),
+        variants="eager,compile",
+    )
+    assert not app.exception
+    table = app.dataframe[0].value
+    assert list(table["variant"]) == ["eager", "compile"]
+    assert list(table["flags"]) == ["unstable, contended", ""]
+    assert table["p90_ms"].iloc[0] == "needs 64 samples"
+    assert list(table["status"]) == ["ok", "error"]
+    assert "1 of 2 rows have failed" in texts(app)
+
+
+def test_a_verdict_is_written_out_and_charts_come_as_there_are_figures(store: Store) -> None:
+    app = shown(store, benchmark_row("resnet18"), benchmark_row("resnet18", "compile"), variants="eager,compile")
+    assert [tab.label for tab in app.tabs] == ["Latency", "Speed-up", "Samples", "Compare two", "Published"]
+    assert list(app.dataframe[0].value["verdict"].fillna("")) == ["", "faster"]
+    app.session_state["charts_1"] = "Speed-up"
+    app.run()
+    assert not app.exception
+    assert "faster: The whole interval lies above the margin of 2 %." in plainly(app).replace("**", "")
+
+
+def test_published_speeds_of_gpus_say_that_others_had_tf32_and_autotuning_on(store: Store) -> None:
+    app = shown(store, benchmark_row("resnet18", device="cuda:0"))
+    app.session_state["charts_1"] = "Published"
+    app.run()
+    assert not app.exception
+    setup = app.selectbox(key="setup_1")
+    assert "NVIDIA" in setup.value
+    assert "PyTorch's default has TF32 on in convolutions" in plainly(app)
+    on_cpu = next(name for name in setup.options if "NVIDIA" not in name)
+    setup.set_value(on_cpu).run()
+    assert "Published figures are somebody else's" in plainly(app)
+    assert "TF32" not in plainly(app), "a CPU has neither"
+
+
+@pytest.mark.slow
+def test_any_two_variants_are_compared_from_their_samples(store: Store, settings: Settings) -> None:
+    rows = [benchmark_row("resnet18", variant) for variant in ("eager", "compile", "trace")]
+    rows[2] = rows[2].model_copy(update={"memory_format": "channels_last"})
+    run_id = queue_benchmark(store, "resnet18", variants="eager,compile,trace")
+    folder = RunFiles(settings.runs_dir, run_id).dir
+    slow, fast = [[20.0, 20.1, 19.9, 20.0] * 5] * 3, [[10.0, 10.1, 9.9, 10.0] * 5] * 3
+    write_samples(folder, rows[0], eager=slow, compile=fast, trace=fast)
+    finish(store, run_id, rows)
+    app = open_page(PAGE, run=str(run_id))
+    app.session_state[f"charts_{run_id}"] = "Compare two"
+    app.run()
+    assert not app.exception
+    metrics = {metric.label: metric.value for metric in app.metric}
+    assert (metrics["Speed-up"], metrics["Verdict"]) == ("2.00×", "faster")
+    app.selectbox(key=f"baseline_{run_id}").set_value("compile").run()
+    app.selectbox(key=f"other_{run_id}").set_value("trace").run()
+    metrics = {metric.label: metric.value for metric in app.metric}
+    assert (metrics["Speed-up"], metrics["Verdict"]) == ("1.00×", "not comparable")
+    assert "They differ in memory format" in plainly(app)
+    app.session_state[f"charts_{run_id}"] = "Samples"
+    app.run()
+    assert not app.exception
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("spoilt", "told"),
+    [
+        (b"", "No columns to parse"),
+        (b"\xff\xfe\x00", "codec can't decode"),
+        (b"a,b\n1,2\n", "lacks the columns calls, mode"),
+        (b"process,mode,variant,round,calls,forward_ms\n1,inference,eager,0,1,fast\n", "could not convert"),
+    ],
+)
+def test_spoilt_samples_are_told_and_hide_nothing_else(
+    store: Store, settings: Settings, spoilt: bytes, told: str
+) -> None:
+    run_id = queue_benchmark(store, "resnet18", variants="eager,compile")
+    rows = [benchmark_row("resnet18", variant) for variant in ("eager", "compile")]
+    file = RunFiles(settings.runs_dir, run_id).dir / rows[0].samples_file
+    file.parent.mkdir(parents=True)
+    file.write_bytes(spoilt)
+    finish(store, run_id, rows)
+    app = open_page(PAGE, run=str(run_id))
+    for tab in ("Samples", "Compare two"):
+        app.session_state[f"charts_{run_id}"] = tab
+        app.run()
+        assert not app.exception
+        assert told in " ".join(error.value for error in app.error).replace("\\", "")
+        assert len(app.dataframe)
+
+
+@pytest.mark.slow
+def test_a_quick_look_can_be_run_as_quotable(store: Store) -> None:
+    app = shown(store, benchmark_row("resnet18"))
+    assert "quotable_1" not in {button.key for button in app.button}
+    app = shown(store, benchmark_row("resnet18", flags=("single_process",)), replicates=1, min_seconds=1)
+    app.button(key="quotable_2").click().run()
+    assert not app.exception
+    assert store.runs()[0].spec == BenchmarkSpec(models=("resnet18",))
+
+
+def test_a_selected_row_tells_everything(store: Store) -> None:
+    run_id = queue_benchmark(store, "resnet18", variants="eager,compile")
+    row = benchmark_row("resnet18", "compile", flags=("drifting",), notes=("batch 8 after out of memory at 64",))
+    finish(store, run_id, [benchmark_row("resnet18"), row])
+    app = open_page(PAGE, run=str(run_id))
+    app.session_state[f"rows_{run_id}"] = {"selection": {"rows": [1], "columns": [], "cells": []}}
+    app.run()
+    assert not app.exception
+    metrics = {metric.label: metric.value for metric in app.metric}
+    assert metrics["Latency p50 (ms)"] == "20"
+    assert metrics["p99 (ms)"] == "needs 662 samples"
+    assert metrics["Spread (%)"] == "4.5"
+    said = plainly(app)
+    assert "The first and the last third of the samples differ" in said
+    assert "faster: 1.25 times as fast as eager (1.2 to 1.3, 99 %)" in said
+    assert "batch 8 after out of memory at 64" in said
+    assert "30 samples of 1 call in 3 processes" in said
+
+
+def test_a_selected_row_of_an_accelerator_has_two_figures_and_says_where_its_time_went(store: Store) -> None:
+    run_id = queue_benchmark(store, "resnet18", variants="eager,compile", device="cuda")
+    parts = Parts(starts_s=12, compilation_s=31.5, warmup_s=3, sampled_s=12, rest_s=1.5)
+    spent = {"first_call_after": ("eager",), "parts": parts, "seconds": 60.0}
+    compiled = benchmark_row("resnet18", "compile", device="cuda", back_to_back_ms=15.0, **spent)
+    finish(store, run_id, [benchmark_row("resnet18", device="cuda", back_to_back_ms=16.0), compiled])
+    app = open_page(PAGE, run=str(run_id))
+    app.session_state[f"rows_{run_id}"] = {"selection": {"rows": [1], "columns": [], "cells": []}}
+    app.run()
+    assert not app.exception
+    metrics = {metric.label: metric.value for metric in app.metric}
+    assert (metrics["Latency p50 (ms)"], metrics["Back to back (ms)"]) == ("20", "15")
+    said = plainly(app)
+    assert "faster in latency: 1.25 times as fast as eager" in said
+    assert "First call after eager in the same process" in said
+    where = "starts 12 s, compilation 31.5 s, warm-up 3 s, samples 12 s, rest 1.5 s"
+    assert f"Everything timed side by side took 1 min 0 s: {where}." in said
+
+
+def test_a_run_without_rows_says_so(store: Store) -> None:
+    app = open_page(PAGE, run=str(queue_benchmark(store, "resnet18")))
+    assert not app.exception
+    assert "Nothing has been timed yet" in texts(app)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"models": "ViT-B-*,{a,b}"},
+        {"models": "suite", "batch_size": "recorded", "variants": "eager,compile:max-autotune+bfloat16"},
+        {"models": "resnet18", "batch_size": 32, "precision": "float32,amp", "channels_last": True, "partition": "1/2"},
+        {"models": "resnet18", "filter": "-x|^--y", "min_seconds": 0.25, "replicates": 1, "image_size": "160x224"},
+    ],
+)
+def test_the_command_asks_for_the_very_same(fields: dict[str, object]) -> None:
+    from pydantic_settings import CliApp
+
+    from engine.cli.speed import BenchmarkFlags
+
+    class Flags(BenchmarkFlags):
+        model_config = BenchmarkFlags.model_config | {"cli_kebab_case": True, "cli_implicit_flags": True}
+
+    spec = BenchmarkSpec.model_validate(fields)
+    words = shlex.split(command(spec))
+    assert words[:4] == ["python", "-m", "engine", "benchmark"]
+    assert CliApp.run(Flags, words[4:]).spec() == spec
