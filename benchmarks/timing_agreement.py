@@ -61,7 +61,7 @@ def agreement(rounds: int) -> Figures:
 
     call = network()
     timer = Timer("call()", globals={"call": call}, num_threads=1)
-    plan = Plan(min_samples=100, min_seconds=0.1, warmup_seconds=0.1, max_warmup_seconds=1)
+    plan = Plan(min_samples=100, min_seconds=0.1, warmup_seconds=0.1)
 
     def timed() -> tuple[float, int, int]:
         found = measure([Subject("call", {"forward": call})], stopwatch("cpu"), plan).timed["call"]

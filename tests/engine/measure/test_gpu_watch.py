@@ -380,7 +380,7 @@ def test_a_timing_beside_an_accelerator_watches_the_host_and_says_what_it_could_
     """All as on an AMD GPU, but for the work, which the CPU does."""
     monkeypatch.setattr(torch.version, "cuda", None)
     told = "not watched: clocks, throttling and other processes on cuda:0, of which NVML tells nothing"
-    plan = Plan(min_samples=2, min_seconds=0.01, warmup_calls=1, warmup_seconds=0, max_warmup_seconds=0.01)
+    plan = Plan(min_samples=2, min_seconds=0.01, warmup_calls=1, warmup_seconds=0)
     if kind == "benchmark":
         spec = BenchmarkSpec(models=("timm:toy",), device="cuda")
         job = Job(spec=spec, model="timm:toy", mode="inference", batch_size=1, parent=0)
