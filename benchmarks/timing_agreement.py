@@ -65,7 +65,7 @@ def agreement(rounds: int) -> Figures:
 
     def timed() -> tuple[float, int, int]:
         found = measure([Subject("call", {"forward": call})], stopwatch("cpu"), plan).timed["call"]
-        return float(np.median(found.samples_ms)), len(found.samples_ms), found.calls
+        return float(np.median(found.samples_ms)), len(found.samples_ms), int(np.median(found.calls))
 
     medians: dict[str, list[float]] = {"ours": [], "theirs": []}
     _, samples, calls = timed()
