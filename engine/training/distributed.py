@@ -1,7 +1,7 @@
 """Which of several training processes this is, as torchrun's environment says."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -55,10 +55,9 @@ def agree(flag: bool, place: Place) -> bool:
     return bool(said.item())
 
 
-def averaged(values: Mapping[str, float], place: Place) -> dict[str, float]:
-    """The mean of every process's values; all of them must ask."""
+def averaged(values: torch.Tensor, place: Place) -> torch.Tensor:
+    """Return the mean of every process's values, element by element; all processes must call this."""
     if place.world_size == 1:
-        return dict(values)
-    together = torch.tensor(list(values.values()), dtype=torch.float32, device=place.device)
-    distributed.all_reduce(together)
-    return dict(zip(values, (together / place.world_size).tolist(), strict=True))
+        return values
+    distributed.all_reduce(values)
+    return values / place.world_size

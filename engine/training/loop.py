@@ -4,8 +4,8 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
-from dataclasses import asdict
+from contextlib import nullcontext, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,15 @@ class Diverged(ArithmeticError):
     """The loss is no number any more; nothing after it would be one."""
 
 
+@dataclass
+class Window:
+    """The steps since the last line of the log."""
+
+    steps: int = 0
+    data_s: float = 0.0
+    step_s: float = 0.0
+
+
 class Training:
     """One training in one process."""
 
@@ -46,6 +55,8 @@ class Training:
     ) -> None:
         self.setup, self._run_dir, self._device_name = setup, run_dir, device_name
         self.done, self._saved_at, self._left_out = Done(), -1, 0
+        self._unread: list[torch.Tensor] = []
+        self._window = Window()
         self._stopped, self._clock = stopped, clock
         self._folder = checkpoints_folder(run_dir)
         self._files: logs.Files | None = None
@@ -68,8 +79,10 @@ class Training:
             while not self._stopping() and (self.done.step < plan.steps or self.done.batch):
                 yield from self._epoch()
             self._save_unless_saved()
-        except GeneratorExit:  # and after no other error: what it has left may be half a step
-            self._save_unless_saved()
+        except GeneratorExit:  # and after no other error, which may leave half a step
+            with suppress(Diverged):
+                self._read_losses()
+                self._save_unless_saved()
             raise
         finally:
             if self._files:
@@ -107,24 +120,63 @@ class Training:
         setup.network.train()
         while done.batch < plan.batches and done.step < plan.steps:
             begun = self._clock()
+            rng.seed(setup.spec.seed, done.step, setup.place.rank)
             taken = [self._to_device(next(batches)) for _ in range(accumulate)]
             loaded = self._clock()
             result = self._step(taken)
-            losses = distributed.averaged(result.losses, setup.place)  # those of local_loss are each process's own
-            ended = self._clock()
-            self._check(losses["loss"], result.grad_norm)
+            self._unread.append(torch.stack([result.losses["loss"].detach().float(), result.grad_norm.float()]))
             done.step, done.batch = done.step + 1, done.batch + accumulate
             done.samples += plan.batch_size * setup.place.world_size * accumulate
-            done.add_loss(losses["loss"])
             done.data_seconds += loaded - begun
-            done.step_seconds += ended - begun
-            done.seconds += ended - begun
-            yield from self._tell(result, losses, loaded - begun, ended - begun)
-            if setup.spec.save_every_steps and done.step % setup.spec.save_every_steps == 0:
+            self._window.steps += 1
+            self._window.data_s += loaded - begun
+            self._spend(self._clock() - begun)
+            saving = setup.spec.save_every_steps and done.step % setup.spec.save_every_steps == 0
+            logging_now = self._logs_now()
+            if saving or logging_now:
+                self._read_losses()
+            if logging_now:
+                yield from self._tell(result)
+            if setup.place.first:
+                yield self._progress
+            if saving:
                 self._save(LATEST)
-            if self._stopping():
+            if (logging_now or not self._asking_waits) and self._stopping():
+                self._read_losses()
                 return
         yield from self._end_of_epoch()
+
+    @property
+    def _asking_waits(self) -> bool:
+        """Whether asking all processes to stop waits for their accelerators, which then have nothing queued."""
+        return self.setup.place.world_size > 1 and self.setup.place.device != "cpu"
+
+    def _logs_now(self) -> bool:
+        """Return whether the step that was just taken gets a line in the log: alike in all processes."""
+        plan, done, every = self.setup.plan, self.done, self.setup.spec.log_every_n_steps
+        return done.step % every == 1 or every == 1 or done.batch == plan.batches or done.step == plan.steps
+
+    def _spend(self, seconds: float) -> None:
+        self.done.step_seconds += seconds
+        self.done.seconds += seconds
+        self._window.step_s += seconds
+
+    def _read_losses(self) -> None:
+        """Add up the losses of the steps since the last reading, which waits for the device. Errors: Diverged.
+
+        All processes must call this at the same step.
+        """
+        if not self._unread:
+            return
+        begun = self._clock()
+        # with local_loss each process has a loss of its own
+        values = distributed.averaged(torch.stack(self._unread), self.setup.place).tolist()
+        first = self.done.step - len(self._unread) + 1
+        self._unread = []
+        self._spend(self._clock() - begun)
+        for step, (loss, grad_norm) in enumerate(values, first):
+            self._check(step, loss, grad_norm)
+            self.done.add_loss(loss)
 
     def _to_device(self, batch: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         images, tokens = batch
@@ -144,8 +196,8 @@ class Training:
             no_sync=getattr(setup.network, "no_sync", nullcontext),
         )
 
-    def _check(self, loss: float, grad_norm: float) -> None:
-        """Errors: Diverged. A scaler leaves out what overflows and tries a smaller scale, though not for ever."""
+    def _check(self, step: int, loss: float, grad_norm: float) -> None:
+        """Count steps that overflow. A scaler skips them with a lower scale, though not for ever. Errors: Diverged."""
         if math.isfinite(loss) and math.isfinite(grad_norm):
             self._left_out = 0
             return
@@ -154,55 +206,59 @@ class Training:
         if scaled and self._left_out < MOST_LEFT_OUT:
             return
         raise Diverged(
-            f"step {self.done.step + 1} has loss {loss:g} and gradient norm {grad_norm:g}"
+            f"step {step} has loss {loss:g} and gradient norm {grad_norm:g}"
             + (f", as all of the last {self._left_out} steps have overflowed" if scaled else "")
             + f": take a smaller learning rate than {self.setup.spec.peak_lr:g}, a longer warm-up, or clip gradients "
             "(grad_clip_norm)" + (", or another precision (amp_bf16)" if scaled else "")
         )
 
-    def _tell(self, result: StepResult, losses: Mapping[str, float], data_s: float, step_s: float) -> Iterator[Event]:
-        """A point of every curve and a line of the log, every so many steps; progress each time, to be stopped by."""
+    def _tell(self, result: StepResult) -> Iterator[Event]:
+        """Yield a point of every curve and write a line of the log. Times are means over the steps since the last."""
         setup, plan, done = self.setup, self.setup.plan, self.done
-        last = done.batch == plan.batches or done.step == plan.steps
+        together = distributed.averaged(
+            torch.stack([each.detach().float() for each in result.losses.values()]), setup.place
+        )
+        window, self._window = self._window, Window()
         if not setup.place.first:
             return
-        if done.step % setup.spec.log_every_n_steps == 1 or setup.spec.log_every_n_steps == 1 or last:
-            of_epoch = done.batch // setup.spec.accum_freq
-            per_step = plan.batch_size * setup.place.world_size * setup.spec.accum_freq
-            lr = setup.optimizer.param_groups[0]["lr"]
-            log.info(
-                logs.line(
-                    epoch=done.epoch,
-                    samples=of_epoch * per_step,
-                    of=len(setup.pairs.train),
-                    data_s=data_s,
-                    step_s=step_s,
-                    per_step=per_step,
-                    processes=setup.place.world_size,
-                    lr=lr,
-                    logit_scale=result.logit_scale,
-                    losses={
-                        name: (value, done.mean_loss(of_epoch) if name == "loss" else value)
-                        for name, value in losses.items()
-                    },
-                )
+        losses = dict(zip(result.losses, together.tolist(), strict=True))
+        logit_scale = float(result.logit_scale)
+        data_s, step_s = window.data_s / window.steps, window.step_s / window.steps
+        of_epoch = done.batch // setup.spec.accum_freq
+        per_step = plan.batch_size * setup.place.world_size * setup.spec.accum_freq
+        lr = setup.optimizer.param_groups[0]["lr"]
+        log.info(
+            logs.line(
+                epoch=done.epoch,
+                samples=of_epoch * per_step,
+                of=len(setup.pairs.train),
+                data_s=data_s,
+                step_s=step_s,
+                per_step=per_step,
+                processes=setup.place.world_size,
+                lr=lr,
+                logit_scale=logit_scale,
+                losses={
+                    name: (value, done.mean_loss(of_epoch) if name == "loss" else value)
+                    for name, value in losses.items()
+                },
             )
-            values = {
-                **{f"train/{name}": value for name, value in losses.items()},
-                "train/lr": lr,
-                "train/logit_scale": result.logit_scale,
-                "train/grad_norm": result.grad_norm,
-                "train/samples_per_s": per_step / step_s,
-                "train/data_s": data_s,
-                "train/step_s": step_s,
-            }
-            if (memory := peak.so_far(setup.place.device)) is not None:
-                values["train/memory_mb"] = memory
-            yield from self._metrics(values)
-            left = (plan.steps - done.step) * done.step_seconds / of_epoch
-            note = f"epoch {done.epoch + 1} of {plan.epochs}, loss {losses['loss']:.3f}, {per_step / step_s:.0f} "
-            self._progress = Progress(done=done.step, total=plan.steps, note=f"{note}pairs/s, {left:.0f} s left")
-        yield self._progress
+        )
+        values = {
+            **{f"train/{name}": value for name, value in losses.items()},
+            "train/lr": lr,
+            "train/logit_scale": logit_scale,
+            "train/grad_norm": float(result.grad_norm),
+            "train/samples_per_s": per_step / step_s,
+            "train/data_s": data_s,
+            "train/step_s": step_s,
+        }
+        if (memory := peak.so_far(setup.place.device)) is not None:
+            values["train/memory_mb"] = memory
+        yield from self._metrics(values)
+        left = (plan.steps - done.step) * done.step_seconds / of_epoch
+        note = f"epoch {done.epoch + 1} of {plan.epochs}, loss {losses['loss']:.3f}, {per_step / step_s:.0f} "
+        self._progress = Progress(done=done.step, total=plan.steps, note=f"{note}pairs/s, {left:.0f} s left")
 
     def _metrics(self, values: Mapping[str, float]) -> list[Metric]:
         """Points of curves at this step, written down."""
@@ -290,7 +346,7 @@ class Training:
             "name": setup.spec.model,
             "state_dict": setup.model.state_dict(),
             "optimizer": setup.optimizer.state_dict(),
-            "vitals": {"done": asdict(done), "rng": rng.capture(setup.place.device), "config": setup.made.config},
+            "vitals": {"done": asdict(done), "config": setup.made.config},
         }
         if setup.scaler is not None:
             state["scaler"] = setup.scaler.state_dict()
@@ -312,13 +368,12 @@ class Training:
         setup.optimizer.load_state_dict(state["optimizer"])
         if setup.scaler is not None and "scaler" in state:
             setup.scaler.load_state_dict(state["scaler"])
-        if "vitals" not in state:  # one of open_clip's own training: it ended with an epoch, and kept no random states
+        if "vitals" not in state:  # one of open_clip's own training, which saves at the end of an epoch
             epoch, plan = int(state["epoch"]), setup.plan
             self.done = Done(step=epoch * plan.steps_per_epoch, epoch=epoch)
-            self._notes.append("the checkpoint is not ours: random states begin anew")
+            self._notes.append("the checkpoint is not ours: dropout and crops differ from those it would have drawn")
             return
         self.done = Done(**state["vitals"]["done"])
-        rng.restore(state["vitals"]["rng"], setup.place.device)
 
     def _left(self) -> Iterator[Event]:
         """What is there to be taken away."""

@@ -11,7 +11,7 @@ samples, as batch norm does.
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,26 +31,16 @@ FEATURES = "_features"
 """The end of the names of outputs that several batches have together; the others belong to the model."""
 
 
+@dataclass(frozen=True)
 class StepResult:
-    """What a step has come to. Figures are read when they are asked for: that waits until the device has them."""
+    """The values of a step, scalars on the device. Reading one waits until the device has computed it."""
 
-    def __init__(self, losses: Outputs, grad_norm: Tensor, logit_scale: Tensor) -> None:
-        self._losses, self._grad_norm, self._logit_scale = losses, grad_norm, logit_scale
-
-    @cached_property
-    def losses(self) -> dict[str, float]:
-        """By name; `loss` is what was minimised."""
-        return {name: value.item() for name, value in self._losses.items()}
-
-    @cached_property
-    def grad_norm(self) -> float:
-        """Of all gradients together, before clipping."""
-        return self._grad_norm.item()
-
-    @cached_property
-    def logit_scale(self) -> float:
-        """What cosines were multiplied by."""
-        return self._logit_scale.item()
+    losses: Outputs
+    """By name; `loss` was minimised."""
+    grad_norm: Tensor
+    """Norm of all gradients together, before clipping."""
+    logit_scale: Tensor
+    """What cosines were multiplied by."""
 
 
 def train_step(

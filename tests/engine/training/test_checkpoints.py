@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.training import checkpoints, rng
+from engine.training import checkpoints
 from engine.training.checkpoints import Corrupt, NotSaved
 
 DAMAGES = 300
@@ -232,55 +232,3 @@ def test_pruning_leaves_the_last_and_those_to_be_kept(tmp_path: Path) -> None:
     assert names(tmp_path) == left | {f"{name}.json" for name in left} | {"epoch_5.pt"}
     assert checkpoints.prune(tmp_path, 1, set()) == ["epoch_9.pt", "epoch_2.pt"]
     assert latest(tmp_path)[0] == "epoch_10.pt"
-
-
-def draws() -> list[float]:
-    """From every generator, an odd number each, so that halves of pairs wait."""
-    normal = [random.gauss(0, 1), float(np.random.standard_normal()), float(torch.randn(1))]
-    return [*normal, random.random(), float(np.random.random()), float(torch.rand(1)), *torch.randn(17).tolist()]
-
-
-def test_random_states_are_taken_up_again_after_a_way_through_a_file(tmp_path: Path) -> None:
-    random.seed(1)
-    np.random.seed(1)
-    torch.manual_seed(1)
-    draws()
-    path = checkpoints.save(tmp_path, "latest.pt", {"vitals": {"rng": rng.capture("cpu")}}, about={"step": 1})
-    expected = draws()
-    assert draws() != expected
-    rng.restore(checkpoints.load(path)["vitals"]["rng"], "cpu")
-    assert draws() == expected
-
-
-class Cards:
-    """Accelerators' random states, as torch.cuda has them."""
-
-    def __init__(self) -> None:
-        self.states = {torch.device("cuda:0"): torch.tensor([7]), torch.device("cuda:1"): torch.tensor([8])}
-
-    def get_rng_state(self, device: torch.device) -> torch.Tensor:
-        return self.states[device]
-
-    def set_rng_state(self, state: torch.Tensor, device: torch.device) -> None:
-        self.states[device] = state
-
-
-def test_every_process_takes_up_what_the_first_one_has_drawn_on_its_own_card(monkeypatch: pytest.MonkeyPatch) -> None:
-    cards = Cards()
-    monkeypatch.setattr(torch, "get_device_module", lambda _device: cards)
-    states = rng.capture("cuda:0")
-    for device in ("cuda:0", "cuda:1"):
-        rng.restore(states, device)
-    assert [state.item() for state in cards.states.values()] == [7, 7]
-    rng.restore(states | {"devices": {"cuda": [torch.tensor([3]), torch.tensor([4])]}}, "cuda:1")
-    assert [state.item() for state in cards.states.values()] == [7, 4], "as checkpoints were earlier, one per card"
-
-
-@pytest.mark.gpu
-def test_random_states_of_an_accelerator_are_taken_up_again() -> None:
-    device = torch.accelerator.current_accelerator()
-    torch.rand(3, device=device)
-    states = rng.capture(str(device))
-    expected = torch.rand(3, device=device)
-    rng.restore(states, str(device))
-    assert torch.equal(torch.rand(3, device=device), expected)

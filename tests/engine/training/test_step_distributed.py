@@ -37,7 +37,7 @@ def took(network: nn.Module, model: nn.Module, parts: Any, spec: TrainSpec, rank
         train_step(network, parts, objective, optimizer, autocast=nullcontext, no_sync=no_sync) for _ in range(2)
     ]
     gradients = {name: each.grad for name, each in model.named_parameters()}
-    return {"loss": [result.losses["loss"] for result in results], "gradients": copy.deepcopy(gradients)}
+    return {"loss": [result.losses["loss"].item() for result in results], "gradients": copy.deepcopy(gradients)}
 
 
 def one_of_two(rank: int, folder: str) -> None:
