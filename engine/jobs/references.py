@@ -9,7 +9,7 @@ from engine.results import TrainRow
 from engine.roots import Roots, expand_home, open_within, stat_within
 from engine.settings import Settings
 from engine.specs import Refused, Spec
-from engine.specs.clip import EMBEDDED, same_sources, split_sources
+from engine.specs.clip import EMBEDDED, default_precision, same_sources, split_sources
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
 from engine.store import Run, Store
@@ -22,10 +22,14 @@ WEIGHTS = (".pt", ".pth", ".bin", ".safetensors", ".ckpt")
 
 
 def resolve(store: Store, settings: Settings, spec: Spec) -> Spec:
-    """An evaluation of run N is one of its best checkpoint, on the pairs that its training held out.
+    """Make a request definite.
 
-    So is one of a checkpoint of ours, by its path. Errors: LookupError, Refused.
+    An evaluation of run N is one of its best checkpoint, on the pairs that its training held out; so is one of a
+    checkpoint of ours, by its path. The precision `auto` of a training becomes that of its device. Errors: LookupError,
+    Refused.
     """
+    if isinstance(spec, TrainSpec) and spec.precision == "auto":
+        return _precise(store, spec)
     if not isinstance(spec, EvaluateSpec):
         return spec
     if not spec.model.isdecimal():
@@ -43,6 +47,16 @@ def resolve(store: Store, settings: Settings, spec: Spec) -> Spec:
         "checkpoint": str(best_checkpoint(settings, run.id)),
     }
     return _updated(spec, model | _split(trained, spec, f"run {run.id}"))
+
+
+def _precise(store: Store, spec: TrainSpec) -> TrainSpec:
+    """Replace the precision `auto`. An accelerator that was not probed yet leaves it to the worker."""
+    machine = store.machine()
+    known = {device.name: device.bf16 for device in machine.devices} if machine else {}
+    device = spec.devices[0]
+    if device != "cpu" and device not in known:
+        return spec
+    return spec.model_copy(update={"precision": default_precision(device, bf16=known.get(device, False))})
 
 
 def _updated(spec: EvaluateSpec, update: dict[str, Any]) -> EvaluateSpec:

@@ -83,8 +83,18 @@ def _accelerator(kind: str, index: int) -> Device:
             model=properties.name,
             memory_gb=round(properties.total_memory / 1e9, 1),
             driver=nvidia_driver(),
+            bf16=computes_bf16(f"cuda:{index}"),
         )
     return Device(name=kind if kind == "mps" else f"{kind}:{index}", model=kind)
+
+
+def computes_bf16(device: str) -> bool:
+    """Return whether an accelerator computes bfloat16 natively: NVIDIA's from compute capability 8.0 on."""
+    if torch.device(device).type != "cuda":
+        return False
+    if torch.version.hip:
+        return bool(torch.cuda.is_bf16_supported())
+    return bool(torch.cuda.get_device_capability(device) >= (8, 0))
 
 
 def _device(name: str) -> Device:

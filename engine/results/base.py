@@ -89,6 +89,8 @@ class Device(BaseModel):
     model: str
     memory_gb: float | None = None
     driver: str = ""
+    bf16: bool = False
+    """Whether an accelerator computes bfloat16 natively."""
 
 
 class Machine(BaseModel):

@@ -32,6 +32,10 @@ class TrainRow(Retrieval):
     device: DeviceName
     device_name: str = ""
     precision: str = "fp32"
+    tf32: bool = False
+    """Whether float32 matrix products and convolutions were computed in TF32."""
+    cudnn_benchmark: bool = False
+    """Whether cuDNN tried its algorithms and kept the fastest."""
     epoch: int
     """Completed epochs."""
     step: int

@@ -17,9 +17,12 @@ EMBEDDED = ("digits", "synthetic")
 """Data that need no file."""
 MAX_CLASSES = 10_000
 LONGEST_TEXT = 1000
+MOST_DEFAULT_WORKERS = 8
+"""Loading processes beyond this seldom help a single training process; each takes some 500 MB."""
 
 DataKind = Literal["auto", "digits", "synthetic", "csv", "folder", "webdataset"]
 ClipPrecision = Literal["fp32", "bf16", "fp16", "amp", "amp_bf16"]
+TrainPrecision = Literal["auto", "fp32", "bf16", "fp16", "amp", "amp_bf16"]
 
 # The fields that both have, each with its bounds; a spec gives their defaults.
 ModelName = Annotated[
@@ -96,3 +99,18 @@ def same_sources(one: str, other: str) -> bool:
     """Whether both name the same data, however written."""
     parts = [[part if part in EMBEDDED else os.path.realpath(part) for part in split_sources(d)] for d in (one, other)]
     return parts[0] == parts[1]
+
+
+def default_workers(device: str, data: str, cpus: int, nproc: int) -> int:
+    """Return how many processes should load images for each of `nproc` training processes, on so many CPUs.
+
+    None (0) load data that are in memory, nor on a CPU, whose cores the training itself uses.
+    """
+    if device == "cpu" or all(source in EMBEDDED for source in split_sources(data)):
+        return 0
+    return max(1, min(MOST_DEFAULT_WORKERS, cpus // nproc - 1))
+
+
+def default_precision(device: str, *, bf16: bool) -> ClipPrecision:
+    """Return what `auto` stands for: mixed precision on an accelerator that computes bfloat16 natively, else fp32."""
+    return "amp_bf16" if device != "cpu" and bf16 else "fp32"

@@ -14,7 +14,6 @@ from engine.specs.clip import (
     WARMUP,
     CaptionColumn,
     ClipImageSize,
-    ClipPrecision,
     ContextLength,
     Data,
     ImageColumn,
@@ -24,6 +23,7 @@ from engine.specs.clip import (
     Samples,
     Separator,
     Templates,
+    TrainPrecision,
     Workers,
     registered,
     split_sources,
@@ -112,9 +112,14 @@ class TrainSpec(Spec):
     overfit: bool = Field(False, description="Train on one batch over and over: a model that works learns it.")
 
     device: RealDevice = Field("cpu", description="cpu, cuda, cuda:0, mps, ...")
-    precision: ClipPrecision = Field("fp32", description="fp32, or mixed (amp), or in half (bf16, fp16).")
+    precision: TrainPrecision = Field(
+        "auto", description="auto: amp_bf16 on a GPU that has bf16, else fp32. Mixed: amp, amp_bf16. Half: bf16, fp16."
+    )
     nproc: int = Field(1, ge=1, le=64, description="Processes, with the batch size each.")
-    workers: Workers = 0
+    workers: Workers | None = Field(
+        None,
+        description="Processes that load images; 0 loads in the training process. By default as many as CPUs allow.",
+    )
     threads: Threads = None
     seed: int = Field(0, ge=0, lt=2**31, description="Of weights, order, crops and dropout.")
 

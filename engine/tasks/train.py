@@ -10,10 +10,10 @@ from engine.models import clip_weights
 from engine.results import Event
 from engine.settings import Settings
 from engine.specs.train import TrainSpec
-from engine.training import launch
+from engine.training import launch, precision
 from engine.training.distributed import Place
 from engine.training.loop import Training
-from engine.training.setup import hold, prepare
+from engine.training.setup import hold, prepare, resolved
 
 
 def run(spec: TrainSpec, run_dir: Path) -> Iterator[Event]:
@@ -21,6 +21,8 @@ def run(spec: TrainSpec, run_dir: Path) -> Iterator[Event]:
 
     Errors: DeviceNotFound, Refused, whatever torch raises.
     """
+    spec = resolved(spec)
+    precision.set_tf32(spec.device)
     here = environment.current(spec.device, spec.seed)
     yield here
     roots = Settings().roots

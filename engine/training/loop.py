@@ -15,7 +15,7 @@ from engine.measure import peak
 from engine.results import Artifact, Event, Metric, Progress
 from engine.results.clip import TrainRow
 from engine.specs import Refused
-from engine.training import checkpoints, distributed, logs, resuming, rng
+from engine.training import checkpoints, distributed, logs, precision, resuming, rng
 from engine.training.done import Done, checkpoints_folder, start
 from engine.training.optimizers import assign
 from engine.training.setup import Setup
@@ -62,6 +62,10 @@ class Training:
         self._files: logs.Files | None = None
         self._progress = Progress(done=0, total=setup.plan.steps, note="beginning")
         self._notes = list(setup.made.notes)
+        if setup.spec.precision == "fp32" and precision.tf32(setup.spec.device):
+            self._notes.append(
+                "fp32: matrix products and convolutions are computed in TF32, as open_clip's training does"
+            )
 
     def run(self) -> Iterator[Event]:
         """All that is left to do. When closed, or when `stopped` says so, it keeps a checkpoint to continue from."""
@@ -313,6 +317,8 @@ class Training:
             device=spec.device,
             device_name=self._device_name,
             precision=spec.precision,
+            tf32=precision.tf32(spec.device),
+            cudnn_benchmark=torch.device(spec.device).type == "cuda" and torch.backends.cudnn.benchmark,
             epoch=ended.epoch,
             step=ended.step,
             samples_seen=ended.samples,

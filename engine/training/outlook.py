@@ -2,7 +2,7 @@
 
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.questions import Outlook
 from engine.specs.train import TrainSpec
-from engine.training import objectives
+from engine.training import objectives, optimizers, precision
 from engine.training.step import FEATURES
 
 log = logging.getLogger(__name__)
@@ -43,6 +43,8 @@ class Memory:
 def answer(question: Outlook) -> Prospect:
     """What is here, what is to be fetched, what cannot work; as far as it can be told."""
     spec, found, problems = question.spec, list[Needed](), list[str]()
+    if isinstance(spec, TrainSpec):
+        spec = precision.resolved(spec)
     roots = Settings().roots
     for asked, weights in _models(spec):
         for look in (_tokenizer, _weights):
@@ -120,7 +122,19 @@ def _training(spec: TrainSpec, roots: Roots) -> Memory:
         half_held = tensor_bytes(state(half)) + 3 * tensor_bytes(memory.trained(half))
         peak = half_peak + held - half_held + tensor_bytes(state(half))
     buckets = trained if spec.nproc > 1 else 0  # in which DDP gathers gradients
-    return Memory(max(peak, held) + buckets, held + buckets)
+    stepping = held + _temporaries(spec, [tensor.nbytes for tensor in memory.trained(model)])
+    return Memory(max(peak, stepping) + buckets, held + buckets)
+
+
+def _temporaries(spec: TrainSpec, trained: Sequence[int]) -> int:
+    """Return the bytes that the optimizer's own step needs at the most, beside weights, gradients and moments.
+
+    trained: bytes of each trained weight. Fused AdamW needs none. timm's optimizers run in torch's foreach form on
+    accelerators, which holds the square roots of all second moments at once; else weight by weight, three of one each.
+    """
+    if spec.opt == "adamw" and spec.device.partition(":")[0] in optimizers.FUSED:
+        return 0
+    return 3 * max(trained, default=0) if spec.device == "cpu" else sum(trained)
 
 
 def _step(spec: TrainSpec, roots: Roots) -> tuple[Any, int]:

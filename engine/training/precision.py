@@ -4,25 +4,52 @@ fp32       everything in float32
 bf16 fp16  weights of matrix products and convolutions, and images, in half; norms and the logit scale in float32
 amp_bf16   float32 weights, bfloat16 operators (autocast)
 amp        the same in the device's own type: float16 on CUDA, with scaled losses; bfloat16 elsewhere
+
+On CUDA, float32 matrix products and convolutions run in TF32, as in open_clip's own training (see `prepare`).
 """
 
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
+from engine.measure import environment
+from engine.models.variants import has_tf32
 from engine.specs import Refused
-from engine.specs.clip import ClipPrecision
+from engine.specs.clip import TrainPrecision, default_precision
+from engine.specs.train import TrainSpec
 
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def check(precision: ClipPrecision, device: str) -> None:
+def resolved(spec: TrainSpec) -> TrainSpec:
+    """Return the request with the precision that `auto` stands for on its device."""
+    if spec.precision != "auto":
+        return spec
+    bf16 = environment.computes_bf16(spec.device)
+    return spec.model_copy(update={"precision": default_precision(spec.device, bf16=bf16)})
+
+
+def set_tf32(device: str) -> None:
+    """On CUDA, compute float32 products in TF32 and let cuDNN choose its fastest algorithms, as open_clip_train.main
+    does. This holds for the process."""
+    if torch.device(device).type == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = True
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.deterministic = False
+
+
+def tf32(device: str) -> bool:
+    """Return whether float32 matrix products on this device are computed in TF32."""
+    return device.startswith("cuda") and torch.backends.cuda.matmul.allow_tf32 and has_tf32(device)
+
+
+def check(precision: TrainPrecision, device: str) -> None:
     """Errors: Refused of what the device has no kernels for."""
     if precision == "fp16" and torch.device(device).type == "cpu":
         raise Refused(f"fp16 needs an accelerator, which {device} is not: take fp32, bf16 or amp_bf16")
 
 
-def weights_dtype(precision: ClipPrecision) -> torch.dtype | None:
+def weights_dtype(precision: TrainPrecision) -> torch.dtype | None:
     """Of the weights that are in half, and of images; None: as they are.
 
     Not every weight is, so let open_clip cast the model: `create_model(..., precision=precision)`.
@@ -30,19 +57,19 @@ def weights_dtype(precision: ClipPrecision) -> torch.dtype | None:
     return HALVES.get(precision)
 
 
-def autocast(precision: ClipPrecision, device: str) -> AbstractContextManager[object]:
+def autocast(precision: TrainPrecision, device: str) -> AbstractContextManager[object]:
     """To be entered around a forward pass and its loss, anew each time."""
     dtype = _autocast_dtype(precision, device)
     return nullcontext() if dtype is None else torch.autocast(torch.device(device).type, dtype)
 
 
-def scaler(precision: ClipPrecision, device: str) -> torch.amp.GradScaler | None:
+def scaler(precision: TrainPrecision, device: str) -> torch.amp.GradScaler | None:
     """float16 has too few exponents for most gradients: its losses are scaled up, and gradients down again."""
     kind = torch.device(device).type
     return torch.amp.GradScaler(kind) if _autocast_dtype(precision, device) == torch.float16 else None
 
 
-def _autocast_dtype(precision: ClipPrecision, device: str) -> torch.dtype | None:
+def _autocast_dtype(precision: TrainPrecision, device: str) -> torch.dtype | None:
     if precision == "amp":
         return torch.float16 if torch.device(device).type == "cuda" else torch.bfloat16
     return torch.bfloat16 if precision == "amp_bf16" else None

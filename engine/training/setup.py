@@ -13,10 +13,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from engine import datasets
 from engine.datasets import Pairs
+from engine.measure import environment
 from engine.models import clip_weights
 from engine.models.clip_weights import Made
 from engine.roots import Roots, expand_home, file_within, open_within
 from engine.specs import Refused
+from engine.specs.clip import default_workers
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import Schedule, TrainSpec, schedule
 from engine.training import atomic, objectives, optimizers, precision, schedules
@@ -131,8 +133,18 @@ def hold(spec: TrainSpec, run_dir: Path, roots: Roots = None) -> Held:
     return Held(train, val, classes, templates, notes)
 
 
+def resolved(spec: TrainSpec) -> TrainSpec:
+    """Return the request with the values that were left to this machine: the precision and the loading processes."""
+    workers = spec.workers
+    if workers is None:
+        workers = default_workers(spec.devices[0], spec.data, environment.threads(), spec.nproc)
+    return precision.resolved(spec).model_copy(update={"workers": workers})
+
+
 def prepare(spec: TrainSpec, place: Place, run_dir: Path, roots: Roots = None) -> Setup:
     """Errors: Refused, DataProblem, whatever building the model raises."""
+    spec = resolved(spec)
+    precision.set_tf32(place.device)
     held = hold(spec, run_dir, roots)
     plan = schedule(spec, len(held.train))
     if plan.problems:
@@ -179,7 +191,7 @@ def prepare(spec: TrainSpec, place: Place, run_dir: Path, roots: Roots = None) -
             power=spec.lr_cooldown_power,
             end=spec.lr_cooldown_end,
         ),
-        batches=batches(held.train, made.preprocess_train, tokenize, order, workers=spec.workers, pin=pin),
+        batches=batches(held.train, made.preprocess_train, tokenize, order, workers=spec.workers or 0, pin=pin),
         reader=Reader(
             transform=made.preprocess_val,
             tokenize=tokenize,

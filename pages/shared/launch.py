@@ -10,7 +10,8 @@ import streamlit as st
 from engine import shipped
 from engine.jobs import submit
 from engine.names import LIBRARIES
-from engine.report.timings import needs
+from engine.report.checks import training
+from engine.report.timings import needs, rates
 from engine.specs import Refused, Spec
 from engine.store import Run, State
 from pages.shared import backend, redraw, run_view
@@ -47,6 +48,19 @@ def memory_there(device: str) -> float | None:
     if machine is None or device == "cpu":
         return machine.memory_gb if machine else None
     return {one.name: one.memory_gb for one in machine.devices}.get(device)
+
+
+def bf16_advice(device: str, setting: str) -> str:
+    """Return a sentence that proposes bfloat16 where the rates measured on this machine say that it pays."""
+    store = backend.store()
+    if (machine := store.machine()) is None:
+        return ""
+    return _bf16_advice(backend.settings().store_url, store.revision(), machine.host, device, setting)
+
+
+@st.cache_data(max_entries=20, show_spinner=False)
+def _bf16_advice(store: str, revision: int, host: str, device: str, setting: str) -> str:
+    return training.bf16_advice(rates.rates(backend.store()), host, device, setting)
 
 
 def last_like(spec: Spec, alike: Callable[[Any, Any], bool]) -> Run | None:

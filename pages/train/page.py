@@ -118,6 +118,8 @@ def look_over(spec: TrainSpec, found: Data) -> bool:
         checks += needs
         floor = training.memory(spec, backend.catalogue(), launch.memory_there(spec.device))
         checks += [floor] if floor and not of_memory else []
+    if spec.precision in ("auto", "fp32") and (advice := launch.bf16_advice(spec.device, "Precision amp_bf16")):
+        checks.append(training.Check("ok", advice))
     return clip_form.marked(checks)
 
 

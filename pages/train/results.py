@@ -208,7 +208,9 @@ def _evaluation(run: Run) -> EvaluateSpec:
     spec = run.spec
     assert isinstance(spec, TrainSpec)
     shared = {name: getattr(spec, name) for name in ("csv_separator", "csv_img_key", "csv_caption_key", "classes")}
-    shared |= {name: getattr(spec, name) for name in ("data_kind", "templates", "device", "precision")}
+    shared |= {name: getattr(spec, name) for name in ("data_kind", "templates", "device")}
+    if spec.precision != "auto":  # of an older or imported run that was not resolved
+        shared["precision"] = spec.precision
     held = {"data": spec.val_data, "held_out": False} if spec.val_data else {"data": spec.data, "samples": spec.samples}
     return EvaluateSpec.model_validate({"model": str(run.id), **shared, **held})
 

@@ -13,6 +13,7 @@ from pages.shared.form import groups, presets, spec_form
 from pages.shared.text import size, span
 
 PREFIX = "benchmark"
+HALF = ("bfloat16", "float16", "amp", "amp_bfloat16", "amp_float16")
 PRESETS: presets.Presets = {
     "Quick look": presets.Preset(
         "One process, eager; not to be quoted.", {"replicates": 1, "variants": ["eager"], "publishable": False}
@@ -105,6 +106,8 @@ def form() -> None:
             sentence, beside = promise(spec, chosen), memory(spec, chosen)
         except Refused as refusal:
             problems.append(str(refusal))
+        if not any(variant.precision in HALF for variant in spec.plan):
+            beside += f" {advice}" if (advice := launch.bf16_advice(spec.device, "Precision bfloat16")) else ""
     options = {"key": "benchmark_go", "label": "Time", "icon": ":material/timer:"}
     launch.launch(spec, problems, sentence=sentence, beside=beside, doubtful="will not fit" in beside, **options)
 

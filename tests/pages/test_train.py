@@ -60,7 +60,7 @@ def test_the_first_visit_shows_the_digits_and_all_that_will_be_done(store: Store
     assert app.selectbox(key="train_model").options[:2] == ["digits-clip", "ViT-B-32"]
     app.button(key="train_go").click().run()
     assert not app.exception
-    assert store.runs()[0].spec == TrainSpec()
+    assert store.runs()[0].spec == TrainSpec(precision="fp32")
     assert app.query_params["run"] == "1"
     assert "Nothing has been trained yet" in texts(app)
 
@@ -415,7 +415,7 @@ def test_further_settings_are_drawn_once_they_are_chosen_or_set(store: Store) ->
     linked.button(key="train_go").click().run()
     assert not linked.exception
     (run,) = store.runs()
-    assert run.spec == TrainSpec(wd=0.25)
+    assert run.spec == TrainSpec(wd=0.25, precision="fp32")
 
 
 def test_a_preset_sets_further_settings(store: Store) -> None:
@@ -429,7 +429,7 @@ def test_a_preset_sets_further_settings(store: Store) -> None:
     app.button(key="train_go").click().run()
     assert not app.exception
     (run,) = store.runs()
-    assert run.spec == TrainSpec()
+    assert run.spec == TrainSpec(precision="fp32")
 
 
 def test_further_settings_start_as_they_are_by_default(store: Store) -> None:
@@ -439,7 +439,7 @@ def test_further_settings_start_as_they_are_by_default(store: Store) -> None:
     app.button(key="train_go").click().run()
     assert not app.exception
     (run,) = store.runs()
-    assert run.spec == TrainSpec()
+    assert run.spec == TrainSpec(precision="fp32")
 
 
 def test_a_tick_is_not_held_up_by_a_field_that_is_put_away_again(store: Store) -> None:

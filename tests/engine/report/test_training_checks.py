@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from engine.report.checks.training import Data, checks, expected_s, memory
+from engine.report.checks.training import Data, bf16_advice, checks, expected_s, memory
 from engine.specs.train import TrainSpec
 
 DATA = Data(train=1000, held=250, captions=1250, distinct_captions=1250, looked_at=1250)
@@ -46,6 +46,8 @@ def test_data_that_are_fine_have_no_doubts() -> None:
         ({"classes": ("a", "b")}, {"classes": ("x", "y", "z")}, "3 classes and 2 names were given", "error"),
         ({"val_frequency": 0}, {}, "Neither retrieval nor zero-shot accuracy is measured", "warning"),
         ({"precision": "fp16"}, {}, "fp16 needs an accelerator", "error"),
+        ({"precision": "fp16", "device": "cuda"}, {}, "Take amp_bf16 or amp", "warning"),
+        ({"precision": "bf16", "lr": 1e-5}, {}, "at a learning rate of 1e-05: most weights will not change", "warning"),
         ({"lock_image": True}, {}, "The image tower is locked but has no trained weights", "warning"),
         ({"lock_image": True, "lock_text": True, "pretrained": "x"}, {}, "Both towers are locked", "warning"),
         ({"nproc": 2, "accum_freq": 3, "batch_size": 4}, {}, "4 pairs × 3 batches × 2 processes = 24 pairs", "ok"),
@@ -57,6 +59,29 @@ def test_what_stands_against_a_start_or_may_be_meant(
 ) -> None:
     found = said(TrainSpec.model_validate(fields), Data(**(vars(DATA) | data)))  # type: ignore[arg-type]
     assert [found[each] for each in found if message in each] == [mark], found
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"precision": "bf16", "lr": 1e-3}, {"precision": "amp_bf16", "lr": 1e-5}, {"precision": "auto", "lr": 1e-5}],
+)
+def test_weights_that_move_need_no_warning(fields: dict[str, object]) -> None:
+    assert set(said(TrainSpec.model_validate(fields)).values()) == {"ok"}
+
+
+def rates(**gflop_per_s: float) -> pd.DataFrame:
+    shared = {"operation": "matmul", "host": "here", "device": "cpu", "where": "a CPU, 2 threads, on here"}
+    return pd.DataFrame([shared | {"dtype": name, "gflop_per_s": rate} for name, rate in gflop_per_s.items()])
+
+
+def test_bf16_is_proposed_where_measured_rates_say_that_it_pays() -> None:
+    measured = rates(float32=196.0, bfloat16=827.0)
+    advice = bf16_advice(measured, "here", "cpu", "Precision amp_bf16")
+    assert advice.startswith("Precision amp_bf16 may be up to 4.22 times as fast")
+    assert "827 GFLOP/s in bfloat16 and 196 GFLOP/s in float32" in advice
+    for nothing in (rates(float32=196.0, bfloat16=200.0), rates(float32=196.0), measured.head(0)):
+        assert bf16_advice(nothing, "here", "cpu", "") == ""
+    assert bf16_advice(measured, "elsewhere", "cpu", "") == bf16_advice(measured, "here", "cuda:0", "") == ""
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from engine.settings import Settings
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.questions import Outlook
 from engine.specs.train import TrainSpec
+from engine.training import outlook
 from engine.training.outlook import answer
 from tests.support.clip_models import CONFIGS, VIT, asked, cached, make, saved
 
@@ -100,6 +101,37 @@ def most(pairs):
 step(2)
 print(most(2), most(512))
 """
+
+
+STEPPED = """
+import torch
+from torch.profiler import ProfilerActivity, profile
+for how in ({"foreach": True}, {"fused": True}, {"foreach": False}):
+    weights = [torch.nn.Parameter(torch.ones(size, 1024)) for size in (64, 128, 256)]
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+    optimizer = torch.optim.AdamW(weights, **how)
+    optimizer.step()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        optimizer.step()
+    changes = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]
+    held = top = 0
+    for event in sorted(changes, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        top = max(top, held)
+    print(top)
+"""
+
+
+def test_what_an_optimizers_own_step_needs_is_what_torch_allocates() -> None:
+    done = subprocess.run([sys.executable, "-c", STEPPED], capture_output=True, text=True, check=True)
+    weights = [size * 1024 * 4 for size in (64, 128, 256)]
+    fields_of = [{"opt": "timm/adamw", "device": "cuda:0"}, {}, {"opt": "timm/adamw"}]
+    expected = [outlook._temporaries(TrainSpec.model_validate(fields), weights) for fields in fields_of]
+    foreach, fused, one_by_one = (int(line) for line in done.stdout.split()[-3:])
+    assert [foreach, fused] == pytest.approx(expected[:2], abs=2048)
+    assert expected[2] / 2 < one_by_one <= expected[2], "the last weight's, and what is left of the one before"
+    assert outlook._temporaries(TrainSpec(device="cuda:0"), weights) == 0, "our AdamW is fused"
 
 
 @pytest.mark.slow

@@ -8,9 +8,10 @@ import pytest
 from engine import jobs
 from engine.__main__ import main
 from engine.jobs import references
-from engine.results import Progress
+from engine.results import Device, Machine, Progress
 from engine.settings import Settings
 from engine.specs import ProfileSpec, Refused, TrainSpec
+from engine.specs.clip import default_workers
 from engine.specs.evaluate import EvaluateSpec
 from engine.store import State, Store
 from engine.store.bundle import export_bundle, import_bundle
@@ -158,3 +159,27 @@ def test_a_training_that_has_nothing_to_lose_is_retried(store: Store, settings: 
     assert store.run(run_id).state is State.QUEUED
     with pytest.raises(Refused, match="only a failed or cancelled run can be tried again"):
         jobs.retry(store, settings, run_id)
+
+
+def test_the_precision_auto_is_that_of_the_device_when_submitted(store: Store, settings: Settings) -> None:
+    def resolved(**fields: object) -> str:
+        spec = references.resolve(store, settings, TrainSpec.model_validate(fields))
+        assert isinstance(spec, TrainSpec)
+        return spec.precision
+
+    assert resolved() == "fp32"
+    assert resolved(device="cuda:0") == "auto", "not probed yet: the worker decides"
+    devices = (Device(name="cpu", model="x"), *(Device(name=f"cuda:{i}", model="x", bf16=i == 1) for i in range(2)))
+    known = {"host": "here", "platform": "Linux", "cpu": "x", "threads": 2, "memory_gb": 8.0, "date": "2026-11-20"}
+    store.save_machine(Machine.model_validate(known | {"devices": devices}))
+    assert (resolved(device="cuda"), resolved(device="cuda:1")) == ("fp32", "amp_bf16")
+    assert resolved(device="cuda:1", precision="fp32") == "fp32", "what was asked for stays"
+
+
+def test_loading_processes_follow_from_the_cpus_and_the_data() -> None:
+    assert default_workers("cuda:0", "pairs.csv", cpus=16, nproc=1) == 8
+    assert default_workers("cuda:0", "pairs.csv", cpus=16, nproc=4) == 3
+    assert default_workers("cuda:0", "pairs.csv", cpus=2, nproc=4) == 1
+    assert default_workers("cuda:0", "digits", cpus=16, nproc=1) == 0
+    assert default_workers("cuda:0", "digits::pairs.csv", cpus=16, nproc=1) == 8
+    assert default_workers("cpu", "pairs.csv", cpus=16, nproc=1) == 0
