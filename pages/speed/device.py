@@ -8,7 +8,7 @@ import streamlit as st
 
 from engine.report import measured
 from engine.report.machine import facts
-from engine.report.roofline import roofline
+from engine.report.roofline import FUSED, roofline
 from engine.specs import DeviceSpec
 from pages.components import backend, launch, spec_form
 from pages.components.chart import chart
@@ -134,7 +134,8 @@ def figure(rates: pd.DataFrame, models: pd.DataFrame) -> None:
         else:
             st.caption(
                 "Traffic is counted as if nothing stayed in a cache, so a point may lie above the slope. "
-                "Of a training step, its forward pass."
+                "A training step is drawn by its forward pass."
+                + (f" Hollow points: {FUSED}." if (points["intensity_of"] == "eager").any() else "")
             )
 
 
