@@ -40,7 +40,8 @@ class Recurrent(RecurrentFlags):
     format: Literal["table", "oss", "pep", "csv", "json", "parquet"] | None = Field(
         None,
         description="table, oss, pep: as fastrnns prints them, of one size per runner. csv, json, parquet: every "
-        "figure. When left out, what the ending of --output says, else table.",
+        "figure. When left out, what the ending of --output says, else table. Deviations in the table are of samples; "
+        "where a sample is the mean of K calls, info says blocks_of_K.",
     )
     separator: str = Field(" ", max_length=20, description="Between the columns of the table.")
     output: OutputFile | None = Field(None, description="Write to this file.")

@@ -231,14 +231,25 @@ def _fused(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor | None:
-    """None where a real device would not fuse either, or where it is no meta tensor."""
-    if not query.is_meta or enable_gqa or query.dim() != 4 or query.shape[-1] != value.shape[-1]:
+    """Return the output, or None where a real device would not fuse either, or where this is no meta tensor."""
+    if not (query.dim() == key.dim() == value.dim()) or key.shape[:-1] != value.shape[:-1]:
         return None
-    if query.shape[:2] != key.shape[:2] or (attn_mask is not None and attn_mask.requires_grad):
+    if query.dim() == 3 and (
+        attn_mask is None or attn_mask.dim() <= 3
+    ):  # (batch, length, width): the batch takes the place of heads
+        mask = attn_mask.unsqueeze(0) if attn_mask is not None and attn_mask.dim() == 3 else attn_mask
+        query, key, value = (each.unsqueeze(0) for each in (query, key, value))
+        fused = _fused(query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        return None if fused is None else fused.squeeze(0)
+    if not query.is_meta or query.dim() != 4 or query.shape[-1] != value.shape[-1]:
+        return None
+    heads, shared = query.shape[1], key.shape[1]
+    alike = heads % shared == 0 if enable_gqa and shared else heads == shared
+    if not alike or query.shape[0] != key.shape[0] or (attn_mask is not None and attn_mask.requires_grad):
         return None
     # dropout_p changes no shape and no count; the CPU operator, whose shape rules these are, takes none
     out, _ = aten._scaled_dot_product_flash_attention_for_cpu(
         query, key, value, 0.0, is_causal, attn_mask=attn_mask, scale=scale
     )
-    fused: torch.Tensor = out
-    return fused
+    result: torch.Tensor = out
+    return result

@@ -1,9 +1,10 @@
 """What the counter knows of operators: a FLOP formula, or why none is needed.
 
 The convention is that of torch.utils.flop_counter and of the published figures: the multiply-adds of matrix products,
-convolutions and attention count, 2 FLOPs each. Free are views, copies and gathers, and elementwise operations. Minor is
-what touches each element a fixed few times: reductions, and those named in `MINOR` (normalisation, softmax, pooling,
-resampling). Any other operator is work of unknown size and makes a count incomplete.
+convolutions and attention count, 2 FLOPs each, and four times as many of complex numbers. Free are views, copies and
+gathers, and elementwise operations. Minor is what touches each element a fixed few times: reductions, and those named
+in `MINOR` (normalisation, softmax, pooling, resampling, bags of embeddings). Any other operator is work of unknown size
+and makes a count incomplete.
 """
 
 from collections.abc import Callable
@@ -52,12 +53,13 @@ MINOR = _names("""
     max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d
     adaptive_max_pool2d mkldnn_max_pool2d upsample_nearest1d upsample_nearest2d _upsample_nearest_exact2d
     upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa upsample_bicubic2d _upsample_bicubic2d_aa
-    grid_sampler_2d _thnn_fused_lstm_cell _thnn_fused_gru_cell""")
+    upsample_trilinear3d grid_sampler_2d grid_sampler_3d _embedding_bag _embedding_bag_forward_only
+    _thnn_fused_lstm_cell _thnn_fused_gru_cell""")
 
-PRODUCTS = _names("mm addmm bmm baddbmm _scaled_mm mv addmv dot vdot addbmm")
-CONVOLUTIONS = _names(
-    "convolution _convolution cudnn_convolution miopen_convolution _slow_conv2d_forward convolution_overrideable"
-)
+PRODUCTS = _names("mm addmm bmm baddbmm _scaled_mm _int_mm _grouped_mm mv addmv dot vdot addbmm _trilinear")
+CONVOLUTIONS = _names("""
+    convolution _convolution cudnn_convolution miopen_convolution _slow_conv2d_forward convolution_overrideable
+    torchvision::deform_conv2d""")
 ATTENTION = _names("""
     _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention
     _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention
@@ -71,6 +73,44 @@ def _matrix_vector(args: tuple[Any, ...], *_: Any) -> int:
 
 def _addbmm(args: tuple[Any, ...], *_: Any) -> int:
     return 2 * int(args[1].numel()) * int(args[2].shape[-1])
+
+
+def _int_mm(args: tuple[Any, ...], *_: Any) -> int:
+    return 2 * int(args[0].numel()) * int(args[1].shape[-1])
+
+
+def _grouped_mm(args: tuple[Any, ...], *_: Any) -> int:
+    """Return the FLOPs of products (M, K) x (K, N), a group each.
+
+    A factor with two dimensions holds the groups side by side along M, N or, where both do, K: their sizes add up to
+    that side. Rows behind the last group are counted although they are not computed, as meta holds no offsets.
+    """
+    first, second = args[:2]
+    groups = int(first.shape[0]) if first.dim() == second.dim() == 3 else 1
+    return 2 * groups * int(prod(first.shape[-2:])) * int(second.shape[-1])
+
+
+def _trilinear(args: tuple[Any, ...], *_: Any) -> int:
+    """Return the FLOPs of nn.Bilinear: the product of the first two factors, then that with the third.
+
+    args: three factors; for each, the dimensions it lacks, of size 1 once they are added; the dimensions summed over.
+    Those that the third factor lacks are summed over in the first product.
+    """
+    shapes = []
+    for factor, lacking in zip(args[:3], args[3:6], strict=True):
+        shape = list(factor.shape)
+        for dim in sorted(lacking):
+            shape.insert(dim, 1)
+        shapes.append(shape)
+    sizes = [max(each) for each in zip(*shapes, strict=True)]
+    pair = [max(each) for each in zip(*shapes[:2], strict=True)]
+    left = [size for dim, size in enumerate(sizes) if dim not in args[6] or dim not in args[5]]
+    return 2 * int(prod(pair) + prod(left))
+
+
+def _deformable(args: tuple[Any, ...], _kwargs: dict[str, Any], out: Any) -> int:
+    """Return the FLOPs of a convolution; reading its input between pixels is resampling, which is minor work."""
+    return 2 * int(out.numel()) * int(prod(args[1].shape[1:]))
 
 
 def _attention(args: tuple[Any, ...], *_: Any) -> int:
@@ -110,6 +150,10 @@ FORMULAS: dict[str, Figure] = {
     "dot": _matrix_vector,
     "vdot": _matrix_vector,
     "addbmm": _addbmm,
+    "_int_mm": _int_mm,
+    "_grouped_mm": _grouped_mm,
+    "_trilinear": _trilinear,
+    "torchvision::deform_conv2d": _deformable,
     "_scaled_dot_product_fused_attention_overrideable": _attention,
     "_scaled_dot_product_attention_math_for_mps": _attention,
     "mkldnn_rnn_layer": _recurrent,
@@ -181,11 +225,19 @@ def _tensor_view(op: OpOverload) -> bool:
 
 
 def _formula(op: OpOverload, base: str) -> Figure | None:
-    if base in FORMULAS:
-        return FORMULAS[base]
-    if (formula := flop_registry.get(op._overloadpacket)) is None:
-        return None
-    return lambda args, kwargs, out: int(formula(*args, **kwargs, out_val=out))
+    found = FORMULAS.get(base)
+    if found is None and (registered := flop_registry.get(op._overloadpacket)) is not None:
+        found = lambda args, kwargs, out: int(registered(*args, **kwargs, out_val=out))  # noqa: E731
+    return _of_real_numbers(found) if found and base in PRODUCTS else found
+
+
+def _of_real_numbers(formula: Figure) -> Figure:
+    """Return the formula of a product in which each multiply-add of complex numbers is four of real ones."""
+
+    def flops(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
+        return formula(args, kwargs, out) * (4 if args[0].is_complex() else 1)
+
+    return flops
 
 
 def _activations(base: str) -> Figure | None:

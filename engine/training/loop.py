@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from engine.results.clip import TrainRow
 from engine.specs import Refused
 from engine.training import checkpoints, distributed, logs, precision, resuming, rng
 from engine.training.done import Done, checkpoints_folder, start
+from engine.training.meter import Diverged, Meter
 from engine.training.optimizers import assign
 from engine.training.setup import Setup
 from engine.training.step import StepResult, train_step
@@ -24,21 +25,6 @@ from engine.training.validation import Stopped, best_metric, row_fields, score, 
 
 log = logging.getLogger("engine.training")
 LATEST, BEST = "latest.pt", "best.pt"
-MOST_LEFT_OUT = 40
-"""Steps in a row that overflow: by then the scale has been halved from 2^16 to below any float16."""
-
-
-class Diverged(ArithmeticError):
-    """The loss is no number any more; nothing after it would be one."""
-
-
-@dataclass
-class Window:
-    """The steps since the last line of the log."""
-
-    steps: int = 0
-    data_s: float = 0.0
-    step_s: float = 0.0
 
 
 class Training:
@@ -54,11 +40,10 @@ class Training:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.setup, self._run_dir, self._device_name = setup, run_dir, device_name
-        self.done, self._saved_at, self._left_out = Done(), -1, 0
-        self._unread: list[torch.Tensor] = []
-        self._window = Window()
+        self.done, self._saved_at = Done(), -1
         self._stopped, self._clock = stopped, clock
         self._folder = checkpoints_folder(run_dir)
+        self._meter = Meter(setup, clock)
         self._files: logs.Files | None = None
         self._progress = Progress(done=0, total=setup.plan.steps, note="beginning")
         self._notes = list(setup.made.notes)
@@ -85,7 +70,7 @@ class Training:
             self._save_unless_saved()
         except GeneratorExit:  # and after no other error, which may leave half a step
             with suppress(Diverged):
-                self._read_losses()
+                self._meter.read(self.done)
                 self._save_unless_saved()
             raise
         finally:
@@ -128,17 +113,13 @@ class Training:
             taken = [self._to_device(next(batches)) for _ in range(accumulate)]
             loaded = self._clock()
             result = self._step(taken)
-            self._unread.append(torch.stack([result.losses["loss"].detach().float(), result.grad_norm.float()]))
             done.step, done.batch = done.step + 1, done.batch + accumulate
             done.samples += plan.batch_size * setup.place.world_size * accumulate
-            done.data_seconds += loaded - begun
-            self._window.steps += 1
-            self._window.data_s += loaded - begun
-            self._spend(self._clock() - begun)
+            self._meter.add(done, result, data_s=loaded - begun, seconds=self._clock() - begun)
             saving = setup.spec.save_every_steps and done.step % setup.spec.save_every_steps == 0
             logging_now = self._logs_now()
             if saving or logging_now:
-                self._read_losses()
+                self._meter.read(self.done)
             if logging_now:
                 yield from self._tell(result)
             if setup.place.first:
@@ -146,7 +127,7 @@ class Training:
             if saving:
                 self._save(LATEST)
             if (logging_now or not self._asking_waits) and self._stopping():
-                self._read_losses()
+                self._meter.read(self.done)
                 return
         yield from self._end_of_epoch()
 
@@ -159,28 +140,6 @@ class Training:
         """Return whether the step that was just taken gets a line in the log: alike in all processes."""
         plan, done, every = self.setup.plan, self.done, self.setup.spec.log_every_n_steps
         return done.step % every == 1 or every == 1 or done.batch == plan.batches or done.step == plan.steps
-
-    def _spend(self, seconds: float) -> None:
-        self.done.step_seconds += seconds
-        self.done.seconds += seconds
-        self._window.step_s += seconds
-
-    def _read_losses(self) -> None:
-        """Add up the losses of the steps since the last reading, which waits for the device. Errors: Diverged.
-
-        All processes must call this at the same step.
-        """
-        if not self._unread:
-            return
-        begun = self._clock()
-        # with local_loss each process has a loss of its own
-        values = distributed.averaged(torch.stack(self._unread), self.setup.place).tolist()
-        first = self.done.step - len(self._unread) + 1
-        self._unread = []
-        self._spend(self._clock() - begun)
-        for step, (loss, grad_norm) in enumerate(values, first):
-            self._check(step, loss, grad_norm)
-            self.done.add_loss(loss)
 
     def _to_device(self, batch: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         images, tokens = batch
@@ -200,29 +159,13 @@ class Training:
             no_sync=getattr(setup.network, "no_sync", nullcontext),
         )
 
-    def _check(self, step: int, loss: float, grad_norm: float) -> None:
-        """Count steps that overflow. A scaler skips them with a lower scale, though not for ever. Errors: Diverged."""
-        if math.isfinite(loss) and math.isfinite(grad_norm):
-            self._left_out = 0
-            return
-        self._left_out += 1
-        scaled = self.setup.scaler is not None
-        if scaled and self._left_out < MOST_LEFT_OUT:
-            return
-        raise Diverged(
-            f"step {step} has loss {loss:g} and gradient norm {grad_norm:g}"
-            + (f", as all of the last {self._left_out} steps have overflowed" if scaled else "")
-            + f": take a smaller learning rate than {self.setup.spec.peak_lr:g}, a longer warm-up, or clip gradients "
-            "(grad_clip_norm)" + (", or another precision (amp_bf16)" if scaled else "")
-        )
-
     def _tell(self, result: StepResult) -> Iterator[Event]:
         """Yield a point of every curve and write a line of the log. Times are means over the steps since the last."""
         setup, plan, done = self.setup, self.setup.plan, self.done
         together = distributed.averaged(
             torch.stack([each.detach().float() for each in result.losses.values()]), setup.place
         )
-        window, self._window = self._window, Window()
+        window = self._meter.window()
         if not setup.place.first:
             return
         losses = dict(zip(result.losses, together.tolist(), strict=True))

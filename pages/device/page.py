@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from engine.report.figures.roofline import roofline
+from engine.report.figures.roofline import FUSED, roofline
 from engine.report.machine import facts
 from engine.report.timings import rates as timings_rates
 from engine.specs import DeviceSpec
@@ -133,7 +133,8 @@ def figure(rates: pd.DataFrame, models: pd.DataFrame) -> None:
         else:
             st.caption(
                 "Traffic is counted as if nothing stayed in a cache, so a point may lie above the slope. "
-                "Of a training step, its forward pass."
+                "A training step is drawn by its forward pass."
+                + (f" Hollow points: {FUSED}." if (points["intensity_of"] == "eager").any() else "")
             )
 
 

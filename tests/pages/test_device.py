@@ -89,6 +89,19 @@ def test_the_roofline_has_the_rates_and_the_models_timed_here(store: Store) -> N
     names = [trace.get("name") for trace in chart["data"]]
     assert names == ["resnet", None, None]
     assert "may lie above the slope" in texts(app)
+    assert "Hollow" not in texts(app)
+
+
+@pytest.mark.slow
+def test_a_compiled_model_is_hollow_on_the_roofline_and_the_caption_says_why(store: Store) -> None:
+    rows = [benchmark_row("resnet18", intensity=30.0), benchmark_row("resnet18", intensity=30.0, variant="compile")]
+    finish(store, queue_benchmark(store, "resnet18"), rows)
+    app = open_page(PAGE)
+    assert not app.exception
+    (chart,) = charts(app)
+    (trace,) = chart["data"]
+    assert sorted(symbol.endswith("-open") for symbol in trace["marker"]["symbol"]) == [False, True]
+    assert "Hollow points: intensity of eager" in texts(app)
 
 
 def test_a_run_of_this_kind_finds_its_form() -> None:

@@ -53,8 +53,7 @@ def _capture(name: str, spec: RecurrentSpec, layer: torch.nn.RNNBase, inputs: In
 
 def called(layer: Callable[..., Any], inputs: Inputs) -> tuple[Tensor, ...]:
     """The output, and the last states as flat as they come."""
-    output, last = layer(inputs.x, inputs.state)
-    return (output, *last) if isinstance(last, tuple) else (output, last)
+    return _flat(*layer(inputs.x, inputs.state))
 
 
 def called_packed(layer: Any, inputs: Inputs) -> tuple[Tensor, ...]:
@@ -62,7 +61,11 @@ def called_packed(layer: Any, inputs: Inputs) -> tuple[Tensor, ...]:
     first = layer.batch_first
     packed = pack_padded_sequence(inputs.x, torch.tensor(inputs.lengths), batch_first=first, enforce_sorted=False)
     output, last = layer(packed, inputs.state)
-    return (pad_packed_sequence(output, batch_first=first)[0], *last)
+    return _flat(pad_packed_sequence(output, batch_first=first)[0], last)
+
+
+def _flat(output: Tensor, last: Any) -> tuple[Tensor, ...]:
+    return (output, *last) if isinstance(last, tuple) else (output, last)
 
 
 def _with_norms(run: Run, spec: RecurrentSpec) -> Run:

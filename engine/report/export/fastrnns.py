@@ -29,9 +29,11 @@ def fits(rows: Sequence[RecurrentRow]) -> bool:
 
 
 def table(rows: Sequence[RecurrentRow], separator: str = " ") -> str:
-    """A block of lines per group, with a header: means and deviations in ms, columns of 16 signs, no samples.
+    """Return a block of lines per group, with a header: means and deviations in ms, columns of 16 signs, no samples.
 
-    A deviation of a single sample, and what a runner without a backward pass lacks, is `nan`. Errors: Refused.
+    fastrnns times single calls. Here short calls are timed in blocks, and means of blocks deviate less than calls do:
+    instead of None, the info of such a runner is `blocks_of_K`, K calls per sample. The deviation of a single sample,
+    and what a runner without a backward pass lacks, is `nan`. Errors: Refused.
     """
     return "\n".join(_block(members, separator) for members in _groups(rows).values())
 
@@ -39,8 +41,10 @@ def table(rows: Sequence[RecurrentRow], separator: str = " ") -> str:
 def _block(rows: Sequence[RecurrentRow], separator: str) -> str:
     lines: list[tuple[str | float | None, ...]] = [COLUMNS]
     for row in rows:
-        forward = (row.forward_mean_ms, row.forward_std_ms, "None")
-        lines.append((row.model, *forward, row.backward_mean_ms, row.backward_std_ms, "None"))
+        calls = row.calls_per_sample or 1
+        info = "None" if calls == 1 else f"blocks_of_{calls}"
+        forward = (row.forward_mean_ms, row.forward_std_ms, info)
+        lines.append((row.model, *forward, row.backward_mean_ms, row.backward_std_ms, info if _trains(row) else "None"))
     return "".join(separator.join(map(_cell, line)) + "\n" for line in lines)
 
 
@@ -59,7 +63,9 @@ def oss(rows: Sequence[RecurrentRow]) -> str:
 
 
 def pep(rows: Sequence[RecurrentRow], run_dir: Path) -> str:
-    """One line per sample, as they were taken: of each group forward, then of each group backward.
+    """Return one line per sample, as they were taken: of each group forward, then of each group backward.
+
+    A sample is the mean of its calls, which are several where calls are short.
 
     Errors: Refused; LookupError where a row's samples are gone; ValueError and OSError as samples.read.
     """

@@ -15,6 +15,8 @@ from engine.report.style import COLOURS, GREY, SHAPES, Style, bandwidth, compute
 from engine.results import DeviceRow
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+MARKER = {"size": 8, "line": {"width": 0.5, "color": "rgba(128,128,128,0.6)"}}
+FUSED = "intensity of eager: what a compiler fuses moves less memory, so the true point lies further right"
 WIDE, HIGH = 0.6, 0.12
 """What a label covers, in decades."""
 
@@ -97,11 +99,17 @@ def _points(models: pd.DataFrame, styles: Mapping[str, Style]) -> list[dict[str,
             "y": models["gflop_per_s"].to_numpy(float)[places],
             "text": [_hover(row) for row in models.iloc[places].to_dict("records")],
             "hovertemplate": "%{text}<extra></extra>",
-            "marker": marker | {"size": 8, "line": {"width": 0.5, "color": "rgba(128,128,128,0.6)"}},
+            "marker": marker | {"symbol": _symbols(models.iloc[places], marker["symbol"])} | MARKER,
         }
         for family, places, marker in groups(models, None, styles)
         if len(places)
     ]
+
+
+def _symbols(models: pd.DataFrame, shape: str) -> list[str]:
+    """Return the shape of each point: hollow where another model's traffic had to stand in for its own."""
+    hollow = f"{shape.removesuffix('-open')}-open"
+    return [hollow if borrowed else shape.removesuffix("-open") for borrowed in models["intensity_of"] == "eager"]
 
 
 def _hover(row: Mapping[Any, Any]) -> str:
@@ -113,6 +121,7 @@ def _hover(row: Mapping[Any, Any]) -> str:
         *([f"the {row['tower']} tower alone"] if row["tower"] != "whole" else []),
         *([f"{row['cache']} cache"] if row["cache"] != "hot" else []),
         f"{compute(row['gflop_per_s'])} at {digits(row['intensity'])} FLOP/B, {digits(row['latency_ms'])} ms",
+        *([FUSED] if row["intensity_of"] == "eager" else []),
         *([", ".join(flag.replace("_", " ") for flag in row["flags"])] if row["flags"] else []),
         f"{row['date']}, run {row['run']}",
     ]

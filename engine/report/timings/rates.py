@@ -28,9 +28,11 @@ POINTS = [
         "device",
         "device_name",
     ),
-    *("threads", "latency_ms", "intensity", "gflop_per_s", "flags", "run", "date"),
+    *("threads", "latency_ms", "intensity", "intensity_of", "gflop_per_s", "flags", "run", "date"),
     *("tower", "context_length", "cache", "cudnn_benchmark", "deterministic", "optimizer"),
 ]
+FUSING = ("compile", "trace")
+"""How labels of variants begin whose compiler may fuse operators: they move less memory than was counted on eager."""
 KEY = ["device", "device_name", "threads", "dtype"]
 COLUMNS = (
     *("where", "host", "device", "device_name", "threads", "operation", "dtype", "size", "gflop_per_s", "gb_per_s"),
@@ -64,7 +66,8 @@ def rates(store: Store) -> pd.DataFrame:
 def models(store: Store) -> pd.DataFrame:
     """The latest timing of every model in every way that was timed and counted: the points of a roofline.
 
-    Columns: those of POINTS; `gflop_per_s` is what was achieved, `intensity` in FLOPs per byte.
+    Columns: those of POINTS; `gflop_per_s` is what was achieved, `intensity` in FLOPs per byte, and
+    `intensity_of` is `itself`, or `eager` where a compiler may have fused operators: it is less than the row's own.
     """
     points = []
     for run in store.runs(kind="benchmark", limit=LATEST):
@@ -73,11 +76,12 @@ def models(store: Store) -> pd.DataFrame:
                 continue
             figures = {name: getattr(row, name) for name in POINTS if name in BenchmarkRow.model_fields}
             figures |= {"name": f"{row.library}:{row.model}", "dtype": computes_in(row), "gflop_per_s": achieved(row)}
+            figures["intensity_of"] = "eager" if row.variant.startswith(FUSING) else "itself"
             date = run.environment.date if run.environment else ""
             where = _where(run.host, row.device, row.device_name, row.threads)
             points.append(figures | {"where": where, "run": run.id, "date": date[:10]})
     frame = pd.DataFrame(points, columns=POINTS)
-    result = {"latency_ms", "intensity", "gflop_per_s", "flags", "run", "date"}
+    result = {"latency_ms", "intensity", "intensity_of", "gflop_per_s", "flags", "run", "date"}
     return frame.drop_duplicates([name for name in POINTS if name not in result], ignore_index=True)
 
 

@@ -1,9 +1,14 @@
 """The counter against formulas worked out by hand: 2 FLOPs per multiply-add."""
 
+from collections.abc import Callable
+from functools import partial
+from math import prod
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torchvision.ops import DeformConv2d
 
 from engine.measure.flops import Count, count
 
@@ -83,6 +88,136 @@ def test_scaled_dot_product_attention_is_two_matrix_products(
     scores = B * HEADS * S * (S + 2)
     check(found, 2 * 2 * scores * E, scores + B * HEADS * S * E)
     assert "scaled_dot_product_attention" in [operator.operator for operator in found.operators]
+
+
+class Applied(nn.Module):
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: torch.Tensor) -> torch.Tensor:
+        return self.function(*args)
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("shared", [1, 2, HEADS])
+def test_attention_with_grouped_queries_is_fused(device: str, masked: bool, shared: int) -> None:
+    """Keys and values are read once for all heads that share them, and scores are never held."""
+    query = torch.ones(B, HEADS, S, E, device=device)
+    key = torch.ones(B, shared, 50, E, device=device)
+    mask = torch.zeros(B, 1, S, 50, device=device) if masked else None
+
+    def attend(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(query, key, key, attn_mask=mask, enable_gqa=True)
+
+    found = counted(Applied(attend), query, key)
+    scores = B * HEADS * S * 50
+    check(found, 2 * 2 * scores * E, scores + B * HEADS * S * E)
+    out, sums = B * HEADS * S * E, B * HEADS * S
+    read = 2 * B * shared * 50 * E + out + (B * S * 50 if masked else 0)
+    assert found.traffic_bytes == 4 * (read + out + sums)
+    assert found.peak_bytes == 4 * (out + sums)
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+@pytest.mark.parametrize("mask", [(), (S, 50), (B, S, 50)])
+def test_attention_without_a_dimension_of_heads_is_fused(device: str, mask: tuple[int, ...]) -> None:
+    query, key = torch.ones(B, S, E, device=device), torch.ones(B, 50, E, device=device)
+    added = torch.zeros(mask, device=device) if mask else None
+
+    def attend(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(query, key, key, attn_mask=added)
+
+    found = counted(Applied(attend), query, key)
+    check(found, 2 * 2 * B * S * 50 * E, B * S * (50 + E))
+    out, sums = B * S * E, B * S
+    assert found.traffic_bytes == 4 * (2 * B * 50 * E + 2 * out + sums + (prod(mask) if mask else 0))
+    assert found.peak_bytes == 4 * (out + sums)
+
+
+@pytest.mark.parametrize(
+    ("query", "key"), [((B, S, E), (B, B, 9, E)), ((B, HEADS, S, E), (HEADS, 9, E)), ((S, E), (9, E))]
+)
+def test_attention_of_other_shapes_gives_meta_what_a_device_gives(query: tuple[int, ...], key: tuple[int, ...]) -> None:
+    results = []
+    for device in ("meta", "cpu"):
+        found = counted(Attention(), torch.ones(query, device=device), torch.ones(key, device=device))
+        results.append((found.flops, found.traffic_bytes, found.peak_bytes))
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_a_multiply_add_of_complex_numbers_is_four_of_real_ones(device: str) -> None:
+    matrix = torch.ones(B, S, dtype=torch.complex64, device=device)
+    other = torch.ones(S, FEED, dtype=torch.complex64, device=device)
+    vector = torch.ones(S, dtype=torch.complex64, device=device)
+    check(counted(Applied(torch.mm), matrix, other), 4 * 2 * B * S * FEED, B * FEED)
+    check(counted(Applied(torch.bmm), matrix[None], other[None]), 4 * 2 * B * S * FEED, B * FEED)
+    check(counted(Applied(torch.mv), matrix, vector), 4 * 2 * B * S, B)
+    check(counted(Applied(torch.dot), vector, vector), 4 * 2 * S, 1)
+    layer = nn.Linear(S, FEED, dtype=torch.complex64, device=device)
+    check(counted(layer, matrix), 4 * 2 * B * S * FEED, B * FEED)
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+@pytest.mark.parametrize("leading", [(B,), (B, S)])
+def test_bilinear(device: str, leading: tuple[int, ...]) -> None:
+    """x W y, for each feature of the output: the product of x and W, then that with y."""
+    layer = nn.Bilinear(E, 5, FEED, device=device)
+    found = counted(layer, torch.ones(*leading, E, device=device), torch.ones(*leading, 5, device=device))
+    check(found, 2 * prod(leading) * FEED * (E * 5 + 5), prod(leading) * FEED)
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_product_of_integers(device: str) -> None:
+    first = torch.ones(32, 16, dtype=torch.int8, device=device)
+    check(counted(Applied(torch._int_mm), first, first[:16].T.contiguous().T), 2 * 32 * 16 * 16, 32 * 16)
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+@pytest.mark.parametrize(
+    ("first", "second", "flops", "out"),
+    [
+        ((3, 16, 32), (3, 32, 8), 3 * 2 * 16 * 32 * 8, 3 * 16 * 8),
+        ((48, 32), (3, 32, 8), 2 * 48 * 32 * 8, 48 * 8),
+        ((3, 16, 32), (32, 48), 3 * 2 * 16 * 32 * 16, 16 * 48),
+        ((16, 48), (48, 8), 3 * 2 * 16 * 16 * 8, 3 * 16 * 8),
+    ],
+    ids=["no sides", "rows", "columns", "inner"],
+)
+def test_grouped_products(device: str, first: tuple[int, ...], second: tuple[int, ...], flops: int, out: int) -> None:
+    """Three groups of 16 along the side that factors with two dimensions share."""
+    ends = torch.tensor([16, 32, 48], dtype=torch.int32, device=device)
+    offsets = None if len(first) == len(second) == 3 else ends
+    factors = (torch.ones(shape, dtype=torch.bfloat16, device=device) for shape in (first, second))
+    check(counted(Applied(partial(torch._grouped_mm, offs=offsets)), *factors), flops, out)
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("modulated", [False, True])
+def test_deformable_convolution(device: str, groups: int, modulated: bool) -> None:
+    layer = DeformConv2d(4, 6, 3, groups=groups)
+    more = [torch.ones(B, 9, 7, 5, device=device)] if modulated else []
+    found = counted(
+        layer.to(device), torch.ones(B, 4, 9, 7, device=device), torch.zeros(B, 18, 7, 5, device=device), *more
+    )
+    out = B * 6 * 7 * 5
+    check(found, 2 * out * (4 // groups) * 9, out)
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_interpolation_of_volumes_and_bags_of_embeddings_are_minor_work(device: str) -> None:
+    volume = torch.ones(1, 2, 3, 4, 5, device=device)
+    larger = counted(nn.Upsample(scale_factor=2, mode="trilinear"), volume)
+    sampled = counted(
+        Applied(partial(F.grid_sample, align_corners=False)), volume, torch.zeros(1, 3, 4, 5, 3, device=device)
+    )
+    bags = counted(nn.EmbeddingBag(10, E, device=device), torch.ones(B, S, dtype=torch.int64, device=device))
+    for found, name in ((larger, "upsample_trilinear3d"), (sampled, "grid_sampler_3d"), (bags, "_embedding_bag")):
+        check(found, 0, 0)
+        assert found.uncounted == {name: 1}
 
 
 def attention_flops() -> int:

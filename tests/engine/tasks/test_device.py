@@ -255,6 +255,22 @@ def test_a_tower_or_a_cold_cache_is_a_point_of_its_own_and_says_so(store: Store)
     assert ["cold cache" in said for said in trace.text] == [False, True, False]
 
 
+def test_a_compiled_model_is_never_drawn_as_if_the_intensity_of_eager_were_its_own(store: Store) -> None:
+    hollow = ("compile", "compile:max-autotune+bfloat16", "trace+channels_last")
+    filled = ("eager", "eager+channels_last", "export", "cudagraphs")
+    finish(store, BenchmarkSpec(models=("resnet18",)), *(timed(variant=label) for label in hollow + filled))
+    points = timings_rates.models(store)
+    (trace,) = roofline(timings_rates.rates(store), points, styles={}).data
+    drawn = dict(zip(points["variant"], zip(trace.marker.symbol, trace.text, strict=True), strict=True))
+    assert set(drawn) == {*hollow, *filled}
+    for label, (symbol, text) in drawn.items():
+        assert symbol.endswith("-open") == (label in hollow)
+        assert ("intensity of eager" in text) == (label in hollow)
+    exported = points.set_index("variant")["intensity_of"]
+    assert (exported[list(hollow)] == "eager").all()
+    assert (exported[list(filled)] == "itself").all()
+
+
 def test_the_slope_meets_each_roof_where_bandwidth_suffices(store: Store) -> None:
     rows = (rate(gflop_per_s=100.0), rate(dtype="bfloat16", gflop_per_s=400.0), rate("copy", gb_per_s=20.0))
     finish(store, DeviceSpec(), *rows)

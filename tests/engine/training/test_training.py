@@ -15,10 +15,12 @@ import torch
 from engine import datasets
 from engine.results import Metric, Progress
 from engine.specs import Refused
-from engine.training import checkpoints, launch, loop, rng, setup
+from engine.training import checkpoints, launch, loop, meter, rng, setup
 from engine.training.batches import Drawn, Order, batches
 from engine.training.distributed import Place
-from engine.training.loop import Diverged, Training
+from engine.training.done import Done
+from engine.training.loop import Training
+from engine.training.meter import Diverged
 from engine.training.setup import prepare
 from engine.training.step import StepResult
 from tests.support.training import TINY, close, losses, rows, tiny, train, training
@@ -170,13 +172,13 @@ def test_stopped_between_readings_of_the_loss_equals_never_stopped(tmp_path: Pat
 
 def test_the_loss_is_read_with_the_log_and_not_after_every_step(tmp_path: Path) -> None:
     one = training(tiny(epochs=1, log_every_n_steps=3, val_frequency=0, zeroshot_frequency=0), tmp_path)
-    read, step = [], one._read_losses
+    read, step = [], one._meter.read
 
-    def reading() -> None:
-        read.append(one.done.step)
-        step()
+    def reading(done: Done) -> None:
+        read.append(done.step)
+        step(done)
 
-    one._read_losses = reading  # type: ignore[method-assign]
+    one._meter.read = reading  # type: ignore[method-assign]
     list(one.run())
     assert read == [1, 4]
 
@@ -368,7 +370,7 @@ def test_a_loss_that_is_no_number_ends_the_training_and_spoils_no_checkpoint(tmp
 
 
 def test_steps_that_overflow_for_ever_end_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "MOST_LEFT_OUT", 6)
+    monkeypatch.setattr(meter, "MOST_OVERFLOWED", 6)
     fields: dict[str, object] = {"val_frequency": 0, "zeroshot_frequency": 0}
     once, always = training(tiny(**fields), tmp_path / "once"), training(tiny(**fields), tmp_path / "always")
     once.setup.scaler = torch.amp.GradScaler(

@@ -1,0 +1,90 @@
+"""Losses and seconds of a training's steps, read from the device only when they are needed."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from engine.training import distributed
+from engine.training.done import Done
+from engine.training.setup import Setup
+from engine.training.step import StepResult
+
+MOST_OVERFLOWED = 40
+"""Steps in a row that may overflow: by then the scale was halved from 2^16 to below any float16."""
+
+
+class Diverged(ArithmeticError):
+    """The loss is not a number any more, and no later one would be."""
+
+
+@dataclass
+class Window:
+    """The steps since the last line of the log."""
+
+    steps: int = 0
+    data_s: float = 0.0
+    step_s: float = 0.0
+
+
+class Meter:
+    """Adds up what steps took and what they lost. `read` waits for the device, `add` does not."""
+
+    def __init__(self, setup: Setup, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._setup, self._clock = setup, clock
+        self._unread: list[torch.Tensor] = []
+        self._overflowed = 0
+        self._window = Window()
+
+    def add(self, done: Done, result: StepResult, *, data_s: float, seconds: float) -> None:
+        """Count in one step, which `done` already contains. seconds: of the step, with the wait for its data."""
+        self._unread.append(torch.stack([result.losses["loss"].detach().float(), result.grad_norm.float()]))
+        self._window.steps += 1
+        self._window.data_s += data_s
+        done.data_seconds += data_s
+        self._spend(done, seconds)
+
+    def read(self, done: Done) -> None:
+        """Add the losses of the steps since the last reading to `done`, which waits for the device.
+
+        All processes must call this at the same step. Errors: Diverged.
+        """
+        if not self._unread:
+            return
+        begun = self._clock()
+        # with local_loss each process has a loss of its own
+        values = distributed.averaged(torch.stack(self._unread), self._setup.place).tolist()
+        first = done.step - len(self._unread) + 1
+        self._unread = []
+        self._spend(done, self._clock() - begun)
+        for step, (loss, grad_norm) in enumerate(values, first):
+            self._check(step, loss, grad_norm)
+            done.add_loss(loss)
+
+    def window(self) -> Window:
+        """Return the steps since the last call, and begin a new window."""
+        window, self._window = self._window, Window()
+        return window
+
+    def _spend(self, done: Done, seconds: float) -> None:
+        done.step_seconds += seconds
+        done.seconds += seconds
+        self._window.step_s += seconds
+
+    def _check(self, step: int, loss: float, grad_norm: float) -> None:
+        """Count steps that overflow: a scaler skips them with a lower scale, though not for ever. Errors: Diverged."""
+        if math.isfinite(loss) and math.isfinite(grad_norm):
+            self._overflowed = 0
+            return
+        self._overflowed += 1
+        scaled = self._setup.scaler is not None
+        if scaled and self._overflowed < MOST_OVERFLOWED:
+            return
+        raise Diverged(
+            f"step {step} has loss {loss:g} and gradient norm {grad_norm:g}"
+            + (f", as all of the last {self._overflowed} steps have overflowed" if scaled else "")
+            + f": take a smaller learning rate than {self._setup.spec.peak_lr:g}, a longer warm-up, or clip gradients "
+            "(grad_clip_norm)" + (", or another precision (amp_bf16)" if scaled else "")
+        )
