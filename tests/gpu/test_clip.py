@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.training import checkpoints
+from engine.measure.environment import computes_bf16
+from engine.models.variants import has_tf32
+from engine.training import checkpoints, precision
 from tests.support.training import losses, rows, tiny, train
 
 pytestmark = pytest.mark.gpu
@@ -14,17 +16,17 @@ PRECISIONS = ("fp32", "bf16", "fp16", "amp", "amp_bf16")
 ONCE = {"overfit": True, "epochs": None, "steps": 60, "lr": 3e-3, "val_frequency": 0, "zeroshot_frequency": 0}
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_one_batch_is_learned_in_every_precision(tmp_path: Path, precision: str) -> None:
-    told = losses(train(tiny(device="cuda:0", precision=precision, **ONCE), tmp_path))
+@pytest.mark.parametrize("chosen", PRECISIONS)
+def test_one_batch_is_learned_in_every_precision(tmp_path: Path, chosen: str) -> None:
+    told = losses(train(tiny(device="cuda:0", precision=chosen, **ONCE), tmp_path))
     assert len(told) == 60
     assert told[-1][1] < told[0][1] / 2
 
 
-@pytest.mark.parametrize("precision", ["fp32", "amp"])
-def test_a_training_is_continued_from_its_checkpoint(tmp_path: Path, precision: str) -> None:
+@pytest.mark.parametrize("chosen", ["fp32", "amp"])
+def test_a_training_is_continued_from_its_checkpoint(tmp_path: Path, chosen: str) -> None:
     """Sums on a GPU need not come out equal to the bit, so curves agree and steps, scaler and rows are all there."""
-    spec = tiny(device="cuda:0", precision=precision)
+    spec = tiny(device="cuda:0", precision=chosen)
     whole = train(spec, tmp_path / "whole")
     train(spec, tmp_path / "stopped", steps=5)
     continued = train(spec, tmp_path / "stopped")
@@ -33,12 +35,23 @@ def test_a_training_is_continued_from_its_checkpoint(tmp_path: Path, precision: 
     assert len(rows(continued)) == 2
     assert rows(continued)[-1].peak_memory_mb > 0  # type: ignore[operator]
     state = checkpoints.load(tmp_path / "stopped" / "checkpoints" / "epoch_2.pt")
-    assert ("scaler" in state) == (precision == "amp")
+    assert ("scaler" in state) == (chosen == "amp")
     assert all(tensor.device.type == "cpu" for tensor in state["state_dict"].values())
 
 
-def test_the_gpu_computes_what_the_cpu_does(tmp_path: Path) -> None:
-    torch.backends.cuda.matmul.allow_tf32 = False
+def test_the_gpu_computes_what_the_cpu_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without TF32, whose products keep 11 bits of each factor."""
+    monkeypatch.setattr(precision, "set_tf32", lambda device: None)
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     here = losses(train(tiny(epochs=1), tmp_path / "cpu"))
-    there = losses(train(tiny(epochs=1, device="cuda:0"), tmp_path / "gpu"))
+    there = losses(train(tiny(epochs=1, device="cuda:0", precision="fp32"), tmp_path / "gpu"))
     assert [loss for _, loss in there] == pytest.approx([loss for _, loss in here], rel=1e-3)
+
+
+def test_rows_say_in_what_they_were_computed(tmp_path: Path) -> None:
+    (row,) = rows(train(tiny(epochs=1, device="cuda:0", precision="fp32"), tmp_path / "fp32"))
+    assert (row.precision, row.tf32, row.cudnn_benchmark) == ("fp32", has_tf32("cuda:0"), True)
+    assert any("TF32" in note for note in row.notes) == row.tf32
+    (row,) = rows(train(tiny(epochs=1, device="cuda:0"), tmp_path / "auto"))
+    assert row.precision == ("amp_bf16" if computes_bf16("cuda:0") else "fp32")
