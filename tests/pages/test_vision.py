@@ -5,13 +5,23 @@ import shlex
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from engine.results import BenchmarkRow, Device, Machine, Parts
+from engine.results import BenchmarkRow, Device, DeviceRow, Machine, Parts
 from engine.settings import Settings
-from engine.specs import BenchmarkSpec
+from engine.specs import BenchmarkSpec, DeviceSpec
 from engine.store import Store
 from engine.store.files import RunFiles
 from pages.shared.command import command
-from tests.support.page import benchmark_row, finish, further, open_page, queue_benchmark, texts, ticked, write_samples
+from tests.support.page import (
+    ENVIRONMENT,
+    benchmark_row,
+    finish,
+    further,
+    open_page,
+    queue_benchmark,
+    texts,
+    ticked,
+    write_samples,
+)
 
 PAGE = "vision/page.py"
 
@@ -107,6 +117,20 @@ def test_memory_is_checked_beforehand(store: Store) -> None:
     assert [warning.icon for warning in app.warning] == [":material/memory:"], "it stands out"
     app = open_page(PAGE, benchmark_models="resnet18", benchmark_batch_size="max")
     assert "the largest batch that fits is searched for" in texts(app)
+
+
+@pytest.mark.parametrize(("page", "precision"), [(PAGE, "bfloat16"), ("train/page.py", "amp_bf16")])
+def test_both_forms_propose_bf16_where_it_was_measured_to_pay(store: Store, page: str, precision: str) -> None:
+    known = {"platform": "Linux", "cpu": "x", "threads": 2, "memory_gb": 8.0, "date": "2026-11-20"}
+    device = {"host": ENVIRONMENT.host, "devices": (Device(name="cpu", model="x"),)}
+    store.save_machine(Machine.model_validate(known | device))
+    query = {"benchmark_models": "resnet18"} if page == PAGE else {}
+    assert "times as fast" not in plainly(open_page(page, **query))
+    measured = {"device": "cpu", "device_name": "x", "threads": 2, "operation": "matmul"}
+    rates = {"float32": 196.0, "bfloat16": 827.0}
+    rows = [DeviceRow(model=f"matmul {name}", dtype=name, gflop_per_s=rate, **measured) for name, rate in rates.items()]
+    finish(store, store.enqueue(DeviceSpec()), rows)
+    assert f"Precision {precision} may be up to 4.22 times as fast" in plainly(open_page(page, **query))
 
 
 def test_rows_show_figures_flags_and_failures(store: Store) -> None:
