@@ -152,6 +152,11 @@ class Spec(BaseModel):
     """How often a run is tried when its worker is killed from outside."""
     exclusive: ClassVar[bool] = False
     """Whether nothing else of ours may run on the host meanwhile: true of timings."""
+    paced_by: ClassVar[tuple[str, ...]] = ()
+    """Fields and properties that decide how long a unit of the work takes (a model, a step, the whole run)."""
+    meaning: ClassVar[tuple[str, ...]] = ()
+    """Fields that change what the values of a run mean, so that runs that differ in them do not compare. What is varied
+    to see its effect, such as models, variants or a learning rate, is not among them."""
     batch_field: ClassVar[str] = "batch_size"
     """The field that says how much is done per call, which is what memory depends on, where a spec has one."""
 
@@ -159,6 +164,11 @@ class Spec(BaseModel):
     def devices(self) -> tuple[str, ...]:
         """The devices a run of this spec must hold, such as ("cuda:0",)."""
         return (getattr(self, "device", "cpu"),)
+
+    @property
+    def pace(self) -> tuple[object, ...]:
+        """Values that decide how long a unit of the work takes: specs with equal ones take about as long."""
+        return tuple(getattr(self, name) for name in self.paced_by)
 
     @property
     def half_batch(self) -> int | None:

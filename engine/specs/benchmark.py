@@ -58,6 +58,14 @@ class BenchmarkSpec(Spec):
 
     kind: ClassVar[str] = "benchmark"
     attempts: ClassVar[int] = 2
+    paced_by: ClassVar[tuple[str, ...]] = (
+        *("mode", "purpose", "device", "variants", "precision", "processes", "floor_seconds", "floor_samples"),
+        *("batch_size", "max_batch_size", "image_size", "context_length", "tower", "optimizer", "channels_last"),
+        *("cache", "threads"),
+    )
+    meaning: ClassVar[tuple[str, ...]] = (
+        *("device", "threads", "purpose", "optimizer", "cache", "cudnn_benchmark", "deterministic", "tower"),
+    )
     exclusive: ClassVar[bool] = True
 
     models: Annotated[PATTERNS, NoDecode] = Field(

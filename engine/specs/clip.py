@@ -20,6 +20,9 @@ LONGEST_TEXT = 1000
 MOST_DEFAULT_WORKERS = 8
 """Loading processes beyond this seldom help a single training process; each takes some 500 MB."""
 
+SAME_PAIRS = ("data", "data_kind", "samples", "val_fraction", "classes", "templates")
+"""Fields by which two runs are about the same pairs and classes."""
+
 DataKind = Literal["auto", "digits", "synthetic", "csv", "folder", "webdataset"]
 ClipPrecision = Literal["fp32", "bf16", "fp16", "amp", "amp_bf16"]
 TrainPrecision = Literal["auto", "fp32", "bf16", "fp16", "amp", "amp_bf16"]

@@ -21,6 +21,8 @@ class DeviceSpec(Spec):
 
     kind: ClassVar[str] = "device"
     attempts: ClassVar[int] = 2
+    paced_by: ClassVar[tuple[str, ...]] = ("device", "dtypes", "seconds", "threads")
+    meaning: ClassVar[tuple[str, ...]] = ("threads",)
     exclusive: ClassVar[bool] = True
 
     device: RealDevice = Field("cpu", description="cpu, cuda:0, mps, ...")

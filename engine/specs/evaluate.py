@@ -10,6 +10,7 @@ from engine.specs.base import RealDevice, Spec
 from engine.specs.clip import (
     DIGITS_MODEL,
     LINES,
+    SAME_PAIRS,
     CaptionColumn,
     ClipImageSize,
     ClipPrecision,
@@ -38,6 +39,7 @@ class EvaluateSpec(Spec):
 
     kind: ClassVar[str] = "evaluate"
     attempts: ClassVar[int] = 2
+    meaning: ClassVar[tuple[str, ...]] = (*SAME_PAIRS, "held_out", "seed", "batch_size")
 
     model: ModelName = DIGITS_MODEL
     configs: CliSuppress[Configs] = Field(default_factory=dict)
@@ -70,6 +72,10 @@ class EvaluateSpec(Spec):
     def models(self) -> tuple[str, ...]:
         """What must be known to the catalogue."""
         return registered(self.model)
+
+    @property
+    def pace(self) -> tuple[object, ...]:
+        return tuple(self.model_dump(exclude={"seed", "classes", "templates", "checkpoint"}).values())
 
     @property
     def summary(self) -> str:

@@ -66,6 +66,16 @@ class ProfileSpec(Spec):
     """Count parameters, FLOPs, activations and memory of models."""
 
     kind: ClassVar[str] = "profile"
+    paced_by: ClassVar[tuple[str, ...]] = (
+        "counter",
+        "device",
+        "batch_size",
+        "image_size",
+        "precision",
+        "training",
+        "detail",
+    )
+    meaning: ClassVar[tuple[str, ...]] = ("counter", "precision", "batch_size", "context_length")
 
     models: Annotated[PATTERNS, NoDecode] = Field(
         description="Names, wildcards (ViT-B-*), library:name, library:all, family:NAME or all; comma-separated."

@@ -41,6 +41,15 @@ class RecurrentSpec(Spec):
 
     kind: ClassVar[str] = "recurrent"
     attempts: ClassVar[int] = 2
+    meaning: ClassVar[tuple[str, ...]] = (
+        *("device", "threads", "precision", "num_layers", "input_size", "image_size", "proj_size", "bidirectional"),
+        *("batch_first", "fuser", "executor", "cuda_pointwise_loop_level", "cuda_pointwise_block_count"),
+        "cuda_pointwise_block_size",
+    )
+    PACED_ALIKE: ClassVar[set[str]] = {
+        *("baseline", "seed", "time_limit", "publishable", "replicates", "min_seconds", "min_samples")
+    }
+    """Fields that do not change how long it takes, beside those of how thoroughly it is timed."""
     exclusive: ClassVar[bool] = True
     batch_field: ClassVar[str] = "mini_batch"
 
@@ -171,6 +180,11 @@ class RecurrentSpec(Spec):
     def family(self) -> Family:
         """Of the runners of one of the `comparisons`."""
         return RUNNERS[self.chosen[0]].family
+
+    @property
+    def pace(self) -> tuple[object, ...]:
+        given = self.model_dump(exclude=self.PACED_ALIKE)
+        return (*given.values(), self.processes, self.floor_seconds)
 
     @property
     def processes(self) -> int:

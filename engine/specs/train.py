@@ -11,6 +11,7 @@ from engine.specs.base import RealDevice, Spec, numbered
 from engine.specs.clip import (
     DIGITS_MODEL,
     LINES,
+    SAME_PAIRS,
     WARMUP,
     CaptionColumn,
     ClipImageSize,
@@ -46,6 +47,19 @@ class TrainSpec(Spec):
 
     kind: ClassVar[str] = "train"
     attempts: ClassVar[int] = 3
+    paced_by: ClassVar[tuple[str, ...]] = (
+        *("model", "data", "samples", "batch_size", "accum_freq", "nproc", "precision", "device", "image_size", "loss"),
+        *("grad_checkpointing", "compile", "val_frequency", "workers", "threads"),
+    )
+    meaning: ClassVar[tuple[str, ...]] = (
+        *SAME_PAIRS,
+        "val_data",
+        "loss",
+        "batch_size",
+        "accum_freq",
+        "nproc",
+        "overfit",
+    )
 
     data: Data = "digits"
     data_kind: Kind = "auto"

@@ -1,6 +1,5 @@
 """What this machine is, what its devices were measured to do, and what the models timed here made of that."""
 
-from operator import eq
 from typing import Any
 
 import pandas as pd
@@ -80,7 +79,7 @@ def peaks(rates: pd.DataFrame) -> None:
 
 def promise(spec: DeviceSpec) -> str:
     """What pressing the button will do."""
-    last = launch.last_like(spec, eq)
+    last = launch.last_like(spec)
     took = last.seconds() if last else None
     time = f", about {duration(took)} going by the last time" if took else ""
     types = ", ".join(spec.dtypes)

@@ -24,13 +24,6 @@ FURTHER = {
     "Execution": ("device", "precision", "batch_size", "workers", "threads", "seed"),
 }
 RUNS = 50  # trainings on offer
-NOT_ALIKE = ("seed", "classes", "templates")
-
-
-def alike(one: EvaluateSpec, other: EvaluateSpec) -> bool:
-    """Whether both take about as long."""
-    names = [name for name in EvaluateSpec.model_fields if name not in (*NOT_ALIKE, "checkpoint")]
-    return all(getattr(one, name) == getattr(other, name) for name in names)
 
 
 def trained() -> dict[str, Run]:
@@ -94,7 +87,7 @@ def problems_of(spec: EvaluateSpec, seen: data.Seen) -> list[str]:
 
 def promise(spec: EvaluateSpec) -> str:
     """What pressing the button will do, and for about how long."""
-    last = launch.last_like(spec, alike)
+    last = launch.last_like(spec)
     took = last.seconds() if last else None
     time = f", about {duration(took)} going by the last run like it" if took else ""
     subject = f"run {spec.model}" if spec.model.isdecimal() else spec.model

@@ -13,7 +13,6 @@ from pages.shared.form import groups, spec_form
 from pages.shared.text import duration, plain
 
 PREFIX = "profile"
-ALIKE = ("counter", "device", "batch_size", "image_size", "precision", "training", "detail")
 FURTHER = {
     "Input": ("image_size", "context_length", "batch_size", "precision"),
     "What is counted": ("training", "detail"),
@@ -73,16 +72,11 @@ def promise(spec: ProfileSpec) -> str:
     """What pressing the button will do. Errors: ModelNotFound."""
     own = {f"config:{name}": "own" for name in spec.configs}
     models = select(spec, launch.families() | own)
-    latest = launch.last_like(spec, alike)
+    latest = launch.last_like(spec)
     seconds = expected_s(str(backend.settings().runs_dir), latest.id, len(models)) if latest else None
     time = f", about {duration(seconds)} going by the last run like it" if seconds is not None else ""
     first = f": {', '.join(models[:3])}{', ...' if len(models) > 3 else ''}"
     return f"Counts {len(models)} model{'s' * (len(models) != 1)} on {spec.device}{time}{first}"
-
-
-def alike(one: ProfileSpec, other: ProfileSpec) -> bool:
-    """Whether a model takes about as long in both."""
-    return all(getattr(one, name) == getattr(other, name) for name in ALIKE)
 
 
 @st.cache_data(max_entries=100, show_spinner=False)

@@ -39,20 +39,12 @@ FURTHER = {
     "Processes": ("replicates", "publishable", "threads", "seed"),
     "TorchScript": ("fuser", "executor", *KNOBS),
 }
-MATTERS_NOT = ("baseline", "seed", "time_limit", "publishable", "replicates", "min_seconds")
 FEW = 8  # names written out in a sentence
-
-
-def alike(one: RecurrentSpec, other: RecurrentSpec) -> bool:
-    """Whether both take about as long."""
-    names = [name for name in RecurrentSpec.model_fields if name not in MATTERS_NOT]
-    same = all(getattr(one, name) == getattr(other, name) for name in names)
-    return same and (one.processes, one.floor_seconds) == (other.processes, other.floor_seconds)
 
 
 def promise(spec: RecurrentSpec) -> str:
     """What pressing the button will do, and for about how long."""
-    last = launch.last_like(spec, alike)
+    last = launch.last_like(spec)
     took = last.seconds() if last else None
     if took:
         time = f"{span(timings_needs.like_s(took))} going by the last run like it"

@@ -5,6 +5,7 @@ from typing import Any
 import streamlit as st
 
 from engine.datasets import DataProblem
+from engine.jobs import references
 from engine.names import parse_config
 from engine.report.checks import training
 from engine.report.checks.training import Data
@@ -55,15 +56,6 @@ FURTHER = {
     "Logs": ("log_every_n_steps", "tensorboard", "wandb"),
     "Execution": ("nproc", "workers", "threads", "channels_last", "compile", "seed"),
 }
-ALIKE = (
-    *("model", "data", "samples", "batch_size", "accum_freq", "nproc", "precision", "device", "image_size", "loss"),
-    *("grad_checkpointing", "compile", "val_frequency", "workers", "threads"),
-)
-
-
-def alike(one: TrainSpec, other: TrainSpec) -> bool:
-    """Whether a step of both takes about as long."""
-    return all(getattr(one, name) == getattr(other, name) for name in ALIKE)
 
 
 def own_configurations() -> dict[str, Any]:
@@ -126,7 +118,7 @@ def look_over(spec: TrainSpec, found: Data) -> bool:
 def promise(spec: TrainSpec, found: Data) -> str:
     """What pressing the button will do, and for about how long."""
     plan = schedule(spec, found.train)
-    last = launch.last_like(spec, alike)
+    last = launch.last_like(references.resolve(backend.store(), backend.settings(), spec))
     took = {"seconds": last.seconds(), "steps": last.done} if last else {"seconds": None, "steps": 0}
     seconds = training.expected_s(spec, found.train, **took)
     time = f", about {duration(seconds)} going by the last run like it" if seconds else ""

@@ -35,13 +35,12 @@ FURTHER = {
     "Conditions": ("threads", "max_batch_size", "seed", "cache", "cudnn_benchmark", "deterministic"),
     "Model filters": ("filter", "exclude", "exclude_exact", "partition"),
 }
-ALIKE = ("mode", "purpose", "device", "variants", "precision", "processes", "floor_seconds", "image_size")
 TIGHT = 0.8  # share of the memory above which an estimate is called tight
 
 
 def promise(spec: BenchmarkSpec, models: list[str]) -> str:
     """What pressing the button will do, and for about how long."""
-    latest = launch.last_like(spec, alike)
+    latest = launch.last_like(spec)
     seconds = expected_s(str(backend.settings().runs_dir), latest.id, len(models)) if latest else None
     if seconds is None:
         time = span(needs.benchmark_s(spec, models, backend.catalogue(), launch.start_s(spec)))
@@ -56,11 +55,6 @@ def promise(spec: BenchmarkSpec, models: list[str]) -> str:
         f"{doing} {len(models)} model{'s' * (len(models) != 1)} ({ways}, {spec.mode}, {batch}) on {spec.device} in "
         f"{processes}, {time}: {first}"
     )
-
-
-def alike(one: BenchmarkSpec, other: BenchmarkSpec) -> bool:
-    """Whether a model takes about as long in both."""
-    return all(getattr(one, name) == getattr(other, name) for name in ALIKE)
 
 
 @st.cache_data(max_entries=100, show_spinner=False)

@@ -5,24 +5,10 @@ from typing import Any
 
 import pandas as pd
 
+from engine.specs import Spec
 from engine.store import Run
 
 ASKED, RAN = "asked", "ran"
-_DATA = ("data", "data_kind", "samples", "val_fraction", "classes", "templates")
-_TIMED = ("device", "threads")
-MATTERS: dict[str, tuple[str, ...]] = {
-    "benchmark": (*_TIMED, "purpose", "optimizer", "cache", "cudnn_benchmark", "deterministic", "tower"),
-    "recurrent": (
-        *(*_TIMED, "precision", "num_layers", "input_size", "image_size", "proj_size", "bidirectional", "batch_first"),
-        *("fuser", "executor", "cuda_pointwise_loop_level", "cuda_pointwise_block_count", "cuda_pointwise_block_size"),
-    ),
-    "profile": ("counter", "precision", "batch_size", "context_length"),
-    "device": ("threads",),
-    "train": (*_DATA, "val_data", "loss", "batch_size", "accum_freq", "nproc", "overfit"),
-    "evaluate": (*_DATA, "held_out", "seed", "batch_size"),
-}
-"""Settings, by kind, that change what a figure means. What is varied to see what it does, such as models, variants and
-sizes of a timing, or a training's learning rate, is not among them."""
 ELSEWHERE = ("host", "platform", "cpu", "memory_gb", "device", "device_name", "driver", "threads", "tf32", "python")
 """Facts of an environment on which times depend."""
 TIMED = ("benchmark", "recurrent", "device", "train")
@@ -76,7 +62,7 @@ def warnings(runs: Sequence[Run]) -> list[str]:
     sentences = [f"The environment of run {run.id} is not recorded." for run in runs if run.environment is None]
     names = dict.fromkeys(name for column in columns.values() for name in column)
     for where, name in names:
-        if not _matters(kind, where, name):
+        if not _matters(runs[0].spec, where, name):
             continue
         said: dict[str, list[int]] = {}
         for run, column in columns.items():
@@ -92,10 +78,10 @@ def warnings(runs: Sequence[Run]) -> list[str]:
     return sentences
 
 
-def _matters(kind: str, where: str, name: str) -> bool:
+def _matters(spec: Spec, where: str, name: str) -> bool:
     if where == ASKED:
-        return name in MATTERS.get(kind, ())
-    if kind in TIMED:
+        return name in spec.meaning
+    if spec.kind in TIMED:
         return name in ELSEWHERE or name.startswith((VERSION, GPU))
     return name.startswith(VERSION) and name.removeprefix(VERSION) not in BUILT_WITH
 

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from engine import specs
-from engine.specs import BenchmarkSpec, DeviceSpec, EvaluateSpec, ProfileSpec, RecurrentSpec, TrainSpec
+from engine.specs import BenchmarkSpec, DeviceSpec, EvaluateSpec, ProfileSpec, RecurrentSpec, Spec, TrainSpec
 
 
 @pytest.mark.parametrize(
@@ -97,3 +97,27 @@ def test_a_spec_survives_its_json() -> None:
 def test_a_spec_does_not_change() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         ProfileSpec(models=("a",)).batch_size = 2  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        (BenchmarkSpec(models="resnet18"), BenchmarkSpec(models="resnet50", seed=3), True),
+        (BenchmarkSpec(models="resnet18"), BenchmarkSpec(models="resnet18", batch_size="sweep"), False),
+        (BenchmarkSpec(models="resnet18", replicates=5), BenchmarkSpec(models="resnet18", publishable=True), False),
+        (RecurrentSpec(runners="aten"), RecurrentSpec(runners="aten", seed=3), True),
+        (RecurrentSpec(runners="aten"), RecurrentSpec(runners="aten,py"), False),
+        (TrainSpec(), TrainSpec(seed=1, lr=0.1), True),
+        (TrainSpec(), TrainSpec(precision="fp32"), False),
+        (EvaluateSpec(), EvaluateSpec(seed=1), True),
+        (EvaluateSpec(), EvaluateSpec(tasks="retrieval"), False),
+    ],
+)
+def test_specs_whose_work_takes_as_long_have_the_same_pace(one: Spec, other: Spec, alike: bool) -> None:
+    assert (one.pace == other.pace) == alike
+
+
+def test_settings_that_decide_are_fields_or_properties() -> None:
+    for spec in Spec.__subclasses__():
+        assert set(spec.meaning) <= set(spec.model_fields)
+        assert all(hasattr(spec, name) or name in spec.model_fields for name in spec.paced_by)
