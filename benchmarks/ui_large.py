@@ -158,7 +158,7 @@ def _interactions(browser: Browser, server: Server, store: Store) -> Iterator[tu
     yield "kind", took(kind.click, first_page(Filter(kinds=(KIND,))))
     yield "kind cleared", took(kind.click, first_page(Filter()))
     table = page.get_by_test_id("stDataFrame").first
-    yield "tick a run", took(lambda: table.click(position={"x": 16, "y": 52}), says("1 chosen"))
+    yield "tick a run", took(lambda: table.click(position={"x": 16, "y": 52}), says("1 selected"))
     storage = page.get_by_text("Storage", exact=True)
     yield "storage", took(storage.click, says("The runs with the largest artifacts"))
     page.goto(f"{server.url}/train")

@@ -42,7 +42,7 @@ def checks(spec: TrainSpec | EvaluateSpec, batch_size: int) -> tuple[list[Check]
         prospect = Prospect.model_validate(answer.result())
     except Refused as refused:
         return [prospects.unknown(question.spec, str(refused))], False
-    return prospects.checks(prospect, question.spec, launch.memory_there(spec.device)), prospect.peak_mb is not None
+    return prospects.checks(prospect, question.spec, launch.device_memory_gb(spec.device)), prospect.peak_mb is not None
 
 
 @st.fragment(run_every=TICK_S)

@@ -68,7 +68,7 @@ def of_runs() -> None:
 
 
 st.title("Compare", anchor=False)
-if comparison_link.what() == "models":
+if comparison_link.subject() == "models":
     models.draw(comparison_link.models())
 else:
     of_runs()

@@ -99,7 +99,7 @@ def _over(pairs: Sequence[tuple[Timed, Timed]], figure: str, seed: int, written:
 
 def _written(timed: Timed) -> int:
     """Return when its samples were: other samples are other ratios. 0 where they are not there."""
-    return backend.written(timed.folder, timed.row.samples_file)
+    return backend.modified_ns(timed.folder, timed.row.samples_file)
 
 
 def show(pairs: Sequence[tuple[Timed, Timed]], figure: str, *, seed: int) -> None:

@@ -80,7 +80,7 @@ def peaks(rates: pd.DataFrame) -> None:
 
 def promise(spec: DeviceSpec) -> str:
     """What pressing the button will do."""
-    last = launch.last_like(spec, eq)
+    last = launch.last_similar_run(spec, eq)
     took = last.seconds() if last else None
     time = f", about {duration(took)} going by the last time" if took else ""
     types = ", ".join(spec.dtypes)

@@ -94,7 +94,7 @@ def problems_of(spec: EvaluateSpec, seen: data.Seen) -> list[str]:
 
 def promise(spec: EvaluateSpec) -> str:
     """What pressing the button will do, and for about how long."""
-    last = launch.last_like(spec, alike)
+    last = launch.last_similar_run(spec, alike)
     took = last.seconds() if last else None
     time = f", about {duration(took)} going by the last run like it" if took else ""
     subject = f"run {spec.model}" if spec.model.isdecimal() else spec.model

@@ -127,7 +127,7 @@ def _read_confusion(path: Path, own: Roots, stamp: int) -> pd.DataFrame:
 def _confusion(run: Run, row: EvaluateRow) -> None:
     folder, own = backend.folder(run), backend.own_files(run)
     try:
-        counts = _read_confusion(folder / row.confusion_file, own, backend.written(folder, row.confusion_file))
+        counts = _read_confusion(folder / row.confusion_file, own, backend.modified_ns(folder, row.confusion_file))
     except (OSError, ValueError) as error:
         _gone(row.confusion_file, error)
         return
@@ -157,7 +157,7 @@ def _predictions(run: Run, row: EvaluateRow) -> None:
     """Pictures with what they are and what they were taken for, the surest first."""
     folder, own = backend.folder(run), backend.own_files(run)
     try:
-        found = _read_predictions(folder / row.predictions_file, own, backend.written(folder, row.predictions_file))
+        found = _read_predictions(folder / row.predictions_file, own, backend.modified_ns(folder, row.predictions_file))
     except (OSError, ValueError) as error:
         _gone(row.predictions_file, error)
         return
@@ -205,7 +205,7 @@ def _map(run: Run, file: str) -> None:
         help="CLIP keeps images apart from captions: without centring, that gap is most of what a map shows.",
     )
     try:
-        places, shares, images = _placed(folder / file, own, backend.written(folder, file), aligned)
+        places, shares, images = _placed(folder / file, own, backend.modified_ns(folder, file), aligned)
     except (OSError, ValueError) as error:
         _gone(file, error)
         return

@@ -54,7 +54,7 @@ def _choice(wanted: Filter, size: int, first: int) -> None:
     with actions:
         run_bulk.draw([run for run in runs if run.id in chosen])
     st.caption("A run's number opens it. Tick runs to compare, tag, export, try again or delete them.")
-    run_deletion.question()
+    run_deletion.draw_dialog()
 
 
 @st.cache_data(max_entries=64, show_spinner=False)

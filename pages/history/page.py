@@ -83,7 +83,7 @@ def _import() -> None:
                 st.error(plain(str(refusal)), icon=":material/error:")
                 return
         if problem := jobs.why_not_again(backend.store(), backend.settings(), run_id):
-            announce.later(f"This run cannot be run again here: {problem}", ":material/info:")
+            announce.show_later(f"This run cannot be run again here: {problem}", ":material/info:")
         st.switch_page("run/page.py", query_params={"run": str(run_id)})
 
 
@@ -94,7 +94,7 @@ def listing() -> None:
         history_list.draw(wanted)
 
 
-run_deletion.deleted()
+run_deletion.take_deleted()
 st.title("Runs", anchor=False)
 store = backend.store()
 busy = bool(store.runs(states=WAITING, limit=1))
@@ -103,6 +103,10 @@ st.fragment(now, run_every=TICK_S if busy else None, key="runs_now")(busy, last_
 listing()
 storage()
 importer()
-if last_ended and tour.left() and (part := fold("What else can be asked", icon=":material/explore:", key="runs_tour")):
+if (
+    last_ended
+    and tour.open_steps()
+    and (part := fold("What else can be asked", icon=":material/explore:", key="runs_tour"))
+):
     with part:
         tour.draw()

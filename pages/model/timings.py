@@ -9,7 +9,7 @@ from pages.model.runs_table import runs_table
 from pages.shared import backend, download
 from pages.shared.chart.chart import chart
 from pages.shared.form_link import form_link
-from pages.shared.table import telling
+from pages.shared.table import informative_columns
 
 COLUMNS = (
     *("run", "date", "mode", "variant", "batch_size", "latency_ms", "low_ms", "high_ms", "samples_per_s", "flags"),
@@ -46,7 +46,7 @@ def draw(name: str) -> None:
             "Whisker: from the fastest process to the slowest. Hollow: has flags, which the table names. "
             "A step between dates is a change of the machine, the versions or the flags until they are ruled out."
         )
-    shown = telling(frame, ("tower", "purpose", "cache"))
+    shown = informative_columns(frame, ("tower", "purpose", "cache"))
     runs_table(
         shown,
         key="model_timings",

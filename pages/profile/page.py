@@ -73,7 +73,7 @@ def promise(spec: ProfileSpec) -> str:
     """What pressing the button will do. Errors: ModelNotFound."""
     own = {f"config:{name}": "own" for name in spec.configs}
     models = select(spec, launch.families() | own)
-    latest = launch.last_like(spec, alike)
+    latest = launch.last_similar_run(spec, alike)
     seconds = expected_s(str(backend.settings().runs_dir), latest.id, len(models)) if latest else None
     time = f", about {duration(seconds)} going by the last run like it" if seconds is not None else ""
     first = f": {', '.join(models[:3])}{', ...' if len(models) > 3 else ''}"

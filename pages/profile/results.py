@@ -16,7 +16,7 @@ from engine.specs import ProfileSpec
 from engine.store import Run
 from pages.shared import backend, module_map, run_view
 from pages.shared.chart.chart import chart, tabs
-from pages.shared.download import download, rows_table, stored
+from pages.shared.download import download, from_rows, rows_table
 from pages.shared.table import results_table
 from pages.shared.text import plain
 
@@ -59,7 +59,7 @@ def _downloads(run: Run) -> None:
         if run.spec.counter in (counter, "both"):
             download(
                 f"CSV as open_clip's profiler ({counter})",
-                stored(run, lambda rows, counter=counter: tables.to_csv(frames.reference(rows, counter))),
+                from_rows(run, lambda rows, counter=counter: tables.to_csv(frames.reference(rows, counter))),
                 f"profile-{run.id}-{counter}.csv",
                 key=f"{counter}_{run.id}",
             )
@@ -191,4 +191,4 @@ def _cross_check(run: Run, row: ProfileRow, tag: str) -> None:
 def _again(run: Run, row: ProfileRow, **changes: Any) -> None:
     """Queue the same count of this one model with some fields changed, and open it."""
     asked = run.spec.model_dump() | {"models": (f"{row.library}:{row.model}",)} | changes
-    run_view.again(ProfileSpec.model_validate(asked))
+    run_view.submit_and_open(ProfileSpec.model_validate(asked))

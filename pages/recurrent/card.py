@@ -5,7 +5,7 @@ from engine.specs.recurrent import KNOBS
 from engine.specs.runners import RUNNERS
 from pages.shared.timing import card as timing_card
 
-FIGURES = (
+VALUES = (
     *("forward_ms", "backward_ms", "latency_ms", "back_to_back_ms", "forward_p90_ms", "backward_p90_ms", "steps_per_s"),
     *("forward_mean_ms", "forward_std_ms", "backward_mean_ms", "backward_std_ms", "gflops_per_step"),
     *("output_error", "gradient_error", "tolerance", "first_call_ms", "compile_cold_ms", "compile_warm_ms"),
@@ -16,7 +16,7 @@ FIGURES = (
 def card(row: RecurrentRow, name: str, utilisation: float | None) -> None:
     """Everything known of one row. name: unlike any other's; utilisation: a share, None where it cannot be told."""
     conditions = [RUNNERS[row.model].does if row.model in RUNNERS else "", *_sizes(row), row.precision, *_script(row)]
-    timing_card.card(row, name, figures=FIGURES, utilisation=utilisation, conditions=conditions)
+    timing_card.card(row, name, values=VALUES, utilisation=utilisation, conditions=conditions)
 
 
 def _sizes(row: RecurrentRow) -> list[str]:

@@ -52,7 +52,7 @@ def alike(one: RecurrentSpec, other: RecurrentSpec) -> bool:
 
 def promise(spec: RecurrentSpec) -> str:
     """What pressing the button will do, and for about how long."""
-    last = launch.last_like(spec, alike)
+    last = launch.last_similar_run(spec, alike)
     took = last.seconds() if last else None
     if took:
         time = f"{span(timings_needs.like_s(took))} going by the last run like it"
@@ -83,7 +83,7 @@ def reservations(spec: RecurrentSpec) -> list[str]:
 
 def memory(spec: RecurrentSpec) -> tuple[str, bool]:
     """What it needs at the least, where the device's memory is known, and whether that is too much."""
-    need, there = timings_needs.recurrent_least_gb(spec), launch.memory_there(spec.device)
+    need, there = timings_needs.recurrent_least_gb(spec), launch.device_memory_gb(spec.device)
     if there is None:
         return "", False
     said = f"Memory: at least {size(need)}, of {size(there)}"

@@ -18,8 +18,8 @@ from engine.store import Run
 from pages.recurrent import card
 from pages.shared import backend, run_view
 from pages.shared.chart.chart import chart, tabs
-from pages.shared.download import download, rows_table, stored
-from pages.shared.table import results_table, telling
+from pages.shared.download import download, from_rows, rows_table
+from pages.shared.table import informative_columns, results_table
 from pages.shared.text import plain
 from pages.shared.timing import samples as timing_samples
 from pages.shared.timing import view
@@ -58,11 +58,11 @@ def draw(run: Run, rows: Sequence[RecurrentRow]) -> None:
     utilisation = _utilisation(run, rows)
     names = [_name(run, row) for row in rows]
     table = readable.table(frame, rows, utilisation).set_axis(names)
-    shown, look = telling(table, ALIKE), {"columns": COLUMNS, "selectable": True}
+    shown, look = informative_columns(table, ALIKE), {"columns": COLUMNS, "selectable": True}
     picked = results_table(shown, key=f"rows_{run.id}", alt="Timings, runner by runner", **look)
     with st.container(horizontal=True, vertical_alignment="center"):
         _downloads(run, rows)
-        run_view.quotable(run, loops=max(run.spec.loops, LEAST_SAMPLES))
+        run_view.more_processes(run, loops=max(run.spec.loops, LEAST_SAMPLES))
         view.failures(rows)
     _charts(run, rows)
     by_name = dict(zip(names, zip(rows, utilisation, strict=True), strict=True))
@@ -100,7 +100,7 @@ def _downloads(run: Run, rows: Sequence[RecurrentRow]) -> None:
     for format in fastrnns.FORMATS:
         if format != "pep" or all(timing_samples.stamp(run, row) for row in timed):
             file = f"recurrent-{run.id}-{format}.{ENDINGS[format]}"
-            download(LABELS[format], stored(run, content[format]), file, key=f"{format}_{run.id}")
+            download(LABELS[format], from_rows(run, content[format]), file, key=f"{format}_{run.id}")
 
 
 def _charts(run: Run, rows: Sequence[RecurrentRow]) -> None:

@@ -58,7 +58,7 @@ def about(run_id: int) -> None:
                 content()
 
 
-if run_deletion.deleted():
+if run_deletion.take_deleted():
     st.switch_page("history/page.py", query_params={})
 run = backend.linked_run()
 if run is None:
@@ -88,5 +88,5 @@ with st.container(horizontal=True):
             help="Request, environment, rows, metrics, log, tags and notes in a file that another machine can import.",
         )
     if run.state.ended and st.button("Delete", icon=":material/delete:", key="run_delete"):
-        run_deletion.ask([run.id])
-run_deletion.question()
+        run_deletion.request([run.id])
+run_deletion.draw_dialog()

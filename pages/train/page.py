@@ -116,7 +116,7 @@ def look_over(spec: TrainSpec, found: Data) -> bool:
     if plan.steps_per_epoch:
         needs, of_memory = outlook.checks(spec, plan.batch_size)
         checks += needs
-        floor = training.memory(spec, backend.catalogue(), launch.memory_there(spec.device))
+        floor = training.memory(spec, backend.catalogue(), launch.device_memory_gb(spec.device))
         checks += [floor] if floor and not of_memory else []
     return clip_form.marked(checks)
 
@@ -124,7 +124,7 @@ def look_over(spec: TrainSpec, found: Data) -> bool:
 def promise(spec: TrainSpec, found: Data) -> str:
     """What pressing the button will do, and for about how long."""
     plan = schedule(spec, found.train)
-    last = launch.last_like(spec, alike)
+    last = launch.last_similar_run(spec, alike)
     took = {"seconds": last.seconds(), "steps": last.done} if last else {"seconds": None, "steps": 0}
     seconds = training.expected_s(spec, found.train, **took)
     time = f", about {duration(seconds)} going by the last run like it" if seconds else ""

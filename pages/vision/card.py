@@ -3,7 +3,7 @@
 from engine.results import BenchmarkRow
 from pages.shared.timing import card as timing_card
 
-FIGURES = (
+VALUES = (
     *(
         "latency_ms",
         "back_to_back_ms",
@@ -25,7 +25,7 @@ def card(row: BenchmarkRow, utilisation: float | None) -> None:
     timing_card.card(
         row,
         f"{name}, {row.variant}, {row.mode}, batch {row.batch_size}",
-        figures=FIGURES,
+        values=VALUES,
         utilisation=utilisation,
         conditions=_conditions(row),
         further={"Accuracy check": row.accuracy.replace("_", " ")} if row.accuracy else None,

@@ -40,7 +40,7 @@ TIGHT = 0.8  # share of the memory above which an estimate is called tight
 
 def promise(spec: BenchmarkSpec, models: list[str]) -> str:
     """What pressing the button will do, and for about how long."""
-    latest = launch.last_like(spec, alike)
+    latest = launch.last_similar_run(spec, alike)
     seconds = expected_s(str(backend.settings().runs_dir), latest.id, len(models)) if latest else None
     if seconds is None:
         time = span(needs.benchmark_s(spec, models, backend.catalogue(), launch.start_s(spec)))
@@ -78,7 +78,7 @@ def memory(spec: BenchmarkSpec, models: list[str]) -> str:
     assumed = (
         "activations kept for the backward pass are guessed" if "training" in spec.modes else "without PyTorch itself"
     )
-    if (there := launch.memory_there(spec.device)) is None:
+    if (there := launch.device_memory_gb(spec.device)) is None:
         return f"{said} ({assumed}){unknown}"
     verdict = "will not fit" if need.gb > there else "is tight" if need.gb > TIGHT * there else "fits"
     return f"{said}, of {size(there)}: {verdict} ({assumed}){unknown}"

@@ -15,8 +15,8 @@ from engine.results import VERDICTS, BenchmarkRow
 from engine.store import Run
 from pages.shared import backend, run_view
 from pages.shared.chart.chart import chart, tabs
-from pages.shared.download import download, rows_table, stored
-from pages.shared.table import results_table, telling
+from pages.shared.download import download, from_rows, rows_table
+from pages.shared.table import informative_columns, results_table
 from pages.shared.text import plain
 from pages.shared.timing import view
 from pages.vision import card, samples
@@ -42,7 +42,7 @@ def draw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     table = readable.table(frames.benchmark(rows), rows, utilisation)
     table.index = [_label(row) for row in rows]
     picked = results_table(
-        telling(table, ("library", "mode", "image_size")),
+        informative_columns(table, ("library", "mode", "image_size")),
         key=f"rows_{run.id}",
         alt="Timings, model by model",
         columns=COLUMNS,
@@ -51,7 +51,7 @@ def draw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         _downloads(run, rows)
         if run.spec.purpose == "performance":
-            run_view.quotable(run, min_samples=None)
+            run_view.more_processes(run, min_samples=None)
         view.failures(rows)
     _charts(run, rows)
     by_label = {_label(row): (row, share) for row, share in zip(rows, utilisation, strict=True)}
@@ -83,7 +83,7 @@ def _downloads(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     for format in offered:
         download(
             labels[format],
-            stored(run, lambda rows, format=format: tables.to_csv(exported(rows, format))),
+            from_rows(run, lambda rows, format=format: tables.to_csv(exported(rows, format))),
             f"benchmark-{run.id}-{format}.csv",
             key=f"csv_{format}_{run.id}",
         )
