@@ -165,7 +165,7 @@ def _interactions(browser: Browser, server: Server, store: Store) -> Iterator[tu
     page.wait_for_function(DRAWN, timeout=PATIENCE_MS)
     page.wait_for_timeout(LOOKED_UP_MS)
     group = page.get_by_role("button", name="Validation", exact=True)
-    yield "further settings", took(group.click, LABELLED.format(label=json.dumps("Best by")))
+    yield "further settings", took(group.click, LABELLED.format(label=json.dumps("Best checkpoint by")))
     promise, epochs = page.get_by_text(PROMISE), page.get_by_label("Epochs", exact=True)
     before = json.dumps(promise.inner_text())
     yield "a training's epochs", took(lambda: _type(epochs, "7"), PROMISED_OTHERWISE.format(text=before))
