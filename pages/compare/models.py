@@ -46,7 +46,7 @@ def _costs(names: Sequence[str]) -> str:
     counted = catalog.describe(shipped.versions(backend.settings().catalog_dir))
     models = ", ".join(f"{name} {size}" for name, size in sizes.items())
     caption = (
-        f"Costs are per image; for CLIP models, per image and its text. Each model is at its own image size ({models}). "
+        f"Costs are per image (CLIP: image and text), each model at its own image size ({models}). "
         f"Counted with {counted}. "
     )
     values = compare_values.of_catalogue(catalogue, names, COMPARABLE)

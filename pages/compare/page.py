@@ -12,8 +12,8 @@ from pages.shared.text import plain
 
 # Kinds with their own comparison; all others get a table of values side by side.
 DRAW = {"benchmark": timings.draw, "recurrent": timings.draw, "train": training.draw}
+# Kinds of which a single run has rows to compare with each other.
 ALONE = ("benchmark", "recurrent")
-"""Kinds of which a single run has rows to compare with each other."""
 
 
 def check_one_kind(runs: Sequence[Run]) -> bool:

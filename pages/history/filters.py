@@ -59,7 +59,7 @@ def fields(store: Store) -> Filter | None:
             key=key("model"),
             live=LIVE,
             placeholder="Part of a name, or vit_*",
-            help="Show runs that were submitted for this model or have a row of it. A pattern with * or ? must match the "
+            help="Show runs submitted for this model or with a row of it. A pattern with * or ? must match the "
             "whole name. The library before a colon is ignored.",
             **shared,
         ),

@@ -17,8 +17,8 @@ from pages.shared.run_state import badge, progress, sentence
 from pages.shared.text import plain
 
 TICK_S = 1
+# Most running and most queued runs shown above the list.
 MOST_ACTIVE, MOST_QUEUED = 50, 10
-"""Most running and most queued runs shown above the list."""
 OPEN = (State.QUEUED, *ACTIVE)
 
 
@@ -104,10 +104,6 @@ st.fragment(draw_open, run_every=TICK_S if busy else None, key="runs_now")(busy,
 listing()
 storage()
 importer()
-if (
-    last_ended
-    and tour.open_steps()
-    and (part := fold("What else can be asked", icon=":material/explore:", key="runs_tour"))
-):
-    with part:
+if last_ended and tour.open_steps() and (section := fold("First steps", icon=":material/explore:", key="runs_tour")):
+    with section:
         tour.draw()

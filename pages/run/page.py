@@ -14,10 +14,10 @@ from pages.shared.download import download
 from pages.shared.page_end import PageEnd
 from pages.shared.text import quoted
 
+# Lines shown from the end of the log.
 LOG_LINES = 400
-"""Lines shown from the end of the log."""
+# Seconds between updates of log and environment while the run is active.
 TICK_S = 2
-"""Seconds between updates of log and environment while the run is active."""
 
 
 def draw_log(run_id: int) -> None:

@@ -88,8 +88,8 @@ def tick(app: AppTest, *run_ids: int) -> None:
 def test_an_empty_list_says_what_to_do_next() -> None:
     app = open_page(LIST)
     assert not app.exception
-    assert "Nothing runs and nothing waits" in texts(app)
-    assert "No run has been asked for yet" in texts(app)
+    assert "No active runs" in texts(app)
+    assert "No runs yet" in texts(app)
     assert app.page_link
 
 
@@ -348,7 +348,7 @@ def test_a_list_filtered_to_nothing_says_how_to_see_more(store: Store) -> None:
     run_id = bring_to(store, State.FINISHED)
     app = open_page(LIST, runs_kinds="train", runs_text="no such thing")
     assert not app.exception
-    assert "No run is like this" in texts(app)
+    assert "No runs match these filters" in texts(app)
     app.button(key="runs_show_all").click().run()
     assert listed(app) == [run_id]
 

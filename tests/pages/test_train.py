@@ -319,7 +319,9 @@ def told(answers: Answering, **fields: object) -> None:
 def test_what_a_training_needs_is_looked_up_without_being_waited_for(answers: Answering) -> None:
     app = open_page(PAGE, train_model="ViT-B-32", train_pretrained="openai")
     said = plainly(app)
-    assert ":gray[:material/hourglass_top:] Weights, tokenizer and memory are being looked up." in said
+    assert (
+        ":gray[:material/hourglass_top:] Weights, tokenizer and memory Checking weights, tokenizer and memory." in said
+    )
     assert "at least 2.42 GB" in said, "what the catalogue knows"
     assert not app.button(key="train_go").disabled
     needed = {"what": "weights openai of ViT-B-32", "address": "huggingface.co/a/b/c.bin", "mb": 605.0}
