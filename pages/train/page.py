@@ -23,7 +23,7 @@ DEFAULTS = {"pretrained": "", "epochs": None, "steps": None, "batch_size": None,
 TRAINED_WHOLE = {"lock_image": False, "overfit": False, "val_frequency": 1, "zeroshot_frequency": 1}
 PRESETS: presets.Presets = {
     "Digits in a minute": presets.Preset(
-        "Train a small CLIP from scratch on scikit-learn's handwritten digits. No download, about a minute on two cores.",
+        "Train a small CLIP from scratch on scikit-learn's digits. No download, about a minute on two cores.",
         {"data": "digits", "data_kind": "auto", "model": DIGITS_MODEL, **DEFAULTS, **TRAINED_WHOLE},
     ),
     "Fine-tune gently": presets.Preset(

@@ -213,7 +213,7 @@ def test_models_have_costs_and_timings_side_by_side(store: Store, settings: Sett
     app = open_page(PAGE, compare_models=names)
     assert not app.exception
     assert "The catalogue has no model timm:nothing" in said(app)
-    assert "No two of these models have been timed" in said(app)
+    assert "No two of these models are timed" in said(app)
     lines = table(app, "timm:resnet50 / timm:resnet18").set_index("figure")
     assert lines.loc["MACs (G)", "timm:resnet50 / timm:resnet18"] == pytest.approx(4.09 / 1.82)
     run_id = queue_benchmark(store, "timm:resnet18", "timm:resnet50")
@@ -281,7 +281,7 @@ def test_what_waits_is_told_and_compared_later(store: Store, settings: Settings)
     first, waiting = benchmark(store, settings, 20.0), queue_benchmark(store, "timm:resnet18")
     app = open_page(PAGE, compare_runs=f"{first},{waiting}")
     assert not app.exception
-    assert f"Nothing yet of run {waiting}" in said(app)
+    assert f"Not started: run {waiting}" in said(app)
     assert f"The environment of run {waiting} is not recorded" in said(app)
     finish(store, waiting, [benchmark_row("resnet18", latency_ms=10.0)])
     app.button(key="compare_again").click().run()
@@ -293,7 +293,7 @@ def test_more_than_fit_are_left_out(store: Store) -> None:
     ids = [fill(store, "profile") for _ in range(9)]
     app = open_page(PAGE, compare_runs=",".join(map(str, ids)))
     assert not app.exception
-    assert f"left out: {ids[-1]}" in said(app)
+    assert f"Left out: {ids[-1]}" in said(app)
     assert len(app.multiselect(key="compare_choose_runs").value) == 8
 
 
