@@ -14,6 +14,7 @@ from engine.report.quantities import title
 from engine.settings import ROOT
 from engine.specs import BenchmarkSpec, DeviceSpec, EvaluateSpec, ProfileSpec, RecurrentSpec, Spec, TrainSpec
 from engine.store import Store
+from pages.shared.form.labels import default_hint
 from pages.shared.form_link import address
 from pages.shared.kinds import form_page
 from tests.support.page import benchmark_row, finish, open_page, profile_row, queue, queue_benchmark, texts
@@ -326,3 +327,10 @@ def test_no_pattern_of_a_link_takes_much_memory() -> None:
     done = subprocess.run([sys.executable, "-c", COSTLY], cwd=ROOT, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 20
+
+
+def test_every_empty_number_field_names_its_default() -> None:
+    fields = [(spec, name) for spec in Spec.__subclasses__() for name in spec.model_fields]
+    optional = [(spec, name) for spec, name in fields if spec.model_fields[name].default is None]
+    assert len(optional) > 20
+    assert [f"{spec.kind}.{name}" for spec, name in optional if default_hint(name) is None] == []
