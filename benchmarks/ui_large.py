@@ -160,7 +160,7 @@ def _interactions(browser: Browser, server: Server, store: Store) -> Iterator[tu
     table = page.get_by_test_id("stDataFrame").first
     yield "tick a run", took(lambda: table.click(position={"x": 16, "y": 52}), says("1 selected"))
     storage = page.get_by_text("Storage", exact=True)
-    yield "storage", took(storage.click, says("The runs with the largest artifacts"))
+    yield "storage", took(storage.click, says("Runs with the largest artifacts"))
     page.goto(f"{server.url}/train")
     page.wait_for_function(DRAWN, timeout=PATIENCE_MS)
     page.wait_for_timeout(LOOKED_UP_MS)

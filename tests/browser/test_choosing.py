@@ -39,7 +39,7 @@ def compared(page: Page) -> None:
     for name in SHORTLIST:
         expect(costs).to_contain_text(f"{name} at 160 px")
     expect(page.get_by_role("heading", name="Published accuracy")).to_be_visible()
-    expect(page.get_by_role("heading", name="Speed here")).to_be_visible()
+    expect(page.get_by_role("heading", name="Speed on this machine")).to_be_visible()
     expect(page.get_by_role("figure", name=re.compile("^Speed-up of every row"))).to_be_visible()
 
 
@@ -68,7 +68,7 @@ def test_from_a_budget_to_a_shortlist_to_a_timing_to_a_comparison_to_a_link(
 
         page.reload()
         expect(page.get_by_text(re.compile("^Pareto front: 2 of 2 models timed"))).to_be_visible()
-        expect(page.get_by_role("button", name="Time here")).to_be_disabled()
+        expect(page.get_by_role("button", name="Time on this machine")).to_be_disabled()
         select_rows(page.get_by_test_id("stDataFrame"), 0, 1)
         page.get_by_test_id("stMain").get_by_role("link", name="Compare", exact=True).click()
         compared(page)

@@ -39,7 +39,7 @@ def test_an_empty_page_says_what_to_do() -> None:
     app = open_page(PAGE)
     assert not app.exception
     assert "No measurements yet" in texts(app)
-    assert "Measure the device, then time models" in texts(app)
+    assert "Measure the device and time models" in texts(app)
     assert not app.button(key="device_go").disabled
 
 

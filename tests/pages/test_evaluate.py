@@ -156,7 +156,7 @@ def test_the_map_shows_images_beside_captions(store: Store, settings: Settings) 
     app.session_state[f"charts_{run_id}"] = "Map"
     app.run()
     assert not app.exception
-    assert "Principal components of the embeddings" in plainly(app)
+    assert "First two principal components of the embeddings" in plainly(app)
     app.toggle(key=f"aligned_{run_id}").set_value(False).run()
     assert not app.exception
     assert len(charts(app)) == 1
@@ -325,7 +325,7 @@ def test_images_are_searched_by_text(store: Store, settings: Settings, asked: As
     app.run()
     assert not app.exception
     assert found_pictures(app) == ["**0.500** seven  \ndigits:7", "**0.490** seven  \ndigits:17"]
-    assert "The 2 of 359 images nearest to “a handwritten seven”" in plainly(app)
+    assert "The 2 of 359 images most similar to “a handwritten seven”" in plainly(app)
     assert f"search_{run_id}_csv" in [button.key for button in app.get("download_button")]
     app.number_input(key=f"search_top_{run_id}").set_value(3).run()
     assert [question.top for question in asked.questions] == [12, 3]

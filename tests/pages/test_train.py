@@ -94,7 +94,7 @@ def test_presets_fill_the_form(store: Store) -> None:
         ({"train_precision": "fp16"}, "Training in fp16 needs an accelerator"),
         ({"train_data": "nowhere.csv"}, "there is no nowhere.csv"),
         ({"train_val_data": "nowhere.csv"}, "Held-out data: there is no nowhere.csv"),
-        ({"train_classes": "a\nb"}, "The data have 10 classes, but 2 names are given"),
+        ({"train_classes": "a\nb"}, "The data have 10 classes and 2 names were given"),
         ({"train_epochs": "2", "train_steps": "3"}, "give epochs or steps, not both"),
     ],
 )
