@@ -35,7 +35,9 @@ def timed(server: Server) -> list[BenchmarkRow]:
 def compared(page: Page) -> None:
     """Costs, published accuracies and timings of the shortlist stand side by side."""
     expect(page.get_by_role("heading", name="Compare", exact=True)).to_be_visible()
-    costs = page.get_by_text(re.compile(r"^Per image, of CLIP models with its text\. Each at its own image size"))
+    costs = page.get_by_text(
+        re.compile(r"^Costs are per image \(CLIP: image and text\), each model at its own image size")
+    )
     for name in SHORTLIST:
         expect(costs).to_contain_text(f"{name} at 160 px")
     expect(page.get_by_role("heading", name="Published accuracy")).to_be_visible()
