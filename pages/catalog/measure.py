@@ -61,6 +61,8 @@ def plan(shown: pd.DataFrame, chosen: pd.DataFrame, axes: Axes, setting: Setting
 
 def _progress(models: int, untimed: int, queued: int) -> str:
     """Return how many models are timed and how many are queued."""
+    if not models:
+        return "no counted models to time"
     if models == 1:
         return "timed" if not untimed else "not timed yet; queued" if queued else "not timed yet"
     timed = f"{models - untimed} of {models} models timed" if untimed < models else f"{models} models not timed yet"

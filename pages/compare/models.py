@@ -44,9 +44,9 @@ def _costs(names: Sequence[str]) -> str:
         st.warning("  \n".join(map(plain, remarks)), icon=":material/warning:")
     sizes = {name: f"at {own.at[name, 'image_size']} px" for name in names}
     counted = catalog.describe(shipped.versions(backend.settings().catalog_dir))
-    models = ", ".join(f"{name} {size}" for name, size in sizes.items())
+    parts = ", ".join(f"{name} {size}" for name, size in sizes.items())
     caption = (
-        f"Costs are per image (CLIP: image and text), each model at its own image size ({models}). "
+        f"Costs are per image (CLIP: image and text), each model at its own image size ({parts}). "
         f"Counted with {counted}. "
     )
     values = compare_values.of_catalogue(catalogue, names, COMPARABLE)

@@ -14,7 +14,7 @@ from pages.shared.command import command
 from pages.shared.text import plain
 
 LATEST = 50
-"""Most profile runs searched for one that kept the modules, newest first."""
+"""Most profile runs that are checked for a table of modules, newest first."""
 
 
 def draw(name: str) -> None:

@@ -1,6 +1,6 @@
-// Text as it is, with a button that copies it.
+// Shows plain text with a copy button.
 
-const SAID_MS = 1500; // so long the button says that it has copied
+const NOTICE_MS = 1500; // how long the button shows its message
 
 export default function ({ data, parentElement }) {
   const text = new TextDecoder().decode(data);
@@ -11,7 +11,7 @@ export default function ({ data, parentElement }) {
       await navigator.clipboard.writeText(text);
       say(button, "Copied");
     } catch {
-      getSelection().selectAllChildren(shown); // a page that is not served securely may not write there
+      getSelection().selectAllChildren(shown); // the clipboard is available only on secure pages
       say(button, "Selected: copy it with the keyboard");
     }
   };
@@ -26,5 +26,5 @@ function say(button, what) {
     button.title = usual;
     button.setAttribute("aria-label", usual);
     button.classList.remove("done");
-  }, SAID_MS);
+  }, NOTICE_MS);
 }
