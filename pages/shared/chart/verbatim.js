@@ -9,22 +9,22 @@ export default function ({ data, parentElement }) {
   button.onclick = async () => {
     try {
       await navigator.clipboard.writeText(text);
-      say(button, "Copied");
+      showMessage(button, "Copied");
     } catch {
       getSelection().selectAllChildren(shown); // the clipboard is available only on secure pages
-      say(button, "Selected: copy it with the keyboard");
+      showMessage(button, "Selected: copy it with the keyboard");
     }
   };
 }
 
-function say(button, what) {
-  const usual = "Copy to clipboard";
-  button.title = what;
-  button.setAttribute("aria-label", what);
+function showMessage(button, message) {
+  const label = "Copy to clipboard";
+  button.title = message;
+  button.setAttribute("aria-label", message);
   button.classList.add("done");
   setTimeout(() => {
-    button.title = usual;
-    button.setAttribute("aria-label", usual);
+    button.title = label;
+    button.setAttribute("aria-label", label);
     button.classList.remove("done");
   }, NOTICE_MS);
 }
