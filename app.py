@@ -1,4 +1,4 @@
-"""The launcher: `streamlit run app.py` serves the pages, keeps runs going and answers /health."""
+"""The launcher: `streamlit run app.py` serves the pages, keeps a scheduler alive and answers /health."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -26,22 +26,22 @@ from engine.store import ACTIVE, Filter, State, open_store
 log = logging.getLogger(__name__)
 
 HEALTH_S = 4.0
-"""Seconds after which /health answers whatever the store does: monitors commonly wait for five."""
+"""Most seconds until /health answers, even if the store hangs. Monitors commonly wait 5 s."""
 SILENT = Health(well=False, store=f"the store does not answer within {HEALTH_S:g} s", scheduler="unknown")
-one_look = Lock()
-look_threads = anyio.CapacityLimiter(8)
-"""Threads that may wait for `one_look`, apart from those that serve pages."""
+health_lock = Lock()
+health_threads = anyio.CapacityLimiter(8)
+"""Threads that may wait for `health_lock`, separate from those that serve pages."""
 HEADERS = {
     "Content-Security-Policy": "frame-ancestors 'self'",
     "X-Frame-Options": "SAMEORIGIN",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
 }
-"""Sent with every response: no other site shows the pages in a frame or learns their addresses."""
+"""Sent with every response, so that no other site can show the pages in a frame or learn their addresses."""
 
 
 class SecurityHeaders:
-    """Add HEADERS to every HTTP response as it starts. Its content and WebSockets pass through untouched."""
+    """Middleware that adds HEADERS to every HTTP response. Contents and WebSockets are not changed."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -57,20 +57,23 @@ class SecurityHeaders:
 
 
 def failed(_request: Request, _error: Exception) -> PlainTextResponse:
-    """Answer a request that raised; the trace is in the log. This response does not pass the middleware."""
+    """Return the response to a request that raised. The traceback is in the log.
+
+    It gets HEADERS here, because this response does not pass through the middleware.
+    """
     return PlainTextResponse("Internal Server Error", 500, HEADERS)
 
 
 @asynccontextmanager
 async def lifespan(_app: st.App) -> AsyncIterator[None]:
-    """Start a scheduler with the server, and replace one that dies while runs wait or go.
+    """Start a scheduler with the server, and replace it if it dies while runs are queued or active.
 
-    An idle scheduler may leave; `submit` starts the next. Runs and scheduler outlive the server.
+    An idle scheduler may exit; `submit` starts the next one. Runs and scheduler outlive the server.
     """
     settings = Settings()
     refuse_strangers(settings, st.get_option("server.address"))
-    # To judge the origin of a WebSocket, Streamlit would ask the internet for this machine's address, and all pages
-    # would wait. Only browser.serverAddress and server.corsAllowedOrigins name other addresses.
+    # To check the origin of a WebSocket, Streamlit would ask the internet for this machine's address and block all
+    # pages meanwhile. Other addresses are allowed only by browser.serverAddress and server.corsAllowedOrigins.
     net_util.get_internal_ip = net_util.get_external_ip = lambda: None
     for warning in filter(None, (settings.public_warning, settings.sharing_warning)):
         log.warning(warning)
@@ -81,7 +84,7 @@ async def lifespan(_app: st.App) -> AsyncIterator[None]:
 
 
 def refuse_strangers(settings: Settings, address: str | None) -> None:
-    """The pages have no login, so they are served to this machine alone. Errors: Refused."""
+    """Refuse to serve an address that other machines can reach, because the pages have no login. Errors: Refused."""
     if settings.public or address == "localhost":
         return
     try:
@@ -91,46 +94,46 @@ def refuse_strangers(settings: Settings, address: str | None) -> None:
     if not local:
         raise Refused(
             f"the address {address or 'of all interfaces'} can be reached from other machines, and these pages have no "
-            "login: keep 127.0.0.1, or set VITALS_PUBLIC=1 behind a proxy that has one"
+            "login: keep 127.0.0.1, or set VITALS_PUBLIC=1 behind a proxy that has a login"
         )
 
 
 async def _keep_scheduler(settings: Settings) -> None:
-    """Start a scheduler at first, and later whenever runs need one. The server stays up whatever fails."""
+    """Start a scheduler with the server, and again whenever runs need one. Failures do not stop the server."""
 
-    def look_after(wanted: bool) -> None:
+    def ensure_if_needed(wanted: bool) -> None:
         with closing(open_store(settings)) as store:
             if wanted or store.count(Filter(states=(State.QUEUED, *ACTIVE))):
                 ensure_scheduler(settings, store)
 
     failures = FailureLog(log, "looking after the scheduler")
-    known = False  # at first and after a failure nobody knows whether runs wait
+    known = False  # at the start and after a failure, it is unknown whether runs are waiting
     while True:
         wanted, known = not known, False
         with failures.catching():
-            await anyio.to_thread.run_sync(look_after, wanted)
+            await anyio.to_thread.run_sync(ensure_if_needed, wanted)
             known = True
         await anyio.sleep(settings.lease_s)
 
 
-def _look() -> Health:
-    """Look at the health, one request at a time: a store that hangs then holds one thread, however many ask."""
-    if not one_look.acquire(timeout=HEALTH_S):
+def _check_health() -> Health:
+    """Check the health, one request at a time, so that a store that hangs blocks one thread and not many."""
+    if not health_lock.acquire(timeout=HEALTH_S):
         return SILENT
     try:
         return look_at_health(Settings())
     finally:
-        one_look.release()
+        health_lock.release()
 
 
 async def health(_request: Request) -> JSONResponse:
-    """Tell monitors how the store and the scheduler are: 200 if all is well, 503 with the cause if not."""
-    found = SILENT
+    """Return the state of the store and the scheduler for monitors: status 200 if healthy, else 503 with the cause."""
+    result = SILENT
     with anyio.move_on_after(HEALTH_S):
-        found = await anyio.to_thread.run_sync(_look, abandon_on_cancel=True, limiter=look_threads)
-    status = "ok" if found.well else "unavailable"
-    answer = {"status": status, "store": found.store, "scheduler": found.scheduler}
-    return JSONResponse(answer, status_code=200 if found.well else 503)
+        result = await anyio.to_thread.run_sync(_check_health, abandon_on_cancel=True, limiter=health_threads)
+    status = "ok" if result.well else "unavailable"
+    content = {"status": status, "store": result.store, "scheduler": result.scheduler}
+    return JSONResponse(content, status_code=200 if result.well else 503)
 
 
 app = st.App(

@@ -1,4 +1,4 @@
-"""The frame around every page: its title, its width and the navigation. Each page is a folder beside this file."""
+"""The frame around every page: title, width and navigation. Each page is a folder beside this file."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -9,7 +9,7 @@ from pages.shared import announce, backend, links
 from pages.shared.page_end import PageEnd
 from pages.shared.text import plain
 
-# before the navigation, whose icon of the page the browser would fetch from a host of Google's
+# before st.navigation: otherwise the browser fetches the page's icon from a Google host
 st.set_page_config(page_icon=Path(__file__).parent / "static" / "icon.svg", layout="wide")
 page = st.navigation(
     {
@@ -20,14 +20,14 @@ page = st.navigation(
                 icon=":material/table_view:",
                 url_path="catalog",
                 default=True,
-                help="What every open_clip and timm model costs: filter, plot, pick models, take a CSV away.",
+                help="The cost of every open_clip, timm and torchvision model. Filter, plot, compare and download.",
             ),
             st.Page(
                 "profile/page.py",
                 title="Profile",
                 icon=":material/calculate:",
                 url_path="profile",
-                help="Count parameters, MACs, activations and memory of models of your choice, at your image size.",
+                help="Count parameters, MACs, activations and memory of the models and image size you choose.",
             ),
             st.Page("model/page.py", title="Model", icon=":material/category:", url_path="model", visibility="hidden"),
         ],
@@ -37,7 +37,7 @@ page = st.navigation(
                 title="Vision speed",
                 icon=":material/timer:",
                 url_path="vision",
-                help="Time models here: inference or training, eager against compiled, in figures that can be quoted.",
+                help="Time inference or training of models on this machine, eager and compiled.",
             ),
             st.Page(
                 "recurrent/page.py",
@@ -51,7 +51,7 @@ page = st.navigation(
                 title="Device",
                 icon=":material/memory:",
                 url_path="device",
-                help="What this machine is, what it was measured to do, and how much of that models get.",
+                help="This machine's hardware, its measured peak rates, and the share of them that models reach.",
             ),
         ],
         "CLIP": [
@@ -60,14 +60,14 @@ page = st.navigation(
                 title="Train",
                 icon=":material/model_training:",
                 url_path="train",
-                help="Train or fine-tune CLIP for a short while on your images and captions; watch, stop, resume it.",
+                help="Train or fine-tune CLIP briefly on your images and captions. Watch, stop and resume a training.",
             ),
             st.Page(
                 "evaluate/page.py",
                 title="Evaluate",
                 icon=":material/fact_check:",
                 url_path="evaluate",
-                help="Evaluate a model or a training: retrieval, zero-shot on your classes, linear probe.",
+                help="Evaluate a model or a training: retrieval, zero-shot classification, linear probe.",
             ),
         ],
         "Runs": [
@@ -76,7 +76,7 @@ page = st.navigation(
                 title="Runs",
                 icon=":material/history:",
                 url_path="runs",
-                help="What runs now, what waits, and what came before.",
+                help="Running, queued and past runs.",
             ),
             st.Page("run/page.py", title="Run", icon=":material/receipt_long:", url_path="run", visibility="hidden"),
             st.Page(
@@ -84,7 +84,7 @@ page = st.navigation(
                 title="Compare",
                 icon=":material/compare_arrows:",
                 url_path="compare",
-                help="Runs or models side by side: what differs in how they were made, and in what they found.",
+                help="Compare runs or models side by side: their settings and their results.",
             ),
         ],
     }
@@ -92,9 +92,9 @@ page = st.navigation(
 st.set_page_config(page_title=f"{page.title} – Model Vitals")
 if warning := backend.settings().public_warning:
     st.sidebar.warning(plain(warning), icon=":material/public:")
-given, top = links.asked(), st.container()
+parameters, top = links.parameters(), st.container()
 with suppress(PageEnd):
     page.run()
 with top:
-    links.report(given, page.url_path)
-announce.now()
+    links.report(parameters, page.url_path)
+announce.show_waiting()

@@ -69,69 +69,75 @@ class BenchmarkSpec(Spec):
     exclusive: ClassVar[bool] = True
 
     models: Annotated[PATTERNS, NoDecode] = Field(
-        description="Names, wildcards, library:name, family:NAME, all; suite is the models of PyTorch's own benchmark."
+        description="Names, wildcards, library:name, family:NAME or all; suite: the models of PyTorch's own benchmark."
     )
     mode: Literal["inference", "training", "both"] = Field(
         "inference", description="inference: forward. training: forward, backward and optimizer, each also on its own."
     )
     purpose: Literal["performance", "accuracy", "tolerance"] = Field(
         "performance",
-        description="performance: how fast. accuracy: does each variant compute the same. tolerance: by how much not.",
+        description="performance: time the models. accuracy: check that all variants compute the same result. "
+        "tolerance: measure how much their results differ.",
     )
-    device: RealDevice = Field("cpu", description="cpu, cuda:0, mps, ...")
+    device: RealDevice = Field("cpu", description="Device to run on: cpu, cuda:0, mps, ...")
     batch_size: Annotated[BATCH, NoDecode] = Field(
         1,
-        description="Images per call; recorded: the suite's own; sweep: 1, 2, 4, ...; max: the largest that fits.",
+        description="Images per call. recorded: the suite's own; sweep: 1, 2, 4, ...; max: the largest that fits.",
     )
     max_batch_size: int | None = Field(
         None,
         ge=1,
         le=MAX_BATCH,
-        description=f"Where a sweep ({SWEEP_END}) or a search ({SEARCH_END}) ends at the latest.",
+        description="Largest batch size to try with batch size sweep or max. "
+        f"Default: {SWEEP_END} for sweep, {SEARCH_END} for max.",
     )
     variants: Annotated[VARIANTS, NoDecode] = Field(
         ("eager",),
-        description="Ways to run a model, the first being the baseline: eager, compile[:BACKEND][:MODE], trace, "
-        "export, cudagraphs; each with +channels_last, +reparameterized, +fast_norm, +checkpointing or +PRECISION.",
+        description="Ways to run a model; the first is the baseline. Values: eager, compile[:BACKEND][:MODE], trace, "
+        "export and cudagraphs, with +channels_last, +reparameterized, +fast_norm, +checkpointing or +PRECISION.",
     )
     precision: Annotated[PRECISIONS, NoDecode] = Field(
         ("float32",),
-        description="float32, tf32, float16, bfloat16, amp, amp_float16, amp_bfloat16; several multiply the variants. "
-        "float32 is without TF32, which PyTorch's default has on in convolutions.",
+        description="float32, tf32, float16, bfloat16, amp, amp_float16 or amp_bfloat16. Each variant is timed in each "
+        "of them. float32 turns TF32 off; PyTorch's default uses TF32 in convolutions.",
     )
     channels_last: bool = Field(False, description="Run every variant in channels_last memory format.")
     image_size: Annotated[SIZE | None, NoDecode] = Field(
-        None, description="N or HxW in pixels; the model's own when left out (its test size for inference)."
+        None, description="N or HxW in pixels. Default: the model's own size, for inference its test size."
     )
     context_length: int | None = Field(
-        None, ge=1, le=MAX_CONTEXT, description="Text tokens per sample; the model's own when left out."
+        None, ge=1, le=MAX_CONTEXT, description="Tokens per text. Default: the model's own."
     )
     tower: Literal["whole", "image", "text"] = Field(
-        "whole", description="Which part of an open_clip model: all of it, its image tower or its text tower."
+        "whole", description="Part of an open_clip model to time: the whole model, its image tower or its text tower."
     )
-    optimizer: Literal["sgd", "adamw"] = Field("sgd", description="Of a training step.")
+    optimizer: Literal["sgd", "adamw"] = Field("sgd", description="Optimizer of a training step.")
     publishable: Publishable = False
     replicates: Replicates = None
-    min_samples: int | None = Field(None, ge=1, le=100_000, description="At least this many samples (10).")
+    min_samples: int | None = Field(None, ge=1, le=100_000, description="Least samples per process. Default: 10.")
     min_seconds: MinSeconds = None
     time_limit: TimeLimit = 1800
     threads: Threads = None
     cache: Literal["hot", "cold"] = Field(
-        "hot", description="cold: the caches (a GPU's L2) are flushed before every sample."
+        "hot", description="cold: flush the caches (of a GPU, its L2) before every sample."
     )
     cudnn_benchmark: bool = Field(
-        False, description="Let cuDNN try its algorithms and keep the fastest, as for timm's published speeds."
+        False, description="Let cuDNN try all algorithms and use the fastest, as timm's published speeds do."
     )
-    deterministic: bool = Field(False, description="Deterministic algorithms only.")
+    deterministic: bool = Field(False, description="Use only deterministic algorithms.")
     filter: str = Field(
-        "", max_length=LONGEST_EXPRESSION, description="Only models whose name this regular expression is found in."
+        "",
+        max_length=LONGEST_EXPRESSION,
+        description="Regular expression. Keep only models whose name contains a match.",
     )
     exclude: str = Field(
-        "", max_length=LONGEST_EXPRESSION, description="Not the models whose name this regular expression is found in."
+        "",
+        max_length=LONGEST_EXPRESSION,
+        description="Regular expression. Leave out models whose name contains a match.",
     )
-    exclude_exact: str = Field("", max_length=10_000, description="Not these models: names, comma-separated.")
-    partition: str = Field("", description="I/N: only the I-th of N parts of the models, from 1.")
-    seed: int = Field(1337, ge=0, le=2**31, description="Of weights and inputs.")
+    exclude_exact: str = Field("", max_length=10_000, description="Names of models to leave out, comma-separated.")
+    partition: str = Field("", description="I/N: time only the I-th of N equal parts of the models, counted from 1.")
+    seed: int = Field(1337, ge=0, le=2**31, description="Random seed of weights and inputs.")
 
     @field_validator("variants")
     @classmethod

@@ -30,25 +30,40 @@ TrainPrecision = Literal["auto", "fp32", "bf16", "fp16", "amp", "amp_bf16"]
 # The fields that both have, each with its bounds; a spec gives their defaults.
 ModelName = Annotated[
     str,
-    Field(pattern=r"^[\w.:/@-]{1,200}$", description="An open_clip model, digits-clip, or config:NAME of configs."),
+    Field(
+        pattern=r"^[\w.:/@-]{1,200}$",
+        description="An open_clip model, digits-clip, or config:NAME for your own configuration.",
+    ),
 ]
 Pretrained = Annotated[
-    str, Field(max_length=1000, description="A tag of open_clip's (downloads), or a checkpoint's path. Empty: none.")
+    str,
+    Field(max_length=1000, description="An open_clip tag, which is downloaded, or a checkpoint's path. Default: none."),
 ]
 Data = Annotated[
     str,
-    Field(min_length=1, max_length=4000, description="digits, synthetic, or paths: CSV, folder, shards {00..07}.tar."),
+    Field(
+        min_length=1,
+        max_length=4000,
+        description="digits, synthetic, or the path of a CSV, a folder or shards {00..07}.tar.",
+    ),
 ]
-Kind = Annotated[DataKind, Field(description="What the data are; auto tells by the path.")]
-Separator = Annotated[str, Field(max_length=4, description="Between a CSV's columns; told by its header by default.")]
-ImageColumn = Annotated[str, Field(min_length=1, max_length=200, description="The CSV's column of image paths.")]
-CaptionColumn = Annotated[str, Field(min_length=1, max_length=200, description="The CSV's column of captions.")]
+Kind = Annotated[DataKind, Field(description="Format of the data. auto: recognise it by the path.")]
+Separator = Annotated[
+    str, Field(max_length=4, description="Character between a CSV's columns. Default: from its header.")
+]
+ImageColumn = Annotated[str, Field(min_length=1, max_length=200, description="CSV column with the image paths.")]
+CaptionColumn = Annotated[str, Field(min_length=1, max_length=200, description="CSV column with the captions.")]
 Samples = Annotated[
-    int | None, Field(ge=1, le=100_000_000, description="Use so many pairs at most; of synthetic data, make so many.")
+    int | None,
+    Field(ge=1, le=100_000_000, description="Most pairs to use. For synthetic data, the number of pairs to make."),
 ]
-ClipImageSize = Annotated[int | None, Field(ge=8, le=4096, description="Force this image size, in pixels.")]
-ContextLength = Annotated[int | None, Field(ge=1, le=MAX_CONTEXT, description="Force this many text tokens.")]
-Workers = Annotated[int, Field(ge=0, le=64, description="Processes that load images; 0 loads in the training process.")]
+ClipImageSize = Annotated[
+    int | None, Field(ge=8, le=4096, description="Image size in pixels. Default: the model's own.")
+]
+ContextLength = Annotated[
+    int | None, Field(ge=1, le=MAX_CONTEXT, description="Tokens per text. Default: the model's own.")
+]
+Workers = Annotated[int, Field(ge=0, le=64, description="Processes that load images. 0: the main process loads them.")]
 
 
 def split_lines(value: Any) -> Any:
@@ -71,7 +86,7 @@ TEMPLATES = TypeAliasType("TEMPLATES", Annotated[LINES, AfterValidator(with_plac
 Templates = Annotated[
     TEMPLATES,
     NoDecode,
-    Field(description="Prompts with {} for the name; the data's own when left out, or open_clip's."),
+    Field(description="Prompts with {} for the class name. Default: the data's own, or open_clip's."),
 ]
 WARMUP = TypeAliasType("WARMUP", Annotated[str, BeforeValidator(lambda value: str(value).strip())])
 """`200` steps, or `10%` of them."""

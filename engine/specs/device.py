@@ -25,12 +25,12 @@ class DeviceSpec(Spec):
     meaning: ClassVar[tuple[str, ...]] = ("threads",)
     exclusive: ClassVar[bool] = True
 
-    device: RealDevice = Field("cpu", description="cpu, cuda:0, mps, ...")
+    device: RealDevice = Field("cpu", description="Device to measure: cpu, cuda:0, mps, ...")
     dtypes: Annotated[RATE_TYPES, NoDecode] = Field(
         ("float32", "bfloat16", "float16"), description="Data types of the matrix products; tf32 is for CUDA."
     )
     seconds: float = Field(
-        2, gt=0, le=600, allow_inf_nan=False, description="At least this much sampled time per measurement."
+        2, gt=0, le=600, allow_inf_nan=False, description="Least sampled time per measurement, in seconds."
     )
     threads: Threads = None
 

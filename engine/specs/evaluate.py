@@ -53,20 +53,20 @@ class EvaluateSpec(Spec):
     csv_img_key: ImageColumn = "filepath"
     csv_caption_key: CaptionColumn = "title"
     samples: Samples = None
-    held_out: bool = Field(True, description="Only the share that a training with this seed holds out; else all.")
-    val_fraction: float = Field(0.2, gt=0, lt=1, description="Of the data, held out.")
+    held_out: bool = Field(True, description="Use only the pairs that a training with this seed holds out.")
+    val_fraction: float = Field(0.2, gt=0, lt=1, description="Share of the data that is held out.")
     tasks: Annotated[TASKS, NoDecode] = Field(
-        ("retrieval", "zeroshot"), description="retrieval, zeroshot, linear-probe; comma-separated."
+        ("retrieval", "zeroshot"), description="Tasks: retrieval, zeroshot, linear-probe; comma-separated."
     )
-    classes: Annotated[LINES, NoDecode] = Field((), description="Class names; the data's own when left out.")
+    classes: Annotated[LINES, NoDecode] = Field((), description="Class names. Default: the data's own.")
     templates: Templates = ()
 
-    device: RealDevice = Field("cpu", description="cpu, cuda, cuda:0, mps, ...")
-    precision: ClipPrecision = Field("fp32", description="fp32, or mixed (amp), or in half (bf16, fp16).")
+    device: RealDevice = Field("cpu", description="Device to run on: cpu, cuda, cuda:0, mps, ...")
+    precision: ClipPrecision = Field("fp32", description="fp32, mixed precision (amp), or half (bf16, fp16).")
     batch_size: int = Field(64, ge=1, le=65_536, description="Images or texts per forward pass.")
     workers: Workers = 0
     threads: Threads = None
-    seed: int = Field(0, ge=0, lt=2**31, description="Of the split, and of the linear probe.")
+    seed: int = Field(0, ge=0, lt=2**31, description="Random seed of the split and the linear probe.")
 
     @property
     def models(self) -> tuple[str, ...]:

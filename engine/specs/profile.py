@@ -54,7 +54,7 @@ def check_configs(configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any
 Configs = Annotated[
     dict[str, dict[str, Any]],
     AfterValidator(check_configs),
-    Field(description="open_clip configurations of one's own, by name, as their JSON files hold."),
+    Field(description="Your own open_clip configurations, by name, with the content of their JSON files."),
 ]
 
 
@@ -81,22 +81,22 @@ class ProfileSpec(Spec):
         description="Names, wildcards (ViT-B-*), library:name, library:all, family:NAME or all; comma-separated."
     )
     counter: Literal["torch", "fvcore", "both"] = Field(
-        "torch", description="torch: our dispatch counter. fvcore: an independent tracer. both: with differences."
+        "torch", description="torch: our dispatch counter. fvcore: an independent tracer. both: show their differences."
     )
     device: Annotated[str, AfterValidator(known_device)] = Field(
         "meta",
-        description="meta counts without allocating weights; cpu or cuda:0 run the real model. "
-        "When left out with a counter that needs the real model: cpu.",
+        description="meta counts without allocating weights; cpu and cuda:0 run the real model. "
+        "Default: meta; with the counters fvcore and both: cpu.",
     )
     batch_size: int = Field(1, ge=1, le=4096, description="Images per forward pass.")
     image_size: Annotated[SIZE | None, NoDecode] = Field(
-        None, description="N or HxW in pixels; the model's own when left out."
+        None, description="N or HxW in pixels. Default: the model's own."
     )
     context_length: int | None = Field(
-        None, ge=1, le=MAX_CONTEXT, description="Text tokens per sample; the model's own when left out."
+        None, ge=1, le=MAX_CONTEXT, description="Tokens per text. Default: the model's own."
     )
     precision: Precision = Field("float32", description="Data type of weights and inputs.")
-    training: bool = Field(False, description="Also estimate the training peak: runs a backward pass.")
+    training: bool = Field(False, description="Also estimate the training peak, with a backward pass.")
     detail: bool = Field(False, description="Also keep a table of every module.")
     configs: CliSuppress[Configs] = Field(default_factory=dict)
 

@@ -55,62 +55,64 @@ class RecurrentSpec(Spec):
 
     groups: Annotated[GROUPS, NoDecode] = Field(
         (),
-        description="rnns: ways to run an LSTM. cnns: ResNets. vl: sequences of different lengths (slow). norms: with "
+        description="Sets of runners. rnns: LSTM. cnns: ResNets. vl: sequences of mixed lengths (slow). norms: with "
         "dropout or layer norms. compiled: torch.compile. cells: GRU, RNN, multiplicative-integration LSTM. "
-        "With neither groups nor runners: rnns and cnns.",
+        "Default, if no runners are chosen either: rnns and cnns.",
     )
     runners: Annotated[RUNNER_NAMES, NoDecode] = Field(
-        (), description="Single runners, beside those of the groups: cudnn, aten, jit, py, compile_cell, gru_jit, ..."
+        (), description="Runners in addition to those of the groups: cudnn, aten, jit, py, compile_cell, gru_jit, ..."
     )
-    seq_length: int = Field(100, ge=1, le=LONGEST, description="Steps of a sequence.")
-    num_layers: int = Field(1, ge=1, le=DEEPEST, description="Recurrent layers on top of each other.")
-    input_size: int = Field(512, ge=1, le=WIDEST, description="Features of each step.")
+    seq_length: int = Field(100, ge=1, le=LONGEST, description="Time steps of a sequence.")
+    num_layers: int = Field(1, ge=1, le=DEEPEST, description="Number of stacked recurrent layers.")
+    input_size: int = Field(512, ge=1, le=WIDEST, description="Input features per time step.")
     hidden_size: int = Field(512, ge=1, le=WIDEST, description="Features of the hidden state.")
     mini_batch: int = Field(64, ge=1, le=LARGEST_BATCH, description="Sequences, or images, per call.")
-    image_size: Annotated[SIZE, NoDecode] = Field((224, 224), description="Of the ResNets: N or HxW in pixels.")
+    image_size: Annotated[SIZE, NoDecode] = Field(
+        (224, 224), description="Image size of the ResNets: N or HxW in pixels."
+    )
     proj_size: int = Field(
-        0, ge=0, le=WIDEST, description="Features an LSTM's hidden state is projected to; 0: no projection."
+        0, ge=0, le=WIDEST, description="Size of the projection of an LSTM's hidden state; 0: no projection."
     )
-    bidirectional: bool = Field(False, description="Run every layer forwards and backwards over the sequence.")
-    batch_first: bool = Field(False, description="Inputs as (batch, step, feature) instead of (step, batch, feature).")
+    bidirectional: bool = Field(False, description="Run every layer over the sequence in both directions.")
+    batch_first: bool = Field(False, description="Inputs as (batch, time, feature) instead of (time, batch, feature).")
     precision: Literal["float32", "tf32", "float16", "bfloat16"] = Field(
-        "float32", description="Of weights and inputs; tf32 is float32 with TF32 products, on CUDA."
+        "float32", description="Data type of weights and inputs. tf32: float32 with TF32 matrix products, on CUDA."
     )
-    device: RealDevice = Field("cpu", description="cpu, cuda:0, mps, ...")
+    device: RealDevice = Field("cpu", description="Device to run on: cpu, cuda:0, mps, ...")
     warmup: int = Field(
-        10, ge=0, le=10_000, description="Calls before anything is timed; more, until the times stay where they are."
+        10, ge=0, le=10_000, description="Least calls before the timing. More are made until the times are stable."
     )
-    loops: int = Field(100, ge=1, le=100_000, description="At least this many samples per process.")
+    loops: int = Field(100, ge=1, le=100_000, description="Least samples per process.")
     baseline: str = Field(
-        "", description="The runner that speed-ups refer to; each network's first one that runs when left out."
+        "", description="Runner that speed-ups refer to. Default: the first of each network that runs."
     )
     sweep: Literal["off", "seq_length", "hidden_size", "mini_batch"] = Field(
-        "off", description="Time at several values of one size."
+        "off", description="Size to vary: every runner is timed at several values of it."
     )
     sweep_values: Annotated[NUMBERS, NoDecode] = Field(
-        (), description="The values of a sweep; a quarter, half, once and twice the size itself when left out."
+        (), description="Values of the sweep. Default: 1/4, 1/2, 1 and 2 times the size."
     )
     fuser: Literal["te", "old", "none"] = Field(
-        "te", description="TorchScript's fuser: te (NNC), old (the legacy one) or none."
+        "te", description="TorchScript's fuser: te (NNC), old (legacy) or none."
     )
     executor: Literal["default", "legacy", "simple", "profiling"] = Field(
-        "default", description="TorchScript's executor; default: the one that goes with the fuser."
+        "default", description="TorchScript's executor. default: the one that matches the fuser."
     )
     cuda_pointwise_loop_level: int | None = Field(
-        None, ge=1, le=8, description="Loops that the te fuser makes of an elementwise CUDA kernel."
+        None, ge=1, le=8, description="Loop levels of the te fuser's elementwise CUDA kernels."
     )
     cuda_pointwise_block_count: int | None = Field(
-        None, ge=1, le=1_000_000, description="Blocks of an elementwise CUDA kernel of the te fuser."
+        None, ge=1, le=1_000_000, description="Blocks of the te fuser's elementwise CUDA kernels."
     )
     cuda_pointwise_block_size: int | None = Field(
-        None, ge=1, le=1024, description="Threads per block of an elementwise CUDA kernel of the te fuser."
+        None, ge=1, le=1024, description="Threads per block of the te fuser's elementwise CUDA kernels."
     )
     publishable: Publishable = False
     replicates: Replicates = None
     min_seconds: MinSeconds = None
     time_limit: TimeLimit = 1800
     threads: Threads = None
-    seed: int = Field(1337, ge=0, le=2**31, description="Of weights, inputs and lengths.")
+    seed: int = Field(1337, ge=0, le=2**31, description="Random seed of weights, inputs and lengths.")
 
     @field_validator("runners")
     @classmethod

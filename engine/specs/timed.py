@@ -18,21 +18,27 @@ split_words = BeforeValidator(_split)
 """Reads `a,b` as (a, b)."""
 
 # The fields that timings share, each with its bounds; a spec gives their defaults.
-Publishable = Annotated[bool, Field(description="5 fresh processes and 10 s of samples each, instead of 3 and 2 s.")]
+Publishable = Annotated[
+    bool,
+    Field(
+        description="Time in 5 fresh processes with 10 s of samples each, instead of 3 with 2 s. 1 process is a first "
+        "impression, 3 allow quoting a value with its spread, 5 allow publishing it and claiming no difference."
+    ),
+]
 Replicates = Annotated[
-    int | None, Field(ge=1, le=20, description="Fresh processes to time each model in; 1 is a quick look.")
+    int | None, Field(ge=1, le=20, description="Fresh processes per model. 1 gives no spread and no verdicts.")
 ]
 MinSeconds = Annotated[
     float | None,
-    Field(gt=0, le=3600, allow_inf_nan=False, description="At least this much sampled time (2 s; publishable 10 s)."),
+    Field(gt=0, le=3600, allow_inf_nan=False, description="Least sampled time. Default: 2 s, publishable 10 s."),
 ]
 TimeLimit = Annotated[
     float,
-    Field(gt=0, le=86_400, allow_inf_nan=False, description="Seconds a model may take, all its processes together."),
+    Field(gt=0, le=86_400, allow_inf_nan=False, description="Most seconds per model, all its processes together."),
 ]
 Threads = Annotated[
     int | None,
-    Field(ge=1, le=1024, description="CPU threads; all that affinity and quota allow when left out."),
+    Field(ge=1, le=1024, description="CPU threads. Default: all that affinity and quota allow."),
 ]
 
 

@@ -67,13 +67,13 @@ class TrainSpec(Spec):
     csv_img_key: ImageColumn = "filepath"
     csv_caption_key: CaptionColumn = "title"
     data_weights: Annotated[tuple[float, ...], NoDecode, split_words] = Field(
-        (), description="How often each of several sources (::) is drawn from, relative to its size; 1 each by default."
+        (), description="Weight of each of several sources (::), relative to its size. Default: 1 each."
     )
-    resampled: bool = Field(False, description="Draw with replacement; an epoch is as many pairs as there are.")
+    resampled: bool = Field(False, description="Draw pairs with replacement. An epoch has as many pairs as the data.")
     samples: Samples = None
-    val_data: str = Field("", max_length=4000, description="Held-out pairs, as data; else a share of the data is.")
-    val_fraction: Share = Field(0.2, description="The share of the data held out when val_data is empty.")
-    classes: Annotated[LINES, NoDecode] = Field((), description="Names for zero-shot; the data's own when left out.")
+    val_data: str = Field("", max_length=4000, description="Data of the held-out pairs. Default: a share of the data.")
+    val_fraction: Share = Field(0.2, description="Share of the data that is held out if val_data is empty.")
+    classes: Annotated[LINES, NoDecode] = Field((), description="Class names for zero-shot. Default: the data's own.")
     templates: Templates = ()
 
     model: ModelName = DIGITS_MODEL
@@ -83,70 +83,83 @@ class TrainSpec(Spec):
     context_length: ContextLength = None
     patch_dropout: Share = Field(0, description="Share of image patches left out in training.")
     lock_image: bool = Field(False, description="Do not train the image tower.")
-    lock_image_unlocked_groups: int = Field(0, ge=0, le=1000, description="Its last groups of layers, trained still.")
-    lock_image_freeze_bn_stats: bool = Field(False, description="Keep a locked tower's running statistics too.")
+    lock_image_unlocked_groups: int = Field(
+        0, ge=0, le=1000, description="Last groups of layers of a locked image tower to train."
+    )
+    lock_image_freeze_bn_stats: bool = Field(False, description="Freeze the batch norm statistics of a locked tower.")
     lock_text: bool = Field(False, description="Do not train the text tower.")
-    lock_text_unlocked_layers: int = Field(0, ge=0, le=1000, description="Its last layers, trained still.")
-    lock_text_freeze_layer_norm: bool = Field(False, description="Lock the layer norms of locked text layers as well.")
-    grad_checkpointing: bool = Field(False, description="Compute activations twice to hold fewer of them.")
-    channels_last: bool = Field(False, description="Images and weights with channels last in memory.")
-    compile: bool = Field(False, description="torch.compile the model.")
+    lock_text_unlocked_layers: int = Field(0, ge=0, le=1000, description="Last layers of a locked text tower to train.")
+    lock_text_freeze_layer_norm: bool = Field(False, description="Freeze the layer norms of a locked text tower.")
+    grad_checkpointing: bool = Field(False, description="Recompute activations to save memory.")
+    channels_last: bool = Field(False, description="Use channels_last memory format.")
+    compile: bool = Field(False, description="Compile the model with torch.compile.")
 
-    loss: Literal["clip", "siglip", "coca", "distill"] = Field("clip", description="What is minimised.")
-    coca_contrastive_weight: float = Field(1.0, ge=0, le=1000, allow_inf_nan=False, description="Of CoCa's contrast.")
-    coca_caption_weight: float = Field(2.0, ge=0, le=1000, allow_inf_nan=False, description="Of CoCa's captions.")
-    distill_model: str = Field("", max_length=200, description="The teacher: an open_clip model.")
+    loss: Literal["clip", "siglip", "coca", "distill"] = Field("clip", description="Loss to minimise.")
+    coca_contrastive_weight: float = Field(
+        1.0, ge=0, le=1000, allow_inf_nan=False, description="Weight of the contrastive loss."
+    )
+    coca_caption_weight: float = Field(
+        2.0, ge=0, le=1000, allow_inf_nan=False, description="Weight of the caption loss."
+    )
+    distill_model: str = Field("", max_length=200, description="Teacher of the loss distill: an open_clip model.")
     distill_pretrained: Pretrained = ""
-    local_loss: bool = Field(False, description="Contrast own features with all processes', instead of all with all.")
+    local_loss: bool = Field(False, description="Each process contrasts only its own features with all others.")
     gather_with_grad: bool = Field(
         True,
-        description="Let gradients flow through other processes' features, as one process with all pairs has them.",
+        description="Pass gradients through the features of other processes, as if one process had all pairs.",
     )
 
     opt: Optimizer = "adamw"
     lr: float | None = Field(
-        None, gt=0, le=100, allow_inf_nan=False, description="Peak learning rate; 0.001, or 0.00001 from weights."
+        None,
+        gt=0,
+        le=100,
+        allow_inf_nan=False,
+        description="Peak learning rate. Default: 0.001, with initial weights 0.00001.",
     )
-    wd: float = Field(0.2, ge=0, le=100, allow_inf_nan=False, description="Weight decay of weights, not gains.")
-    beta1: Share | None = Field(None, description="0.9 when left out.")
-    beta2: Share | None = Field(None, description="0.98 when left out; 0.999 for convolutional towers.")
-    eps: float | None = Field(None, gt=0, le=1, allow_inf_nan=False, description="1e-6 when left out; 1e-8 likewise.")
-    momentum: Share | None = Field(None, description="Of timm's optimizers.")
+    wd: float = Field(
+        0.2, ge=0, le=100, allow_inf_nan=False, description="Weight decay; not applied to gains and biases."
+    )
+    beta1: Share | None = Field(None, description="First momentum coefficient of AdamW. Default: 0.9.")
+    beta2: Share | None = Field(None, description="Second one. Default: 0.98; for convolutional image towers 0.999.")
+    eps: float | None = Field(None, gt=0, le=1, allow_inf_nan=False, description="Default: 1e-6, convolutional 1e-8.")
+    momentum: Share | None = Field(None, description="Momentum of timm's optimizers.")
     grad_clip_norm: float | None = Field(None, gt=0, allow_inf_nan=False, description="Clip gradients to this norm.")
 
-    epochs: int | None = Field(None, ge=1, le=100_000, description="Passes over the data; 15 when left out.")
-    steps: int | None = Field(None, ge=1, le=100_000_000, description="Optimizer steps, instead of epochs.")
+    epochs: int | None = Field(None, ge=1, le=100_000, description="Passes over the data. Default: 15.")
+    steps: int | None = Field(None, ge=1, le=100_000_000, description="Optimizer steps instead of epochs.")
     batch_size: int | None = Field(None, ge=2, le=65_536, description="Pairs per process and forward pass.")
-    accum_freq: int = Field(1, ge=1, le=1024, description="Batches per step; features are cached, so it is one loss.")
-    warmup: Annotated[WARMUP, NoDecode] = Field("10%", description="Steps of rising learning rate: N, or S%.")
-    lr_scheduler: Literal["cosine", "const", "const-cooldown"] = Field("cosine", description="After the warm-up.")
-    epochs_cooldown: int | None = Field(None, ge=1, le=100_000, description="Last epochs of const-cooldown.")
-    lr_cooldown_power: float = Field(1.0, gt=0, le=10, allow_inf_nan=False, description="Of its decay; 1 is linear.")
-    lr_cooldown_end: float = Field(0.0, ge=0, le=100, allow_inf_nan=False, description="Where its decay ends.")
-    overfit: bool = Field(False, description="Train on one batch over and over: a model that works learns it.")
+    accum_freq: int = Field(1, ge=1, le=1024, description="Batches per optimizer step, combined in one loss.")
+    warmup: Annotated[WARMUP, NoDecode] = Field("10%", description="Warm-up steps of the learning rate: N, or S%.")
+    lr_scheduler: Literal["cosine", "const", "const-cooldown"] = Field(
+        "cosine", description="Learning rate after warm-up."
+    )
+    epochs_cooldown: int | None = Field(None, ge=1, le=100_000, description="Cooldown epochs of const-cooldown.")
+    lr_cooldown_power: float = Field(1.0, gt=0, le=10, allow_inf_nan=False, description="Exponent; 1: linear.")
+    lr_cooldown_end: float = Field(0.0, ge=0, le=100, allow_inf_nan=False, description="Final learning rate.")
+    overfit: bool = Field(False, description="Train on one batch only, as a check: the loss must fall.")
 
-    device: RealDevice = Field("cpu", description="cpu, cuda, cuda:0, mps, ...")
+    device: RealDevice = Field("cpu", description="Device to train on: cpu, cuda, cuda:0, mps, ...")
     precision: TrainPrecision = Field(
         "auto", description="auto: amp_bf16 on a GPU that has bf16, else fp32. Mixed: amp, amp_bf16. Half: bf16, fp16."
     )
-    nproc: int = Field(1, ge=1, le=64, description="Processes, with the batch size each.")
+    nproc: int = Field(1, ge=1, le=64, description="Training processes. Each has the full batch size.")
     workers: Workers | None = Field(
-        None,
-        description="Processes that load images; 0 loads in the training process. By default as many as CPUs allow.",
+        None, description="Processes that load images; 0 loads in the training process. Default: as many as CPUs allow."
     )
     threads: Threads = None
-    seed: int = Field(0, ge=0, lt=2**31, description="Of weights, order, crops and dropout.")
+    seed: int = Field(0, ge=0, lt=2**31, description="Random seed of weights, order and crops.")
 
     val_frequency: int = Field(1, ge=0, le=100_000, description="Epochs between validations; 0: never.")
     zeroshot_frequency: int = Field(1, ge=0, le=100_000, description="Epochs between zero-shot tests; 0: never.")
-    log_every_n_steps: int = Field(10, ge=1, le=1_000_000, description="Steps between lines of the log.")
-    save_frequency: int = Field(1, ge=0, le=100_000, description="Epochs between epoch_N.pt; 0: only the last.")
+    log_every_n_steps: int = Field(10, ge=1, le=1_000_000, description="Steps between log lines.")
+    save_frequency: int = Field(1, ge=0, le=100_000, description="Epochs between checkpoints; 0: only the last.")
     save_every_steps: int = Field(0, ge=0, le=100_000_000, description="Steps between checkpoints to resume from.")
-    keep_last: int = Field(1, ge=0, le=100_000, description="Keep so many epoch_N.pt, beside the best; 0: all.")
-    best_metric: str = Field("", max_length=100, description="What the best checkpoint is told by; told by the data.")
+    keep_last: int = Field(1, ge=0, le=100_000, description="Checkpoints to keep besides the best; 0: all.")
+    best_metric: str = Field("", max_length=100, description="Metric that selects the best one. Default: by the data.")
     tensorboard: bool = Field(True, description="Write TensorBoard files.")
-    wandb: bool = Field(False, description="Log to Weights & Biases; offline works (WANDB_MODE=offline).")
-    resume: str = Field("", max_length=1000, description="Continue from this checkpoint or run folder, exactly.")
+    wandb: bool = Field(False, description="Log to Weights & Biases; WANDB_MODE=offline works.")
+    resume: str = Field("", max_length=1000, description="Checkpoint or run folder to continue from, exactly.")
 
     @field_validator("warmup")
     @classmethod

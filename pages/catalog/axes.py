@@ -1,4 +1,4 @@
-"""What the catalogue's plot shows: presets, and a figure for each axis, the size and the colour of its points."""
+"""The settings of the catalogue's plot: presets, a column for each axis, and the size and colour of the points."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ PRESETS: presets.Presets = {
         {"x": "gmacs", "y": "imagenet_top1", "log_x": True, "log_y": False},
     ),
     "Zero-shot against MACs": presets.Preset(
-        "The publisher's zero-shot average over 38 data sets of every pretrained CLIP model against its MACs.",
+        "Published zero-shot average over 38 data sets of every pretrained CLIP model against its MACs.",
         {"x": "gmacs", "y": "zeroshot_average_38", "log_x": True, "log_y": False},
     ),
     "ImageNet against latency here": presets.Preset(
@@ -31,53 +31,55 @@ PRESETS: presets.Presets = {
 
 @dataclass(frozen=True)
 class Axes:
-    """What the plot shows, as columns."""
+    """Columns and options of the plot."""
 
     x: str
     y: str
     colour: str | None
-    """None: the family."""
+    """None: colour by family."""
     size: str | None
+    """None: all points have the same size."""
     log_x: bool
     log_y: bool
     flops: bool
-    """Whether work is in FLOPs."""
+    """Show work in FLOPs instead of MACs."""
     front: bool
-    """Whether to draw the Pareto front: of two costs, both of which one wants small, it says nothing."""
+    """Draw the Pareto front. It is not drawn for two costs: a cheap model is small in both."""
 
     @property
     def published(self) -> list[str]:
-        """The published accuracies among them."""
+        """Return the columns that are published accuracies."""
         return [column for column in (self.x, self.y, self.colour, self.size) if column in FIGURES]
 
 
 def draw(everything: pd.DataFrame) -> Axes:
-    """The presets and the choices."""
+    """Draw the presets and the settings of the plot, and return the settings."""
     place, row = st.container(), st.container(horizontal=True, vertical_alignment="bottom")
     options = catalog_choose.offered(everything)
     with row:
         flops = unit()
 
-    def called(column: str) -> str:
-        fixed = {"family": "Family", "equal": "All alike"}
+    def label_of(column: str) -> str:
+        fixed = {"family": "Family", "equal": "Same size"}
         return fixed.get(column) or title(catalog_choose.in_unit(column, flops))
 
     def choose(label: str, key: str, first: str, *more: str) -> str:
-        offered = [*more, *options]
+        columns = [*more, *options]
         return str(
-            st.selectbox(label, offered, offered.index(first), format_func=called, key=f"{PREFIX}_{key}", bind=BIND)
+            st.selectbox(label, columns, columns.index(first), format_func=label_of, key=f"{PREFIX}_{key}", bind=BIND)
         )
 
     with row:
-        x, y = choose("Across", "x", "gmacs"), choose("Up", "y", "mparams")
+        x, y = choose("X axis", "x", "gmacs"), choose("Y axis", "y", "mparams")
         colour, size = choose("Colour", "colour", "family", "family"), choose("Size", "size", "equal", "equal")
-        log_x = st.toggle("log across", value=True, key=f"{PREFIX}_log_x", bind=BIND)
-        log_y = st.toggle("log up", value=True, key=f"{PREFIX}_log_y", bind=BIND)
-        front = st.toggle("front", value=True, key=f"{PREFIX}_front", bind=BIND, help="The Pareto front, as a line.")
+        log_x = st.toggle("Log X", value=True, key=f"{PREFIX}_log_x", bind=BIND)
+        log_y = st.toggle("Log Y", value=True, key=f"{PREFIX}_log_y", bind=BIND)
+        front_help = "Draw the Pareto front: models that no other model beats in both axes."
+        front = st.toggle("Pareto front", value=True, key=f"{PREFIX}_front", bind=BIND, help=front_help)
     presets.draw(place, PREFIX, PRESETS, {"x": x, "y": y, "log_x": log_x, "log_y": log_y})
     chosen = [
         None if column in ("family", "equal") else catalog_choose.in_unit(column, flops) for column in (colour, size)
     ]
-    telling = any(column in MEASURED or QUANTITIES[column].better == "larger" for column in (x, y))
+    has_front = any(column in MEASURED or QUANTITIES[column].better == "larger" for column in (x, y))
     x, y = catalog_choose.in_unit(x, flops), catalog_choose.in_unit(y, flops)
-    return Axes(x, y, *chosen, log_x=log_x, log_y=log_y, flops=flops, front=front and telling and x != y)
+    return Axes(x, y, *chosen, log_x=log_x, log_y=log_y, flops=flops, front=front and has_front and x != y)

@@ -1,4 +1,4 @@
-"""What the catalogue page joins to its costs, read once per server: published accuracies and timings."""
+"""Read the published accuracies and timings that the catalogue page joins to the costs, once per server."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ Stamp = tuple[int, ...]
 
 
 def published() -> Matched:
-    """Published accuracies, shipped and imported, with their rows of the catalogue; anew when a file changes."""
+    """Return published accuracies, matched to rows of the catalogue. Changed files are read again."""
     settings = backend.settings()
     imports = update.folder(settings)
     return _matched(settings.catalog_dir, imports, backend.stamp(settings.catalog_dir), backend.stamp(imports))
@@ -32,7 +32,7 @@ def _matched(catalog_dir: Path, imports: Path, counted: Stamp, imported: Stamp) 
 
 
 def timed() -> pd.DataFrame:
-    """The latest timing of every model, size and setting; a run is read once, and again when it has changed."""
+    """Return the latest timing of every model, image size and timing setting. A run is read again when it changes."""
     store = backend.settings().store_url
     runs = _benchmarks(store, backend.store().revision())
     return _timed(store, tuple((run.id, run.revision) for run in runs), runs)
@@ -45,25 +45,25 @@ def _benchmarks(store: str, revision: int) -> list[Run]:
 
 @st.cache_data(max_entries=2, show_spinner="Reading the timings")
 def _timed(store: str, revisions: tuple[tuple[int, int], ...], _runs: list[Run]) -> pd.DataFrame:
-    return stored.latest(_of_run(store, run.id, run.revision, run) for run in _runs)
+    return stored.latest(_lines(store, run.id, run.revision, run) for run in _runs)
 
 
 @st.cache_resource(max_entries=2 * MOST_RUNS, show_spinner=False)
-def _of_run(store: str, run_id: int, revision: int, _run: Run) -> list[Line]:
+def _lines(store: str, run_id: int, revision: int, _run: Run) -> list[Line]:
     return stored.of_run(_run, backend.store().rows(run_id))
 
 
-def figures(axes: Axes, filters: Filters) -> list[str]:
-    """Return the published accuracies that the page shows."""
-    return list(dict.fromkeys([*axes.published, *([filters.figure] if filters.figure else [])]))
+def accuracies(axes: Axes, filters: Filters) -> list[str]:
+    """Return the columns of published accuracies that the page shows."""
+    return list(dict.fromkeys([*axes.published, *([filters.accuracy] if filters.accuracy else [])]))
 
 
 def table(axes: Axes, filters: Filters) -> pd.DataFrame:
-    """Return the whole catalogue with what the page shows beside its costs: see choosing.table."""
+    """Return the whole catalogue with published accuracies and timings: see choose.table."""
     return choose.table(
         backend.catalogue(),
         published(),
-        figures(axes, filters),
+        accuracies(axes, filters),
         stored.within(timed(), filters.setting),
         catalog.describe(shipped.versions(backend.settings().catalog_dir)),
         filters.setting.label,
@@ -71,23 +71,23 @@ def table(axes: Axes, filters: Filters) -> pd.DataFrame:
 
 
 def selected(frame: pd.DataFrame, axes: Axes, filters: Filters) -> pd.DataFrame:
-    """Return the rows of `table` that meet the filters, in the order in which to look at them. Errors: Refused."""
+    """Return the rows of `table` that match the filters; with a Pareto front, its rows first. Errors: Refused."""
     kept = filters.kept(frame)
     return pareto.ranked(kept, axes.x, axes.y) if axes.front else kept
 
 
 def rows(axes: Axes, filters: Filters) -> pd.DataFrame:
-    """Return what the page's table shows, for its download. Errors: Refused."""
+    """Return the rows of the page's table, for the download. Errors: Refused."""
     return selected(table(axes, filters), axes, filters)
 
 
 def settings(timed: pd.DataFrame) -> list[Setting]:
-    """The settings to choose from: those there are timings in here, one per device of this machine, other machines'."""
-    machine, known = backend.store().machine(), stored.settings(timed)
+    """Return the timing settings to choose from: this machine's with timings, one per device, then other machines'."""
+    machine, existing = backend.store().machine(), stored.settings(timed)
     if machine is None:
-        plain = [Setting()]
+        defaults = [Setting()]
     else:
-        plain = [
+        defaults = [
             Setting(
                 device=device.name,
                 device_name=device.model,
@@ -96,5 +96,5 @@ def settings(timed: pd.DataFrame) -> list[Setting]:
             )
             for device in machine.devices
         ]
-    here = [setting for setting in known if machine is None or setting.host == machine.host]
-    return list(dict.fromkeys([*here, *plain, *known]))
+    local = [setting for setting in existing if machine is None or setting.host == machine.host]
+    return list(dict.fromkeys([*local, *defaults, *existing]))

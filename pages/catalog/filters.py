@@ -1,4 +1,4 @@
-"""The sidebar of the catalogue: which models to look at, and the limits they must keep. All of it is in the address."""
+"""The sidebar of the catalogue: filters by name, family, size, cost, accuracy and latency, kept in the address."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,32 +18,32 @@ COSTS = ("mparams", "gmacs", "macts", "inference_peak_mb")
 
 @dataclass(frozen=True)
 class Filters:
-    """What the sidebar asks for."""
+    """Values of the sidebar's fields."""
 
     search: str
     library: str | None
     families: Sequence[str]
     image_sizes: Sequence[str]
-    figure: str | None
-    """The published accuracy that a limit is set on."""
+    accuracy: str | None
+    """Column of the published accuracy to show and to set a limit on."""
     setting: Setting
-    """In which models were timed here."""
+    """Timing setting whose timings are shown."""
     bounds: dict[str, float | None] = field(default_factory=dict)
-    """`min_` or `max_` with a column: its limit."""
+    """Limits by `min_` or `max_` and the column's name, such as `max_gmacs`."""
 
     def kept(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """The rows that meet all of it. Errors: Refused of a search with too many alternatives."""
-        asked = {"library": self.library, "families": self.families, "image_sizes": self.image_sizes}
-        return catalog.select(frame, search=self.search, **asked, **self.bounds)
+        """Return the rows that match all filters. Errors: Refused for too many alternatives in the search."""
+        choices = {"library": self.library, "families": self.families, "image_sizes": self.image_sizes}
+        return catalog.select(frame, search=self.search, **choices, **self.bounds)
 
     @property
     def limits(self) -> dict[str, float]:
-        """The limits that are set."""
+        """Return the limits that are set."""
         return {name: bound for name, bound in self.bounds.items() if bound is not None}
 
 
 def reset() -> None:
-    """Forget every filter, in the address too."""
+    """Clear every filter, in the address too."""
     st.session_state["catalog_search"] = ""
     for name in [name for name in st.session_state if str(name).startswith(("catalog_max_", "catalog_min_"))]:
         st.session_state[name] = None
@@ -52,13 +52,13 @@ def reset() -> None:
 
 
 def limit(column: str) -> tuple[str, float | None]:
-    """A number field for the least or the most of a figure, whichever one would ask for; its name and what it says."""
+    """Draw a field for a column's limit and return its name and value. It is a minimum where larger is better."""
     side, sign = ("min", "≥") if QUANTITIES[column].better == "larger" else ("max", "≤")
-    most = 100.0 if QUANTITIES[column].unit == "%" else None
+    largest = 100.0 if QUANTITIES[column].unit == "%" else None
     value = st.number_input(
         f"{sign} {title(column)}",
         min_value=0.0,
-        max_value=most,
+        max_value=largest,
         value=None,
         key=f"catalog_{side}_{column}",
         bind=BIND,
@@ -68,16 +68,16 @@ def limit(column: str) -> tuple[str, float | None]:
 
 
 def unit() -> bool:
-    """Whether work is shown in FLOPs; limits that are set follow."""
+    """Draw the choice between MACs and FLOPs and return whether it is FLOPs. A limit that is set is converted."""
     chosen = st.segmented_control(
-        "Work in",
+        "Unit",
         ["MACs", "FLOPs"],
         default="MACs",
         required=True,
         key="catalog_unit",
         bind=BIND,
         on_change=_convert,
-        help="1 MAC, a multiply-add, is 2 FLOPs.",
+        help="Unit of work. 1 MAC, a multiply-add, is 2 FLOPs.",
     )
     return chosen == "FLOPs"
 
@@ -93,7 +93,7 @@ def _convert() -> None:
 
 
 def draw(everything: pd.DataFrame, settings: Sequence[Setting], flops: bool) -> Filters:
-    """The fields. settings: of timings, to choose one from."""
+    """Draw the filters and return their values. settings: timing settings to choose from."""
     with st.sidebar:
         search = st.text_input(
             "Search",
@@ -102,37 +102,37 @@ def draw(everything: pd.DataFrame, settings: Sequence[Setting], flops: bool) -> 
             type="search",
             live="50ms",
             placeholder="ViT-B-*, timm:resnet*, clip large",
-            help="Words that occur in a name or family, or wildcards * ? [ ] { } for whole names; commas mean or.",
+            help="Type words of a name or family, or a pattern for whole names with * ? [ ] { }. A comma means or.",
         )
         library = st.pills("Library", sorted(everything["library"].unique()), key="catalog_library", bind=BIND)
         families = st.multiselect("Family", catalog.families(everything), key="catalog_families", bind=BIND)
         sizes = st.multiselect("Image size (px)", catalog.image_sizes(everything), key="catalog_sizes", bind=BIND)
         bounds = _limits([in_unit(column, flops) for column in COSTS])
-        figure = st.selectbox(
+        accuracy = st.selectbox(
             "Published accuracy",
             list(FIGURES),
             index=None,
             format_func=title,
             key="catalog_figure",
             bind=BIND,
-            placeholder="none: a row per model",
-            help="Shows it in the table, a row per pretrained tag, and takes a limit.",
+            placeholder="none: one row per model",
+            help="Show this accuracy in the table, with one row per pretrained tag, and set a limit on it.",
         )
-        if figure:
-            bounds |= _limits([figure])
+        if accuracy:
+            bounds |= _limits([accuracy])
         labels = {setting.label: setting for setting in settings}
         label = st.selectbox(
-            "Timed here",
+            "Timing setting",
             list(labels),
             key="catalog_setting",
             bind=BIND,
-            help="Timings in this setting alone are shown. Others can be made under Vision speed.",
+            help="Show only timings made with these settings. Make others on the page Vision speed.",
         )
         bounds |= _limits(MEASURED)
         st.button(
             "Reset filters", key="catalog_reset", on_click=reset, icon=":material/filter_alt_off:", type="tertiary"
         )
-    return Filters(search or "", library, families, sizes, figure, labels[label], bounds)
+    return Filters(search or "", library, families, sizes, accuracy, labels[label], bounds)
 
 
 def _limits(columns: Sequence[str]) -> dict[str, float | None]:

@@ -1,4 +1,4 @@
-"""Timing what the catalogue shows: which rows are not timed yet, what it will take, and the runs that do it."""
+"""Time models of the catalogue: find the rows without a timing, estimate the duration, and submit the runs."""
 
 from dataclasses import dataclass
 
@@ -12,77 +12,92 @@ from engine.report.timings.stored import Setting
 from engine.specs import BenchmarkSpec, Refused
 from pages.catalog.axes import Axes
 from pages.shared import backend, launch
-from pages.shared.text import plain, span
+from pages.shared.text import duration, plain, plural, span
 
 SENT = "catalog_sent"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be timed."""
+    """The runs to submit, with a sentence about them."""
 
     specs: tuple[BenchmarkSpec, ...]
-    """One per image size: a benchmark has one."""
+    """One spec per image size, because a benchmark has one image size."""
     sentence: str
+    seconds: float = 0.0
+    """Estimated duration."""
 
 
 def plan(shown: pd.DataFrame, chosen: pd.DataFrame, axes: Axes, setting: Setting) -> Plan:
-    """Times the chosen rows, or else the front, without those that are timed in this setting or wait for it."""
+    """Return the runs that time the chosen rows, or the front if none is chosen.
+
+    Rows that are already timed in this setting, or queued, are left out.
+    """
     machine = backend.store().machine()
     if machine and setting.host not in ("", machine.host):
-        elsewhere = f"These timings were made on {setting.host}, and this is {machine.host}"
-        return Plan((), f"{elsewhere}: choose a setting of this machine to time more.")
+        message = f"These timings were made on {setting.host}, but this machine is {machine.host}"
+        return Plan((), f"{message}. Choose a timing setting of this machine to time more models.")
     if chosen.empty and not axes.front:
         return Plan((), "")
     rows = chosen if len(chosen) else choose.to_measure(shown, axes.x, axes.y)
     rows = rows[rows["status"] == "ok"].drop_duplicates(["name", "image_size"])
-    what = "selected" if len(chosen) else "on the front"
-    lacking = rows[rows["latency_ms"].isna()]
+    untimed = rows[rows["latency_ms"].isna()]
     waiting = stored.waiting(backend.store(), setting)
-    keys = zip(lacking["name"], lacking["image_size"], strict=True)
-    wait = pd.Series([key in waiting for key in keys], index=lacking.index, dtype=bool)
-    left = lacking[~wait]
-    specs = tuple(setting.spec(part["name"], size) for size, part in left.groupby("image_size", sort=False))
-    none = f"None of {len(rows)} models {what} is timed yet"
-    told = none if len(lacking) == len(rows) else f"Of {len(rows)} models {what}, {len(rows) - len(lacking)} are timed"
-    told += f"; {wait.sum()} wait for it" if wait.any() else ""
+    keys = zip(untimed["name"], untimed["image_size"], strict=True)
+    queued = pd.Series([key in waiting for key in keys], index=untimed.index, dtype=bool)
+    to_time = untimed[~queued]
+    specs = tuple(setting.spec(part["name"], size) for size, part in to_time.groupby("image_size", sort=False))
+    subject = "Selection" if len(chosen) else "Pareto front"
+    sentence = f"{subject}: {_progress(len(rows), len(untimed), int(queued.sum()))}."
+    seconds = 0.0
     if specs:
-        timed = [needs.benchmark_s(spec, spec.models, backend.catalogue(), launch.start_s(spec)) for spec in specs]
-        seconds = sum(timed, needs.Span(0, 0))
-        which = f"{len(left)}" if len(left) == len(rows) else f"the other {len(left)}"
+        spans = [needs.benchmark_s(spec, spec.models, backend.catalogue(), launch.start_s(spec)) for spec in specs]
+        duration_s = sum(spans, needs.Span(0, 0))
+        seconds = (duration_s.low + duration_s.high) / 2
         runs = f"{len(specs)} runs, one per image size" if len(specs) > 1 else "one run"
-        told += f"; timing {which} takes {span(seconds)}, in {runs}"
-    return Plan(specs, f"{told}. Setting: {setting.label}.")
+        sentence += f" Timing {plural(len(to_time), 'model')} takes {span(duration_s)}, in {runs}."
+    return Plan(specs, f"{sentence} Setting: {setting.label}.", seconds)
+
+
+def _progress(models: int, untimed: int, queued: int) -> str:
+    """Return how many models are timed and how many are queued."""
+    if not models:
+        return "no counted models to time"
+    if models == 1:
+        return "timed" if not untimed else "not timed yet; queued" if queued else "not timed yet"
+    timed = f"{models - untimed} of {models} models timed" if untimed < models else f"{models} models not timed yet"
+    return f"{timed}; {queued} queued" if queued else timed
 
 
 def button(plan: Plan) -> None:
-    """Queues the runs."""
+    """Draw the button that submits the runs."""
     models = sum(len(spec.models) for spec in plan.specs)
+    estimate = f" (about {duration(plan.seconds)})" if plan.seconds else ""
     pressed = st.button(
-        f"Time {models} here" if models else "Time here",
+        f"Time {plural(models, 'model')} on this machine{estimate}" if models else "Time on this machine",
         icon=":material/timer:",
         key="catalog_measure",
         disabled=not models,
-        help="Times the selected rows, or the front when none is selected, each at its image size, in the setting "
-        "chosen at the left. What is timed already is not timed again.",
+        help="Time the selected rows, or the Pareto front if none is selected, at their image sizes and with the "
+        "timing setting in the sidebar. Models with a timing are not timed again.",
     )
     if pressed:
         try:
-            sent = [submit(backend.store(), backend.settings(), spec) for spec in plan.specs]
+            submitted = [submit(backend.store(), backend.settings(), spec) for spec in plan.specs]
         except Refused as refusal:
             st.error(plain(str(refusal)), icon=":material/error:")
             return
-        st.session_state[SENT] = sent
+        st.session_state[SENT] = submitted
         st.rerun()
 
 
-def told(plan: Plan) -> None:
-    """What the button would do, and the runs it has started."""
+def draw_status(plan: Plan) -> None:
+    """Draw the plan's sentence and links to the runs that the button has submitted."""
     if plan.sentence:
         st.caption(plain(plan.sentence))
-    if sent := st.session_state.get(SENT):
+    if submitted := st.session_state.get(SENT):
         with st.container(horizontal=True, vertical_alignment="center"):
-            st.caption("Queued; the timings appear here as they come in:", width="content")
-            for run_id in sent:
+            st.caption("Queued. Timings appear here as they arrive:", width="content")
+            for run_id in submitted:
                 link = {"icon": ":material/timer:", "query_params": {"run": str(run_id)}}
                 st.page_link("run/page.py", label=f"Run {run_id}", **link)

@@ -1,4 +1,4 @@
-"""Where published accuracies come from, which of them find no model, and how newer ones get in."""
+"""Sources of the published accuracies, rows without a model, and the import of newer tables."""
 
 import streamlit as st
 
@@ -16,29 +16,25 @@ LARGEST_MB = update.LARGEST_FILE // 1_000_000
 
 @st.fragment
 def draw() -> None:
-    """A folded part of the page, drawn once it is unfolded."""
-    label, icon = "Published accuracies: whose they are, and newer ones", ":material/menu_book:"
-    if not (part := fold(label, icon=icon, key="catalog_published", filled=_begun())):
+    """Draw the collapsed section on published accuracies."""
+    label, icon = "Published accuracies: sources and import", ":material/menu_book:"
+    if not (section := fold(label, icon=icon, key="catalog_published", filled=_import_open())):
         return
-    with part:
+    with section:
         matched = data.published()
         counts = matched.counts.set_index("kind")
         for kind, table in publishers.TABLES.items():
             rows = counts.loc[kind]
-            missing = f"{rows['unmatched']} find no counted model" if rows["unmatched"] else "all find their model"
-            st.caption(
-                plain(
-                    f"{', '.join(table.files)}: {rows['rows']:,} rows of {table.source}, {missing}. As "
-                    "shipped, unless a row's source says that it was imported."
-                )
-            )
+            missing = f"{rows['unmatched']} match no counted model" if rows["unmatched"] else "all match a model"
+            source = f"{', '.join(table.files)}: {rows['rows']:,} rows of {table.source}; {missing}."
+            st.caption(plain(f"{source} Rows are as shipped unless their source says imported."))
         if len(matched.unmatched):
             results_table(matched.unmatched, key="catalog_unmatched", alt="Published rows without a model", height=220)
         _import()
 
 
-def _begun() -> bool:
-    """Whether a table is chosen that is not taken in yet: folding this away must not lose it."""
+def _import_open() -> bool:
+    """Return whether a file is chosen or just imported, so that closing the section must not lose it."""
     return any(st.session_state.get(name) for name in (FILE, DONE))
 
 
@@ -47,18 +43,18 @@ def _import() -> None:
     st.caption(
         f"Download timm's [results-*.csv]({publishers.TIMM.page}), or open_clip's openclip_results.csv or "
         f"openclip_retrieval_results.csv, from its [docs folder]({publishers.ZEROSHOT.page}). Keep the file's name. "
-        "The whole table is checked first; if anything is wrong, nothing changes."
+        "The whole table is checked first. If it has an error, nothing is imported."
     )
     file = st.file_uploader("Table (.csv)", type="csv", key=FILE, max_upload_size=LARGEST_MB)
     if st.button("Import", key="catalog_import", icon=":material/upload:", disabled=file is None) and file:
         try:
             with st.spinner("Checking"):
-                to = update.folder(backend.settings())
-                done = update.take(file.getvalue(), file.name, to)
+                folder = update.folder(backend.settings())
+                result = update.take(file.getvalue(), file.name, folder)
         except Refused as refusal:
             st.error(plain(str(refusal)), icon=":material/error:")
             return
-        st.session_state[DONE] = done.sentence
+        st.session_state[DONE] = result.sentence
         st.rerun(scope="app")
     if DONE in st.session_state:
         st.success(plain(st.session_state.pop(DONE)), icon=":material/check:")

@@ -1,1 +1,1 @@
-"""What training and evaluation share: the form of the data, uploads, checks before the start."""
+"""Parts that the pages Train and Evaluate use: the data section, uploads, checks before a run."""

@@ -1,4 +1,4 @@
-"""Curves of trainings: their points, how they are smoothed, and the names of their values."""
+"""Curves of trainings: their points, the choices of smoothing, and the titles of the metrics."""
 
 import pandas as pd
 import streamlit as st
@@ -8,7 +8,7 @@ from engine.store import Run
 from pages.shared import backend
 
 SMOOTH = {"no": 1, "5": 5, "20": 20, "100": 100}
-FOLDED = "Learning rate, pace, gradients, memory, ranks"
+FOLDED = "Learning rate, throughput, gradients, memory, ranks"
 TITLES = {
     "mark": "Best",
     "step": "Step",
@@ -35,11 +35,11 @@ TITLES = {
 
 
 def curve_points(run: Run) -> pd.DataFrame:
-    """Return the curves of a run, as of its revision: see training.frame."""
+    """Return the curves of a run, cached by its revision: see training.frame."""
     return points_of(backend.settings().store_url, run.id, run.revision)
 
 
 @st.cache_data(max_entries=32, show_spinner=False)
 def points_of(store: str, run_id: int, revision: int) -> pd.DataFrame:
-    """Return the curves of a run of this revision in the store at this URL."""
+    """Return the curves of a run. store: URL of the store; it and the revision are keys of the cache."""
     return training.frame({f"run {run_id}": backend.store().metrics(run_id)})

@@ -1,4 +1,4 @@
-"""What the forms of training and evaluation share: names of models, the section on data, the list of checks."""
+"""Parts of the forms of Train and Evaluate: names of models, the data section, the list of checks."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -21,27 +21,29 @@ ICONS = {
     "waiting": ":gray[:material/hourglass_top:]",
 }
 SPOKEN = ("warning", "error")
-"""Marks that are written out too: colour and sign alone are not read by everybody."""
+"""Marks that are also written as words, because not everybody can read colours and icons."""
 
 
 def models(own: Iterable[str] = ()) -> list[str]:
-    """Our own small model, then one's `own` (configurations, runs), then open_clip's."""
+    """Return the names of models: the small digits model, the user's own (configurations, runs), then open_clip's."""
     names = [name.partition(":")[2] for name in launch.families() if name.startswith("open_clip:")]
     return [DIGITS_MODEL, *own, *names]
 
 
-def data(spec: type[Spec], prefix: str, groups: Mapping[str, Sequence[str]]) -> tuple[dict[str, Any], clip_data.Seen]:
-    """What the data are, and a look at them. groups: of what seldom differs."""
+def data(
+    spec: type[Spec], prefix: str, groups: Mapping[str, Sequence[str]]
+) -> tuple[dict[str, Any], clip_data.Preview]:
+    """Draw the data section. Return its values and the preview. groups: groups of fields that are seldom changed."""
     st.header("Data", anchor=False)
     values = clip_data.fields(spec, prefix)
     values |= form_groups.draw(spec, prefix, groups, "Further settings of data")
-    seen = clip_data.seen(clip_data.source(spec_form.valid(spec, values)))
-    clip_data.draw(seen)
-    return values, seen
+    preview = clip_data.preview(clip_data.source(spec_form.valid(spec, values)))
+    clip_data.draw(preview)
+    return values, preview
 
 
-def marked(checks: Sequence[Check]) -> bool:
-    """The checks as a list with marks; answers whether nothing stands against a start."""
+def draw_checks(checks: Sequence[Check]) -> bool:
+    """Draw the list of checks. Return whether none is an error."""
     st.markdown("  \n".join(_line(check) for check in checks))
     return all(check.mark != "error" for check in checks)
 

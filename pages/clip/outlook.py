@@ -1,4 +1,4 @@
-"""What a training or an evaluation needs, looked up beside the form, which stays in use meanwhile."""
+"""Check files, tokenizer and memory for a training or an evaluation while the form stays usable."""
 
 from concurrent.futures import Future
 from typing import Any
@@ -16,13 +16,14 @@ from engine.specs.train import TrainSpec
 from pages.shared import backend, launch, redraw
 
 TICK_S = 0.5
-WAITING = Check("waiting", "Weights, tokenizer and memory are being looked up.")
+WAITING = Check("waiting", "Checking weights, tokenizer and memory.")
 
 
 def checks(spec: TrainSpec | EvaluateSpec, batch_size: int) -> tuple[list[Check], bool]:
-    """Lines on files, tokenizer and memory, and whether they tell of memory; one that they are being looked up before.
+    """Return checks of files, tokenizer and memory, and whether they include memory.
 
-    The page is drawn again as soon as there is an answer. batch_size: per forward pass, as the data decide.
+    Until the answer arrives, return one waiting check; the page is redrawn when it arrives. batch_size: pairs per
+    forward pass, after defaults from the data are applied.
     """
     try:
         definite = references.resolve(backend.store(), backend.settings(), spec)
@@ -42,7 +43,7 @@ def checks(spec: TrainSpec | EvaluateSpec, batch_size: int) -> tuple[list[Check]
         prospect = Prospect.model_validate(answer.result())
     except Refused as refused:
         return [prospects.unknown(question.spec, str(refused))], False
-    return prospects.checks(prospect, question.spec, launch.memory_there(spec.device)), prospect.peak_mb is not None
+    return prospects.checks(prospect, question.spec, launch.device_memory_gb(spec.device)), prospect.peak_mb is not None
 
 
 @st.fragment(run_every=TICK_S)

@@ -1,4 +1,4 @@
-"""Pictures of images that an evaluation has judged, as long as its data are still there."""
+"""Show images of an evaluation, if its data still exist."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,30 +17,30 @@ Line = dict[Any, Any]
 
 
 @st.cache_resource(max_entries=4, show_spinner="Reading the data")
-def _places(given: tuple[tuple[str, Any], ...], stamp: int) -> dict[str, int]:
-    """Where each source is among the pairs: an evaluation counts only those that it has judged."""
-    pairs = data.pairs(dict(given))
-    return {pairs.source(place): place for place in range(len(pairs))}
+def _indices(arguments: tuple[tuple[str, Any], ...], stamp: int) -> dict[str, int]:
+    """Return the index of each pair by its source. An evaluation stores sources, because it may use a part of them."""
+    pairs = data.pairs(dict(arguments))
+    return {pairs.source(index): index for index in range(len(pairs))}
 
 
-def grid(run: Run, lines: pd.DataFrame, caption: Callable[[Line], str], shows: Callable[[Line], str]) -> bool:
-    """Pictures side by side, a line each; whether all could be shown.
+def grid(run: Run, lines: pd.DataFrame, caption: Callable[[Line], str], alt: Callable[[Line], str]) -> bool:
+    """Draw one picture per line, side by side. Return whether all could be shown.
 
-    lines: with the column `source`. caption: in Markdown. shows: what a picture shows, for who cannot see it.
+    lines: with a column `source`. caption: makes a line's caption in Markdown. alt: makes its text alternative.
     """
     assert isinstance(run.spec, EvaluateSpec)
     try:
-        given = data.source(run.spec.model_dump())
-        pairs = data.pairs(given)
-        places = _places(tuple(sorted(given.items())), data.stamp(given["data"]))
+        arguments = data.source(run.spec.model_dump())
+        pairs = data.pairs(arguments)
+        indices = _indices(tuple(sorted(arguments.items())), data.stamp(arguments["data"]))
     except DataProblem as problem:
-        st.caption(plain(f"The pictures are not here any more: {problem}"))
+        st.caption(plain(f"The images are not available any more: {problem}"))
         return lines.empty
-    found = [
-        (data.thumbnail(pairs, places[line["source"]]), line)
+    thumbnails = [
+        (data.thumbnail(pairs, indices[line["source"]]), line)
         for line in lines.to_dict("records")
-        if line["source"] in places
+        if line["source"] in indices
     ]
-    there = [(picture, caption(line), shows(line)) for picture, line in found if picture]
-    data.grid(there, width=WIDTH)
-    return len(there) == len(lines)
+    readable = [(image, caption(line), alt(line)) for image, line in thumbnails if image]
+    data.grid(readable, width=WIDTH)
+    return len(readable) == len(lines)

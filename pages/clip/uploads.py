@@ -1,4 +1,4 @@
-"""Data of one's own: an upload becomes a folder, earlier ones are offered again, and one can be deleted."""
+"""Uploads of the user's own data. Each is unpacked into a folder, can be used again, and can be deleted."""
 
 import re
 from hashlib import sha256
@@ -18,30 +18,31 @@ from pages.shared.form import spec_form
 from pages.shared.text import plain, size
 
 UPLOADS = "uploads"
-RUNS = 1000  # looked through for what an upload was used for
+RUNS = 1000
+"""Most runs per kind that are checked for the use of an upload before it is deleted."""
 
 
 def folder() -> Path:
-    """Of all uploads."""
+    """Return the folder of all uploads."""
     return backend.settings().runs_dir / UPLOADS
 
 
 def earlier() -> list[Kept]:
-    """Uploads that are there, the latest first."""
-    there = folder()
-    return _earlier(str(there), there.stat().st_mtime_ns if there.is_dir() else 0)
+    """Return the stored uploads, the latest first."""
+    path = folder()
+    return _earlier(str(path), path.stat().st_mtime_ns if path.is_dir() else 0)
 
 
 @st.cache_data(max_entries=4, show_spinner=False)
-def _earlier(there: str, stamp: int) -> list[Kept]:
-    return kept(Path(there), backend.settings().roots)
+def _earlier(path: str, stamp: int) -> list[Kept]:
+    return kept(Path(path), backend.settings().roots)
 
 
 def take_in(prefix: str) -> None:
-    """Unpack what was uploaded, once, and make it the data of the form; to be called before its fields are drawn.
+    """Unpack a new upload once and make it the data of the form. Call this before the form's fields are drawn.
 
-    Not on a change of the field: the first message with the file may be a tick, which draws no field of the form, so
-    that the browser would never hear of the data, and undo them with its next message.
+    This is not a callback of the upload field. The first message with the file may come from a timer, which draws no
+    field of the form; the browser would not receive the new value and would overwrite it with its next message.
     """
     key = f"{prefix}_upload"
     file = st.session_state.get(key)
@@ -52,21 +53,21 @@ def take_in(prefix: str) -> None:
 
 
 def draw(prefix: str) -> None:
-    """The field for a CSV or an archive, what was wrong with it, and earlier ones below."""
+    """Draw the upload field, the problem with the last upload, and the earlier uploads."""
     key = f"{prefix}_upload"
     st.file_uploader(
-        "Or upload them (.csv, .zip, .tar)",
+        "Or upload data (.csv, .zip, .tar)",
         type=["csv", "tsv", "zip", "tar", "tgz", "gz"],
         key=key,
-        help="A zip or tar of class folders, of images with a .txt each, or of images and a CSV that names them.",
+        help="Upload a CSV, or a zip or tar of class folders, of images with a .txt each, or of images and a CSV.",
     )
     if problem := st.session_state.get(f"{key}_problem"):
         st.error(plain(problem), icon=":material/error:")
     if uploads := earlier():
-        whole = size(sum(each.size for each in uploads) / 1e9)
-        label = f"Earlier uploads: {len(uploads)}, {whole}"
-        if part := fold(label, icon=":material/folder_open:", key=f"{prefix}_uploads"):
-            with part:
+        total = size(sum(upload.size for upload in uploads) / 1e9)
+        label = f"Earlier uploads: {len(uploads)}, {total}"
+        if section := fold(label, icon=":material/folder_open:", key=f"{prefix}_uploads"):
+            with section:
                 for upload in uploads:
                     _line(prefix, upload)
 
@@ -82,16 +83,16 @@ def _line(prefix: str, upload: Kept) -> None:
 
 @st.dialog("Delete this upload?")
 def _confirm(prefix: str, upload: Kept) -> None:
-    """Asked once, with what goes with it."""
+    """Draw the confirmation dialog, with the runs that used the upload."""
     st.text(f"{upload.folder.name}, {size(upload.size / 1e9)}")
     kinds = (backend.store().runs(kind=kind, limit=RUNS) for kind in ("train", "evaluate"))
     runs = [run for run in chain(*kinds) if _reads(run.spec, upload)]
-    if going := [run for run in runs if not run.state.ended]:
-        st.warning(f"Run {going[0].id} reads it still: wait for its end, or cancel it.", icon=":material/lock:")
+    if active := [run for run in runs if not run.state.ended]:
+        st.warning(f"Run {active[0].id} still uses it. Wait until it ends, or cancel it.", icon=":material/lock:")
     elif runs:
-        many = f"{len(runs)} runs were" if len(runs) > 1 else f"Run {runs[0].id} was"
-        st.text(f"{many} made with it: their results stay, but they cannot be repeated or resumed.")
-    options: dict[str, Any] = {"type": "primary", "icon": ":material/delete:", "disabled": bool(going)}
+        users = f"{len(runs)} runs used" if len(runs) > 1 else f"Run {runs[0].id} used"
+        st.text(f"{users} it. Results stay, but a run without its data cannot be repeated or resumed.")
+    options: dict[str, Any] = {"type": "primary", "icon": ":material/delete:", "disabled": bool(active)}
     if st.button("Delete", key=f"{prefix}_kept_sure", on_click=_forget, args=(prefix, upload), **options):
         st.rerun()
 
@@ -116,7 +117,7 @@ def _use(prefix: str, path: Path, kind: str) -> None:
 
 
 def _unpacked(prefix: str, file: Any) -> str:
-    """A folder for each content, used from now on; answers what is wrong with it."""
+    """Unpack a file into a folder named by its content, and use it as data. Return the error message, or empty."""
     digest = sha256(file.getbuffer()).hexdigest()[:16]
     stem = re.sub(r"[^\w-]+", "_", Path(file.name).stem)[:40]
     target = folder() / f"{stem}-{digest}"

@@ -1,4 +1,4 @@
-"""Models side by side: what they cost, what others have published of them, and how fast they are here."""
+"""Compare models: their costs, published accuracies, and speed on this machine."""
 
 from collections.abc import Sequence
 
@@ -25,9 +25,9 @@ PUBLISHED = ("model", "pretrained", "image_size", "percent", "source")
 
 
 def draw(names: Sequence[str]) -> None:
-    """Of models by their qualified names."""
+    """Draw the comparison. names: qualified names of models."""
     if not names:
-        st.info("Choose models to see what they cost side by side.", icon=":material/compare_arrows:")
+        st.info("Choose models to compare.", icon=":material/compare_arrows:")
         st.page_link("catalog/page.py", label="Catalogue", icon=":material/table_view:")
         return
     baseline = _costs(names)
@@ -36,7 +36,7 @@ def draw(names: Sequence[str]) -> None:
 
 
 def _costs(names: Sequence[str]) -> str:
-    """Counts of the catalogue; answers the baseline."""
+    """Draw the costs and return the name of the baseline."""
     catalogue = backend.catalogue()
     st.header("Costs", anchor=False)
     own = catalogue[catalogue["name"].isin(list(names))].drop_duplicates("name").set_index("name")
@@ -44,19 +44,22 @@ def _costs(names: Sequence[str]) -> str:
         st.warning("  \n".join(map(plain, remarks)), icon=":material/warning:")
     sizes = {name: f"at {own.at[name, 'image_size']} px" for name in names}
     counted = catalog.describe(shipped.versions(backend.settings().catalog_dir))
-    each = ", ".join(f"{name} {size}" for name, size in sizes.items())
-    told = f"Per image, of CLIP models with its text. Each at its own image size ({each}); counted with {counted}. "
+    parts = ", ".join(f"{name} {size}" for name, size in sizes.items())
+    caption = (
+        f"Costs are per image (CLIP: image and text), each model at its own image size ({parts}). "
+        f"Counted with {counted}. "
+    )
     values = compare_values.of_catalogue(catalogue, names, COMPARABLE)
-    return values_view.side_by_side(values, sizes, how="ratio", told=plain(told + values_view.TOLD["ratio"]))
+    return values_view.side_by_side(values, sizes, how="ratio", caption=plain(caption + values_view.CAPTIONS["ratio"]))
 
 
 def _published(names: Sequence[str]) -> None:
-    """Accuracies, one figure at a time: every pretrained tag of every model."""
+    """Draw one published accuracy, chosen from a list, of every pretrained tag of every model."""
     published, families = backend.published_accuracies(), launch.families()
     lines = pd.concat([model.published(published, name, families) for name in names], ignore_index=True)
     st.header("Published accuracy", anchor=False)
     if lines.empty:
-        st.caption("Nobody's accuracies of these models are shipped or imported here.")
+        st.caption("No published accuracy of these models is shipped or imported.")
         return
     counts = lines.groupby("label", sort=False)["model"].nunique().sort_values(ascending=False, kind="stable")
     label = st.selectbox("Accuracy", list(counts.index), key="compare_accuracy", bind=BIND)
@@ -71,26 +74,26 @@ def _published(names: Sequence[str]) -> None:
 
 
 def _timings(names: Sequence[str], baseline: str) -> None:
-    """In a setting of one's choice, over the baseline or the first model that was timed in it."""
-    st.header("Speed here", anchor=False)
-    found = {setting.label: those for setting, those in _timed(tuple(names), backend.store().revision())}
-    several = {label: those for label, those in found.items() if len(those) > 1}
-    if not several:
-        st.caption("No two of these models have been timed in the same setting.")
+    """Draw the speed-ups in one timing setting, over the baseline or, if it is not timed, the first timed model."""
+    st.header("Speed on this machine", anchor=False)
+    by_setting = {setting.label: rows for setting, rows in _timed(tuple(names), backend.store().revision())}
+    comparable = {label: rows for label, rows in by_setting.items() if len(rows) > 1}
+    if not comparable:
+        st.caption("No two of these models are timed with the same settings.")
         form_link(BenchmarkSpec(models=tuple(names)), "Time them", icon=":material/timer:", key="compare_time")
         return
-    label = st.selectbox("Setting", list(several), key="compare_setting", bind=BIND)
-    those = several[label]
-    first = next((each for each in those if f"{each.row.library}:{each.row.model}" == baseline), those[0])
-    pairs = [(first, each) for each in those if each is not first]
-    timings.show(pairs, "ms", seed=BenchmarkSpec.model_fields["seed"].default)
-    if missing := [name for name in names if name not in {f"{each.row.library}:{each.row.model}" for each in those}]:
-        st.caption(plain(f"Not timed in this setting: {', '.join(missing)}."))
+    label = st.selectbox("Timing setting", list(comparable), key="compare_setting", bind=BIND)
+    rows = {f"{timed.row.library}:{timed.row.model}": timed for timed in reversed(comparable[label])}
+    first = rows.get(baseline, comparable[label][0])
+    pairs = [(first, timed) for timed in comparable[label] if timed is not first]
+    timings.draw_ratios(pairs, "ms", seed=BenchmarkSpec.model_fields["seed"].default)
+    if missing := [name for name in names if name not in rows]:
+        st.caption(plain(f"Not timed with these settings: {', '.join(missing)}."))
 
 
-@st.cache_data(max_entries=16, show_spinner="Looking for timings")
+@st.cache_data(max_entries=16, show_spinner="Reading the timings")
 def _timed(names: tuple[str, ...], revision: int) -> list[tuple[Setting, list[Timed]]]:
-    """As of a revision of the store."""
+    """Return the timings of these models by timing setting. revision: of the store; it is a key of the cache."""
     store = backend.store()
     newest = ((run, backend.folder(run), store.rows(run.id)) for run in models.runs(store, names))
     return models.timed(newest, names)

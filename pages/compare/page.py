@@ -1,4 +1,4 @@
-"""Runs or models side by side. The address is the view: whoever opens it sees the same."""
+"""Compare runs or models. The address holds the whole view, so that a link shows the same comparison."""
 
 from collections.abc import Sequence
 
@@ -10,20 +10,22 @@ from pages.shared import backend, comparison_link
 from pages.shared.run_state import badge, sentence
 from pages.shared.text import plain
 
-# Kinds that are compared in a way of their own; the figures of all others stand side by side.
+# Kinds with their own comparison; all others get a table of values side by side.
 DRAW = {"benchmark": timings.draw, "recurrent": timings.draw, "train": training.draw}
-ALONE = ("benchmark", "recurrent")  # one run alone has rows to compare with each other
+# Kinds of which a single run has rows to compare with each other.
+ALONE = ("benchmark", "recurrent")
 
 
-def of_one_kind(runs: Sequence[Run]) -> bool:
-    """Whether they are; else offers to leave out all but one kind."""
+def check_one_kind(runs: Sequence[Run]) -> bool:
+    """Return whether all runs are of one kind. If not, draw links that keep the runs of one kind."""
     kinds: dict[str, list[str]] = {}
     for run in runs:
         kinds.setdefault(run.kind, []).append(str(run.id))
     if len(kinds) == 1:
         return True
-    said = ", ".join(f"{kind} ({', '.join(numbers)})" for kind, numbers in kinds.items())
-    st.info(plain(f"These runs are of different kinds: {said}. Runs of one kind compare."), icon=":material/info:")
+    parts = ", ".join(f"{kind} ({', '.join(numbers)})" for kind, numbers in kinds.items())
+    message = f"These runs are of different kinds: {parts}. Only runs of one kind can be compared."
+    st.info(plain(message), icon=":material/info:")
     with st.container(horizontal=True):
         for kind, numbers in kinds.items():
             query = {comparison_link.RUNS: ",".join(numbers)}
@@ -31,32 +33,32 @@ def of_one_kind(runs: Sequence[Run]) -> bool:
     return False
 
 
-def states(runs: Sequence[Run]) -> None:
-    """A line per run: what it is and where it stands; what has not ended may still grow."""
+def draw_states(runs: Sequence[Run]) -> None:
+    """Draw the name and state of each run, and a note if some have not ended."""
     for run in runs:
         with st.container(horizontal=True, vertical_alignment="center"):
             link = {"run": str(run.id)}
             st.page_link("run/page.py", label=f"Run {run.id}", icon=":material/receipt_long:", query_params=link)
             badge(run)
             st.text(f"{run.name or run.spec.summary}: {sentence(run, backend.store())}", width="stretch")
-    if going := [run for run in runs if not run.state.ended]:
-        waiting = all(run.state is State.QUEUED for run in going)
-        names = ", ".join(f"run {run.id}" for run in going)
-        said = f"Nothing yet of {names}, which waits." if waiting else f"Not all is there yet of {names}."
+    if active := [run for run in runs if not run.state.ended]:
+        queued = all(run.state is State.QUEUED for run in active)
+        names = ", ".join(f"run {run.id}" for run in active)
+        message = f"{'Not started' if queued else 'Not finished'}: {names}. Only the results so far are compared."
         with st.container(horizontal=True, vertical_alignment="center"):
-            st.info(f"{said} What there is so far is compared.", icon=":material/hourglass_top:")
-            st.button("Look again", icon=":material/refresh:", key="compare_again")
+            st.info(message, icon=":material/hourglass_top:")
+            st.button("Refresh", icon=":material/refresh:", key="compare_again")
 
 
-def of_runs() -> None:
-    """Settings, warnings, then what the runs found."""
+def draw_runs() -> None:
+    """Draw the comparison of runs: states, settings that differ, results."""
     runs = comparison_link.runs()
     if not runs:
-        st.info("Choose runs of one kind to see them side by side.", icon=":material/compare_arrows:")
+        st.info("Choose runs of one kind to compare.", icon=":material/compare_arrows:")
         st.page_link("history/page.py", label="All runs", icon=":material/history:")
         return
-    states(runs)
-    if not of_one_kind(runs):
+    draw_states(runs)
+    if not check_one_kind(runs):
         return
     if len(runs) == 1 and runs[0].kind not in ALONE:
         st.info("Choose another run to compare this one with.", icon=":material/compare_arrows:")
@@ -68,7 +70,7 @@ def of_runs() -> None:
 
 
 st.title("Compare", anchor=False)
-if comparison_link.what() == "models":
+if comparison_link.subject() == "models":
     models.draw(comparison_link.models())
 else:
-    of_runs()
+    draw_runs()

@@ -1,4 +1,4 @@
-"""What compared runs differ in: warnings of what matters, then every setting that differs; what is alike is folded."""
+"""Settings of compared runs: warnings about important differences, settings that differ, settings that are the same."""
 
 from collections.abc import Sequence
 
@@ -14,28 +14,28 @@ from pages.shared.text import plain
 
 
 def draw(runs: Sequence[Run]) -> None:
-    """Of runs of one kind."""
-    if told := settings.warnings(runs):
+    """Draw the settings. runs: of one kind."""
+    if warnings := settings.warnings(runs):
         st.warning(
-            "  \n".join(plain(sentence) for sentence in told),
-            title="These runs differ in what their figures depend on",
+            "  \n".join(plain(sentence) for sentence in warnings),
+            title="These runs differ in settings that affect their results",
             icon=":material/warning:",
         )
     frame = settings.table(runs)
-    differing, alike = frame[~frame["same"]], frame[frame["same"]]
+    differing, equal = frame[~frame["same"]], frame[frame["same"]]
     st.header("Settings that differ", anchor=False)
     if differing.empty:
-        st.caption("None: asked for and run alike.")
+        st.caption("None. All settings and environments are the same.")
     else:
-        _table(differing.drop(columns="same"), "compare_settings", "Settings and environment in which the runs differ")
-    if part := fold(f"{len(alike)} settings are the same", icon=":material/drag_handle:", key="compare_alike"):
-        same = alike.drop(columns="same")
+        _table(differing.drop(columns="same"), "compare_settings", "Settings and environment that differ")
+    if section := fold(f"{len(equal)} settings are the same", icon=":material/drag_handle:", key="compare_alike"):
+        same = equal.drop(columns="same")
         first = next(name for name in same if name.startswith("run "))
-        with part:
+        with section:
             _table(
                 same[[*settings.COLUMNS, first]].rename(columns={first: "value"}),
                 "compare_same",
-                "Settings and environment that all runs have in common",
+                "Settings and environment that are the same",
             )
     with st.container(horizontal=True):
         table(lambda: frame, "compare-settings", key="compare_settings", label="all settings")

@@ -1,4 +1,4 @@
-"""Timings of several runs, or all of one, over each other: ratios with intervals and verdicts, drawn and listed."""
+"""Compare the timings of several runs, or the rows of one run: ratios with intervals and verdicts."""
 
 from collections.abc import Mapping, Sequence
 
@@ -24,68 +24,67 @@ COLUMNS = (
     *("what", "model", "mode", "variant", "batch_size", "run", "ms", "baseline_ms", "speedup", "speedup_low"),
     *("speedup_high", "verdict", "differs_in", "flags", "note"),
 )
-SPEEDUP = "Speed-up: the mean of the processes' ratios of medians, baseline / other, from all kept samples."
+SPEEDUP = "Speed-up: ratio of medians, baseline / other, averaged over the processes, from all kept samples."
 BETWEEN = (
-    " Different runs are compared by the medians of whole runs where each request has 3 runs or more on one host. "
-    "Otherwise the interval does not include how much runs differ, and there is no verdict."
+    " Rows of different runs get a verdict only if each request has at least 3 runs on one host; then the medians of "
+    "whole runs are compared. Otherwise the interval does not include the differences between runs."
 )
 
 
 def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:
-    """Compare the rows of runs of one kind that times."""
+    """Draw the comparison of timing runs of one kind."""
     store = backend.store()
     timed = {run.id: _timed_rows(backend.settings().store_url, store.revision(), run.id) for run in runs}
-    every = [each for those in timed.values() for each in those]
-    figures = timings.figures(each.row for each in every)
-    if not figures:
-        st.info("Nothing has been timed in these runs: there is nothing to compare yet.", icon=":material/timer_off:")
+    all_rows = [entry for entries in timed.values() for entry in entries]
+    metrics = timings.figures(entry.row for entry in all_rows)
+    if not metrics:
+        st.info("These runs have no timings to compare yet.", icon=":material/timer_off:")
         return
     st.header("Speed", anchor=False)
     with st.container(horizontal=True, vertical_alignment="bottom"):
         how = _how(len(runs))
-        figure = st.selectbox("Of", figures, format_func=FIGURES.get, key="compare_figure", bind=BIND)
+        metric = st.selectbox("Metric", metrics, format_func=FIGURES.get, key="compare_figure", bind=BIND)
         if how == ALIKE:
             number = int(comparison_link.baseline([f"run {run.id}" for run in runs]).removeprefix("run "))
             pairs = timings.alike(timed, number)
         else:
-            usable = {each.name: each for each in every if timings.milliseconds(each.row, figure) is not None}
+            usable = {entry.name: entry for entry in all_rows if timings.milliseconds(entry.row, metric) is not None}
             first = usable[comparison_link.baseline(list(usable), "Baseline row")]
             number = first.run
-            pairs = [(first, each) for each in every if each is not first]
+            pairs = [(first, entry) for entry in all_rows if entry is not first]
     if how == ALIKE:
-        _unmatched(timed, pairs)
+        _draw_unmatched(timed, pairs)
     if not pairs:
         return
-    show(pairs, figure, seed=next(run.spec.seed for run in runs if run.id == number))
+    draw_ratios(pairs, metric, seed=next(run.spec.seed for run in runs if run.id == number))
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
 def _timed_rows(url: str, revision: int, run_id: int) -> list[Timed]:
-    """Return the timed rows of a run with their repeats, as of a revision of the store."""
+    """Return the timed rows of a run with their repeats. revision: of the store; it is a key of the cache."""
     run = backend.store().run(run_id)
     return timings.timed_rows(backend.store(), run, backend.folder(run))
 
 
 def _how(runs: int) -> str:
-    """Like with like, or every row with one; of a single run, the latter."""
+    """Draw the choice of what is compared, and return it. A single run always compares all rows with one."""
     if runs == 1:
         return ALL
-    told = "Like with like, or every row of all runs with one row of your choice."
+    help = "Compare rows of the same model and settings between runs, or all rows of all runs with one row."
     return st.segmented_control(
-        "Compare", [ALIKE, ALL], default=ALIKE, required=True, key="compare_how", bind=BIND, help=told
+        "Rows", [ALIKE, ALL], default=ALIKE, required=True, key="compare_how", bind=BIND, help=help
     )
 
 
-def _unmatched(timed: Mapping[int, Sequence[Timed]], pairs: Sequence[tuple[Timed, Timed]]) -> None:
-    """How many rows have none of their like."""
-    matched = {id(each) for pair in pairs for each in pair}
-    left = {run: [each for each in those if id(each) not in matched] for run, those in timed.items()}
+def _draw_unmatched(timed: Mapping[int, Sequence[Timed]], pairs: Sequence[tuple[Timed, Timed]]) -> None:
+    """Draw how many rows have no row of the same model and settings in another run."""
+    matched = {id(entry) for pair in pairs for entry in pair}
+    unmatched = {run: [entry for entry in entries if id(entry) not in matched] for run, entries in timed.items()}
     if not pairs:
-        st.info(
-            f"No row of one run is like a row of another. “{ALL}” compares them nonetheless.", icon=":material/info:"
-        )
-    elif parts := [f"{len(those)} of run {run}" for run, those in left.items() if those]:
-        st.caption(f"Rows without their like in the runs compared are left out: {', '.join(parts)}.")
+        message = f"No two rows of different runs have the same model and settings. Choose “{ALL}” to compare them."
+        st.info(message, icon=":material/info:")
+    elif parts := [f"{len(entries)} of run {run}" for run, entries in unmatched.items() if entries]:
+        st.caption(f"Rows without a matching row in another run are left out: {', '.join(parts)}.")
 
 
 @st.cache_data(
@@ -93,39 +92,39 @@ def _unmatched(timed: Mapping[int, Sequence[Timed]], pairs: Sequence[tuple[Timed
     show_spinner="Comparing samples",
     hash_funcs={Timed: lambda timed: (str(timed), timed.row.model_dump_json())},
 )
-def _over(pairs: Sequence[tuple[Timed, Timed]], figure: str, seed: int, written: Sequence[int]) -> pd.DataFrame:
-    return timings.over(pairs, figure, seed=seed)
+def _ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, seed: int, modified: Sequence[int]) -> pd.DataFrame:
+    return timings.over(pairs, metric, seed=seed)
 
 
-def _written(timed: Timed) -> int:
-    """Return when its samples were: other samples are other ratios. 0 where they are not there."""
-    return backend.written(timed.folder, timed.row.samples_file)
+def _modified_ns(timed: Timed) -> int:
+    """Return the modification time of the samples, a key of the cache of ratios; 0 if there are none."""
+    return backend.modified_ns(timed.folder, timed.row.samples_file)
 
 
-def show(pairs: Sequence[tuple[Timed, Timed]], figure: str, *, seed: int) -> None:
-    """Ratios of each second row to the first of its pair: chart, table, what verdicts mean, files."""
+def draw_ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, *, seed: int) -> None:
+    """Draw chart, table and downloads of the ratios. pairs: (baseline, other row)."""
     if len(pairs) > MOST:
-        st.warning(f"The first {MOST} of {len(pairs)} ratios are shown: choose fewer runs to see the others.")
-    found = _over(pairs[:MOST], figure, seed, [_written(each) for pair in pairs[:MOST] for each in pair])
-    several = found["run"].nunique() > 1
-    drawn = found.dropna(subset=["speedup"])
+        st.warning(f"Only the first {MOST} of {len(pairs)} ratios are shown. Choose fewer runs to see the others.")
+    ratios = _ratios(pairs[:MOST], metric, seed, [_modified_ns(entry) for pair in pairs[:MOST] for entry in pair])
+    several = ratios["run"].nunique() > 1
+    drawn = ratios.dropna(subset=["speedup"])
     if len(drawn):
         prefix = drawn["run"].map("run {}: ".format) if several else ""
-        figure_ = speed.speedups(drawn.assign(model=prefix + drawn["model"]), source=FIGURES[figure])
+        figure = speed.speedups(drawn.assign(model=prefix + drawn["model"]), source=FIGURES[metric])
         alt = "Speed-up of every row over its baseline, with 99 % intervals and verdicts"
-        chart(figure_, key="compare_speedups", alt=alt)
-    shown = found.assign(flags=[readable.words(flags.split("; ")) for flags in found["flags"]])
+        chart(figure, key="compare_speedups", alt=alt)
+    shown = ratios.assign(flags=[readable.words(flags.split("; ")) for flags in ratios["flags"]])
     config = {
-        "ms": st.column_config.NumberColumn(f"{FIGURES[figure]} (ms)", format="%.3g"),
-        "baseline_ms": st.column_config.NumberColumn("Baseline's (ms)", format="%.3g"),
+        "ms": st.column_config.NumberColumn(f"{FIGURES[metric]} (ms)", format="%.3g"),
+        "baseline_ms": st.column_config.NumberColumn("Baseline (ms)", format="%.3g"),
         "run": st.column_config.NumberColumn("Run", format="%d"),
         "note": st.column_config.Column("Note", width="large"),
     }
     columns = [name for name in COLUMNS if name in shown and shown[name].replace("", None).notna().any()]
     results_table(shown, key="compare_ratios", alt="Ratios with intervals and verdicts", columns=columns, config=config)
-    baselines = list(dict.fromkeys(found["baseline"]))
-    told = SPEEDUP + BETWEEN * any(one.run != other.run for one, other in pairs)
-    st.caption(plain(f"Baseline: {baselines[0]}. " if len(baselines) == 1 else "") + told)
-    view.verdicts(found)
+    baselines = list(dict.fromkeys(ratios["baseline"]))
+    caption = SPEEDUP + BETWEEN * any(first.run != other.run for first, other in pairs)
+    st.caption(plain(f"Baseline: {baselines[0]}. " if len(baselines) == 1 else "") + caption)
+    view.verdicts(ratios)
     with st.container(horizontal=True):
-        table(lambda: found, "compare", key="compare_speed")
+        table(lambda: ratios, "compare", key="compare_speed")

@@ -1,4 +1,4 @@
-"""Trainings over each other: their curves, and the best model of each side by side."""
+"""Compare trainings: their curves, and the values of their best epochs."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -19,44 +19,44 @@ from pages.shared.fold import fold
 
 
 def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:
-    """Of trainings."""
+    """Draw the comparison of trainings."""
     best = {run.id: _best(rows[run.id]) for run in runs}
     points = _points(runs)
     if points.empty:
-        st.info("Nothing has been trained yet: curves begin after the first steps.", icon=":material/show_chart:")
+        st.info("No curves yet. They appear after the first steps.", icon=":material/show_chart:")
         return
     st.header("Curves", anchor=False)
     _curves(points, _marks(best))
     with st.container(horizontal=True):
         table(partial(_points, runs), "compare-curves", key="compare_curves", label="curves")
-    st.header("The best of each", anchor=False)
+    st.header("Best epochs", anchor=False)
     values = compare_values.of_runs({run: [row] if row else [] for run, row in best.items()})
     subjects = {f"run {run.id}": run.name or run.spec.summary for run in runs}
-    values_view.side_by_side(values, subjects, how="difference", told=values_view.TOLD["difference"])
+    values_view.side_by_side(values, subjects, how="difference", caption=values_view.CAPTIONS["difference"])
 
 
 def _best(rows: Sequence[Row]) -> TrainRow | None:
-    """The best epoch; of a training that tells none from another, the last."""
+    """Return the row of the best epoch, or of the last if no epoch is marked as best."""
     trained = [row for row in rows if isinstance(row, TrainRow)]
     return next((row for row in reversed(trained) if row.best), trained[-1] if trained else None)
 
 
 def _marks(best: Mapping[int, TrainRow | None]) -> dict[str, int]:
-    """Where the best models are, those at the same step together."""
+    """Return the step of each run's best model, by label. Runs with the same step share a label."""
     steps: dict[int, list[str]] = {}
     for run, row in best.items():
         if row and row.best:
             steps.setdefault(row.step, []).append(str(run))
-    return {("run " if len(those) == 1 else "runs ") + ", ".join(those): step for step, those in steps.items()}
+    return {("run " if len(numbers) == 1 else "runs ") + ", ".join(numbers): step for step, numbers in steps.items()}
 
 
 def _points(runs: Sequence[Run]) -> pd.DataFrame:
-    """Return the curves of all runs, one below the other."""
+    """Return the curves of all runs in one frame."""
     return pd.concat(map(curve_points, runs), ignore_index=True)
 
 
 def _curves(points: pd.DataFrame, best: Mapping[str, int]) -> None:
-    """Loss and accuracy large, the rest small, a colour per run."""
+    """Draw loss and accuracy as large charts and the other metrics as small ones, with one colour per run."""
     smooth = SMOOTH[
         st.segmented_control(
             "Average over points", list(SMOOTH), default="no", required=True, key="compare_smooth", bind=BIND
@@ -67,7 +67,7 @@ def _curves(points: pd.DataFrame, best: Mapping[str, int]) -> None:
         with column:
             figure = training.curves(points, panel, best=best, smooth=smooth)
             chart(figure, key=f"compare_curve_{panel.title}", alt=f"{panel.title} of all runs over optimizer steps")
-    if (small := training.small(points)) and (part := fold(FOLDED, key="compare_more")):
-        with part:
+    if (small := training.small(points)) and (section := fold(FOLDED, key="compare_more")):
+        with section:
             alt = f"Small charts of all runs over optimizer steps: {', '.join(panel.title for panel in small)}"
             chart(training.overview(points, small, smooth=smooth), key="compare_overview", alt=alt)

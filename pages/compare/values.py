@@ -1,6 +1,7 @@
-"""Counts, rates and accuracies of several runs, or costs of several models, side by side."""
+"""Compare values without intervals: counts, rates and accuracies of runs, or costs of models."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -18,6 +19,7 @@ from pages.shared.chart.chart import chart
 from pages.shared.comparison_link import BIND
 from pages.shared.download import table
 from pages.shared.table import results_table
+from pages.shared.text import plural
 
 TITLES = curves.TITLES | {
     "acc1": "Top-1 accuracy",
@@ -29,71 +31,72 @@ TITLES = curves.TITLES | {
     "gb_per_s": "Rate (GB/s)",
 }
 FIRST = ("gmacs", "zeroshot_top1_percent", "acc1_percent", "image_to_text_r1_percent")
-"""What is drawn unless something else is asked for."""
-TOLD: dict[How, str] = {
-    "ratio": "Ratios are to the baseline: 2 is twice as much. Counts are exact, so there is no interval.",
-    "difference": "Differences are to the baseline, those of shares in points. Each figure is of one run, one seed.",
+"""Metrics drawn by default: the first of these that the rows have."""
+CAPTIONS: dict[How, str] = {
+    "ratio": "Ratios are relative to the baseline: 2 is twice as much. Counts are exact, so they have no interval.",
+    "difference": "Differences are relative to the baseline, for shares in percentage points. Each value is of one run "
+    "with one seed.",
 }
-RATES = "Ratios are to the baseline: 2 is twice as much. Each rate is a median; how much medians differ is not told."
+RATES = "Ratios are relative to the baseline: 2 is twice as much. Each rate is a median, shown without its spread."
 
 
-def title(figure: str) -> str:
-    """As other pages call it."""
-    name = figure.removesuffix(PERCENT)
-    named = known_title(name) if name in QUANTITIES else TITLES.get(name) or known_title(name)
-    return f"{named} (%)" if name != figure else named
+def title(metric: str) -> str:
+    """Return the title of a metric as other pages show it."""
+    name = metric.removesuffix(PERCENT)
+    text = known_title(name) if name in QUANTITIES else TITLES.get(name) or known_title(name)
+    return f"{text} (%)" if name != metric else text
 
 
 def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:
-    """Of runs of one kind whose figures need no interval."""
+    """Draw the values of runs of one kind."""
     kind = runs[0].kind
     values = compare_values.of_runs(rows)
-    failed = sum(row.status != "ok" for each in rows.values() for row in each)
+    failed = sum(row.status != "ok" for run_rows in rows.values() for row in run_rows)
     how = compare_values.HOW.get(kind, "ratio")
-    told = RATES if kind == "device" else TOLD[how]
-    st.header("Figures", anchor=False)
+    caption = RATES if kind == "device" else CAPTIONS[how]
+    st.header("Results", anchor=False)
     if failed:
-        st.caption(
-            f":material/error: {failed} rows have failed, and have no figures here; the runs themselves say why."
-        )
-    described = {f"run {run.id}": run.name or run.spec.summary for run in runs}
-    side_by_side(values, described, how=how, told=told)
+        st.caption(f":material/error: {plural(failed, 'failed row')} left out. Open the runs to see why.")
+    subjects = {f"run {run.id}": run.name or run.spec.summary for run in runs}
+    side_by_side(values, subjects, how=how, caption=caption)
 
 
-def side_by_side(values: pd.DataFrame, subjects: Mapping[str, str], *, how: How, told: str) -> str:
-    """One chart of a figure of one's choice, and the table of all; answers the subject chosen as baseline.
+def side_by_side(values: pd.DataFrame, subjects: Mapping[str, str], *, how: How, caption: str) -> str:
+    """Draw a chart of one metric and a table of all, and return the subject chosen as baseline.
 
-    values: compare_values.LONG; subjects: what each is.
+    values: compare_values.LONG. subjects: description of each run or model, by label.
     """
     if values.empty:
-        st.info("There are no figures to compare yet.", icon=":material/table_view:")
+        st.info("No values to compare yet.", icon=":material/table_view:")
         return next(iter(subjects))
-    figures = list(values["figure"].drop_duplicates())
+    metrics = list(values["figure"].drop_duplicates())
     with st.container(horizontal=True, vertical_alignment="bottom"):
         baseline = comparison_link.baseline(list(subjects))
-        first = next((figures.index(name) for name in FIRST if name in figures), 0)
-        figure = st.selectbox("Drawn", figures, first, format_func=title, key="compare_figure", bind=BIND)
+        first = next((metrics.index(name) for name in FIRST if name in metrics), 0)
+        metric = st.selectbox("Metric", metrics, first, format_func=title, key="compare_figure", bind=BIND)
     frame = compare_values.beside(values, list(subjects), baseline, how)
     chart(
         compare.bars(
-            frame[frame["figure"] == figure],
+            frame[frame["figure"] == metric],
             list(subjects),
             baseline,
-            title(figure),
+            title(metric),
             described=subjects,
             ratio=how == "ratio",
         ),
         key="compare_bars",
-        alt=f"{title(figure)} of {', '.join(subjects)}",
+        alt=f"{title(metric)} of {', '.join(subjects)}",
     )
     shown = frame.assign(figure=frame["figure"].map(title))
     shown = shown.drop(columns="what") if (shown["what"] == "").all() else shown
     numbers = {name: st.column_config.NumberColumn(name, format="%.4g") for name in subjects}
     against = compare_values.against(frame, list(subjects), baseline, how)
-    form = "%.3g×" if how == "ratio" else "%+.3g"
-    numbers |= {name: st.column_config.NumberColumn(name, format=form) for name in against}
-    results_table(shown, key="compare_values", alt="Figures side by side", pinned="figure", config=numbers)
-    st.caption(told)
+    format = "%.3g×" if how == "ratio" else "%+.3g"
+    numbers |= {name: st.column_config.NumberColumn(name, format=format) for name in against}
+    metric_column: dict[str, Any] = {"figure": st.column_config.Column("Metric", pinned=True)}
+    config = metric_column | numbers
+    results_table(shown, key="compare_values", alt="Values side by side", pinned="figure", config=config)
+    st.caption(caption)
     with st.container(horizontal=True):
         table(lambda: frame, "compare", key="compare")
     return baseline

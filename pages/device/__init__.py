@@ -1,1 +1,1 @@
-"""What this machine is and what it was measured to do."""
+"""This machine's hardware and its measured peak rates."""

@@ -1,4 +1,4 @@
-"""What this machine is, what its devices were measured to do, and what the models timed here made of that."""
+"""This machine: its hardware, the measured peak rates of its devices, and the roofline with timed models."""
 
 from typing import Any
 
@@ -20,31 +20,31 @@ PREFIX = "device"
 
 @st.cache_data(max_entries=4, show_spinner=False)
 def read(runs_dir: str, revision: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Latest rates and the models timed, as of a revision of the store."""
+    """Return the latest measured rates and the timed models. revision: of the store; it is a key of the cache."""
     return timings_rates.rates(backend.store()), timings_rates.models(backend.store())
 
 
 @st.fragment
-def machine() -> None:
-    """Ten lines, or what to wait for."""
-    found = backend.store().machine()
+def draw_machine() -> None:
+    """Draw the facts about this machine, or a note that the probe has not finished."""
+    machine = backend.store().machine()
     st.header("This machine", anchor=False)
-    if found is None:
-        st.caption("Being looked at: the scheduler does that when it starts, within seconds.")
-        st.button("Look again", icon=":material/refresh:", key="device_look")
+    if machine is None:
+        st.caption("The scheduler is examining this machine. This takes a few seconds after its start.")
+        st.button("Refresh", icon=":material/refresh:", key="device_look")
         return
-    lines = {what: plain(value) for what, value in facts(found).items()}
+    lines = {name: plain(value) for name, value in facts(machine).items()}
     st.table(
         {"what": list(lines), "value": list(lines.values())}, border="horizontal", hide_index=True, hide_header=True
     )
 
 
-def peaks(rates: pd.DataFrame) -> None:
-    """The latest measured rates, each with its date; a selected one opens its run."""
+def draw_peaks(rates: pd.DataFrame) -> None:
+    """Draw the latest measured rates with their dates. Selecting a rate opens its run."""
     st.header("Measured peaks", anchor=False)
     if rates.empty:
         st.info(
-            "Nothing has been measured yet. Measure this device below: it takes about a minute.",
+            "No measurements yet. Measure this device below; it takes about a minute.",
             icon=":material/speed:",
         )
         return
@@ -73,22 +73,23 @@ def peaks(rates: pd.DataFrame) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         table(lambda: rates, "device-rates", key="device_rates")
         st.caption(
-            "Best median of several sizes; 2 n³ FLOPs per product; bytes read plus written. Select one for its run."
+            "Best median over several sizes. A matrix product is 2 n³ FLOPs; a copy counts bytes read and written. "
+            "Select a row to open its run."
         )
 
 
-def promise(spec: DeviceSpec) -> str:
-    """What pressing the button will do."""
-    last = launch.last_like(spec)
-    took = last.seconds() if last else None
-    time = f", about {duration(took)} going by the last time" if took else ""
+def describe(spec: DeviceSpec) -> str:
+    """Return a sentence on what the button will do."""
+    last = launch.last_similar_run(spec)
+    seconds = last.seconds() if last else None
+    time = f", about {duration(seconds)} as in the last run" if seconds else ""
     types = ", ".join(spec.dtypes)
-    return f"Multiplies matrices ({types}) and copies memory on {spec.device}{time}; other runs wait meanwhile."
+    return f"Multiplies matrices ({types}) and copies memory on {spec.device}{time}. Other runs wait meanwhile."
 
 
 @st.fragment
 def form() -> None:
-    """Four fields and the button."""
+    """Draw the form."""
     columns = st.columns([2, 3, 1, 1])
     values: dict[str, Any] = {}
     choices = {"device": launch.devices()}
@@ -102,17 +103,17 @@ def form() -> None:
         key="device_go",
         label="Measure",
         icon=":material/speed:",
-        sentence=promise(spec) if isinstance(spec, DeviceSpec) else "",
+        sentence=describe(spec) if isinstance(spec, DeviceSpec) else "",
     )
 
 
-def figure(rates: pd.DataFrame, models: pd.DataFrame) -> None:
-    """The roofline of one device."""
+def draw_roofline(rates: pd.DataFrame, models: pd.DataFrame) -> None:
+    """Draw the roofline of one device."""
     st.header("Roofline", anchor=False)
     places = list(dict.fromkeys([*rates["where"], *models["where"]]))
     if not places:
         st.caption(
-            "Measured rates become roofs, models timed here become points. Measure the device, then time models."
+            "The roofline shows measured rates as lines and timed models as points. Measure the device and time models."
         )
         st.page_link("vision/page.py", label="Time models", icon=":material/timer:")
         return
@@ -126,26 +127,26 @@ def figure(rates: pd.DataFrame, models: pd.DataFrame) -> None:
         alt=f"Roofline of {where}: {len(roofs)} measured rates and {len(points)} timed models",
     )
     with st.container(horizontal=True, vertical_alignment="center"):
-        table(lambda: points, "roofline", key="device_points", label="the points", disabled=points.empty)
+        table(lambda: points, "roofline", key="device_points", label="points", disabled=points.empty)
         if points.empty:
-            st.page_link("vision/page.py", label="No model has been timed here yet: time some", icon=":material/timer:")
+            st.page_link("vision/page.py", label="No timed models yet. Time models", icon=":material/timer:")
         else:
             st.caption(
-                "Traffic is counted as if nothing stayed in a cache, so a point may lie above the slope. "
-                "A training step is drawn by its forward pass."
+                "Memory traffic is counted as if there were no caches, so a point may lie above the slope. "
+                "For training, the point is the forward pass."
                 + (f" Hollow points: {FUSED}." if (points["intensity_of"] == "eager").any() else "")
             )
 
 
 st.title("Device", anchor=False)
-st.caption("What this machine is, what it was measured to do, and how much of that models get.")
+st.caption("This machine's hardware, its measured peak rates, and the share of them that models reach.")
 rates, models = read(str(backend.settings().runs_dir), backend.store().revision())
 left, right = st.columns([2, 3], gap="large")
 with left:
-    machine()
+    draw_machine()
 with right:
-    peaks(rates)
+    draw_peaks(rates)
 st.header("Measure again" if len(rates) else "Measure", anchor=False)
 form()
 launch.linked_run("device", "")
-figure(rates, models)
+draw_roofline(rates, models)

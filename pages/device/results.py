@@ -1,4 +1,4 @@
-"""What measuring a device found: its rates, and the rate at every size tried."""
+"""Results of a device run: the rate of each operation, and its rate by size."""
 
 from collections.abc import Sequence
 
@@ -18,9 +18,9 @@ COLUMNS = ("what", "rate", "at", "latency_ms", "samples", "flags", "status", "er
 
 
 def draw(run: Run, rows: Sequence[DeviceRow]) -> None:
-    """All of it, for the rows that have come so far."""
+    """Draw the results of the rows so far."""
     if not rows:
-        st.caption("Nothing has been measured yet: rates appear here as they come.")
+        st.caption("No measurements yet. Rates appear here as they arrive.")
         return
     frame = rates.readable(frames.device(rows)).replace("", None).dropna(axis=1, how="all")
     results_table(frame, key=f"rates_{run.id}", alt="Measured rates", pinned="what", columns=COLUMNS)
@@ -28,9 +28,9 @@ def draw(run: Run, rows: Sequence[DeviceRow]) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         rows_table(run, frames.device)
         if failed:
-            st.caption(f":material/error: {len(failed)} of {len(rows)} could not be measured: error says why.")
+            st.caption(f":material/error: {len(failed)} of {len(rows)} could not be measured. See the column error.")
     if any(len(row.rates) > 1 for row in rows):
-        said = "Rate of matrix products by their size, per data type"
-        chart(roofline.sizes(rows), key=f"sizes_{run.id}", alt=said)
+        alt = "Rate of matrix products by size, per data type"
+        chart(roofline.sizes(rows), key=f"sizes_{run.id}", alt=alt)
     for flag in dict.fromkeys(flag for row in rows for flag in row.flags):
         st.caption(f":material/flag: **{flag.replace('_', ' ')}**: {plain(FLAGS[flag])}")

@@ -1,4 +1,4 @@
-"""Evaluate CLIP: a model or a run, on which data, with which classes and prompts; then what was found."""
+"""The page Evaluate: model or run, data, classes and prompts, then the run below."""
 
 from typing import Any
 
@@ -11,11 +11,13 @@ from pages.clip import data, outlook
 from pages.clip import form as clip_form
 from pages.shared import backend, launch
 from pages.shared.form import groups, spec_form
-from pages.shared.text import duration, plain
+from pages.shared.text import duration, plain, plural
 
 PREFIX = "evaluate"
+# Names of the tasks that need a class per image.
+TASK_NAMES = {"zeroshot": "zero-shot", "linear-probe": "linear probe"}
 DATA = {
-    "What they are": ("data_kind", "samples"),
+    "Data format": ("data_kind", "samples"),
     "CSV": ("csv_separator", "csv_img_key", "csv_caption_key"),
     "Held-out data": ("held_out", "val_fraction"),
 }
@@ -23,73 +25,76 @@ FURTHER = {
     "Model": ("image_size", "context_length"),
     "Execution": ("device", "precision", "batch_size", "workers", "threads", "seed"),
 }
-RUNS = 50  # trainings on offer
+# Most trainings offered as models.
+RUNS = 50
 
 
-def trained() -> dict[str, Run]:
-    """Trainings whose model can be evaluated, by number."""
+def trainings() -> dict[str, Run]:
+    """Return the trainings whose model can be evaluated, by number."""
     return {str(run.id): run for run in backend.store().runs(kind="train", limit=RUNS) if run.done}
 
 
-def what() -> dict[str, Any]:
-    """The model or the run, and its weights."""
-    runs = trained()
+def draw_model() -> dict[str, Any]:
+    """Draw the model or training and its weights. Return the values of the fields."""
+    runs = trainings()
     left, right = st.columns(2)
     with left:
         values = {"model": spec_form.field(EvaluateSpec, "model", PREFIX, clip_form.models(runs), free=True)}
     run = runs.get(values["model"] or "")
     with right:
-        hint = "the run's best" if run else "none: as it is made"
+        hint = "default: the best of the run" if run else "none: random weights"
         values["checkpoint"] = spec_form.field(EvaluateSpec, "checkpoint", PREFIX, hint=hint)
     if run:
         st.caption(plain(f"Run {run.id}: {run.name or run.spec.summary}"))
     elif runs:
-        st.caption("A number among the models is a training, whose best model is taken.")
+        st.caption("A number in the list of models is a training run; its best model is evaluated.")
     values["configs"] = dict(st.session_state.get(spec_form.key(PREFIX, "configs"), {}))
     return values
 
 
-def classes(seen: data.Seen) -> dict[str, Any]:
-    """Names and prompts, with a preview of what the model will be shown."""
+def draw_classes(preview: data.Preview) -> dict[str, Any]:
+    """Draw class names and templates with a preview of the prompts. Return the values of the fields."""
     st.header("Classes and prompts", anchor=False)
-    own = seen.look.classes if seen.look else ()
+    own = preview.look.classes if preview.look else ()
     left, middle, right = st.columns(3)
     with left:
-        hint = f"one a line; the data's own: {', '.join(own[:3])}, …" if own else "one a line"
+        hint = f"one per line; default: {', '.join(own[:3])}, …" if own else "one per line"
         values = {"classes": spec_form.field(EvaluateSpec, "classes", PREFIX, hint=hint)}
     with middle:
-        hint = "one a line, with {} for the name; the data's own, or open_clip's"
+        hint = "one per line, with {} for the name; default: those of the data or of open_clip"
         values["templates"] = spec_form.field(EvaluateSpec, "templates", PREFIX, hint=hint)
     with right:
         st.caption("Prompts")
         spec, _ = spec_form.build(EvaluateSpec, values)
         if isinstance(spec, EvaluateSpec):
-            shown, all_of_them = prompts(spec.classes or own, spec.templates or seen.templates)
-            st.text("\n".join(shown) if shown else "None: the data have no classes, and none are given.")
-            if all_of_them > len(shown):
-                st.caption(f"and so on: {all_of_them:,} in all, averaged for each class")
+            shown, total = prompts(spec.classes or own, spec.templates or preview.templates)
+            st.text("\n".join(shown) if shown else "None: the data have no classes, and no class names are given.")
+            if total > len(shown):
+                st.caption(f"{total:,} prompts in total, averaged for each class")
     return values
 
 
-def problems_of(spec: EvaluateSpec, seen: data.Seen) -> list[str]:
-    """What cannot work."""
-    if seen.look is None:
-        return []  # said beside the data
-    own, found = seen.look.classes, []
+def find_problems(spec: EvaluateSpec, preview: data.Preview) -> list[str]:
+    """Return what prevents the evaluation, one sentence each."""
+    if preview.look is None:
+        return []  # the data section shows the problem
+    own, problems = preview.look.classes, []
     if spec.classes and own and len(spec.classes) != len(own):
-        found.append(f"The data have {len(own)} classes and {len(spec.classes)} names were given: give one each.")
-    labelled = [task for task in spec.tasks if task != "retrieval"]
-    if labelled and not own:
-        needing = " and ".join(labelled)
-        found.append(f"{needing} need labels, which these data have not: give class folders, or take retrieval alone.")
-    return found
+        names = plural(len(spec.classes), "name")
+        problems.append(f"The data have {len(own)} classes, but {names} are given. Give one name per class.")
+    tasks = [TASK_NAMES[task] for task in spec.tasks if task in TASK_NAMES]
+    if tasks and not own:
+        subject = " and ".join(tasks).capitalize()
+        verb = "needs" if len(tasks) == 1 else "need"
+        problems.append(f"{subject} {verb} a class per image. Upload class folders, or choose only retrieval.")
+    return problems
 
 
-def promise(spec: EvaluateSpec) -> str:
-    """What pressing the button will do, and for about how long."""
-    last = launch.last_like(spec)
-    took = last.seconds() if last else None
-    time = f", about {duration(took)} going by the last run like it" if took else ""
+def describe(spec: EvaluateSpec) -> str:
+    """Return a sentence on what the button will do and how long it will take."""
+    last = launch.last_similar_run(spec)
+    seconds = last.seconds() if last else None
+    time = f", about {duration(seconds)} as in the last similar run" if seconds else ""
     subject = f"run {spec.model}" if spec.model.isdecimal() else spec.model
     part = "the held-out share of " if spec.held_out else ""
     return f"Evaluates {subject} on {part}{spec.data}: {', '.join(spec.tasks)} on {spec.device}{time}"
@@ -97,24 +102,24 @@ def promise(spec: EvaluateSpec) -> str:
 
 @st.fragment
 def form() -> None:
-    """The form. It answers on its own, without redrawing the results below."""
-    values = what()
+    """Draw the form. It is a fragment, so that a change does not redraw the results below."""
+    values = draw_model()
     values["tasks"] = spec_form.field(EvaluateSpec, "tasks", PREFIX, pills=True)
-    of_data, seen = clip_form.data(EvaluateSpec, PREFIX, DATA)
-    values |= of_data | classes(seen)
+    data_values, preview = clip_form.data(EvaluateSpec, PREFIX, DATA)
+    values |= data_values | draw_classes(preview)
     values |= groups.draw(EvaluateSpec, PREFIX, FURTHER, device=launch.devices())
     spec, problems = spec_form.build(EvaluateSpec, values)
-    sentence, ready = "What stands above must be put right first", False
-    if isinstance(spec, EvaluateSpec) and seen.look:
-        problems += problems_of(spec, seen)
+    sentence, ready = "Fix the errors above to continue.", False
+    if isinstance(spec, EvaluateSpec) and preview.look:
+        problems += find_problems(spec, preview)
         needs, _ = outlook.checks(spec, spec.batch_size)
-        ready = clip_form.marked(needs)
-        sentence = promise(spec) if ready else sentence
+        ready = clip_form.draw_checks(needs)
+        sentence = describe(spec) if ready else sentence
     options = {"key": "evaluate_go", "label": "Evaluate", "icon": ":material/fact_check:"}
     launch.launch(spec if ready else None, problems, sentence=sentence, **options)
 
 
 st.title("Evaluate CLIP", anchor=False)
-st.caption("How well a model, or a training's best, finds captions for images and tells your own classes apart.")
+st.caption("Measure how well a model or a training finds captions for images and classifies images.")
 form()
-launch.linked_run("evaluate", "Figures appear here. Earlier evaluations are under Runs.")
+launch.linked_run("evaluate", "Results appear here. Earlier evaluations are on the page Runs.")

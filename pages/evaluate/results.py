@@ -1,4 +1,4 @@
-"""What an evaluation of CLIP found: figures in a row, mistakes, predictions, a map of the embeddings, a search."""
+"""Results of an evaluation: metrics, confusion matrix, predictions, map of the embeddings, text search."""
 
 import csv
 from collections.abc import Sequence
@@ -43,27 +43,27 @@ NUMBERS = {
     "text_to_image_median_rank": "median rank",
     "clip_val_loss": "CLIP loss",
 }
-MEANT = {
-    "acc1": "How many images get their own class.",
-    "acc5": "How many have their own class among the five likeliest; of fewer than five classes there is none.",
-    "mean_per_class_recall": "The share that is right of each class, averaged over the classes that occur.",
-    "image_to_text_r1": "How many images have one of their own captions ranked first among all captions.",
-    "text_to_image_r1": "How many captions have their own image ranked first among all images.",
-    "image_to_text_mean_rank": "Where the first caption of an image's own stands on average; 1 is first.",
-    "text_to_image_mean_rank": "Where a caption's own image stands on average; 1 is first.",
+HELP = {
+    "acc1": "Share of images whose class is predicted.",
+    "acc5": "Share of images whose class is among the five most likely. Not computed for fewer than five classes.",
+    "mean_per_class_recall": "Share of correct predictions per class, averaged over the classes that occur.",
+    "image_to_text_r1": "Share of images for which one of their own captions ranks first among all captions.",
+    "text_to_image_r1": "Share of captions for which their own image ranks first among all images.",
+    "image_to_text_mean_rank": "Mean rank of the first of an image's own captions. 1 is best.",
+    "text_to_image_mean_rank": "Mean rank of a caption's own image. 1 is best.",
 }
-FEW, MOST_SHOWN = 24, 96
-"""Pictures of a grid, and the most that can be asked for."""
+DEFAULT_SHOWN, MOST_SHOWN = 24, 96
+"""Images shown by default, and the most that can be shown, because each is read from the data."""
 KINDS = ("Mistakes", "Right", "All")
 
 
 def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
-    """All of it, for the rows that have come so far."""
+    """Draw the results of the rows so far."""
     if not rows:
-        st.caption("Nothing has been found yet: each task's figures appear when it is done.")
+        st.caption("No results yet. The results of a task appear when it is done.")
         return
     for row in rows:
-        _figures(row)
+        _metrics(row)
     files = [name for row in rows for name in (row.confusion_file, row.predictions_file) if name]
     with st.container(horizontal=True):
         folder, own = backend.folder(run), backend.own_files(run)
@@ -85,13 +85,13 @@ def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
 
 
 def _guarded(path: Path, own: Roots) -> str:
-    """Return a table that a run has written, safe to be opened by a spreadsheet."""
+    """Return a table written by a run, with formulas escaped, so that a spreadsheet can open it safely."""
     with TextIOWrapper(open_within(path, own), newline="", encoding="utf-8") as file:
         return tables.guarded(csv.reader(file))
 
 
-def _figures(row: EvaluateRow) -> None:
-    """One task's figures, in a row."""
+def _metrics(row: EvaluateRow) -> None:
+    """Draw the metrics of one task."""
     with st.container(border=True):
         st.header(TASKS.get(row.task, row.task), anchor=False)
         if row.status != "ok":
@@ -99,20 +99,20 @@ def _figures(row: EvaluateRow) -> None:
         with st.container(horizontal=True):
             for name, title in SHARES.items():
                 if (value := getattr(row, name)) is not None:
-                    st.metric(title, f"{100 * value:.1f} %", width="content", help=MEANT.get(name))
+                    st.metric(title, f"{100 * value:.1f} %", width="content", help=HELP.get(name))
             for name, title in NUMBERS.items():
                 if (value := getattr(row, name)) is not None:
-                    st.metric(title[0].upper() + title[1:], digits(value), width="content", help=MEANT.get(name))
+                    st.metric(title[0].upper() + title[1:], digits(value), width="content", help=HELP.get(name))
         parts = [f"{row.images:,} images" if row.images else "", f"{row.captions:,} captions" if row.captions else ""]
         parts += [f"{row.classes:,} classes" if row.classes else "", f"{row.device}, {row.precision}"]
         if row.clip_val_loss is not None and row.val_batch_size:
-            parts.append(f"the loss is over batches of {row.val_batch_size}, on which it depends")
+            parts.append(f"the loss depends on the batch size, here {row.val_batch_size}")
         st.caption(plain("; ".join(part for part in parts if part)))
         for note in row.notes:
             st.caption(plain(note))
 
 
-def _gone(file: str, error: Exception) -> None:
+def _draw_read_error(file: str, error: Exception) -> None:
     if isinstance(error, FileNotFoundError):
         st.caption(plain(f"{file} was not kept with this run."))
     else:
@@ -127,25 +127,25 @@ def _read_confusion(path: Path, own: Roots, stamp: int) -> pd.DataFrame:
 def _confusion(run: Run, row: EvaluateRow) -> None:
     folder, own = backend.folder(run), backend.own_files(run)
     try:
-        counts = _read_confusion(folder / row.confusion_file, own, backend.written(folder, row.confusion_file))
+        counts = _read_confusion(folder / row.confusion_file, own, backend.modified_ns(folder, row.confusion_file))
     except (OSError, ValueError) as error:
-        _gone(row.confusion_file, error)
+        _draw_read_error(row.confusion_file, error)
         return
-    alt = f"Confusion matrix of {len(counts)} classes: true ones down, predicted ones across"
+    alt = f"Confusion matrix of {len(counts)} classes: true classes as rows, predicted classes as columns"
     chart(evaluation.confusion(counts, source=f"run {run.id}"), key=f"{row.task}_matrix_{run.id}", alt=alt)
     if len(counts) > evaluation.MOST_CLASSES:
-        st.caption(f"Of {len(counts):,} classes, the {evaluation.MOST_CLASSES} most often mistaken.")
+        st.caption(f"The {evaluation.MOST_CLASSES} classes with the most mistakes, of {len(counts):,} classes.")
     mistakes = evaluation.mistakes(counts)
     if mistakes.empty:
-        st.caption("Nothing is taken for anything else.")
+        st.caption("No mistakes.")
         return
     config = {
-        "true": st.column_config.TextColumn("True"),
-        "predicted": st.column_config.TextColumn("Taken for"),
-        "count": st.column_config.NumberColumn("Times", format="%,d"),
-        "share": st.column_config.NumberColumn("Of the true class", format="percent"),
+        "true": st.column_config.TextColumn("True class"),
+        "predicted": st.column_config.TextColumn("Predicted class"),
+        "count": st.column_config.NumberColumn("Count", format="%,d"),
+        "share": st.column_config.NumberColumn("Share of true class", format="percent"),
     }
-    st.dataframe(mistakes, hide_index=True, column_config=config, alt="What is taken for what most often")
+    st.dataframe(mistakes, hide_index=True, column_config=config, alt="Most frequent mistakes")
 
 
 @st.cache_data(max_entries=8, show_spinner=False)
@@ -154,62 +154,66 @@ def _read_predictions(path: Path, own: Roots, stamp: int) -> pd.DataFrame:
 
 
 def _predictions(run: Run, row: EvaluateRow) -> None:
-    """Pictures with what they are and what they were taken for, the surest first."""
+    """Draw images with their true and predicted classes, the most confident predictions first."""
     folder, own = backend.folder(run), backend.own_files(run)
     try:
-        found = _read_predictions(folder / row.predictions_file, own, backend.written(folder, row.predictions_file))
+        stamp = backend.modified_ns(folder, row.predictions_file)
+        predictions = _read_predictions(folder / row.predictions_file, own, stamp)
     except (OSError, ValueError) as error:
-        _gone(row.predictions_file, error)
+        _draw_read_error(row.predictions_file, error)
         return
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        words: dict[str, Any] = {"required": True, "key": f"kind_{run.id}"}
-        kind = st.segmented_control("Show", KINDS, default=KINDS[0] if (~found["right"]).any() else KINDS[2], **words)
-        classes = sorted(set(found["true"]))
+        options: dict[str, Any] = {"required": True, "key": f"kind_{run.id}"}
+        default = KINDS[0] if (~predictions["right"]).any() else KINDS[2]
+        kind = st.segmented_control("Show", KINDS, default=default, **options)
+        classes = sorted(set(predictions["true"]))
         true = st.selectbox("True class", classes, index=None, placeholder="any", key=f"true_{run.id}")
-        many = st.number_input("Pictures", 1, MOST_SHOWN, FEW, key=f"many_{run.id}")
-    kept = found if kind == "All" else found[found["right"] == (kind == "Right")]
+        limit = st.number_input("Images", 1, MOST_SHOWN, DEFAULT_SHOWN, key=f"many_{run.id}")
+    kept = predictions if kind == "All" else predictions[predictions["right"] == (kind == "Right")]
     kept = kept[kept["true"] == true] if true else kept
-    st.caption(f"{len(kept):,} of {len(found):,}, those first that the model is surest of.")
-    shown = kept.sort_values("confidence", ascending=False, kind="stable").head(many)
+    st.caption(f"{len(kept):,} of {len(predictions):,} predictions, the most confident first.")
+    shown = kept.sort_values("confidence", ascending=False, kind="stable").head(limit)
     _grid(run, shown)
 
 
 def _grid(run: Run, shown: pd.DataFrame) -> None:
-    shows = "{true}, taken for {predicted}".format_map
-    if not pictures.grid(run, shown, _said, shows):
+    """Draw the images, and a table of all predictions if some images cannot be shown."""
+    alt = "{true}, predicted as {predicted}".format_map
+    if not pictures.grid(run, shown, _caption, alt):
         predictions = shown[list(evaluation.PREDICTIONS)]
-        st.dataframe(predictions, hide_index=True, alt="Predictions whose pictures cannot be shown, among others")
+        st.dataframe(predictions, hide_index=True, alt="Predictions, also of images that cannot be shown")
 
 
-def _said(line: dict[Any, Any]) -> str:
-    sure = f"{100 * line['confidence']:.0f} %"
+def _caption(line: dict[Any, Any]) -> str:
+    """Return the caption of a prediction, in Markdown."""
+    confidence = f"{100 * line['confidence']:.0f} %"
     if line["right"]:
-        return f":material/check: {plain(line['true'])}, {sure}"
-    return f":material/close: {plain(line['true'])}, taken for **{plain(line['predicted'])}**, {sure}"
+        return f":material/check: {plain(line['true'])}, {confidence}"
+    return f":material/close: {plain(line['true'])}, predicted as **{plain(line['predicted'])}**, {confidence}"
 
 
 @st.cache_data(max_entries=4, show_spinner="Reading embeddings")
-def _placed(path: Path, own: Roots, stamp: int, aligned: bool) -> tuple[pd.DataFrame, list[float], int]:
-    """A map, its axes' shares of the variance, and how many images there are in all."""
-    found: Embeddings = read_embeddings(path, own)
-    places, shares = evaluation.place(found, aligned=aligned)
-    return places, [float(share) for share in shares], len(found.images)
+def _project(path: Path, own: Roots, stamp: int, aligned: bool) -> tuple[pd.DataFrame, list[float], int]:
+    """Return the points of the map, the share of the variance on each axis, and the number of images."""
+    embeddings: Embeddings = read_embeddings(path, own)
+    points, shares = evaluation.place(embeddings, aligned=aligned)
+    return points, [float(share) for share in shares], len(embeddings.images)
 
 
 def _map(run: Run, file: str) -> None:
     folder, own = backend.folder(run), backend.own_files(run)
     aligned = st.toggle(
-        "Images and captions each centred",
+        "Centre images and captions separately",
         value=True,
         key=f"aligned_{run.id}",
-        help="CLIP keeps images apart from captions: without centring, that gap is most of what a map shows.",
+        help="CLIP places images and captions far apart. Without centring, the map shows mainly that gap.",
     )
     try:
-        places, shares, images = _placed(folder / file, own, backend.written(folder, file), aligned)
+        points, shares, images = _project(folder / file, own, backend.modified_ns(folder, file), aligned)
     except (OSError, ValueError) as error:
-        _gone(file, error)
+        _draw_read_error(file, error)
         return
-    alt = "Map of the embeddings of images and captions, by their two principal components"
-    chart(evaluation.embeddings(places, shares, source=f"run {run.id}"), key=f"map_{run.id}", alt=alt)
-    some = f" {evaluation.MOST_DRAWN:,} of {images:,} images are drawn." * (images > evaluation.MOST_DRAWN)
-    st.caption(f"Principal components of the embeddings; captions have a rim.{some}")
+    alt = "Map of the embeddings of images and captions by their first two principal components"
+    chart(evaluation.embeddings(points, shares, source=f"run {run.id}"), key=f"map_{run.id}", alt=alt)
+    part = f" {evaluation.MOST_DRAWN:,} of {images:,} images are drawn." * (images > evaluation.MOST_DRAWN)
+    st.caption(f"First two principal components of the embeddings. Points with an outline are captions.{part}")

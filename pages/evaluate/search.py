@@ -1,4 +1,4 @@
-"""The images of an evaluation, searched by text."""
+"""Search the images of an evaluation by text."""
 
 from typing import Any
 
@@ -17,75 +17,75 @@ from pages.shared import backend, download, redraw
 from pages.shared.text import plain
 
 TICK_S = 0.5
-FEW, MOST_SHOWN = 12, 96
-LONGEST_TYPED = 500
-MEANT = (
-    "Similarity is the cosine between the text and an image as the model encodes them, from -1 to 1. It orders the "
-    "images of one model; even a good hit may be far from 1, and other models have other scales."
+DEFAULT_SHOWN, MOST_SHOWN = 12, 96
+LONGEST_TEXT = 500
+SIMILARITY = (
+    "Similarity is the cosine of the text's and the image's embedding, from -1 to 1. It ranks the images of one "
+    "model. Even a good match can be far from 1, and values of different models cannot be compared."
 )
 
 
 def draw(run: Run) -> None:
-    """A field for a text, and the images nearest to it."""
-    backend.answers().start()  # it imports for some seconds, while somebody types
+    """Draw the search field and the images most similar to its text."""
+    backend.answers().start()  # its imports take some seconds, so they start while the user types
     with st.container(horizontal=True, vertical_alignment="bottom"):
         text = st.text_input(
             "Search your images by text",
             key=f"search_text_{run.id}",
             placeholder="a photo of a red car",
-            max_chars=LONGEST_TYPED,
-            help="Encoded as typed: what reads like the captions of the training finds most.",
+            max_chars=LONGEST_TEXT,
+            help="The text is encoded as typed. Write it like the captions that the model was trained on.",
         ).strip()
-        top = st.number_input("Pictures", 1, MOST_SHOWN, FEW, key=f"search_top_{run.id}", width=140)
+        top = st.number_input("Images", 1, MOST_SHOWN, DEFAULT_SHOWN, key=f"search_top_{run.id}", width=140)
     if not text:
-        st.caption("Type what should be on the pictures, and press Enter.")
+        st.caption("Describe the images you look for and press Enter.")
         return
     try:
-        answer = _asked(run, question(backend.settings(), run, text, top))
+        answer = _request(run, question(backend.settings(), run, text, top))
     except (Refused, ValidationError) as problem:
-        st.error(plain(_said(problem)), icon=":material/error:")
+        st.error(plain(_message(problem)), icon=":material/error:")
         return
-    waits = not answer.done()
-    st.fragment(_show, run_every=TICK_S if waits else None, key=f"search_{run.id}")(run, answer, waits, text)
+    waiting = not answer.done()
+    st.fragment(_draw_answer, run_every=TICK_S if waiting else None, key=f"search_{run.id}")(run, answer, waiting, text)
 
 
-def _asked(run: Run, asked: Search) -> Answer:
-    """The answer to come: asked once for each text, whatever else is drawn anew."""
+def _request(run: Run, search: Search) -> Answer:
+    """Return the answer to a search, which may be pending. A redraw does not repeat the same search."""
     key = f"search_answer_{run.id}"
-    known: tuple[Search, Answer] | None = st.session_state.get(key)
-    if known is None or known[0] != asked:
-        known = asked, backend.answers().ask(asked)
-        st.session_state[key] = known
-    return known[1]
+    last: tuple[Search, Answer] | None = st.session_state.get(key)
+    if last is None or last[0] != search:
+        last = search, backend.answers().ask(search)
+        st.session_state[key] = last
+    return last[1]
 
 
-def _show(run: Run, answer: Answer, ticking: bool, text: str) -> None:
+def _draw_answer(run: Run, answer: Answer, ticking: bool, text: str) -> None:
     if not answer.done():
-        st.caption("Being looked up. The first search takes a while longer: it loads the model.")
+        st.caption("Searching. The first search takes longer because it loads the model.")
         return
     if ticking:
-        redraw.page()  # the last time: from here on nothing changes, so nothing ticks
+        redraw.page()  # the answer is here: redraw once without the timer
     try:
-        found = Hits.model_validate(answer.result())
+        result = Hits.model_validate(answer.result())
     except Refused as refused:
         st.error(plain(str(refused)), icon=":material/error:")
         if st.button("Try again", key=f"search_again_{run.id}", icon=":material/restart_alt:"):
             del st.session_state[f"search_answer_{run.id}"]
             st.rerun()
         return
-    _hits(run, found, text)
+    _draw_hits(run, result, text)
 
 
-def _hits(run: Run, found: Hits, text: str) -> None:
-    table = hits(found.hits)
-    shows = "{source}, {label}".format_map
-    whole = pictures.grid(run, table, _caption, shows)
-    if not whole:
+def _draw_hits(run: Run, result: Hits, text: str) -> None:
+    table = hits(result.hits)
+    alt = "{source}, {label}".format_map
+    complete = pictures.grid(run, table, _caption, alt)
+    if not complete:
         config = {"similarity": st.column_config.NumberColumn(format="%.3f")}
-        st.dataframe(table, hide_index=True, column_config=config, alt="Images nearest to the text")
+        st.dataframe(table, hide_index=True, column_config=config, alt="Images most similar to the text")
     with st.container(horizontal=True, vertical_alignment="center"):
         download.table(lambda: table, f"search-{run.id}", key=f"search_{run.id}", label="hits")
-        st.caption(plain(f"The {len(table):,} of {found.images:,} images nearest to “{text}”. {MEANT}"))
+        st.caption(plain(f"The {len(table):,} of {result.images:,} images most similar to “{text}”. {SIMILARITY}"))
 
 
 def _caption(line: dict[Any, Any]) -> str:
@@ -94,5 +94,5 @@ def _caption(line: dict[Any, Any]) -> str:
     return f"**{line['similarity']:.3f}**{label}  \n{plain(source)}"
 
 
-def _said(problem: Exception) -> str:
+def _message(problem: Exception) -> str:
     return problem.errors()[0]["msg"] if isinstance(problem, ValidationError) else str(problem)

@@ -1,4 +1,4 @@
-"""What the list of runs is narrowed down by: fields that the page's address holds."""
+"""Filters of the list of runs, kept in the address."""
 
 from typing import Any
 
@@ -17,40 +17,40 @@ LIVE = "50ms"
 
 
 def key(name: str) -> str:
-    """The widget of a filter, and its name in the page's address."""
+    """Return the key of a filter's widget, which is also its parameter in the address."""
     return f"{PREFIX}_{name}"
 
 
-def first_page() -> None:
-    """A list that is filtered anew is shown from its beginning."""
+def go_to_first_page() -> None:
+    """Show the list from its beginning, after a filter was changed."""
     st.session_state[key("page")] = 1
 
 
 def clear() -> None:
-    """Forget every filter, in the address too."""
+    """Clear every filter, in the address too."""
     for name, value in EMPTY.items():
         st.session_state[key(name)] = value
-    first_page()
+    go_to_first_page()
 
 
 @st.cache_data(max_entries=8, show_spinner=False)
 def _choices(url: str, revision: int) -> tuple[list[str], list[str]]:
-    """Devices and tags, as of a revision of the store."""
+    """Return the devices and tags of all runs. revision: of the store; it is a key of the cache."""
     store = backend.store()
     return store.devices(), list(store.tags())
 
 
 def fields(store: Store) -> Filter | None:
-    """Draw the fields and return the filter that they stand for; None where they hold what cannot be searched for."""
-    shared: dict[str, Any] = {"bind": BIND, "on_change": first_page}
-    devices, known = _choices(backend.settings().store_url, store.revision())
+    """Draw the filters and return them as a Filter, or None with an error message if a value is invalid."""
+    shared: dict[str, Any] = {"bind": BIND, "on_change": go_to_first_page}
+    devices, all_tags = _choices(backend.settings().store_url, store.revision())
     text, model, device, tags, states = st.columns([3, 2, 2, 2, 2])
     values = {
         "text": text.text_input(
             "Search",
             key=key("text"),
             live=LIVE,
-            placeholder="Name, what, notes, error",
+            placeholder="Name, request, notes, error",
             icon=":material/search:",
             **shared,
         ),
@@ -59,19 +59,19 @@ def fields(store: Store) -> Filter | None:
             key=key("model"),
             live=LIVE,
             placeholder="Part of a name, or vit_*",
-            help="Runs that were asked for this model or have a row of it. With * or ?, the whole name has to match. "
-            "A library in front of a colon is not looked at.",
+            help="Show runs submitted for this model or with a row of it. A pattern with * or ? must match the "
+            "whole name. The library before a colon is ignored.",
             **shared,
         ),
         "device": device.selectbox("Device", devices, index=None, key=key("device"), placeholder="any", **shared),
-        "tags": tags.multiselect("Tags", known, key=key("tags"), placeholder="any", **shared),
+        "tags": tags.multiselect("Tags", all_tags, key=key("tags"), placeholder="any", **shared),
         "states": states.multiselect(
             "State", [state.value for state in State], key=key("states"), placeholder="any", **shared
         ),
     }
     with st.container(horizontal=True, vertical_alignment="bottom", horizontal_alignment="distribute"):
-        many: dict[str, Any] = {"selection_mode": "multi", "wrap": True, **shared}
-        values["kinds"] = st.pills("Kind", sorted(kinds()), key=key("kinds"), **many)
+        options: dict[str, Any] = {"selection_mode": "multi", "wrap": True, **shared}
+        values["kinds"] = st.pills("Kind", sorted(kinds()), key=key("kinds"), **options)
         order = st.segmented_control(
             "Order", ["newest first", "oldest first"], default="newest first", required=True, key=key("order"), **shared
         )

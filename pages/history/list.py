@@ -1,4 +1,4 @@
-"""The list of runs, page by page, and what can be done with those that are chosen in it."""
+"""The list of runs, page by page, with actions for the selected runs."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import streamlit as st
 from engine.report import frames
 from engine.report.export import bulk
 from engine.store import Filter, Run
-from pages.history.filters import BIND, clear, first_page, key
+from pages.history.filters import BIND, clear, go_to_first_page, key
 from pages.shared import backend, run_bulk, run_deletion, tour
 from pages.shared.download import table
 from pages.shared.table import results_table
@@ -16,73 +16,73 @@ SIZES = (25, 50, 100, 200)
 COLUMNS = ("id", "kind", "what", "state", "tags", "progress", "created", "duration_s", "device", "cause", "error")
 
 
-def draw(wanted: Filter) -> None:
-    """One page of the runs that the filter lets through."""
+def draw(filter: Filter) -> None:
+    """Draw one page of the runs that match the filter."""
     store = backend.store()
-    seen = backend.settings().store_url, store.revision()
-    total = _count(*seen, wanted)
+    total = _count(backend.settings().store_url, store.revision(), filter)
     if not total:
-        _nothing(wanted)
+        _draw_empty(filter)
         return
-    page_of_them = st.container()
+    place = st.container()
     with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
         size = st.selectbox(
-            "Runs on a page", SIZES, 1, key=key("size"), bind=BIND, label_visibility="collapsed", width=100,
-            on_change=first_page,
+            "Runs per page", SIZES, 1, key=key("size"), bind=BIND, label_visibility="collapsed", width=100,
+            on_change=go_to_first_page,
         )  # fmt: skip
         page = st.pagination(-(-total // size), key=key("page"), bind=BIND)
         first = (page - 1) * size
         st.caption(f"{first + 1:,} to {min(first + size, total):,} of {total:,} runs")
         table(
-            lambda: bulk.runs(store, wanted),
+            lambda: bulk.runs(store, filter),
             "runs",
             key=key("file"),
             label=f"{total:,} runs",
-            help="A line for each run on all pages.",
+            help="One line per run, for the runs on all pages.",
         )
-    with page_of_them:
-        _choice(wanted, size, first)
+    with place:
+        _draw_page(filter, size, first)
 
 
 @st.fragment
-def _choice(wanted: Filter, size: int, first: int) -> None:
-    """A page of runs, and what can be done with those ticked in it. To tick one draws neither filters nor pages."""
+def _draw_page(filter: Filter, size: int, first: int) -> None:
+    """Draw a page of runs and the actions for the selected ones. A selection redraws only this fragment."""
     store = backend.store()
-    runs = _page(backend.settings().store_url, store.revision(), wanted, size, first)
+    runs = _page(backend.settings().store_url, store.revision(), filter, size, first)
     actions = st.container()
-    chosen = _table(runs)
+    selected = _table(runs)
     with actions:
-        run_bulk.draw([run for run in runs if run.id in chosen])
-    st.caption("A run's number opens it. Tick runs to compare, tag, export, try again or delete them.")
-    run_deletion.question()
+        run_bulk.draw([run for run in runs if run.id in selected])
+    st.caption("Click a run's number to open it. Select runs to compare, tag, download, restart or delete them.")
+    run_deletion.draw_dialog()
 
 
 @st.cache_data(max_entries=64, show_spinner=False)
-def _count(url: str, revision: int, wanted: Filter) -> int:
-    """As of a revision of the store: turning a page need not count again."""
-    return backend.store().count(wanted)
+def _count(url: str, revision: int, filter: Filter) -> int:
+    """Return the number of runs that match. Cached by the store's revision, so that turning a page does not count."""
+    return backend.store().count(filter)
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
-def _page(url: str, revision: int, wanted: Filter, size: int, first: int) -> list[Run]:
-    """As of a revision of the store: ticking a run need not read them all again."""
-    return backend.store().find(wanted, limit=size, offset=first)
+def _page(url: str, revision: int, filter: Filter, size: int, first: int) -> list[Run]:
+    """Return one page of runs. Cached by the store's revision, so that a selection does not read them again."""
+    return backend.store().find(filter, limit=size, offset=first)
 
 
-def _nothing(wanted: Filter) -> None:
-    if wanted in (Filter(), Filter(oldest_first=True)):
-        st.info("No run has been asked for yet.", icon=":material/history:")
+def _draw_empty(filter: Filter) -> None:
+    """Draw what to do when no runs are listed."""
+    if filter in (Filter(), Filter(oldest_first=True)):
+        st.info("No runs yet.", icon=":material/history:")
         tour.draw()
         return
-    st.info("No run is like this. Other filters may let some through.", icon=":material/filter_alt:")
+    st.info("No runs match these filters.", icon=":material/filter_alt:")
     st.button("Show all runs", icon=":material/filter_alt_off:", key=key("show_all"), on_click=clear)
 
 
 def _table(runs: list[Run]) -> list[int]:
-    """The runs of a page; answers those that are ticked. A run's number opens it."""
+    """Draw the runs of a page and return the numbers of the selected ones. A click on a number opens the run."""
     if (click := st.session_state.get(key("open"))) is not None:
         st.switch_page("run/page.py", query_params={"run": click.label})
-    frame = frames.runs(runs)  # anew: what still runs has taken longer by now
+    frame = frames.runs(runs)  # not cached, because the duration of a running run changes
     shown = frame.assign(id=frame["id"].astype(str)).set_index(frame["id"].rename("run"))
     return [
         int(run)
@@ -100,14 +100,16 @@ def _table(runs: list[Run]) -> list[int]:
 def _config() -> dict[str, Any]:
     column = st.column_config
     return {
-        "id": column.ButtonColumn("Run", help="Opens it", pinned=True, width="small", type="tertiary", key=key("open")),
+        "id": column.ButtonColumn(
+            "Run", help="Open this run.", pinned=True, width="small", type="tertiary", key=key("open")
+        ),
         "kind": column.TextColumn("Kind", width="small"),
-        "what": column.TextColumn("What", width="large"),
+        "what": column.TextColumn("Request", width="large"),
         "state": column.TextColumn("State", width="small"),
         "tags": column.ListColumn("Tags", width="small"),
         "progress": column.ProgressColumn("Done", format="percent", width="small"),
-        "created": column.DatetimeColumn("Asked for", format="YYYY-MM-DD HH:mm:ss"),
-        "duration_s": column.NumberColumn("Took (s)", format="%.3g", width="small"),
+        "created": column.DatetimeColumn("Submitted", format="YYYY-MM-DD HH:mm:ss"),
+        "duration_s": column.NumberColumn("Duration (s)", format="%.3g", width="small"),
         "device": column.TextColumn("Device", width="small"),
         "cause": column.TextColumn("Cause", width="small"),
         "error": column.TextColumn("Error"),

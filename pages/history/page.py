@@ -1,4 +1,4 @@
-"""What runs now and what waits, then everything that was."""
+"""Running and queued runs, then the list of all runs."""
 
 import tempfile
 from pathlib import Path
@@ -17,30 +17,31 @@ from pages.shared.run_state import badge, progress, sentence
 from pages.shared.text import plain
 
 TICK_S = 1
-GOING, NEXT = 50, 10  # so many are shown of those that run, and of those that wait
-WAITING = (State.QUEUED, *ACTIVE)
+# Most running and most queued runs shown above the list.
+MOST_ACTIVE, MOST_QUEUED = 50, 10
+OPEN = (State.QUEUED, *ACTIVE)
 
 
-def now(ticking: bool, last_ended: int | None) -> None:
-    """What runs and what waits, newest state; offers the list anew when runs have ended meanwhile."""
+def draw_open(ticking: bool, last_ended: int | None) -> None:
+    """Draw the running and queued runs. If runs have ended since, draw a button that refreshes the list."""
     store = backend.store()
-    going = store.runs(states=ACTIVE, limit=GOING)
-    queued = Filter(states=(State.QUEUED,), oldest_first=True)
-    waiting, count = store.find(queued, limit=NEXT), store.count(queued)
-    if not (going or waiting):
-        st.caption("Nothing runs and nothing waits.")
-    for run in [*reversed(going), *waiting]:
-        entry(run)
-    if count > len(waiting):
-        st.caption(f"and {count - len(waiting)} more wait behind these.")
-    if ticking and not (going or waiting):
+    active = store.runs(states=ACTIVE, limit=MOST_ACTIVE)
+    in_queue = Filter(states=(State.QUEUED,), oldest_first=True)
+    queued, count = store.find(in_queue, limit=MOST_QUEUED), store.count(in_queue)
+    if not (active or queued):
+        st.caption("No active runs.")
+    for run in [*reversed(active), *queued]:
+        draw_run(run)
+    if count > len(queued):
+        st.caption(f"and {count - len(queued)} more in the queue.")
+    if ticking and not (active or queued):
         redraw.page()
     elif last_ended != next((run.id for run in store.runs(states=ENDED, limit=1)), None):
-        st.button("Show what has ended since", icon=":material/refresh:", key="runs_refresh", on_click=st.rerun)
+        st.button("Show runs that have ended", icon=":material/refresh:", key="runs_refresh", on_click=st.rerun)
 
 
-def entry(run: Run) -> None:
-    """One run that is not over."""
+def draw_run(run: Run) -> None:
+    """Draw the state and progress of a run that has not ended."""
     with st.container(border=True):
         with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
             badge(run)
@@ -54,20 +55,20 @@ def entry(run: Run) -> None:
 
 @st.fragment
 def storage() -> None:
-    """What all of them take up."""
-    if part := fold("Storage", icon=":material/hard_drive:", key="runs_storage"):
-        with part:
+    """Draw the collapsed section on disk space."""
+    if section := fold("Storage", icon=":material/hard_drive:", key="runs_storage"):
+        with section:
             run_storage.draw()
 
 
 @st.fragment
 def importer() -> None:
-    """Take in a bundle that another machine exported."""
-    given = bool(st.session_state.get("runs_bundle"))
+    """Draw the collapsed section that imports a run bundle of another machine."""
+    has_file = bool(st.session_state.get("runs_bundle"))
     label = "Import a run from another machine"
-    if not (part := fold(label, icon=":material/unarchive:", key="runs_import_fold", filled=given)):
+    if not (section := fold(label, icon=":material/unarchive:", key="runs_import_fold", filled=has_file)):
         return
-    with part:
+    with section:
         _import()
 
 
@@ -75,7 +76,7 @@ def _import() -> None:
     file = st.file_uploader("Run bundle (.zip)", type="zip", key="runs_bundle")
     if file and st.button("Import", icon=":material/unarchive:", key="runs_import"):
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / Path(file.name).name  # what an error calls it
+            path = Path(folder) / Path(file.name).name  # error messages show this name
             path.write_bytes(file.getvalue())
             try:
                 run_id = import_bundle(backend.store(), backend.settings(), path)
@@ -83,26 +84,26 @@ def _import() -> None:
                 st.error(plain(str(refusal)), icon=":material/error:")
                 return
         if problem := jobs.why_not_again(backend.store(), backend.settings(), run_id):
-            announce.later(f"This run cannot be run again here: {problem}", ":material/info:")
+            announce.show_later(f"This run cannot be repeated on this machine: {problem}", ":material/info:")
         st.switch_page("run/page.py", query_params={"run": str(run_id)})
 
 
 @st.fragment
 def listing() -> None:
-    """Everything that was, narrowed down."""
-    if (wanted := filters.fields(backend.store())) is not None:
-        history_list.draw(wanted)
+    """Draw the filters and the list of runs."""
+    if (filter := filters.fields(backend.store())) is not None:
+        history_list.draw(filter)
 
 
-run_deletion.deleted()
+run_deletion.take_deleted()
 st.title("Runs", anchor=False)
 store = backend.store()
-busy = bool(store.runs(states=WAITING, limit=1))
+busy = bool(store.runs(states=OPEN, limit=1))
 last_ended = next((run.id for run in store.runs(states=ENDED, limit=1)), None)
-st.fragment(now, run_every=TICK_S if busy else None, key="runs_now")(busy, last_ended)
+st.fragment(draw_open, run_every=TICK_S if busy else None, key="runs_now")(busy, last_ended)
 listing()
 storage()
 importer()
-if last_ended and tour.left() and (part := fold("What else can be asked", icon=":material/explore:", key="runs_tour")):
-    with part:
+if last_ended and tour.open_steps() and (section := fold("First steps", icon=":material/explore:", key="runs_tour")):
+    with section:
         tour.draw()

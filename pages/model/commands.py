@@ -1,4 +1,4 @@
-"""The commands that find a model's figures again."""
+"""Commands that reproduce a model's results."""
 
 import pandas as pd
 import streamlit as st
@@ -10,10 +10,10 @@ from pages.shared.form_link import form_link
 
 
 def draw(name: str, accuracies: pd.DataFrame) -> None:
-    """One below the other, each with the form that asks for the same. accuracies: published of the model."""
-    for what, spec in model.requests(name, accuracies).items():
+    """Draw each command with a link to its form. accuracies: published accuracies of the model."""
+    for heading, spec in model.requests(name, accuracies).items():
         with st.container(horizontal=True, vertical_alignment="center"):
-            st.markdown(f"**{what}**", width="content")
-            form_link(spec, "Open the form", icon=":material/edit_note:", key=f"model_form_{what}")
-        verbatim(command(spec), key=f"model_command_{what}")
-    st.caption("Run in the folder of this program. `submit` before the name of the command queues it instead.")
+            st.markdown(f"**{heading}**", width="content")
+            form_link(spec, "Open the form", icon=":material/edit_note:", key=f"model_form_{heading}")
+        verbatim(command(spec), key=f"model_command_{heading}")
+    st.caption("Run a command in the folder of this program. Put `submit` before the command's name to queue it.")

@@ -1,4 +1,4 @@
-"""The memory a model should take by batch size and data type, beside what there is and what was measured."""
+"""Estimated memory of a model by batch size and data type, with this machine's memory and measured peaks."""
 
 from typing import Any
 
@@ -15,31 +15,31 @@ from pages.shared.text import plain, size
 
 
 def draw(name: str, sizes: pd.DataFrame) -> None:
-    """All of it. sizes: of model.sizes."""
+    """Draw the memory tab. sizes: from model.sizes, one row per image size."""
     counted = sizes[sizes["status"] == "ok"]
     if counted.empty:
         st.caption("This model could not be counted, so its memory cannot be estimated.")
         return
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        ways = {"default": "inference", "required": True, "key": "model_way"}
-        way = st.segmented_control("What for", list(memory.WAYS), **ways)
-        at = st.selectbox("Image size (px)", list(counted["image_size"]), key="model_memory_size", width=160)
-    row = counted[counted["image_size"] == at].head(1)
-    estimated = memory.estimate(row, way)
-    peaks = memory.peaks(timings.timed(name))
-    peaks = peaks[(peaks["way"] == way) & (peaks["image_size"] == at)]
-    there = _there()
-    chart(memory.figure(estimated, peaks, there), key="model_memory", alt="Memory by batch size and data type")
-    for device, gb in there.items():
+        options = {"default": "inference", "required": True, "key": "model_way"}
+        mode = st.segmented_control("Mode", list(memory.WAYS), **options)
+        image_size = st.selectbox("Image size (px)", list(counted["image_size"]), key="model_memory_size", width=160)
+    row = counted[counted["image_size"] == image_size].head(1)
+    estimated = memory.estimate(row, mode)
+    peaks = memory.peaks(timings.timings(name))
+    peaks = peaks[(peaks["way"] == mode) & (peaks["image_size"] == image_size)]
+    available = _available_gb()
+    chart(memory.figure(estimated, peaks, available), key="model_memory", alt="Memory by batch size and data type")
+    for device, gb in available.items():
         fits = memory.largest(estimated, gb)
-        said = ", ".join(f"{precision} {batch or 'none'}" for precision, batch in fits.items())
-        st.caption(plain(f"{device}, {size(gb)}: the largest of these batch sizes that should fit: {said}."))
-    if not there:
-        st.caption("What this machine has is not known yet; the page Device tells once it was looked at.")
+        batches = ", ".join(f"{precision} {batch or 'none'}" for precision, batch in fits.items())
+        st.caption(plain(f"{device}, {size(gb)}: largest of these batch sizes that should fit: {batches}."))
+    if not available:
+        st.caption("This machine's memory is not known yet. See the page Device.")
     st.caption(
-        "Lines are estimates from the catalogue's counts: weights, and activations that grow with the batch; in "
-        "training also gradients, the optimizer's state and, guessed, twice the activations. PyTorch itself is not in "
-        "them."
+        "Lines are estimates from the catalogue's counts: weights, and activations that grow with the batch. Training "
+        "adds gradients, the optimizer's state and, as a guess, twice the activations. PyTorch's own memory is not "
+        "included."
     )
     formats: dict[str, Any] = {
         precision: st.column_config.NumberColumn(f"{precision} (GB)", format="%.3g") for precision in memory.PRECISIONS
@@ -51,11 +51,11 @@ def draw(name: str, sizes: pd.DataFrame) -> None:
         runs_table(
             peaks,
             key="model_peaks",
-            alt="Peaks that timings have measured",
+            alt="Peak memory measured by timings",
             columns=("run", "date", "batch_size", "variant", "precision", "peak_gb", "what", "where"),
         )
     else:
-        st.caption("No timing here has measured a peak of this model in this way yet.")
+        st.caption("No timing on this machine has measured the peak memory of this model in this mode.")
     stem = name.partition(":")[2]
     with st.container(horizontal=True):
         in_gb = estimated.rename(columns={precision: f"{precision}_gb" for precision in memory.PRECISIONS})
@@ -64,8 +64,8 @@ def draw(name: str, sizes: pd.DataFrame) -> None:
             download.table(lambda: peaks, f"{stem}-peaks", key="model_peaks_file", label="peaks")
 
 
-def _there() -> dict[str, float]:
-    """GB of every device of this machine that the probe has told."""
+def _available_gb() -> dict[str, float]:
+    """Return the memory of the host and of each accelerator in GB, as found by the probe."""
     machine = backend.store().machine()
     if machine is None:
         return {}

@@ -1,4 +1,4 @@
-"""Where in a model its cost lies: the modules that the latest count here has kept, or a button that counts them."""
+"""The modules of a model with their costs: from the latest count that kept them, or a button that counts them."""
 
 import pandas as pd
 import streamlit as st
@@ -14,21 +14,21 @@ from pages.shared.command import command
 from pages.shared.text import plain
 
 LATEST = 50
-"""Counts of a model that are looked through, newest first."""
+"""Most profile runs that are checked for a table of modules, newest first."""
 
 
 def draw(name: str) -> None:
-    """The treemap and table; while a count asked for here goes, how it goes."""
+    """Draw treemap and table. While a count started here is active, draw its progress instead."""
     linked = backend.linked_run()
     if linked and linked.kind == "profile" and linked.spec == request(name) and _modules(linked, name) is None:
         run_view.follow(linked, beside_form=True)
         if not linked.state.ended:
             return
-    found = latest(name)
-    if found is None:
-        _offer(name)
+    result = latest(name)
+    if result is None:
+        _draw_count_button(name)
         return
-    run, frame = found
+    run, frame = result
     with st.container(horizontal=True, vertical_alignment="center"):
         size = "its own image size" if run.spec.image_size is None else f"{run.spec.model_dump()['image_size']} px"
         st.caption(
@@ -45,12 +45,12 @@ def draw(name: str) -> None:
 
 
 def request(name: str) -> ProfileSpec:
-    """A count that keeps the table of modules."""
+    """Return the spec of a count that keeps the table of modules."""
     return ProfileSpec(models=(name,), detail=True)
 
 
 def latest(name: str) -> tuple[Run, pd.DataFrame] | None:
-    """The newest run here that has kept the modules of a model, and these; None where none has."""
+    """Return the newest run that kept the modules of a model, with their table; None if there is none."""
     for run in by_model.runs(backend.store(), name, "profile", LATEST):
         if (frame := _modules(run, name)) is not None:
             return run, frame
@@ -62,11 +62,9 @@ def _modules(run: Run, name: str) -> pd.DataFrame | None:
     return details.modules(backend.folder(run), detail_name(library, model))
 
 
-def _offer(name: str) -> None:
-    st.caption(
-        "The catalogue holds no figures of single modules. A count on meta takes seconds and allocates no weights."
-    )
-    if st.button("Count its modules", key="model_count", icon=":material/account_tree:", type="primary"):
+def _draw_count_button(name: str) -> None:
+    st.caption("The catalogue has no costs of single modules. A count on meta takes seconds and allocates no weights.")
+    if st.button("Count modules", key="model_count", icon=":material/account_tree:", type="primary"):
         launch.start(request(name))
     verbatim(command(request(name)), key="model_count_command")
 

@@ -1,4 +1,4 @@
-"""One model's everything: what it costs, what is published of it, what was measured and trained here, and how again."""
+"""The page of one model: costs, memory, published accuracies, timings, trainings, and commands to reproduce them."""
 
 import streamlit as st
 
@@ -14,16 +14,16 @@ from pages.shared.text import plain
 CHOICE = "model_choice"
 
 
-def chosen() -> None:
-    """The model that was chosen from the list becomes the page's."""
+def update_address() -> None:
+    """Write the model chosen in the field into the address."""
     st.query_params.from_dict({"name": st.session_state[CHOICE]} if st.session_state[CHOICE] else {})
 
 
-def asked() -> str | None:
-    """The model that the address names, qualified; None where it names none, which is said."""
-    given = st.query_params.get("name", "")
+def linked_model() -> str | None:
+    """Return the qualified name of the model in the address, or None. Warn about an unknown name."""
+    text = st.query_params.get("name", "")
     try:
-        return model.find(given, families) if given else None
+        return model.find(text, families) if text else None
     except Refused as refusal:
         st.warning(plain(str(refusal)), icon=":material/search_off:")
         return None
@@ -31,20 +31,20 @@ def asked() -> str | None:
 
 families = launch.families()
 place = st.container()
-name = asked()
+name = linked_model()
 st.session_state[CHOICE] = name
 with place:
     st.selectbox(
         "Model",
         list(families),
         key=CHOICE,
-        on_change=chosen,
+        on_change=update_address,
         placeholder=f"Search {len(families):,} models of {', '.join(LIBRARIES)}",
         label_visibility="collapsed",
     )
 if name is None:
     st.title("One model", anchor=False)
-    st.caption("Choose a model to see all that is known of it: counts, memory, accuracies, timings and trainings here.")
+    st.caption("Choose a model to see its costs, memory, published accuracies, timings and trainings.")
     st.page_link("catalog/page.py", label="All models", icon=":material/table_view:")
     raise PageEnd
 

@@ -1,4 +1,4 @@
-"""What others have published of a model: accuracies and speeds, each with whose they are."""
+"""Published accuracies and speeds of a model, each with its source."""
 
 from typing import Any
 
@@ -15,28 +15,28 @@ SPEEDS = ("setup", "mode", "image_size", "batch_size", "samples_per_s")
 
 
 def draw(name: str, lines: pd.DataFrame) -> None:
-    """Both. lines: of accuracies."""
+    """Draw both tables. lines: published accuracies of the model, one per row."""
     stem = name.partition(":")[2]
     st.header("Accuracies (%)", anchor=False)
     if lines.empty:
-        st.caption("No accuracy of this model is shipped or imported here.")
+        st.caption("No published accuracy of this model is shipped or imported.")
     else:
         _accuracy_table(lines)
         with st.container(horizontal=True):
             download.table(lambda: lines, f"{stem}-accuracies", key="model_accuracies_file", label="accuracies")
     st.header("Speeds", anchor=False)
     speeds = backend.published_speeds()
-    known = speeds[speeds["model"] == stem] if name.startswith("timm:") else speeds.head(0)
-    if known.empty:
-        st.caption("Nobody has published speeds of this model in a table that is shipped here.")
+    rows = speeds[speeds["model"] == stem] if name.startswith("timm:") else speeds.head(0)
+    if rows.empty:
+        st.caption("No shipped table has a published speed of this model.")
         return
-    known = known.sort_values("samples_per_s", ascending=False)
-    results_table(known, key="model_speeds", alt="Published throughput", columns=SPEEDS, pinned="setup")
+    rows = rows.sort_values("samples_per_s", ascending=False)
+    results_table(rows, key="model_speeds", alt="Published throughput", columns=SPEEDS, pinned="setup")
     st.caption(
-        plain(f"Somebody else's figures, on their machines: {published_speeds.PUBLISHER}. {published_speeds.SETTINGS}")
+        plain(f"Measured by others on their machines: {published_speeds.PUBLISHER}. {published_speeds.SETTINGS}")
     )
     with st.container(horizontal=True):
-        download.table(lambda: known, f"{stem}-published-speeds", key="model_speeds_file", label="speeds")
+        download.table(lambda: rows, f"{stem}-published-speeds", key="model_speeds_file", label="speeds")
 
 
 def _accuracy_table(lines: pd.DataFrame) -> None:
@@ -44,11 +44,11 @@ def _accuracy_table(lines: pd.DataFrame) -> None:
     formats: dict[str, Any] = {
         tag: st.column_config.NumberColumn(tag, format="%.2f") for tag in wide.columns if tag not in ("label", "source")
     }
-    formats["label"] = st.column_config.Column("On", pinned=True)
+    formats["label"] = st.column_config.Column("Data set", pinned=True)
     formats["source"] = st.column_config.Column("Published by", width="medium")
     results_table(wide, key="model_accuracies", alt="Accuracy by data set and weights", pinned="label", config=formats)
-    said = "; ".join(lines["source"].unique())
+    sources = "; ".join(lines["source"].unique())
     st.caption(
-        "A column per pretrained tag. Each figure is its publisher's own; figures of two are never combined. "
-        + plain(f"Published by {said}.")
+        "One column per pretrained tag. Each value is from one publisher; values of two publishers are not combined. "
+        + plain(f"Published by {sources}.")
     )

@@ -1,4 +1,4 @@
-"""Every timing of a model that is stored here: over time, and as a table."""
+"""All stored timings of a model, as a chart over time and as a table."""
 
 import pandas as pd
 import streamlit as st
@@ -9,7 +9,8 @@ from pages.model.runs_table import runs_table
 from pages.shared import backend, download
 from pages.shared.chart.chart import chart
 from pages.shared.form_link import form_link
-from pages.shared.table import telling
+from pages.shared.table import informative_columns
+from pages.shared.text import plural
 
 COLUMNS = (
     *("run", "date", "mode", "variant", "batch_size", "latency_ms", "low_ms", "high_ms", "samples_per_s", "flags"),
@@ -18,35 +19,35 @@ COLUMNS = (
 )
 
 
-def timed(name: str) -> pd.DataFrame:
-    """All lines of a model, newest first."""
+def timings(name: str) -> pd.DataFrame:
+    """Return all timings of a model, newest first."""
     url = backend.settings().store_url
-    found = by_model.runs(backend.store(), name)
-    with st.spinner("Looking through the timings"):
-        return by_model.together([_of_run(url, run.id, run.revision, name) for run in found])
+    runs = by_model.runs(backend.store(), name)
+    with st.spinner("Reading the timings"):
+        return by_model.together([_run_timings(url, run.id, run.revision, name) for run in runs])
 
 
 @st.cache_data(max_entries=2000, show_spinner=False)
-def _of_run(url: str, run_id: int, revision: int, name: str) -> pd.DataFrame:
-    """The lines of a run as of a revision of it."""
+def _run_timings(url: str, run_id: int, revision: int, name: str) -> pd.DataFrame:
+    """Return the timings of a model in one run. revision: of the run; it is a key of the cache."""
     store = backend.store()
     return by_model.of_run(store.run(run_id), store.rows(run_id, name.partition(":")[2]), name)
 
 
 def draw(name: str) -> None:
-    """All of it; where nothing was timed, the way to change that."""
-    frame = timed(name)
+    """Draw the tab of timings. Without any, draw a link to the form that times the model."""
+    frame = timings(name)
     if frame.empty:
-        st.caption("This model was not timed here yet, or no row of it is stored.")
+        st.caption("No timings of this model yet.")
         form_link(BenchmarkSpec(models=(name,)), "Time it", icon=":material/timer:", key="model_time")
         return
     if frame["latency_ms"].notna().any():
         chart(by_model.over_time(frame), key="model_over_time", alt="Median latency of every timing, by date")
         st.caption(
-            "Whisker: from the fastest process to the slowest. Hollow: has flags, which the table names. "
-            "A step between dates is a change of the machine, the versions or the flags until they are ruled out."
+            "Whiskers go from the fastest process to the slowest. Hollow points have flags, listed in the table. "
+            "A jump between dates can come from the machine, the library versions or the flags. Check these first."
         )
-    shown = telling(frame, ("tower", "purpose", "cache"))
+    shown = informative_columns(frame, ("tower", "purpose", "cache"))
     runs_table(
         shown,
         key="model_timings",
@@ -56,8 +57,8 @@ def draw(name: str) -> None:
     )
     runs = frame["run"].nunique()
     st.caption(
-        f"{len(frame):,} rows of {runs:,} runs"
-        + (f", the latest {by_model.LATEST} of them." if runs >= by_model.LATEST else ".")
+        f"{plural(len(frame), 'row')} of {plural(runs, 'run')}"
+        + (f" (only the latest {by_model.LATEST} runs)." if runs >= by_model.LATEST else ".")
     )
     with st.container(horizontal=True):
         stem = f"{name.partition(':')[2]}-timings"

@@ -1,4 +1,4 @@
-"""What was trained from a model here, and evaluated of it."""
+"""Trainings and evaluations of a model."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from pages.shared import backend, download
 from pages.shared.form_link import form_link
 
 LATEST = 100
-"""Trainings, and evaluations, that are looked through, newest first."""
+"""Most trainings, and most evaluations, that are read, newest first."""
 SHARES = {
     "zeroshot_top1": "Zero-shot top-1",
     "linear_probe_top1": "Linear probe top-1",
@@ -24,10 +24,10 @@ COLUMNS = ("run", "date", "what", "state", *SHARES, "clip_val_loss", "data", "be
 
 
 def draw(name: str) -> None:
-    """All of it; where there is nothing, the way to change that."""
-    frame = _found(name)
+    """Draw the tab of trainings. Without any, draw a link to the form that trains the model."""
+    frame = _trainings(name)
     if frame.empty:
-        st.caption("Nothing was trained from this model here, nor evaluated of it.")
+        st.caption("No trainings or evaluations of this model yet.")
         spec = TrainSpec(model=name.partition(":")[2])
         form_link(spec, "Train it", icon=":material/model_training:", key="model_train")
         return
@@ -35,9 +35,9 @@ def draw(name: str) -> None:
         share: st.column_config.NumberColumn(title, format="percent") for share, title in SHARES.items()
     }
     config |= {
-        "what": st.column_config.Column("What"),
+        "what": st.column_config.Column("Request"),
         "clip_val_loss": st.column_config.NumberColumn("Held-out loss", format="%.4g"),
-        "begins_with": st.column_config.Column("Weights it began with"),
+        "begins_with": st.column_config.Column("Initial weights"),
     }
     shown = frame.dropna(axis=1, how="all")
     runs_table(
@@ -45,18 +45,18 @@ def draw(name: str) -> None:
         key="model_trainings",
         alt="Trainings and evaluations of this model, newest first",
         columns=COLUMNS,
-        config={column: look for column, look in config.items() if column in shown},
+        config={column: options for column, options in config.items() if column in shown},
     )
     st.caption(
-        "Of a training, the figures of its best epoch. They hold on the data of their own run: only runs on the same "
-        "data compare."
+        "A training shows the values of its best epoch. Values depend on the data of the run: compare only runs on the "
+        "same data."
     )
     with st.container(horizontal=True):
         stem = f"{name.partition(':')[2]}-trainings"
         download.table(lambda: frame, stem, key="model_trainings_file", label="trainings")
 
 
-def _found(name: str) -> pd.DataFrame:
+def _trainings(name: str) -> pd.DataFrame:
     store = backend.store()
     runs = [run for kind in ("train", "evaluate") for run in by_model.runs(store, name, kind, LATEST)]
     return trainings.of_runs([(run, store.rows(run.id)) for run in runs], name)

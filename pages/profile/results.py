@@ -1,4 +1,4 @@
-"""What a profile run found: the table of its rows, then one card per selected model."""
+"""Results of a profile run: the table of rows, charts, and one card per selected model."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from engine.specs import ProfileSpec
 from engine.store import Run
 from pages.shared import backend, module_map, run_view
 from pages.shared.chart.chart import chart, tabs
-from pages.shared.download import download, rows_table, stored
+from pages.shared.download import download, from_rows, rows_table
 from pages.shared.table import results_table
 from pages.shared.text import plain
 
@@ -28,25 +28,25 @@ BARS = ("gmacs", "mparams", "macts")
 
 
 def draw(run: Run, rows: Sequence[ProfileRow]) -> None:
-    """All of it, for the rows that have come so far."""
+    """Draw the results of the rows so far."""
     if not rows:
-        st.caption("No model has been counted yet: rows appear here as they come.")
+        st.caption("No models counted yet. Rows appear here as they arrive.")
         return
     frame = frames.profile(rows)
     failed = int((frame["status"] != "ok").sum())
     names = frame["library"] + ":" + frame["model"]
     shown = frame.set_index(names).dropna(axis=1, how="all")
-    picked = results_table(
-        shown, key=f"rows_{run.id}", alt="Counted models, least costly first", columns=COLUMNS, selectable=True
+    selected = results_table(
+        shown, key=f"rows_{run.id}", alt="Counted models, cheapest first", columns=COLUMNS, selectable=True
     )
     with st.container(horizontal=True, vertical_alignment="center"):
         _downloads(run)
         if failed:
-            st.caption(f":material/error: {failed} of {len(frame)} could not be counted: status and error say why.")
+            st.caption(f":material/error: {failed} of {len(frame)} could not be counted. See the column error.")
     if len(frame) - failed > 1:
         _comparison(run, frame.assign(name=names))
     by_name = {f"{row.library}:{row.model}": row for row in rows}
-    cards = [by_name[name] for name in picked or (list(names) if len(rows) == 1 else [])]
+    cards = [by_name[name] for name in selected or (list(names) if len(rows) == 1 else [])]
     if not cards:
         st.caption("Select rows to see towers, modules, operators and what was not counted.")
     for row in cards:
@@ -59,21 +59,21 @@ def _downloads(run: Run) -> None:
         if run.spec.counter in (counter, "both"):
             download(
                 f"CSV as open_clip's profiler ({counter})",
-                stored(run, lambda rows, counter=counter: tables.to_csv(frames.reference(rows, counter))),
+                from_rows(run, lambda rows, counter=counter: tables.to_csv(frames.reference(rows, counter))),
                 f"profile-{run.id}-{counter}.csv",
                 key=f"{counter}_{run.id}",
             )
 
 
 def _comparison(run: Run, frame: pd.DataFrame) -> None:
-    """Models side by side: bars of one figure, or one figure against another."""
+    """Draw bars of one metric of all models, or one metric against another."""
     source = f"run {run.id}, counter {run.spec.counter} on {run.spec.device}"
     bars, against = st.tabs(["Bars", "Scatter"], key=f"compare_{run.id}", on_change="rerun")
     if bars.open:
         with bars:
-            found = [column for column in BARS if frame[column].notna().any()]
+            columns = [column for column in BARS if frame[column].notna().any()]
             column = st.segmented_control(
-                "Compare by", found, format_func=title, default=found[0], required=True, key=f"bars_{run.id}"
+                "Metric", columns, format_func=title, default=columns[0], required=True, key=f"bars_{run.id}"
             )
             chart(
                 profile.bars(frame, column, source=source),
@@ -88,24 +88,24 @@ def _comparison(run: Run, frame: pd.DataFrame) -> None:
 def _scatter(run: Run, frame: pd.DataFrame, source: str) -> None:
     choices = [column for column in COMPARABLE if column in frame and frame[column].notna().any()]
     with st.container(horizontal=True):
-        x = st.selectbox("Across", choices, format_func=title, key=f"x_{run.id}")
-        y = st.selectbox("Up", choices, 1, format_func=title, key=f"y_{run.id}")
+        x = st.selectbox("X axis", choices, format_func=title, key=f"x_{run.id}")
+        y = st.selectbox("Y axis", choices, 1, format_func=title, key=f"y_{run.id}")
     chart(
         scatter.scatter(frame, x, y, styles=backend.family_colours(), source=source),
         key=f"scatter_{run.id}",
-        alt=f"{title(y)} against {title(x)} of the models counted",
+        alt=f"{title(y)} against {title(x)} of the counted models",
     )
 
 
 def card(run: Run, row: ProfileRow) -> None:
-    """One model: the figures that matter, then tabs with where they come from."""
+    """Draw one model: its main values, and tabs with details."""
     name = f"{row.library}:{row.model}"
     with st.container(border=True):
         st.header(plain(f"{name} at {row.image_size} px" if row.image_size else name), anchor=False)
         if row.status != "ok":
             st.error(plain(row.error), title=row.status.replace("_", " "), icon=":material/error:")
             return
-        _figures(row)
+        _values(row)
         if not row.complete:
             st.warning(
                 plain("; ".join(row.notes)),
@@ -116,7 +116,7 @@ def card(run: Run, row: ProfileRow) -> None:
 
 
 def _tabs(run: Run, row: ProfileRow, tag: str) -> None:
-    """Only the open tab is drawn; a model with one tower has no tab for towers."""
+    """Draw the tabs of a card. A model with one tower has no tab for towers."""
     contents = {
         "Towers": lambda: _towers(row, tag),
         "Modules": lambda: _modules(run, row, tag),
@@ -128,15 +128,15 @@ def _tabs(run: Run, row: ProfileRow, tag: str) -> None:
     tabs(contents, key=f"tabs_{tag}")
 
 
-def _figures(row: ProfileRow) -> None:
+def _values(row: ProfileRow) -> None:
     with st.container(horizontal=True):
         for column in ("mparams", "gmacs", "gflops", "macts", "intensity", "inference_peak_mb", "training_peak_mb"):
             if (value := getattr(row, column)) is not None:
                 st.metric(title(column), digits(value), width="content")
-    used = [f"counter {row.counter} on {row.device_used or row.device}", f"batch {row.batch_size}", row.precision]
+    settings = [f"counter {row.counter} on {row.device_used or row.device}", f"batch {row.batch_size}", row.precision]
     if row.context_length:
-        used.append(f"{row.context_length} text tokens")
-    st.caption(plain("; ".join([*used, *row.notes])))
+        settings.append(f"{row.context_length} text tokens")
+    st.caption(plain("; ".join([*settings, *row.notes])))
 
 
 def _towers(row: ProfileRow, tag: str) -> None:
@@ -164,12 +164,12 @@ def _operators(row: ProfileRow, tag: str) -> None:
     chart(profile.operators(frame), key=f"operators_{tag}", alt="Share of MACs and traffic by operator")
     results_table(frame, key=f"operators_table_{tag}", alt="Calls, work and bytes by operator", pinned="operator")
     st.caption(
-        "Views, copies and elementwise operations are free. Minor work has no formula and touches each element a fixed "
-        "few times; unknown work has none either and could be anything, which makes a count incomplete."
+        "Views, copies and elementwise operations count as 0. Minor operators have no formula but do only a few "
+        "operations per element. Unknown operators have no formula and make a count incomplete."
     )
     if row.uncounted:
-        left_out = ", ".join(f"{operator} ({calls})" for operator, calls in row.uncounted.items())
-        st.caption(plain(f"Not counted, with calls: {left_out}"))
+        uncounted = ", ".join(f"{operator} ({calls})" for operator, calls in row.uncounted.items())
+        st.caption(plain(f"Not counted, with number of calls: {uncounted}"))
 
 
 def _cross_check(run: Run, row: ProfileRow, tag: str) -> None:
@@ -183,12 +183,12 @@ def _cross_check(run: Run, row: ProfileRow, tag: str) -> None:
             skipped = ", ".join(f"{operator} ({calls})" for operator, calls in row.fvcore_unsupported.items())
             st.caption(plain(f"fvcore skipped: {skipped}"))
         return
-    st.caption("fvcore traces the real model on the CPU, which allocates its weights; differences are explained.")
+    st.caption("fvcore traces the real model on the CPU, with its weights in memory. Differences are explained.")
     if st.button("Cross-check with fvcore", key=f"check_{tag}", icon=":material/compare_arrows:"):
         _again(run, row, counter="both", device="cpu")
 
 
 def _again(run: Run, row: ProfileRow, **changes: Any) -> None:
-    """Queue the same count of this one model with some fields changed, and open it."""
-    asked = run.spec.model_dump() | {"models": (f"{row.library}:{row.model}",)} | changes
-    run_view.again(ProfileSpec.model_validate(asked))
+    """Submit a count of this one model with some fields changed, and open the run."""
+    fields = run.spec.model_dump() | {"models": (f"{row.library}:{row.model}",)} | changes
+    run_view.submit_and_open(ProfileSpec.model_validate(fields))

@@ -1,11 +1,11 @@
-"""One timed runner in full."""
+"""The card of one timed runner."""
 
 from engine.results import RecurrentRow
 from engine.specs.recurrent import KNOBS
 from engine.specs.runners import RUNNERS
 from pages.shared.timing import card as timing_card
 
-FIGURES = (
+VALUES = (
     *("forward_ms", "backward_ms", "latency_ms", "back_to_back_ms", "forward_p90_ms", "backward_p90_ms", "steps_per_s"),
     *("forward_mean_ms", "forward_std_ms", "backward_mean_ms", "backward_std_ms", "gflops_per_step"),
     *("output_error", "gradient_error", "tolerance", "first_call_ms", "compile_cold_ms", "compile_warm_ms"),
@@ -14,16 +14,16 @@ FIGURES = (
 
 
 def card(row: RecurrentRow, name: str, utilisation: float | None) -> None:
-    """Everything known of one row. name: unlike any other's; utilisation: a share, None where it cannot be told."""
+    """Draw everything known about one row. name: unique in the run. utilisation: a share, or None if unknown."""
     conditions = [RUNNERS[row.model].does if row.model in RUNNERS else "", *_sizes(row), row.precision, *_script(row)]
-    timing_card.card(row, name, figures=FIGURES, utilisation=utilisation, conditions=conditions)
+    timing_card.card(row, name, values=VALUES, utilisation=utilisation, conditions=conditions)
 
 
 def _sizes(row: RecurrentRow) -> list[str]:
     if row.seq_length is None:
         return [f"batch {row.mini_batch}", f"{row.image_size} px" if row.image_size else ""]
     return [
-        f"{row.seq_length} steps",
+        f"{row.seq_length} time steps",
         f"batch {row.mini_batch}" + (", batch first" if row.batch_first else ""),
         f"{row.input_size} features in, {row.hidden_size} hidden",
         f"{row.num_layers} layer{'s' * (row.num_layers != 1)}",
@@ -33,7 +33,7 @@ def _sizes(row: RecurrentRow) -> list[str]:
 
 
 def _script(row: RecurrentRow) -> list[str]:
-    """How TorchScript was set, where it ran the network."""
+    """Return the TorchScript settings, if TorchScript ran the network."""
     if not row.fuser:
         return []
     knobs = [f"{name.replace('_', ' ')} {value}" for name in KNOBS if (value := getattr(row, name)) is not None]

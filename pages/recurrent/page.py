@@ -1,4 +1,4 @@
-"""Time recurrent layers: a preset, what and how large; then the run it started and what it found."""
+"""The page Recurrent layers: presets, runners, sizes and settings, then the run below."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from engine.specs.recurrent import KNOBS
 from engine.specs.runners import RUNNERS, of_group
 from pages.shared import launch
 from pages.shared.form import groups, presets, spec_form
-from pages.shared.text import plain, size, span
+from pages.shared.text import plain, plural, shortened, size, span
 
 PREFIX = "recurrent"
 WITHOUT_CUDNN = [name for name in of_group("rnns") if not RUNNERS[name].needs_cudnn]
@@ -19,16 +19,16 @@ FASTRNNS = {
     **{"mini_batch": 64, "num_layers": 1, "warmup": 10, "loops": 100, "replicates": None},
 }
 PRESETS: presets.Presets = {
-    "As fastrnns": presets.Preset("What PyTorch's benchmark runs by default, in three fresh processes.", FASTRNNS),
+    "As fastrnns": presets.Preset("The defaults of PyTorch's benchmark fastrnns, in three fresh processes.", FASTRNNS),
     "Small, for a CPU": presets.Preset(
-        "An LSTM of 64 features in every way that needs no cuDNN.",
+        "An LSTM of 64 features with every runner that needs no cuDNN.",
         {
             **{"groups": [], "runners": WITHOUT_CUDNN, "seq_length": 20, "input_size": 64, "hidden_size": 64},
             **{"mini_batch": 8, "num_layers": 1, "warmup": 10, "loops": 30, "replicates": None},
         },
     ),
     "Compiled too": presets.Preset(
-        "The LSTM beside torch.compile, without the ResNets.", FASTRNNS | {"groups": ["rnns", "compiled"]}
+        "The LSTM with torch.compile, without the ResNets.", FASTRNNS | {"groups": ["rnns", "compiled"]}
     ),
 }
 SHAPES = ("seq_length", "mini_batch", "input_size", "hidden_size", "num_layers")
@@ -39,61 +39,58 @@ FURTHER = {
     "Processes": ("replicates", "publishable", "threads", "seed"),
     "TorchScript": ("fuser", "executor", *KNOBS),
 }
-FEW = 8  # names written out in a sentence
+MOST_NAMED = 8  # runners named in a sentence
 
 
-def promise(spec: RecurrentSpec) -> str:
-    """What pressing the button will do, and for about how long."""
-    last = launch.last_like(spec)
-    took = last.seconds() if last else None
-    if took:
-        time = f"{span(timings_needs.like_s(took))} going by the last run like it"
+def describe(spec: RecurrentSpec) -> str:
+    """Return a sentence on what the button will do and how long it will take."""
+    last = launch.last_similar_run(spec)
+    seconds = last.seconds() if last else None
+    if seconds:
+        time = f"{span(timings_needs.like_s(seconds))} as in the last similar run"
     else:
         time = span(timings_needs.recurrent_s(spec, launch.start_s(spec)))
-    chosen, processes = spec.chosen, f"{spec.processes} fresh process{'es' * (spec.processes != 1)} each"
-    names = ", ".join(chosen[:FEW]) + (f" and {len(chosen) - FEW} more" if len(chosen) > FEW else "")
+    chosen, processes = spec.chosen, f"{plural(spec.processes, 'fresh process', 'es')} each"
     swept = f", {spec.sweep.replace('_', ' ')} {', '.join(map(str, spec.swept))}" if spec.swept else ""
     return (
-        f"Times {len(chosen)} runner{'s' * (len(chosen) != 1)} forward and backward{swept} on {spec.device} in "
-        f"{processes}, {time}: {names}"
+        f"Times {plural(len(chosen), 'runner')} forward and backward{swept} on {spec.device} in "
+        f"{processes}, {time}: {shortened(chosen, MOST_NAMED)}"
     )
 
 
-def reservations(spec: RecurrentSpec) -> list[str]:
-    """What is to be known beforehand: what cannot run there, and what takes very long."""
-    said = []
-    absent = [name for name in spec.chosen if RUNNERS[name].needs_cudnn]
-    if absent and not spec.device.startswith("cuda"):
-        needs, rows = (
-            ("needs", "it will be a row that says") if len(absent) == 1 else ("need", "they will be rows that say")
-        )
-        said.append(f"{', '.join(absent)} {needs} cuDNN, which {spec.device} has not: {rows} so.")
+def warnings(spec: RecurrentSpec) -> list[str]:
+    """Return warnings about runners that cannot run on the device or take very long."""
+    messages = []
+    unavailable = [name for name in spec.chosen if RUNNERS[name].needs_cudnn]
+    if unavailable and not spec.device.startswith("cuda"):
+        verb = "needs" if len(unavailable) == 1 else "need"
+        messages.append(f"{', '.join(unavailable)} {verb} cuDNN, which {spec.device} does not have, and will fail.")
     if slow := [name for name in spec.chosen if RUNNERS[name].one_by_one]:
-        said.append(f"Sequences go one after the other in {' and '.join(slow)}, which takes very long.")
-    return said
+        messages.append(f"Very slow, because they process sequences one by one: {', '.join(slow)}.")
+    return messages
 
 
 def memory(spec: RecurrentSpec) -> tuple[str, bool]:
-    """What it needs at the least, where the device's memory is known, and whether that is too much."""
-    need, there = timings_needs.recurrent_least_gb(spec), launch.memory_there(spec.device)
-    if there is None:
+    """Return a sentence on the least memory needed, empty if the device's is unknown, and whether it is too much."""
+    need, available = timings_needs.recurrent_least_gb(spec), launch.device_memory_gb(spec.device)
+    if available is None:
         return "", False
-    said = f"Memory: at least {size(need)}, of {size(there)}"
-    return said + (": will not fit" if need > there else ""), need > there
+    estimate = f"Memory: at least {size(need)}, of {size(available)}"
+    return estimate + (": will not fit" if need > available else ""), need > available
 
 
 def first_visit() -> None:
-    """On a machine without CUDA, begin with what a CPU does in good time; a link says itself what it wants."""
+    """Select the preset for CPUs on the first visit to a machine without CUDA, unless a link sets fields."""
     if f"{PREFIX}_seen" in st.session_state:
         return
     st.session_state[f"{PREFIX}_seen"] = True
-    asked = any(name.startswith(f"{PREFIX}_") for name in st.query_params)
-    if not asked and not any(device.startswith("cuda") for device in launch.devices()):
+    linked = any(name.startswith(f"{PREFIX}_") for name in st.query_params)
+    if not linked and not any(device.startswith("cuda") for device in launch.devices()):
         presets.prefill(PREFIX, PRESETS["Small, for a CPU"])
 
 
 def shapes() -> dict[str, Any]:
-    """The sizes, in one row, and below them where and in which precision."""
+    """Draw the fields of sizes, device and precision. Return their values."""
     values: dict[str, Any] = {}
     for column, name in zip(st.columns(len(SHAPES)), SHAPES, strict=True):
         with column:
@@ -106,15 +103,15 @@ def shapes() -> dict[str, Any]:
     return values
 
 
-def offered(values: dict[str, Any]) -> list[str]:
-    """What can be the baseline: what is chosen so far."""
+def baselines(values: dict[str, Any]) -> list[str]:
+    """Return the runners that can be the baseline: those chosen in the form."""
     spec, _ = spec_form.build(RecurrentSpec, {name: values[name] for name in ("groups", "runners")})
     return list(spec.chosen) if isinstance(spec, RecurrentSpec) else []
 
 
 @st.fragment
 def form() -> None:
-    """The form. It answers on its own, without redrawing the results below."""
+    """Draw the form. It is a fragment, so that a change does not redraw the results below."""
     place = st.container()
     left, right = st.columns([2, 3])
     with left:
@@ -122,21 +119,21 @@ def form() -> None:
     with right:
         values["runners"] = spec_form.field(RecurrentSpec, "runners", PREFIX, list(RUNNERS))
     values |= shapes()
-    values |= groups.draw(RecurrentSpec, PREFIX, FURTHER, baseline=offered(values))
+    values |= groups.draw(RecurrentSpec, PREFIX, FURTHER, baseline=baselines(values))
     presets.draw(place, PREFIX, PRESETS, values)
     spec, problems = spec_form.build(RecurrentSpec, values)
     sentence, beside, doubtful = "", "", False
     if isinstance(spec, RecurrentSpec):
-        sentence = promise(spec)
+        sentence = describe(spec)
         beside, doubtful = memory(spec)
-        for reservation in reservations(spec):
-            st.warning(plain(reservation), icon=":material/warning:")
+        for message in warnings(spec):
+            st.warning(plain(message), icon=":material/warning:")
     options = {"key": "recurrent_go", "label": "Time", "icon": ":material/timer:"}
     launch.launch(spec, problems, sentence=sentence, beside=beside, doubtful=doubtful, **options)
 
 
 st.title("Recurrent layers", anchor=False)
-st.caption("LSTM, GRU and RNN forward and backward in every way PyTorch can run them, beside the classic ResNets.")
+st.caption("Time LSTM, GRU and RNN layers forward and backward with every runner of PyTorch, and some ResNets.")
 first_visit()
 form()
-launch.linked_run("recurrent", "Results appear here. Earlier ones are under Runs.")
+launch.linked_run("recurrent", "Results appear here. Earlier results are on the page Runs.")

@@ -1,4 +1,4 @@
-"""What timing recurrent layers found: its rows as they come, charts of them, and one card per selected row."""
+"""Results of timing recurrent layers: the table of rows, charts, and one card per selected row."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,13 +18,13 @@ from engine.store import Run
 from pages.recurrent import card
 from pages.shared import backend, run_view
 from pages.shared.chart.chart import chart, tabs
-from pages.shared.download import download, rows_table, stored
-from pages.shared.table import results_table, telling
+from pages.shared.download import download, from_rows, rows_table
+from pages.shared.table import informative_columns, results_table
 from pages.shared.text import plain
 from pages.shared.timing import samples as timing_samples
 from pages.shared.timing import view
 
-ALIKE = (
+CONSTANT = (
     *("family", "seq_length", "mini_batch", "input_size", "hidden_size", "num_layers", "image_size", "precision"),
     *("fuser", "executor", "tolerance"),
 )
@@ -50,32 +50,32 @@ ENDINGS = {"table": "txt", "oss": "json", "pep": "txt"}
 
 
 def draw(run: Run, rows: Sequence[RecurrentRow]) -> None:
-    """All of it, for the rows that have come so far."""
+    """Draw the results of the rows so far."""
     if not rows:
-        st.caption("Nothing has been timed yet: rows appear when all that is timed side by side is done.")
+        st.caption("No timings yet. Rows appear when all runners that are timed side by side are done.")
         return
     frame = frames.recurrent(rows)
     utilisation = _utilisation(run, rows)
     names = [_name(run, row) for row in rows]
     table = readable.table(frame, rows, utilisation).set_axis(names)
-    shown, look = telling(table, ALIKE), {"columns": COLUMNS, "selectable": True}
-    picked = results_table(shown, key=f"rows_{run.id}", alt="Timings, runner by runner", **look)
+    shown, options = informative_columns(table, CONSTANT), {"columns": COLUMNS, "selectable": True}
+    selected = results_table(shown, key=f"rows_{run.id}", alt="Timings, runner by runner", **options)
     with st.container(horizontal=True, vertical_alignment="center"):
         _downloads(run, rows)
-        run_view.quotable(run, loops=max(run.spec.loops, LEAST_SAMPLES))
+        run_view.more_processes(run, loops=max(run.spec.loops, LEAST_SAMPLES))
         view.failures(rows)
     _charts(run, rows)
     by_name = dict(zip(names, zip(rows, utilisation, strict=True), strict=True))
-    for name in picked:
+    for name in selected:
         if name in by_name:
             row, share = by_name[name]
             card.card(row, name, share)
-    if not picked:
+    if not selected:
         st.caption("Select rows to see percentiles, errors, memory, conditions and what each flag means.")
 
 
 def _name(run: Run, row: RecurrentRow) -> str:
-    """Unlike any other row's of the run: `jit`, and of a sweep `jit, hidden size 64`."""
+    """Return a name that is unique in the run: `jit`, or in a sweep `jit, hidden size 64`."""
     size = run.spec.sweep
     value = getattr(row, size, None) if run.spec.swept else None
     return row.model if value is None else f"{row.model}, {size.replace('_', ' ')} {value:,}"
@@ -87,7 +87,7 @@ def _utilisation(run: Run, rows: Sequence[RecurrentRow]) -> list[float | None]:
 
 
 def _downloads(run: Run, rows: Sequence[RecurrentRow]) -> None:
-    """Our own formats of all rows, and fastrnns' of what was timed, where each runner has one size."""
+    """Draw the downloads: all rows in our formats and, if each runner has one size, fastrnns' formats."""
     rows_table(run, lambda rows: timm_dynamo.full(frames.recurrent(rows), _utilisation(run, rows)))
     timed = [row for row in rows if row.status == "ok"]
     if not timed or not fastrnns.fits(rows):
@@ -100,11 +100,11 @@ def _downloads(run: Run, rows: Sequence[RecurrentRow]) -> None:
     for format in fastrnns.FORMATS:
         if format != "pep" or all(timing_samples.stamp(run, row) for row in timed):
             file = f"recurrent-{run.id}-{format}.{ENDINGS[format]}"
-            download(LABELS[format], stored(run, content[format]), file, key=f"{format}_{run.id}")
+            download(LABELS[format], from_rows(run, content[format]), file, key=f"{format}_{run.id}")
 
 
 def _charts(run: Run, rows: Sequence[RecurrentRow]) -> None:
-    """Only tabs there are figures for are offered."""
+    """Draw a tab per chart that has data."""
     timed = [row for row in rows if row.forward_ms is not None]
     kept = [row for row in timed if row.samples_file]
     groups = ratios.groups(kept)
@@ -121,7 +121,7 @@ def _charts(run: Run, rows: Sequence[RecurrentRow]) -> None:
 
 
 def _bars(run: Run, rows: Sequence[RecurrentRow]) -> None:
-    """All families one below the other, each on an axis of its own; of a sweep, one size of one family."""
+    """Draw a chart per family. For a sweep, draw one family at one size."""
     groups = ratios.groups(rows)
     if ratios.swept(rows):
         groups = {(name := _choose(run, "bars", list(groups))): groups[name]}
@@ -134,39 +134,39 @@ def _bars(run: Run, rows: Sequence[RecurrentRow]) -> None:
             alt=f"Median time forward and backward of every runner, {name}",
         )
     st.caption(
-        "Bar: median of the processes' medians. Whisker: from the fastest process to the slowest; above 5 % a row is "
-        "flagged unstable. Flags stand beside the figure."
+        "Bars show the median of the processes' medians, whiskers the fastest and the slowest process. Above 5 % a row "
+        "is flagged unstable. Flags are written beside the bar."
     )
 
 
 def _speedups(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
-    """Every runner over a baseline of one's choice, computed here from the samples."""
+    """Draw the speed-up of every runner over a chosen baseline, computed from the samples."""
     several = [name for name, members in groups.items() if len(members) > 1]
     with st.container(horizontal=True, vertical_alignment="bottom"):
         members = groups[_choose(run, "speedup", several)]
         by_runner = {row.model: row for row in members}
-        usual = next((row.baseline for row in members if row.baseline in by_runner), members[0].model)
+        default = next((row.baseline for row in members if row.baseline in by_runner), members[0].model)
         baseline = st.selectbox(
             "Baseline",
             list(by_runner),
-            list(by_runner).index(usual),
+            list(by_runner).index(default),
             key=f"baseline_{run.id}_{members[0].samples_file}",
         )
         phase = _pass("phase", run)
-    drawn = timing_samples.read(run, members[0])
-    if drawn is None:
+    frame = timing_samples.read(run, members[0])
+    if frame is None:
         return
     stamp = timing_samples.stamp(run, members[0])
-    found = _over(drawn, members, by_runner[baseline], phase, run.spec, stamp)
-    if found.empty:
-        st.caption(plain(f"Nothing to compare {baseline} with: both must have been timed in the pass chosen."))
+    speedups = _ratios(frame, members, by_runner[baseline], phase, run.spec, stamp)
+    if speedups.empty:
+        st.caption(plain(f"Nothing to compare {baseline} with. Both runners must have been timed in the chosen pass."))
         return
     chart(
-        speed.speedups(found, source=view.source(run)),
+        speed.speedups(speedups, source=view.source(run)),
         key=f"speedup_{run.id}",
         alt=f"Speed-up over {baseline} ({ratios.PHASES[phase]}), with 99 % intervals and verdicts",
     )
-    view.verdicts(found)
+    view.verdicts(speedups)
 
 
 @st.cache_data(
@@ -178,15 +178,15 @@ def _speedups(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
         RecurrentSpec: RecurrentSpec.model_dump_json,
     },
 )
-def _over(
-    drawn: pd.DataFrame,
+def _ratios(
+    frame: pd.DataFrame,
     rows: Sequence[RecurrentRow],
     baseline: RecurrentRow,
     phase: str,
     spec: RecurrentSpec,
     stamp: int,
 ) -> pd.DataFrame:
-    return ratios.over(drawn, rows, baseline, phase, seed=spec.seed, publishable=spec.publishable)
+    return ratios.over(frame, rows, baseline, phase, seed=spec.seed, publishable=spec.publishable)
 
 
 def _curves(run: Run, rows: Sequence[RecurrentRow]) -> None:
@@ -201,29 +201,29 @@ def _curves(run: Run, rows: Sequence[RecurrentRow]) -> None:
         key=f"curves_{run.id}",
         alt=f"Time forward and backward over {ratios.SIZES[size].lower()}, one line per runner",
     )
-    st.caption("Both axes are logarithmic: a line that rises one decade per decade costs in proportion to the size.")
+    st.caption("Both axes are logarithmic. Where a line rises one decade per decade, the time is proportional to size.")
 
 
 def _samples(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
     with st.container(horizontal=True, vertical_alignment="bottom"):
         members = groups[_choose(run, "samples", list(groups))]
         phase = _pass("samples", run)
-    drawn = timing_samples.read(run, members[0])
-    if drawn is None:
+    frame = timing_samples.read(run, members[0])
+    if frame is None:
         return
     runners = [row.model for row in members]
-    look = {"column": "runner", "phase": phase, "source": view.source(run)}
+    options = {"column": "runner", "phase": phase, "source": view.source(run)}
     alt = f"Every sample over its round, {ratios.PHASES[phase]}, one panel per process"
-    chart(speed.raw(drawn, runners, **look), key=f"raw_{run.id}", alt=alt)
+    chart(speed.raw(frame, runners, **options), key=f"raw_{run.id}", alt=alt)
     st.caption(view.SAMPLES.format(one="runner"))
 
 
 def _pass(place: str, run: Run) -> str:
-    """Forward, backward or both, as a column of samples."""
-    words = {"label": "Pass", "format_func": ratios.PHASES.get, "default": samples.TOTAL, "required": True}
-    return st.segmented_control(options=list(ratios.PHASES), key=f"{place}_{run.id}", **words)
+    """Draw the choice of forward, backward or both, and return it as a column of the samples."""
+    arguments = {"label": "Pass", "format_func": ratios.PHASES.get, "default": samples.TOTAL, "required": True}
+    return st.segmented_control(options=list(ratios.PHASES), key=f"{place}_{run.id}", **arguments)
 
 
 def _choose(run: Run, place: str, names: list[str]) -> str:
-    """One of what was timed side by side, without asking where there is but one."""
-    return st.selectbox("Timed side by side", names, key=f"{place}_of_{run.id}") if len(names) > 1 else names[0]
+    """Draw the choice of a group of runners timed side by side, and return it. A single group needs no choice."""
+    return st.selectbox("Group", names, key=f"{place}_of_{run.id}") if len(names) > 1 else names[0]

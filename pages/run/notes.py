@@ -1,4 +1,4 @@
-"""Tags and notes of a run, kept as they are typed."""
+"""Tags and notes of a run. A change is saved at once."""
 
 import streamlit as st
 
@@ -13,7 +13,7 @@ PROBLEM = "run_notes_problem"
 
 @st.fragment
 def draw(run_id: int) -> None:
-    """Two fields."""
+    """Draw the fields for tags and notes."""
     store = backend.store()
     run = store.run(run_id)
     left, right = st.columns(2)
@@ -34,7 +34,7 @@ def draw(run_id: int) -> None:
         max_chars=LONGEST_NOTES,
         height=90,
         key=f"run_notes_{run.id}",
-        placeholder="What this run was for, what it showed",
+        placeholder="Purpose and findings of this run",
         on_change=_save_notes,
         args=(run.id,),
     )

@@ -1,4 +1,4 @@
-"""One run by its link: state, results, what was asked, where it ran and what it printed."""
+"""The page of one run: state, results, notes, log, request and environment."""
 
 import streamlit as st
 
@@ -7,35 +7,38 @@ from engine.store.bundle import export_bundle
 from engine.store.files import RunFiles
 from pages.run import notes
 from pages.shared import backend, run_deletion, run_view
+from pages.shared.chart.chart import tabs
 from pages.shared.chart.verbatim import verbatim
 from pages.shared.command import command
 from pages.shared.download import download
 from pages.shared.page_end import PageEnd
 from pages.shared.text import quoted
 
+# Lines shown from the end of the log.
 LOG_LINES = 400
+# Seconds between updates of log and environment while the run is active.
 TICK_S = 2
 
 
-def log(run_id: int) -> None:
-    """The tail of the log, as text."""
+def draw_log(run_id: int) -> None:
+    """Draw the end of the log."""
     tail = RunFiles(backend.settings().runs_dir, run_id).log_tail(LOG_LINES)
     if tail:
         verbatim(tail, key=f"log_{run_id}")
     else:
-        st.caption("Nothing has been printed.")
+        st.caption("The log is empty.")
 
 
-def request(run: Run) -> None:
-    """What was asked, and the command that asks for it."""
+def draw_request(run: Run) -> None:
+    """Draw the spec of the run and the command that submits it."""
     verbatim(command(run.spec), key=f"command_{run.id}")
     st.json(run.spec.model_dump(mode="json"), expanded=1)
 
 
-def environment(run: Run) -> None:
-    """Where and with what the rows were made."""
+def draw_environment(run: Run) -> None:
+    """Draw host, device and library versions of the run."""
     if run.environment is None:
-        st.caption("Not recorded yet: it comes with the first event of the run.")
+        st.caption("Not recorded yet. The run's first event records it.")
         return
     facts = run.environment.model_dump()
     versions, gpu = facts.pop("versions"), facts.pop("gpu")
@@ -48,25 +51,25 @@ def environment(run: Run) -> None:
     )
 
 
-def about(run_id: int) -> None:
-    """Log, request and environment, kept up to date while the run goes."""
+def draw_details(run_id: int) -> None:
+    """Draw the tabs with log, request and environment."""
     run = backend.store().run(run_id)
-    tabs = st.tabs(["Log", "Request", "Environment"], key="run_about", on_change="rerun")
-    for tab, content in zip(tabs, (lambda: log(run.id), lambda: request(run), lambda: environment(run)), strict=True):
-        if tab.open:
-            with tab:
-                content()
+    contents = {
+        "Log": lambda: draw_log(run.id),
+        "Request": lambda: draw_request(run),
+        "Environment": lambda: draw_environment(run),
+    }
+    tabs(contents, key="run_about")
 
 
-if run_deletion.deleted():
+if run_deletion.take_deleted():
     st.switch_page("history/page.py", query_params={})
 run = backend.linked_run()
 if run is None:
     st.title("No such run", anchor=False)
-    asked = st.query_params.get("run", "")
-    st.text(
-        f"There is no run {quoted(asked)}; it may have been deleted." if asked else "Choose one from the list of runs."
-    )
+    number = st.query_params.get("run", "")
+    missing = f"There is no run {quoted(number)}; it may have been deleted."
+    st.text(missing if number else "Choose a run from the list of runs.")
     st.page_link("history/page.py", label="All runs", icon=":material/history:")
     raise PageEnd
 
@@ -77,7 +80,7 @@ st.text(f"{run.kind}: {run.name or run.spec.summary}")
 run_view.follow(run)
 notes.draw(run.id)
 
-st.fragment(about, run_every=None if run.state.ended else TICK_S, key="run_about_now")(run.id)
+st.fragment(draw_details, run_every=None if run.state.ended else TICK_S, key="run_about_now")(run.id)
 with st.container(horizontal=True):
     if run.state.ended:
         download(
@@ -85,8 +88,9 @@ with st.container(horizontal=True):
             lambda: export_bundle(backend.store(), backend.settings(), run.id),
             f"run-{run.id}.zip",
             icon=":material/archive:",
-            help="Request, environment, rows, metrics, log, tags and notes in a file that another machine can import.",
+            help="Download request, environment, rows, metrics, log, tags and notes as a file that another machine can "
+            "import.",
         )
     if run.state.ended and st.button("Delete", icon=":material/delete:", key="run_delete"):
-        run_deletion.ask([run.id])
-run_deletion.question()
+        run_deletion.request([run.id])
+run_deletion.draw_dialog()

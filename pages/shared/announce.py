@@ -1,4 +1,4 @@
-"""Telling what was done once the page is drawn anew: what is told before goes with the drawing that it belongs to."""
+"""Toasts that survive a rerun. Streamlit loses a toast that is sent before a rerun, so it is kept and sent after it."""
 
 import streamlit as st
 
@@ -7,17 +7,17 @@ from pages.shared.text import plain
 WAITING = "announced"
 
 
-def later(said: str, icon: str) -> None:
-    """Tell it when all of a page is drawn next."""
-    st.session_state.setdefault(WAITING, []).append((said, icon))
+def show_later(message: str, icon: str) -> None:
+    """Show a toast the next time the whole page is drawn."""
+    st.session_state.setdefault(WAITING, []).append((message, icon))
 
 
-def now() -> None:
-    """Tell what was done before this drawing of the page."""
-    for said, icon in st.session_state.pop(WAITING, []):
-        at_once(said, icon)
+def show_waiting() -> None:
+    """Show the toasts that were kept before this run of the page."""
+    for message, icon in st.session_state.pop(WAITING, []):
+        show(message, icon)
 
 
-def at_once(said: str, icon: str) -> None:
-    """Tell it in this drawing."""
-    st.toast(plain(said), icon=icon)
+def show(message: str, icon: str) -> None:
+    """Show a toast now. A rerun of the page would lose it."""
+    st.toast(plain(message), icon=icon)

@@ -1,4 +1,4 @@
-"""What pages read from: settings, the store and the catalogue, opened once per server."""
+"""Open the settings, the store and the catalogue, once per server, for all pages."""
 
 import os
 from functools import lru_cache
@@ -18,21 +18,22 @@ from engine.store import Run, Store, Unavailable, open_store
 from engine.store.files import RunFiles
 from pages.shared.text import plain
 
-LONGEST_ID = 18  # digits that any database's integers hold
+LONGEST_ID = 18
+"""Most digits of a run's number in a link. The 64-bit integers of every database hold 18 digits."""
 
 
 def settings() -> Settings:
-    """From the environment of the server."""
+    """Return the settings, read from the server's environment variables."""
     return _settings(tuple(item for item in os.environ.items() if item[0].upper().startswith("VITALS_")))
 
 
 @lru_cache(maxsize=4)
 def _settings(environment: tuple[tuple[str, str], ...]) -> Settings:
-    return Settings()  # looks through all sources, which a page would do a dozen times
+    return Settings()  # cached, because a page asks a dozen times and each call reads all sources
 
 
 def store() -> Store:
-    """Return the store, shared by all sessions. If it cannot be used, now or later, the page says why and stops."""
+    """Return the store, shared by all sessions. If it is or becomes unusable, the page shows the reason and stops."""
     try:
         return _open(settings())
     except Unavailable as failure:
@@ -41,7 +42,7 @@ def store() -> Store:
 
 
 def _stop(failure: Unavailable) -> None:
-    """Say why the store cannot be used and what to do, and end the page there; nothing outside of a page."""
+    """Show why the store cannot be used and stop the page. Outside a page, do nothing."""
     if get_script_run_ctx(suppress_warning=True):
         text = str(failure)
         st.error(plain(f"{text[0].upper()}{text[1:]}."), icon=":material/database_off:")
@@ -56,7 +57,7 @@ def _open(settings: Settings) -> Store:
 
 
 def answers() -> Answers:
-    """What needs the heavy libraries is asked here; the answers come later."""
+    """Return the process that answers questions which need torch. Its answers arrive later."""
     return _answers(settings())
 
 
@@ -68,46 +69,49 @@ def _answers(settings: Settings) -> Answers:
 
 
 def linked_run() -> Run | None:
-    """The run that the address names by `?run=ID`; None when it names none that exists."""
-    asked = st.query_params.get("run", "")
-    if not asked.isdecimal() or len(asked) > LONGEST_ID:
+    """Return the run that the address names with `?run=ID`, or None if there is no such run."""
+    number = st.query_params.get("run", "")
+    if not number.isdecimal() or len(number) > LONGEST_ID:
         return None
     try:
-        return store().run(int(asked))
+        return store().run(int(number))
     except LookupError:
         return None
 
 
 def folder(run: Run) -> Path:
-    """Where the files of a run lie."""
+    """Return the folder that holds the files of a run."""
     return RunFiles(settings().runs_dir, run.id).dir
 
 
 def own_files(run: Run) -> tuple[Path, ...]:
-    """Return the root of files that the rows of a run name: its own folder. Imported rows may name any file."""
+    """Return the only folder in which a file named by a run's row may be opened: the folder of that run.
+
+    Rows of an imported run may name any file of this machine.
+    """
     return (folder(run).resolve(),)
 
 
-def written(folder: Path, name: str) -> int:
-    """Return when a file that a row names was written, in ns; 0 where its run's folder has no such file."""
+def modified_ns(folder: Path, name: str) -> int:
+    """Return the modification time of a file named by a row, in ns; 0 if the run's folder has no such file."""
     status = stat_within(folder / name, (folder.resolve(),)) if name else None
     return status.st_mtime_ns if status else 0
 
 
 def catalogue() -> pd.DataFrame:
-    """The shipped catalogue, read anew when its files change."""
+    """Return the shipped catalogue. It is read again when its files change."""
     files = settings().catalog_dir
     return _read(files, stamp(files))
 
 
 def family_colours() -> dict[str, Style]:
-    """Colour and shape of every family, alike on all pages."""
+    """Return the colour and marker of every model family, the same on all pages."""
     files = settings().catalog_dir
     return _styles(files, stamp(files))
 
 
 def stamp(*folders: Path) -> tuple[int, ...]:
-    """Return when each CSV file below these folders was written, in ns: a key of caches of what they hold."""
+    """Return the modification time of each CSV file below these folders, in ns. It is a key for caches."""
     return tuple(path.stat().st_mtime_ns for folder in folders for path in sorted(folder.rglob("*.csv")))
 
 
@@ -122,7 +126,7 @@ def _styles(folder: Path, stamp: tuple[int, ...]) -> dict[str, Style]:
 
 
 def published_accuracies() -> pd.DataFrame:
-    """Return all published accuracies, shipped and imported, as `match.read` gives them; anew when a file changes."""
+    """Return all published accuracies, shipped and imported, as `match.read` does. Changed files are read again."""
     folder = update.folder(settings())
     return _accuracies(folder, stamp(match.SHIPPED, folder))
 
@@ -134,5 +138,5 @@ def _accuracies(folder: Path, stamp: tuple[int, ...]) -> pd.DataFrame:
 
 @st.cache_data(max_entries=1, show_spinner="Reading published speeds")
 def published_speeds() -> pd.DataFrame:
-    """Return all published speeds, as `speeds.speeds` gives them."""
+    """Return all published speeds, as `speeds.speeds` does."""
     return speeds.speeds()

@@ -1,4 +1,4 @@
-"""The command line that asks for the same as a form."""
+"""Write the command line that does the same as a form."""
 
 import shlex
 
@@ -7,9 +7,9 @@ from pages.shared.form.spec_form import LISTS
 
 
 def command(spec: Spec) -> str:
-    """`python -m engine profile --models ...`, with the flags that differ from their defaults.
+    """Return the command of a spec, `python -m engine profile --models ...`, with all flags that are not at default.
 
-    A configuration of one's own is written as the file it came from; a list with an item per line as such a text.
+    An uploaded configuration is written as its file name. Class names and templates are written one per line.
     """
     words = ["python", "-m", "engine", spec.kind]
     for name, info in type(spec).model_fields.items():
@@ -28,7 +28,7 @@ def command(spec: Spec) -> str:
         elif isinstance(value, tuple):
             words += [flag, ("\n" if name in LISTS else ",").join(map(str, value))]
         elif isinstance(value, str) and value.startswith("-"):
-            words.append(f"{flag}={value}")  # or it would be taken for a flag
+            words.append(f"{flag}={value}")  # with "=", because a value that starts with "-" would be read as a flag
         else:
             words += [flag, str(value)]
     return shlex.join(words)

@@ -1,4 +1,4 @@
-"""What is compared: runs or models, which the page's address names."""
+"""Read the compared runs or models from the page's address, and keep the address in step with the fields."""
 
 from collections.abc import Sequence
 
@@ -9,29 +9,29 @@ from pages.shared import backend
 from pages.shared.text import plain, quoted
 
 MOST = 8
-"""Side by side."""
+"""Most runs or models in one comparison: more columns do not fit on a screen."""
 RECENT = 200
-"""Runs offered."""
+"""Newest runs offered in the field. An older run can be typed by its number."""
 RUNS, MODELS = "compare_runs", "compare_models"
 WHAT = "compare_what"
 BIND = "query-params"
 
 
 def named(parameter: str) -> list[str]:
-    """What a parameter of the address lists, each once: `12,15`, or given several times."""
+    """Return the values of an address parameter without repeats. It is `12,15`, or occurs several times."""
     parts = ",".join(st.query_params.get_all(parameter)).split(",")
     return list(dict.fromkeys(part.strip() for part in parts if part.strip()))
 
 
-def what() -> str:
-    """`runs` or `models`; what the address names without saying so."""
-    asked = st.query_params.get(WHAT) or ("models" if named(MODELS) and not named(RUNS) else "runs")
-    if asked not in ("runs", "models"):
-        st.warning(plain(f"{quoted(asked)} cannot be compared: runs or models can."), icon=":material/warning:")
-        asked = "runs"
-    st.session_state["compare_of"] = asked
+def subject() -> str:
+    """Draw the choice between runs and models and return it. By default it follows from the address."""
+    choice = st.query_params.get(WHAT) or ("models" if named(MODELS) and not named(RUNS) else "runs")
+    if choice not in ("runs", "models"):
+        st.warning(plain(f"{quoted(choice)} cannot be compared. Choose runs or models."), icon=":material/warning:")
+        choice = "runs"
+    st.session_state["compare_of"] = choice
     return st.segmented_control(
-        "Side by side", ["runs", "models"], key="compare_of", required=True, on_change=_switch, format_func=str.title
+        "Compare", ["runs", "models"], key="compare_of", required=True, on_change=_switch, format_func=str.title
     )
 
 
@@ -39,42 +39,43 @@ def _switch() -> None:
     st.query_params[WHAT] = st.session_state["compare_of"]
 
 
-def _keep(parameter: str, widget: str) -> None:
-    """The address follows the field."""
+def _update_address(parameter: str, widget: str) -> None:
+    """Write the value of a field into the address."""
     st.query_params[parameter] = ",".join(st.session_state[widget])
 
 
 def runs() -> list[Run]:
-    """The chosen runs that there are, in the order chosen; says which are not."""
+    """Draw the field of runs and return the chosen ones in their order. Warn about numbers without a run."""
     store = backend.store()
-    asked = list(dict.fromkeys(str(int(number)) if _is_number(number) else number for number in named(RUNS)))
+    chosen = list(dict.fromkeys(str(int(number)) if _is_number(number) else number for number in named(RUNS)))
     recent = {str(run.id): run for run in store.runs(limit=RECENT)}
-    known = recent | {number: run for number in asked if number not in recent and (run := _run(number))}
-    labels = {number: _described(run) for number, run in known.items()}  # a session keeps them, and would keep the runs
-    st.session_state["compare_choose_runs"] = asked[:MOST]
+    existing = recent | {number: run for number in chosen if number not in recent and (run := _run(number))}
+    # labels as text: the session keeps what format_func refers to, and would keep the runs
+    labels = {number: _label(run) for number, run in existing.items()}
+    st.session_state["compare_choose_runs"] = chosen[:MOST]
     st.multiselect(
         "Runs",
-        list(dict.fromkeys([*asked, *recent])),
+        list(dict.fromkeys([*chosen, *recent])),
         format_func=lambda number: labels.get(number, number),
         key="compare_choose_runs",
         accept_new_options=True,
         max_selections=MOST,
         placeholder="Choose runs, or type a run's number",
-        on_change=_keep,
+        on_change=_update_address,
         args=(RUNS, "compare_choose_runs"),
-        help=f"The {RECENT} newest are listed; the number of an older one can be typed. Up to {MOST} of one kind.",
+        help=f"Choose up to {MOST} runs of one kind. The list has the {RECENT} newest; type older numbers.",
     )
-    if len(asked) > MOST:
-        st.warning(plain(f"{MOST} runs fit side by side; left out: {', '.join(asked[MOST:])}."))
-    if gone := [number for number in asked[:MOST] if number not in known]:
-        there = "runs" if len(gone) > 1 else "run"
-        said = f"There is no {there} {', '.join(number[:40] for number in gone)}; it may have been deleted."
-        st.warning(plain(said), icon=":material/warning:")
-    return [known[number] for number in asked[:MOST] if number in known]
+    if len(chosen) > MOST:
+        st.warning(plain(f"At most {MOST} runs can be compared. Left out: {', '.join(chosen[MOST:])}."))
+    if missing := [number for number in chosen[:MOST] if number not in existing]:
+        numbers = ", ".join(number[:40] for number in missing)
+        message = f"There is no {'run' if len(missing) == 1 else 'runs'} {numbers}; it may have been deleted."
+        st.warning(plain(message), icon=":material/warning:")
+    return [existing[number] for number in chosen[:MOST] if number in existing]
 
 
 def _run(number: str) -> Run | None:
-    """None where there is none of that number."""
+    """Return the run of this number, or None."""
     if not _is_number(number):
         return None
     try:
@@ -87,32 +88,33 @@ def _is_number(text: str) -> bool:
     return text.isdecimal() and len(text) <= backend.LONGEST_ID
 
 
-def _described(run: Run) -> str:
+def _label(run: Run) -> str:
     return f"{run.id} {run.kind}: {run.name or run.spec.summary}, {run.created_at:%Y-%m-%d}"
 
 
 def models() -> list[str]:
-    """The chosen models that the catalogue has, in the order chosen; says which it has not."""
-    catalogue, asked = backend.catalogue(), named(MODELS)
-    known = dict.fromkeys(catalogue["name"])
-    st.session_state["compare_choose_models"] = asked[:MOST]
+    """Draw the field of models and return the chosen ones in their order. Warn about names not in the catalogue."""
+    catalogue, chosen = backend.catalogue(), named(MODELS)
+    existing = dict.fromkeys(catalogue["name"])
+    st.session_state["compare_choose_models"] = chosen[:MOST]
     st.multiselect(
         "Models",
-        list(dict.fromkeys([*asked, *known])),
+        list(dict.fromkeys([*chosen, *existing])),
         key="compare_choose_models",
         max_selections=MOST,
         placeholder="Choose models",
-        on_change=_keep,
+        on_change=_update_address,
         args=(MODELS, "compare_choose_models"),
     )
-    if len(asked) > MOST:
-        st.warning(plain(f"{MOST} models fit side by side; left out: {', '.join(asked[MOST:])}."))
-    if unknown := [name for name in asked[:MOST] if name not in known]:
-        said = f"The catalogue has no {', '.join(name[:100] for name in unknown)}: names are library:model."
-        st.warning(plain(said), icon=":material/warning:")
-    return [name for name in asked[:MOST] if name in known]
+    if len(chosen) > MOST:
+        st.warning(plain(f"At most {MOST} models can be compared. Left out: {', '.join(chosen[MOST:])}."))
+    if unknown := [name for name in chosen[:MOST] if name not in existing]:
+        names = ", ".join(name[:100] for name in unknown)
+        message = f"The catalogue has no model {names}. Write names as library:model, such as timm:resnet50."
+        st.warning(plain(message), icon=":material/warning:")
+    return [name for name in chosen[:MOST] if name in existing]
 
 
 def baseline(names: Sequence[str], label: str = "Baseline") -> str:
-    """Which of several all others are compared with; the first, unless the address names another."""
+    """Draw the choice of the baseline and return its name. The first name is the default."""
     return st.selectbox(label, list(names), key="compare_baseline", bind=BIND)

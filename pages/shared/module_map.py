@@ -1,4 +1,4 @@
-"""A model's modules as nested areas and as a table."""
+"""Draw a model's modules as a treemap and as a table."""
 
 import pandas as pd
 import streamlit as st
@@ -12,14 +12,10 @@ AREAS = ("gmacs", "mparams", "macts")
 
 
 def draw(frame: pd.DataFrame, tag: str) -> None:
-    """Both. frame: of frames.modules; tag: tells the widgets from others' on the page."""
-    look = {"default": AREAS[0], "required": True, "key": f"area_{tag}", "label_visibility": "collapsed"}
-    column = st.segmented_control("Area", AREAS, format_func=title, **look)
-    chart(
-        profile.treemap(frame, column),
-        key=f"treemap_{tag}",
-        alt=f"{title(column)} of every module, as nested areas",
-    )
+    """Draw treemap and table. frame: from frames.modules. tag: part of the widget keys, unique on the page."""
+    options = {"default": AREAS[0], "required": True, "key": f"area_{tag}", "label_visibility": "collapsed"}
+    column = st.segmented_control("Area", AREAS, format_func=title, **options)
+    chart(profile.treemap(frame, column), key=f"treemap_{tag}", alt=f"Treemap of modules by {title(column)}")
     columns = ["path", "type", "mparams", "gmacs", "macts", "calls"]
     results_table(
         frame, key=f"modules_{tag}", alt="Every module, outermost first", pinned="path", columns=columns, height=360

@@ -1,5 +1,5 @@
-"""The early end of a page that has nothing more to draw."""
+"""The exception that ends a page early."""
 
 
 class PageEnd(Exception):
-    """Ends the page's script. After `st.stop()` the frame could not draw its own messages any more."""
+    """Raised to end a page. `st.stop()` would also end the frame, which draws its own messages after the page."""

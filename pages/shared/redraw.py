@@ -1,7 +1,7 @@
-"""Drawing a whole page again from a tick of one of its parts, without undoing what was put into its form meanwhile.
+"""Redraw the whole page from a fragment's timer without losing values that the server has just put into a form.
 
-A tick brings the values that the browser knows. Sent before the browser has heard of values that were put into the form
-here, by a preset or an upload, it brings those of before, and drawing the form with them would undo the others.
+Each timer message carries the widget values of the browser. A preset or an upload sets values on the server; until the
+browser has received them, its messages carry the old ones. Drawing the form with stale values would undo the new ones.
 """
 
 import streamlit as st
@@ -10,7 +10,7 @@ HELD = "drawn_fields"
 
 
 def hold(field: str) -> None:
-    """Note what a field has just been drawn with. field: its key."""
+    """Note the value that a field was just drawn with. field: the field's key."""
     st.session_state.setdefault(HELD, {})[field] = st.session_state.get(field)
 
 
@@ -20,9 +20,9 @@ def release(field: str) -> None:
 
 
 def page() -> None:
-    """Draw the page again, unless this tick brings other values than its form was drawn with; the next one brings them.
+    """Redraw the page, unless this message carries stale form values; a later message will carry the new ones.
 
-    Returns only if it is not drawn again.
+    Returns only if the page is not redrawn.
     """
     held = st.session_state.get(HELD, {})
     if all(st.session_state[field] == value for field, value in held.items() if field in st.session_state):

@@ -1,4 +1,4 @@
-"""What state a run is in, told truthfully in words: never by colour alone."""
+"""Show the state of a run in words and icons, not by colour alone."""
 
 import streamlit as st
 
@@ -19,38 +19,38 @@ COLOURS = {State.RUNNING: "blue", State.FINISHED: "green", State.FAILED: "red", 
 
 
 def badge(run: Run) -> None:
-    """The state as a word with its sign."""
+    """Draw the state as a word with an icon."""
     st.badge(run.state.value, icon=ICONS[run.state], color=COLOURS.get(run.state, "gray"))
 
 
 def sentence(run: Run, store: Store) -> str:
-    """Where the run stands, as plain text."""
-    took = duration(seconds) if (seconds := run.seconds()) is not None else ""
+    """Return the state and progress of a run as plain text."""
+    elapsed = duration(seconds) if (seconds := run.seconds()) is not None else ""
     done = f"{run.done} of {run.total}" if run.total else str(run.done)
     match run.state:
         case State.QUEUED:
             place = store.position(run.id)
-            return "next in the queue" if place == 1 else f"{ordinal(place)} in the queue" if place else "waits"
+            return "next in the queue" if place == 1 else f"{ordinal(place)} in the queue" if place else "waiting"
         case State.STARTING:
-            return "has its slot; the worker is being started"
+            return "starting the worker"
         case State.RUNNING:
-            left = run.seconds_left()
-            rest = f", about {duration(left)} left" if left is not None else ""
-            return f"{done} done, {run.note} now{rest}" if run.note else f"{done} done{rest}"
+            remaining = run.seconds_left()
+            left = f", about {duration(remaining)} left" if remaining is not None else ""
+            return f"{done} done, {run.note} now{left}" if run.note else f"{done} done{left}"
         case State.STOPPING:
-            return f"asked to stop; {done} done"
+            return f"stopping; {done} done"
         case State.FINISHED:
-            return f"{done} done in {took}"
+            return f"{done} done in {elapsed}"
         case State.FAILED:
-            return f"{(run.cause or 'error').replace('_', ' ')} after {took or 'no time'}; {done} done and kept"
+            return f"{(run.cause or 'error').replace('_', ' ')} after {elapsed or '0 s'}; {done} done and kept"
         case State.VANISHED:
-            return f"no heartbeat, and its process cannot be reached; {done} done. It goes on if its host comes back"
+            return f"no heartbeat, and its process cannot be reached; {done} done. It continues if its host returns"
         case State.CANCELLED:
             return f"stopped on request; {done} done and kept"
 
 
 def progress(run: Run) -> None:
-    """A bar while the run goes, and the error of one that failed."""
+    """Draw the progress bar of a running run, or the error of a failed one."""
     if run.state in (State.RUNNING, State.STOPPING) and run.total:
         st.progress(min(run.done / run.total, 1.0))
     if run.state is State.FAILED and run.error:

@@ -1,4 +1,4 @@
-"""A run as it goes: its state, what can be done about it, and its results as they come."""
+"""Follow a run: its state, its actions, and its results as they arrive."""
 
 from importlib import import_module
 from typing import Any
@@ -17,28 +17,29 @@ from pages.shared.run_state import badge, progress, sentence
 from pages.shared.text import duration, plain
 
 TICK_S = 1
+"""Seconds between updates of a run that has not ended."""
 TIMING_TICK_S = 3
-"""While something is timed: drawing costs processor time, which the timing would see."""
-CLONE = "Open the form, filled like this run."
-RETRY = "Retry", ":material/replay:", "Queue this very run again; its rows are replaced."
-RESUME = "Resume", ":material/play_arrow:", "Continue from the newest whole checkpoint."
+"""The same for a timing run. Updates use the CPU and disturb the timing, so they are fewer."""
+COPY_HELP = "Open the form with this run's settings."
+RESTART = "Restart", ":material/replay:", "Queue this run again under the same number. Its rows are replaced."
+RESUME = "Resume", ":material/play_arrow:", "Continue from the newest complete checkpoint."
 
 
 def follow(run: Run, *, beside_form: bool = False) -> None:
-    """Draw a run, again every few seconds while it waits or goes; other parts of the page stay untouched meanwhile.
+    """Draw a run and update it every few seconds until it ends. The rest of the page is not redrawn.
 
-    beside_form: the form is on this very page, so there is nothing to clone into.
+    beside_form: the form is on the same page, so no link to it is drawn.
     """
-    going = not run.state.ended
+    active = not run.state.ended
     tick = TIMING_TICK_S if run.spec.exclusive else TICK_S
-    st.fragment(_draw, run_every=tick if going else None, key=f"run_{run.id}")(run.id, going, beside_form)
+    st.fragment(_draw, run_every=tick if active else None, key=f"run_{run.id}")(run.id, active, beside_form)
 
 
 def _draw(run_id: int, ticking: bool, beside_form: bool) -> None:
     store = backend.store()
     run = store.run(run_id)
     if ticking and run.state.ended:
-        redraw.page()  # the last time: from here on nothing changes, so nothing ticks
+        redraw.page()  # the run has ended: redraw once without the timer
     with st.container(horizontal=True, vertical_alignment="center"):
         badge(run)
         st.text(sentence(run, store), width="stretch")
@@ -48,13 +49,13 @@ def _draw(run_id: int, ticking: bool, beside_form: bool) -> None:
 
 
 def actions(run: Run, beside_form: bool) -> None:
-    """Stop, clone and, after a failure, what may help."""
+    """Draw the actions of a run: cancel, restart, run again, edit a copy."""
     if not run.state.ended and st.button(
         "Stopping" if run.cancel_requested else "Cancel",
         key=f"cancel_{run.id}",
         icon=":material/stop:",
         disabled=run.cancel_requested,
-        help="Rows that are there already are kept.",
+        help="Stop this run. Its finished rows are kept.",
     ):
         backend.store().request_cancel(run.id)
         st.rerun(scope="fragment")
@@ -63,22 +64,22 @@ def actions(run: Run, beside_form: bool) -> None:
     if run.state in (State.VANISHED, State.STOPPING):
         _declare_gone(run)
     if not beside_form:
-        form_link(run.spec, "Clone", icon=":material/content_copy:", key=f"clone_{run.id}", help=CLONE)
+        form_link(run.spec, "Edit a copy", icon=":material/content_copy:", key=f"clone_{run.id}", help=COPY_HELP)
 
 
 def _declare_gone(run: Run) -> None:
-    """Offer to close the attempts of a host that has been silent for long, such as a container that was recreated."""
+    """Draw the button that closes the attempts of a lost host, such as a container that was recreated."""
     lost = hosts.lost_host(backend.store(), backend.settings(), run.id)
     if lost is None:
         return
     label = f"Declare {plain(lost.name)} gone"
-    several = f" It has {len(lost.run_ids)} open runs; all are closed." if len(lost.run_ids) > 1 else ""
-    help = f"No heartbeat for {duration(abs(lost.silent_s))}. Choose this if the host will not come back.{several}"
+    others = f" This closes all its {len(lost.run_ids)} open runs." if len(lost.run_ids) > 1 else ""
+    help = f"No heartbeat for {duration(abs(lost.silent_s))}. Use this if the host will not come back.{others}"
     if st.button(label, key=f"gone_{run.id}", icon=":material/link_off:", help=help):
         try:
             hosts.declare_gone(backend.store(), backend.settings(), lost.id)
-        except Refused as refusal:  # it has reported meanwhile
-            announce.later(str(refusal), ":material/error:")
+        except Refused as refusal:  # the host has sent a heartbeat since
+            announce.show_later(str(refusal), ":material/error:")
         jobs.ensure_scheduler(backend.settings(), backend.store())
         st.rerun()
 
@@ -86,17 +87,18 @@ def _declare_gone(run: Run) -> None:
 def _retries(run: Run) -> None:
     if run.cause is Cause.OUT_OF_MEMORY and run.spec.half_batch is not None:
         half = run.spec.half_batch
-        if st.button(f"Again with batch {half}", key=f"half_{run.id}", icon=":material/restart_alt:"):
-            again(run.spec.model_copy(update={run.spec.batch_field: half}))
-    label, icon, told = RESUME if run.kind == "train" else RETRY
-    if st.button(label, key=f"retry_{run.id}", icon=icon, help=told):
+        if st.button(f"Run again with batch {half}", key=f"half_{run.id}", icon=":material/restart_alt:"):
+            submit_and_open(run.spec.model_copy(update={run.spec.batch_field: half}))
+    label, icon, help = RESUME if run.kind == "train" else RESTART
+    if st.button(label, key=f"retry_{run.id}", icon=icon, help=help):
         _retry(run.id)
-    if st.button("Run again", key=f"again_{run.id}", icon=":material/restart_alt:", help="As a new run"):
-        again(run.spec)
+    help = "Start a new run with the same settings."
+    if st.button("Run again", key=f"again_{run.id}", icon=":material/restart_alt:", help=help):
+        submit_and_open(run.spec)
 
 
 def _retry(run_id: int) -> None:
-    """Queue a run again, in its place, and draw the page anew; a run that cannot be tried again says why."""
+    """Queue a run again under its number and redraw the page. If it is refused, show why."""
     try:
         jobs.retry(backend.store(), backend.settings(), run_id)
     except (Refused, LookupError) as refusal:
@@ -105,20 +107,21 @@ def _retry(run_id: int) -> None:
     st.rerun()
 
 
-def quotable(run: Run, **more: Any) -> None:
-    """What was a quick look can be asked for again in enough processes to be quoted. more: fields changed as well."""
+def more_processes(run: Run, **more: Any) -> None:
+    """Draw the button that repeats a timing of too few processes in enough of them. more: other fields to change."""
     if run.state.ended and run.spec.processes < QUOTABLE:
-        asked = run.spec.model_copy(update={"replicates": None, "min_seconds": None, **more})
-        told = f"The same in {asked.processes} fresh processes, as a new run"
-        if st.button("Run as quotable", key=f"quotable_{run.id}", icon=":material/verified:", help=told):
-            again(asked)
+        spec = run.spec.model_copy(update={"replicates": None, "min_seconds": None, **more})
+        help = "Start a new run with the same settings in enough fresh processes to give a spread and verdicts."
+        label = f"Run in {spec.processes} processes"
+        if st.button(label, key=f"quotable_{run.id}", icon=":material/verified:", help=help):
+            submit_and_open(spec)
 
 
-def again(spec: Spec) -> None:
-    """Start a new run and open it."""
+def submit_and_open(spec: Spec) -> None:
+    """Submit a new run and open its page. If it is refused, show why."""
     try:
-        started = jobs.submit(backend.store(), backend.settings(), spec)
+        run_id = jobs.submit(backend.store(), backend.settings(), spec)
     except Refused as refusal:
         st.error(plain(str(refusal)))
         return
-    st.switch_page("run/page.py", query_params={"run": str(started)})
+    st.switch_page("run/page.py", query_params={"run": str(run_id)})

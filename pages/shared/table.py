@@ -1,4 +1,4 @@
-"""Tables of results: names pinned, units in headers, three significant digits."""
+"""Tables of results with pinned names, units in the headers and three significant digits."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,19 +9,19 @@ import streamlit as st
 from engine.report.quantities import QUANTITIES, title
 
 HELP = {
-    "flags": "What is to be known before quoting a figure; select a row to read what each means.",
-    "status": "ok, or why there are no figures; `error` at the end says more.",
-    "verdict": "Of the interval of the ratio to the baseline, with a margin of 2 %.",
-    "baseline": "What the speed-up refers to.",
-    "differs_in": "Settings for which a variant is not comparable with its baseline.",
+    "flags": "Conditions that limit what the timing shows. Select a row to read what each flag means.",
+    "status": "ok, or why there are no values. The column `error` has the details.",
+    "verdict": "Compares the 99 % interval of the speed-up with a margin of 2 %.",
+    "baseline": "The row that the speed-up refers to.",
+    "differs_in": "Settings that differ from the baseline and make the two not comparable.",
 }
 
 
 def column_config(frame: pd.DataFrame, pinned: str) -> dict[str, Any]:
-    """Headers with units and formats for the columns of a frame."""
+    """Return the column configuration of a frame: headers with units, number formats and help texts."""
     config: dict[str, Any] = {}
     for column in frame.columns:
-        if column in QUANTITIES and not pd.api.types.is_numeric_dtype(frame[column]):  # figures, or why there is none
+        if column in QUANTITIES and not pd.api.types.is_numeric_dtype(frame[column]):  # values, or why one is missing
             config[column] = st.column_config.TextColumn(title(column), help=QUANTITIES[column].help, alignment="right")
         elif column in QUANTITIES:
             config[column] = st.column_config.NumberColumn(
@@ -38,12 +38,12 @@ def column_config(frame: pd.DataFrame, pinned: str) -> dict[str, Any]:
     return config
 
 
-def telling(table: pd.DataFrame, alike: Sequence[str]) -> pd.DataFrame:
-    """A table of timings without columns that say nothing. alike: columns left out where all rows agree in them."""
-    said = [name for name in table if table[name].replace(["", "–"], None).notna().any()]
-    same = [name for name in alike if table[name].nunique() == 1 and len(table) > 1]
-    plain = [name for name, value in (("status", "ok"), ("samples", 0)) if (table[name] == value).all()]
-    return table[[name for name in said if name not in (*same, *plain)]]
+def informative_columns(table: pd.DataFrame, constant: Sequence[str]) -> pd.DataFrame:
+    """Return a table of timings without its empty columns. constant: columns to drop if all rows have one value."""
+    filled = [name for name in table if table[name].replace(["", "–"], None).notna().any()]
+    same = [name for name in constant if table[name].nunique() == 1 and len(table) > 1]
+    trivial = [name for name, value in (("status", "ok"), ("samples", 0)) if (table[name] == value).all()]
+    return table[[name for name in filled if name not in (*same, *trivial)]]
 
 
 def results_table(
@@ -57,8 +57,10 @@ def results_table(
     selectable: bool = False,
     config: Mapping[str, Any] | None = None,
 ) -> list[Any]:
-    """Draw a table; answers the index labels of the rows selected in it. config: of columns that QUANTITIES does not
-    know, or not as what they are here."""
+    """Draw a table and return the index labels of its selected rows.
+
+    config: column configuration that replaces the one of `column_config`.
+    """
     shown = frame if columns is None else frame[[column for column in columns if column in frame]]
     options: dict[str, Any] = {}
     if selectable:
@@ -80,12 +82,12 @@ def results_table(
 
 
 def _keep_selection(key: str, labels: list[Any]) -> None:
-    """Ticks go by position: when rows come, leave or move, let them follow the rows they were set for."""
+    """Move the selection with its rows. Streamlit stores positions, which change when rows are added or removed."""
     before = st.session_state.get(f"{key}_labels")
     st.session_state[f"{key}_labels"] = labels
     if before in (None, labels) or not (state := st.session_state.get(key)):
         return
-    places = {label: place for place, label in enumerate(labels)}
-    ticked = [before[place] for place in state["selection"]["rows"] if place < len(before)]
-    rows = [places[label] for label in ticked if label in places]
+    positions = {label: position for position, label in enumerate(labels)}
+    selected = [before[position] for position in state["selection"]["rows"] if position < len(before)]
+    rows = [positions[label] for label in selected if label in positions]
     st.session_state[key] = {"selection": {"rows": rows, "columns": [], "cells": []}}

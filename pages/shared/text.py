@@ -1,31 +1,44 @@
-"""Texts that came from elsewhere are shown as they are, never interpreted."""
+"""Format texts and numbers for display. Texts from users and files are shown as they are, never interpreted."""
 
 import re
+from collections.abc import Sequence
 
 from engine.report.style import digits
 from engine.report.timings.needs import Span
 
 LONGEST_QUOTED = 60
+"""Most characters that a message repeats of a text from a link."""
 
 
 def plain(text: str) -> str:
-    """Markdown that shows exactly this text: every sign with a meaning is escaped, line breaks are kept."""
+    """Return Markdown that shows exactly this text: special characters are escaped and line breaks are kept."""
     return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", text).replace("\n", "  \n")
 
 
 def quoted(text: str) -> str:
-    """Return a text from a link as a message repeats it: in quotes, control characters escaped, cut when it is long."""
+    """Return a text from a link for use in a message: in quotes, control characters escaped, long text cut."""
     return repr(text) if len(text) <= LONGEST_QUOTED else f"{text[:LONGEST_QUOTED]!r}... ({len(text):,} characters)"
 
 
+def plural(count: int, noun: str, ending: str = "s") -> str:
+    """Return a count with its noun: `1 run`, `1,200 runs`; with the ending `es`, `2 processes`."""
+    return f"{count:,} {noun}{ending if count != 1 else ''}"
+
+
+def shortened(names: Sequence[str], limit: int) -> str:
+    """Return the first `limit` names and the number of the others: `a, b and 3 more`."""
+    rest = f" and {len(names) - limit:,} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + rest
+
+
 def ordinal(number: int) -> str:
-    """1st, 2nd, 3rd, 11th."""
+    """Return `1st`, `2nd`, `3rd`, `11th`."""
     suffix = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{suffix}"
 
 
 def duration(seconds: float) -> str:
-    """`0.8 s`, `42 s`, `3 min 20 s`, `2 h 5 min`."""
+    """Return a duration in readable units: `0.8 s`, `42 s`, `3 min 20 s`, `2 h 5 min`."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 60:
@@ -37,12 +50,12 @@ def duration(seconds: float) -> str:
 
 
 def span(seconds: Span) -> str:
-    """`40 s to 2 min 10 s`."""
+    """Return a range of durations: `40 s to 2 min 10 s`."""
     return f"{duration(seconds.low)} to {duration(seconds.high)}"
 
 
 def size(gb: float) -> str:
-    """`640 kB`, `53.8 MB`, `1.2 GB`."""
+    """Return a number of gigabytes in a fitting unit: `640 kB`, `53.8 MB`, `1.2 GB`."""
     for factor, unit in ((1, "GB"), (1e3, "MB")):
         if gb * factor >= 1:
             return f"{digits(gb * factor)} {unit}"

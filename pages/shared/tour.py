@@ -1,4 +1,4 @@
-"""First steps for someone whose store is still empty: what to ask first, each a click away, ticked once it was done."""
+"""First steps for a new user: three example runs, each one click away and ticked once it is done."""
 
 from dataclasses import dataclass
 
@@ -13,11 +13,11 @@ from pages.shared.form_link import form_link
 
 @dataclass(frozen=True)
 class Step:
-    """A question, and the request that answers it."""
+    """An example run: a question and the spec that answers it."""
 
-    asks: str
+    question: str
     icon: str
-    told: str
+    description: str
     spec: Spec
     label: str
 
@@ -26,48 +26,48 @@ STEPS = (
     Step(
         "What does a model cost?",
         ":material/calculate:",
-        "Counts ViT-B-32 by module and by operator: where its MACs are, and what was not counted. A few seconds.",
+        "Count ViT-B-32 by module and by operator, with its MACs and everything not counted. Takes a few seconds.",
         ProfileSpec(models=("open_clip:ViT-B-32",)),
         "Count one",
     ),
     Step(
         "How fast is it here?",
         ":material/timer:",
-        "Times ResNet-18 on this machine's CPU, with its spread and whatever disturbed it. Under a minute.",
+        "Time ResNet-18 on this machine's CPU, with the load of other programs. Takes less than a minute.",
         BenchmarkSpec(models=("timm:resnet18",), replicates=1),
         "Time one",
     ),
     Step(
         "Is training worth it?",
         ":material/model_training:",
-        "Trains a small CLIP on handwritten digits that come along: curves, accuracy, a checkpoint. About a minute.",
+        "Train a small CLIP on the included handwritten digits: curves, accuracy, a checkpoint. Takes about a minute.",
         TrainSpec(),
         "Train one",
     ),
 )
 
 
-def left() -> list[Step]:
-    """The steps that were not done yet: no run of their kind has finished."""
+def open_steps() -> list[Step]:
+    """Return the steps that are not done yet: no run of their kind has finished."""
     store = backend.store()
     return [step for step in STEPS if not store.runs(kind=step.spec.kind, states=(State.FINISHED,), limit=1)]
 
 
 def draw() -> None:
-    """All steps, those that were done ticked."""
-    undone = left()
+    """Draw all steps. Done steps are ticked."""
+    open_ = open_steps()
     st.header("First steps", anchor=False)
     st.caption(
-        "The catalogue has the costs of all models already. Three questions show what else is here: each opens a form "
-        "that is filled, to be sent off or changed. What is asked becomes a run, which goes on when this tab is closed."
+        "Start with one of these. Each opens a form that you can run as it is or change first. "
+        "A run continues when you close this tab."
     )
     with st.grid(3, min_column_width=260):
         for step in STEPS:
-            _step(step, done=step not in undone)
+            _step(step, done=step not in open_)
 
 
 def _step(step: Step, *, done: bool) -> None:
     with st.container(border=True, height="stretch"):
-        st.markdown(f"{':material/check_circle:' if done else step.icon} **{step.asks}**{' Done.' if done else ''}")
-        st.caption(step.told)
+        st.markdown(f"{':material/check_circle:' if done else step.icon} **{step.question}**{' Done.' if done else ''}")
+        st.caption(step.description)
         form_link(step.spec, step.label, icon=step.icon, key=f"tour_{step.spec.kind}")

@@ -1,4 +1,4 @@
-"""Train or fine-tune CLIP: the data first, then the model and the few settings that matter; then the run as it goes."""
+"""The page Train: data, model, settings and checks, then the run below."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from engine.report.checks import training
 from engine.report.checks.training import Data
 from engine.specs import Refused
 from engine.specs.clip import DIGITS_MODEL
-from engine.specs.train import EPOCHS, FINE_TUNE_LR, SCRATCH_LR, TrainSpec, schedule
+from engine.specs.train import FINE_TUNE_LR, SCRATCH_LR, TrainSpec, schedule
 from pages.clip import data, outlook
 from pages.clip import form as clip_form
 from pages.shared import backend, launch
@@ -20,24 +20,24 @@ from pages.shared.form import groups, presets, spec_form
 from pages.shared.text import duration, plain
 
 PREFIX = "train"
-BY_DEFAULT = {"pretrained": "", "epochs": None, "steps": None, "batch_size": None, "lr": None, "warmup": ""}
+DEFAULTS = {"pretrained": "", "epochs": None, "steps": None, "batch_size": None, "lr": None, "warmup": ""}
 TRAINED_WHOLE = {"lock_image": False, "overfit": False, "val_frequency": 1, "zeroshot_frequency": 1}
 PRESETS: presets.Presets = {
     "Digits in a minute": presets.Preset(
-        "A small CLIP learns scikit-learn's handwritten digits from nothing: no download, about a minute on two cores.",
-        {"data": "digits", "data_kind": "auto", "model": DIGITS_MODEL, **BY_DEFAULT, **TRAINED_WHOLE},
+        "Train a small CLIP from scratch on scikit-learn's digits. No download, about a minute on two cores.",
+        {"data": "digits", "data_kind": "auto", "model": DIGITS_MODEL, **DEFAULTS, **TRAINED_WHOLE},
     ),
     "Fine-tune gently": presets.Preset(
-        "A few epochs at a low learning rate with the image tower locked: for a model that has learned much already.",
+        "Train for a few epochs at a low learning rate with the image tower locked. For pretrained models.",
         {"lr": FINE_TUNE_LR, "epochs": 5, "steps": None, "warmup": "10%", **TRAINED_WHOLE, "lock_image": True},
     ),
     "One batch, to check": presets.Preset(
-        "Trains on one batch over and over: within 50 steps the loss must fall far, or something is wrong.",
+        "Train on one batch for 50 steps. If the loss does not fall strongly, something is wrong.",
         {"overfit": True, "steps": 50, "epochs": None, "val_frequency": 0, "zeroshot_frequency": 0},
     ),
 }
 DATA = {
-    "What they are": ("data_kind", "samples"),
+    "Data format": ("data_kind", "samples"),
     "CSV": ("csv_separator", "csv_img_key", "csv_caption_key"),
     "Held-out data": ("val_data", "val_fraction"),
 }
@@ -58,16 +58,16 @@ FURTHER = {
 }
 
 
-def own_configurations() -> dict[str, Any]:
-    """open_clip configurations from files, beside those of the run that this was cloned from."""
+def read_configurations() -> dict[str, Any]:
+    """Return the uploaded open_clip configurations and those of the run whose copy is edited."""
     configs: dict[str, Any] = dict(st.session_state.get(spec_form.key(PREFIX, "configs"), {}))
     files = f"{PREFIX}_files"
-    if not (part := fold("A model of your own", key=f"{PREFIX}_own", filled=bool(st.session_state.get(files)))):
+    if not (section := fold("Your own model", key=f"{PREFIX}_own", filled=bool(st.session_state.get(files)))):
         return configs
-    look = {"type": "json", "accept_multiple_files": True, "key": files}
-    help = "Each is offered among the models as config:NAME."
-    with part:
-        for file in st.file_uploader("open_clip configurations of your own (.json)", help=help, **look):
+    options = {"type": "json", "accept_multiple_files": True, "key": files}
+    help = "Each file appears in the list of models as config:NAME."
+    with section:
+        for file in st.file_uploader("open_clip configurations (.json)", help=help, **options):
             text = file.getvalue().decode("utf-8-sig", errors="replace")
             try:
                 configs[file.name.rsplit(".", 1)[0]] = parse_config(text, file.name)
@@ -77,7 +77,7 @@ def own_configurations() -> dict[str, Any]:
 
 
 def settings(configs: dict[str, Any], pairs: int) -> dict[str, Any]:
-    """The model and what matters most. pairs: to train on, which decides about what is left empty."""
+    """Draw the model and the main settings. Return their values. pairs: training pairs, which set the default batch."""
     st.header("Model", anchor=False)
     left, right = st.columns(2)
     with left:
@@ -87,10 +87,10 @@ def settings(configs: dict[str, Any], pairs: int) -> dict[str, Any]:
             )
         }
     with right:
-        values["pretrained"] = spec_form.field(TrainSpec, "pretrained", PREFIX, hint="none: from scratch")
-    usual = schedule(TrainSpec(), max(pairs, 1))
+        values["pretrained"] = spec_form.field(TrainSpec, "pretrained", PREFIX, hint="none: train from scratch")
+    default = schedule(TrainSpec(), max(pairs, 1))
     rate = FINE_TUNE_LR if values["pretrained"] else SCRATCH_LR
-    hints = {"epochs": str(EPOCHS), "batch_size": f"{usual.batch_size}, by the data", "lr": f"{rate:g}"}
+    hints = {"batch_size": f"default: {default.batch_size}", "lr": f"default: {rate:g}"}
     for column, name in zip(st.columns(4), ("epochs", "batch_size", "lr", "warmup"), strict=True):
         with column:
             values[name] = spec_form.field(TrainSpec, name, PREFIX, hint=hints.get(name))
@@ -102,67 +102,67 @@ def settings(configs: dict[str, Any], pairs: int) -> dict[str, Any]:
     return values
 
 
-def look_over(spec: TrainSpec, found: Data) -> bool:
-    """The checks as a list with marks; answers whether nothing stands against a start."""
-    checks, plan = training.checks(spec, found), schedule(spec, found.train)
+def draw_checks(spec: TrainSpec, counts: Data) -> bool:
+    """Draw the list of checks. Return whether none is an error."""
+    checks, plan = training.checks(spec, counts), schedule(spec, counts.train)
     if plan.steps_per_epoch:
-        needs, of_memory = outlook.checks(spec, plan.batch_size)
+        needs, has_memory = outlook.checks(spec, plan.batch_size)
         checks += needs
-        floor = training.memory(spec, backend.catalogue(), launch.memory_there(spec.device))
-        checks += [floor] if floor and not of_memory else []
+        floor = training.memory(spec, backend.catalogue(), launch.device_memory_gb(spec.device))
+        checks += [floor] if floor and not has_memory else []
     if spec.precision in ("auto", "fp32") and (advice := launch.bf16_advice(spec.device, "Precision amp_bf16")):
         checks.append(training.Check("ok", advice))
-    return clip_form.marked(checks)
+    return clip_form.draw_checks(checks)
 
 
-def promise(spec: TrainSpec, found: Data) -> str:
-    """What pressing the button will do, and for about how long."""
-    plan = schedule(spec, found.train)
-    last = launch.last_like(references.resolve(backend.store(), backend.settings(), spec))
-    took = {"seconds": last.seconds(), "steps": last.done} if last else {"seconds": None, "steps": 0}
-    seconds = training.expected_s(spec, found.train, **took)
-    time = f", about {duration(seconds)} going by the last run like it" if seconds else ""
+def describe(spec: TrainSpec, counts: Data) -> str:
+    """Return a sentence on what the button will do and how long it will take."""
+    plan = schedule(spec, counts.train)
+    last = launch.last_similar_run(references.resolve(backend.store(), backend.settings(), spec))
+    earlier = {"seconds": last.seconds(), "steps": last.done} if last else {"seconds": None, "steps": 0}
+    seconds = training.expected_s(spec, counts.train, **earlier)
+    time = f", about {duration(seconds)} as in the last similar run" if seconds else ""
     start = f" from {spec.pretrained}" if spec.pretrained else ""
     return f"Trains {spec.model}{start} for {plan.steps:,} steps on {spec.device}{time}"
 
 
-def counted(values: dict[str, Any], seen: data.Seen) -> tuple[Data | None, str]:
-    """How many pairs there are to train on and held out, or why that cannot be told."""
-    if seen.look is None:
-        return None, ""  # said beside the data
-    known = spec_form.valid(TrainSpec, values)
-    held = known.get("val_fraction")
+def count_pairs(values: dict[str, Any], preview: data.Preview) -> tuple[Data | None, str]:
+    """Return the numbers of training and held-out pairs, or None and an error message."""
+    if preview.look is None:
+        return None, ""  # the data section shows the problem
+    valid = spec_form.valid(TrainSpec, values)
+    held = valid.get("val_fraction")
     held = TrainSpec().val_fraction if held is None else held
     try:
-        given, val_data = data.source(known), known.get("val_data") or ""
-        return data.counted(given, seen.look, val_data=val_data, val_fraction=held), ""
+        arguments, val_data = data.source(valid), valid.get("val_data") or ""
+        return data.count_pairs(arguments, preview.look, val_data=val_data, val_fraction=held), ""
     except DataProblem as problem:
         return None, f"Held-out data: {problem}"
 
 
 @st.fragment
 def form() -> None:
-    """The form. It answers on its own, without redrawing the results below."""
+    """Draw the form. It is a fragment, so that a change does not redraw the results below."""
     place = st.container()
-    values, seen = clip_form.data(TrainSpec, PREFIX, DATA)
-    found, problem = counted(values, seen)
+    values, preview = clip_form.data(TrainSpec, PREFIX, DATA)
+    counts, problem = count_pairs(values, preview)
     model = st.container()
     values |= groups.draw(TrainSpec, PREFIX, FURTHER)
-    values["configs"] = own_configurations()
-    with model:  # where those are offered too
-        values |= settings(values["configs"], found.train if found else 0)
+    values["configs"] = read_configurations()
+    with model:  # drawn after the uploads, whose configurations are in its list of models
+        values |= settings(values["configs"], counts.train if counts else 0)
     presets.draw(place, PREFIX, PRESETS, values)
     spec, problems = spec_form.build(TrainSpec, values)
     problems += [problem] if problem else []
-    sentence, ready = "What stands above must be put right first", False
-    if isinstance(spec, TrainSpec) and found:
-        ready = look_over(spec, found)
-        sentence = promise(spec, found) if ready else sentence
+    sentence, ready = "Fix the errors above to continue.", False
+    if isinstance(spec, TrainSpec) and counts:
+        ready = draw_checks(spec, counts)
+        sentence = describe(spec, counts) if ready else sentence
     options = {"key": "train_go", "label": "Train", "icon": ":material/model_training:"}
     launch.launch(spec if ready else None, problems, sentence=sentence, **options)
 
 
 st.title("Train CLIP", anchor=False)
-st.caption("Short trainings and fine-tunes on your own images and captions; without any, on handwritten digits.")
+st.caption("Train or fine-tune CLIP briefly on your own images and captions, or on the included handwritten digits.")
 form()
-launch.linked_run("train", "Curves appear here. Earlier trainings are under Runs.")
+launch.linked_run("train", "Curves appear here. Earlier trainings are on the page Runs.")

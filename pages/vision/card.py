@@ -1,9 +1,9 @@
-"""One timed model in full."""
+"""The card of one timed model."""
 
 from engine.results import BenchmarkRow
 from pages.shared.timing import card as timing_card
 
-FIGURES = (
+VALUES = (
     *(
         "latency_ms",
         "back_to_back_ms",
@@ -20,12 +20,12 @@ FIGURES = (
 
 
 def card(row: BenchmarkRow, utilisation: float | None) -> None:
-    """Everything known of one row. utilisation: a share, None where it cannot be told."""
+    """Draw everything known about one row. utilisation: FLOP utilisation as a share, or None if unknown."""
     name = f"{row.library}:{row.model}" + (f", {row.tower} tower" if row.tower != "whole" else "")
     timing_card.card(
         row,
         f"{name}, {row.variant}, {row.mode}, batch {row.batch_size}",
-        figures=FIGURES,
+        values=VALUES,
         utilisation=utilisation,
         conditions=_conditions(row),
         further={"Accuracy check": row.accuracy.replace("_", " ")} if row.accuracy else None,
@@ -33,9 +33,9 @@ def card(row: BenchmarkRow, utilisation: float | None) -> None:
 
 
 def _conditions(row: BenchmarkRow) -> list[str]:
-    """What a result depends on and cannot be read without."""
+    """Return the settings that the result depends on."""
     return [
-        f"batch {row.batch_size} (asked: {row.batch_size_requested})",
+        f"batch {row.batch_size} (requested: {row.batch_size_requested})",
         f"{row.image_size} px" if row.image_size else "",
         f"{row.context_length} tokens" if row.context_length else "",
         f"{row.precision}: weights {row.dtype or row.precision}"

@@ -1,4 +1,4 @@
-"""Time models of one's choice: a preset, the models, what differs; then the run it started and what it found."""
+"""The page Vision speed: presets, models and settings, then the run below."""
 
 from typing import Any
 
@@ -10,24 +10,26 @@ from engine.specs import BenchmarkSpec, Refused
 from engine.specs.variant import EXECUTIONS
 from pages.shared import backend, launch
 from pages.shared.form import groups, presets, spec_form
-from pages.shared.text import size, span
+from pages.shared.text import plural, shortened, size, span
 
 PREFIX = "benchmark"
 HALF = ("bfloat16", "float16", "amp", "amp_bfloat16", "amp_float16")
 PRESETS: presets.Presets = {
     "Quick look": presets.Preset(
-        "One process, eager; not to be quoted.", {"replicates": 1, "variants": ["eager"], "publishable": False}
+        "One process, eager. A first impression: it gives no spread between processes and no verdicts.",
+        {"replicates": 1, "variants": ["eager"], "publishable": False},
     ),
     "Quotable": presets.Preset(
-        "Three fresh processes, whose disagreement is reported.",
+        "Three fresh processes, 2 s of samples each. Gives the spread between processes: enough to quote the value.",
         {"replicates": None, "variants": ["eager"], "publishable": False},
+        label="3 processes",
     ),
     "Compile or not?": presets.Preset(
-        "Three fresh processes, eager beside torch.compile, interleaved.",
+        "Three fresh processes, eager and torch.compile interleaved. Gives a speed-up with a verdict.",
         {"replicates": None, "variants": ["eager", "compile"], "publishable": False},
     ),
 }
-OFFERED = [*EXECUTIONS, "compile:max-autotune", "compile:aot_eager", "eager+channels_last", "eager+bfloat16"]
+VARIANTS = [*EXECUTIONS, "compile:max-autotune", "compile:aot_eager", "eager+channels_last", "eager+bfloat16"]
 BATCHES = ("1", "8", "32", "64")
 FURTHER = {
     "Computation": ("precision", "image_size", "context_length", "tower", "optimizer", "channels_last"),
@@ -35,69 +37,65 @@ FURTHER = {
     "Conditions": ("threads", "max_batch_size", "seed", "cache", "cudnn_benchmark", "deterministic"),
     "Model filters": ("filter", "exclude", "exclude_exact", "partition"),
 }
-TIGHT = 0.8  # share of the memory above which an estimate is called tight
+TIGHT = 0.8  # above this share of the memory, the estimate is reported as tight
 
 
-def promise(spec: BenchmarkSpec, models: list[str]) -> str:
-    """What pressing the button will do, and for about how long."""
-    latest = launch.last_like(spec)
+def describe(spec: BenchmarkSpec, models: list[str]) -> str:
+    """Return a sentence on what the button will do and how long it will take."""
+    latest = launch.last_similar_run(spec)
     seconds = expected_s(str(backend.settings().runs_dir), latest.id, len(models)) if latest else None
     if seconds is None:
         time = span(needs.benchmark_s(spec, models, backend.catalogue(), launch.start_s(spec)))
     else:
-        time = f"{span(needs.like_s(seconds))} going by the last run like it"
-    ways = f"{len(spec.plan)} variants interleaved" if len(spec.plan) > 1 else spec.plan[0].label
-    processes = f"{spec.processes} fresh process{'es' * (spec.processes != 1)} each"
-    first = f"{', '.join(models[:3])}{', ...' if len(models) > 3 else ''}"
-    batch = f"batch {spec.batch_size}"
-    doing = "Times" if spec.purpose == "performance" else "Compares the results of"
+        time = f"{span(needs.like_s(seconds))} as in the last similar run"
+    variants = f"{len(spec.plan)} variants interleaved" if len(spec.plan) > 1 else spec.plan[0].label
+    processes = f"{plural(spec.processes, 'fresh process', 'es')} each"
+    action = "Times" if spec.purpose == "performance" else "Compares the results of"
     return (
-        f"{doing} {len(models)} model{'s' * (len(models) != 1)} ({ways}, {spec.mode}, {batch}) on {spec.device} in "
-        f"{processes}, {time}: {first}"
+        f"{action} {plural(len(models), 'model')} ({variants}, {spec.mode}, batch {spec.batch_size}) on {spec.device} "
+        f"in {processes}, {time}: {shortened(models, 3)}"
     )
 
 
 @st.cache_data(max_entries=100, show_spinner=False)
 def expected_s(runs_dir: str, run_id: int, models: int) -> float | None:
-    """Seconds for so many models, going by a finished run."""
+    """Return the expected seconds for this number of models, from the rows of a finished run."""
     return needs.expected_s(models, backend.store().rows(run_id))
 
 
 def memory(spec: BenchmarkSpec, models: list[str]) -> str:
-    """Whether it should fit, from the catalogue's counts and this machine's memory."""
+    """Return a sentence on whether the models should fit into memory, from the catalogue's counts."""
     need = needs.memory(spec, models, backend.catalogue())
     if need is None:
-        return "Memory: the largest batch that fits is searched for." if spec.batch_size == "max" else ""
-    unknown = f"; {need.unknown} models are not in the catalogue" if need.unknown else ""
-    said = f"Memory: about {size(need.gb)} for {need.model} at batch {need.batch_size}"
-    assumed = (
-        "activations kept for the backward pass are guessed" if "training" in spec.modes else "without PyTorch itself"
-    )
-    if (there := launch.memory_there(spec.device)) is None:
-        return f"{said} ({assumed}){unknown}"
-    verdict = "will not fit" if need.gb > there else "is tight" if need.gb > TIGHT * there else "fits"
-    return f"{said}, of {size(there)}: {verdict} ({assumed}){unknown}"
+        return "Memory: the run finds the largest batch that fits." if spec.batch_size == "max" else ""
+    unknown = f"; {plural(need.unknown, 'model')} not in the catalogue" if need.unknown else ""
+    estimate = f"Memory: about {size(need.gb)} for {need.model} at batch {need.batch_size}"
+    assumption = "saved activations are a guess" if "training" in spec.modes else "without PyTorch's own memory"
+    if (available := launch.device_memory_gb(spec.device)) is None:
+        return f"{estimate} ({assumption}){unknown}"
+    verdict = "will not fit" if need.gb > available else "is tight" if need.gb > TIGHT * available else "fits"
+    return f"{estimate}, of {size(available)}: {verdict} ({assumption}){unknown}"
 
 
 @st.fragment
 def form() -> None:
-    """The form. It answers on its own, without redrawing the results below."""
+    """Draw the form. It is a fragment, so that a change does not redraw the results below."""
     place = st.container()
     models = launch.models_field(BenchmarkSpec, PREFIX, groups=("suite",))
     columns = st.columns([3, 1, 2, 1])
-    choices = {"variants": OFFERED, "batch_size": BATCHES, "mode": None, "device": launch.devices()}
+    choices = {"variants": VARIANTS, "batch_size": BATCHES, "mode": None, "device": launch.devices()}
     values: dict[str, Any] = {}
-    for column, (name, offered) in zip(columns, choices.items(), strict=True):
+    for column, (name, options) in zip(columns, choices.items(), strict=True):
         with column:
-            values[name] = spec_form.field(BenchmarkSpec, name, PREFIX, offered)
+            values[name] = spec_form.field(BenchmarkSpec, name, PREFIX, options)
     values |= groups.draw(BenchmarkSpec, PREFIX, FURTHER)
     presets.draw(place, PREFIX, PRESETS, values)
     spec, problems = spec_form.build(BenchmarkSpec, values | {"models": models}) if models else (None, [])
-    sentence, beside = "Choose models: search for names, type a wildcard, or take the whole suite.", ""
+    sentence, beside = "Choose models: search for names, type a wildcard, or choose the whole suite.", ""
     if spec:
         try:
             chosen = select(spec, launch.families())
-            sentence, beside = promise(spec, chosen), memory(spec, chosen)
+            sentence, beside = describe(spec, chosen), memory(spec, chosen)
         except Refused as refusal:
             problems.append(str(refusal))
         if not any(variant.precision in HALF for variant in spec.plan):
@@ -107,6 +105,6 @@ def form() -> None:
 
 
 st.title("Vision speed", anchor=False)
-st.caption("Latency, throughput and memory of timm, open_clip and torchvision models on this machine, timed now.")
+st.caption("Measure latency, throughput and memory of timm, open_clip and torchvision models on this machine.")
 form()
-launch.linked_run("benchmark", "Results appear here. Earlier ones are under Runs.")
+launch.linked_run("benchmark", "Results appear here. Earlier results are on the page Runs.")

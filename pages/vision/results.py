@@ -1,4 +1,4 @@
-"""What a benchmark found: its rows as they come, charts of them, and one card per selected row."""
+"""Results of a benchmark: the table of rows, charts, and one card per selected row."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,8 +15,8 @@ from engine.results import VERDICTS, BenchmarkRow
 from engine.store import Run
 from pages.shared import backend, run_view
 from pages.shared.chart.chart import chart, tabs
-from pages.shared.download import download, rows_table, stored
-from pages.shared.table import results_table, telling
+from pages.shared.download import download, from_rows, rows_table
+from pages.shared.table import informative_columns, results_table
 from pages.shared.text import plain
 from pages.shared.timing import view
 from pages.vision import card, samples
@@ -34,15 +34,15 @@ COLUMNS = (
 
 
 def draw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
-    """All of it, for the rows that have come so far."""
+    """Draw the results of the rows so far."""
     if not rows:
-        st.caption("Nothing has been timed yet: the rows of a model appear when all its variants are done.")
+        st.caption("No timings yet. The rows of a model appear when all its variants are done.")
         return
     utilisation = _utilisation(run, rows)
     table = readable.table(frames.benchmark(rows), rows, utilisation)
     table.index = [_label(row) for row in rows]
-    picked = results_table(
-        telling(table, ("library", "mode", "image_size")),
+    selected = results_table(
+        informative_columns(table, ("library", "mode", "image_size")),
         key=f"rows_{run.id}",
         alt="Timings, model by model",
         columns=COLUMNS,
@@ -51,19 +51,19 @@ def draw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         _downloads(run, rows)
         if run.spec.purpose == "performance":
-            run_view.quotable(run, min_samples=None)
+            run_view.more_processes(run, min_samples=None)
         view.failures(rows)
     _charts(run, rows)
     by_label = {_label(row): (row, share) for row, share in zip(rows, utilisation, strict=True)}
-    for label in picked:
+    for label in selected:
         if label in by_label:
             card.card(*by_label[label])
-    if not picked:
+    if not selected:
         st.caption("Select rows to see percentiles, memory, compilation, conditions and what each flag means.")
 
 
 def _label(row: BenchmarkRow) -> str:
-    """Unlike any other row's of the run."""
+    """Return a label that is unique in the run."""
     return f"{row.library}:{row.model} {row.tower} {row.mode} {row.variant} {row.batch_size}"
 
 
@@ -83,14 +83,14 @@ def _downloads(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     for format in offered:
         download(
             labels[format],
-            stored(run, lambda rows, format=format: tables.to_csv(exported(rows, format))),
+            from_rows(run, lambda rows, format=format: tables.to_csv(exported(rows, format))),
             f"benchmark-{run.id}-{format}.csv",
             key=f"csv_{format}_{run.id}",
         )
 
 
 def _charts(run: Run, rows: Sequence[BenchmarkRow]) -> None:
-    """Only the open tab is drawn, and only tabs there are figures for are offered."""
+    """Draw a tab per chart that has data."""
     frame = frames.benchmark(rows)
     timed = frame["latency_ms"].notna()
     swept = (
@@ -121,8 +121,8 @@ def _latency(run: Run, frame: pd.DataFrame) -> None:
         alt="Median latency of every row, with p90 and the medians of the single processes",
     )
     st.caption(
-        "Bar: median of the processes' medians. Whisker: to p90, which needs 64 samples. Ticks: the median of each "
-        "process. Flags stand beside the figure."
+        "Bars show the median of the processes' medians, whiskers the p90 (needs 64 samples), ticks the median of each "
+        "process. Flags are written beside the bar."
     )
 
 
@@ -144,7 +144,7 @@ def _summary(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     results_table(
         summary.drop(columns=empty),
         key=f"summary_{run.id}",
-        alt="All models of each variant together",
+        alt="Summary of all models per variant",
         pinned="variant",
     )
 
@@ -155,14 +155,14 @@ def _curves(run: Run, frame: pd.DataFrame) -> None:
         key=f"curves_{run.id}",
         alt="Throughput against latency, one point per batch size",
     )
-    st.caption("Each point is a batch size. Where a line turns flat, a larger batch costs latency and gains nothing.")
+    st.caption("Each point is a batch size. Where a line is flat, a larger batch adds latency but no throughput.")
 
 
 def _published(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     speeds = backend.published_speeds()
     setups = published_speeds.setups(speeds, rows)
     if not setups:
-        st.caption("Nobody has published speeds of these models at this image size and in this mode.")
+        st.caption("No published speeds of these models at this image size and in this mode.")
         return
     setup = st.selectbox("Published for", setups, key=f"setup_{run.id}")
     both = published_speeds.beside(rows, speeds)
@@ -170,9 +170,9 @@ def _published(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     chart(
         speed.against(both, setup, backend.family_colours()),
         key=f"published_{run.id}",
-        alt="Throughput here against throughput that somebody else has published",
+        alt="Throughput on this machine against published throughput",
     )
     columns = ["model", "variant", "mode", "image_size", "batch_size", "here", "theirs", "their_batch_size", "times"]
     results_table(both, key=f"published_table_{run.id}", alt="Throughput here and published", columns=columns)
-    told = f"Published figures are somebody else's: {published_speeds.PUBLISHER}; {setup}. Ours: {view.source(run)}."
-    st.caption(plain(f"{told} {published_speeds.SETTINGS}" if "NVIDIA" in setup else told))
+    source = f"Published values: {published_speeds.PUBLISHER}; {setup}. Own values: {view.source(run)}."
+    st.caption(plain(f"{source} {published_speeds.SETTINGS}" if "NVIDIA" in setup else source))

@@ -1,4 +1,4 @@
-"""The raw samples of a benchmark: every one of them drawn, and any two variants compared anew."""
+"""The raw samples of a benchmark as a chart, and a comparison of any two variants."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from pages.shared.timing import view
 
 
 def raw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
-    """Every sample of one model, in the order they were taken."""
+    """Draw every sample of one model, in the order of measurement."""
     chosen = _choose(run, rows, "raw")
     frame = timing_samples.read(run, chosen[0])
     if frame is None:
@@ -30,7 +30,7 @@ def raw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
 
 
 def compare(run: Run, rows: Sequence[BenchmarkRow]) -> None:
-    """Any two variants of one model, their ratio computed here from the samples."""
+    """Draw the speed-up between any two variants of one model, computed from the samples."""
     chosen = _choose(run, [row for row in rows if row.latency_ms], "compare")
     by_variant = {row.variant: row for row in chosen}
     if len(by_variant) < 2:
@@ -39,14 +39,14 @@ def compare(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     with st.container(horizontal=True, vertical_alignment="bottom"):
         baseline = st.selectbox("Baseline", list(by_variant), key=f"baseline_{run.id}")
         others = [variant for variant in by_variant if variant != baseline]
-        other = st.selectbox("Compared with it", others, key=f"other_{run.id}")
+        other = st.selectbox("Compare with", others, key=f"other_{run.id}")
     frame = timing_samples.read(run, by_variant[other])
     if frame is None:
         return
     places = [samples.place(by_variant[variant]) for variant in (baseline, other)]
     ratio = samples.ratio(frame, *places, seed=run.spec.seed, publishable=run.spec.publishable)
     if ratio is None:
-        st.caption("The two were never timed in the same round, so they cannot be compared.")
+        st.caption("These two variants were never timed in the same round, so they cannot be compared.")
         return
     differs = by_variant[other].differences(by_variant[baseline])
     verdict = "not comparable" if differs else ratio.verdict
@@ -55,14 +55,13 @@ def compare(run: Run, rows: Sequence[BenchmarkRow]) -> None:
         st.metric("Speed-up", times(ratio.value), width="content")
         st.metric("99 % interval", f"{times(ratio.low)} to {times(ratio.high)}", width="content")
         st.metric("Verdict", verdict, width="content", help=VERDICTS[verdict])
-    told = f" They differ in {readable.words(differs)}." if differs else ""
-    st.caption(
-        plain(f"Median of {baseline} / median of {other}: above 1, {other} is faster. {VERDICTS[verdict]}{told}")
-    )
+    difference = f" They differ in {readable.words(differs)}." if differs else ""
+    ratio_text = f"Median of {baseline} / median of {other}: above 1, {other} is faster."
+    st.caption(plain(f"{ratio_text} {VERDICTS[verdict]}{difference}"))
 
 
 def _choose(run: Run, rows: Sequence[BenchmarkRow], place: str) -> list[BenchmarkRow]:
-    """The rows of one model in one mode at one batch size, all its variants."""
+    """Draw the choice of model, mode and batch size, and return the rows of all its variants."""
     groups: dict[str, list[BenchmarkRow]] = {}
     for row in rows:
         if row.samples_file and row.samples:

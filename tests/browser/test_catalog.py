@@ -132,7 +132,7 @@ def test_runs_are_listed_and_open_by_link(server: Server, page: Page) -> None:
     expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
     table = page.get_by_test_id("stDataFrame")
     select_rows(table, 0)
-    expect(page.get_by_text("1 chosen")).to_be_visible()
+    expect(page.get_by_text("1 selected")).to_be_visible()
     table.click(position={"x": NUMBER, "y": ROW * 1.5})
     expect(page.get_by_role("heading", name=re.compile(r"^Run \d+$"))).to_be_visible()
     expect(page).to_have_url(re.compile(r"/run\?run=\d+"))

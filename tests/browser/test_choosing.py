@@ -35,11 +35,13 @@ def timed(server: Server) -> list[BenchmarkRow]:
 def compared(page: Page) -> None:
     """Costs, published accuracies and timings of the shortlist stand side by side."""
     expect(page.get_by_role("heading", name="Compare", exact=True)).to_be_visible()
-    costs = page.get_by_text(re.compile(r"^Per image, of CLIP models with its text\. Each at its own image size"))
+    costs = page.get_by_text(
+        re.compile(r"^Costs are per image \(CLIP: image and text\), each model at its own image size")
+    )
     for name in SHORTLIST:
         expect(costs).to_contain_text(f"{name} at 160 px")
     expect(page.get_by_role("heading", name="Published accuracy")).to_be_visible()
-    expect(page.get_by_role("heading", name="Speed here")).to_be_visible()
+    expect(page.get_by_role("heading", name="Speed on this machine")).to_be_visible()
     expect(page.get_by_role("figure", name=re.compile("^Speed-up of every row"))).to_be_visible()
 
 
@@ -50,7 +52,7 @@ def test_from_a_budget_to_a_shortlist_to_a_timing_to_a_comparison_to_a_link(
         page.set_viewport_size({"width": 1440, "height": 1600})
         page.goto(server.url)
         page.get_by_role("button", name="ImageNet against MACs").click()
-        expect(page.get_by_text(re.compile(r"rows qualify, .* are on the front"))).to_be_visible()
+        expect(page.get_by_text(re.compile(r"shown; .* on the Pareto front"))).to_be_visible()
         page.get_by_label("Search", exact=True).fill("timm:test_*")
         page.get_by_label("≤ MACs (G)").fill("0.055")
         page.get_by_label("≤ MACs (G)").press("Enter")
@@ -58,17 +60,17 @@ def test_from_a_budget_to_a_shortlist_to_a_timing_to_a_comparison_to_a_link(
         page.get_by_role("option", name="ImageNet top-1 (%)", exact=True).click()
         page.get_by_label("≥ ImageNet top-1 (%)").fill("50")
         page.get_by_label("≥ ImageNet top-1 (%)").press("Enter")
-        expect(page.get_by_text(re.compile(r"^2 of [\d,]+ rows qualify, 2 are on the front"))).to_be_visible()
+        expect(page.get_by_text(re.compile(r"^2 of [\d,]+ shown; 2 on the Pareto front"))).to_be_visible()
 
-        page.get_by_role("button", name="Time 2 here").click()
+        page.get_by_role("button", name=re.compile("^Time 2 models on this machine")).click()
         expect(page.get_by_role("link", name="Run 1")).to_be_visible()
         rows = timed(server)
         assert {f"{row.library}:{row.model}" for row in rows} == SHORTLIST
         assert all(row.status == "ok" and row.image_size == "160" for row in rows)
 
         page.reload()
-        expect(page.get_by_text(re.compile("^Of 2 models on the front, 2 are timed"))).to_be_visible()
-        expect(page.get_by_role("button", name="Time here")).to_be_disabled()
+        expect(page.get_by_text(re.compile("^Pareto front: 2 of 2 models timed"))).to_be_visible()
+        expect(page.get_by_role("button", name="Time on this machine")).to_be_disabled()
         select_rows(page.get_by_test_id("stDataFrame"), 0, 1)
         page.get_by_test_id("stMain").get_by_role("link", name="Compare", exact=True).click()
         compared(page)

@@ -210,7 +210,7 @@ def test_a_preset_stays_in_a_browser_that_hears_late(browser: Browser, tmp_path:
     ):
         late.route_web_socket(re.compile("_stcore/stream"), hear)
         late.goto(f"{server.url}/train")
-        expect(late.get_by_text("are being looked up")).to_be_visible()
+        expect(late.get_by_text("Checking weights, tokenizer and memory")).to_be_visible()
         holds = True
         late.get_by_role("button", name="Fine-tune gently").click()
         quick.goto(f"{server.url}/train")

@@ -18,7 +18,7 @@ LINKS = {
     "/recurrent?recurrent_loops=-1e400&recurrent_hidden_size="
     + "9" * 5000: "Samples '-1e400': Input should be a valid",
     "/train?train_steps=1e400&train_data=%00": "Steps '1e400': Input should be a valid integer",
-    "/?catalog_max_gmacs=1e400&catalog_library=keras": "catalog_library 'keras': is not on offer here",
+    "/?catalog_max_gmacs=1e400&catalog_library=keras": "catalog_library 'keras': not available here",
     "/runs?runs_text=" + "a+" * 3000: "a search has at most 200 characters",
 }
 
@@ -32,7 +32,7 @@ def test_bad_links_are_answered_with_a_message(page: Page, tmp_path: Path) -> No
             expect(page.get_by_test_id("stException")).to_have_count(0)
 
         page.goto(f"{server.url}/profile?profile_batch_size=1e400&profile_models=timm:resnet18")
-        warning = page.get_by_test_id("stAlert").filter(has_text="This page does not take")
+        warning = page.get_by_test_id("stAlert").filter(has_text="This page does not accept")
         expect(warning).to_be_visible()
         expect(page).to_have_url(re.compile(r"/profile\?profile_models=timm"))  # without what was not taken
         batch = page.get_by_role("spinbutton", name="Batch size")

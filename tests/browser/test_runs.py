@@ -22,7 +22,7 @@ def test_tagging_and_deleting_are_told_and_the_filters_follow(page: Page, tmp_pa
         page.goto(f"{server.url}/runs")
         table = page.get_by_test_id("stDataFrame").first
         select_rows(table, 0)
-        expect(page.get_by_text("1 chosen")).to_be_visible()
+        expect(page.get_by_text("1 selected")).to_be_visible()
         page.get_by_role("button", name="Tag", exact=True).click()
         page.get_by_role("combobox", name="Add").fill("paper")
         page.keyboard.press("Enter")
@@ -39,7 +39,7 @@ def test_tagging_and_deleting_are_told_and_the_filters_follow(page: Page, tmp_pa
         expect(page.get_by_text("1 to 3 of 3 runs")).to_be_visible()
 
         select_rows(table, 2)
-        expect(page.get_by_text("2 chosen")).to_be_visible()  # the first still is
+        expect(page.get_by_text("2 selected")).to_be_visible()  # the first still is
         page.get_by_role("button", name="Delete", exact=True).click()
         page.get_by_label("To delete, type").fill("2")
         page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True).click()

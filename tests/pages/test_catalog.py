@@ -53,7 +53,7 @@ def test_failed_and_incomplete_rows_are_visible_as_such() -> None:
     remarks = dict(zip(models(app), app.dataframe[0].value["remark"], strict=True))
     assert remarks["broken"] == "error: RuntimeError: **no** <b>way</b>"
     assert remarks["odd_one"] == "incomplete: work of unknown size is missing: sort (2 calls)"
-    assert "1 of these could not be counted and 1 are incomplete" in texts(app)
+    assert "1 of these rows could not be counted and 1 are incomplete" in texts(app)
 
 
 def test_filters_narrow_table_and_plot() -> None:
@@ -92,7 +92,7 @@ def test_any_two_figures_can_be_plotted_with_size_and_colour(colour: str) -> Non
 def test_filters_that_nothing_meets_say_so_and_offer_a_way_back() -> None:
     app = open_page(catalog_search="no such model")
     assert not app.exception
-    assert "None of the 7 rows" in texts(app)
+    assert "No rows match these filters" in texts(app)
     app.button(key="catalog_show_all").click().run()
     assert len(models(app)) == 7
 
@@ -148,7 +148,7 @@ def test_an_accuracy_brings_a_row_per_pretrained_tag_a_front_and_its_source() ->
     assert front(app)[-1].startswith("resnet50.")  # most accurate
     traces = {trace["name"]: trace for trace in figure(app)["data"]}
     assert len(traces[f"Pareto front ({len(front(app))})"]["x"]) == len(front(app))
-    assert f"**{len(tagged)}** of {len(table)} rows qualify, {len(table) - len(tagged)} more lack a figure" in texts(
+    assert f"**{len(tagged)}** of {len(table)} shown; {len(table) - len(tagged)} have no value for this plot" in texts(
         app
     )
     hovers = [str(point[-1]) for trace in figure(app)["data"] for point in trace.get("customdata", [])]
@@ -179,7 +179,7 @@ def test_limits_leave_what_meets_them_and_are_in_the_address() -> None:
 def test_limits_that_nothing_meets_say_what_each_leaves_alone() -> None:
     app = open_page(catalog_figure=TOP1, catalog_min_imagenet_top1="99", catalog_max_gmacs="2")
     assert not app.exception
-    assert "meets these filters" in texts(app)
+    assert "No rows match these filters" in texts(app)
     assert "ImageNet top-1 (%) ≥ 99 alone leaves 0 of" in plainly(app)
     assert "MACs (G) ≤ 2 alone leaves" in plainly(app)
     app.button(key="catalog_show_all").click().run()
@@ -202,7 +202,7 @@ def test_without_timings_it_says_so_and_offers_to_make_them(store: Store) -> Non
     app = open_page(catalog_x=LATENCY, catalog_y=TOP1, catalog_log_y="false")
     assert not app.exception
     assert "**0** of" in texts(app)
-    assert "None of 2 models on the front is timed yet; timing 2 takes " in plainly(app)
+    assert "Pareto front: 2 models not timed yet. Timing 2 models takes " in plainly(app)
     assert "Setting: eager, batch 1, float32 on a cpu, 2 threads (here)" in plainly(app)
     app.button(key="catalog_measure").click().run()
     assert not app.exception
@@ -212,7 +212,7 @@ def test_without_timings_it_says_so_and_offers_to_make_them(store: Store) -> Non
     assert set(run.spec.models) == names
     assert run.spec == BenchmarkSpec(models=run.spec.models, image_size="224", threads=2)
     assert app.button(key="catalog_measure").disabled
-    assert "2 wait for it" in plainly(app)
+    assert "2 queued" in plainly(app)
 
 
 def test_timings_stand_beside_accuracies_with_when_and_what_to_know(store: Store) -> None:
@@ -247,13 +247,13 @@ def test_what_is_timed_is_not_timed_again(store: Store) -> None:
     ]
     finish(store, queue_benchmark(store, "resnet50"), rows[:1])
     app = open_page(catalog_y=TOP1)
-    assert "1 are timed; timing the other 1 takes" in plainly(app)
+    assert "1 of 2 models timed. Timing 1 model takes" in plainly(app)
     app.button(key="catalog_measure").click().run()
     assert store.runs()[0].spec.models == ("timm:vit_tiny_patch16_224",)
     finish(store, store.runs()[0].id, rows[1:])
     app.run()
     assert not app.exception
-    assert "Of 2 models on the front, 2 are timed." in plainly(app)
+    assert "Pareto front: 2 of 2 models timed." in plainly(app)
     assert app.button(key="catalog_measure").disabled
 
 
@@ -265,7 +265,7 @@ def test_timings_of_another_machine_are_not_made_here(store: Store) -> None:
     assert app.selectbox(key="catalog_setting").value == "eager, batch 1, float32 on a cpu, 2 threads (elsewhere)"
     app.selectbox(key="catalog_setting").set_value("eager, batch 8, float32 on a cpu, 2 threads (here)").run()
     assert set(app.dataframe[0].value.dropna(subset="latency_ms")["model"]) == {"resnet50"}
-    assert "These timings were made on here, and this is elsewhere" in plainly(app)
+    assert "These timings were made on here, but this machine is elsewhere" in plainly(app)
     assert app.button(key="catalog_measure").disabled
 
 

@@ -118,7 +118,7 @@ def test_every_row_can_be_compared_with_one(store: Store, settings: Settings) ->
     assert "compile" in set(table(app, "speedup")["variant"])
     other = benchmark(store, settings, 5.0, "trace")
     app = open_page(PAGE, compare_runs=f"{run_id},{other}")
-    assert "No row of one run is like a row of another" in said(app)
+    assert "No two rows of different runs have the same model and settings" in said(app)
     app.get_by_key("compare_how").set_value("all rows with one").run()
     assert not app.exception
     assert list(table(app, "speedup")["variant"]) == ["compile", "trace"]
@@ -195,7 +195,7 @@ def test_trainings_have_their_curves_over_each_other(store: Store) -> None:
     assert lines.loc["Epoch", f"run {ids[0]}"] == 2
     app = open_page(PAGE, compare_runs=f"{ids[0]},{queue_train(store)}")
     assert not app.exception
-    assert "waits. What there is so far" in said(app)
+    assert "Only the results so far are compared" in said(app)
 
 
 def test_evaluations_have_their_metrics_side_by_side(store: Store) -> None:
@@ -212,8 +212,8 @@ def test_models_have_costs_and_timings_side_by_side(store: Store, settings: Sett
     names = "timm:resnet18,timm:resnet50,timm:nothing"
     app = open_page(PAGE, compare_models=names)
     assert not app.exception
-    assert "The catalogue has no timm:nothing" in said(app)
-    assert "No two of these models have been timed" in said(app)
+    assert "The catalogue has no model timm:nothing" in said(app)
+    assert "No two of these models are timed" in said(app)
     lines = table(app, "timm:resnet50 / timm:resnet18").set_index("figure")
     assert lines.loc["MACs (G)", "timm:resnet50 / timm:resnet18"] == pytest.approx(4.09 / 1.82)
     run_id = queue_benchmark(store, "timm:resnet18", "timm:resnet50")
@@ -281,7 +281,7 @@ def test_what_waits_is_told_and_compared_later(store: Store, settings: Settings)
     first, waiting = benchmark(store, settings, 20.0), queue_benchmark(store, "timm:resnet18")
     app = open_page(PAGE, compare_runs=f"{first},{waiting}")
     assert not app.exception
-    assert f"Nothing yet of run {waiting}" in said(app)
+    assert f"Not started: run {waiting}" in said(app)
     assert f"The environment of run {waiting} is not recorded" in said(app)
     finish(store, waiting, [benchmark_row("resnet18", latency_ms=10.0)])
     app.button(key="compare_again").click().run()
@@ -293,7 +293,7 @@ def test_more_than_fit_are_left_out(store: Store) -> None:
     ids = [fill(store, "profile") for _ in range(9)]
     app = open_page(PAGE, compare_runs=",".join(map(str, ids)))
     assert not app.exception
-    assert f"left out: {ids[-1]}" in said(app)
+    assert f"Left out: {ids[-1]}" in said(app)
     assert len(app.multiselect(key="compare_choose_runs").value) == 8
 
 
@@ -304,4 +304,4 @@ def test_rows_that_timed_nothing_leave_nothing_to_compare(store: Store) -> None:
         finish(store, run_id, [benchmark_row("resnet18", accuracy="pass", **absent)])
     app = open_page(PAGE, compare_runs=f"{ids[0]},{ids[1]}")
     assert not app.exception
-    assert "Nothing has been timed" in said(app)
+    assert "no timings to compare yet" in said(app)

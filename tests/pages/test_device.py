@@ -38,8 +38,8 @@ def rows() -> list[DeviceRow]:
 def test_an_empty_page_says_what_to_do() -> None:
     app = open_page(PAGE)
     assert not app.exception
-    assert "Nothing has been measured yet" in texts(app)
-    assert "Measure the device, then time models" in texts(app)
+    assert "No measurements yet" in texts(app)
+    assert "Measure the device and time models" in texts(app)
     assert not app.button(key="device_go").disabled
 
 

@@ -59,14 +59,14 @@ def test_the_first_visit_previews_the_prompts_and_starts(store: Store) -> None:
     said = plainly(app)
     assert "1,797 pairs" in said
     assert "a photo of the digit zero\nthe number one\na handwritten two\nthree" in said
-    assert "and so on: 40 in all" in said
+    assert "40 prompts in total" in said
     assert "Evaluates digits-clip on the held-out share of digits: retrieval, zeroshot on cpu" in said
     app.text_area(key="evaluate_templates").set_value("{}, by hand\n").run()
     assert "zero, by hand" in plainly(app)
     app.button(key="evaluate_go").click().run()
     assert not app.exception
     assert store.runs()[0].spec == EvaluateSpec(templates=("{}, by hand",))
-    assert "Nothing has been found yet" in texts(app)
+    assert "No results yet" in texts(app)
 
 
 def test_a_training_can_be_evaluated_by_its_number(store: Store, settings: Settings) -> None:
@@ -88,9 +88,9 @@ def test_a_training_can_be_evaluated_by_its_number(store: Store, settings: Setti
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ({"evaluate_classes": "a\nb"}, "The data have 10 classes and 2 names were given"),
+        ({"evaluate_classes": "a\nb"}, "The data have 10 classes, but 2 names are given"),
         ({"evaluate_templates": "a photo"}, "a template has {} where the class name goes"),
-        ({"evaluate_data": "synthetic"}, "zeroshot need labels, which these data have not"),
+        ({"evaluate_data": "synthetic"}, "Zero-shot needs a class per image"),
         ({"evaluate_data": "nowhere.csv"}, "there is no nowhere.csv"),
     ],
 )
@@ -123,7 +123,7 @@ def test_figures_stand_in_rows_and_all_can_be_taken_away(store: Store, settings:
     assert ("Top-1", "93.4 %") in figures
     assert ("Top-5", "99.8 %") in figures
     assert sum(label == "Top-5" for label, _ in figures) == 1, "of two tasks, one has none"
-    assert "the loss is over batches of 64, on which it depends" in plainly(app)
+    assert "the loss depends on the batch size, here 64" in plainly(app)
     keys = [button.key for button in app.get("download_button")]
     assert keys == [
         *("rows_1_csv", "rows_1_json", "rows_1_parquet"),
@@ -142,8 +142,8 @@ def test_predictions_are_shown_as_pictures(store: Store, settings: Settings) -> 
     app.session_state[f"charts_{run_id}"] = "Predictions"
     app.run()
     assert not app.exception
-    assert "1 of 30, those first" in plainly(app)
-    assert ["taken for **" in caption for caption in pictures(app)] == [True]
+    assert "1 of 30 predictions, the most confident first" in plainly(app)
+    assert ["predicted as **" in caption for caption in pictures(app)] == [True]
     app.get_by_key(f"kind_{run_id}").set_value("All").run()
     assert "30 of 30" in plainly(app)
     assert len(pictures(app)) == 24
@@ -156,7 +156,7 @@ def test_the_map_shows_images_beside_captions(store: Store, settings: Settings) 
     app.session_state[f"charts_{run_id}"] = "Map"
     app.run()
     assert not app.exception
-    assert "Principal components of the embeddings" in plainly(app)
+    assert "First two principal components of the embeddings" in plainly(app)
     app.toggle(key=f"aligned_{run_id}").set_value(False).run()
     assert not app.exception
     assert len(charts(app)) == 1
@@ -316,7 +316,7 @@ def test_images_are_searched_by_text(store: Store, settings: Settings, asked: As
     assert asked.started, "it is made ready while somebody types"
     assert not asked.questions
     app.text_input(key=f"search_text_{run_id}").set_value(" a handwritten seven ").run()
-    assert "Being looked up" in plainly(app)
+    assert "Searching" in plainly(app)
     app.run()
     assert [(question.text, question.top) for question in asked.questions] == [("a handwritten seven", 12)]
     assert asked.questions[0].spec == store.run(run_id).spec
@@ -325,11 +325,11 @@ def test_images_are_searched_by_text(store: Store, settings: Settings, asked: As
     app.run()
     assert not app.exception
     assert found_pictures(app) == ["**0.500** seven  \ndigits:7", "**0.490** seven  \ndigits:17"]
-    assert "The 2 of 359 images nearest to “a handwritten seven”" in plainly(app)
+    assert "The 2 of 359 images most similar to “a handwritten seven”" in plainly(app)
     assert f"search_{run_id}_csv" in [button.key for button in app.get("download_button")]
     app.number_input(key=f"search_top_{run_id}").set_value(3).run()
     assert [question.top for question in asked.questions] == [12, 3]
-    assert "Being looked up" in plainly(app)
+    assert "Searching" in plainly(app)
 
 
 @pytest.mark.slow
@@ -346,7 +346,7 @@ def test_a_search_without_an_answer_says_why_and_can_be_tried_again(
     assert len(asked.questions) == 1, "it is not asked again by itself"
     app.button(key=f"search_again_{run_id}").click().run()
     assert len(asked.questions) == 2
-    assert "Being looked up" in plainly(app)
+    assert "Searching" in plainly(app)
 
 
 @pytest.mark.slow
@@ -380,5 +380,5 @@ def test_hits_without_their_pictures_are_a_table(
     path.unlink()
     app.run()
     assert not app.exception
-    assert "The pictures are not here any more" in plainly(app)
+    assert "The images are not available any more" in plainly(app)
     assert list(app.dataframe[-1].value["source"]) == sources

@@ -14,6 +14,7 @@ from engine.report.quantities import title
 from engine.settings import ROOT
 from engine.specs import BenchmarkSpec, DeviceSpec, EvaluateSpec, ProfileSpec, RecurrentSpec, Spec, TrainSpec
 from engine.store import Store
+from pages.shared.form.labels import default_hint
 from pages.shared.form_link import address
 from pages.shared.kinds import form_page
 from tests.support.page import benchmark_row, finish, open_page, profile_row, queue, queue_benchmark, texts
@@ -146,7 +147,7 @@ NOT_TAKEN: dict[str, list[tuple[str, str | list[str], str]]] = {
     "vision/page.py": [
         ("benchmark_seed", "-1e400", "Seed '-1e400': Input should be a valid integer"),
         ("benchmark_threads", "many", "Threads 'many': Input should be a valid integer"),
-        ("benchmark_replicates", ["2", "4"], "benchmark_replicates '2': only the last of several values is taken"),
+        ("benchmark_replicates", ["2", "4"], "benchmark_replicates '2': only the last of several values is used"),
         (
             "benchmark_min_samples",
             "1.5",
@@ -163,28 +164,28 @@ NOT_TAKEN: dict[str, list[tuple[str, str | list[str], str]]] = {
         ("train_templates", "{!r}\n{0.__class__}", "a template has {} where the class name goes, unlike '{!r}'"),
     ],
     "evaluate/page.py": [
-        ("evaluate_samples", "9" * 5000, "Pairs at most '" + "9" * 60 + "'... (5,000 characters): Unable to"),
+        ("evaluate_samples", "9" * 5000, "Maximum pairs '" + "9" * 60 + "'... (5,000 characters): Unable to"),
         ("evaluate_classes", "%s {0}\n{!r}", "%s {0}. as it is"),
         ("evaluate_templates", "{0.__class__} {}. as it is", "{0.__class__} %s {0}. as it is"),
     ],
     "catalog/page.py": [
-        ("catalog_max_gmacs", "1e400", "catalog_max_gmacs '1e400': is not on offer here"),
-        ("catalog_library", "keras", "catalog_library 'keras': is not on offer here"),
-        ("catalog_families", ["clip_vit", "a", "b"], "catalog_families 'a': is not on offer here (and 1 more)"),
-        ("catalog_log_x", "yes", "catalog_log_x 'yes': is not on offer here"),
-        ("catalog_x", "beauty", "catalog_x 'beauty': is not on offer here"),
+        ("catalog_max_gmacs", "1e400", "catalog_max_gmacs '1e400': not available here"),
+        ("catalog_library", "keras", "catalog_library 'keras': not available here"),
+        ("catalog_families", ["clip_vit", "a", "b"], "catalog_families 'a': not available here (and 1 more)"),
+        ("catalog_log_x", "yes", "catalog_log_x 'yes': not available here"),
+        ("catalog_x", "beauty", "catalog_x 'beauty': not available here"),
         ("catalog_search", "a," * 600, "a search has at most 1,000 characters, this one 1,200"),
     ],
     "model/page.py": [
         ("name", "timm:resnet18", "resnet18"),
-        ("model_part", "Attic", "model_part 'Attic': is not on offer here"),
+        ("model_part", "Attic", "model_part 'Attic': not available here"),
     ],
     "history/page.py": [
-        ("runs_states", ["failed", "lost"], "runs_states 'lost': is not on offer here"),
+        ("runs_states", ["failed", "lost"], "runs_states 'lost': not available here"),
         ("runs_text", "a " * 3000, "a search has at most 200 characters, this one 5,999"),
     ],
     "compare/page.py": [
-        ("compare_what", "cats", "'cats' cannot be compared: runs or models can."),
+        ("compare_what", "cats", "'cats' cannot be compared. Choose runs or models."),
         ("compare_runs", "2,x,²," + "9" * 50, "There is no runs x, ², 9999"),
     ],
     "run/page.py": [("run", "²", "There is no run '²'")],
@@ -202,7 +203,7 @@ def test_what_a_page_does_not_take_is_named(page: str) -> None:
 
 def test_pages_of_a_list_that_are_not_there_are_named(filled: None) -> None:
     app = open_page("history/page.py", runs_page="1e400", runs_size="7")
-    assert "runs_page '1e400': is not on offer here\nruns_size '7': is not on offer here" in plainly(app)
+    assert "runs_page '1e400': not available here\nruns_size '7': not available here" in plainly(app)
     assert "a NUL character" in plainly(open_page("history/page.py", runs_model="a\0"))
 
 
@@ -212,7 +213,7 @@ def test_a_field_that_is_set_back_was_no_part_of_the_link() -> None:
     app.button(key="catalog_preset_Cost").click().run()
     app.button(key="catalog_reset").click().run()
     assert app.selectbox(key="catalog_x").value == "gmacs"
-    assert "does not take" not in plainly(app)
+    assert "does not accept" not in plainly(app)
 
 
 def test_the_message_stays_until_its_field_changes() -> None:
@@ -248,7 +249,7 @@ def test_the_message_stays_until_its_field_changes() -> None:
 def test_links_of_our_own_are_taken_whole(spec: Spec) -> None:
     app = open_page(form_page(type(spec)), **address(spec.kind, spec))
     assert not app.exception
-    assert "does not take" not in plainly(app)
+    assert "does not accept" not in plainly(app)
 
 
 def test_defaults_may_be_said_in_a_link() -> None:
@@ -260,7 +261,7 @@ def test_defaults_may_be_said_in_a_link() -> None:
     query = {f"train_{name}": str(value).lower() for name, value in numbers.items()}
     app = open_page("train/page.py", train_loss="clip", train_warmup="10%", train_resume="", **query)
     assert not app.exception
-    assert "does not take" not in plainly(app)
+    assert "does not accept" not in plainly(app)
 
 
 def test_a_name_is_no_format_string(store: Store) -> None:
@@ -326,3 +327,10 @@ def test_no_pattern_of_a_link_takes_much_memory() -> None:
     done = subprocess.run([sys.executable, "-c", COSTLY], cwd=ROOT, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 20
+
+
+def test_every_empty_number_field_names_its_default() -> None:
+    fields = [(spec, name) for spec in Spec.__subclasses__() for name in spec.model_fields]
+    optional = [(spec, name) for spec, name in fields if spec.model_fields[name].default is None]
+    assert len(optional) > 20
+    assert [f"{spec.kind}.{name}" for spec, name in optional if default_hint(name) is None] == []

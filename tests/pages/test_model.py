@@ -115,7 +115,7 @@ def test_what_is_incomplete_or_failed_says_so() -> None:
 
 def test_modules_are_counted_from_here_and_the_count_is_followed(store: Store) -> None:
     app = opened("resnet18")
-    assert "The catalogue holds no figures of single modules" in texts(app)
+    assert "The catalogue has no costs of single modules" in texts(app)
     app.button(key="model_count").click().run()
     assert not app.exception
     assert store.runs()[0].spec == ProfileSpec(models=("timm:resnet18",), detail=True)
@@ -145,17 +145,15 @@ def test_memory_is_estimated_beside_what_there_is_and_was_measured(store: Store)
     app = opened("resnet18", "Memory")
     said = plainly(app)
     # 46.8 MB of weights and 9.2 MB an image; half of both in half precision
-    assert (
-        "this host, 500 MB: the largest of these batch sizes that should fit: float32 32, amp 32, bfloat16 64" in said
-    )
-    assert "cuda:0 y, 80 GB: the largest of these batch sizes that should fit: float32 256" in said
+    assert "this host, 500 MB: largest of these batch sizes that should fit: float32 32, amp 32, bfloat16 64" in said
+    assert "cuda:0 y, 80 GB: largest of these batch sizes that should fit: float32 256" in said
     assert "estimates from the catalogue's counts" in said
     assert table(app, "float32")[3] == pytest.approx((46.8 + 8 * 9.2) / 1000)
     assert table(app, "peak_gb") == [0.3]
     app.get_by_key("model_way").set_value("training, AdamW").run()
     assert not app.exception
     assert table(app, "float32")[0] == pytest.approx((4 * 46.8 + 2 * 2.5 * 4) / 1000)
-    assert "No timing here has measured a peak" in texts(app)
+    assert "No timing on this machine has measured the peak" in texts(app)
 
 
 @pytest.mark.slow
@@ -165,12 +163,12 @@ def test_published_figures_stand_with_their_publishers() -> None:
     assert accuracies["label"].iloc[0] == "ImageNet top-1"
     assert any(column.startswith("a1_in1k") for column in accuracies)
     assert "huggingface/pytorch-image-models" in plainly(app)
-    assert "Somebody else's figures" in plainly(app)
+    assert "Measured by others on their machines" in plainly(app)
     assert "Timings here have TF32 and cuDNN's autotuning off unless they are asked for" in plainly(app)
     assert table(app, "setup")
     app = opened("odd_one", "Published")
-    assert "No accuracy of this model is shipped or imported here" in texts(app)
-    assert "Nobody has published speeds" in texts(app)
+    assert "No published accuracy of this model is shipped or imported" in texts(app)
+    assert "No shipped table has a published speed" in texts(app)
 
 
 def test_every_timing_here_is_shown_over_time(store: Store) -> None:
@@ -194,7 +192,7 @@ def test_every_timing_here_is_shown_over_time(store: Store) -> None:
 
 def test_without_timings_it_offers_to_time(store: Store) -> None:
     app = opened("resnet18", "Timed here")
-    assert "was not timed here yet" in texts(app)
+    assert "No timings of this model yet" in texts(app)
     app = followed(app, "Time it")
     assert not app.exception
     assert app.multiselect(key="benchmark_models").value == ["timm:resnet18"]
@@ -208,7 +206,7 @@ def test_trainings_and_evaluations_are_shown_with_their_best_figures(store: Stor
     app = opened("ViT-B-32", "Trained here")
     assert table(app, "what") == ["evaluation", "fine-tune"]
     assert table(app, "zeroshot_top1") == [0.934, 0.934]
-    assert "Nothing was trained" in texts(opened("ViT-L-14", "Trained here"))
+    assert "No trainings or evaluations" in texts(opened("ViT-L-14", "Trained here"))
     app = opened("resnet18", "Trained here")
     assert "Trained here" not in [tab.label for tab in app.tabs], "only CLIP is trained here"
 

@@ -178,7 +178,7 @@ def test_rows_of_a_running_run_are_there_already(store: Store) -> None:
     attempts.begin(store.database, attempt)
     app = open_page(PAGE, run=str(run_id))
     assert "starting" in texts(app)
-    assert "No model has been counted yet" in texts(app)
+    assert "No models counted yet" in texts(app)
     attempts.record(store.database, attempt, events([profile_row("resnet18")], 2))
     app.run()
     assert list(app.dataframe[0].value["model"]) == ["resnet18"]

@@ -66,7 +66,7 @@ def test_the_first_visit_without_cuda_begins_small_and_presets_fill_the_form(sto
     assert not app.exception
     assert app.number_input(key="recurrent_hidden_size").value == 512
     assert "Times 12 runners" in texts(app)
-    assert "cudnn needs cuDNN, which cpu has not" in plainly(app)
+    assert "cudnn needs cuDNN, which cpu does not have" in plainly(app)
     app.button(key="recurrent_go").click().run()
     assert store.runs()[0].spec == RecurrentSpec(groups=("rnns", "cnns"))
     assert app.query_params["run"] == "1"
@@ -91,7 +91,7 @@ def test_a_form_becomes_a_queued_run_with_a_sweep(store: Store) -> None:
     said = plainly(app)
     assert "hidden size 64, 128, 256 on cpu" in said
     assert "vl_cudnn needs cuDNN" in said
-    assert "Sequences go one after the other in vl_jit and vl_py, which takes very long" in said
+    assert "Very slow, because they process sequences one by one: vl_jit, vl_py" in said
     app.button(key="recurrent_go").click().run()
     assert not app.exception
     assert store.runs()[0].spec == RecurrentSpec(
@@ -137,7 +137,7 @@ def test_what_cannot_fit_is_said_beforehand(store: Store) -> None:
 def test_a_run_that_waits_says_so(store: Store) -> None:
     app = open_page(PAGE, run=str(queue_recurrent(store, runners="aten")))
     assert not app.exception
-    assert "Nothing has been timed yet" in texts(app)
+    assert "No timings yet" in texts(app)
 
 
 @pytest.mark.slow
@@ -162,7 +162,7 @@ def test_rows_show_both_ways_flags_and_failures(store: Store) -> None:
     absent = dict.fromkeys(("latency_ms", "forward_ms", "backward_ms", "forward_mean_ms", "speedup", "verdict"))
     app = shown(
         store,
-        recurrent_row("cudnn", status="error", error="cudnn needs cuDNN, which cpu has not", **absent),
+        recurrent_row("cudnn", status="error", error="cudnn needs cuDNN, which cpu does not have", **absent),
         recurrent_row("aten", flags=("unstable", "contended")),
         recurrent_row("py"),
         runners="cudnn,aten,py",
@@ -268,7 +268,10 @@ def test_a_selected_row_tells_everything(store: Store) -> None:
     assert (metrics["Forward (ms)"], metrics["Backward (ms)"]) == ("10", "20")
     assert metrics["Gradient error"] == "2e-07"
     said = plainly(app)
-    assert "An LSTM cell in a loop over steps, scripted; 20 steps; batch 8; 64 features in, 64 hidden; 1 layer" in said
+    assert (
+        "An LSTM cell in a loop over steps, scripted; 20 time steps; batch 8; 64 features in, 64 hidden; 1 layer"
+        in said
+    )
     assert "TorchScript: fuser te, executor profiling" in said
     assert "fuses nothing" in said
     assert "faster: 1.25 times as fast as aten (1.2 to 1.3, 99 %)" in said

@@ -88,8 +88,8 @@ def tick(app: AppTest, *run_ids: int) -> None:
 def test_an_empty_list_says_what_to_do_next() -> None:
     app = open_page(LIST)
     assert not app.exception
-    assert "Nothing runs and nothing waits" in texts(app)
-    assert "No run has been asked for yet" in texts(app)
+    assert "No active runs" in texts(app)
+    assert "No runs yet" in texts(app)
     assert app.page_link
 
 
@@ -133,9 +133,9 @@ def test_runs_that_ended_meanwhile_are_offered_not_forced(store: Store) -> None:
     ("state", "words"),
     [
         (State.QUEUED, "next in the queue"),
-        (State.STARTING, "the worker is being started"),
+        (State.STARTING, "starting the worker"),
         (State.RUNNING, "1 of 2 done"),
-        (State.STOPPING, "asked to stop; 1 of 2 done"),
+        (State.STOPPING, "stopping; 1 of 2 done"),
         (State.FINISHED, "1 of 2 done in"),
         (State.FAILED, "error after"),
         (State.VANISHED, "no heartbeat, and its process cannot be reached"),
@@ -201,7 +201,7 @@ def test_a_clone_opens_the_form_filled_alike(store: Store) -> None:
         store, State.FINISHED, counter="both", device="cpu", batch_size=3, image_size="192x256", training=True
     )
     app = open_page(ONE, run=str(run_id))
-    app = followed(app, "Clone")
+    app = followed(app, "Edit a copy")
     assert not app.exception
     assert app.title[0].value == "Profile"
     assert app.multiselect(key="profile_models").value == ["resnet18", "resnet50"]
@@ -224,7 +224,7 @@ def test_a_list_too_long_for_a_link_is_put_aside_for_the_form_until_it_is_taken_
     next(button for button in app.run().button if button.label == "Remove the list").click().run()
     assert not app.exception
     assert "a list of" not in texts(app)
-    assert "This link speaks of a list of 40 models" in texts(open_page("profile/page.py", profile_listed="40"))
+    assert "This link refers to a list of 40 models" in texts(open_page("profile/page.py", profile_listed="40"))
 
 
 @pytest.mark.slow
@@ -232,7 +232,7 @@ def test_a_list_too_long_for_a_link_is_put_aside_for_the_form_until_it_is_taken_
 def test_a_clone_asks_for_the_same_whatever_its_kind(store: Store, spec: Spec) -> None:
     run_id = store.enqueue(spec)
     app = open_page(ONE, run=str(run_id))
-    app = followed(app, "Clone")
+    app = followed(app, "Edit a copy")
     assert not app.exception
     assert command(spec) in verbatim(app)
 
@@ -245,7 +245,7 @@ def test_deletion_asks_twice_and_takes_everything(store: Store, settings: Settin
     (folder / "log.txt").write_bytes(b"0" * 500)
     app = open_page(ONE, run=str(run_id))
     app.button(key="run_delete").click().run()
-    assert "2 files of 2 kB together" in texts(app)
+    assert "2 files (2 kB)" in texts(app)
     assert app.button(key="runs_delete_sure").disabled
     app.text_input(key="runs_delete_number").set_value(str(run_id + 1)).run()
     assert app.button(key="runs_delete_sure").disabled
@@ -348,7 +348,7 @@ def test_a_list_filtered_to_nothing_says_how_to_see_more(store: Store) -> None:
     run_id = bring_to(store, State.FINISHED)
     app = open_page(LIST, runs_kinds="train", runs_text="no such thing")
     assert not app.exception
-    assert "No run is like this" in texts(app)
+    assert "No runs match these filters" in texts(app)
     app.button(key="runs_show_all").click().run()
     assert listed(app) == [run_id]
 
@@ -374,7 +374,7 @@ def test_chosen_runs_are_deleted_but_none_that_still_runs(store: Store) -> None:
     app = open_page(LIST)
     tick(app, ended, running)
     app.button(key="runs_delete").click().run()
-    assert f"1 of these 2 have not ended: {running}" in texts(app).replace("\\", "")
+    assert f"1 of these 2 runs have not ended: {running}" in texts(app).replace("\\", "")
     assert "runs_delete_sure" not in {button.key for button in app.button}
     tick(app, ended, failed)
     app.button(key="runs_delete").click().run()
@@ -404,9 +404,9 @@ def test_storage_is_told(store: Store, settings: Settings) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "a.bin").write_bytes(b"0" * 3_000_000)
     app = open_page(LIST)
-    assert "1 runs." not in texts(app), "nothing is looked at before it is asked for"
+    assert "1 run." not in texts(app), "nothing is looked at before it is asked for"
     app.session_state["runs_storage"] = True
     app.run()
     assert not app.exception
-    assert "1 runs. The database has" in texts(app)
-    assert "In the folders of runs: 1 files of 3 MB" in texts(app)
+    assert "1 run. Database:" in texts(app)
+    assert "Run folders: 1 file, 3 MB" in texts(app)

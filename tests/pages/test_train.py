@@ -62,7 +62,7 @@ def test_the_first_visit_shows_the_digits_and_all_that_will_be_done(store: Store
     assert not app.exception
     assert store.runs()[0].spec == TrainSpec(precision="fp32")
     assert app.query_params["run"] == "1"
-    assert "Nothing has been trained yet" in texts(app)
+    assert "No results yet" in texts(app)
 
 
 def test_presets_fill_the_form(store: Store) -> None:
@@ -198,10 +198,10 @@ def test_a_run_goes_on_in_sight(store: Store) -> None:
     said = plainly(app)
     assert "44 of 330 done, epoch 3 of 15, loss 1.234, 900 pairs/s, 20 s left" in said
     figures = {metric.label: metric.value for metric in app.metric}
-    assert figures["Training loss now"] == "0.0227"
+    assert figures["Training loss"] == "0.0227"
     assert figures["Held-out loss"] == "1.75"
     assert figures["Zero-shot top-1"] == "93.4 %"
-    assert figures["Best, of epoch 2"] == "93.4 %"
+    assert figures["Best (epoch 2)"] == "93.4 %"
     assert figures["Pairs/s"] == "900"
     delta = {metric.label: metric.delta for metric in app.metric}
     assert delta["Zero-shot top-1"] == "+43.4 points"
@@ -255,7 +255,7 @@ def test_a_run_that_was_stopped_can_be_resumed(state: State, store: Store, setti
     record(store, run_id, [*curve_points(30), train_row(1)], state=state)
     app = open_page(PAGE, run=str(run_id))
     assert not app.exception
-    assert "Resume goes on from a checkpoint: latest.pt" in plainly(app)
+    assert "Resume continues from a checkpoint: latest.pt" in plainly(app)
     resume = app.button(key=f"retry_{run_id}")
     assert resume.label == "Resume"
     resume.click().run()
@@ -319,7 +319,7 @@ def told(answers: Answering, **fields: object) -> None:
 def test_what_a_training_needs_is_looked_up_without_being_waited_for(answers: Answering) -> None:
     app = open_page(PAGE, train_model="ViT-B-32", train_pretrained="openai")
     said = plainly(app)
-    assert ":gray[:material/hourglass_top:] Weights, tokenizer and memory are being looked up." in said
+    assert ":gray[:material/hourglass_top:] Checking weights, tokenizer and memory." in said
     assert "at least 2.42 GB" in said, "what the catalogue knows"
     assert not app.button(key="train_go").disabled
     needed = {"what": "weights openai of ViT-B-32", "address": "huggingface.co/a/b/c.bin", "mb": 605.0}
@@ -396,7 +396,7 @@ def test_an_upload_that_a_run_reads_is_not_deleted(store: Store) -> None:
     queue_train(store, data=str(pets), data_kind="folder")
     app = unfold(open_page(PAGE), "Earlier uploads: 1")
     app.button(key=f"train_kept_{pets.name}_delete").click().run()
-    assert "Run 1 reads it still" in texts(app)
+    assert "Run 1 still uses it" in texts(app)
     assert app.button(key="train_kept_sure").disabled
 
 

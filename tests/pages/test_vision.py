@@ -48,7 +48,7 @@ def test_an_empty_form_asks_for_models_and_starts_nothing() -> None:
     assert not app.exception
     assert "Choose models" in texts(app)
     assert app.button(key="benchmark_go").disabled
-    assert ticked(app) == ["Quotable"]
+    assert ticked(app) == ["3 processes"]
 
 
 def test_presets_fill_the_form_and_the_form_lights_its_preset(store: Store) -> None:
@@ -116,7 +116,7 @@ def test_memory_is_checked_beforehand(store: Store) -> None:
     assert "of 1 GB: will not fit" in plainly(app)
     assert [warning.icon for warning in app.warning] == [":material/memory:"], "it stands out"
     app = open_page(PAGE, benchmark_models="resnet18", benchmark_batch_size="max")
-    assert "the largest batch that fits is searched for" in texts(app)
+    assert "the run finds the largest batch that fits" in texts(app)
 
 
 @pytest.mark.parametrize(("page", "precision"), [(PAGE, "bfloat16"), ("train/page.py", "amp_bf16")])
@@ -169,7 +169,7 @@ def test_published_speeds_of_gpus_say_that_others_had_tf32_and_autotuning_on(sto
     assert "PyTorch's default has TF32 on in convolutions" in plainly(app)
     on_cpu = next(name for name in setup.options if "NVIDIA" not in name)
     setup.set_value(on_cpu).run()
-    assert "Published figures are somebody else's" in plainly(app)
+    assert "Published values: " in plainly(app)
     assert "TF32" not in plainly(app), "a CPU has neither"
 
 
@@ -271,13 +271,13 @@ def test_a_selected_row_of_an_accelerator_has_two_figures_and_says_where_its_tim
     assert "faster in latency: 1.25 times as fast as eager" in said
     assert "First call after eager in the same process" in said
     where = "starts 12 s, compilation 31.5 s, warm-up 3 s, samples 12 s, rest 1.5 s"
-    assert f"Everything timed side by side took 1 min 0 s: {where}." in said
+    assert f"All rows timed side by side took 1 min 0 s: {where}." in said
 
 
 def test_a_run_without_rows_says_so(store: Store) -> None:
     app = open_page(PAGE, run=str(queue_benchmark(store, "resnet18")))
     assert not app.exception
-    assert "Nothing has been timed yet" in texts(app)
+    assert "No timings yet" in texts(app)
 
 
 @pytest.mark.parametrize(

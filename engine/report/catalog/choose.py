@@ -66,11 +66,11 @@ def to_measure(frame: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
 def sentence(frame: pd.DataFrame, kept: pd.DataFrame, x: str, y: str, front: int, selected: int) -> str:
     """How many rows qualify, lack a figure, are on the front and are selected. kept: those that meet the limits."""
     lacking = int(kept[[x, y]].isna().any(axis=1).sum())
-    parts = [f"**{len(kept) - lacking:,}** of {len(frame):,} rows qualify"]
-    parts += [f"{lacking:,} more lack a figure of an axis"] if lacking else []
-    parts += [f"**{front:,}** are on the front"] if front else []
+    parts = [f"**{len(kept) - lacking:,}** of {len(frame):,} shown"]
+    parts += [f"{lacking:,} {'has' if lacking == 1 else 'have'} no value for this plot"] if lacking else []
+    parts += [f"**{front:,}** on the Pareto front"] if front else []
     parts += [f"**{selected:,}** selected"] if selected else []
-    return ", ".join(parts)
+    return "; ".join(parts)
 
 
 def alone(frame: pd.DataFrame, limits: Mapping[str, float]) -> list[str]:

@@ -1,10 +1,10 @@
-// Draws a figure of plotly in the theme of the page; tells which points were selected in it.
+// Draws a plotly figure in the theme of the page and reports its selected points.
 
 const bundle = import(new URL("app/static/plotly.min.js", document.baseURI).href);
-const HEIGHT = 450; // pixels, of a figure that names none
+const HEIGHT = 450; // pixels, for a figure without a height
 const SCREEN = { width: 24, height: 24, path: "M3 3h7v2H5v5H3zm11 0h7v7h-2V5h-5zM3 14h2v5h5v2H3zm16 0h2v7h-7v-2h5z" };
 
-// Called whenever the script has run; what it returns, when the chart leaves the page.
+// Streamlit calls this after each run of the page's script, and the returned function when the chart is removed.
 export default function ({ data, parentElement, setStateValue }) {
   const element = parentElement.querySelector(".chart");
   element.chart ??= new Chart(element);
@@ -15,7 +15,7 @@ export default function ({ data, parentElement, setStateValue }) {
 class Chart {
   constructor(element) {
     this.element = element;
-    this.labels = []; // of the selected points
+    this.labels = []; // labels of the selected points
     this.queue = bundle;
     this.sizes = new ResizeObserver(() => this.draw());
     this.sizes.observe(element);
@@ -28,12 +28,12 @@ class Chart {
       this.element.setAttribute("aria-busy", "true");
       this.figure = JSON.parse(text);
       this.element.setAttribute("aria-label", this.figure.alt);
-      this.element.style.height = `${this.figure.layout.height ?? HEIGHT}px`; // what is below stays where it is
+      this.element.style.height = `${this.figure.layout.height ?? HEIGHT}px`; // set before drawing, so that content below does not move
     }
     this.draw();
   }
 
-  // One drawing after the other: plotly's are asynchronous.
+  // Draw one figure at a time, because plotly draws asynchronously.
   draw() {
     this.queue = this.queue
       .then(() => this.drawIfChanged())
@@ -49,7 +49,7 @@ class Chart {
     const [width, height] = size(element, figure);
     const look = theme(element);
     const drawn = JSON.stringify([width, height, look]);
-    if (!width || (text === this.drawnText && drawn === this.drawn)) return; // without a width it is not on show
+    if (!width || (text === this.drawnText && drawn === this.drawn)) return; // a width of 0 means hidden
     [this.drawnText, this.drawn] = [text, drawn];
 
     this.plotly = (await bundle).default;
@@ -58,7 +58,7 @@ class Chart {
     if (figure.selectable) Object.assign(layout, { clickmode: "event+select", selectionrevision: this.labels.join() });
     else config.modeBarButtonsToRemove = ["select2d", "lasso2d"];
     const isFirst = !element.layout;
-    this.drawing = true; // plotly tells of selections that it drops itself, too
+    this.drawing = true; // plotly also reports selections that it clears itself
     try {
       await this.plotly.react(element, figure.data.map((trace) => this.marked(trace)), layout, config);
     } finally {
@@ -70,7 +70,7 @@ class Chart {
     }
   }
 
-  // A selection is of labels, so it holds on to its points when others come and go around them.
+  // Selections are stored as labels, so they keep their points when other points are added or removed.
   marked(trace) {
     if (!this.labels.length || !trace.customdata) return trace;
     const chosen = new Set(this.labels);
@@ -102,7 +102,7 @@ const fullScreen = {
   click: (element) => (document.fullscreenElement ? document.exitFullscreen() : element.requestFullscreen()),
 };
 
-// The layout of a figure as the page around it looks.
+// Return the figure's layout in the colours and fonts of the page.
 function theme(element) {
   const style = getComputedStyle(element);
   const of = (name) => style.getPropertyValue(`--st-${name}`).trim();
@@ -115,7 +115,7 @@ function theme(element) {
     tickfont: { color: faint },
     title: { font: { color: text, size: 13 }, standoff: 12 },
     automargin: true,
-    ticklabeloverflow: "allow", // to hide labels, plotly measures each again
+    ticklabeloverflow: "allow", // hiding labels is slow: plotly measures each one again
   };
   return {
     paper_bgcolor: "rgba(0,0,0,0)",

@@ -1,4 +1,4 @@
-"""Charts as all pages draw them."""
+"""Draw plotly figures and tabs, in the same way on all pages."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,33 +10,34 @@ import streamlit as st
 from pages.shared.chart.component import component
 
 TRACES = {"scatter", "bar", "heatmap", "treemap"}
-"""What pages/static/plotly.min.js can draw: see frontend/plotly.js."""
+"""Trace types that the bundle pages/static/plotly.min.js contains; frontend/plotly.js lists them."""
 
-# Not st.plotly_chart, which brings all of plotly.js and draws each figure two or three times: see CONTRIBUTING.md.
+# Our own component, because st.plotly_chart loads all of plotly.js and draws each figure two or three times.
 _draw = component("chart")
 
 
 def chart(figure: go.Figure, *, key: str, alt: str, selectable: bool = False, **config: Any) -> list[str]:
-    """Draw a figure. Returns the labels, in `customdata[0]`, of the points selected in it.
+    """Draw a figure and return the labels (`customdata[0]`) of its selected points.
 
-    alt: what it shows, for who cannot see it. selectable: whether points can be selected. config: of plotly.js.
-    Errors: ValueError for a trace that the pages' bundle of plotly.js has not.
+    alt: text alternative for screen readers. selectable: allow selecting points. config: options of plotly.js.
+    Errors: ValueError for a trace type that the bundle of plotly.js does not contain.
     """
-    if lacking := {trace.type for trace in figure.data} - TRACES:
-        raise ValueError(f"no chart can draw {', '.join(sorted(lacking))} yet: add it to frontend/plotly.js")
-    shown = figure.to_plotly_json() | {"alt": alt, "selectable": selectable, "config": config}
-    shown["layout"] = {name: value for name, value in shown["layout"].items() if name != "template"}  # the page's theme
-    sent = pio.json.to_json_plotly(shown).encode()
-    drawn = _draw(data=sent, key=key, on_selected_change=_nothing)
-    return list(drawn.selected or [])
+    if missing := {trace.type for trace in figure.data} - TRACES:
+        raise ValueError(f"no chart can draw {', '.join(sorted(missing))} yet: add it to frontend/plotly.js")
+    content = figure.to_plotly_json() | {"alt": alt, "selectable": selectable, "config": config}
+    # without the figure's template, so that the theme of the page applies
+    content["layout"] = {name: value for name, value in content["layout"].items() if name != "template"}
+    encoded = pio.json.to_json_plotly(content).encode()
+    result = _draw(data=encoded, key=key, on_selected_change=_ignore_selection)
+    return list(result.selected or [])
 
 
-def _nothing() -> None:
-    """What a component returns is named by its callbacks; the answer to a selection is the next run of the script."""
+def _ignore_selection() -> None:
+    """Do nothing. Streamlit requires a callback to return `selected`; the rerun reads the selection."""
 
 
 def tabs(contents: Mapping[str, Callable[[], None]], *, key: str, **more: Any) -> None:
-    """One tab per content, of which only the open one is drawn; nothing where there is none. more: of st.tabs."""
+    """Draw one tab per entry and only the content of the open tab. more: arguments of st.tabs."""
     if not contents:
         return
     for tab, content in zip(

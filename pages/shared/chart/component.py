@@ -1,4 +1,4 @@
-"""Parts of pages that run in the browser: each is a .html, a .css and a .js file beside this one."""
+"""Load browser components. Each is a .html, a .css and a .js file beside this module."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +10,6 @@ HERE = Path(__file__).parent
 
 
 def component(name: str) -> Callable[..., Any]:
-    """What draws it. Its style sheet is the page's: plotly has one of its own there."""
+    """Return the function that draws the component. Its styles are not isolated: plotly adds styles to the page."""
     html, css, js = ((HERE / f"{name}.{part}").read_text(encoding="utf-8") for part in ("html", "css", "js"))
     return st.components.v2.component(name, html=html, css=css, js=js, isolate_styles=False)

@@ -1,6 +1,6 @@
-// Text as it is, with a button that copies it.
+// Shows plain text with a copy button.
 
-const SAID_MS = 1500; // so long the button says that it has copied
+const NOTICE_MS = 1500; // how long the button shows its message
 
 export default function ({ data, parentElement }) {
   const text = new TextDecoder().decode(data);
@@ -9,22 +9,22 @@ export default function ({ data, parentElement }) {
   button.onclick = async () => {
     try {
       await navigator.clipboard.writeText(text);
-      say(button, "Copied");
+      showMessage(button, "Copied");
     } catch {
-      getSelection().selectAllChildren(shown); // a page that is not served securely may not write there
-      say(button, "Selected: copy it with the keyboard");
+      getSelection().selectAllChildren(shown); // the clipboard is available only on secure pages
+      showMessage(button, "Selected: copy it with the keyboard");
     }
   };
 }
 
-function say(button, what) {
-  const usual = "Copy to clipboard";
-  button.title = what;
-  button.setAttribute("aria-label", what);
+function showMessage(button, message) {
+  const label = "Copy to clipboard";
+  button.title = message;
+  button.setAttribute("aria-label", message);
   button.classList.add("done");
   setTimeout(() => {
-    button.title = usual;
-    button.setAttribute("aria-label", usual);
+    button.title = label;
+    button.setAttribute("aria-label", label);
     button.classList.remove("done");
-  }, SAID_MS);
+  }, NOTICE_MS);
 }

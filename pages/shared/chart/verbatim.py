@@ -1,11 +1,11 @@
-"""Commands and logs: text as it is, with a button that copies it."""
+"""Show commands and logs as plain text with a copy button."""
 
 from pages.shared.chart.component import component
 
-# Streamlit's own code block brings a highlighter of 1.5 MB, plain text too: half a second of every page with a command.
+# Not st.code: it loads a highlighter of 1.5 MB even for plain text, which delays every page with a command by 0.5 s.
 _draw = component("verbatim")
 
 
 def verbatim(text: str, *, key: str) -> None:
-    """Draw it; what is long is scrolled."""
+    """Show the text. A long text gets a scrollbar."""
     _draw(data=text.encode(), key=key)

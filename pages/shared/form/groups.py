@@ -1,6 +1,6 @@
-"""What seldom differs in a form, in groups: one is drawn once it is chosen or something in it is set.
+"""Groups of fields that are seldom changed. A group is drawn when it is chosen or one of its fields is set.
 
-Every widget takes the browser some ten milliseconds, and the form of a training has sixty.
+Each widget costs the browser about 10 ms, and the form of a training has 60 fields.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,13 +13,13 @@ from engine.specs import Spec
 from pages.shared import redraw
 from pages.shared.form.spec_form import field, key
 
-IN_USE = "Groups of settings that are seldom changed. What differs from its default stays in sight."
+HELP = "Choose the groups of settings to show. A group with a changed setting is always shown."
 
 
 class Undrawn(Enum):
-    """Stands in the state for a field that is not drawn.
+    """Mark a field in the session state that is not drawn yet.
 
-    What a preset gives such a field is put into the address only if the state knew the field before.
+    Streamlit writes a value set by a preset into the address only if the state already knew the field.
     """
 
     YET = "undrawn"
@@ -32,29 +32,29 @@ def draw(
     label: str = "Further settings",
     **choices: Sequence[str],
 ) -> dict[str, Any]:
-    """Groups to choose from, and the fields of those chosen or set; answers what all of them hold."""
-    values = {name: _by_default(spec, name, choices.get(name)) for names in groups.values() for name in names}
-    differing = {name for name, default in values.items() if _is_set(key(prefix, name), default)}
-    in_use = [group for group, names in groups.items() if differing.intersection(names)]
-    asked = key(prefix, label)
-    chosen: list[str] = st.session_state.get(asked, [])
+    """Draw the choice of groups and the fields of the shown groups. Return the values of all fields."""
+    values = {name: _default(spec, name, choices.get(name)) for names in groups.values() for name in names}
+    changed = {name for name, default in values.items() if _is_set(key(prefix, name), default)}
+    in_use = [group for group, names in groups.items() if changed.intersection(names)]
+    widget = key(prefix, label)
+    chosen: list[str] = st.session_state.get(widget, [])
     if not set(in_use) <= set(chosen):
-        st.session_state[asked] = list(dict.fromkeys([*chosen, *in_use]))
-    shown = st.pills(label, list(groups), selection_mode="multi", key=asked, help=IN_USE, wrap=True)
+        st.session_state[widget] = list(dict.fromkeys([*chosen, *in_use]))
+    shown = st.pills(label, list(groups), selection_mode="multi", key=widget, help=HELP, wrap=True)
     for group, names in groups.items():
-        place = st.container()  # also where nothing is drawn: a field that moves would be left out of the address
+        place = st.container()  # even if empty: a field that changes its position would drop out of the address
         if group in shown:
             with place:
                 values |= _group(spec, prefix, group, names, choices)
         else:
-            _put_away(prefix, names)
+            _mark_undrawn(prefix, names)
     return values
 
 
 def _group(
     spec: type[Spec], prefix: str, heading: str, names: Sequence[str], choices: Mapping[str, Sequence[str]]
 ) -> dict[str, Any]:
-    """Three fields a row under their heading."""
+    """Draw the fields of a group, three per row, under its heading. Return their values."""
     values = {}
     st.caption(heading)
     for row in (names[place : place + 3] for place in range(0, len(names), 3)):
@@ -66,22 +66,22 @@ def _group(
     return values
 
 
-def _put_away(prefix: str, names: Sequence[str]) -> None:
-    """Keep in mind which fields are not drawn."""
+def _mark_undrawn(prefix: str, names: Sequence[str]) -> None:
+    """Note in the session state that these fields are not drawn."""
     for name in names:
         st.session_state.setdefault(key(prefix, name), Undrawn.YET)
         redraw.release(key(prefix, name))
 
 
-def _by_default(spec: type[Spec], name: str, choices: Sequence[str] | None) -> Any:
+def _default(spec: type[Spec], name: str, choices: Sequence[str] | None) -> Any:
     default = spec.model_fields[name].default
     return choices[0] if choices and default != "" else default
 
 
-def _is_set(asked: str, default: Any) -> bool:
-    """Whether the address, a preset or somebody's hand gave a field another value than it has by default."""
-    if asked in st.query_params:
+def _is_set(widget: str, default: Any) -> bool:
+    """Return whether the address, a preset or the user has changed a field from its default."""
+    if widget in st.query_params:
         return True
-    value = st.session_state.get(asked)
+    value = st.session_state.get(widget)
     value = tuple(value) if isinstance(value, list) else value
     return value not in (Undrawn.YET, None, "", (), default, str(default))

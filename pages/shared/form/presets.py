@@ -1,4 +1,4 @@
-"""Presets of a form: buttons that fill some of its fields; the one that the fields agree with is ticked."""
+"""Presets of a form: buttons that fill some of its fields. A preset whose values all fields have is ticked."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,35 +13,40 @@ TICKED = ":material/check:"
 
 @dataclass(frozen=True)
 class Preset:
-    """What it stands for, in a sentence, and the fields with what they are set to."""
+    """Values for some fields of a form."""
 
-    meaning: str
+    help: str
+    """One or two sentences: what the preset is for."""
     fields: Mapping[str, Any]
+    """Value of each field, by name."""
+    label: str = ""
+    """Text of the button; by default the preset's name, which is part of the button's key."""
 
 
 Presets = Mapping[str, Preset]
 
 
 def prefill(prefix: str, preset: Preset) -> None:
-    """Put what a preset stands for into the fields."""
+    """Put the values of a preset into the fields."""
     for field, value in preset.fields.items():
         st.session_state[spec_form.key(prefix, field)] = value
 
 
 def draw(place: Any, prefix: str, presets: Presets, values: Mapping[str, Any]) -> None:
-    """The presets in `place`, which stands before the fields and is drawn when their values are known.
+    """Draw the presets in `place`, a container above the fields that is filled when their values are known.
 
-    Buttons, since a choice whose value is set from here would be sent back by a browser that has not heard of it yet,
-    together with what is typed next; that looks like a click, and overwrites what was typed.
+    They are buttons. A selection widget whose value is set by the server would be sent back with its old value by a
+    browser that has not received the new one yet, together with the next typed character. Streamlit would take that
+    for a click and overwrite the typed text.
     """
     with place, st.container(horizontal=True, vertical_alignment="center"):
         st.caption("Presets", width="content")
         for name, preset in presets.items():
-            fits = all(_same(values[field], value) for field, value in preset.fields.items())
-            options = {"key": f"{prefix}_preset_{name}", "help": preset.meaning, "icon": TICKED if fits else None}
-            st.button(name, on_click=prefill, args=(prefix, preset), **options)
+            matches = all(_same(values[field], value) for field, value in preset.fields.items())
+            options = {"key": f"{prefix}_preset_{name}", "help": preset.help, "icon": TICKED if matches else None}
+            st.button(preset.label or name, on_click=prefill, args=(prefix, preset), **options)
 
 
 def _same(value: Any, preset: Any) -> bool:
-    """In which order names were chosen does not matter."""
+    """Return whether a field has a preset's value. The order of names in a list does not matter."""
     return sorted(value) == sorted(preset) if isinstance(preset, list) else bool(value == preset)

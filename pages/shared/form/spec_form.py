@@ -1,7 +1,7 @@
-"""A form drawn from a spec: its fields, bounds and descriptions are read from it, never stated again.
+"""Draw a form from a spec. Fields, bounds and help texts are read from the spec and not repeated here.
 
-Widgets answer at once instead of through `st.form`, because the sentence and the command beside them follow what is
-typed; nothing is sent before the button.
+The widgets are not in an `st.form`, because the sentence and the command beside them follow each change. Nothing is
+submitted before the button is pressed.
 """
 
 import types
@@ -16,107 +16,22 @@ from typing_extensions import TypeAliasType
 
 from engine.specs import Spec, format_image_size
 from pages.shared import redraw
+from pages.shared.form.labels import default_hint, heading, name_in_sentence
 from pages.shared.text import quoted
 
 BIND = "query-params"
-LONGEST_MESSAGE = 500  # characters: a message may repeat what was given, such as a path of a link of 100,000
-LISTED = "listed"  # in the address: of how many models a list is that was put aside
-LABELS = {
-    "image_size": "Image size (px)",
-    "training": "Training peak",
-    "detail": "Table of modules",
-    "replicates": "Processes",
-    "min_seconds": "Sampled time (s)",
-    "min_samples": "Samples",
-    "time_limit": "Time limit (s)",
-    "max_batch_size": "Largest batch size",
-    "filter": "Only names with",
-    "exclude": "Not names with",
-    "exclude_exact": "Not these",
-    "partition": "Part (I/N)",
-    "cudnn_benchmark": "cuDNN benchmark",
-    "context_length": "Text length (tokens)",
-    "dtypes": "Data types",
-    "seconds": "Sampled time (s)",
-    "runners": "Single runners",
-    "seq_length": "Steps",
-    "num_layers": "Layers",
-    "proj_size": "Projected to",
-    "loops": "Samples",
-    "warmup": "Warm-up calls",
-    "sweep_values": "At these values",
-    "data_kind": "What they are",
-    "csv_separator": "CSV: separator",
-    "csv_img_key": "CSV: column of images",
-    "csv_caption_key": "CSV: column of captions",
-    "train.samples": "Pairs at most",
-    "evaluate.samples": "Pairs at most",
-    "data_weights": "Weights of sources (::)",
-    "resampled": "Draw with replacement",
-    "val_data": "Held-out data",
-    "val_fraction": "Held-out share",
-    "held_out": "Only the held-out share",
-    "pretrained": "Weights to begin with",
-    "lr": "Learning rate",
-    "train.warmup": "Warm-up",
-    "wd": "Weight decay",
-    "eps": "Epsilon",
-    "opt": "Optimizer",
-    "grad_clip_norm": "Largest gradient norm",
-    "accum_freq": "Batches per step",
-    "lr_scheduler": "Schedule",
-    "epochs_cooldown": "Epochs of cooldown",
-    "lr_cooldown_power": "Power of cooldown",
-    "lr_cooldown_end": "Rate after cooldown",
-    "overfit": "Overfit one batch",
-    "patch_dropout": "Patches left out",
-    "lock_image_unlocked_groups": "Its last groups, unlocked",
-    "lock_image_freeze_bn_stats": "Freeze its batch norms",
-    "lock_text_unlocked_layers": "Its last layers, unlocked",
-    "lock_text_freeze_layer_norm": "Freeze its layer norms",
-    "grad_checkpointing": "Checkpoint activations",
-    "compile": "torch.compile",
-    "coca_contrastive_weight": "CoCa: weight of contrast",
-    "coca_caption_weight": "CoCa: weight of captions",
-    "distill_model": "Teacher",
-    "distill_pretrained": "Teacher's weights",
-    "gather_with_grad": "Gather with gradients",
-    "nproc": "Processes",
-    "workers": "Processes that load",
-    "val_frequency": "Validate every (epochs)",
-    "zeroshot_frequency": "Zero-shot every (epochs)",
-    "log_every_n_steps": "Log every (steps)",
-    "save_frequency": "Save every (epochs)",
-    "save_every_steps": "Save every (steps)",
-    "keep_last": "Checkpoints kept",
-    "best_metric": "Best by",
-    "tensorboard": "TensorBoard files",
-    "wandb": "Weights & Biases",
-    "resume": "Continue from",
-    "cuda_pointwise_loop_level": "CUDA pointwise: loops",
-    "cuda_pointwise_block_count": "CUDA pointwise: blocks",
-    "cuda_pointwise_block_size": "CUDA pointwise: threads per block",
-}
-OF_MODEL = ("image_size", "context_length")
-"""What is the model's own when left out."""
+LONGEST_MESSAGE = 500
+"""Most characters of an error message. A message may repeat a value from a link, and links can be very long."""
+LISTED = "listed"
+"""Address parameter: the length of a list of models that is too long for the address."""
 LISTS = ("classes", "templates")
-"""A text with an item per line."""
+"""Fields that hold a text with one item per line."""
 UNIONS = (types.UnionType, Union)
 
 
 def key(prefix: str, field: str) -> str:
-    """The widget of a field, and its name in the page's address."""
+    """Return the key of a field's widget, which is also its parameter in the page's address."""
     return f"{prefix}_{field}"
-
-
-def called(spec: type[Spec], name: str) -> str:
-    """Return what a field is called in a sentence."""
-    return LABELS.get(f"{spec.kind}.{name}", LABELS.get(name, name.replace("_", " ")))
-
-
-def heading(spec: type[Spec], name: str) -> str:
-    """Return what stands above a field, and at the beginning of a sentence."""
-    return LABELS.get(f"{spec.kind}.{name}", LABELS.get(name, name.replace("_", " ").capitalize()))
 
 
 def field(
@@ -129,11 +44,11 @@ def field(
     free: bool = False,
     hint: str | None = None,
 ) -> Any:
-    """Draw the widget of one field and return what it holds.
+    """Draw the widget of one field and return its value.
 
-    choices: offered for a free text, the first being the default where the field has one of its own, and beside what
-    may be typed for lists and for numbers that have words as well. pills: for a list of given words, all in sight.
-    free: what is not among the choices may be typed too. hint: what an empty field means.
+    choices: values offered for a text, a list, or a number that may also be a word. The first is the default if the
+    field has a default. pills: show all words of a list as pills. free: allow typing a value that is not among the
+    choices. hint: placeholder of the empty field; without it, the default from DEFAULTS.
     """
     value = _widget(spec, name, prefix, choices, pills, free, hint)
     redraw.hold(key(prefix, name))
@@ -154,11 +69,11 @@ def _widget(
     label = heading(spec, name)
     shared: dict[str, Any] = {"key": key(prefix, name), "help": info.description, "bind": BIND}
     if optional:
-        hint = hint or ("the model's own" if name in OF_MODEL else "by default")
+        hint = hint or default_hint(name)
     if name == "image_size" and info.default:
-        hint = format_image_size(info.default)
+        hint = f"default: {format_image_size(info.default)}"
     if name in LISTS:
-        return st.text_area(label, placeholder=hint or "one a line", height=90, **shared)
+        return st.text_area(label, placeholder=hint or "one per line", height=90, **shared)
     if get_origin(annotation) is Literal:
         return st.segmented_control(
             label, get_args(annotation), default=info.default, required=True, width="stretch", **shared
@@ -166,9 +81,9 @@ def _widget(
     if get_origin(annotation) is tuple and get_args(annotation)[1:] == (...,):
         item = get_args(annotation)[0]
         return (
-            _numbers(label, shared)
+            _numbers(label, default_hint(name), shared)
             if item in (int, float)
-            else _several(label, info.default, item, choices, shared, pills)
+            else _words(label, info.default, item, choices, shared, pills)
         )
     if get_origin(annotation) in UNIONS:
         return _number_or_word(label, str(info.default), annotation, choices or (), shared)
@@ -177,12 +92,12 @@ def _widget(
     if annotation in (int, float):
         return _number(label, info, annotation, hint, shared)
     if choices is not None and (free or info.default == ""):
-        # what is no longer on offer, or comes by a link, stays, and the engine says so
+        # a typed or linked value stays even if it is not offered (any more); the engine checks it
         typed = st.session_state.get(shared["key"], st.query_params.get(shared["key"]))
         options = list(dict.fromkeys([*choices, *([typed] if typed else [])]))
         index = None if info.default == "" else 0
-        look = {"index": index, "placeholder": hint or "by default"}
-        return st.selectbox(label, options, accept_new_options=True, **look, **shared)
+        placeholder = hint or default_hint(name)
+        return st.selectbox(label, options, index, accept_new_options=True, placeholder=placeholder, **shared)
     if choices is not None:
         if st.session_state.get(shared["key"]) not in choices:
             st.session_state.pop(shared["key"], None)
@@ -190,19 +105,19 @@ def _widget(
     return st.text_input(label, placeholder=hint or info.default or None, **shared)
 
 
-def _several(
+def _words(
     label: str, default: Any, item: Any, choices: Sequence[str] | None, shared: dict[str, Any], pills: bool
 ) -> list[str]:
-    """A list: of given words, or of words that can be typed too."""
-    given = get_args(item) if get_origin(item) is Literal else None
-    if given and pills:
-        return st.pills(label, given, default=list(default), selection_mode="multi", wrap=True, **shared)
-    options = list(given or dict.fromkeys([*default, *(choices or ()), *st.session_state.get(shared["key"], [])]))
-    return st.multiselect(label, options, default=list(default), accept_new_options=given is None, **shared)
+    """Draw a list of words. If the field's type does not fix the words, others can be typed."""
+    fixed = get_args(item) if get_origin(item) is Literal else None
+    if fixed and pills:
+        return st.pills(label, fixed, default=list(default), selection_mode="multi", wrap=True, **shared)
+    options = list(fixed or dict.fromkeys([*default, *(choices or ()), *st.session_state.get(shared["key"], [])]))
+    return st.multiselect(label, options, default=list(default), accept_new_options=fixed is None, **shared)
 
 
 def _number(label: str, info: FieldInfo, kind: type, hint: str | None, shared: dict[str, Any]) -> float | None:
-    """A number. Whole ones are drawn as floats too: a link with 1e400 makes Streamlit's field of integers fail."""
+    """Draw a number. Integers use a float field too, because a link with 1e400 makes Streamlit's integer field fail."""
     low, high = (None if bound is None else float(bound) for bound in _bounds(info))
     default = None if info.default is None else float(info.default)
     step = 1.0 if kind is int else None
@@ -210,17 +125,16 @@ def _number(label: str, info: FieldInfo, kind: type, hint: str | None, shared: d
     return int(value) if kind is int and value is not None and value % 1 == 0 else value
 
 
-def _numbers(label: str, shared: dict[str, Any]) -> str:
-    """Numbers that are typed one by one or with commas between them, as one text."""
+def _numbers(label: str, hint: str | None, shared: dict[str, Any]) -> str:
+    """Draw a list of numbers, typed one by one or separated by commas. Return them as one text."""
     typed = list(st.session_state.get(shared["key"], []))
-    hint = "by default; type numbers"
-    return ",".join(st.multiselect(label, typed, accept_new_options=True, placeholder=hint, **shared))
+    return ",".join(st.multiselect(label, typed, accept_new_options=True, placeholder=hint or "", **shared))
 
 
 def _number_or_word(
     label: str, default: str, annotation: Any, choices: Sequence[str], shared: dict[str, Any]
 ) -> str | None:
-    """A number that can be typed, or one of the words that stand for one."""
+    """Draw a field for a number or one of the words that the field's type allows."""
     words = [
         word for part in map(_plain, get_args(annotation)) if get_origin(part) is Literal for word in get_args(part)
     ]
@@ -230,25 +144,25 @@ def _number_or_word(
 
 
 def build(spec: type[Spec], values: Mapping[str, Any]) -> tuple[Spec | None, list[str]]:
-    """The spec, or what is wrong with the values, one sentence each. Empty values mean a field's default."""
-    found, errors = _validated(spec, values)
-    return found, [_sentence(spec, error) for error in errors]
+    """Return the spec, or None and one sentence per invalid value. An empty value means the field's default."""
+    result, errors = _validate(spec, values)
+    return result, [_sentence(spec, error) for error in errors]
 
 
 def valid(spec: type[Spec], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that the spec takes, for what looks at them before there is a spec."""
-    _, errors = _validated(spec, values)
-    wrong = {part for error in errors for part in error["loc"][:1]}
-    return {name: value for name, value in values.items() if name not in wrong}
+    """Return the valid values. A preview uses them while other values of the form are still invalid."""
+    _, errors = _validate(spec, values)
+    invalid = {part for error in errors for part in error["loc"][:1]}
+    return {name: value for name, value in values.items() if name not in invalid}
 
 
 def problem(spec: type[Spec], name: str, value: Any) -> str:
-    """Return what is wrong with the value of one field; empty where the spec takes it."""
-    _, errors = _validated(spec, {name: value})
+    """Return the error message for the value of one field; empty if the value is valid."""
+    _, errors = _validate(spec, {name: value})
     return next((_message(error) for error in errors if error["loc"][:1] == (name,)), "")
 
 
-def _validated(spec: type[Spec], values: Mapping[str, Any]) -> tuple[Spec | None, list[Any]]:
+def _validate(spec: type[Spec], values: Mapping[str, Any]) -> tuple[Spec | None, list[Any]]:
     try:
         return spec.model_validate({name: value for name, value in values.items() if value not in (None, "", [])}), []
     except ValidationError as error:
@@ -256,30 +170,31 @@ def _validated(spec: type[Spec], values: Mapping[str, Any]) -> tuple[Spec | None
 
 
 def _sentence(spec: type[Spec], error: Any) -> str:
-    where = ", ".join(called(spec, part) for part in error["loc"] if isinstance(part, str))
+    fields = ", ".join(name_in_sentence(spec, part) for part in error["loc"] if isinstance(part, str))
     message = _message(error)
-    if any(isinstance(part, int) for part in error["loc"]):  # one of several: say which
-        given = error["input"]
-        message += f" (given: {quoted(given) if isinstance(given, str) else repr(given)})"
-    return f"{where}: {message}" if where else message
+    if any(isinstance(part, int) for part in error["loc"]):  # one item of a list: name it
+        value = error["input"]
+        message += f" (given: {quoted(value) if isinstance(value, str) else repr(value)})"
+    return f"{fields}: {message}" if fields else message
 
 
 def _message(error: Any) -> str:
     message: str = error["msg"].removeprefix("Value error, ")
     if len(message) <= LONGEST_MESSAGE:
         return message
-    return f"{message[: LONGEST_MESSAGE // 2]} ... {message[-LONGEST_MESSAGE // 2 :]}"  # its end says what is allowed
+    # keep the end, which states the allowed values
+    return f"{message[: LONGEST_MESSAGE // 2]} ... {message[-LONGEST_MESSAGE // 2 :]}"
 
 
 def _plain(annotation: Any) -> Any:
-    """Without the names and validators around a type."""
+    """Return a type without its aliases and validators."""
     while isinstance(annotation, TypeAliasType) or get_origin(annotation) is Annotated:
         annotation = annotation.__value__ if isinstance(annotation, TypeAliasType) else get_args(annotation)[0]
     return annotation
 
 
 def _without_none(annotation: Any) -> tuple[Any, bool]:
-    """`int | None` is (int, True)."""
+    """Return a type without None, and whether it allowed None: (int, True) for `int | None`."""
     annotation = _plain(annotation)
     parts = get_args(annotation) if get_origin(annotation) in UNIONS else ()
     if types.NoneType in parts:
@@ -289,7 +204,7 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:
 
 def _bounds(info: FieldInfo) -> tuple[int | None, int | None]:
     low = next((item.ge for item in info.metadata if isinstance(item, annotated_types.Ge)), None)
-    if low is None:  # a widget has no open bounds; the engine refuses what lies on one
+    if low is None:  # a widget has no open bounds; the engine refuses a value on the bound
         low = next((item.gt for item in info.metadata if isinstance(item, annotated_types.Gt)), None)
     high = next((item.le for item in info.metadata if isinstance(item, annotated_types.Le)), None)
     return low, high

@@ -1,1 +1,1 @@
-"""What pages of timings share: the card of a timing, its view and its samples."""
+"""Parts that all pages of timings use: the card of a row, captions, and raw samples."""

@@ -1,4 +1,4 @@
-"""What the cards of all timed rows share: figures with their units, flags and verdicts in words, conditions."""
+"""The card of a timed row: its values with units, its flags and verdict in words, and its conditions."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -8,7 +8,7 @@ from engine.report.quantities import QUANTITIES, title
 from engine.report.style import digits
 from engine.report.timings import readable
 from engine.results import FLAGS, VERDICTS, TimedRow
-from pages.shared.text import duration, plain
+from pages.shared.text import duration, plain, plural
 
 GRAPHS = ("calls_captured", "unique_graphs", "graph_breaks", "unique_graph_breaks")
 
@@ -17,48 +17,48 @@ def card(
     row: TimedRow,
     name: str,
     *,
-    figures: Sequence[str],
+    values: Sequence[str],
     utilisation: float | None,
     conditions: Iterable[str],
     further: Mapping[str, str] | None = None,
 ) -> None:
-    """Everything known of one row.
+    """Draw everything known about one row.
 
-    figures: the fields to show, in order; utilisation: a share, None where it cannot be told; conditions: what was
-    timed, where every timing's own are added; further: metrics of this kind alone, by title.
+    values: fields to show, in order. utilisation: FLOP utilisation as a share, or None if unknown. conditions: sizes
+    and settings of this kind of timing; those of all timings are added. further: other values, by title.
     """
     with st.container(border=True):
         st.header(plain(name), anchor=False)
         if row.status != "ok":
             st.error(plain(row.error), title=row.status.replace("_", " "), icon=":material/error:")
         with st.container(horizontal=True):
-            _figures(row, figures, utilisation)
-            for label, said in (further or {}).items():
-                st.metric(label, said, width="content")
+            _values(row, values, utilisation)
+            for label, text in (further or {}).items():
+                st.metric(label, text, width="content")
         for flag in row.flags:
             st.markdown(f":orange-badge[:material/flag: {flag.replace('_', ' ')}] {plain(FLAGS[flag])}")
         if row.verdict:
             _verdict(row)
-        st.caption(plain("; ".join(part for part in (*_where(row), *conditions, *_how(row)) if part)))
-        for note in (*row.notes, *_took(row)):
+        st.caption(plain("; ".join(part for part in (*_device(row), *conditions, *_sampling(row)) if part)))
+        for note in (*row.notes, *_durations(row)):
             st.caption(plain(note))
 
 
-def _figures(row: TimedRow, figures: Sequence[str], utilisation: float | None) -> None:
-    for column in figures:
+def _values(row: TimedRow, values: Sequence[str], utilisation: float | None) -> None:
+    for column in values:
         if (value := getattr(row, column)) is not None:
             st.metric(title(column), digits(value), width="content", help=QUANTITIES[column].help)
         if column == "latency_ms" and row.samples:
             for name in readable.LONG:
-                said = readable.percentile(row, int(name[1:])).removesuffix(" ms")
-                st.metric(title(f"{name}_ms"), said, width="content", help=QUANTITIES[f"{name}_ms"].help)
+                text = readable.percentile(row, int(name[1:])).removesuffix(" ms")
+                st.metric(title(f"{name}_ms"), text, width="content", help=QUANTITIES[f"{name}_ms"].help)
     if row.spread is not None:
         st.metric(title("spread_percent"), digits(100 * row.spread), width="content")
     if utilisation is not None:
         st.metric(title("utilisation_percent"), digits(100 * utilisation), width="content")
     elif row.latency_ms is not None:
-        told = "Needs the device's own matmul rate in this data type (page Device) and a complete count of FLOPs."
-        st.metric(title("utilisation_percent"), "–", width="content", help=told)
+        help = "Needs the device's measured matmul rate in this data type (page Device) and a complete FLOP count."
+        st.metric(title("utilisation_percent"), "–", width="content", help=help)
     for column in GRAPHS:
         if (value := getattr(row, column)) is not None:
             st.metric(title(column), f"{value:,}", width="content")
@@ -71,38 +71,37 @@ def _verdict(row: TimedRow) -> None:
     st.markdown(plain(f"{row.verdict}{row.compared_in}: {ratio}. {VERDICTS[row.verdict]}{differs}"))
 
 
-def _where(row: TimedRow) -> list[str]:
+def _device(row: TimedRow) -> list[str]:
     device = f"{row.device} ({row.device_name})" if row.device_name else row.device
     threads = f"{row.threads} threads" if row.threads else ""
     tf32, tuned = ("on" if on else "off" for on in (row.tf32, row.cudnn_benchmark))
     return [device, threads, f"TF32 {tf32}", f"cuDNN benchmark {tuned}"]
 
 
-def _took(row: TimedRow) -> list[str]:
-    """Return what went before the first call, and where the time went."""
+def _durations(row: TimedRow) -> list[str]:
+    """Return notes on what ran before the first call and how long the parts of the timing took."""
     notes = []
     if row.first_call_after:
         earlier = ", ".join(row.first_call_after)
         notes.append(f"First call after {earlier} in the same process, which may have loaded kernels it shares.")
     if row.parts and row.seconds is not None:
-        notes.append(f"Everything timed side by side took {duration(row.seconds)}: {readable.spent(row.parts)}.")
+        notes.append(f"All rows timed side by side took {duration(row.seconds)}: {readable.spent(row.parts)}.")
     return notes
 
 
-def _how(row: TimedRow) -> list[str]:
-    """How it was timed, and who else used the machine."""
-    said = []
+def _sampling(row: TimedRow) -> list[str]:
+    """Return the number of samples and processes, and the load of other programs during the timing."""
+    parts = []
     if row.samples:
-        calls = row.calls_per_sample or 1
-        each, processes = f"{calls:,} call{'s' * (calls != 1)}", f"{row.processes} process{'es' * (row.processes != 1)}"
-        said.append(f"{row.samples:,} samples of {each} in {processes}")
+        calls, processes = plural(row.calls_per_sample or 1, "call"), plural(row.processes, "process", "es")
+        parts.append(f"{row.samples:,} samples of {calls} in {processes}")
     if row.loop_ms is not None:
-        said.append(f"the timing loop itself takes {digits(row.loop_ms)} ms per call")
-    if found := row.contention:
-        if found.cpu_share is not None:
-            said.append(f"CPU share {digits(100 * found.cpu_share)} %")
-        if found.neighbour_share is not None:
-            said.append(f"neighbours {digits(100 * found.neighbour_share)} %")
-        if found.switches_per_s is not None:
-            said.append(f"{digits(found.switches_per_s)} involuntary switches/s")
-    return said
+        parts.append(f"the timing loop itself takes {digits(row.loop_ms)} ms per call")
+    if load := row.contention:
+        if load.cpu_share is not None:
+            parts.append(f"CPU share {digits(100 * load.cpu_share)} %")
+        if load.neighbour_share is not None:
+            parts.append(f"other programs {digits(100 * load.neighbour_share)} %")
+        if load.switches_per_s is not None:
+            parts.append(f"{digits(load.switches_per_s)} involuntary switches/s")
+    return parts

@@ -1,4 +1,4 @@
-"""The samples that a run has kept, as a page reads them: once per file, and told when they are gone or spoilt."""
+"""Read the raw samples of a run, cached per file, with a message if the file is missing or damaged."""
 
 from pathlib import Path
 
@@ -15,19 +15,19 @@ HASHED = {kind: kind.model_dump_json for kind in (BenchmarkRow, RecurrentRow)}
 
 
 def stamp(run: Run, row: TimedRow) -> int:
-    """Return when a row's samples were written; 0 where they are not there."""
-    return backend.written(backend.folder(run), row.samples_file)
+    """Return the modification time of a row's file of samples, in ns; 0 if there is no file."""
+    return backend.modified_ns(backend.folder(run), row.samples_file)
 
 
 def read(run: Run, row: TimedRow) -> pd.DataFrame | None:
-    """All that is in a row's file, or word that it is gone or spoilt."""
+    """Return all samples in a row's file. If it is missing or damaged, show a message and return None."""
     try:
         frame = _cached(backend.folder(run), row, stamp(run, row))
     except (ValueError, OSError) as error:
         st.error(plain(f"The samples cannot be read: {error}"), icon=":material/error:")
         return None
     if frame is None:
-        st.caption(f"The samples are not here: {plain(row.samples_file)} was not kept with this run.")
+        st.caption(f"No samples: {plain(row.samples_file)} was not kept with this run.")
     return frame
 
 
