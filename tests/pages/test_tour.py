@@ -37,13 +37,13 @@ def test_an_empty_store_offers_all_of_them(page: str) -> None:
 
 def test_what_was_done_is_ticked_until_all_were(store: Store) -> None:
     finish(store, ProfileSpec(models=("timm:resnet18",)))
-    app = unfold(open_page(LIST), "What else")
+    app = unfold(open_page(LIST), "First steps")
     assert offered(app) == ["Count one", "Time one", "Train one"]
     done = [text.value for text in app.markdown if "Done." in text.value]
     assert done == [":material/check_circle: **What does a model cost?** Done."]
     finish(store, BenchmarkSpec(models=("timm:resnet18",)))
     finish(store, TrainSpec())
-    assert not [part for part in open_page(LIST).get("expander") if part.label.startswith("What else")]
+    assert not [part for part in open_page(LIST).get("expander") if part.label.startswith("First steps")]
 
 
 def test_the_catalogue_is_itself_once_something_was_asked_for(store: Store) -> None:
