@@ -25,7 +25,6 @@ from engine.specs.clip import (
     Separator,
     Templates,
     TrainPrecision,
-    Workers,
     registered,
     split_sources,
     warmup_steps,
@@ -144,8 +143,11 @@ class TrainSpec(Spec):
         "auto", description="auto: amp_bf16 on a GPU that has bf16, else fp32. Mixed: amp, amp_bf16. Half: bf16, fp16."
     )
     nproc: int = Field(1, ge=1, le=64, description="Training processes. Each has the full batch size.")
-    workers: Workers | None = Field(
-        None, description="Processes that load images; 0 loads in the training process. Default: as many as CPUs allow."
+    workers: int | None = Field(
+        None,
+        ge=0,
+        le=64,
+        description="Processes that load images; 0 loads in the training process. Default: as many as CPUs allow.",
     )
     threads: Threads = None
     seed: int = Field(0, ge=0, lt=2**31, description="Random seed of weights, order and crops.")

@@ -83,6 +83,7 @@ LABELS = {
     "cuda_pointwise_block_size": "CUDA pointwise block size",
 }
 DEFAULTS = {
+    "workers": "as many as the CPUs allow",
     "image_size": "the model's own",
     "context_length": "the model's own",
     "max_batch_size": f"{SWEEP_END} (sweep), {SEARCH_END:,} (max)",
