@@ -4,6 +4,7 @@
 #   make test     set up with the development requirements and a browser, then run all tests
 #   make setup    the set-up alone; does nothing when nothing changed
 #   make check    format, lint, types, import contracts, fast tests
+#   make faults   the long forms of faults: locks of minutes, hundreds of random addresses
 #   make gpu      on a machine with an NVIDIA GPU: the tests that need one, and benchmarks/results/gpu.json
 #   make wheels   fill wheels/ with what `make gpu WHEELS=wheels` needs on such a machine without internet
 #   make stop     end a scheduler that was left running
@@ -17,7 +18,7 @@
 # from the folder what they lack. make gpu ARGS="--steps models --append" and the like are for benchmarks/gpu.py.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test setup setup-dev check format gpu gpu-site wheels stop plotly lock clean
+.PHONY: help run test faults setup setup-dev check format gpu gpu-site wheels stop plotly lock clean
 SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
@@ -30,24 +31,28 @@ export UV_COMPILE_BYTECODE := 1
 TORCH_OWN := ^(torch|torchvision|triton|cuda-[a-z]+|nvidia-(cu|nccl|nvjit|nvshmem|nvtx)[a-z0-9-]*)==
 
 help:
-	@sed -n '3,14s/^# \{0,1\}//p' Makefile
+	@sed -n '3,15s/^# \{0,1\}//p' Makefile
 
 run: setup
 	$(BIN)/streamlit run app.py --server.port $(PORT)
 
 # Tests start hundreds of processes of ours: half a second each where their bytecode is not kept.
-test check: export PYTHONDONTWRITEBYTECODE :=
+test faults check: export PYTHONDONTWRITEBYTECODE :=
 
 test: setup-dev
 	scripts/find_browser.sh
-	$(BIN)/pytest -n 2 --dist worksteal --durations 15 -m "not gpu"
+	$(BIN)/pytest -n 2 --dist worksteal --durations 20 -m "not gpu and not soak"
+
+faults: setup-dev
+	scripts/find_browser.sh
+	$(BIN)/pytest -n 2 --dist worksteal --durations 20 -m soak
 
 check: setup-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 2 --dist worksteal -q -m "not slow and not browser and not gpu"
+	$(BIN)/pytest -n 2 --dist worksteal -q -m "not slow and not browser and not gpu and not soak"
 
 format: setup-dev
 	$(BIN)/ruff format .

@@ -14,9 +14,9 @@ from tests.support.browser import DRAWN, PATIENCE_S, Server, downloaded, serve
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1800)]
 expect.set_options(timeout=PATIENCE_S * 1000)
 
-FIVE = ("test_resnet", "test_vit", "test_convnext", "test_efficientnet", "test_mambaout")
+MODELS = ("test_vit", "test_resnet")
 LONG_S = 1500
-"""Compiling five models takes its time on a loaded machine."""
+"""Compiling a model takes its time on a loaded machine."""
 TOO_LARGE = "eva_giant_patch14_224"
 """Its weights alone are 4 GB."""
 ROOM = 3_000_000_000
@@ -48,25 +48,25 @@ def rows_of(server: Server, run_id: int) -> tuple[State, list[BenchmarkRow]]:
         store.close()
 
 
-def test_five_models_eager_against_compiled_cancelled_and_finished(page: Page, tmp_path: Path) -> None:
+def test_models_eager_against_compiled_cancelled_and_finished(page: Page, tmp_path: Path) -> None:
     with serve(tmp_path) as server:
-        form(server, page, *FIVE, min_seconds="0.2")
+        form(server, page, *MODELS, min_seconds="0.2")
         page.get_by_role("button", name="Compile or not?").click()
-        expect(page.get_by_text(re.compile("^Times 5 models .2 variants interleaved"))).to_be_visible()
+        expect(page.get_by_text(re.compile("^Times 2 models .2 variants interleaved"))).to_be_visible()
         page.get_by_role("button", name="Timing", exact=True).click()
         page.get_by_label("Processes", exact=True).fill("1")
         page.get_by_label("Processes", exact=True).press("Enter")
         expect(page.get_by_text("in 1 fresh process each")).to_be_visible()
 
         first = start(page)
-        expect(page.get_by_text(re.compile(r"[1-4] of 5 done"))).to_be_visible(timeout=LONG_S * 1000)
+        expect(page.get_by_text(re.compile("1 of 2 done"))).to_be_visible(timeout=LONG_S * 1000)
         page.get_by_role("button", name="Cancel").click()
         expect(page.get_by_text("stopped on request")).to_be_visible()
         state, rows = rows_of(server, first)
         assert state is State.CANCELLED
-        assert 2 <= len(rows) < 10  # what was done is kept
+        assert 2 <= len(rows) < 4  # what was done is kept
 
-        # the second time without generating code, which takes minutes for five models and is the first's case already
+        # the second time without generating code, which takes most of the time and is the first's case already
         page.get_by_role("button", name="Remove compile").click()
         page.get_by_role("combobox", name=re.compile("Variants")).fill("compile:aot_eager")
         page.keyboard.press("Enter")
@@ -74,11 +74,11 @@ def test_five_models_eager_against_compiled_cancelled_and_finished(page: Page, t
         expect(page.locator(".verbatim").filter(has_text="--variants eager,compile:aot_eager ")).to_be_visible()
         second = start(page)
         assert second != first
-        expect(page.get_by_text("5 of 5 done in")).to_be_visible(timeout=LONG_S * 1000)
+        expect(page.get_by_text("2 of 2 done in")).to_be_visible(timeout=LONG_S * 1000)
         state, rows = rows_of(server, second)
         assert state is State.FINISHED
         assert {(row.model, row.variant, row.status) for row in rows} == {
-            (model, variant, "ok") for model in FIVE for variant in ("eager", "compile:aot_eager")
+            (model, variant, "ok") for model in MODELS for variant in ("eager", "compile:aot_eager")
         }
         for row in rows:
             assert row.latency_ms
@@ -90,7 +90,7 @@ def test_five_models_eager_against_compiled_cancelled_and_finished(page: Page, t
             expect(page.get_by_role("tab", name=tab, exact=True)).to_have_attribute("aria-selected", "true")
             page.wait_for_function(DRAWN)  # the answer to one click undoes another that comes before it
         with downloaded(page, "CSV as PyTorch's dynamo").open(newline="") as file:
-            assert {line["name"] for line in csv.DictReader(file)} == set(FIVE)
+            assert {line["name"] for line in csv.DictReader(file)} == set(MODELS)
 
 
 def test_what_cannot_be_compiled_or_needs_too_much_memory_is_a_row(page: Page, tmp_path: Path) -> None:

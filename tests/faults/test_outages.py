@@ -89,7 +89,7 @@ def test_a_run_that_should_stop_does_not_wait_for_the_store(house: House, impati
     attempts.close(impatient.database, attempt, Exit(code), *failures.of_exit(Exit(code), None))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_a_training_goes_on_through_a_lock_of_two_minutes_bitwise_equal(house: House) -> None:
     from tests.support.training import tiny  # brings torch along

@@ -127,9 +127,9 @@ def test_no_address_makes_a_page_fail(page: str, values: Any, data: st.DataObjec
     survives(page, data.draw(values))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("page", PAGES)
-@hypothesis_settings(max_examples=8, derandomize=True, print_blob=True, **FUZZ)  # 60 were tried once; each takes 1 s
+@hypothesis_settings(max_examples=40, derandomize=True, print_blob=True, **FUZZ)  # each takes 1 s
 @given(data=st.data())
 def test_no_address_of_many_makes_a_page_fail(page: str, values: Any, data: st.DataObject) -> None:
     survives(page, data.draw(values))
