@@ -34,7 +34,7 @@ from engine.results import TimedRow
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec, RecurrentSpec
 from engine.store import open_store
-from pages.shared.command import command
+from pages.shared.form.command import command
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNNERS = "aten,jit,jit_premul,jit_premul_bias,jit_simple,jit_multilayer,py"

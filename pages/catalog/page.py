@@ -18,7 +18,7 @@ from pages.shared import backend, comparison_link, tour
 from pages.shared.chart.chart import chart
 from pages.shared.chart.verbatim import verbatim
 from pages.shared.download import table
-from pages.shared.form_link import form_link
+from pages.shared.form.link import form_link
 from pages.shared.page_end import PageEnd
 from pages.shared.table import results_table
 from pages.shared.text import plain

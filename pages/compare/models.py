@@ -17,7 +17,7 @@ from pages.compare import timings
 from pages.compare import values as values_view
 from pages.shared import backend, launch
 from pages.shared.comparison_link import BIND
-from pages.shared.form_link import form_link
+from pages.shared.form.link import form_link
 from pages.shared.table import results_table
 from pages.shared.text import plain
 

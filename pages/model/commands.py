@@ -5,8 +5,8 @@ import streamlit as st
 
 from engine.report.catalog import model
 from pages.shared.chart.verbatim import verbatim
-from pages.shared.command import command
-from pages.shared.form_link import form_link
+from pages.shared.form.command import command
+from pages.shared.form.link import form_link
 
 
 def draw(name: str, accuracies: pd.DataFrame) -> None:

@@ -15,7 +15,7 @@ from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
 from pages.shared import backend, comparison_link, download, launch
 from pages.shared.chart.chart import chart
-from pages.shared.form_link import form_link
+from pages.shared.form.link import form_link
 from pages.shared.table import results_table
 from pages.shared.text import plain
 

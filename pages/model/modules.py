@@ -10,7 +10,7 @@ from engine.specs import ProfileSpec
 from engine.store import Run
 from pages.shared import backend, download, launch, module_map, run_view
 from pages.shared.chart.verbatim import verbatim
-from pages.shared.command import command
+from pages.shared.form.command import command
 from pages.shared.text import plain
 
 LATEST = 50

@@ -8,7 +8,7 @@ from engine.specs import BenchmarkSpec
 from pages.model.runs_table import runs_table
 from pages.shared import backend, download
 from pages.shared.chart.chart import chart
-from pages.shared.form_link import form_link
+from pages.shared.form.link import form_link
 from pages.shared.table import informative_columns
 from pages.shared.text import plural
 

@@ -10,7 +10,7 @@ from engine.report.timings import by_model
 from engine.specs.train import TrainSpec
 from pages.model.runs_table import runs_table
 from pages.shared import backend, download
-from pages.shared.form_link import form_link
+from pages.shared.form.link import form_link
 
 LATEST = 100
 """Most trainings, and most evaluations, that are read, newest first."""

@@ -9,8 +9,8 @@ from pages.run import notes
 from pages.shared import backend, run_deletion, run_view
 from pages.shared.chart.chart import tabs
 from pages.shared.chart.verbatim import verbatim
-from pages.shared.command import command
 from pages.shared.download import download
+from pages.shared.form.command import command
 from pages.shared.page_end import PageEnd
 from pages.shared.text import quoted
 

@@ -16,8 +16,8 @@ from engine.specs import Refused, Spec
 from engine.store import Run, State
 from pages.shared import backend, redraw, run_view
 from pages.shared.chart.verbatim import verbatim
-from pages.shared.command import command
 from pages.shared.form import spec_form
+from pages.shared.form.command import command
 from pages.shared.text import plain, quoted
 
 

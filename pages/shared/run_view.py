@@ -11,7 +11,7 @@ from engine.specs import Refused, Spec
 from engine.specs.timed import QUOTABLE
 from engine.store import RETRYABLE, Cause, Run, State
 from pages.shared import announce, backend, redraw
-from pages.shared.form_link import form_link
+from pages.shared.form.link import form_link
 from pages.shared.kinds import PAGES
 from pages.shared.run_state import badge, progress, sentence
 from pages.shared.text import duration, plain

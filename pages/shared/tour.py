@@ -8,7 +8,7 @@ from engine.specs import BenchmarkSpec, ProfileSpec, Spec
 from engine.specs.train import TrainSpec
 from engine.store import State
 from pages.shared import backend
-from pages.shared.form_link import form_link
+from pages.shared.form.link import form_link
 
 
 @dataclass(frozen=True)

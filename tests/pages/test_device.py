@@ -8,7 +8,7 @@ from engine.cli.speed_device import DeviceFlags
 from engine.results import Device, DeviceRow, Machine
 from engine.specs import DeviceSpec
 from engine.store import Store
-from pages.shared.command import command
+from pages.shared.form.command import command
 from pages.shared.kinds import form_page
 from tests.support.page import benchmark_row, charts, finish, open_page, queue_benchmark, texts, verbatim
 

@@ -17,8 +17,9 @@ from engine.specs.evaluate import EvaluateSpec
 from engine.specs.questions import Question, Search
 from engine.store import Store
 from engine.store.files import RunFiles
-from pages.shared import backend, form_link
-from pages.shared.command import command
+from pages.shared import backend
+from pages.shared.form import link
+from pages.shared.form.command import command
 from tests.support.clip import (
     evaluate_row,
     queue_evaluate,
@@ -258,7 +259,7 @@ def test_the_command_asks_for_the_very_same(fields: dict[str, object]) -> None:
 @pytest.mark.slow
 def test_a_clone_fills_the_form(store: Store) -> None:
     spec = EvaluateSpec.model_validate(FIELDS[1])
-    app = open_page(PAGE, **form_link.address("evaluate", spec))
+    app = open_page(PAGE, **link.address("evaluate", spec))
     assert not app.exception
     assert shlex.split(command(spec)) == shlex.split(verbatim(app)[0])
 

@@ -15,7 +15,7 @@ from engine.settings import ROOT
 from engine.specs import BenchmarkSpec, DeviceSpec, EvaluateSpec, ProfileSpec, RecurrentSpec, Spec, TrainSpec
 from engine.store import Store
 from pages.shared.form.labels import default_hint
-from pages.shared.form_link import address
+from pages.shared.form.link import address
 from pages.shared.kinds import form_page
 from tests.support.page import benchmark_row, finish, open_page, profile_row, queue, queue_benchmark, texts
 

@@ -10,7 +10,7 @@ from engine.results import Device, Machine
 from engine.specs import ProfileSpec
 from engine.store import Store, attempts
 from engine.store import queue as queueing
-from pages.shared.command import command
+from pages.shared.form.command import command
 from tests.support.page import (
     ENVIRONMENT,
     events,

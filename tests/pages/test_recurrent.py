@@ -13,8 +13,8 @@ from engine.specs.runners import of_group
 from engine.store import Cause, Exit, State, Store, attempts
 from engine.store import queue as queueing
 from engine.store.files import RunFiles
-from pages.shared import form_link
-from pages.shared.command import command
+from pages.shared.form import link
+from pages.shared.form.command import command
 from tests.support.page import (
     ENVIRONMENT,
     finish,
@@ -305,6 +305,6 @@ def test_the_command_and_the_address_ask_for_the_very_same(fields: dict[str, obj
 
 def test_a_clone_fills_the_form(store: Store) -> None:
     spec = RecurrentSpec.model_validate(FIELDS[2] | {"groups": "rnns"})
-    app = open_page(PAGE, **form_link.address("recurrent", spec))
+    app = open_page(PAGE, **link.address("recurrent", spec))
     assert not app.exception
     assert shlex.split(command(spec)) == shlex.split(verbatim(app)[0])

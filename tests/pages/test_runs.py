@@ -10,7 +10,7 @@ from engine.store import Attempt, Cause, Exit, State, Store, attempts
 from engine.store import queue as queueing
 from engine.store.bundle import export_bundle
 from engine.store.files import RunFiles
-from pages.shared.command import command
+from pages.shared.form.command import command
 from tests.support.page import ENVIRONMENT, events, followed, open_page, profile_row, queue, texts, unfold, verbatim
 
 EVERY_KIND = [

@@ -16,8 +16,9 @@ from engine.specs.questions import Outlook
 from engine.specs.train import TrainSpec
 from engine.store import State, Store
 from engine.store.files import RunFiles
-from pages.shared import form_link, redraw
-from pages.shared.command import command
+from pages.shared import redraw
+from pages.shared.form import link as form_link
+from pages.shared.form.command import command
 from tests.support.clip import curve_points, queue_train, record, train_row, write_checkpoints, write_csv, write_images
 from tests.support.page import Answering, charts, further, open_page, texts, ticked, unfold, verbatim
 

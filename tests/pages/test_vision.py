@@ -10,7 +10,7 @@ from engine.settings import Settings
 from engine.specs import BenchmarkSpec, DeviceSpec
 from engine.store import Store
 from engine.store.files import RunFiles
-from pages.shared.command import command
+from pages.shared.form.command import command
 from tests.support.page import (
     ENVIRONMENT,
     benchmark_row,
