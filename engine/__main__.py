@@ -28,7 +28,7 @@ from engine.specs import Refused
 
 
 def command(model: type[BaseModel]) -> Any:
-    """A subcommand that `--help` lists with the first sentence of its docstring."""
+    """Return a subcommand that `--help` lists with the first sentence of its docstring."""
     return Field(description=(model.__doc__ or "").strip().partition("\n")[0])
 
 

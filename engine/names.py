@@ -65,7 +65,7 @@ def _expand(pattern: str) -> Iterator[str]:
 
 
 def resolve(patterns: Iterable[str], families: Mapping[str, str]) -> list[str]:
-    """The models that patterns mean, qualified (`library:model`), in the order asked, each once.
+    """Return the models that patterns mean, qualified (`library:model`), in the order asked, each once.
 
     families: every known qualified name, with the family it belongs to.
     Errors: ModelNotFound, naming the closest matches or the qualified names to choose from.
@@ -77,7 +77,7 @@ def resolve(patterns: Iterable[str], families: Mapping[str, str]) -> list[str]:
 
 
 def select(spec: Spec, families: Mapping[str, str]) -> list[str]:
-    """The models a spec asks for, after its filters, where its kind has some. families: as for resolve.
+    """Return the models a spec asks for, after its filters, where its kind has some. families: as for resolve.
 
     Errors: ModelNotFound; Refused when the filters leave nothing.
     """
@@ -144,7 +144,7 @@ def _suggestion(prefix: str, rest: str, families: Mapping[str, str]) -> str:
 
 
 def read_names(path: Path) -> list[str]:
-    """Names or patterns from a text file (one a line, # comments) or a CSV file with a `model` column.
+    """Return names or patterns from a text file (one a line, # comments) or a CSV file with a `model` column.
 
     A `library` column, where there is one, qualifies the names. Errors: Refused when the file is absent or empty.
     """
@@ -176,7 +176,7 @@ def parse_names(text: str, source: str) -> list[str]:
 
 
 def _depth(value: Any) -> int:
-    """How many lists and dictionaries lie inside each other."""
+    """Return how many lists and dictionaries lie inside each other."""
     depth, level = 0, [value]
     while level := [inner for outer in level for inner in _inside(outer)]:
         depth += 1
@@ -209,7 +209,7 @@ def expand_files(patterns: Iterable[str]) -> tuple[list[str], dict[str, Any]]:
 
 
 def read_config(path: Path) -> Any:
-    """An open_clip model configuration. Errors: Refused when the file is absent or lacks what every one has."""
+    """Return an open_clip model configuration. Errors: Refused when the file is absent or lacks what every one has."""
     try:
         with open_within(path, None) as file:
             return parse_config(file.read().decode("utf-8-sig", errors="replace"), str(path))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def families(catalog_dir: Path) -> dict[str, str]:
-    """Every model of the catalogue, qualified (`library:model`), with its family."""
+    """Return every model of the catalogue, qualified (`library:model`), with its family."""
     found: dict[str, str] = {}
     for path in sorted(catalog_dir.glob("*.csv")):
         with path.open(newline="", encoding="utf-8") as file:
@@ -17,7 +17,7 @@ def families(catalog_dir: Path) -> dict[str, str]:
 
 
 def versions(catalog_dir: Path) -> dict[str, str]:
-    """What the catalogue was counted with: versions by distribution, and `counted_on`. Empty when unknown."""
+    """Return what the catalogue was counted with: versions by distribution, and `counted_on`. Empty when unknown."""
     path = catalog_dir / "versions.json"
     if not path.is_file():
         return {}

@@ -48,7 +48,8 @@ Floats = NDArray[np.float64]
 
 
 def percentile(samples: Sequence[float], q: int) -> float | None:
-    """The q-th percentile, linearly interpolated between the two nearest samples (numpy's default, Hyndman-Fan 7).
+    """Return the q-th percentile, linearly interpolated between the two nearest samples (numpy's default,
+    Hyndman-Fan 7).
 
     q is one of NEEDED; None of fewer samples than NEEDED[q].
     """

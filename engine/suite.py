@@ -48,12 +48,12 @@ class Entry:
 
 @cache
 def entries() -> tuple[Entry, ...]:
-    """The whole suite, as shipped."""
+    """Return the whole suite, as shipped."""
     return read(FILE)
 
 
 def read(file: Path) -> tuple[Entry, ...]:
-    """A list of such models; what has no model in timm is left out."""
+    """Return a list of such models; what has no model in timm is left out."""
     with file.open(newline="", encoding="utf-8") as lines:
         return tuple(
             Entry(line["name"], line["model"], int(line["batch_size"]))
@@ -63,7 +63,7 @@ def read(file: Path) -> tuple[Entry, ...]:
 
 
 def names(qualified: str) -> frozenset[str]:
-    """What the benchmark calls a model, `timm:nest_base_jx`; its own name is always among them."""
+    """Return what the benchmark calls a model, `timm:nest_base_jx`; its own name is always among them."""
     library, _, model = qualified.partition(":")
     if library != "timm":
         return frozenset()
@@ -71,12 +71,13 @@ def names(qualified: str) -> frozenset[str]:
 
 
 def is_in(qualified: str, listed: Iterable[str]) -> bool:
-    """Whether one of the named lists holds a model."""
+    """Return whether one of the named lists holds a model."""
     return not names(qualified).isdisjoint(listed)
 
 
 def recorded_batch_size(qualified: str) -> int | None:
-    """The benchmark's own batch size for a model, divided where it divides; None for a model it does not have."""
+    """Return the benchmark's own batch size for a model, divided where it divides; None for a model it does not
+    have."""
     known = [entry.batch_size for entry in entries() if f"timm:{entry.model}" == qualified]
     if not known:
         return None

@@ -32,7 +32,7 @@ LONGEST_FILE = 10_000_000
 
 
 def with_files(flags: Spec, kind: type[Spec]) -> dict[str, Any]:
-    """What was asked for, with a model's FILE.json read in.
+    """Return what was asked for, with a model's FILE.json read in.
 
     Errors: Refused.
     """
@@ -71,7 +71,7 @@ class TrainFlags(TrainSpec):
     _files = model_validator(mode="before")(lines_read)
 
     def spec(self) -> TrainSpec:
-        """The request alone. Errors: Refused of files that cannot be read."""
+        """Return the request alone. Errors: Refused of files that cannot be read."""
         return TrainSpec.model_validate(with_files(self, TrainSpec))
 
 
@@ -110,7 +110,7 @@ class EvaluateFlags(EvaluateSpec):
     _files = model_validator(mode="before")(lines_read)
 
     def spec(self) -> EvaluateSpec:
-        """The request alone. Errors: Refused of files that cannot be read."""
+        """Return the request alone. Errors: Refused of files that cannot be read."""
         return EvaluateSpec.model_validate(with_files(self, EvaluateSpec))
 
 

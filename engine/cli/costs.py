@@ -135,7 +135,7 @@ class ProfileFlags(ProfileSpec):
     """The spec, and the two ways to name models that only a command line has: @FILE and FILE.json."""
 
     def spec(self) -> ProfileSpec:
-        """The request alone, with the files it names read in."""
+        """Return the request alone, with the files it names read in."""
         asked = self.model_dump(include=set(ProfileSpec.model_fields), exclude_unset=True)
         models, configs = expand_files(self.models)
         return ProfileSpec.model_validate(asked | {"models": models, "configs": self.configs | configs})

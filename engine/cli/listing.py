@@ -56,7 +56,7 @@ class List(BaseModel):
             note(f"{len(runs)} of {total:,} runs; --page and --limit show others, --output writes all of them")
 
     def wanted(self) -> "Filter":
-        """The filter of the store. Errors: Refused of a kind or state that there is none of."""
+        """Return the filter of the store. Errors: Refused of a kind or state that there is none of."""
         from engine.store import Filter, State
 
         _check("kind", self.kind, sorted(kinds()))

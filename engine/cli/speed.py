@@ -21,7 +21,7 @@ class BenchmarkFlags(BenchmarkSpec):
     """The spec, and the way to name models that only a command line has: @FILE."""
 
     def spec(self) -> BenchmarkSpec:
-        """The request alone, with the files it names read in. Errors: Refused."""
+        """Return the request alone, with the files it names read in. Errors: Refused."""
         asked = self.model_dump(include=set(BenchmarkSpec.model_fields), exclude_unset=True)
         models, configs = expand_files(self.models)
         if configs:

@@ -15,7 +15,7 @@ class DeviceFlags(DeviceSpec):
     """The spec as flags."""
 
     def spec(self) -> DeviceSpec:
-        """The request alone."""
+        """Return the request alone."""
         return DeviceSpec.model_validate(self.model_dump(include=set(DeviceSpec.model_fields), exclude_unset=True))
 
 

@@ -24,7 +24,7 @@ class RecurrentFlags(RecurrentSpec):
     """The spec as flags."""
 
     def spec(self) -> RecurrentSpec:
-        """The request alone; a warning of what takes very long."""
+        """Return the request alone; a warning of what takes very long."""
         asked = self.model_dump(include=set(RecurrentSpec.model_fields), exclude_unset=True)
         if slow := [name for name in self.chosen if RUNNERS[name].one_by_one]:
             note(f"warning: sequences go one after the other in {' and '.join(slow)}, which takes very long")

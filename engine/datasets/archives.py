@@ -46,7 +46,7 @@ class Entry(NamedTuple):
 
 
 def format_of(file: BinaryIO) -> Format:
-    """What a file begins like."""
+    """Return what a file begins like."""
     file.seek(0)
     start = file.read(265)
     if start.startswith((b"PK\3\4", b"PK\5\6")):
@@ -57,7 +57,8 @@ def format_of(file: BinaryIO) -> Format:
 
 
 def entries(file: BinaryIO, kind: Format, packed: int) -> Iterator[Entry]:
-    """The files in an archive of `packed` bytes. Errors: DAMAGED; DataProblem of what is no file, and of bombs."""
+    """Yield the files in an archive of `packed` bytes. Errors: DAMAGED; DataProblem of what is no file, and of
+    bombs."""
     total = 0
     file.seek(0)
     found = _in_zip(file) if kind == "zip" else _in_tar(file, packed=kind == "gzip")
@@ -124,7 +125,7 @@ def _exactly(content: bytes, size: int) -> bytes:
 
 
 def _occurrences(file: BinaryIO, sign: bytes) -> int:
-    """How often some bytes stand in a file."""
+    """Return how often some bytes stand in a file."""
     count, end = 0, b""
     while chunk := file.read(1 << 20):
         block = end + chunk

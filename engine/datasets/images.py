@@ -56,7 +56,8 @@ def read(path: Path, roots: Roots = None) -> Image.Image:
 
 
 def decode(file: IO[bytes], source: str) -> Image.Image:
-    """The image a file holds, upright and in RGB. Transparency is dropped, as open_clip does. Errors: Unreadable."""
+    """Return the image a file holds, upright and in RGB. Transparency is dropped, as open_clip does. Errors:
+    Unreadable."""
     try:
         with _opened(file, source) as image:
             image.load()

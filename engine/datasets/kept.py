@@ -23,7 +23,7 @@ class Kept:
     """Bytes."""
 
     def of(self, data: str) -> bool:
-        """Whether these data, as requests name them, lie in it."""
+        """Return whether these data, as requests name them, lie in it."""
         return any(Path(part).is_relative_to(self.folder) for part in split_sources(data))
 
 

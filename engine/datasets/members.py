@@ -74,12 +74,13 @@ def in_folder(folder: Path, roots: Roots = None) -> list[Member]:
 
 
 def visible(name: str) -> bool:
-    """Whether a file is one of its owner's, and none that a system has put there."""
+    """Return whether a file is one of its owner's, and none that a system has put there."""
     return not any(part.startswith((".", "__MACOSX")) for part in name.split("/"))
 
 
 def whole(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """The members of a tar. Errors: ReadError of a damaged header too, which tarfile takes for the archive's end."""
+    """Yield the members of a tar. Errors: ReadError of a damaged header too, which tarfile takes for the archive's
+    end."""
     yield from archive
     assert archive.fileobj is not None
     archive.fileobj.seek(archive.offset)

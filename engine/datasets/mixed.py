@@ -27,7 +27,7 @@ class Mixed:
         return int(self._ends[-1])
 
     def _place(self, index: int) -> tuple[int, int]:
-        """Which part a pair is in, and where there."""
+        """Return which part a pair is in, and where there."""
         part = int(np.searchsorted(self._ends, index, side="right"))
         return part, index - (int(self._ends[part - 1]) if part else 0)
 
@@ -40,7 +40,7 @@ class Mixed:
         return self.parts[part].captions(place)
 
     def label(self, index: int) -> int | None:
-        """A number among `classes`; None in a source that has not named its own."""
+        """Return a number among `classes`; None in a source that has not named its own."""
         part, place = self._place(index)
         label = self.parts[part].label(place)
         return None if label is None or not self._labels[part] else self._labels[part][label]

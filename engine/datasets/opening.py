@@ -27,7 +27,8 @@ def open_pairs(
     seed: int = 0,
     roots: Roots = None,
 ) -> Pairs:
-    """The pairs that `digits`, `synthetic` or paths with `::` between them stand for; none of the images is opened.
+    """Return the pairs that `digits`, `synthetic` or paths with `::` between them stand for; none of the images is
+    opened.
 
     samples: take so many at most, at random with the seed; of synthetic data, make so many.
     roots: the folders that paths, those in tables and behind links too, may lead to. Errors: DataProblem.

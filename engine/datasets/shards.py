@@ -60,7 +60,7 @@ class Shards:
 
 
 def open_shards(pattern: str, roots: Roots = None) -> Shards:
-    """The shards that a pattern such as `data/{000..071}.tar` names. Errors: DataProblem."""
+    """Return the shards that a pattern such as `data/{000..071}.tar` names. Errors: DataProblem."""
     paths = [expand_home(name) for name in expand(pattern)]
     if absent := [str(path) for path in paths if not file_within(path, roots)]:
         raise DataProblem(f"{len(absent)} of {len(paths)} shards are not there: {shown(tuple(absent))}")
@@ -68,7 +68,7 @@ def open_shards(pattern: str, roots: Roots = None) -> Shards:
 
 
 def open_tars(paths: Sequence[Path], name: str, roots: Roots = None) -> Shards:
-    """The samples of uncompressed tars, one after the other. Errors: DataProblem."""
+    """Return the samples of uncompressed tars, one after the other. Errors: DataProblem."""
     found = [
         sample
         for path in paths
@@ -78,7 +78,7 @@ def open_tars(paths: Sequence[Path], name: str, roots: Roots = None) -> Shards:
 
 
 def open_unpacked(folder: Path, roots: Roots = None) -> Shards:
-    """The images in a folder that have captions beside them. Errors: DataProblem."""
+    """Return the images in a folder that have captions beside them. Errors: DataProblem."""
     files = sorted(members.in_folder(folder, roots), key=lambda member: member.name.rpartition(".")[0])
     found = _samples(files, members.FILE_KEY, folder, roots)
     return _put_together(found, folder.name, folder, roots)

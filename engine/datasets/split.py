@@ -73,7 +73,8 @@ def sample(pairs: Pairs, count: int, seed: int) -> Subset:
 
 
 def readable(pairs: Pairs, indices: Sequence[int]) -> tuple[Pairs, tuple[str, ...]]:
-    """The pairs whose images can be read, by their indices, and what to tell of the others. Errors: DataProblem."""
+    """Return the pairs whose images can be read, by their indices, and what to tell of the others. Errors:
+    DataProblem."""
     others = sorted(set(range(len(pairs))).difference(indices))
     if not others:
         return pairs, ()

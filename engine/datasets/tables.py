@@ -91,7 +91,7 @@ def open_table(path: Path, *, separator: str, image_column: str, caption_column:
 def _rows(
     file: TextIO, name: str, separator: str, image_column: str, caption_column: str
 ) -> Iterator[tuple[int, str, str]]:
-    """The line on which a row begins, its image path and its caption. Errors: DataProblem."""
+    """Yield the line on which a row begins, its image path and its caption. Errors: DataProblem."""
     columns = (image_column, caption_column)
     line = 1
     try:
@@ -137,7 +137,7 @@ def _sign(separator: str) -> str:
 
 
 def _told_by(header: str, columns: tuple[str, ...]) -> str:
-    """The separator with which a header names all columns; else the one with which it names most."""
+    """Return the separator with which a header names all columns; else the one with which it names most."""
     signs = SEPARATORS.values()
     return max(signs, key=lambda sign: (set(columns) <= set(_cells(header, sign)), len(_cells(header, sign))))
 

@@ -120,7 +120,8 @@ def _check_room(folder: Path, needed: int) -> None:
 
 
 def _plain(name: str) -> str:
-    """The same name without `./`. Errors: DataProblem of one that leads out of its folder on any system, or is none."""
+    """Return the same name without `./`. Errors: DataProblem of one that leads out of its folder on any system, or
+    is none."""
     path = PurePosixPath(name)
     if (
         not 0 < len(name) <= 300
@@ -139,7 +140,7 @@ def _wanted(name: str) -> bool:
 
 
 def _wrong(name: str, content: bytes) -> list[str]:
-    """What is wrong with a file, if anything is: an image that is none or too large, a text that is none."""
+    """Return what is wrong with a file, if anything is: an image that is none or too large, a text that is none."""
     if name.lower().endswith(images.SUFFIXES):
         try:
             images.check(content, name)
@@ -151,6 +152,6 @@ def _wrong(name: str, content: bytes) -> list[str]:
 
 
 def _word(name: str, ending: str) -> str:
-    """What a table is called without its ending, as a plain word."""
+    """Return what a table is called without its ending, as a plain word."""
     own = PurePosixPath(name.replace("\\", "/")).name[: -len(ending)]
     return re.sub(r"[^\w-]+", "_", own).strip("_")[:100] or "table"

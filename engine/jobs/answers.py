@@ -83,7 +83,7 @@ class Answers:
             self._waiting.put((None, Future()))
 
     def ask(self, question: Question) -> Answer:
-        """The answer to come, as JSON; the same one where the question has just been asked.
+        """Return the answer to come, as JSON; the same one where the question has just been asked.
 
         Its errors: Refused, of a question that has no answer and of a process that died.
         """
@@ -98,7 +98,8 @@ class Answers:
         return known.answer
 
     def given(self, question: Question) -> Answer | None:
-        """The newest answer, no refusal, that anybody has had to a question; it stands while that is asked anew."""
+        """Return the newest answer, no refusal, that anybody has had to a question; it stands while that is asked
+        anew."""
         with self._lock:
             known = self._known.get(_key(question))
         return known.given if known else None
@@ -209,7 +210,7 @@ def _key(question: Question) -> str:
 
 
 def _exchange(process: "subprocess.Popen[bytes]", line: bytes) -> bytes:
-    """The line that answers a line; empty where the process has ended."""
+    """Return the line that answers a line; empty where the process has ended."""
     assert process.stdin is not None
     assert process.stdout is not None
     try:

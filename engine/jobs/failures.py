@@ -30,7 +30,7 @@ KILLED_BY_CONTAINER = 137
 
 
 def of_exception(error: BaseException) -> Cause:
-    """The cause named by an exception or by one that led to it."""
+    """Return the cause named by an exception or by one that led to it."""
     for link in _chain(error):
         words = str(link).lower()
         if isinstance(link, Refused):

@@ -48,7 +48,7 @@ def fingerprint() -> str:
 
 
 def at_work(lease: Lease | None, code: str) -> bool:
-    """Whether a scheduler of this very code (a fingerprint) holds the lease and lives."""
+    """Return whether a scheduler of this very code (a fingerprint) holds the lease and lives."""
     return bool(lease and not lease.expired and lease.fingerprint == code and _holder(lease))
 
 
@@ -177,7 +177,7 @@ def detach(process: subprocess.Popen[bytes]) -> None:
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """The environment of a process that is to have these settings, wherever it runs."""
+    """Return the environment of a process that is to have these settings, wherever it runs."""
     own = {f"VITALS_{name.upper()}": str(value) for name, value in settings.model_dump(mode="json").items()}
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | own | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}

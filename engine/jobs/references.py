@@ -64,7 +64,8 @@ def _updated(spec: EvaluateSpec, update: dict[str, Any]) -> EvaluateSpec:
 
 
 def _trained(settings: Settings, spec: EvaluateSpec) -> TrainSpec | None:
-    """What a checkpoint was trained by, where it lies where it may be read and its manifest tells. Errors: Refused."""
+    """Return what a checkpoint was trained by, where it lies where it may be read and its manifest tells. Errors:
+    Refused."""
     if not spec.checkpoint or not _readable(settings, spec.checkpoint):
         return None
     told = _manifest(Path(f"{expand_home(spec.checkpoint)}{MANIFEST}"), settings.roots).get("spec")
@@ -78,7 +79,7 @@ def _trained(settings: Settings, spec: EvaluateSpec) -> TrainSpec | None:
 
 
 def _split(trained: TrainSpec, spec: EvaluateSpec, what: str) -> dict[str, Any]:
-    """The fields by which an evaluation holds out what a training did. what: has trained. Errors: Refused."""
+    """Return the fields by which an evaluation holds out what a training did. what: has trained. Errors: Refused."""
     if not same_sources(trained.data, spec.data):
         return {} if spec.samples is not None else {"seed": trained.seed}
     split: dict[str, Any] = {"seed": trained.seed, "samples": trained.samples}
@@ -91,7 +92,8 @@ def _split(trained: TrainSpec, spec: EvaluateSpec, what: str) -> dict[str, Any]:
 
 
 def continued(path: Path) -> TrainSpec:
-    """A request for a training that goes on from a checkpoint of ours, or from the newest in a training's folder.
+    """Return a request for a training that goes on from a checkpoint of ours, or from the newest in a training's
+    folder.
 
     Errors: Refused of what has no manifest that tells what was asked for.
     """

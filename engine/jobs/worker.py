@@ -167,7 +167,8 @@ def _record(store: Store, attempt: Attempt, event: Event, rows_before: int, stop
 
 
 def _events(run: Run, files: RunFiles, stop: Stop) -> Generator[Event]:
-    """What the task yields, until it should stop; closing it then lets its `finally` save what is worth saving."""
+    """Yield what the task yields, until it should stop; closing it then lets its `finally` save what is worth
+    saving."""
     task = import_module(f"engine.tasks.{run.spec.kind}")
     if torch := sys.modules.get("torch"):  # it does not notice when a fork of the warm process has other CPUs
         torch.set_num_threads(import_module("engine.measure.environment").threads())

@@ -21,7 +21,7 @@ FEW, LARGE_TOLERANCE = 1000, 2e-2
 
 
 def tolerance(name: str, *, training: bool, frozen: bool = False) -> float:
-    """What a model's results may differ by. frozen: whether inductor folds weights into constants."""
+    """Return what a model's results may differ by. frozen: whether inductor folds weights into constants."""
     if training:
         if suite.is_in(name, {suite.LEVIT}):
             return 8e-2
@@ -30,7 +30,7 @@ def tolerance(name: str, *, training: bool, frozen: bool = False) -> float:
 
 
 def same(eager: Any, result: Any, reference: Any | None, tol: float) -> bool:
-    """Whether every tensor of `result` is what eager gave, or as near to the reference as eager is.
+    """Return whether every tensor of `result` is what eager gave, or as near to the reference as eager is.
 
     reference: the same computed in float64; None where that was not possible, and then directions are compared.
     """
@@ -47,7 +47,7 @@ def same(eager: Any, result: Any, reference: Any | None, tol: float) -> bool:
 
 
 def identical(one: Any, other: Any) -> bool:
-    """Whether two runs gave the same bits; NaN is equal to NaN."""
+    """Return whether two runs gave the same bits; NaN is equal to NaN."""
     ones, others = tree_leaves(one), tree_leaves(other)
     return len(ones) == len(others) and all(_equal(a, b) for a, b in zip(ones, others, strict=True))
 

@@ -32,7 +32,7 @@ class Usage:
 
 
 def snapshot() -> Usage:
-    """The counters now. Costs about 0.1 ms."""
+    """Return the counters now. Costs about 0.1 ms."""
     per_cpu = psutil.cpu_times(percpu=True)
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(per_cpu))
     counted = [per_cpu[cpu] for cpu in allowed]

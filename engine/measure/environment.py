@@ -29,7 +29,7 @@ class DeviceNotFound(Refused):
 
 
 def current(device: str, seed: int | None = None) -> Environment:
-    """The environment of a run on this device. Errors: DeviceNotFound, which names the devices there are."""
+    """Return the environment of a run on this device. Errors: DeviceNotFound, which names the devices there are."""
     found = _device(device)
     return Environment(
         host=socket.gethostname(),
@@ -107,7 +107,7 @@ def _device(name: str) -> Device:
 
 
 def nvidia_driver() -> str:
-    """The NVIDIA driver's version; empty on an AMD build of torch, or where NVML does not answer."""
+    """Return the NVIDIA driver's version; empty on an AMD build of torch, or where NVML does not answer."""
     import pynvml  # loads a system library when it is used, so not before there is an NVIDIA device
 
     try:
@@ -138,7 +138,7 @@ def _quotas(cgroups: Path, own: Path) -> Iterator[int]:
 
 
 def _groups(cgroups: Path, own: Path) -> Iterator[Path]:
-    """The folder of each group from this process's own up to the root. own holds `0::/path/of/group`."""
+    """Yield the folder of each group from this process's own up to the root. own holds `0::/path/of/group`."""
     lines = own.read_text().splitlines() if own.is_file() else []
     path = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "/")
     group = cgroups / path.strip("/")
@@ -156,7 +156,7 @@ def available_bytes(cgroups: Path = CGROUPS, own: Path = OWN_CGROUP) -> int:
 
 
 def cpu_name() -> str:
-    """The processor as its maker calls it."""
+    """Return the processor as its maker calls it."""
     if CPUINFO.is_file():
         for line in CPUINFO.read_text().splitlines():
             if line.startswith("model name"):

@@ -11,7 +11,7 @@ UNKNOWN_BYTES = 256 * 2**20
 
 
 def flusher(device: str) -> Callable[[], object]:
-    """A call that writes through twice the last-level cache (a GPU's L2) and waits until that is done."""
+    """Return a call that writes through twice the last-level cache (a GPU's L2) and waits until that is done."""
     target = torch.device(device)
     size = 2 * environment.last_level_cache(device) or UNKNOWN_BYTES
     buffer = torch.empty(size, dtype=torch.uint8, device=target)

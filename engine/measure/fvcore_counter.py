@@ -41,7 +41,7 @@ PRODUCT_MAKERS = ("baddbmm", "addmv", "mv", "dot", "addbmm", "lstm", "gru", "rnn
 
 
 def figures(built: Built, counted: Count | None, batch_size: int) -> dict[str, Any]:
-    """The fvcore columns of a row, per sample; with the dispatch counter's result, also where the two differ.
+    """Return the fvcore columns of a row, per sample; with the dispatch counter's result, also where the two differ.
 
     Errors: RuntimeError where torch.jit cannot trace the model.
     """

@@ -103,7 +103,7 @@ class Watch:
         return PurePath(name.split(" ")[0]).name in DISPLAY_SERVERS
 
     def watched(self) -> Watched | None:
-        """All looks so far; None when there was none that told anything."""
+        """Return all looks so far; None when there was none that told anything."""
         if not (self._clocks or self._reasons or self._others):
             return None
         return Watched(
@@ -115,7 +115,7 @@ class Watch:
 
 
 def watch(device: str, library: Any = None) -> Watch | None:
-    """A watch on this device; None where NVML knows no such device. library: stands in for the module pynvml."""
+    """Return a watch on this device; None where NVML knows no such device. library: stands in for the module pynvml."""
     gpu = nvml.find(device, library)
     return Watch(gpu) if gpu else None
 

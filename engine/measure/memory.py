@@ -17,7 +17,8 @@ def inference_peak_bytes(model: torch.nn.Module, inputs: Sequence[torch.Tensor],
 def training_peak_bytes(
     model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], step: Callable[[], object] | None = None
 ) -> int:
-    """The most bytes alive in a training step: weights, inputs, gradients, AdamW's two moments, saved activations.
+    """Return the most bytes alive in a training step: weights, inputs, gradients, AdamW's two moments, saved
+    activations.
 
     Runs a forward and backward pass in training mode: `step`, to which `inputs` are all there is beside the model; by
     default of the mean of all outputs, to which most losses add next to nothing.
@@ -38,5 +39,5 @@ def training_peak_bytes(
 
 
 def trained(model: torch.nn.Module) -> list[torch.nn.Parameter]:
-    """The parameters that have gradients, and moments."""
+    """Return the parameters that have gradients, and moments."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -119,13 +119,13 @@ def _attention(args: tuple[Any, ...], *_: Any) -> int:
 
 
 def _attention_activations(args: tuple[Any, ...], *_: Any) -> int:
-    """The outputs of the two matrix products that attention is: scores, then values."""
+    """Return the outputs of the two matrix products that attention is: scores, then values."""
     query, value = args[0].shape, args[2].shape
     return int(prod(query[:-1])) * (int(value[-2]) + int(value[-1]))
 
 
 def _recurrent_weights(args: tuple[Any, ...]) -> list[torch.Tensor]:
-    """The matrices of a fused recurrent layer: mkldnn passes two, cuDNN a list of weights and biases."""
+    """Return the matrices of a fused recurrent layer: mkldnn passes two, cuDNN a list of weights and biases."""
     weights = args[1] if isinstance(args[1], list | tuple) else args[1:3]
     return [weight for weight in weights if weight.dim() == 2]
 
@@ -250,7 +250,7 @@ def _activations(base: str) -> Figure | None:
 
 
 def kind_of(operator: Operator, args: tuple[Any, ...]) -> str:
-    """The operator's kind; convolutions are told apart by their groups, as they differ in speed.
+    """Return the operator's kind; convolutions are told apart by their groups, as they differ in speed.
 
     args of a convolution: input (N, C, ...), weight, bias, stride, padding, dilation, transposed, output padding,
     groups.

@@ -95,7 +95,8 @@ def _best(
 
 
 def _products(device: str, dtype: torch.dtype, notes: list[str]) -> dict[int, Callable[[], object]]:
-    """A product of every size that fits and is quick enough, called already. Errors: when not even the smallest is."""
+    """Return a product of every size that fits and is quick enough, called already. Errors: when not even the
+    smallest is."""
     stopwatch = timing.stopwatch(device)
     products: dict[int, Callable[[], object]] = {}
     for size in SIZES:

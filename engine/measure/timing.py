@@ -196,7 +196,7 @@ class _Bench:
             run.calls *= 2  # faster than in the warm-up: the next block is long enough, or the one after it
 
     def timed(self, run: _Run) -> Timed:
-        """What a subject's samples come to, with the cost of the loop around phases that do nothing."""
+        """Return what a subject's samples come to, with the cost of the loop around phases that do nothing."""
         phases = run.subject.phases
         loop = math.fsum(self.block(run.subject, [_nothing] * len(phases), LOOP_CALLS)) / LOOP_CALLS
         columns = zip(*run.samples, strict=True)

@@ -78,7 +78,8 @@ class Built:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether a device ran out of memory: only CUDA has an exception of its own, the others raise RuntimeError."""
+    """Return whether a device ran out of memory: only CUDA has an exception of its own, the others raise
+    RuntimeError."""
     plain = isinstance(error, RuntimeError) and tells_of_memory(str(error))
     return plain or isinstance(error, torch.OutOfMemoryError | MemoryError)
 
@@ -107,7 +108,7 @@ def _generator(seed: int) -> torch.Generator:
 
 
 def size_refused(name: str, wanted: tuple[int, int], native: tuple[int, int], why: object) -> SizeRefused:
-    """The error for a model that fails at a size other than its own."""
+    """Return the error for a model that fails at a size other than its own."""
     reason = (str(why).strip().splitlines() or [type(why).__name__])[0]
     return SizeRefused(
         f"{name} fails at images of {format_image_size(wanted)} pixels ({reason}); "

@@ -28,7 +28,7 @@ def families() -> dict[str, str]:
 
 
 def config(name: str) -> Config:
-    """A copy of open_clip's own configuration. Errors: ConfigRefused for an unknown name."""
+    """Return a copy of open_clip's own configuration. Errors: ConfigRefused for an unknown name."""
     found = open_clip.get_model_config(name)
     if found is None:
         raise ConfigRefused(f"open_clip has no model {name!r}")
@@ -36,7 +36,7 @@ def config(name: str) -> Config:
 
 
 def own_config(name: str, cfg: Config) -> Config:
-    """A copy of a user's configuration that has all parts that are looked into. Errors: ConfigRefused."""
+    """Return a copy of a user's configuration that has all parts that are looked into. Errors: ConfigRefused."""
     for part, kind in (("embed_dim", int), ("vision_cfg", dict), ("text_cfg", dict)):
         if not isinstance(cfg.get(part), kind):
             raise ConfigRefused(f"configuration {name!r} has no {part} ({kind.__name__}), as open_clip's files do")
@@ -59,7 +59,7 @@ def family(cfg: Config) -> str:
 
 
 def hf_folder(name: str) -> Path:
-    """The folder with the shipped architecture figures of a Hugging Face text model. Errors: ConfigRefused."""
+    """Return the folder with the shipped architecture figures of a Hugging Face text model. Errors: ConfigRefused."""
     known = sorted(path.parent.name.replace("--", "/") for path in HF_CONFIGS.glob("*/config.json"))
     if name not in known:
         raise ConfigRefused(
@@ -70,13 +70,13 @@ def hf_folder(name: str) -> Path:
 
 
 def hf_figures(name: str) -> Config:
-    """The architecture figures themselves."""
+    """Return the architecture figures themselves."""
     figures: Config = json.loads((hf_folder(name) / "config.json").read_text())
     return figures
 
 
 def build_own(name: str, cfg: Config, wanted: Wanted) -> Built:
-    """A user's configuration. Errors: ConfigRefused says which key or value is wrong."""
+    """Return a user's configuration. Errors: ConfigRefused says which key or value is wrong."""
     cfg = own_config(name, cfg)
     try:
         return build(name, cfg, wanted)
@@ -87,7 +87,7 @@ def build_own(name: str, cfg: Config, wanted: Wanted) -> Built:
 
 
 def build(name: str, cfg: Config, wanted: Wanted) -> Built:
-    """The model that a configuration describes. Errors: SizeRefused, ConfigRefused."""
+    """Return the model that a configuration describes. Errors: SizeRefused, ConfigRefused."""
     vision, text = open_clip.CLIPVisionCfg(**cfg["vision_cfg"]), open_clip.CLIPTextCfg(**cfg["text_cfg"])
     native_size = pair(vision.image_size)
     size = wanted.image_size or native_size
@@ -115,7 +115,7 @@ def build(name: str, cfg: Config, wanted: Wanted) -> Built:
 
 
 def _tower(whole: Built, tower: str) -> Built:
-    """One tower with its own input; the rest of the model is let go."""
+    """Return one tower with its own input; the rest of the model is let go."""
     return replace(
         whole,
         model=whole.model.get_submodule(whole.towers[tower]),
@@ -149,7 +149,7 @@ def _create(cfg: Config, wanted: Wanted, image_size: tuple[int, int] | None) -> 
 
 
 def set_context_length(name: str, cfg: Config, wanted: int | None) -> int:
-    """The tokens of a text, after putting `wanted` into the configuration where it is written."""
+    """Return the tokens of a text, after putting `wanted` into the configuration where it is written."""
     text = cfg["text_cfg"]
     decoder = cfg.get("multimodal_cfg")
     if hf_name := text.get("hf_model_name"):
@@ -167,7 +167,8 @@ def set_context_length(name: str, cfg: Config, wanted: int | None) -> int:
 
 
 def _positions(figures: Config) -> int | None:
-    """How long a text may be; None where positions are computed. RoBERTa's table begins behind its padding id."""
+    """Return how long a text may be; None where positions are computed. RoBERTa's table begins behind its padding
+    id."""
     if "roberta" not in figures["model_type"]:
         return None
     return int(figures["max_position_embeddings"] - figures["pad_token_id"] - 1)

@@ -33,7 +33,7 @@ Config = dict[str, Any]
 
 
 def named_config(spec: TrainSpec | EvaluateSpec) -> tuple[str, Config]:
-    """The name of the model a spec asks for, and a copy of its configuration. Errors: ConfigRefused."""
+    """Return the name of the model a spec asks for, and a copy of its configuration. Errors: ConfigRefused."""
     library, _, name = spec.model.rpartition(":")
     if library == "config":
         if name not in spec.configs:
@@ -63,7 +63,7 @@ def sized(
     notes: list[str],
     device: str = "cpu",
 ) -> Any:
-    """The model with its weights; `cfg` says its sizes afterwards, and `notes` what is to be told of it."""
+    """Return the model with its weights; `cfg` says its sizes afterwards, and `notes` what is to be told of it."""
     if trained := published or (stored.model_cfg if stored else {}):
         _follow(name, cfg, trained, notes)
     _set_logits(cfg, spec, stored)
@@ -106,7 +106,7 @@ def _set_patch_dropout(name: str, cfg: Config, share: float) -> None:
 
 
 def _preprocessing(name: str, published: Config, stored: Stored | None) -> Config:
-    """How images are prepared: as the weights were trained. Random weights get open_clip's default."""
+    """Return how images are prepared: as the weights were trained. Random weights get open_clip's default."""
     if stored is None or published:
         return published
     found: Config = stored.config.get("preprocess_cfg") or clip_files.agreed_preprocessing(name)
@@ -116,7 +116,7 @@ def _preprocessing(name: str, published: Config, stored: Stored | None) -> Confi
 def _build(
     name: str, cfg: Config, preprocess: Config, spec: TrainSpec | EvaluateSpec, stored: Stored | None, device: str
 ) -> Any:
-    """The model with its weights. Errors: SizeRefused, ConfigRefused, clip_files.WeightsRefused."""
+    """Return the model with its weights. Errors: SizeRefused, ConfigRefused, clip_files.WeightsRefused."""
     of_timm = bool(cfg["vision_cfg"].get("timm_model_name"))
     native = pair(cfg["vision_cfg"].get("image_size", open_clip.CLIPVisionCfg.image_size))
     saved = stored.image_size if stored else None

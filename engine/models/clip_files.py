@@ -80,7 +80,7 @@ def find(model: str, weights: str, roots: Roots = None) -> Path | Remote:
 
 
 def published(model: str, weights: str) -> Config:
-    """What open_clip says of a tag; empty of anything else."""
+    """Return what open_clip says of a tag; empty of anything else."""
     found: Config = open_clip.get_pretrained_cfg(model, weights)
     return found
 
@@ -162,7 +162,8 @@ def load(model: torch.nn.Module, name: str, stored: Stored) -> None:
 
 
 def agreed_preprocessing(model: str) -> Config:
-    """How images are prepared for all published weights of a model; empty where these differ, or there are none."""
+    """Return how images are prepared for all published weights of a model; empty where these differ, or there are
+    none."""
     configs = [open_clip.get_pretrained_cfg(model, tag) for tag in open_clip.list_pretrained_tags_by_model(model)]
     keys = ("mean", "std", "interpolation", "resize_mode")
     found = [{key: config.get(key) for key in keys} for config in configs]

@@ -45,24 +45,24 @@ class Remote:
         return f"{SITE}/{self.repo}/{self.file}"
 
     def come(self, done: int) -> Progress:
-        """How far a download is."""
+        """Return how far a download is."""
         mb = f"{done / 1e6:,.0f}" + (f" of {self.size / 1e6:,.0f}" if self.size else "")
         return Progress(done=0, note=f"fetching {self.address}: {mb} MB into {cache()}")
 
 
 def cache() -> Path:
-    """Where fetched files are kept."""
+    """Return where fetched files are kept."""
     return Path(constants.HF_HUB_CACHE)
 
 
 def cached(repo: str, files: Sequence[str]) -> Path | None:
-    """The first of these files that lies in the cache."""
+    """Return the first of these files that lies in the cache."""
     found = (try_to_load_from_cache(repo, file) for file in files)
     return next((Path(path) for path in found if isinstance(path, str)), None)
 
 
 def locate(repo: str, files: Sequence[str]) -> Remote:
-    """The first of these files that is at the hub. Errors: Unreachable."""
+    """Return the first of these files that is at the hub. Errors: Unreachable."""
     for file in files:
         try:
             return Remote(repo, file, _in_time(partial(_metadata, repo, file)).size)
@@ -105,7 +105,7 @@ def _unreachable(what: str, error: Exception) -> Unreachable:
 
 
 def _in_time(ask: Callable[[], Any]) -> Any:
-    """An answer within ANSWER_S. Errors: TimeoutError, and those of asking."""
+    """Return an answer within ANSWER_S. Errors: TimeoutError, and those of asking."""
     answer = _begin(ask)
     if wait([answer], ANSWER_S).not_done:
         raise TimeoutError(f"no answer within {ANSWER_S:.0f} seconds")
@@ -127,8 +127,8 @@ def _begin(ask: Callable[[], Any]) -> Future[Any]:
 
 
 def _told() -> Any:
-    """A class of progress bars that draw nothing: it knows the `most` bytes that any of them has seen, and, `stopped`,
-    ends the download at its next bytes."""
+    """Return a class of progress bars that draw nothing: it knows the `most` bytes that any of them has seen, and,
+    `stopped`, ends the download at its next bytes."""
 
     class Told(tqdm):  # type: ignore[misc]
         most = 0

@@ -28,7 +28,8 @@ class TokenizerMissing(Refused):
 
 
 def find(model: str, config: Config) -> Path | clip_hub.Remote | None:
-    """A file of this model's tokenizer in the cache, else at the hub; None for open_clip's own. Nothing is loaded.
+    """Return a file of this model's tokenizer in the cache, else at the hub; None for open_clip's own. Nothing is
+    loaded.
 
     config: as open_clip's JSON files hold one.
     Errors: TokenizerMissing; ConfigRefused of one's own configuration.
@@ -72,7 +73,7 @@ def _own(context_length: int, **options: Any) -> Tokenizer:
 
 
 def _named(model: str, config: Config) -> str:
-    """The tokenizer's name at Hugging Face; empty for open_clip's own. Errors: ConfigRefused."""
+    """Return the tokenizer's name at Hugging Face; empty for open_clip's own. Errors: ConfigRefused."""
     text = config["text_cfg"]
     name: str = text.get("hf_tokenizer_name") or ""
     if name and name not in (known := _known()):

@@ -15,7 +15,7 @@ from engine.names import ModelNotFound
 
 
 def families() -> dict[str, str]:
-    """Every installed model, qualified, with the architecture family it belongs to."""
+    """Return every installed model, qualified, with the architecture family it belongs to."""
     from engine.models import clip, timm_models, torchvision_models
 
     return (
@@ -32,7 +32,7 @@ def load(name: str) -> None:
 
 
 def build(name: str, wanted: Wanted) -> Built:
-    """The model of this qualified name, randomly initialised (not at all on meta), with example inputs.
+    """Return the model of this qualified name, randomly initialised (not at all on meta), with example inputs.
 
     Errors: ModelNotFound, SizeRefused (image size or context length), TowerRefused, ConfigRefused (one's own
     configuration).

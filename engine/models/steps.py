@@ -65,7 +65,7 @@ class Step:
 
 
 def phases(name: str, model: torch.nn.Module, run: Callable[[], Any], *, training: bool, kind: Optimizer) -> Phases:
-    """What a call of `run` (one forward pass of `model`) is made of."""
+    """Return what a call of `run` (one forward pass of `model`) is made of."""
     if not training:
         return {"forward": run}
     return Step(lambda: loss(name, run()), optimizer(kind, model)).phases

@@ -41,14 +41,15 @@ def build(name: str, wanted: Wanted) -> Built:
 
 
 def _input(pretrained_cfg: Any) -> tuple[tuple[int, int], tuple[int, int], int]:
-    """The sizes that a model is trained and tested at, and its channels."""
+    """Return the sizes that a model is trained and tested at, and its channels."""
     channels, *trained = pretrained_cfg.input_size
     _, *tested = pretrained_cfg.test_input_size or pretrained_cfg.input_size
     return tuple(trained), tuple(tested), channels
 
 
 def _resized(name: str, size: tuple[int, int], native: tuple[int, int]) -> Any:
-    """A model for another image size: told of it where its constructor wants to know, as it is where it does not."""
+    """Return a model for another image size: told of it where its constructor wants to know, as it is where it does
+    not."""
     try:
         return timm.create_model(name, img_size=size)
     except TypeError as error:

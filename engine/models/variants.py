@@ -101,7 +101,7 @@ def switches(
 
 
 def build(name: str, wanted: Wanted, variant: Variant, *, training: bool, build: Builder = library.build) -> Built:
-    """A model of a variant's own, with the weights that every variant of the same seed has.
+    """Return a model of a variant's own, with the weights that every variant of the same seed has.
 
     Errors: VariantRefused where there is nothing in the model that the variant would change; those of library.build.
     """
@@ -153,7 +153,7 @@ def _reparameterized(name: str, model: torch.nn.Module, training: bool) -> torch
 
 
 def runner(variant: Variant, built: Built, found: Numbers, device: str) -> Callable[[], Any]:
-    """One forward pass, as often as it is called.
+    """Return one forward pass, as often as it is called.
 
     Trace, export and CUDA graphs are captured here, torch.compile captures at the first call. Traces and CUDA graphs
     hold autocast's casts; an exported graph does not, and like eager and compiled models it is run under autocast.
@@ -207,7 +207,7 @@ def _under(context: Callable[[], AbstractContextManager[Any]], run: Callable[[],
 
 
 def _graphed(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Callable[[], Any]:
-    """The whole forward pass as one CUDA graph; with gradients, forward and backward as one each."""
+    """Return the whole forward pass as one CUDA graph; with gradients, forward and backward as one each."""
     if torch.is_grad_enabled():
         with buffers.kept(model):  # warming up moves them
             graphed: Callable[..., Any] = torch.cuda.make_graphed_callables(model, inputs, allow_unused_input=True)

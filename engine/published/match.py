@@ -20,7 +20,8 @@ QUICKGELU = "-quickgelu"
 
 
 def read(imported: Path | None = None, shipped: Path = SHIPPED) -> pd.DataFrame:
-    """Every published accuracy, a line each: KEY, figure, percent, source. Imported ones stand in for shipped ones.
+    """Return every published accuracy, a line each: KEY, figure, percent, source. Imported ones stand in for shipped
+    ones.
 
     imported: the folder of `accuracy_import`; `image_size` is empty where a publisher does not tell, which open_clip
     does not, whose models have one size each.
@@ -43,7 +44,7 @@ def _shipped(table: Table, folder: Path) -> pd.DataFrame:
 
 
 def tidy(frame: pd.DataFrame, table: Table, source: str) -> pd.DataFrame:
-    """A publisher's table, its figures under our names but in its own unit, as lines of COLUMNS."""
+    """Return a publisher's table, its figures under our names but in its own unit, as lines of COLUMNS."""
     frame = frame.assign(library=table.library)
     if "image_size" not in frame:
         frame["image_size"] = ""
@@ -66,7 +67,8 @@ class Matched:
     """kind, KEY and the reason."""
 
     def beside(self, catalogue: pd.DataFrame, figures: Sequence[str]) -> pd.DataFrame:
-        """The catalogue with these figures: a row per model, size and tag that has one, and those that have none.
+        """Return the catalogue with these figures: a row per model, size and tag that has one, and those that have
+        none.
 
         Two columns more: `pretrained`, with the published model's name where it is counted under another, and
         `published`, who says so.
@@ -105,7 +107,7 @@ def match(published: pd.DataFrame, catalogue: pd.DataFrame, versions: dict[str, 
 
 
 def _wide(lines: pd.DataFrame, values: str) -> pd.DataFrame:
-    """A line per KEY and place, a column per figure."""
+    """Return a line per KEY and place, a column per figure."""
     wide = lines.pivot(index=[*KEY, "place"], columns="figure", values=values)
     return wide.reindex(columns=list(OF)).rename_axis(columns=None)
 
@@ -121,7 +123,7 @@ class _Finder:
         self.versions = {"timm": versions.get("timm", ""), "open_clip": versions.get("open_clip_torch", "")}
 
     def __call__(self, library: str, model: str, size: str) -> tuple[int | None, str]:
-        """The row's label, or None and why there is none."""
+        """Return the row's label, or None and why there is none."""
         if (library, model) not in self.own and library == "open_clip":
             model = model.removesuffix(QUICKGELU)
         if (library, model) not in self.own:
@@ -134,6 +136,6 @@ class _Finder:
 
 
 def sizes(published: pd.DataFrame) -> dict[str, list[str]]:
-    """The image sizes that accuracies are published for, by qualified model name."""
+    """Return the image sizes that accuracies are published for, by qualified model name."""
     known = published.loc[published["image_size"] != "", ["library", "model", "image_size"]].drop_duplicates()
     return {f"{library}:{model}": list(part) for (library, model), part in known.groupby(KEY[:2])["image_size"]}

@@ -27,14 +27,15 @@ def speeds(path: Path = SPEEDS) -> pd.DataFrame:
 
 
 def setups(published: pd.DataFrame, rows: Sequence[BenchmarkRow]) -> list[str]:
-    """The setups that have figures for some of the rows: processors before GPUs if ours is one, then by how many."""
+    """Return the setups that have figures for some of the rows: processors before GPUs if ours is one, then by how
+    many."""
     counts = beside(rows, published)["setup"].value_counts()
     on_cpu = any(row.device == "cpu" for row in rows)
     return sorted(counts.index, key=lambda setup: (("NVIDIA" in setup) == on_cpu, -counts[setup]))
 
 
 def beside(rows: Iterable[BenchmarkRow], published: pd.DataFrame) -> pd.DataFrame:
-    """Each timed row of timm's with every published figure of the same model, image size and mode.
+    """Return each timed row of timm's with every published figure of the same model, image size and mode.
 
     Columns: name, model, family, mode, variant, image_size, batch_size, here (samples/s), and of the published:
     setup, theirs (samples/s), their_batch_size; `times` is theirs / here.

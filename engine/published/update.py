@@ -48,7 +48,7 @@ class Imported:
 
 
 def folder(settings: Settings) -> Path:
-    """Where imported figures lie, beside the runs, so that the shipped ones stay as they are."""
+    """Return where imported figures lie, beside the runs, so that the shipped ones stay as they are."""
     return settings.runs_dir / "published"
 
 
@@ -96,7 +96,7 @@ def _parsed(content: bytes, name: str) -> pd.DataFrame:
 
 
 def _recognised(frame: pd.DataFrame, name: str) -> Table:
-    """The table whose headings these are. Errors: Refused."""
+    """Return the table whose headings these are. Errors: Refused."""
     for table in TABLES.values():
         if _key_columns(table) <= set(frame) and {table.figures[0].heading} <= set(frame):
             return table

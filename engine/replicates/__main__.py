@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def _own_stdout() -> TextIO:
-    """The stdout we were given, for reports alone: what libraries print goes to the log instead."""
+    """Return the stdout we were given, for reports alone: what libraries print goes to the log instead."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return out

@@ -28,7 +28,8 @@ class Ended:
 
 
 def reports(job: Job, environment: Mapping[str, str], deadline: float) -> Generator[Report | Ended | None]:
-    """What the process says; None about once a second while it says nothing; at last Ended, if it did not end well.
+    """Yield what the process says; None about once a second while it says nothing; at last Ended, if it did not end
+    well.
 
     deadline: by time.monotonic(). Closing this kills the process and all it has started.
     """

@@ -125,6 +125,6 @@ class Report(_Message):
 
 
 def described(error: BaseException) -> str:
-    """The type and the beginning of what it says."""
+    """Return the type and the beginning of what it says."""
     text = f"{type(error).__name__}: {error}".strip()
     return text if len(text) <= LONGEST_ERROR else text[:LONGEST_ERROR] + " ..."

@@ -62,7 +62,7 @@ class Processes:
         """Since whoever reads it put a new one here."""
 
     def repeat(self, job: Job, progress: Progress) -> Generator[Progress, None, list[Found]]:
-        """The job in as many processes as its spec asks for. What has failed in one is in none that follow."""
+        """Yield the job in as many processes as its spec asks for. What has failed in one is in none that follow."""
         found: list[Found] = []
         failures: Found = {}
         baseline = job.all_labels[0]
@@ -77,7 +77,7 @@ class Processes:
         return found
 
     def _once(self, job: Job, progress: Progress) -> Generator[Progress, None, Found]:
-        """One repetition. What ends the process while it is prepared is left out of another that is started."""
+        """Yield one repetition. What ends the process while it is prepared is left out of another that is started."""
         failures: Found = {}
         while True:
             found: Found = dict(failures)

@@ -117,7 +117,7 @@ def load_libraries(device: str) -> None:
 
 
 def failure(label: str, error: Exception) -> Measured:
-    """The report of what did not work."""
+    """Return the report of what did not work."""
     status: Status = "out_of_memory" if out_of_memory(error) else "error"
     return Measured(label=label, status=status, error=described(error))
 
@@ -147,7 +147,7 @@ def _allocated(device: str) -> float:
 
 
 def fresh_counters(*, compiles: bool) -> Any:
-    """What torch.compile counts of graphs, from zero; None of what does not use it."""
+    """Return what torch.compile counts of graphs, from zero; None of what does not use it."""
     if not compiles:
         return None
     from torch._dynamo.utils import counters
@@ -157,7 +157,7 @@ def fresh_counters(*, compiles: bool) -> Any:
 
 
 def graphs(counters: Any) -> dict[str, int]:
-    """What torch.compile made of something since its counters were fresh, as fields of a row."""
+    """Return what torch.compile made of something since its counters were fresh, as fields of a row."""
     if counters is None:
         return {}
     return {

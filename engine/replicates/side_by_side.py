@@ -24,7 +24,7 @@ def measure(
     flush: Callable[[], object] | None = None,
     afterwards: Callable[[Ready, Measured], Iterator[Report | Measured]] | None = None,
 ) -> Iterator[Report]:
-    """A report on each of the job's labels, in which a failure is a report like the others.
+    """Yield a report on each of the job's labels, in which a failure is a report like the others.
 
     prepare: makes one ready, or says why it is not to be timed. afterwards: in the first process, what is found out of
     one that was timed when all are.

@@ -21,7 +21,7 @@ AnyRow = TypeVar("AnyRow", bound=TimedRow)
 def common(
     spec: TimedSpec, label: str, processes: Sequence[Mapping[str, Measured]]
 ) -> tuple[list[Measured], dict[str, Any], list[str]]:
-    """What was measured of one label, the fields of its row that hold for any timing, and notes.
+    """Return what was measured of one label, the fields of its row that hold for any timing, and notes.
 
     Figures come with the status ok alone: what has failed in one process has none.
     """
@@ -95,12 +95,12 @@ def neighbours(measured: Sequence[Measured]) -> dict[str, float]:
 
 
 def together(measured: Sequence[Measured], phase: str) -> list[float]:
-    """All samples of one phase, in ms per call."""
+    """Return all samples of one phase, in ms per call."""
     return [value for each in measured for value in each.phases[phase]]
 
 
 def deviation(samples: Sequence[float]) -> float | None:
-    """The standard deviation of a sample (n - 1); None of a single one."""
+    """Return the standard deviation of a sample (n - 1); None of a single one."""
     return float(np.std(samples, ddof=1)) if len(samples) > 1 else None
 
 
@@ -129,7 +129,7 @@ def _disturbances(measured: Sequence[Measured]) -> list[str]:
 
 
 def _worst(found: Sequence[Contention]) -> Contention | None:
-    """Each figure at its worst in any process."""
+    """Return each figure at its worst in any process."""
     if not found:
         return None
     return Contention(
@@ -146,7 +146,7 @@ def _most(figures: Iterable[float | None]) -> float | None:
 def compared(
     row: AnyRow, base: AnyRow, labels: tuple[str, str], found: Sequence[Mapping[str, Measured]], spec: TimedSpec
 ) -> AnyRow:
-    """A row with its speed-up over another, where both were timed. labels: the other's and its own."""
+    """Return a row with its speed-up over another, where both were timed. labels: the other's and its own."""
     if row.latency_ms is None or base.latency_ms is None:
         return row
     ones, others = ([process[label].samples_ms for process in found] for label in labels)

@@ -10,7 +10,7 @@ from engine.results import ModuleCount
 
 
 def modules(run_dir: Path, name: str) -> pd.DataFrame | None:
-    """The modules in the detail artifact `name`, as frames.modules gives them; None where there is none.
+    """Return the modules in the detail artifact `name`, as frames.modules gives them; None where there is none.
 
     Errors: ValueError of a name that leads out of the run's folder.
     """

@@ -57,7 +57,7 @@ REFERENCE = {
 
 
 def profile(rows: Iterable[ProfileRow]) -> pd.DataFrame:
-    """Every figure of every row, least costly first; failed models last."""
+    """Return every figure of every row, least costly first; failed models last."""
     records = []
     for row in rows:
         record = row.model_dump(mode="json", exclude=LEFT_OUT)
@@ -88,32 +88,32 @@ def reference(rows: Iterable[ProfileRow], counter: Literal["torch", "fvcore"]) -
 
 
 def benchmark(rows: Iterable[BenchmarkRow]) -> pd.DataFrame:
-    """Every figure of every row, in the order they came."""
+    """Return every figure of every row, in the order they came."""
     return _flat(rows, BenchmarkRow, _BENCHMARK)
 
 
 def recurrent(rows: Iterable[RecurrentRow]) -> pd.DataFrame:
-    """Every figure of every row, in the order they came."""
+    """Return every figure of every row, in the order they came."""
     return _flat(rows, RecurrentRow, _RECURRENT)
 
 
 def device(rows: Iterable[DeviceRow]) -> pd.DataFrame:
-    """Every figure of every row, in the order measured."""
+    """Return every figure of every row, in the order measured."""
     return _flat(rows, DeviceRow, ("model",))
 
 
 def train(rows: Iterable[TrainRow]) -> pd.DataFrame:
-    """Every figure of every row, epoch by epoch."""
+    """Return every figure of every row, epoch by epoch."""
     return _flat(rows, TrainRow, _TRAIN)
 
 
 def evaluate(rows: Iterable[EvaluateRow]) -> pd.DataFrame:
-    """Every figure of every row, in the order they came."""
+    """Return every figure of every row, in the order they came."""
     return _flat(rows, EvaluateRow, (*_WHAT[:4], "task", "data"))
 
 
 def with_environment(frame: pd.DataFrame, run: Run) -> pd.DataFrame:
-    """A run's rows with what they were made in, the same of all: for who has nothing but the file."""
+    """Return a run's rows with what they were made in, the same of all: for who has nothing but the file."""
     here = run.environment
     known = {name: getattr(here, name) if here else None for name in ENVIRONMENT}
     nested = {name: json.dumps(getattr(here, name)) if here else "" for name in ("versions", "gpu")}
@@ -121,7 +121,8 @@ def with_environment(frame: pd.DataFrame, run: Run) -> pd.DataFrame:
 
 
 def _flat(rows: Iterable[Row], kind: type[Row], first: Sequence[str]) -> pd.DataFrame:
-    """A line per row of that kind and a column per field: those of `first` in front, contention's, if any, at the end.
+    """Return a line per row of that kind and a column per field: those of `first` in front, contention's, if any, at
+    the end.
 
     Several words in one cell are joined by semicolons, figures by name are JSON.
     """
@@ -158,7 +159,7 @@ def towers(row: ProfileRow) -> pd.DataFrame:
 
 
 def operators(row: ProfileRow) -> pd.DataFrame:
-    """One line per operator kind, most work first; MACs and activations per sample, bytes of the whole batch."""
+    """Return one line per operator kind, most work first; MACs and activations per sample, bytes of the whole batch."""
     records = [
         {
             "operator": count.operator,
@@ -181,13 +182,13 @@ def operators(row: ProfileRow) -> pd.DataFrame:
 
 
 def differences(row: ProfileRow) -> pd.DataFrame:
-    """Where the two counters disagree, per operator, in GMACs per sample."""
+    """Return where the two counters disagree, per operator, in GMACs per sample."""
     columns = ["operator", "torch_gmacs", "fvcore_gmacs", "explanation"]
     return pd.DataFrame([item.model_dump() for item in row.differences], columns=columns)
 
 
 def modules(counts: Iterable[ModuleCount]) -> pd.DataFrame:
-    """One line per module, outermost first, with the listed `parent` it lies in and its `name` from there.
+    """Return one line per module, outermost first, with the listed `parent` it lies in and its `name` from there.
 
     Figures include everything below a module. The whole model has path "" and no parent.
     """
@@ -202,7 +203,7 @@ def modules(counts: Iterable[ModuleCount]) -> pd.DataFrame:
 
 
 def _parent(path: str, known: set[str]) -> str | None:
-    """The nearest listed module around this one; None for the whole model."""
+    """Return the nearest listed module around this one; None for the whole model."""
     while path:
         path = path.rpartition(".")[0]
         if path in known:
@@ -211,7 +212,7 @@ def _parent(path: str, known: set[str]) -> str | None:
 
 
 def runs(runs: Iterable[Run], now: datetime | None = None) -> pd.DataFrame:
-    """One line per run as the list of runs shows it. Durations in seconds; of a running one, until now."""
+    """Return one line per run as the list of runs shows it. Durations in seconds; of a running one, until now."""
     records = [
         {
             "id": run.id,

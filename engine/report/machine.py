@@ -4,7 +4,7 @@ from engine.results import Device, Machine
 
 
 def facts(machine: Machine) -> dict[str, str]:
-    """The ten lines, as text by name."""
+    """Return the ten lines, as text by name."""
     accelerators = [device for device in machine.devices if device.name != "cpu"]
     versions = dict(machine.versions)
     torch = versions.pop("torch", "not installed")

@@ -23,7 +23,7 @@ class Quantity:
 
 
 def _towers(stem: str, label: str, unit: str, help: str) -> dict[str, Quantity]:
-    """A quantity of the whole model and of its image tower, text tower and the rest."""
+    """Return a quantity of the whole model and of its image tower, text tower and the rest."""
     parts = {"image": "Image tower.", "text": "Text tower.", "other": "In neither tower."}
     whole = {stem: Quantity(label[0].upper() + label[1:], unit, f"{help} Whole model.")}
     return whole | {

@@ -8,5 +8,5 @@ from engine.results.answers import Hit
 
 
 def hits(found: Sequence[Hit]) -> pd.DataFrame:
-    """A line per hit, the nearest first: index, source, label, similarity."""
+    """Return a line per hit, the nearest first: index, source, label, similarity."""
     return pd.DataFrame([hit.model_dump() for hit in found], columns=list(Hit.model_fields))

@@ -27,7 +27,7 @@ LETTER = 0.011
 
 
 def family_styles(families: Sequence[str]) -> dict[str, Style]:
-    """The style of each family. families: of the whole catalogue, so that a family looks alike on every page."""
+    """Return the style of each family. families: of the whole catalogue, so that a family looks alike on every page."""
     return {
         family: (COLOURS[rank % len(COLOURS)], SHAPES[rank // len(COLOURS) % len(SHAPES)])
         for rank, family in enumerate(families)
@@ -75,12 +75,12 @@ def write_beside(figure: go.Figure, labels: Iterable[dict[str, Any]]) -> None:
 
 
 def log(name: str, values: "pd.Series[Any]") -> dict[str, Any]:
-    """An axis over decades, labelled at 1, 2, 5 where there are few."""
+    """Return an axis over decades, labelled at 1, 2, 5 where there are few."""
     decades = np.log10(values.max() / values.min()) if len(values) else 0
     ticks = {"dtick": 1} if decades > 2 else {"dtick": "D2"} if decades > 0.8 else {"nticks": 6}
     return {"title_text": name, "type": "log", "tickformat": ",~g", **ticks}
 
 
 def room(end: float, written: str) -> float:
-    """How far an axis that begins at 0 must go for what is written beside a bar that ends there."""
+    """Return how far an axis that begins at 0 must go for what is written beside a bar that ends there."""
     return end / (1 - min(0.7, (len(written) + 12) * LETTER))

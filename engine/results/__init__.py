@@ -60,7 +60,7 @@ __all__ = [
 
 
 def kinds(base: type[Row] = Row) -> dict[str, type[Row]]:
-    """Every kind's class of rows."""
+    """Return every kind's class of rows."""
     found: dict[str, type[Row]] = {}
     for row in base.__subclasses__():
         found |= {row.kind: row} if "kind" in vars(row) else kinds(row)
@@ -68,7 +68,7 @@ def kinds(base: type[Row] = Row) -> dict[str, type[Row]]:
 
 
 def load(kind: str, payload: dict[str, Any]) -> Row:
-    """The row of `kind` from its stored payload. Errors: LookupError of an unknown kind."""
+    """Return the row of `kind` from its stored payload. Errors: LookupError of an unknown kind."""
     if (row := kinds().get(kind)) is None:
         raise LookupError(f"no kind of row is called {kind!r}")
     return row.model_validate(payload)

@@ -22,7 +22,8 @@ def pack_texts(texts: Sequence[str]) -> NDArray[np.uint8]:
 
 
 def unpack_texts(held: NDArray[Any]) -> tuple[str, ...]:
-    """What pack_texts has packed; the fixed-width text of older files too. Errors: ValueError of anything else."""
+    """Return what pack_texts has packed; the fixed-width text of older files too. Errors: ValueError of anything
+    else."""
     if held.dtype.kind == "U" and held.ndim == 1:
         return tuple(map(str, held))
     try:

@@ -128,5 +128,5 @@ class ModuleCount(BaseModel):
 
 
 def detail_name(library: str, model: str) -> str:
-    """Where the per-module table of a model lies, below its run's folder."""
+    """Return where the per-module table of a model lies, below its run's folder."""
     return f"detail/{re.sub(r'[^A-Za-z0-9._-]', '_', f'{library}__{model}')}.json"

@@ -154,10 +154,10 @@ class TimedRow(Row):
     """Fields that two rows must have in common for one to be called faster than the other."""
 
     def differences(self, other: "TimedRow") -> tuple[str, ...]:
-        """The settings for which this row and another are not comparable."""
+        """Return the settings for which this row and another are not comparable."""
         return tuple(name for name in self.comparable if getattr(self, name) != getattr(other, name))
 
 
 def samples_name(*what: object) -> str:
-    """Where the samples of what was timed side by side lie, below its run's folder."""
+    """Return where the samples of what was timed side by side lie, below its run's folder."""
     return f"samples/{'__'.join(re.sub(r'[^A-Za-z0-9._-]', '_', str(part)) for part in what)}.csv"

@@ -40,7 +40,8 @@ __all__ = [
 
 
 def load(kind: str, payload: str) -> Spec:
-    """The spec of `kind` from its JSON. Errors: LookupError of an unknown kind, ValidationError of a bad payload."""
+    """Return the spec of `kind` from its JSON. Errors: LookupError of an unknown kind, ValidationError of a bad
+    payload."""
     for spec in Spec.__subclasses__():
         if spec.kind == kind:
             return spec.model_validate_json(payload)

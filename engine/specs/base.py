@@ -112,7 +112,7 @@ def known_device(device: str) -> str:
 
 
 def real_device(device: str) -> str:
-    """A device that torch may have; on meta nothing can be timed. Errors: ValueError."""
+    """Return a device that torch may have; on meta nothing can be timed. Errors: ValueError."""
     if device == "meta":
         raise ValueError("nothing runs on meta, so nothing can be timed there: choose cpu or an accelerator")
     return _real_device(device)
@@ -138,7 +138,7 @@ RealDevice = Annotated[str, AfterValidator(real_device)]
 
 
 def shown(names: tuple[str, ...]) -> str:
-    """The first three, and how many more there are."""
+    """Return the first three, and how many more there are."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 

@@ -179,7 +179,8 @@ class BenchmarkSpec(Spec):
         return tuple(found)
 
     def baseline(self, variant: Variant) -> Variant | None:
-        """What a variant is compared with: the first of the same precision and memory format, or else the first of all.
+        """Return what a variant is compared with: the first of the same precision and memory format, or else the
+        first of all.
 
         None for the first of all.
         """

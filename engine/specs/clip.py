@@ -114,7 +114,7 @@ def split_sources(data: str) -> list[str]:
 
 
 def same_sources(one: str, other: str) -> bool:
-    """Whether both name the same data, however written."""
+    """Return whether both name the same data, however written."""
     parts = [[part if part in EMBEDDED else os.path.realpath(part) for part in split_sources(d)] for d in (one, other)]
     return parts[0] == parts[1]
 

@@ -54,13 +54,13 @@ class Outlook(Question):
 
     @classmethod
     def of(cls, spec: TrainSpec | EvaluateSpec, batch_size: int) -> "Outlook":
-        """The same question for all requests that have the same answer."""
+        """Return the same question for all requests that have the same answer."""
         kept = {name: getattr(spec, name) for name in MATTERS if hasattr(spec, name)}
         return cls(spec=type(spec).model_validate(kept | {"batch_size": batch_size}))
 
 
 def load(name: str, payload: object) -> Question:
-    """The question of this name. Errors: LookupError of an unknown name, ValidationError of a bad payload."""
+    """Return the question of this name. Errors: LookupError of an unknown name, ValidationError of a bad payload."""
     for question in Question.__subclasses__():
         if question.name == name:
             return question.model_validate(payload)

@@ -53,7 +53,7 @@ def _lstm(name: str, group: Group, does: str, network: str = "lstm", family: Fam
 
 
 def _cell(name: str, layer: str | None) -> tuple[Runner, ...]:
-    """All ways to run one more cell. layer: the class of torch.nn that has it, None where torch has none."""
+    """Return all ways to run one more cell. layer: the class of torch.nn that has it, None where torch has none."""
     ways = {
         "cudnn": f"nn.{layer} on cuDNN",
         "aten": f"nn.{layer} with cuDNN switched off",
@@ -117,5 +117,5 @@ RUNNERS: dict[str, Runner] = {runner.name: runner for runner in _ALL}
 
 
 def of_group(group: str) -> tuple[str, ...]:
-    """The names of a group's runners."""
+    """Return the names of a group's runners."""
     return tuple(name for name, runner in RUNNERS.items() if runner.group == group)

@@ -53,6 +53,6 @@ def floor_seconds(min_seconds: float | None, publishable: bool) -> float:
 
 
 def below_floor(processes: int, samples: int, seconds: float, publishable: bool) -> bool:
-    """Whether less is asked for than a result needs. One process is a quick look, which says so by itself."""
+    """Return whether less is asked for than a result needs. One process is a quick look, which says so by itself."""
     few = 1 < processes < (PUBLISHABLE if publishable else QUOTABLE)
     return few or samples < LEAST_SAMPLES or seconds < floor_seconds(None, publishable)

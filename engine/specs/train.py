@@ -251,7 +251,8 @@ class Schedule:
 
 
 def schedule(spec: TrainSpec, pairs: int) -> Schedule:
-    """How many steps of what size a training on so many pairs has. Batches are full: the rest of an epoch waits."""
+    """Return how many steps of what size a training on so many pairs has. Batches are full: the rest of an epoch
+    waits."""
     batch = spec.batch_size or default_batch(pairs // (spec.nproc * spec.accum_freq))
     per_step = batch * spec.nproc * spec.accum_freq
     steps_per_epoch = 1 if spec.overfit and pairs >= per_step else pairs // per_step
@@ -271,5 +272,5 @@ def schedule(spec: TrainSpec, pairs: int) -> Schedule:
 
 
 def default_batch(pairs: int) -> int:
-    """The largest power of two that leaves LEAST_STEPS steps, from 2 to MOST_BATCH."""
+    """Return the largest power of two that leaves LEAST_STEPS steps, from 2 to MOST_BATCH."""
     return max(2, min(MOST_BATCH, 1 << int(math.log2(max(2, pairs / LEAST_STEPS)))))

@@ -33,7 +33,8 @@ class Imported:
 
 
 def insert_run(database: Database, imported: Imported, key: str, write_files: Callable[[int], None]) -> int:
-    """The id of the run inserted under this key, now or before. Files are written before anybody can see the run."""
+    """Return the id of the run inserted under this key, now or before. Files are written before anybody can see the
+    run."""
     with database.write() as connection:
         if (known := connection.scalar(select(runs.c.id).where(runs.c.key == key))) is not None:
             return int(known)

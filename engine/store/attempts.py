@@ -30,7 +30,7 @@ def open_attempts(database: Database) -> list[Attempt]:
 
 
 def get(database: Database, token: int) -> Attempt:
-    """The attempt with this token. Errors: LookupError."""
+    """Return the attempt with this token. Errors: LookupError."""
     with database.read() as connection:
         if (row := connection.execute(ATTEMPTS.where(attempts.c.id == token)).first()) is None:
             raise LookupError(f"there is no attempt {token}")
@@ -38,7 +38,7 @@ def get(database: Database, token: int) -> Attempt:
 
 
 def current(database: Database, run_id: int) -> Attempt | None:
-    """The attempt that is a run's latest, while it is open."""
+    """Return the attempt that is a run's latest, while it is open."""
     mine = (attempts.c.run_id == run_id, attempts.c.id == runs.c.attempt_id, attempts.c.closed_at.is_(None))
     with database.read() as connection:
         row = connection.execute(ATTEMPTS.where(*mine)).first()

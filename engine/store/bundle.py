@@ -56,7 +56,7 @@ OF_RUN = ("kind", "name", "state", "cause", "error", "done", "total", "note", "n
 
 
 def export_bundle(store: Store, settings: Settings, run_id: int) -> bytes:
-    """The bundle of a run that has ended. Errors: LookupError, Refused."""
+    """Return the bundle of a run that has ended. Errors: LookupError, Refused."""
     run = store.run(run_id)
     if not run.state.ended:
         raise Refused(f"run {run_id} is {run.state}: a bundle is made of a run that has ended")
@@ -79,7 +79,7 @@ def export_bundle(store: Store, settings: Settings, run_id: int) -> bytes:
 
 
 def import_bundle(store: Store, settings: Settings, path: Path) -> int:
-    """The id of a new run made of a bundle, or of the run that an earlier import of the same bundle has made.
+    """Return the id of a new run made of a bundle, or of the run that an earlier import of the same bundle has made.
 
     Errors: Refused when the file is not a bundle, is damaged, or holds what no bundle holds.
     """
@@ -136,7 +136,7 @@ def _zip(members: dict[str, bytes]) -> bytes:
 
 
 def _read(bundle: zipfile.ZipFile, packed: int) -> dict[str, bytes]:
-    """All members, after everything that can be known without unpacking them has been looked at."""
+    """Return all members, after everything that can be known without unpacking them has been looked at."""
     infos = bundle.infolist()
     total = sum(info.file_size for info in infos)
     if len(infos) > MOST_MEMBERS or total > MOST_BYTES or total > max(FREE_BYTES, MOST_RATIO * packed):
@@ -162,7 +162,8 @@ def _read(bundle: zipfile.ZipFile, packed: int) -> dict[str, bytes]:
 
 
 def _unpack(bundle: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
-    """A member's content. Reads with a bound: without one, zipfile unpacks more than the size that was looked at."""
+    """Return a member's content. Reads with a bound: without one, zipfile unpacks more than the size that was looked
+    at."""
     with bundle.open(info) as member:
         content = member.read(info.file_size + 1)
     if len(content) != info.file_size:

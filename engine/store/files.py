@@ -37,11 +37,11 @@ class RunFiles:
         return self.dir / "log.older.txt"
 
     def exit(self, attempt: int = 1) -> Path:
-        """How an attempt's process ended: `exit.json`, later ones `exit-2.json` and so on."""
+        """Return how an attempt's process ended: `exit.json`, later ones `exit-2.json` and so on."""
         return self.dir / ("exit.json" if attempt == 1 else f"exit-{attempt}.json")
 
     def process(self, attempt: int = 1) -> Path:
-        """Which processes an attempt has: pid and start time."""
+        """Return which processes an attempt has: pid and start time."""
         return self.dir / ("process.json" if attempt == 1 else f"process-{attempt}.json")
 
     def prepare(self) -> None:
@@ -51,7 +51,8 @@ class RunFiles:
         self.dir.mkdir(parents=True)
 
     def log_tail(self, lines: int) -> str:
-        """The last lines of the log. What is not UTF-8 is shown as replacement characters; nothing is interpreted."""
+        """Return the last lines of the log. What is not UTF-8 is shown as replacement characters; nothing is
+        interpreted."""
         last: deque[str] = deque(maxlen=lines)
         for path in (self.older_log, self.log):
             if path.is_file():

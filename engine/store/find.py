@@ -51,7 +51,7 @@ class Filter:
 
 
 def find(database: Database, wanted: Filter, *, limit: int, offset: int = 0) -> list[Run]:
-    """A page of runs. One that this version cannot read is left out of it."""
+    """Return a page of runs. One that this version cannot read is left out of it."""
     order = runs.c.id.asc() if wanted.oldest_first else runs.c.id.desc()
     page = select(runs.c.id).where(*_conditions(wanted)).order_by(order).limit(limit).offset(offset)
     with database.read() as connection:
@@ -61,13 +61,13 @@ def find(database: Database, wanted: Filter, *, limit: int, offset: int = 0) -> 
 
 
 def count(database: Database, wanted: Filter) -> int:
-    """How many runs there are on all pages."""
+    """Return how many runs there are on all pages."""
     with database.read() as connection:
         return connection.scalar(select(func.count()).select_from(runs).where(*_conditions(wanted))) or 0
 
 
 def lines(database: Database, wanted: Filter) -> Iterator[list[dict[str, Any]]]:
-    """All runs, some hundred at a time, as they are written to a table; no spec is parsed for it.
+    """Yield all runs, some hundred at a time, as they are written to a table; no spec is parsed for it.
 
     Times are UTC; `devices` and `tags` are joined by semicolons.
     """
@@ -81,7 +81,7 @@ def lines(database: Database, wanted: Filter) -> Iterator[list[dict[str, Any]]]:
 
 
 def devices(database: Database) -> list[str]:
-    """All that runs have asked for."""
+    """Return all that runs have asked for."""
     with database.read() as connection:
         lists = connection.scalars(select(runs.c.devices).distinct())
         return sorted({device for devices in lists for device in devices_of(devices)})
@@ -117,7 +117,7 @@ def _of_model(pattern: str) -> Select[Any]:
 
 
 def _like(pattern: str) -> str:
-    """A name's wildcards, or a part of it, as LIKE has them."""
+    """Return a name's wildcards, or a part of it, as LIKE has them."""
     whole = any(sign in pattern for sign in WILDCARDS)
     escaped = "".join(f"/{sign}" if sign in "/%_" else WILDCARDS.get(sign, sign) for sign in pattern)
     return escaped if whole else f"%{escaped}%"

@@ -29,7 +29,7 @@ class Lease:
 
 
 def read(database: Database, name: str) -> Lease | None:
-    """The lease of this name, if anyone has it."""
+    """Return the lease of this name, if anyone has it."""
     with database.read() as connection:
         row = connection.execute(select(leases).where(leases.c.name == name)).first()
         return Lease(row.name, row.holder, row.fingerprint, row.expires_at) if row else None

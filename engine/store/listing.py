@@ -34,12 +34,12 @@ def set_text(connection: Connection, run_id: int, text: str) -> None:
 
 
 def searchable(name: str, summary: str, notes: str) -> str:
-    """What a search looks through; of a run that failed, its error as well."""
+    """Return what a search looks through; of a run that failed, its error as well."""
     return storable("\n".join(part for part in (name, summary, notes) if part).casefold())
 
 
 def asked_for(spec: Spec) -> list[str]:
-    """The models, or runners of recurrent layers, that a spec names: as they are filtered by, each once."""
+    """Return the models, or runners of recurrent layers, that a spec names: as they are filtered by, each once."""
     several = getattr(spec, "models", None) or getattr(spec, "chosen", None)
     names = several or [getattr(spec, "model", "")]
     return list(dict.fromkeys(folded_model(name) for name in names if name))

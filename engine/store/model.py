@@ -87,14 +87,14 @@ class Run:
         return self.environment.host if self.environment else ""
 
     def seconds(self, now: datetime | None = None) -> float | None:
-        """How long it has run, or ran; None before its start."""
+        """Return how long it has run, or ran; None before its start."""
         if self.started_at is None:
             return None
         seconds = ((self.ended_at or now or datetime.now(UTC)) - self.started_at).total_seconds()
         return max(seconds, 0.0)  # the clock may have been set back meanwhile
 
     def seconds_left(self, now: datetime | None = None) -> float | None:
-        """An estimate from the pace so far; None where there is none."""
+        """Return an estimate from the pace so far; None where there is none."""
         elapsed = self.seconds(now)
         if self.state.ended or elapsed is None or not self.total or not self.done:
             return None

@@ -14,7 +14,7 @@ LONGEST_TAG, MOST_TAGS, LONGEST_NOTES = 40, 20, 10_000
 
 
 def tag(text: str) -> str:
-    """A tag as it is kept. Errors: Refused."""
+    """Return a tag as it is kept. Errors: Refused."""
     kept = " ".join(text.split())
     if not kept or len(kept) > LONGEST_TAG or "," in kept or not kept.isprintable():
         raise Refused(f"a tag has 1 to {LONGEST_TAG} characters and no comma, unlike {text[: 2 * LONGEST_TAG]!r}")
@@ -22,7 +22,7 @@ def tag(text: str) -> str:
 
 
 def tags(database: Database) -> dict[str, int]:
-    """Every tag there is, with how many runs have it."""
+    """Return every tag there is, with how many runs have it."""
     counted = select(run_tags.c.tag, func.count()).group_by(run_tags.c.tag).order_by(run_tags.c.tag)
     with database.read() as connection:
         return {name: number for name, number in connection.execute(counted)}

@@ -18,7 +18,8 @@ DAMAGED = "the store no longer holds which devices this run needs: its file is d
 
 
 def enqueue(database: Database, spec: Spec, *, name: str, key: str | None, limit: int) -> int:
-    """A new queued run, or the one that was made with the same key. Errors: QueueFull, Refused (a name too long)."""
+    """Return a new queued run, or the one that was made with the same key. Errors: QueueFull, Refused (a name too
+    long)."""
     with database.write() as connection:
         if key is not None and (known := connection.scalar(select(runs.c.id).where(runs.c.key == key))) is not None:
             return int(known)
@@ -29,7 +30,7 @@ def enqueue(database: Database, spec: Spec, *, name: str, key: str | None, limit
 
 
 def claim(database: Database, host: str, run_id: int | None = None) -> Attempt | None:
-    """An attempt at the oldest queued run whose slots are free (or at run_id); None when there is none.
+    """Return an attempt at the oldest queued run whose slots are free (or at run_id); None when there is none.
 
     A run that waits for its slots keeps them from younger ones, so that none waits for ever.
     """

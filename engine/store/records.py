@@ -50,7 +50,7 @@ def mark_change(connection: Connection) -> None:
 
 
 def to_run(row: Row[Any]) -> Run:
-    """The run of a row of RUNS."""
+    """Return the run of a row of RUNS."""
     return Run(
         id=row.id,
         kind=row.kind,
@@ -92,7 +92,7 @@ def devices_of(text: str) -> list[str]:
 
 
 def to_attempt(row: Row[Any]) -> Attempt:
-    """The attempt of a row of ATTEMPTS."""
+    """Return the attempt of a row of ATTEMPTS."""
     return Attempt(
         token=row.id,
         run_id=row.run_id,

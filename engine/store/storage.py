@@ -48,7 +48,7 @@ class Largest:
 
 
 def usage(database: Database, settings: Settings) -> Usage:
-    """What there is, from the database."""
+    """Return what there is, from the database."""
     with database.read() as connection:
         stored = connection.execute(select(func.count(), func.coalesce(func.sum(artifacts.c.size), 0))).one()
         return Usage(
@@ -60,7 +60,7 @@ def usage(database: Database, settings: Settings) -> Usage:
 
 
 def largest(database: Database, limit: int = 10) -> list[Largest]:
-    """The runs with most artifacts by size, first the largest."""
+    """Return the runs with most artifacts by size, first the largest."""
     total = func.sum(artifacts.c.size).label("total")
     sums = select(artifacts.c.run_id, func.count().label("files"), total).group_by(artifacts.c.run_id)
     top = sums.order_by(total.desc(), artifacts.c.run_id.desc()).limit(limit).subquery()
@@ -73,12 +73,12 @@ def largest(database: Database, limit: int = 10) -> list[Largest]:
 
 
 def of_runs(settings: Settings, run_ids: list[int]) -> Size:
-    """All files in the folders of runs, logs and what no artifact was made of included."""
+    """Return all files in the folders of runs, logs and what no artifact was made of included."""
     return sum((_folder(RunFiles(settings.runs_dir, run_id).dir) for run_id in run_ids), Size())
 
 
 def folders(settings: Settings) -> tuple[Size, Size]:
-    """All files of runs, and what else lies beside them: uploads, logs. Looks at each, which takes time."""
+    """Return all files of runs, and what else lies beside them: uploads, logs. Looks at each, which takes time."""
     of_runs, others = Size(), Size()
     for entry in os.scandir(settings.runs_dir):
         if entry.is_dir(follow_symlinks=False) and entry.name.isdecimal():

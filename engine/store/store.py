@@ -49,7 +49,7 @@ class Store:
         self.queue_limit = queue_limit
 
     def enqueue(self, spec: Spec, *, name: str = "", key: str | None = None) -> int:
-        """The id of a new queued run, or of the run once made with this key. Errors: QueueFull, Refused."""
+        """Return the id of a new queued run, or of the run once made with this key. Errors: QueueFull, Refused."""
         return queue.enqueue(self.database, spec, name=name, key=key, limit=self.queue_limit)
 
     def run(self, run_id: int) -> Run:
@@ -67,23 +67,23 @@ class Store:
         return self.find(Filter(kinds=kinds, states=tuple(states or ())), limit=limit)
 
     def find(self, wanted: Filter, *, limit: int, offset: int = 0) -> list[Run]:
-        """A page of the runs that a filter lets through."""
+        """Return a page of the runs that a filter lets through."""
         return find.find(self.database, wanted, limit=limit, offset=offset)
 
     def count(self, wanted: Filter) -> int:
-        """How many runs a filter lets through."""
+        """Return how many runs a filter lets through."""
         return find.count(self.database, wanted)
 
     def lines(self, wanted: Filter) -> Iterator[list[dict[str, Any]]]:
-        """All runs that a filter lets through, some hundred at a time, as plain columns."""
+        """Yield all runs that a filter lets through, some hundred at a time, as plain columns."""
         return find.lines(self.database, wanted)
 
     def devices(self) -> list[str]:
-        """All that runs have asked for."""
+        """Return all that runs have asked for."""
         return find.devices(self.database)
 
     def tags(self) -> dict[str, int]:
-        """Every tag there is, with how many runs have it."""
+        """Return every tag there is, with how many runs have it."""
         return notes.tags(self.database)
 
     def set_tags(self, run_id: int, tags: Iterable[str]) -> None:

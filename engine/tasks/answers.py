@@ -43,7 +43,7 @@ def serve(idle_s: float) -> None:
 
 
 def answered(line: bytes) -> dict[str, Any]:
-    """The answer to a line, or why there is none."""
+    """Return the answer to a line, or why there is none."""
     asked: Any = None
     try:
         asked = json.loads(line)

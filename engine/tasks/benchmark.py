@@ -24,7 +24,7 @@ Found = Sequence[Mapping[str, Measured]]
 
 
 def run(spec: BenchmarkSpec, run_dir: Path) -> Iterator[Event]:
-    """The environment, then per model and batch size the file of its samples and a row per mode and variant.
+    """Yield the environment, then per model and batch size the file of its samples and a row per mode and variant.
 
     Errors: Refused, before anything is timed.
     """

@@ -58,12 +58,12 @@ def build(models: Sequence[str], out_dir: Path, workers: int) -> Iterator[Progre
 
 
 def count(name: str) -> ProfileRow:
-    """One model as the catalogue counts it: on meta, batch of one, its own image size, float32."""
+    """Return one model as the catalogue counts it: on meta, batch of one, its own image size, float32."""
     return profile(name, ProfileSpec(models=(name,))).row
 
 
 def catalogue_row(row: ProfileRow) -> dict[str, str]:
-    """A row as the CSV holds it; figures to six decimals, absent ones empty."""
+    """Return a row as the CSV holds it; figures to six decimals, absent ones empty."""
     return {column: _cell(getattr(row, column)) for column in COLUMNS}
 
 
@@ -83,7 +83,7 @@ def _operator_row(row: ProfileRow, operator: OperatorCount) -> dict[str, str]:
 
 
 def _kept(out_dir: Path, models: set[str]) -> tuple[Table, dict[tuple[str, str], list[dict[str, str]]]]:
-    """What is already there of models that are not recounted and still exist."""
+    """Return what is already there of models that are not recounted and still exist."""
     rows = {
         (row["library"], row["model"]): row
         for path in sorted(out_dir.glob("*.csv"))
@@ -120,7 +120,7 @@ def _write(out_dir: Path, rows: Table, operators: dict[tuple[str, str], list[dic
 
 
 def table(columns: Sequence[str], rows: Iterable[dict[str, str]]) -> str:
-    """The text of a CSV file of these columns."""
+    """Return the text of a CSV file of these columns."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()

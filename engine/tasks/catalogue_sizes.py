@@ -55,12 +55,12 @@ def build(sizes: Mapping[str, Collection[str]], catalog_dir: Path, workers: int)
 
 
 def count(name: str, image_size: str) -> ProfileRow:
-    """One model as the catalogue counts it, at this image size."""
+    """Return one model as the catalogue counts it, at this image size."""
     return profile(name, ProfileSpec.model_validate({"models": (name,), "image_size": image_size})).row
 
 
 def _still_right(folder: Path) -> Rows:
-    """What was counted before with the versions that are installed."""
+    """Return what was counted before with the versions that are installed."""
     try:
         check_versions(folder)
     except (FileNotFoundError, VersionsDiffer):

@@ -22,7 +22,7 @@ ENOUGH_S = 2.0
 
 
 def run(spec: DeviceSpec, run_dir: Path) -> Iterator[Event]:
-    """The environment, then per operation its progress and row. Errors: DeviceNotFound."""
+    """Yield the environment, then per operation its progress and row. Errors: DeviceNotFound."""
     yield environment.current(spec.device)
     before, threads = torch.get_num_threads(), spec.threads or environment.threads()
     wanted = [*(("matmul", dtype) for dtype in dict.fromkeys(spec.dtypes)), ("copy", "float32")]
@@ -42,7 +42,7 @@ def label(operation: str, dtype: str) -> str:
 
 
 def measure(operation: str, dtype: str, spec: DeviceSpec, threads: int) -> DeviceRow:
-    """One operation's row, whatever happens."""
+    """Return one operation's row, whatever happens."""
     asked: dict[str, Any] = {
         "model": label(operation, dtype),
         "device": spec.device,
@@ -74,7 +74,7 @@ def _figures(rate: Rate, operation: str) -> dict[str, Any]:
 
 
 def _caveats(rate: Rate, spec: DeviceSpec) -> dict[str, Any]:
-    """What is to be known before quoting the rate: flags, and in words why."""
+    """Return what is to be known before quoting the rate: flags, and in words why."""
     contention, gpu = rate.session.contention, rate.session.gpu
     throttling = gpu_watch.throttling(gpu)
     disturbed = contended(contention) if contention else []

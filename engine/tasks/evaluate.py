@@ -43,7 +43,7 @@ class Subject:
 
 
 def run(spec: EvaluateSpec, run_dir: Path) -> Iterator[Event]:
-    """The environment, the embeddings, then a row per task with its files.
+    """Yield the environment, the embeddings, then a row per task with its files.
 
     Errors: DeviceNotFound, Refused, whatever building the model raises.
     """
@@ -136,7 +136,7 @@ def _encoded(spec: EvaluateSpec, run_dir: Path) -> Generator[Event, None, Subjec
 
 
 def _result(task: str, spec: EvaluateSpec, subject: Subject, run_dir: Path) -> Generator[Event, None, dict[str, Any]]:
-    """The fields of a task's row, its files written. Errors: Refused where the data do not have what it needs."""
+    """Yield the fields of a task's row, its files written. Errors: Refused where the data do not have what it needs."""
     if task == "retrieval":
         return row_fields(retrieved(subject.encoded, spec.batch_size)) | {"val_batch_size": spec.batch_size}
     if task == "zeroshot":

@@ -30,7 +30,7 @@ class Profiled:
 
 
 def run(spec: ProfileSpec, run_dir: Path) -> Iterator[Event]:
-    """The environment, then per model its progress and row. Errors: Refused, before anything is counted."""
+    """Yield the environment, then per model its progress and row. Errors: Refused, before anything is counted."""
     models = names.select(spec, families(spec))
     yield environment.current(spec.device)
     for done, model in enumerate(models):
@@ -43,12 +43,12 @@ def run(spec: ProfileSpec, run_dir: Path) -> Iterator[Event]:
 
 
 def families(spec: ProfileSpec) -> dict[str, str]:
-    """Every model a spec can name."""
+    """Return every model a spec can name."""
     return library.families() | {f"config:{name}": "config" for name in spec.configs}
 
 
 def profile(name: str, spec: ProfileSpec, build: Builder = library.build) -> Profiled:
-    """One model's row, whatever happens; after out-of-memory on an accelerator, counted on the CPU instead."""
+    """Return one model's row, whatever happens; after out-of-memory on an accelerator, counted on the CPU instead."""
     profiled = _attempt(name, spec, spec.device, build)
     if profiled.row.status == "out_of_memory" and spec.device not in ("cpu", "meta"):
         note = f"out of memory on {spec.device}: counted on cpu instead"
@@ -173,7 +173,7 @@ def _notes(counted: Count | None) -> tuple[str, ...]:
 
 
 def _modules(built: Built, counted: Count, batch_size: int) -> tuple[ModuleCount, ...]:
-    """Every module that was called, outermost first."""
+    """Return every module that was called, outermost first."""
     return tuple(
         ModuleCount(
             path=path,
@@ -189,7 +189,8 @@ def _modules(built: Built, counted: Count, batch_size: int) -> tuple[ModuleCount
 
 
 def _training(name: str, wanted: Wanted, build: Builder, notes: tuple[str, ...]) -> dict[str, Any]:
-    """The training peak, always on meta: an estimate that no device has to hold. A model that cannot train says so."""
+    """Return the training peak, always on meta: an estimate that no device has to hold. A model that cannot train
+    says so."""
     built = build(name, replace(wanted, device="meta"))
     try:
         return {"training_peak_mb": memory.training_peak_bytes(built.model, built.inputs) / 1e6}

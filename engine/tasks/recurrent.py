@@ -19,7 +19,7 @@ from engine.specs import RecurrentSpec
 
 
 def run(spec: RecurrentSpec, run_dir: Path) -> Iterator[Event]:
-    """The environment, then per family and size the file of its samples and a row per runner.
+    """Yield the environment, then per family and size the file of its samples and a row per runner.
 
     Errors: DeviceNotFound.
     """

@@ -37,7 +37,7 @@ def build(file: Path = suite.FILE, catalog: Path = CATALOG) -> list[Entry]:
 
 
 def updated(listed: Sequence[Entry], families: Mapping[str, str], counted: Counted) -> list[Entry]:
-    """The entries in the order of their names. families: of every model of timm."""
+    """Return the entries in the order of their names. families: of every model of timm."""
     kept = [entry for entry in listed if entry.model in families]
     members: dict[str, list[str]] = {}
     for model, family in families.items():
@@ -51,7 +51,7 @@ def updated(listed: Sequence[Entry], families: Mapping[str, str], counted: Count
 
 
 def _middle(family: str, models: Sequence[str], counted: Counted) -> str:
-    """The member of median GMACs; of two in the middle the smaller."""
+    """Return the member of median GMACs; of two in the middle the smaller."""
     known = sorted((model for model in models if model in counted), key=lambda model: (counted[model][0], model))
     if not known:
         raise Refused(f"the catalogue has no model of the family {family}: run catalog-build first")

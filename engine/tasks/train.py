@@ -17,7 +17,8 @@ from engine.training.setup import hold, prepare, resolved
 
 
 def run(spec: TrainSpec, run_dir: Path) -> Iterator[Event]:
-    """The environment, then curves as they grow and a row per epoch. Closed, it leaves a checkpoint to continue from.
+    """Yield the environment, then curves as they grow and a row per epoch. Closed, it leaves a checkpoint to
+    continue from.
 
     Errors: DeviceNotFound, Refused, whatever torch raises.
     """

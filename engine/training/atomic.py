@@ -40,7 +40,7 @@ def temporary(path: Path) -> Iterator[Path]:
 
 
 def leftovers(folder: Path) -> Iterator[Path]:
-    """What writing that was cut off has left there."""
+    """Yield what writing that was cut off has left there."""
     yield from folder.glob(".*.tmp")
 
 

@@ -99,7 +99,7 @@ class Drawn(Dataset[tuple[Tensor, Tensor]]):
         return self.__getitems__([draw])[0]
 
     def __getitems__(self, draws: Sequence[Draw]) -> list[tuple[Tensor, Tensor]]:
-        """A batch at once, as DataLoader asks for it: random states are put aside once for all of it."""
+        """Return a batch at once, as DataLoader asks for it: random states are put aside once for all of it."""
         with random_states_kept():
             return [self._sample(*draw) for draw in draws]
 

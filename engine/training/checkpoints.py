@@ -156,7 +156,7 @@ def prune(folder: Path, keep_last: int, keep: set[str]) -> list[str]:
 
 
 def manifest_path(path: Path) -> Path:
-    """Where a checkpoint's manifest lies."""
+    """Return where a checkpoint's manifest lies."""
     return path.with_name(f"{path.name}.json")
 
 

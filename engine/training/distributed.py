@@ -47,7 +47,7 @@ def joined(device: str) -> Iterator[Place]:
 
 
 def agree(flag: bool, place: Place) -> bool:
-    """Whether any process says so; all of them must ask."""
+    """Return whether any process says so; all of them must ask."""
     if place.world_size == 1:
         return flag
     said = torch.tensor(int(flag), device=place.device)

@@ -11,7 +11,7 @@ from engine.training import checkpoints, logs
 
 
 def checkpoints_folder(run_dir: Path) -> Path:
-    """Where a training keeps its checkpoints."""
+    """Return where a training keeps its checkpoints."""
     return run_dir / "checkpoints"
 
 

@@ -70,7 +70,7 @@ class _Images(Dataset[Loaded]):
         return self.__getitems__([index])
 
     def __getitems__(self, indices: Sequence[int]) -> Loaded:
-        """A batch at once, as DataLoader asks for it."""
+        """Return a batch at once, as DataLoader asks for it."""
         found = {}
         for index in indices:
             with suppress(Unreadable):
@@ -134,7 +134,7 @@ def encode_texts(model: nn.Module, texts: Sequence[str], reader: Reader) -> Tens
 
 
 def generative_loss(model: nn.Module, pairs: Pairs, reader: Reader) -> Generator[int, None, float]:
-    """The loss of each image's first caption by a model that writes captions (CoCa): the mean over their tokens.
+    """Yield the loss of each image's first caption by a model that writes captions (CoCa): the mean over their tokens.
 
     Padding is left out, as in training; open_clip's validation counts it in, and for every hundredth batch alone.
     Yields the number of images done after each batch, to be stopped by.
@@ -183,7 +183,7 @@ def _captions(pairs: Pairs) -> tuple[list[str], list[int]]:
 
 
 def retrieved(encoded: Encoded, batch_size: int) -> dict[str, float]:
-    """The reference's retrieval metrics and its validation loss."""
+    """Return the reference's retrieval metrics and its validation loss."""
     found = retrieval.metrics(encoded.images, encoded.texts, encoded.owner)
     first = torch.unique_consecutive(encoded.owner, return_counts=True)[1].cumsum(0).roll(1)
     first[0] = 0

@@ -45,7 +45,7 @@ class TrainingFailed(RuntimeError):
 
 
 def together(spec: TrainSpec, run_dir: Path, device_name: str) -> Iterator[Event]:
-    """The events of the first process; as long as it is silent, its progress again, so that this can be closed.
+    """Yield the events of the first process; as long as it is silent, its progress again, so that this can be closed.
 
     Closing this asks all to stop, and waits for their checkpoint.
     """

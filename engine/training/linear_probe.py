@@ -50,7 +50,8 @@ def probe(
 
 
 def strength(features: Array, labels: NDArray[np.int64], seed: int) -> float:
-    """The best of STRENGTHS on a held-out part, stratified where classes are large enough; of equals the smallest."""
+    """Return the best of STRENGTHS on a held-out part, stratified where classes are large enough; of equals the
+    smallest."""
     least = np.unique(labels, return_counts=True)[1].min()
     enough = least >= 2 and CHOOSING * len(labels) >= len(np.unique(labels))
     fit, choose, fit_labels, choose_labels = train_test_split(

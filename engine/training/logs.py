@@ -24,7 +24,8 @@ def line(
     *, epoch: int, samples: int, of: int, data_s: float, step_s: float, per_step: int, processes: int, lr: float,
     logit_scale: float, losses: Mapping[str, tuple[float, float]],
 ) -> str:  # fmt: skip
-    """A line as open_clip_train prints it, so that scripts that read its logs read ours. losses: value and mean."""
+    """Return a line as open_clip_train prints it, so that scripts that read its logs read ours. losses: value and
+    mean."""
     width, rate = len(str(of)), per_step / step_s
     shown = " ".join(f"{name.capitalize()}: {value:#.5g} ({mean:#.5g})" for name, (value, mean) in losses.items())
     return (

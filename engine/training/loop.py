@@ -53,7 +53,8 @@ class Training:
             )
 
     def run(self) -> Iterator[Event]:
-        """All that is left to do. When closed, or when `stopped` says so, it keeps a checkpoint to continue from."""
+        """Yield all that is left to do. When closed, or when `stopped` says so, it keeps a checkpoint to continue
+        from."""
         spec, plan = self.setup.spec, self.setup.plan
         self._run_dir.mkdir(parents=True, exist_ok=True)
         best_metric(self.setup)  # refuses one that will never be measured
@@ -251,7 +252,7 @@ class Training:
         yield from metrics
 
     def _row(self, ended: Done, loss: float, found: Mapping[str, float], name: str, *, best: bool) -> TrainRow:
-        """What is stored of an epoch. ended: how far the training has come with it."""
+        """Return what is stored of an epoch. ended: how far the training has come with it."""
         setup, done = self.setup, self.done
         spec, plan = setup.spec, setup.plan
         return TrainRow(
@@ -325,7 +326,7 @@ class Training:
         self.done = Done(**state["vitals"]["done"])
 
     def _left(self) -> Iterator[Event]:
-        """What is there to be taken away."""
+        """Yield what is there to be taken away."""
         for path in sorted(self._folder.glob("*.pt")):
             yield Artifact(name=f"{self._folder.name}/{path.name}", kind="checkpoint")
         for name in (logs.PARAMS, logs.RESULTS, logs.HISTORY):

@@ -30,7 +30,8 @@ class Objective:
         self._loss, self._needs, self._teacher = loss, needs, teacher
 
     def beside(self, images: Tensor, tokens: Tensor) -> Outputs:
-        """What is needed beside the model's own outputs: a teacher's, named dist_...; nothing where there is none."""
+        """Return what is needed beside the model's own outputs: a teacher's, named dist_...; nothing where there is
+        none."""
         if self._teacher is None:
             return {}
         with torch.no_grad():
@@ -45,7 +46,7 @@ class Objective:
 def create(
     spec: TrainSpec, model: nn.Module, *, rank: int = 0, world_size: int = 1, teacher: nn.Module | None = None
 ) -> Objective:
-    """The objective of a training of `model`, by process `rank` of `world_size`.
+    """Return the objective of a training of `model`, by process `rank` of `world_size`.
 
     teacher: what to distil, in evaluation mode on the same device. Errors: Refused where loss and model do not fit.
     """

@@ -39,7 +39,7 @@ def assign(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 
 def decays(name: str, parameter: nn.Parameter) -> bool:
-    """Whether weight decay is for it: none for gains, biases, norms and scalars. Told as open_clip does."""
+    """Return whether weight decay is for it: none for gains, biases, norms and scalars. Told as open_clip does."""
     return parameter.ndim >= 2 and not any(part in name for part in ("bn", "ln", "bias", "logit_scale"))
 
 
@@ -88,7 +88,7 @@ def _of_timm(model: nn.Module, spec: TrainSpec) -> torch.optim.Optimizer:
 
 
 def _settings(spec: TrainSpec) -> Mapping[str, Any]:
-    """Those given, in timm's words; it has defaults of its own for the rest."""
+    """Return those given, in timm's words; it has defaults of its own for the rest."""
     betas = None if spec.beta1 is None or spec.beta2 is None else (spec.beta1, spec.beta2)
     given = {"betas": betas, "eps": spec.eps, "momentum": spec.momentum}
     return {name: value for name, value in given.items() if value is not None}

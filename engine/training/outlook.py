@@ -41,7 +41,7 @@ class Memory:
 
 
 def answer(question: Outlook) -> Prospect:
-    """What is here, what is to be fetched, what cannot work; as far as it can be told."""
+    """Return what is here, what is to be fetched, what cannot work; as far as it can be told."""
     spec, found, problems = question.spec, list[Needed](), list[str]()
     if isinstance(spec, TrainSpec):
         spec = precision.resolved(spec)
@@ -138,7 +138,7 @@ def _temporaries(spec: TrainSpec, trained: Sequence[int]) -> int:
 
 
 def _step(spec: TrainSpec, roots: Roots) -> tuple[Any, int]:
-    """The model on meta, and the most bytes of a step."""
+    """Return the model on meta, and the most bytes of a step."""
     assert spec.batch_size is not None, "the data decide about it, which are not looked at here"
     model, inputs = clip_weights.sketch(spec, weights=spec.pretrained, batch_size=spec.batch_size, roots=roots)
     clip_weights.arrange(model, spec)
@@ -181,7 +181,7 @@ def _evaluation(spec: EvaluateSpec, roots: Roots) -> Memory:
 
 @torch.no_grad()
 def _pass(spec: EvaluateSpec, roots: Roots) -> tuple[Any, int]:
-    """The model on meta, and the most bytes of a batch of images, or of texts."""
+    """Return the model on meta, and the most bytes of a batch of images, or of texts."""
     weights, size = spec.checkpoint, spec.batch_size
     model, (images, texts) = clip_weights.sketch(spec, weights=weights, batch_size=size, roots=roots)
     model.eval()

@@ -26,7 +26,8 @@ Half precision alone leaves more than 0.99."""
 
 
 def answer(question: Search) -> Hits:
-    """The images of an evaluation whose features have the largest cosines with those of a text, encoded as typed.
+    """Return the images of an evaluation whose features have the largest cosines with those of a text, encoded as
+    typed.
 
     Errors: Refused where the embeddings are gone or the model is not the one they were made with; whatever building
     the model raises.
@@ -69,7 +70,7 @@ def _model(spec: EvaluateSpec, roots: Roots) -> Made:
 
 @cache
 def _kept() -> dict[str, Made]:
-    """The model of the last question."""
+    """Return the model of the last question."""
     return {}
 
 

@@ -83,7 +83,8 @@ def opener(spec: TrainSpec | EvaluateSpec, roots: Roots) -> Callable[..., Pairs]
 
 
 def named(spec: TrainSpec | EvaluateSpec, pairs: Pairs) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of the classes and templates of prompts: asked for, the data's own, or open_clip's. Errors: Refused."""
+    """Return names of the classes and templates of prompts: asked for, the data's own, or open_clip's. Errors:
+    Refused."""
     if spec.classes and pairs.classes and len(spec.classes) != len(pairs.classes):
         raise Refused(f"the data have {len(pairs.classes)} classes and {len(spec.classes)} names were given: one each")
     return spec.classes or pairs.classes, spec.templates or pairs.templates or clip_weights.TEMPLATES

@@ -120,7 +120,7 @@ def _accumulate(
 
 
 def _together(outputs: Outputs, cached: Sequence[Outputs], turn: int, last: bool) -> Outputs:
-    """The outputs of all batches, with this one's in the place of its cached ones.
+    """Return the outputs of all batches, with this one's in the place of its cached ones.
 
     Each pass has the whole loss, and so the whole gradient of scale and bias: only one pass may count it.
     """
@@ -144,7 +144,7 @@ def _set_random_state(state: Sequence[Tensor], device: torch.device) -> None:
 
 
 def _clip(optimizer: torch.optim.Optimizer, clip_norm: float | None) -> Tensor:
-    """The norm of all gradients together; scaled down to `clip_norm` where it is larger."""
+    """Return the norm of all gradients together; scaled down to `clip_norm` where it is larger."""
     parameters = [each for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
     norm = get_total_norm([each.grad for each in parameters])
     if clip_norm is not None:

@@ -60,7 +60,7 @@ def validate(
 def _through(
     work: Generator[int, None, Found], progress: Progress, stopped: Callable[[], bool]
 ) -> Generator[Event, None, Found]:
-    """What work answers at its end."""
+    """Yield what work answers at its end."""
     while True:
         try:
             next(work)
@@ -73,7 +73,8 @@ def _through(
 
 
 def score(setup: Setup, found: Mapping[str, float], loss: float) -> float | None:
-    """How good the model is, higher being better; None where what tells it was not measured this time, or is no number.
+    """Return how good the model is, higher being better; None where what tells it was not measured this time, or is
+    no number.
 
     By the figure that was asked for, else zero-shot accuracy, else images finding their captions first, else the loss.
     """
@@ -85,7 +86,7 @@ def score(setup: Setup, found: Mapping[str, float], loss: float) -> float | None
 
 
 def best_metric(setup: Setup) -> str:
-    """The column of rows by which the best checkpoint is told, the same for all epochs. Errors: Refused."""
+    """Return the column of rows by which the best checkpoint is told, the same for all epochs. Errors: Refused."""
     spec, held = setup.spec, setup.pairs
     can = ["train_loss"]
     if held.val is not None and spec.val_frequency:
@@ -99,7 +100,7 @@ def best_metric(setup: Setup) -> str:
 
 
 def row_fields(found: Mapping[str, float]) -> dict[str, float]:
-    """The same under the names that a row has."""
+    """Return the same under the names that a row has."""
     fields = {}
     for name, value in found.items():
         if name.endswith(("-top1", "-top5")):

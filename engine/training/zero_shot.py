@@ -22,7 +22,7 @@ def classifier(
     device: str,
     batch_size: int,
 ) -> Tensor:
-    """A direction for each class, (D, C) float32: its prompts' features averaged, then normalised.
+    """Return a direction for each class, (D, C) float32: its prompts' features averaged, then normalised.
 
     templates: prompts with {} for the name. model: in evaluation mode. batch_size: prompts per forward pass, at least
     those of one class.

@@ -17,10 +17,10 @@ class Executor(Protocol):
         """Begin; returns at once."""
 
     def alive(self, attempt: Attempt) -> bool:
-        """Whether a process has it, or is about to."""
+        """Return whether a process has it, or is about to."""
 
     def exit(self, attempt: Attempt) -> Exit | None:
-        """How it ended, once it has and all its processes are gone."""
+        """Return how it ended, once it has and all its processes are gone."""
 
     def stop(self, attempt: Attempt, *, force: bool) -> None:
         """Ask it to end; with force: end it."""

@@ -16,7 +16,7 @@ NATIVE = ("cudnn", "aten", "compile_lstm")
 
 
 def build(name: str, spec: RecurrentSpec) -> Network:
-    """A runner, with the weights and inputs that the spec's seed gives all runners of its family.
+    """Return a runner, with the weights and inputs that the spec's seed gives all runners of its family.
 
     spec: one of RecurrentSpec.comparisons. Errors: Refused of what the device, the cell or the runner cannot do.
     """
@@ -33,7 +33,7 @@ def build(name: str, spec: RecurrentSpec) -> Network:
 
 
 def way(name: str) -> str:
-    """How a runner runs its network: its name without its family."""
+    """Return how a runner runs its network: its name without its family."""
     return name.removeprefix(f"{RUNNERS[name].family}_").removeprefix("vl_")
 
 
@@ -57,12 +57,12 @@ def _check(name: str, spec: RecurrentSpec) -> None:
 
 
 def has_cudnn(device: str) -> bool:
-    """Whether this is an NVIDIA GPU that torch has cuDNN for."""
+    """Return whether this is an NVIDIA GPU that torch has cuDNN for."""
     return device.startswith("cuda") and not torch.version.hip and torch.backends.cudnn.is_available()  # type: ignore[no-untyped-call]
 
 
 def _notes(name: str, spec: RecurrentSpec) -> tuple[str, ...]:
-    """What a row must say of a runner."""
+    """Return what a row must say of a runner."""
     notes: list[str] = []
     if name.endswith("_dropout"):
         nothing = spec.num_layers == 1

@@ -51,7 +51,7 @@ FORMULAS = {"milstm": _multiplicative, "lstm_layernorm": _normalized}
 
 
 def by_hand(spec: RecurrentSpec, network: str, weights: Mapping[str, Tensor], inputs: Inputs) -> tuple[Tensor, ...]:
-    """The output, as batch_first has it; the last h and c (layers x directions, batch, features)."""
+    """Return the output, as batch_first has it; the last h and c (layers x directions, batch, features)."""
     below = inputs.x.transpose(0, 1) if spec.batch_first else inputs.x
     finals = []
     for layer in range(spec.num_layers):
@@ -74,7 +74,7 @@ def _own(weights: Mapping[str, Tensor], place: str, name: str) -> Tensor:
 def _one_way(
     spec: RecurrentSpec, network: str, own: Own, xs: Tensor, backwards: bool, state: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """All steps of one layer in one direction: outputs (steps, batch, features) and the last state."""
+    """Return all steps of one layer in one direction: outputs (steps, batch, features) and the last state."""
     h, c = state
     shown = {}
     for step in sorted(range(len(xs)), reverse=backwards):

@@ -34,13 +34,13 @@ def lstm(x: Tensor, state: State, weights: list[Tensor]) -> State:
 
 
 def lstm_of_product(x: Tensor, state: State, weights: list[Tensor]) -> State:
-    """The same, with x (B, 4H) already multiplied by its weights."""
+    """Return the same, with x (B, 4H) already multiplied by its weights."""
     h, c = state
     return _remember(x + torch.mm(h, weights[1].t()) + weights[2] + weights[3], c)
 
 
 def lstm_of_biased_product(x: Tensor, state: State, weights: list[Tensor]) -> State:
-    """The same, with x (B, 4H) already multiplied by its weights, and its bias added."""
+    """Return the same, with x (B, 4H) already multiplied by its weights, and its bias added."""
     h, c = state
     return _remember(x + torch.mm(h, weights[1].t()) + weights[3], c)
 
@@ -87,13 +87,13 @@ def lstm_layernorm(x: Tensor, state: State, weights: list[Tensor]) -> State:
 
 
 def _normalized(values: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """A layer norm in single operations, which a fuser may join with others; 1e-5 is nn.LayerNorm's own."""
+    """Return a layer norm in single operations, which a fuser may join with others; 1e-5 is nn.LayerNorm's own."""
     centred = values - values.mean(-1, keepdim=True)
     return centred * torch.rsqrt((centred * centred).mean(-1, keepdim=True) + 1e-5) * scale + shift
 
 
 def lstm_layernorm_decomposed(x: Tensor, state: State, weights: list[Tensor]) -> State:
-    """The same as lstm_layernorm."""
+    """Return the same as lstm_layernorm."""
     h, c = state
     from_x = _normalized(torch.mm(x, weights[0].t()), weights[2], weights[3])
     from_h = _normalized(torch.mm(h, weights[1].t()), weights[4], weights[5])
@@ -103,7 +103,7 @@ def lstm_layernorm_decomposed(x: Tensor, state: State, weights: list[Tensor]) ->
 
 
 def projected(step: Step) -> Step:
-    """A step whose output is projected (Sak et al. 2014, arXiv:1402.1128), as nn.LSTM does with proj_size."""
+    """Return a step whose output is projected (Sak et al. 2014, arXiv:1402.1128), as nn.LSTM does with proj_size."""
 
     def with_projection(x: Tensor, state: State, weights: list[Tensor]) -> State:
         h, c = step(x, state, weights)

@@ -157,7 +157,7 @@ def _truth_key(name: str) -> tuple[str, bool]:
 def evaluated(
     run: Run, parameters: Mapping[str, torch.nn.Parameter], cotangent: Tensor | None
 ) -> tuple[tuple[Tensor, ...], dict[str, Tensor | None] | None]:
-    """One call: its outputs, and the parameters' gradients, of which none is left behind."""
+    """Return one call: its outputs, and the parameters' gradients, of which none is left behind."""
     _clear(parameters)
     outputs = run()
     if cotangent is None:
@@ -174,14 +174,15 @@ def _clear(parameters: Mapping[str, torch.nn.Parameter]) -> None:
 
 
 def _worst(found: list[Tensor | None], wanted: list[Tensor]) -> float:
-    """The largest error of any tensor; inf where one is missing, of another shape, or not finite."""
+    """Return the largest error of any tensor; inf where one is missing, of another shape, or not finite."""
     if len(found) != len(wanted):
         return inf
     return max(_error(one, true) for one, true in zip(found, wanted, strict=True))
 
 
 def _together(found: list[Tensor | None], wanted: list[Tensor]) -> float:
-    """The squared norm of the difference of all tensors together / that of what is wanted, or 1 if that is zero."""
+    """Return the squared norm of the difference of all tensors together / that of what is wanted, or 1 if that is
+    zero."""
     if any(one is None or one.shape != true.shape for one, true in zip(found, wanted, strict=True)):
         return inf
     pairs = [(one.to("cpu").double(), true) for one, true in zip(found, wanted, strict=True) if one is not None]

@@ -22,7 +22,7 @@ def gflops(spec: RecurrentSpec) -> float | None:
 
 
 def gflops_per_step(spec: RecurrentSpec) -> float | None:
-    """The same of one step, on average, where sequences differ in length: of one step of the longest."""
+    """Return the same of one step, on average, where sequences differ in length: of one step of the longest."""
     found, longest = gflops(spec), steps(spec)
     return None if found is None or longest is None else found / longest
 

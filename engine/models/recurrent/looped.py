@@ -45,7 +45,7 @@ class Dropout:
 
 
 def build(name: str, spec: RecurrentSpec, found: Numbers) -> Network:
-    """A runner with a loop of ours."""
+    """Return a runner with a loop of ours."""
     cell = VARIED_CELLS.get(name, "lstm" if spec.family == "vl_lstm" else spec.family)
     # before the weights: sizes beyond all memory fail here, at once
     inputs = weights.inputs(spec).to(spec.device, weights.dtype(spec))
@@ -94,7 +94,7 @@ def _capture(
 
 
 def _loop(name: str, cell: str, spec: RecurrentSpec) -> Callable[..., Any]:
-    """What a runner calls, as it is called."""
+    """Return what a runner calls, as it is called."""
     hoist = CELLS[cell].hoist
     step = projected(CELLS[cell].step) if spec.proj_size else CELLS[cell].step
     if name == "jit_simple":

@@ -20,7 +20,8 @@ Layers = Callable[[Tensor, Tensor, Tensor, list[list[Tensor]], int, float], Foun
 
 
 def over_steps(step: Step, hoist: Hoist) -> Layer:
-    """One layer in one direction: (xs (T, B, I), state, weights, backwards) -> outputs (T, B, P), the last state."""
+    """Return one layer in one direction: (xs (T, B, I), state, weights, backwards) -> outputs (T, B, P), the last
+    state."""
 
     def layer(xs: Tensor, state: State, weights: list[Tensor], backwards: bool) -> tuple[Tensor, State]:
         steps = list(hoist(xs, weights).unbind(0))
@@ -61,7 +62,7 @@ def over_layers(layer: Layer) -> Layers:
 
 
 def last_state_only(step: Step) -> Callable[[Tensor, list[Tensor], list[Tensor], list[Tensor]], tuple[Tensor, Tensor]]:
-    """All layers of one step before the next step, so that nothing but states is kept. Arguments are flat.
+    """Return all layers of one step before the next step, so that nothing but states is kept. Arguments are flat.
 
     (xs (T, B, I), h and c by layer, all weights one layer after the other) -> the last h (L, B, P) and c (L, B, H).
     """

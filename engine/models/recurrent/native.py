@@ -17,7 +17,7 @@ from engine.specs import RecurrentSpec
 
 
 def build(name: str, spec: RecurrentSpec, found: Numbers, *, dropout: float, cudnn: bool) -> Network:
-    """A runner of torch's own layers. dropout: the share dropped between them. cudnn: whether it may be used."""
+    """Return a runner of torch's own layers. dropout: the share dropped between them. cudnn: whether it may be used."""
     kind = weights.dtype(spec)
     inputs = weights.inputs(spec).to(spec.device, kind)  # before the weights, as in looped
     layer = weights.torch_layer(spec, dropout if spec.num_layers > 1 else 0.0).to(spec.device, kind)
@@ -52,12 +52,12 @@ def _capture(name: str, spec: RecurrentSpec, layer: torch.nn.RNNBase, inputs: In
 
 
 def called(layer: Callable[..., Any], inputs: Inputs) -> tuple[Tensor, ...]:
-    """The output, and the last states as flat as they come."""
+    """Return the output, and the last states as flat as they come."""
     return _flat(*layer(inputs.x, inputs.state))
 
 
 def called_packed(layer: Any, inputs: Inputs) -> tuple[Tensor, ...]:
-    """The same of sequences of different lengths, packed before and padded with zeros after."""
+    """Return the same of sequences of different lengths, packed before and padded with zeros after."""
     first = layer.batch_first
     packed = pack_padded_sequence(inputs.x, torch.tensor(inputs.lengths), batch_first=first, enforce_sorted=False)
     output, last = layer(packed, inputs.state)
@@ -69,7 +69,7 @@ def _flat(output: Tensor, last: Any) -> tuple[Tensor, ...]:
 
 
 def _with_norms(run: Run, spec: RecurrentSpec) -> Run:
-    """A run, and as many layer norms of as many features as a layer-norm LSTM of its size has.
+    """Return a run, and as many layer norms of as many features as a layer-norm LSTM of its size has.
 
     What they give is not used: they stand for what such an LSTM needs beyond a fused one, at the least.
     """

@@ -45,7 +45,7 @@ def cotangent(spec: RecurrentSpec) -> Tensor:
 
 
 def build(name: str, spec: RecurrentSpec, found: Numbers) -> Network:
-    """A runner of a ResNet. Errors: Refused without torchvision."""
+    """Return a runner of a ResNet. Errors: Refused without torchvision."""
     own = model(spec, name).to(spec.device)
     return Network(
         name=name,

@@ -39,21 +39,21 @@ def _knob(value: int | None) -> int:
 
 
 def notes(spec: RecurrentSpec) -> tuple[str, ...]:
-    """What is to be known of what TorchScript fuses on a device. Read after `set_torchscript`."""
+    """Return what is to be known of what TorchScript fuses on a device. Read after `set_torchscript`."""
     if spec.fuser == "none" or (spec.device.startswith("cuda") and torch._C._jit_can_fuse_on_gpu()):
         return ()
     return (f"TorchScript fuses nothing on {spec.device} with the fuser {spec.fuser}",)
 
 
 def scripted(function: Function) -> Function:
-    """A function, scripted with all that it calls."""
+    """Return a function, scripted with all that it calls."""
     with _knowing_of_its_end():
         done: Function = torch.jit.script(function)
     return done
 
 
 def traced(model: torch.nn.Module, image: Tensor) -> Callable[[Tensor], Tensor]:
-    """A model, traced with this input. It is called once for that."""
+    """Return a model, traced with this input. It is called once for that."""
     with _knowing_of_its_end():
         done: Callable[[Tensor], Tensor] = torch.jit.trace(model, image, check_trace=False)  # type: ignore[no-untyped-call]
     return done

@@ -57,7 +57,8 @@ def torch_layer(spec: RecurrentSpec, dropout: float = 0.0) -> torch.nn.RNNBase:
 
 
 def drawn(spec: RecurrentSpec, cell: str) -> dict[str, Tensor]:
-    """The weights of all layers for a cell, named as nn.LSTM does, on the CPU in the type of the spec's precision.
+    """Return the weights of all layers for a cell, named as nn.LSTM does, on the CPU in the type of the spec's
+    precision.
 
     Matrices and biases are torch's own; alpha, beta and scales of norms begin as ones, shifts as zeros, but for BEGIN.
     """
@@ -78,13 +79,13 @@ def drawn(spec: RecurrentSpec, cell: str) -> dict[str, Tensor]:
 
 
 def places(spec: RecurrentSpec) -> list[str]:
-    """How the names of weights end, layer by layer and direction by direction."""
+    """Return how the names of weights end, layer by layer and direction by direction."""
     ways = ("", "_reverse")[: directions(spec)]
     return [f"l{layer}{way}" for layer in range(spec.num_layers) for way in ways]
 
 
 def names(spec: RecurrentSpec, cell: str) -> tuple[str, ...]:
-    """How the names of a cell's weights begin, in the order in which its step takes them."""
+    """Return how the names of a cell's weights begin, in the order in which its step takes them."""
     return CELLS[cell].weights + (("weight_hr",) if spec.proj_size else ())
 
 
@@ -102,7 +103,7 @@ class Inputs:
     """Steps of each sequence."""
 
     def to(self, device: str | torch.device, dtype: torch.dtype) -> "Inputs":
-        """The same numbers elsewhere."""
+        """Return the same numbers elsewhere."""
         return Inputs(self.x.to(device, dtype), self.h.to(device, dtype), self.c.to(device, dtype), self.lengths)
 
     @property
@@ -124,7 +125,8 @@ def inputs(spec: RecurrentSpec) -> Inputs:
 
 
 def cotangent(spec: RecurrentSpec, *, of_states: bool = False) -> Tensor:
-    """What backward begins with, shaped as the output or as the last h; on the CPU in the precision asked for."""
+    """Return what backward begins with, shaped as the output or as the last h; on the CPU in the precision asked
+    for."""
     ways, size = directions(spec), output_size(spec)
     if of_states:
         return normal(spec, COTANGENT, (spec.num_layers * ways, spec.mini_batch, size))

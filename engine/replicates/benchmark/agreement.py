@@ -41,7 +41,7 @@ class Reference:
 
 
 def compare(job: Job, build: Builder) -> Iterator[Report]:
-    """One report per variant."""
+    """Yield one report per variant."""
     judge = _accuracy if job.spec.purpose == "accuracy" else _tolerance
     known: dict[str, Any] = {}
     for variant in job.plan:
@@ -86,8 +86,8 @@ def _accuracy(job: Job, variant: Variant, build: Builder, known: dict[str, Any])
 
 
 def _gradients(reference: Reference, result: Any, model: str, frozen: bool) -> tuple[float, tuple[str, ...]]:
-    """How far gradients are apart, and a note where that is far: the rule of PyTorch's benchmark takes small ones for
-    equal, whatever they are."""
+    """Return how far gradients are apart, and a note where that is far: the rule of PyTorch's benchmark takes small
+    ones for equal, whatever they are."""
     exact = reference.eager if reference.exact is None else reference.exact
     apart = accuracy.relative(exact[GRADIENTS], result[GRADIENTS])
     eagers = accuracy.relative(exact[GRADIENTS], reference.eager[GRADIENTS])
@@ -143,7 +143,7 @@ def _reference(job: Job, eager: Variant, build: Builder) -> Reference:
 
 
 def _built(job: Job, variant: Variant, build: Builder) -> tuple[Built, Numbers, tuple[str, ...]]:
-    """A fresh model of the variant's own. Errors: VariantRefused, and those of building."""
+    """Return a fresh model of the variant's own. Errors: VariantRefused, and those of building."""
     found, notes = numbers(job, variant)
     variants.check(variant, job.spec.device)
     built = variants.build(job.model, wanted(job, found), variant, training=job.mode == "training", build=build)
@@ -193,7 +193,7 @@ def _kept(results: Any) -> Any:
 
 
 def _frozen(variant: Variant) -> bool:
-    """Whether inductor folds this variant's weights into constants (TORCHINDUCTOR_FREEZING=1)."""
+    """Return whether inductor folds this variant's weights into constants (TORCHINDUCTOR_FREEZING=1)."""
     if variant.execution != "compile":
         return False
     from torch._inductor import config

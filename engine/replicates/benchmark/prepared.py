@@ -44,7 +44,8 @@ def numbers(job: Job, variant: Variant) -> tuple[Numbers, tuple[str, ...]]:
 
 
 def wanted(job: Job, found: Numbers) -> Wanted:
-    """The model and inputs of a job. A timm model is at its test size for inference, at its train size for training."""
+    """Return the model and inputs of a job. A timm model is at its test size for inference, at its train size for
+    training."""
     spec = job.spec
     return Wanted(
         device=spec.device,
@@ -59,7 +60,7 @@ def wanted(job: Job, found: Numbers) -> Wanted:
 
 
 def switches(job: Job, found: Numbers) -> Callable[[], AbstractContextManager[None]]:
-    """What is to be set globally while a variant runs."""
+    """Return what is to be set globally while a variant runs."""
     spec = job.spec
     return partial(
         variants.switches,
@@ -109,7 +110,7 @@ def prepare(job: Job, variant: Variant, stopwatch: Stopwatch, build: Builder, re
 
 
 def describe(job: Job, built: Built, found: Numbers) -> dict[str, Any]:
-    """What a row says of the model and of how it was run."""
+    """Return what a row says of the model and of how it was run."""
     return {
         "family": built.family,
         "image_size": format_image_size(built.image_size) if _has_images(built) else "",

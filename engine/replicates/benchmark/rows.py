@@ -26,7 +26,7 @@ class Outcome:
 
 
 def rows(spec: BenchmarkSpec, common: Mapping[str, Any], outcome: Outcome) -> list[BenchmarkRow]:
-    """One per variant, in the order of the plan. common: fields that are the same for all of them."""
+    """Return one per variant, in the order of the plan. common: fields that are the same for all of them."""
     found = {variant: _row(spec, common, outcome, variant) for variant in spec.plan}
     return [_compared(spec, outcome, found, variant) for variant in spec.plan]
 
@@ -60,7 +60,7 @@ def _joules(measured: Sequence[Measured], batch_size: int) -> float | None:
 def _compared(
     spec: BenchmarkSpec, outcome: Outcome, found: Mapping[Variant, BenchmarkRow], variant: Variant
 ) -> BenchmarkRow:
-    """A row with its speed-up over its baseline, where both were timed."""
+    """Return a row with its speed-up over its baseline, where both were timed."""
     row, base = found[variant], spec.baseline(variant)
     if base is None:
         return row

@@ -34,7 +34,7 @@ def largest(job: Job, build: Builder) -> Iterator[Report]:
 
 
 def _next(fits: int, fails: int | None, limit: int) -> int:
-    """What to try; 0 when the answer is near enough."""
+    """Return what to try; 0 when the answer is near enough."""
     if fails is None:
         return 0 if fits == limit else min(max(1, 2 * fits), limit)
     return (fits + fails) // 2 if fails - fits > max(1, fits // RESOLUTION) else 0

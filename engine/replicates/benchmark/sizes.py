@@ -14,7 +14,8 @@ from engine.specs.benchmark import SEARCH_END, Mode
 
 
 def decayed(batch_size: int) -> int:
-    """The next smaller of 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, ... as timm's benchmark steps down; 0 below 1."""
+    """Return the next smaller of 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, ... as timm's benchmark steps down; 0
+    below 1."""
     powers = [2**power for power in range(batch_size.bit_length())]
     return max((size for size in (*powers, *(3 * power // 2 for power in powers[1:])) if size < batch_size), default=0)
 
@@ -31,7 +32,7 @@ class Sizes:
         self._baseline = spec.plan[0].label
 
     def outcome(self, mode: Mode, size: int, progress: Progress) -> Generator[Progress, None, Outcome]:
-        """What all processes have measured, at this batch size or, after out-of-memory, at a smaller one.
+        """Yield what all processes have measured, at this batch size or, after out-of-memory, at a smaller one.
 
         size: 0 for the largest that fits.
         """
@@ -61,7 +62,7 @@ class Sizes:
             return Outcome(mode, size, tuple(found), tuple(notes))
 
     def _largest(self, mode: Mode, notes: list[str], progress: Progress) -> Generator[Progress, None, int]:
-        """The largest batch size that the baseline runs at, to within a sixteenth; 1 when there is none."""
+        """Yield the largest batch size that the baseline runs at, to within a sixteenth; 1 when there is none."""
         limit = self.spec.max_batch_size or SEARCH_END
         fits, fails, why = 0, None, ""
         while True:

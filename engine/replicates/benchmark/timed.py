@@ -20,7 +20,8 @@ Counts = dict[tuple[str, bool], dict[str, float | None]]
 
 
 def measure(job: Job, build: Builder) -> Iterator[Report]:
-    """All variants timed; the first process also counts what they cost and, if it is the only one, compiles again."""
+    """Yield all variants timed; the first process also counts what they cost and, if it is the only one, compiles
+    again."""
     spec = job.spec
     stopwatch = timing.stopwatch(spec.device)
     library.load(job.model)  # beforehand, so that it is not taken for memory of the first variant

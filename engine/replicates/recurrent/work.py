@@ -27,7 +27,7 @@ backward apart, and has been seen to need four more."""
 
 
 def work(job: Job, build: Build = recurrent.build) -> Iterator[Report]:
-    """Every runner of the job made ready, checked and timed."""
+    """Yield every runner of the job made ready, checked and timed."""
     spec = job.spec
     recurrent.set_torchscript(spec)
     load_libraries(spec.device)

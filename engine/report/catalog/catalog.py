@@ -20,7 +20,7 @@ COLUMNS = (*TEXT[:4], "mparams", "gmacs", "macts", "complete", *TEXT[4:])
 
 
 def read(catalog_dir: Path) -> pd.DataFrame:
-    """Every row of the catalogue, with `name` (library:model) in front and `remark` behind.
+    """Return every row of the catalogue, with `name` (library:model) in front and `remark` behind.
 
     Models at their own image size first, then at sizes that accuracies are published for, where those were counted with
     the same versions. Empty when nothing was built yet.
@@ -39,7 +39,7 @@ def read(catalog_dir: Path) -> pd.DataFrame:
 
 
 def _remark(row: Any) -> str:
-    """What a reader must know before trusting the figures; empty for a complete count."""
+    """Return what a reader must know before trusting the figures; empty for a complete count."""
     if row.status != "ok":
         return f"{row.status}: {row.error}"
     return "" if row.complete else f"incomplete: {'; '.join(json.loads(row.notes or '[]'))}"
@@ -61,7 +61,7 @@ def select(
     image_size: int | None = None,
     **bounds: float | None,
 ) -> pd.DataFrame:
-    """The rows that meet every condition.
+    """Return the rows that meet every condition.
 
     image_sizes: as the column writes them. image_size: a height in pixels. bounds: `min_` or `max_` with a column's
     name; they leave out rows that lack the figure, such as failed ones.
@@ -83,7 +83,7 @@ def select(
 
 
 def matches(frame: pd.DataFrame, search: str) -> "pd.Series[bool]":
-    """Which rows a search means.
+    """Return which rows a search means.
 
     Commas separate alternatives. One with a wildcard (`ViT-B-*`, `timm:resnet*`) must fit the whole name; one without
     asks that each of its words occurs in name or family. Case does not matter. Errors: Refused of too long a search,
@@ -112,12 +112,12 @@ def _alternative(term: str) -> Callable[[str, str], bool]:
 
 
 def image_sizes(frame: pd.DataFrame) -> list[str]:
-    """The image sizes that occur, smallest first."""
+    """Return the image sizes that occur, smallest first."""
     return sorted(set(frame["image_size"]) - {""}, key=lambda size: [int(side) for side in size.split("x")])
 
 
 def families(frame: pd.DataFrame) -> list[str]:
-    """The families that occur, most models first: the order that gives each family its colour."""
+    """Return the families that occur, most models first: the order that gives each family its colour."""
     counts = frame.groupby("family").size().reset_index(name="models")
     return list(counts.sort_values(["models", "family"], ascending=[False, True])["family"])
 

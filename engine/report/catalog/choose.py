@@ -15,13 +15,13 @@ FLOPS = {"gmacs": "gflops", "image_gmacs": "image_gflops", "text_gmacs": "text_g
 
 
 def offered(catalogue: pd.DataFrame) -> list[str]:
-    """The figures that may stand on an axis: costs in MACs, what is measured here, what is published."""
+    """Return the figures that may stand on an axis: costs in MACs, what is measured here, what is published."""
     costs = [column for column in COMPARABLE if column in catalogue and column not in FLOPS.values()]
     return [*costs, *MEASURED, *FIGURES]
 
 
 def in_unit(column: str, flops: bool) -> str:
-    """A column of work in the unit chosen; other columns as they are."""
+    """Return a column of work in the unit chosen; other columns as they are."""
     return FLOPS.get(column, column) if flops else column
 
 
@@ -33,8 +33,8 @@ def table(
     counted: str,
     setting: str = "",
 ) -> pd.DataFrame:
-    """The catalogue with published `figures` and timings: a row per model and image size, and per pretrained tag where
-    figures are asked for. Its labels tell what a row is, whatever else is shown.
+    """Return the catalogue with published `figures` and timings: a row per model and image size, and per pretrained
+    tag where figures are asked for. Its labels tell what a row is, whatever else is shown.
 
     timed: of timings.within, in this setting, in words; counted: with what the catalogue was counted. Where the figures
     come from, stands in `published` and `measured`, and for a reader in `provenance`, line by line.
@@ -55,7 +55,7 @@ def _said(counted: str, setting: str, pretrained: str, published: str, measured:
 
 
 def to_measure(frame: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
-    """The rows whose latency would tell most: the front, with MACs standing in for what is not measured yet."""
+    """Return the rows whose latency would tell most: the front, with MACs standing in for what is not measured yet."""
     if x in MEASURED or y in MEASURED:
         x, y = (("gmacs" if column in MEASURED else column) for column in (x, y))
     known = frame[frame["status"] == "ok"]
@@ -64,7 +64,8 @@ def to_measure(frame: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
 
 
 def sentence(frame: pd.DataFrame, kept: pd.DataFrame, x: str, y: str, front: int, selected: int) -> str:
-    """How many rows qualify, lack a figure, are on the front and are selected. kept: those that meet the limits."""
+    """Return how many rows qualify, lack a figure, are on the front and are selected. kept: those that meet the
+    limits."""
     lacking = int(kept[[x, y]].isna().any(axis=1).sum())
     parts = [f"**{len(kept) - lacking:,}** of {len(frame):,} shown"]
     parts += [f"{lacking:,} {'has' if lacking == 1 else 'have'} no value for this plot"] if lacking else []
@@ -74,7 +75,7 @@ def sentence(frame: pd.DataFrame, kept: pd.DataFrame, x: str, y: str, front: int
 
 
 def alone(frame: pd.DataFrame, limits: Mapping[str, float]) -> list[str]:
-    """How many rows each limit leaves by itself, to see which asks too much. limits: `min_` or `max_` with
+    """Return how many rows each limit leaves by itself, to see which asks too much. limits: `min_` or `max_` with
     a column."""
     lines = []
     for name, limit in limits.items():

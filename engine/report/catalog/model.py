@@ -20,7 +20,7 @@ TRAINABLE = "open_clip"
 
 
 def find(asked: str, families: Mapping[str, str]) -> str:
-    """The qualified name that a name means. families: as for names.resolve.
+    """Return the qualified name that a name means. families: as for names.resolve.
 
     Errors: ModelNotFound with the closest matches, or with those that a pattern means; Refused of what is no name.
     """
@@ -34,7 +34,7 @@ def find(asked: str, families: Mapping[str, str]) -> str:
 
 
 def sizes(catalogue: pd.DataFrame, name: str) -> pd.DataFrame:
-    """The rows of the catalogue that a model has, its own image size first."""
+    """Return the rows of the catalogue that a model has, its own image size first."""
     return catalogue[catalogue["name"] == name].reset_index(drop=True)
 
 
@@ -51,7 +51,7 @@ def towers(row: "pd.Series[Any]") -> pd.DataFrame:
 
 
 def published(accuracies: pd.DataFrame, name: str, families: Mapping[str, str]) -> pd.DataFrame:
-    """All accuracies published for a model, a line each: its columns, and `label`, what the figure is called.
+    """Return all accuracies published for a model, a line each: its columns, and `label`, what the figure is called.
 
     accuracies: of accuracies.read. A publisher's own name of the same model with another activation, which is not in
     the catalogue, counts as the model.
@@ -77,7 +77,7 @@ def by_tag(lines: pd.DataFrame) -> pd.DataFrame:
 
 
 def requests(name: str, accuracies: pd.DataFrame) -> dict[str, Spec]:
-    """What finds the figures of a model again, by what it does. accuracies: of `published`, for its tags."""
+    """Return what finds the figures of a model again, by what it does. accuracies: of `published`, for its tags."""
     library, _, model = name.partition(":")
     models = (name,)
     found: dict[str, Spec] = {

@@ -9,7 +9,7 @@ from engine.report.quantities import QUANTITIES
 
 
 def front(frame: pd.DataFrame, x: str, y: str) -> "pd.Series[bool]":
-    """Which rows are on the front of two figures, each of which one wants small or large as QUANTITIES says.
+    """Return which rows are on the front of two figures, each of which one wants small or large as QUANTITIES says.
 
     A row is on it if no other is at least as good in both and better in one; equals are on it together. Rows that lack
     a figure are not.
@@ -23,8 +23,8 @@ def front(frame: pd.DataFrame, x: str, y: str) -> "pd.Series[bool]":
 
 
 def ranked(frame: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
-    """The rows in the order in which to look at them, with `front`: those on it by x, best first, then the others by y
-    (and x), those that lack a figure last."""
+    """Return the rows in the order in which to look at them, with `front`: those on it by x, best first, then the
+    others by y (and x), those that lack a figure last."""
     on = front(frame, x, y)
     keys = pd.DataFrame({"x": -_goodness(frame, x), "y": -_goodness(frame, y)}, index=frame.index)
     first = keys[on].sort_values(["x", "y"], kind="stable").index

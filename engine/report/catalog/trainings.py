@@ -16,7 +16,7 @@ COLUMNS = ["run", "date", "what", "state", "data", "begins_with", "epochs", *SHA
 
 
 def of_runs(runs: Iterable[tuple[Run, Sequence[Row]]], name: str) -> pd.DataFrame:
-    """A line per run: COLUMNS, newest first. name: qualified; runs: with their rows.
+    """Return a line per run: COLUMNS, newest first. name: qualified; runs: with their rows.
 
     Of a training the figures are those of its best epoch, else of its last; of an evaluation those of its tasks.
     """

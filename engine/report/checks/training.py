@@ -50,7 +50,7 @@ class Data:
 
 
 def checks(spec: TrainSpec, data: Data) -> list[Check]:
-    """All that can be told from the request and a look at its data, in the order in which it matters."""
+    """Return all that can be told from the request and a look at its data, in the order in which it matters."""
     plan = schedule(spec, data.train)
     found = [*_pairs(data), *_captions(data, plan), *_images(data)]
     if plan.steps_per_epoch < 1:
@@ -138,8 +138,8 @@ def _doubts(spec: TrainSpec) -> list[Check]:
 
 
 def memory(spec: TrainSpec, catalogue: pd.DataFrame, there_gb: float | None) -> Check | None:
-    """What weights, gradients and optimizer need at the least, beside what there is; None of a model the catalogue
-    does not know. catalogue: of report.catalog; there_gb: 1e9 bytes."""
+    """Return what weights, gradients and optimizer need at the least, beside what there is; None of a model the
+    catalogue does not know. catalogue: of report.catalog; there_gb: 1e9 bytes."""
     known = catalogue[(catalogue["name"] == f"open_clip:{spec.model}") & (catalogue["status"] == "ok")]
     if known.empty:
         return None

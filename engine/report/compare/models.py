@@ -14,7 +14,7 @@ MOST_RUNS = 50
 
 
 def runs(store: Store, names: Iterable[str]) -> list[Run]:
-    """The benchmarks that may have timed some of these models (qualified names), newest first."""
+    """Return the benchmarks that may have timed some of these models (qualified names), newest first."""
     found = {run.id: run for name in names for run in by_model.runs(store, name, limit=MOST_RUNS)}
     return [found[number] for number in sorted(found, reverse=True)]
 

@@ -16,12 +16,13 @@ COLUMNS = ["model", "baseline", "speedup", "speedup_low", "speedup_high", "verdi
 
 
 def swept(rows: Sequence[RecurrentRow]) -> str:
-    """The size in which rows differ; empty where none does."""
+    """Return the size in which rows differ; empty where none does."""
     return next((size for size in SIZES if len({getattr(row, size) for row in rows} - {None}) > 1), "")
 
 
 def groups(rows: Sequence[RecurrentRow]) -> dict[str, list[RecurrentRow]]:
-    """The rows that were timed side by side, by what tells them from the others: `lstm`, `lstm, hidden size 64`."""
+    """Return the rows that were timed side by side, by what tells them from the others: `lstm`, `lstm, hidden size
+    64`."""
     size = swept(rows)
     found: dict[str, list[RecurrentRow]] = {}
     for row in rows:

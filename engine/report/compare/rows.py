@@ -28,12 +28,13 @@ Place = tuple[Any, ...]
 
 
 def keys(rows: Sequence[Row]) -> tuple[str, ...]:
-    """The fields that tell rows of this kind apart."""
+    """Return the fields that tell rows of this kind apart."""
     return KEYS.get(rows[0].kind, ("library", "model")) if rows else ()
 
 
 def axes(runs: Mapping[int, Sequence[Row]]) -> tuple[str, ...]:
-    """The fields in which whole runs differ, each having one value of its own: what was asked differently on purpose.
+    """Return the fields in which whole runs differ, each having one value of its own: what was asked differently on
+    purpose.
 
     runs: rows of one kind by run.
     """
@@ -47,7 +48,7 @@ def axes(runs: Mapping[int, Sequence[Row]]) -> tuple[str, ...]:
 
 
 def placed(rows: Sequence[Row], without: Sequence[str]) -> dict[Place, Row]:
-    """Each row by what it is matched by: its keys but those of `without`. Of several alike, the last."""
+    """Return each row by what it is matched by: its keys but those of `without`. Of several alike, the last."""
     return {place(row, without): row for row in rows}
 
 
@@ -57,7 +58,7 @@ def place(row: Row, without: Sequence[str] = ()) -> Place:
 
 
 def telling(rows: Sequence[Row], without: Sequence[str] = ()) -> list[str]:
-    """What tells each of these rows from the others, such as `eager · batch 8`; empty where nothing does.
+    """Return what tells each of these rows from the others, such as `eager · batch 8`; empty where nothing does.
 
     without: fields that stand elsewhere.
     """
@@ -67,7 +68,7 @@ def telling(rows: Sequence[Row], without: Sequence[str] = ()) -> list[str]:
 
 
 def named(row: Row) -> str:
-    """All that a row is of: `timm:resnet18 · inference · eager · batch 8 · 224 px`."""
+    """Return all that a row is of: `timm:resnet18 · inference · eager · batch 8 · 224 px`."""
     names = [name for name in keys([row]) if name != "library"]
     return _written(row, ["library", *names] if row.kind in ("benchmark", "profile") else names)
 

@@ -35,7 +35,8 @@ COLUMNS = ["where", "what"]
 
 
 def facts(run: Run) -> dict[tuple[str, str], str]:
-    """Every setting of a run's spec and every fact of its environment, as text, by where it is from and its name."""
+    """Return every setting of a run's spec and every fact of its environment, as text, by where it is from and its
+    name."""
     found = {(ASKED, name): _said(value) for name, value in run.spec.model_dump(mode="json").items()}
     if run.environment is not None:
         ran = run.environment.model_dump(mode="json")
@@ -46,7 +47,7 @@ def facts(run: Run) -> dict[tuple[str, str], str]:
 
 
 def table(runs: Sequence[Run]) -> pd.DataFrame:
-    """A line per setting and fact of runs of one kind: where, what, a column per run (`run 12`), and `same`."""
+    """Return a line per setting and fact of runs of one kind: where, what, a column per run (`run 12`), and `same`."""
     columns = {f"run {run.id}": facts(run) for run in runs}
     names = dict.fromkeys(name for column in columns.values() for name in column)
     lines = []
@@ -57,7 +58,7 @@ def table(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def warnings(runs: Sequence[Run]) -> list[str]:
-    """A sentence for everything that differs and changes what the figures mean; of runs of one kind."""
+    """Return a sentence for everything that differs and changes what the figures mean; of runs of one kind."""
     kind, columns = runs[0].kind, {run.id: facts(run) for run in runs}
     sentences = [f"The environment of run {run.id} is not recorded." for run in runs if run.environment is None]
     names = dict.fromkeys(name for column in columns.values() for name in column)

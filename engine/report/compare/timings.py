@@ -87,13 +87,13 @@ def _repeats(store: Store, run: Run) -> list[Run]:
 
 
 def figures(rows: Iterable[Row]) -> list[str]:
-    """Those of FIGURES that some row has."""
+    """Return those of FIGURES that some row has."""
     timed = [row for row in rows if isinstance(row, TimedRow)]
     return [name for name in FIGURES if any(milliseconds(row, name) is not None for row in timed)]
 
 
 def milliseconds(row: TimedRow, figure: str) -> float | None:
-    """The median that a row holds of one of FIGURES; None where it has none."""
+    """Return the median that a row holds of one of FIGURES; None where it has none."""
     if figure in (samples.TOTAL, PER_SAMPLE):
         return None if row.latency_ms is None else row.latency_ms / _share(row, figure)
     value: float | None = getattr(row, figure, None)
@@ -101,7 +101,7 @@ def milliseconds(row: TimedRow, figure: str) -> float | None:
 
 
 def _share(row: TimedRow, figure: str) -> int:
-    """What a time is divided by."""
+    """Return what a time is divided by."""
     if figure != PER_SAMPLE:
         return 1
     assert isinstance(row, BenchmarkRow | RecurrentRow)
@@ -208,7 +208,7 @@ def _ratio(baseline: Timed, other: Timed, figure: str, read: _Reader, seed: int)
 
 
 def _differences(baseline: TimedRow, row: TimedRow, figure: str) -> list[str]:
-    """The settings for which the two are not comparable, in words. Per sample, batches may differ."""
+    """Return the settings for which the two are not comparable, in words. Per sample, batches may differ."""
     names = row.differences(baseline)
     return [
         name.replace("_", " ") for name in names if not (figure == PER_SAMPLE and name in ("batch_size", "mini_batch"))
@@ -220,7 +220,7 @@ def _missing(timed: Timed) -> str:
 
 
 def _one_way(row: TimedRow) -> bool:
-    """Whether a recurrent layer has no backward pass."""
+    """Return whether a recurrent layer has no backward pass."""
     return isinstance(row, RecurrentRow) and row.backward_ms is None
 
 

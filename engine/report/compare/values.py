@@ -22,7 +22,7 @@ PERCENT = "_percent"
 
 
 def figures(kind: type[Row]) -> list[str]:
-    """The fields of a kind's rows that are figures, in their order."""
+    """Return the fields of a kind's rows that are figures, in their order."""
     fields = kind.model_fields.items()
     numbers = [name for name, field in fields if field.annotation == float | None or name in _WHOLE]
     return [name for name in numbers if name not in _NO_FIGURES]
@@ -63,7 +63,8 @@ def of_catalogue(catalogue: pd.DataFrame, names: Sequence[str], wanted: Sequence
 
 
 def beside(values: pd.DataFrame, subjects: Sequence[str], baseline: str, how: How = "ratio") -> pd.DataFrame:
-    """A line per what and figure, a column per subject; then, of each but the baseline, its ratio or difference to it.
+    """Return a line per what and figure, a column per subject; then, of each but the baseline, its ratio or
+    difference to it.
 
     values: LONG. Ratios to nothing, and to what a subject has not, are missing.
     """
@@ -84,6 +85,6 @@ def _against(subject: str, baseline: str, how: How) -> str:
 
 
 def against(frame: pd.DataFrame, subjects: Sequence[str], baseline: str, how: How = "ratio") -> list[str]:
-    """The columns of `beside` that hold ratios or differences."""
+    """Return the columns of `beside` that hold ratios or differences."""
     names = [_against(subject, baseline, how) for subject in subjects if subject != baseline]
     return [name for name in names if name in frame]

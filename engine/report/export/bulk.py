@@ -18,14 +18,14 @@ TIMES = ("created", "started", "ended")
 
 
 def runs(store: Store, wanted: Filter) -> pd.DataFrame:
-    """A line for every run that a filter lets through: COLUMNS. Times are UTC."""
+    """Return a line for every run that a filter lets through: COLUMNS. Times are UTC."""
     frame = pd.DataFrame([line for lines in store.lines(wanted) for line in lines], columns=COLUMNS)
     frame = frame.astype({"run": "Int64", "done": "Int64", "total": "Int64", "duration_s": float})
     return frame.assign(**{name: pd.to_datetime(frame[name], utc=True, format="ISO8601") for name in TIMES})
 
 
 def rows(store: Store, run_ids: Iterable[int]) -> dict[str, pd.DataFrame]:
-    """The rows of runs, each with its run in front: a table for each kind of run. Errors: LookupError."""
+    """Return the rows of runs, each with its run in front: a table for each kind of run. Errors: LookupError."""
     parts: dict[str, list[pd.DataFrame]] = {}
     for run_id in run_ids:
         run = store.run(run_id)
@@ -40,7 +40,8 @@ def _together(found: list[pd.DataFrame]) -> pd.DataFrame:
 
 
 def written(tables: Mapping[str, pd.DataFrame], format: str) -> bytes:
-    """One table as a file of a format (of export.FORMATS); of several, a zip with a file of each, named after it."""
+    """Return one table as a file of a format (of export.FORMATS); of several, a zip with a file of each, named after
+    it."""
     files = {name: export_tables.FORMATS[format](frame) for name, frame in tables.items()}
     contents = {name: file.encode() if isinstance(file, str) else file for name, file in files.items()}
     if len(contents) == 1:

@@ -24,7 +24,7 @@ WIDTH = 16
 
 
 def fits(rows: Sequence[RecurrentRow]) -> bool:
-    """Whether every runner stands there at one size only."""
+    """Return whether every runner stands there at one size only."""
     return len({row.model for row in rows}) == len(rows)
 
 
@@ -54,7 +54,7 @@ def _cell(value: str | float | None) -> str:
 
 
 def oss(rows: Sequence[RecurrentRow]) -> str:
-    """One line: {group: {runner: mean ms}}, each group followed by `<group>-backward`. Errors: Refused."""
+    """Return one line: {group: {runner: mean ms}}, each group followed by `<group>-backward`. Errors: Refused."""
     found: dict[str, dict[str, float | None]] = {}
     for group, members in _groups(rows).items():
         found[group] = {row.model: row.forward_mean_ms for row in members}
@@ -94,7 +94,7 @@ def _observed(metric: str, ms: float) -> str:
 
 
 def _groups(rows: Sequence[RecurrentRow]) -> dict[str, list[RecurrentRow]]:
-    """What was timed, by group. Errors: Refused where a runner stands there at several sizes."""
+    """Return what was timed, by group. Errors: Refused where a runner stands there at several sizes."""
     if not fits(rows):
         raise Refused("fastrnns' formats hold one size per runner, and here sizes were swept: take the CSV or JSON")
     found = {family: [row for row in _timed(rows) if row.family == family] for family in ORDER}

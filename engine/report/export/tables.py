@@ -45,7 +45,7 @@ def _is_number(text: str) -> bool:
 
 
 def to_csv(frame: pd.DataFrame) -> str:
-    """The whole table, without its index: units in headers, times as ISO 8601, texts and headers guarded."""
+    """Return the whole table, without its index: units in headers, times as ISO 8601, texts and headers guarded."""
     frame = _headed(frame)
     texts = {str(name): column for name, column in frame.items() if not _numeric(column)}
     columns = {name: [guard(_written(cell)) for cell in column] for name, column in texts.items()}
@@ -54,20 +54,20 @@ def to_csv(frame: pd.DataFrame) -> str:
 
 
 def guarded(lines: Iterable[Sequence[str]]) -> str:
-    """The lines of a CSV file with every cell guarded, and otherwise as it is: `007` is no number here."""
+    """Return the lines of a CSV file with every cell guarded, and otherwise as it is: `007` is no number here."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([guard(cell) for cell in line] for line in lines)
     return text.getvalue()
 
 
 def to_json(frame: pd.DataFrame) -> str:
-    """A list of objects, one a row: figures to the last digit, times as ISO 8601; missing ones are null."""
+    """Return a list of objects, one a row: figures to the last digit, times as ISO 8601; missing ones are null."""
     records = _headed(frame).to_dict("records")  # pandas itself would write ten decimals, and so small figures as 0
     return orjson.dumps(records, default=_plain, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY).decode()
 
 
 def to_parquet(frame: pd.DataFrame) -> bytes:
-    """The same columns, each of one type; missing figures are null."""
+    """Return the same columns, each of one type; missing figures are null."""
     frame = _headed(frame)
     mixed = {str(name): column.map(_text) for name, column in frame.items() if _of_several_types(column)}
     return bytes(frame.assign(**mixed).to_parquet(index=False))
@@ -94,14 +94,14 @@ def _numeric(column: "pd.Series[Any]") -> bool:
 
 
 def _written(cell: Any) -> Any:
-    """A cell as a text file has it."""
+    """Return a cell as a text file has it."""
     if isinstance(cell, datetime):
         return "" if pd.isna(cell) else cell.isoformat(timespec="seconds")
     return "; ".join(map(str, cell)) if isinstance(cell, list | tuple) else cell
 
 
 def _plain(cell: Any) -> Any:
-    """What JSON has for a cell it has no word for."""
+    """Return what JSON has for a cell it has no word for."""
     return None if cell is pd.NA or cell is pd.NaT else _written(cell)
 
 

@@ -37,7 +37,7 @@ Format = Literal["full", "timm", "dynamo"]
 
 
 def export(rows: Sequence[BenchmarkRow], format: Format, utilisation: Sequence[float | None]) -> pd.DataFrame:
-    """The rows in one of the formats. utilisation: of each row, a share, as `measured.utilisation` finds it."""
+    """Return the rows in one of the formats. utilisation: of each row, a share, as `measured.utilisation` finds it."""
     if format == "timm":
         return timm(rows)
     if format == "dynamo":
@@ -51,7 +51,8 @@ def full(frame: pd.DataFrame, utilisation: Sequence[float | None]) -> pd.DataFra
 
 
 def timm(rows: Iterable[BenchmarkRow]) -> pd.DataFrame:
-    """One line per model and batch size, its baseline's inference and training side by side, the fastest first."""
+    """Return one line per model and batch size, its baseline's inference and training side by side, the fastest
+    first."""
     lines: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in rows:
         if row.baseline:
@@ -88,7 +89,7 @@ def _timm_part(row: BenchmarkRow) -> dict[str, Any]:
 
 
 def dynamo(rows: Sequence[BenchmarkRow]) -> pd.DataFrame:
-    """One line per model and variant that is not the baseline itself, in the columns of the rows' purpose.
+    """Return one line per model and variant that is not the baseline itself, in the columns of the rows' purpose.
 
     There a file holds one variant in one mode. Where ours hold more, `name` says which, in brackets.
     """

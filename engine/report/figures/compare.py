@@ -21,7 +21,7 @@ def bars(
     described: Mapping[str, str] | None = None,
     ratio: bool = True,
 ) -> go.Figure:
-    """A bar per subject and what, of one figure, its value and its ratio to the baseline's written beside it.
+    """Return a bar per subject and what, of one figure, its value and its ratio to the baseline's written beside it.
 
     frame: of compare_values.beside, of one figure; described: what each subject is, for hovers.
     """

@@ -53,8 +53,8 @@ def read_predictions(path: Path, roots: Roots = None) -> pd.DataFrame:
 
 
 def confusion(counts: pd.DataFrame, *, source: str = "") -> go.Figure:
-    """A cell per true and predicted class, coloured by its share of the true class; of many classes, only those that
-    are mistaken most often. counts: of read_confusion."""
+    """Return a cell per true and predicted class, coloured by its share of the true class; of many classes, only
+    those that are mistaken most often. counts: of read_confusion."""
     values, totals, names = _most_mistaken(counts)
     shares = np.divide(values, totals[:, None], out=np.zeros(values.shape), where=totals[:, None] > 0)
     places, written = list(range(len(names))), len(names) <= WRITTEN_OUT
@@ -102,7 +102,8 @@ def _most_mistaken(counts: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.
 
 
 def mistakes(counts: pd.DataFrame, most: int = 10) -> pd.DataFrame:
-    """What is taken for what most often: true, predicted, count, share of the true class. counts: of read_confusion."""
+    """Return what is taken for what most often: true, predicted, count, share of the true class. counts: of
+    read_confusion."""
     values = counts.to_numpy()
     totals, wrong = values.sum(axis=1), values.copy()
     np.fill_diagonal(wrong, 0)
@@ -148,7 +149,8 @@ def pca(points: NDArray[Any], components: int = 2) -> tuple[NDArray[np.float64],
 
 
 def place(found: Embeddings, *, aligned: bool = True) -> tuple[pd.DataFrame, NDArray[np.float64]]:
-    """Where images and captions are on a map, a line each: x, y, what, label, name; and the axes' shares of variance.
+    """Return where images and captions are on a map, a line each: x, y, what, label, name; and the axes' shares of
+    variance.
 
     aligned: images and captions are each centred on their own mean, since CLIP keeps the two apart, and else the gap
     between them is all that a map shows. Of many, evenly spaced ones.
@@ -170,8 +172,8 @@ def _some(count: int) -> NDArray[np.int64]:
 
 
 def embeddings(places: pd.DataFrame, shares: Sequence[float], *, source: str = "") -> go.Figure:
-    """The map: images as points, captions as larger signs with a rim, coloured by class where there are few, whose
-    names stand in the middle of their images.
+    """Return the map: images as points, captions as larger signs with a rim, coloured by class where there are few,
+    whose names stand in the middle of their images.
 
     places, shares: of place.
     """

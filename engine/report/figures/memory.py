@@ -47,7 +47,7 @@ def largest(estimated: pd.DataFrame, gb: float) -> dict[str, int | None]:
 
 
 def peaks(timed: pd.DataFrame) -> pd.DataFrame:
-    """The peaks that timings have measured, a line each: MEASURED. timed: of model_timings.
+    """Return the peaks that timings have measured, a line each: MEASURED. timed: of model_timings.
 
     Of an accelerator that is what was allocated on it; of a CPU all memory of the process, PyTorch included.
     """
@@ -104,7 +104,7 @@ def figure(estimated: pd.DataFrame, measured: pd.DataFrame, there: dict[str, flo
 
 
 def _alike(estimated: pd.DataFrame) -> "dict[str, pd.Series[float]]":
-    """The estimates that differ, each under the names of all that it is the estimate of."""
+    """Return the estimates that differ, each under the names of all that it is the estimate of."""
     found: dict[tuple[float, ...], list[str]] = {}
     for precision in PRECISIONS:
         found.setdefault(tuple(estimated[precision]), []).append(precision)

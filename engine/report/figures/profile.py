@@ -70,7 +70,7 @@ def towers(frame: pd.DataFrame) -> go.Figure:
 
 
 def treemap(modules: pd.DataFrame, column: str) -> go.Figure:
-    """The model's modules as nested areas. modules: of frames.modules; column: mparams, gmacs or macts.
+    """Return the model's modules as nested areas. modules: of frames.modules; column: mparams, gmacs or macts.
 
     A module's own area is what its listed children leave over, so shared or repeated modules cannot break the sum.
     """

@@ -29,8 +29,8 @@ _PARTS = (("forward", COLOURS[0]), ("backward", COLOURS[1]))
 
 
 def bars(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
-    """A bar forward and one backward per runner, with flags written out; whiskers go from the fastest process to the
-    slowest.
+    """Return a bar forward and one backward per runner, with flags written out; whiskers go from the fastest process
+    to the slowest.
 
     frame: of frames.recurrent, of runners that compare.
     """
@@ -79,7 +79,7 @@ def _bar(drawn: pd.DataFrame, part: str, colour: str, source: str) -> dict[str, 
 
 
 def _ends(row: Mapping[Any, Any], part: str) -> tuple[float, float]:
-    """The medians of the fastest and of the slowest process, in ms; the median of all where there is but one."""
+    """Return the medians of the fastest and of the slowest process, in ms; the median of all where there is but one."""
     found = [float(ms) for ms in row[f"{part}_process_medians_ms"].split("; ") if ms] or [row[f"{part}_ms"]]
     return min(found), max(found)
 

@@ -63,7 +63,7 @@ def _heights(peaks: pd.DataFrame, models: pd.DataFrame, slope: float | None, lef
 
 
 def _roofs(peaks: pd.DataFrame, slope: float | None, left: float, right: float) -> list[dict[str, Any]]:
-    """Each data type's roof, the slope up to the highest of them."""
+    """Return each data type's roof, the slope up to the highest of them."""
     roofs = []
     if slope and len(peaks):
         ridge = float(peaks["gflop_per_s"].iloc[0]) / slope
@@ -113,7 +113,7 @@ def _symbols(models: pd.DataFrame, shape: str) -> list[str]:
 
 
 def _hover(row: Mapping[Any, Any]) -> str:
-    """What a point is, in lines."""
+    """Return what a point is, in lines."""
     part = "training, its forward pass" if row["mode"] == "training" else row["mode"]
     lines = [
         f"<b>{text(row['name'])}</b>",
@@ -158,7 +158,7 @@ def _label(x: float, y: float, said: str, **more: Any) -> dict[str, Any]:
 
 
 def sizes(rows: Sequence[DeviceRow]) -> go.Figure:
-    """The rate of matrix products at every size tried, one line per data type."""
+    """Return the rate of matrix products at every size tried, one line per data type."""
     figure = go.Figure()
     for place, row in enumerate(row for row in rows if row.operation == "matmul" and row.rates):
         sides, rates = [int(side) for side in row.rates], list(row.rates.values())

@@ -33,8 +33,8 @@ def scatter(
     source: str = "",
     front: Sequence[Any] = (),
 ) -> go.Figure:
-    """One point per row. frame: name, model, family, image_size and the quantities asked for; `provenance`, where there
-    is one, says of each row where its figures come from, as lines.
+    """Return one point per row. frame: name, model, family, image_size and the quantities asked for; `provenance`,
+    where there is one, says of each row where its figures come from, as lines.
 
     colour: a quantity shown as a colour scale, grey where a row has none; None colours by family, with the largest
     families in the legend and the others in grey. Rows without a `size` are small. Each point carries its row label in
@@ -82,7 +82,7 @@ def scatter(
 def groups(
     frame: pd.DataFrame, colour: str | None, styles: Mapping[str, Style]
 ) -> list[tuple[str, Floats, dict[str, Any]]]:
-    """The traces, as label, row positions and marker: leading families and one for all others, or one in all."""
+    """Return the traces, as label, row positions and marker: leading families and one for all others, or one in all."""
     everything = np.arange(len(frame))
     if colour:
         values = frame[colour].to_numpy(float)
@@ -104,7 +104,8 @@ def groups(
 
 
 def _colour_scale(values: Floats, column: str) -> dict[str, Any]:
-    """A marker coloured by a share, or by the logarithm of a quantity, its bar labelled in the quantity itself."""
+    """Return a marker coloured by a share, or by the logarithm of a quantity, its bar labelled in the quantity
+    itself."""
     look: dict[str, Any] = {"colorscale": "Cividis", "opacity": 0.85}
     if QUANTITIES[column].unit == "%":
         return look | {
@@ -150,7 +151,7 @@ def standouts(frame: pd.DataFrame, x: str, y: str) -> list[Any]:
 
 
 def _front(line: pd.DataFrame, x: str, y: str) -> dict[str, Any]:
-    """The front as steps: beyond them nothing was found. line: its rows, x ascending."""
+    """Return the front as steps: beyond them nothing was found. line: its rows, x ascending."""
     return {
         "type": "scatter",
         "mode": "lines",

@@ -47,8 +47,8 @@ words, or all others would be squeezed into a point."""
 
 
 def labels(frame: pd.DataFrame) -> "pd.Series[str]":
-    """What tells the rows of a table apart: the model, its library where two have one of that name, and of the rest
-    what differs between them."""
+    """Return what tells the rows of a table apart: the model, its library where two have one of that name, and of
+    the rest what differs between them."""
     parts = frame["model"].map(text)
     if "library" in frame:
         shared = frame.groupby("model")["library"].transform("nunique") > 1
@@ -63,7 +63,8 @@ def labels(frame: pd.DataFrame) -> "pd.Series[str]":
 
 
 def latency(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
-    """A bar to each median, a whisker to p90 where the samples suffice, a tick per process; flags are written out.
+    """Return a bar to each median, a whisker to p90 where the samples suffice, a tick per process; flags are written
+    out.
 
     frame: of frames.benchmark.
     """
@@ -100,7 +101,7 @@ def latency(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
 
 
 def _end(row: Mapping[Any, Any]) -> float:
-    """Where the bar of a row ends, whisker and processes included, in ms."""
+    """Return where the bar of a row ends, whisker and processes included, in ms."""
     ends = [row["latency_ms"], row["p90_ms"], *_medians(row["process_medians_ms"])]
     return float(np.nanmax(ends))
 
@@ -118,7 +119,7 @@ def _process_ticks(frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def speedups(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
-    """Each variant against its baseline: ratio, interval and verdict around the line of 1.
+    """Return each variant against its baseline: ratio, interval and verdict around the line of 1.
 
     frame: of frames.benchmark.
     """
@@ -195,7 +196,7 @@ def curves(frame: pd.DataFrame, styles: Mapping[str, Style], *, source: str = ""
 def raw(
     samples: pd.DataFrame, names: Sequence[str], *, column: str = "variant", phase: str = "ms", source: str = ""
 ) -> go.Figure:
-    """Every sample of a phase in the order it was taken, one panel per process.
+    """Return every sample of a phase in the order it was taken, one panel per process.
 
     samples: of report.samples, of one mode; column: where in it the names stand.
     """

@@ -50,13 +50,13 @@ class Panel:
 
 
 def frame(metrics: Mapping[str, Sequence[Metric]]) -> pd.DataFrame:
-    """All points, a line each: run, name, step, value. metrics: of each run, by what it is called."""
+    """Return all points, a line each: run, name, step, value. metrics: of each run, by what it is called."""
     records = [(run, point.name, point.step, point.value) for run, points in metrics.items() for point in points]
     return pd.DataFrame(records, columns=["run", "name", "step", "value"]).astype({"step": int, "value": float})
 
 
 def large(points: pd.DataFrame) -> list[Panel]:
-    """The loss, and how often the model is right: what says whether a training works."""
+    """Return the loss, and how often the model is right: what says whether a training works."""
     names = _names(points)
     losses = tuple(name for name in names if name in ("train/loss", "val/clip_val_loss"))
     right = tuple(name for name in names if name.endswith(("-top1", "-top5", "_R@1")))
@@ -65,7 +65,7 @@ def large(points: pd.DataFrame) -> list[Panel]:
 
 
 def small(points: pd.DataFrame) -> list[Panel]:
-    """All other curves."""
+    """Return all other curves."""
     told = {name for panel in large(points) for name in panel.names}
     names = [name for name in _names(points) if name not in told]
     parts = tuple(name for name in names if name.startswith("train/") and name.endswith("_loss"))
@@ -117,7 +117,7 @@ def curves(
     best: Mapping[str, int] | None = None,
     source: str = "",
 ) -> go.Figure:
-    """One panel, large. points: of frame. smooth: steps between points over which a training's own curves are
+    """Return one panel, large. points: of frame. smooth: steps between points over which a training's own curves are
     averaged, the points themselves staying faintly in sight. best: of each run, the step of its best model."""
     figure = go.Figure()
     several = points["run"].nunique() > 1
@@ -137,7 +137,7 @@ def curves(
 
 
 def overview(points: pd.DataFrame, panels: Sequence[Panel], *, smooth: int = 1, source: str = "") -> go.Figure:
-    """All panels small, side by side. points, smooth: as for curves."""
+    """Return all panels small, side by side. points, smooth: as for curves."""
     rows = max(1, ceil(len(panels) / PER_ROW))
     titles = [panel.title for panel in panels]
     spacing = {"horizontal_spacing": 0.07, "vertical_spacing": 0.3 / rows}

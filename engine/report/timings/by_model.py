@@ -49,12 +49,12 @@ _NUMBERS = [
 
 
 def runs(store: Store, name: str, kind: str = "benchmark", limit: int = LATEST) -> list[Run]:
-    """The latest runs of a kind that are about a model, newest first. name: qualified."""
+    """Return the latest runs of a kind that are about a model, newest first. name: qualified."""
     return store.find(Filter(kinds=(kind,), only_model=name), limit=limit)
 
 
 def of_run(run: Run, rows: Iterable[Row], name: str) -> pd.DataFrame:
-    """The lines of a model (qualified) in a benchmark: COLUMNS.
+    """Return the lines of a model (qualified) in a benchmark: COLUMNS.
 
     `low_ms` and `high_ms` are the medians of the fastest and the slowest process, where there were several;
     `where` is the device on its host, `dtype` that of matrix products, `torch` its version.
@@ -82,7 +82,7 @@ def _environment(run: Run, row: BenchmarkRow) -> dict[str, Any]:
 
 
 def together(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """The lines of several runs, newest first."""
+    """Return the lines of several runs, newest first."""
     filled = [part for part in parts if len(part)]
     frame = pd.concat(filled, ignore_index=True) if filled else _empty()
     return frame.sort_values(["date", "run"], ascending=False, kind="stable", ignore_index=True)

@@ -69,7 +69,7 @@ class Need:
 
 
 def batch_size(spec: BenchmarkSpec, model: str) -> int | None:
-    """The largest batch a model will be run at; None where it is searched for. model: qualified."""
+    """Return the largest batch a model will be run at; None where it is searched for. model: qualified."""
     if spec.batch_size == "max":
         return None
     if spec.batch_size == "sweep":
@@ -80,7 +80,7 @@ def batch_size(spec: BenchmarkSpec, model: str) -> int | None:
 
 
 def memory(spec: BenchmarkSpec, models: Sequence[str], catalogue: pd.DataFrame) -> Need | None:
-    """The largest need among models; None when their batch is searched for or the catalogue knows none of them.
+    """Return the largest need among models; None when their batch is searched for or the catalogue knows none of them.
 
     Weights are held once per variant, activations of one variant at a time; they grow with batch and image area.
     """

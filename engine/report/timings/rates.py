@@ -41,7 +41,7 @@ COLUMNS = (
 
 
 def rates(store: Store) -> pd.DataFrame:
-    """The latest rate of every operation, data type and device, on every host.
+    """Return the latest rate of every operation, data type and device, on every host.
 
     A CPU measured with other threads is another device. A failed measurement hides no earlier one, and one that was
     disturbed (contended, throttled: the device can do more) none that was not. Columns: those of
@@ -64,7 +64,7 @@ def rates(store: Store) -> pd.DataFrame:
 
 
 def models(store: Store) -> pd.DataFrame:
-    """The latest timing of every model in every way that was timed and counted: the points of a roofline.
+    """Return the latest timing of every model in every way that was timed and counted: the points of a roofline.
 
     Columns: those of POINTS; `gflop_per_s` is what was achieved, `intensity` in FLOPs per byte, and
     `intensity_of` is `itself`, or `eager` where a compiler may have fused operators: it is less than the row's own.
@@ -99,7 +99,7 @@ def achieved(row: Counted) -> float | None:
 
 
 def computes_in(row: Counted) -> str:
-    """The data type of a row's matrix products, as rates name it: autocast's, else the weights', or tf32."""
+    """Return the data type of a row's matrix products, as rates name it: autocast's, else the weights', or tf32."""
     if isinstance(row, RecurrentRow):
         return row.precision
     dtype = row.autocast_dtype or row.dtype or row.precision

@@ -39,7 +39,7 @@ def words(flags: Iterable[str]) -> str:
 
 
 def table(frame: pd.DataFrame, rows: Sequence[TimedRow], utilisation: Sequence[float | None]) -> pd.DataFrame:
-    """The rows' frame for reading: percentiles and flags as words, shares in per cent, a column for utilisation.
+    """Return the rows' frame for reading: percentiles and flags as words, shares in per cent, a column for utilisation.
 
     frame: of frames.benchmark or frames.recurrent; utilisation: shares as measured.utilisation finds them.
     """

@@ -15,7 +15,7 @@ TOTAL = "ms"
 
 
 def place(row: TimedRow) -> dict[str, str]:
-    """Which lines of its file a row's samples are: a value for each column that tells them from the others'."""
+    """Return which lines of its file a row's samples are: a value for each column that tells them from the others'."""
     if isinstance(row, BenchmarkRow):
         return {"mode": row.mode, "variant": row.variant}
     assert isinstance(row, RecurrentRow)
@@ -23,7 +23,8 @@ def place(row: TimedRow) -> dict[str, str]:
 
 
 def read(run_dir: Path, row: TimedRow) -> pd.DataFrame | None:
-    """Every sample in a row's file: its own, and those of what was timed side by side; None where none were kept.
+    """Return every sample in a row's file: its own, and those of what was timed side by side; None where none were
+    kept.
 
     Columns: ALWAYS, those of `place`, the phases, which end in `_ms` and are in ms per call, and TOTAL: their sum.
     Errors: ValueError of a name that leads out of the run's folder, and of a file that is no table of samples; OSError.
@@ -45,7 +46,7 @@ def read(run_dir: Path, row: TimedRow) -> pd.DataFrame | None:
 
 
 def of(frame: pd.DataFrame, where: Mapping[str, str]) -> pd.DataFrame:
-    """The samples at one place, in the order they were taken."""
+    """Return the samples at one place, in the order they were taken."""
     kept = frame[(frame[list(where)] == pd.Series(where)).all(axis=1)]
     return kept.sort_values(["process", "round"], ignore_index=True)
 

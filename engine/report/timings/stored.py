@@ -52,7 +52,8 @@ class Setting:
         return f"{how} on {where}" + (f" ({self.host})" if self.host else "")
 
     def spec(self, models: Iterable[str], image_size: str) -> BenchmarkSpec:
-        """The benchmark that times models (qualified) in this setting, at this image size, so that it can be quoted."""
+        """Return the benchmark that times models (qualified) in this setting, at this image size, so that it can be
+        quoted."""
         return BenchmarkSpec.model_validate(
             {
                 **{"models": tuple(models), "image_size": image_size or None, "device": self.device},
@@ -72,7 +73,7 @@ Line = tuple[Any, ...]
 
 
 def of_run(run: Run, rows: Iterable[Row]) -> list[Line]:
-    """The inference latencies of whole models that a run has measured."""
+    """Return the inference latencies of whole models that a run has measured."""
     lines: list[Line] = []
     for row in rows:
         if not isinstance(row, BenchmarkRow) or row.status != "ok" or row.latency_ms is None:
@@ -115,14 +116,14 @@ def latest(newest_first: Iterable[list[Line]]) -> pd.DataFrame:
 
 
 def settings(frame: pd.DataFrame) -> list[Setting]:
-    """The settings there are timings in, most timings first. frame: of latest."""
+    """Return the settings there are timings in, most timings first. frame: of latest."""
     names = [field.name for field in fields(Setting)]
     counts = frame.groupby(names, dropna=False, sort=False).size().sort_values(ascending=False, kind="stable")
     return [Setting(*(_plain(value) for value in key)) for key in counts.index]
 
 
 def within(frame: pd.DataFrame, setting: Setting) -> pd.DataFrame:
-    """The timings in a setting: WHAT, latency_ms, samples_per_s, measured. frame: of latest."""
+    """Return the timings in a setting: WHAT, latency_ms, samples_per_s, measured. frame: of latest."""
     keep = pd.Series(True, index=frame.index)
     for field in fields(Setting):
         value = getattr(setting, field.name)
@@ -135,7 +136,7 @@ def _plain(value: Any) -> Any:
 
 
 def waiting(store: Store, setting: Setting) -> set[tuple[str, str]]:
-    """Name and image size of what runs that wait or go will time in a setting."""
+    """Return name and image size of what runs that wait or go will time in a setting."""
     found = set()
     for run in store.runs(kind="benchmark", states=[state for state in State if not state.ended]):
         spec = run.spec
