@@ -156,7 +156,7 @@ def read_names(path: Path) -> list[str]:
 
 
 def parse_names(text: str, source: str) -> list[str]:
-    """As `read_names`, from text already read; `source` is what an error calls it."""
+    """Return the names in a text, as `read_names` does; `source` names the text in errors."""
     if len(text) > LARGEST_FILE:
         raise Refused(f"{source} is larger than {LARGEST_FILE:,} characters: too large for a list of names")
     lines = text.splitlines()
@@ -218,7 +218,7 @@ def read_config(path: Path) -> Any:
 
 
 def parse_config(text: str, source: str) -> Any:
-    """As `read_config`, from text already read; `source` is what an error calls it."""
+    """Return the configuration in a text, as `read_config` does; `source` names the text in errors."""
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:

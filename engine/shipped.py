@@ -42,7 +42,7 @@ def mismatches(counted_with: dict[str, str]) -> dict[str, tuple[str, str]]:
 
 @cache
 def _installed(distribution: str) -> str:
-    """As when it was first asked: what is installed later, this process does not use."""
+    """Return the installed version, as of the first call: this process does not use what is installed later."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

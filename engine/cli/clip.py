@@ -51,7 +51,7 @@ def lines_read(data: Any) -> Any:
 
 
 def read_lines(given: Any) -> Any:
-    """The name of a file stands for its lines; anything else for itself. Errors: Refused of what is no text."""
+    """Return the lines of the file if a field names one, else the value itself. Errors: Refused if it is not text."""
     path = Path(str(given[0] if isinstance(given, list | tuple) else given))
     if "\n" in str(path) or not file_within(path, None):
         return given
@@ -87,7 +87,7 @@ class Train(TrainFlags):
 
 
 def show_training(run: "Run", rows: list[TrainRow], output: Path | None) -> None:
-    """A line per epoch. Errors: EndedBadly, Refused."""
+    """Print one line per epoch. Errors: EndedBadly, Refused."""
     from engine.report import frames
 
     frame = frames.with_environment(frames.train(rows), run)

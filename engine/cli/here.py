@@ -26,7 +26,7 @@ class EndedBadly(Exception):
 
 @contextmanager
 def store_here() -> "Iterator[Store]":
-    """The store that the environment names, closed afterwards."""
+    """Open the store that the environment names, and close it afterwards."""
     from engine.store import open_store
 
     with closing(open_store(Settings())) as store:

@@ -54,12 +54,12 @@ TableFile = Annotated[Path, AfterValidator(writable_table)]
 
 
 def note(text: str) -> None:
-    """A line for the person watching, not for a pipe."""
+    """Print a line to stderr, for the person watching."""
     print(text, file=sys.stderr, flush=True)
 
 
 def print_progress(event: Event) -> None:
-    """A line per model: what starts, then what came out."""
+    """Print a line when a model starts and one with its result."""
     match event:
         case Progress(done=done, total=total, note=model) if model:
             note(f"[{done}/{total}] {printable(model)}" if total else printable(model))
@@ -146,7 +146,7 @@ def figure(value: float) -> str:
 
 
 def brief(frame: "pd.DataFrame", columns: Sequence[str]) -> "pd.DataFrame":
-    """Of these columns, those in which there is something."""
+    """Return those of these columns that hold any value."""
     return frame[[name for name in columns if frame[name].replace("", None).notna().any()]]
 
 

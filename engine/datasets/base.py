@@ -45,7 +45,7 @@ class Pairs(Protocol):
         """In RGB. Errors: Unreadable."""
 
     def captions(self, index: int) -> tuple[str, ...]:
-        """One or more."""
+        """Return one or more captions of a pair."""
 
     def label(self, index: int) -> int | None: ...
 

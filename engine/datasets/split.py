@@ -68,7 +68,7 @@ def split(pairs: Pairs, fraction: float, seed: int) -> tuple[Subset, Subset]:
 
 
 def sample(pairs: Pairs, count: int, seed: int) -> Subset:
-    """So many of the pairs, with each label's share of them."""
+    """Return `count` pairs, with each label in proportion."""
     return Subset(pairs, np.flatnonzero(_drawn(pairs, count, seed)))
 
 

@@ -124,7 +124,7 @@ class Answers:
         return answer
 
     def _work(self) -> None:
-        """One question after the other, in a thread of its own."""
+        """Answer one question after the other, in a thread of its own."""
         while not (self._closed and self._waiting.empty()):
             question, answer = self._waiting.get()
             try:

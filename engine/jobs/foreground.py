@@ -67,7 +67,7 @@ def _claim(store: Store, settings: Settings, spec: Spec, name: str, on_event: On
 
 @contextmanager
 def _interrupts(stop: Stop) -> Iterator[None]:
-    """The first Ctrl-C asks for a clean end, the second is one."""
+    """Let the first Ctrl-C ask for a clean end, and the second end at once."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set handlers
         return

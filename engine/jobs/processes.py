@@ -23,19 +23,19 @@ class Identity:
 
     @classmethod
     def mine(cls) -> Self:
-        """That of the calling process."""
+        """Return the identity of the calling process."""
         return cls.of(os.getpid())
 
     @classmethod
     def of(cls, pid: int) -> Self:
-        """That of a process, if only a zombie. Errors: ProcessLookupError."""
+        """Return the identity of a process, also of a zombie. Errors: ProcessLookupError."""
         if (found := _look(pid)) is None:
             raise ProcessLookupError(f"no process {pid}")
         return cls(pid, found[0])
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """As `str` has written it."""
+        """Parse what `str` wrote."""
         return cls(**json.loads(text))
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ class Processes:
         write_json(path, asdict(self))
 
     def signal_worker(self, number: signal.Signals) -> None:
-        """The worker with all its children, where they can be told from others'."""
+        """Signal the worker and its children, where they can be told from other processes."""
         if self.group:
             self.worker.send_group(number)
         else:
@@ -126,7 +126,7 @@ def _quietly(send: Any, pid: int, number: signal.Signals) -> None:
 
 
 def _started(pid: int) -> float | None:
-    """None for a process that has ended, a zombie included."""
+    """Return when a process started; None for one that has ended, a zombie included."""
     found = _look(pid)
     return None if found is None or found[1] else found[0]
 

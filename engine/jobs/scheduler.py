@@ -217,14 +217,15 @@ class Scheduler:
         attempts.close(self._store.database, attempt, Exit(note=note), cause, message)
 
     def _spec(self, attempt: Attempt) -> Spec | None:
-        """None for one that this version cannot read: its run is seen to its end all the same."""
+        """Return the attempt's spec; None if this version cannot read it, though its run is still watched to its
+        end."""
         try:
             return self._store.run(attempt.run_id).spec
         except (LookupError, Damaged):
             return None
 
     def _start_probe(self) -> None:
-        """Which devices there are takes torch to know: asked of a process of its own, once a day and after a boot."""
+        """Probe the devices in a process of its own, because that needs torch: once a day and after a boot."""
         age = self._store.machine_age(host_name(self._host), self._code)
         if age is None or age > min(PROBE_S, time.time() - psutil.boot_time()):
             log_file = self._settings.runs_dir / "scheduler.log"

@@ -10,8 +10,8 @@ from engine.store.files import RunFiles
 
 
 def question(settings: Settings, run: Run, text: str, top: int) -> Search:
-    """Which of a run's images are nearest to a text? Errors: Refused of a run that is no evaluation, of a checkpoint
-    that is gone or lies where nothing may be read; ValidationError."""
+    """Return the question which images of a run are nearest to a text. Errors: Refused of a run that is not an
+    evaluation, of a checkpoint that is gone or lies where nothing may be read; ValidationError."""
     if not isinstance(run.spec, EvaluateSpec):
         raise Refused(f"run {run.id} is a {run.kind}, and only an evaluation's images can be searched")
     check_paths(settings, run.spec.model_copy(update={"data": EMBEDDED[0]}))  # their embeddings will do

@@ -69,7 +69,7 @@ def _claim(path: Path) -> bool:
 
 
 def _become_worker(into: int, go: int, work: Callable[[], int]) -> None:
-    """The child's side of the fork; it never returns."""
+    """Run the worker in the child of a fork; this never returns."""
     code = 1
     try:
         die_with_parent()  # elsewhere than on Linux the scheduler ends a worker without a supervisor

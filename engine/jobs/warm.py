@@ -34,7 +34,7 @@ def main(settings: Settings) -> None:
 
 
 def _become_supervisor(settings: Settings, run_id: int) -> None:
-    """The child's side of the fork; it never returns."""
+    """Run the supervisor in the child of a fork; this never returns."""
     try:
         os.setsid()
         null = os.open(os.devnull, os.O_RDONLY)

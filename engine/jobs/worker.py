@@ -60,7 +60,7 @@ class Stop:
         return self.signal is not None or self.stale or self.cancelled
 
     def on_signal(self, number: int, _frame: object) -> None:
-        """A handler: the task is left alone until its next event, so that it is never torn in mid-step."""
+        """Note a signal. The task runs on until its next event, so that no step is torn."""
         self.signal = number
 
 
@@ -97,7 +97,7 @@ def work(settings: Settings, token: int) -> int:
 
 
 def log_event(event: Event) -> None:
-    """What a reader of the log wants to know of an event."""
+    """Write a line of the log for an event."""
     match event:
         case Progress(done=done, total=total, note=note) if note:
             log.info("%d of %s done, now %s", done, total, note)

@@ -22,7 +22,7 @@ def no_automatic_collection() -> Iterator[None]:
 
 @contextmanager
 def collections_counted() -> Iterator[list[int]]:
-    """The generations collected inside, one for each collection."""
+    """Yield a list that gets the generation of every garbage collection inside."""
     seen: list[int] = []
 
     def note(phase: str, details: dict[str, int]) -> None:

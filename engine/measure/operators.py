@@ -67,7 +67,7 @@ ATTENTION = _names("""
 
 
 def _matrix_vector(args: tuple[Any, ...], *_: Any) -> int:
-    """Each element of the matrix, or of one vector of a dot product, is multiplied and added once."""
+    """Return the FLOPs of a matrix-vector or dot product: each element is multiplied and added once."""
     return 2 * max(int(argument.numel()) for argument in args if isinstance(argument, torch.Tensor))
 
 
@@ -131,7 +131,8 @@ def _recurrent_weights(args: tuple[Any, ...]) -> list[torch.Tensor]:
 
 
 def _recurrent(args: tuple[Any, ...], *_: Any) -> int:
-    """Every step multiplies every weight matrix by one vector per sample; packed input holds real steps only."""
+    """Return the FLOPs of a recurrent layer: every time step multiplies all weights; packed input holds real steps
+    only."""
     steps = int(prod(args[0].shape[:-1]))
     return 2 * steps * sum(weight.numel() for weight in _recurrent_weights(args))
 

@@ -137,7 +137,7 @@ def _build(
 
 
 def _create(cfg: Config, preprocess: Config, spec: TrainSpec | EvaluateSpec, device: str) -> Any:
-    """With random weights, which depend on the seed alone; the random state outside stays as it is."""
+    """Build the model with random weights that depend on the seed alone; the random state outside stays as it is."""
     cfg = deepcopy(cfg)
     if hf_name := cfg["text_cfg"].get("hf_model_name"):
         cfg["text_cfg"]["hf_model_name"] = str(hf_folder(hf_name))

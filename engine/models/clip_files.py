@@ -190,7 +190,7 @@ def _not_here(model: str, tag: str, why: Unreachable) -> Unreachable:
 
 
 def _alternatives(file: str) -> list[str]:
-    """The same weights as safetensors come first: they cannot hold code."""
+    """Return the file names of the same weights, safetensors first, because they cannot hold code."""
     stem, _, ending = file.rpartition(".")
     safe = [HF_SAFE_WEIGHTS_NAME] if file == HF_WEIGHTS_NAME else []
     return [*safe, *([f"{stem}.safetensors"] if ending in ("bin", "pth") and not safe else []), file]

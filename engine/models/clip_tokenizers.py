@@ -67,7 +67,7 @@ def tokenizer(model: str, config: Config, context_length: int) -> Tokenizer:
 
 @lru_cache(maxsize=8)
 def _own(context_length: int, **options: Any) -> Tokenizer:
-    """It takes longer to read its 49,000 words than to build a small model."""
+    """Return open_clip's own tokenizer, kept: reading its 49,000 words takes longer than building a small model."""
     found: Tokenizer = SimpleTokenizer(context_length=context_length, **options)
     return found
 

@@ -119,7 +119,7 @@ def prepare(made: Made, spec: TrainSpec) -> None:
 
 
 def arrange(model: Any, spec: TrainSpec) -> list[str]:
-    """As prepare, of a model alone; answers what is to be told of it."""
+    """Prepare a model as `prepare` does, and return the notes on it."""
     notes = []
     if spec.lock_image:
         clip_locks.lock_image(model, spec.lock_image_unlocked_groups, freeze_bn_stats=spec.lock_image_freeze_bn_stats)

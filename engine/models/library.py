@@ -63,7 +63,7 @@ def build(name: str, wanted: Wanted) -> Built:
 
 
 def run(name: str, built: Built) -> None:
-    """One forward pass. Errors: SizeRefused when it fails at an image size that is not the model's own."""
+    """Run one forward pass. Errors: SizeRefused when it fails at an image size that is not the model's own."""
     try:
         built.model(*built.inputs)
     except (RuntimeError, AssertionError, ValueError, TypeError, IndexError) as error:

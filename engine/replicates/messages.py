@@ -103,7 +103,7 @@ class Job(_Message):
         raise NotImplementedError
 
     def failed(self, label: str, status: Status, error: str) -> Measured:
-        """Of what no process could report on."""
+        """Return the result of a label whose process died before it could report."""
         return Measured(label=label, status=status, error=error)
 
 

@@ -100,7 +100,7 @@ def first_call(
 
 
 def once(phases: Mapping[str, Phase]) -> None:
-    """One call."""
+    """Make one call."""
     for phase in phases.values():
         phase()
 

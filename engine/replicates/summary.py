@@ -42,7 +42,7 @@ def common(
 
 
 def _figures(measured: Sequence[Measured]) -> dict[str, Any]:
-    """Of all processes together."""
+    """Return the values of all processes together, as fields of a row."""
     per_process = [each.samples_ms for each in measured]
     samples = [sample for process in per_process for sample in process]
     medians = process_medians(measured)

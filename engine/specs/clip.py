@@ -67,7 +67,7 @@ Workers = Annotated[int, Field(ge=0, le=64, description="Processes that load ima
 
 
 def split_lines(value: Any) -> Any:
-    """A text is a list with an item per line; a list stays one. Empty lines count for nothing."""
+    """Return the lines of a text without empty ones; a list stays as it is."""
     return [line.strip() for line in value.splitlines() if line.strip()] if isinstance(value, str) else value
 
 

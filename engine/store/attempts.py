@@ -46,7 +46,7 @@ def current(database: Database, run_id: int) -> Attempt | None:
 
 
 def begin(database: Database, attempt: Attempt) -> None:
-    """The worker is there. What an earlier attempt had counted is dropped: results are never mixed.
+    """Note that the worker has started. Rows of an earlier attempt are dropped: results are never mixed.
 
     Errors: StaleAttempt also when another worker has begun this very attempt.
     """
@@ -95,7 +95,7 @@ def count_rows(database: Database, attempt: Attempt) -> int:
 
 
 def finish(database: Database, attempt: Attempt, state: State, cause: Cause | None = None, error: str = "") -> None:
-    """The worker's last word. Its slots stay taken until its process is gone. Errors: StaleAttempt."""
+    """Store the worker's final state. Its slots stay taken until its process has ended. Errors: StaleAttempt."""
     assert state.ended
     assert (cause is None) == (state != State.FAILED)
     with database.write() as connection:
@@ -103,7 +103,7 @@ def finish(database: Database, attempt: Attempt, state: State, cause: Cause | No
 
 
 def mark_stopping(database: Database, attempt: Attempt) -> None:
-    """A cancelled attempt has been asked to stop."""
+    """Note that a cancelled attempt was asked to stop."""
     with database.write() as connection:
         unasked = (attempts.c.id == attempt.token, attempts.c.stop_at.is_(None))
         connection.execute(update(attempts).where(*unasked).values(stop_at=time.time()))

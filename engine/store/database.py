@@ -119,13 +119,13 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A consistent view for reading. Errors: Unavailable."""
+        """Open a consistent view for reading. Errors: Unavailable."""
         with self._explained(), self._engine.connect() as connection, connection.begin():
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """A transaction that may write; nobody else's can until it ends. Errors: Unavailable."""
+        """Open a transaction that may write; nobody else can until it ends. Errors: Unavailable."""
         with self._explained(), self._writer.begin() as connection:
             yield connection
 
@@ -197,7 +197,8 @@ class Database:
         record.info["file"] = self._file()
 
     def _use_wal(self, cursor: sqlite3.Cursor) -> None:
-        """The mode lasts in the file. First openers collide here, and SQLite's busy timeout does not cover that."""
+        """Set WAL mode, which lasts in the file. First openers collide here, which SQLite's busy timeout does not
+        cover."""
         deadline = time.monotonic() + self._busy_s
         while True:
             try:

@@ -45,7 +45,7 @@ class RunFiles:
         return self.dir / ("process.json" if attempt == 1 else f"process-{attempt}.json")
 
     def prepare(self) -> None:
-        """An empty folder for a new run. One that an earlier store has left here is moved aside, not mixed in."""
+        """Make an empty folder for a new run. A folder that an earlier store left is moved aside."""
         if self.dir.exists():
             self.dir.rename(self.dir.with_name(f"{self.run_id}.before-{time.time_ns()}"))
         self.dir.mkdir(parents=True)

@@ -29,7 +29,7 @@ def tags(database: Database) -> dict[str, int]:
 
 
 def set_tags(database: Database, run_id: int, wanted: Iterable[str]) -> None:
-    """A run has these tags and no others. Errors: LookupError, Refused."""
+    """Give a run these tags and no others. Errors: LookupError, Refused."""
     kept = [tag(text) for text in wanted]
     with database.write() as connection:
         _replace(connection, run_id, kept)

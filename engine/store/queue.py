@@ -66,7 +66,7 @@ def claim_new(database: Database, host: str, spec: Spec, *, name: str) -> Attemp
 
 
 def holders(database: Database, host: str) -> dict[str, int]:
-    """Who holds what: run ids by device."""
+    """Return the ids of runs that hold devices, by device."""
     with database.read() as connection:
         return {
             slot.device: slot.run_id

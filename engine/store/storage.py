@@ -114,7 +114,7 @@ def _file(entry: "os.DirEntry[str]") -> Size:
 
 
 def _file_size(database: Database) -> int:
-    """Of SQLite: the file, and what is not merged into it yet."""
+    """Return the size of the SQLite file and of what is not merged into it yet."""
     name = database.url.database or ""
     return sum(path.stat().st_size for path in (Path(name), Path(f"{name}-wal")) if path.is_file())
 

@@ -87,7 +87,7 @@ class Store:
         return notes.tags(self.database)
 
     def set_tags(self, run_id: int, tags: Iterable[str]) -> None:
-        """A run has these tags and no others. Errors: LookupError, Refused."""
+        """Give a run these tags and no others. Errors: LookupError, Refused."""
         notes.set_tags(self.database, run_id, tags)
 
     def change_tags(self, run_ids: Iterable[int], *, add: Iterable[str] = (), remove: Iterable[str] = ()) -> None:
@@ -103,7 +103,7 @@ class Store:
         return queue.position(self.database, run_id)
 
     def request_cancel(self, run_id: int) -> None:
-        """A queued run ends at once, an active one is asked to stop; one that has ended stays as it is."""
+        """Cancel a queued run at once, ask an active one to stop; a run that has ended stays as it is."""
         queue.request_cancel(self.database, run_id)
 
     def retry(self, run_id: int) -> None:
@@ -137,7 +137,7 @@ class Store:
             return [results.load(row.kind, json.loads(row.payload)) for row in found]
 
     def metrics(self, run_id: int) -> list[Metric]:
-        """By name, then step."""
+        """Return the metrics of a run, by name, then step."""
         columns = (metrics.c.step, metrics.c.name, metrics.c.value)
         query = select(*columns).where(metrics.c.run_id == run_id).order_by(metrics.c.name, metrics.c.step)
         with self.database.read() as connection:

@@ -67,7 +67,7 @@ def _budget(listed: Sequence[Entry], counted: Counted) -> float:
 
 
 def _entry(model: str, counted: Counted, budget: float) -> Entry:
-    """With the power of two that comes closest to the budget from below."""
+    """Return the entry of a model, with the power of two closest to the budget from below as its batch size."""
     most = max(1, min(LARGEST_BATCH, int(budget / counted[model][1])))
     return Entry(name=model, model=model, batch_size=2 ** (most.bit_length() - 1))
 

@@ -31,7 +31,7 @@ class Hashed:
 
 @contextmanager
 def temporary(path: Path) -> Iterator[Path]:
-    """A name to write under, which is hidden, no other process's, and gone afterwards."""
+    """Yield a hidden name to write under, used by no other process and removed afterwards."""
     hidden = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield hidden

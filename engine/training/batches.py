@@ -138,7 +138,7 @@ def random_states_kept() -> Iterator[None]:
 
 
 def _seed(*numbers: int) -> None:
-    """From here on, all random choices of Python and torch on the CPU follow from these numbers alone."""
+    """Seed Python and torch on the CPU by these numbers."""
     seed = int(np.random.SeedSequence(numbers).generate_state(1)[0])
     random.seed(seed)
     torch.default_generator.manual_seed(seed)

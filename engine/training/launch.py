@@ -89,7 +89,7 @@ def together(spec: TrainSpec, run_dir: Path, device_name: str) -> Iterator[Event
 
 
 def _kill(launcher: subprocess.Popen[bytes]) -> None:
-    """With all below it. torchrun gives each process a session of its own, so there is no group that holds them."""
+    """Kill the launcher with its process tree: torchrun gives each process a session of its own."""
     below = psutil.Process(launcher.pid).children(recursive=True)
     launcher.kill()  # before it can start others, or tell of their end
     for each in below:

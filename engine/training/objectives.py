@@ -88,7 +88,7 @@ def _biased(model: nn.Module) -> bool:
 
 
 def _check(spec: TrainSpec, model: nn.Module) -> None:
-    """A step that leaves parameters without a gradient cannot be taken by several processes: DDP waits for each."""
+    """Refuse models with parameters that get no gradient in a step of several processes: DDP waits for each."""
     if isinstance(model, CoCa) != (spec.loss == "coca"):
         raise Refused(
             f"{spec.model} {'is' if isinstance(model, CoCa) else 'is not'} a CoCa model and the loss is {spec.loss}: "

@@ -110,7 +110,7 @@ def _free(folder: Path) -> int:
 
 
 def _training(spec: TrainSpec, roots: Roots) -> Memory:
-    """Of a step with its real loss. Mixed precision has the activations of a model in half, and casts its weights.
+    """Return the memory of a step with its real loss. Mixed precision halves activations and casts weights.
 
     Errors: Refused of what cannot be trained as asked.
     """

@@ -50,7 +50,7 @@ def check(precision: TrainPrecision, device: str) -> None:
 
 
 def weights_dtype(precision: TrainPrecision) -> torch.dtype | None:
-    """Of the weights that are in half, and of images; None: as they are.
+    """Return the data type of half-precision weights and of images; None: as they are.
 
     Not every weight is, so let open_clip cast the model: `create_model(..., precision=precision)`.
     """

@@ -47,13 +47,13 @@ def clip_loss(image_features: Tensor, text_features: Tensor, scale: float, batch
 
 
 def _summary(ranks: NDArray[np.int64]) -> dict[str, float]:
-    """Of ranks counted from 0."""
+    """Return R@k, mean and median rank of ranks counted from 0."""
     recalls = {f"R@{k}": float(np.mean(ranks < k)) for k in RECALLS}
     return {"mean_rank": float(ranks.mean() + 1), "median_rank": float(np.floor(np.median(ranks)) + 1), **recalls}
 
 
 def _ranks(queries: Tensor, query_of: Tensor, gallery: Tensor, gallery_of: Tensor, chunk: int) -> NDArray[np.int64]:
-    """From 0, for each query: how many of the gallery are ranked before its first match, those of the same image.
+    """Return, for each query, how many of the gallery rank before its first match, which is of the same image.
 
     Ranked before it is what is more similar, and what is as similar and stands earlier: a model that finds all equal
     gets no hit for it. What cannot be compared (NaN) counts as ranked before.

@@ -9,7 +9,7 @@ from engine.specs import Refused
 def learning_rate(
     kind: str, *, base: float, warmup: int, steps: int, cooldown: int = 0, power: float = 1.0, end: float = 0.0
 ) -> Callable[[int], float]:
-    """From a step, counted from 0, to its learning rate. All lengths are optimizer steps.
+    """Return a function from a step, counted from 0, to its learning rate. All lengths are optimizer steps.
 
     It rises in a line to `base` at the last step of `warmup`. From there `cosine` falls towards 0 at `steps`, `const`
     stays, and `const-cooldown` falls in the last `cooldown` towards `end`, by (1 - progress) ** power. Past `steps`

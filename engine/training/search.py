@@ -95,5 +95,5 @@ def _check(found: Embeddings, made: Made, question: Search) -> None:
 
 
 def _whole(text: str) -> str:
-    """Names of files may hold bytes that are no text."""
+    """Return the text with undecodable bytes replaced: names of files may hold any."""
     return text.encode(errors="backslashreplace").decode()

@@ -134,7 +134,7 @@ def _together(outputs: Outputs, cached: Sequence[Outputs], turn: int, last: bool
 
 
 def _random_state(device: torch.device) -> list[Tensor]:
-    """Of the CPU, which patch dropout draws from on any device, and of the device."""
+    """Return the random states of the CPU, from which patch dropout draws on any device, and of the device."""
     return [torch.get_rng_state(), *rng.device_state(device)]
 
 

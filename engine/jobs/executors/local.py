@@ -28,7 +28,7 @@ class Executor:
         """By token: supervisors that are our children, to be waited for."""
 
     def start(self, attempt: Attempt) -> None:
-        """From the warm process if there is one, else cold."""
+        """Start an attempt from the warm process if there is one, else from a new interpreter."""
         files = self._files(attempt)
         if attempt.number == 1:
             files.prepare()
@@ -48,7 +48,8 @@ class Executor:
         return attempt.token in self._asked or (cold is not None and cold.poll() is None)
 
     def exit(self, attempt: Attempt) -> Exit | None:
-        """From the record; a supervisor that was killed leaves none, so its worker is ended and it is made here."""
+        """Return the recorded exit. A killed supervisor leaves none, so its worker is ended and the record is made
+        here."""
         path = self._files(attempt).exit(attempt.number)
         processes = self._processes(attempt)
         gone = processes is not None and not processes.supervisor.alive()  # looked at first: the record comes before
@@ -64,7 +65,7 @@ class Executor:
         return end
 
     def stop(self, attempt: Attempt, *, force: bool) -> None:
-        """By signal; one that has no process yet gets it when it has."""
+        """Stop an attempt by a signal. An attempt without a process yet gets it as soon as it has one."""
         if processes := self._processes(attempt):
             processes.signal_worker(signal.SIGKILL if force else signal.SIGTERM)
 
@@ -82,7 +83,7 @@ class Executor:
         self._warm.ensure()
 
     def close(self) -> None:
-        """The warm process leaves; supervisors and workers stay."""
+        """End the warm process; supervisors and workers stay."""
         self._warm.close()
 
     def _start_cold(self, attempt: Attempt) -> None:

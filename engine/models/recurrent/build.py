@@ -86,6 +86,6 @@ def _notes(name: str, spec: RecurrentSpec) -> tuple[str, ...]:
 
 
 def _is_given_to_onednn(spec: RecurrentSpec) -> bool:
-    """As torch decides on a CPU: LSTMs in float32 without a projection, if they are not packed."""
+    """Return whether torch uses oneDNN on a CPU: for LSTMs in float32 without a projection that are not packed."""
     plain = spec.family == "lstm" and not spec.proj_size and spec.precision == "float32"
     return plain and spec.device == "cpu" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]

@@ -20,7 +20,7 @@ Hoist = Callable[[Tensor, list[Tensor]], Tensor]
 
 
 def _remember(gates: Tensor, c: Tensor) -> State:
-    """From gates (B, 4H), what an LSTM keeps and what it shows."""
+    """Return the new (h, c) of an LSTM from its gates (B, 4H)."""
     enter, forget, new, out = gates.chunk(4, 1)
     c = torch.sigmoid(forget) * c + torch.sigmoid(enter) * torch.tanh(new)
     return torch.sigmoid(out) * torch.tanh(c), c

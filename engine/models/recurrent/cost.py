@@ -17,7 +17,8 @@ def steps(spec: RecurrentSpec) -> int | None:
 
 
 def gflops(spec: RecurrentSpec) -> float | None:
-    """Of one call's forward pass, whole mini-batch, real steps alone; None of a ResNet, whose operators are counted."""
+    """Return GFLOPs of one forward pass of the mini-batch, real time steps only; None for a ResNet, which is
+    counted."""
     return None if spec.family == "resnet" else sum(lengths(spec)) * _flops(spec) / 1e9
 
 
@@ -28,7 +29,7 @@ def gflops_per_step(spec: RecurrentSpec) -> float | None:
 
 
 def _flops(spec: RecurrentSpec) -> int:
-    """Of one step of one sequence, all layers and directions."""
+    """Return the FLOPs of one time step of one sequence, all layers and directions."""
     hidden, out, ways = spec.hidden_size, output_size(spec), directions(spec)
     gates = GATES.get(spec.family, 4) * hidden
     projection = out * hidden if spec.proj_size else 0

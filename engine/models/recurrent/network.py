@@ -35,7 +35,7 @@ class Network:
 
 
 def settings(found: Numbers, *, cudnn: bool = True) -> Around:
-    """As `variants.switches` for training; without cuDNN if so wanted, forward and backward."""
+    """Set what `variants.switches` sets for training, without cuDNN if so asked, forward and backward."""
     return partial(_settings, found, cudnn)
 
 

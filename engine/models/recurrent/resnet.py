@@ -20,7 +20,7 @@ weights depend on which ReLUs rounding happens to open: in float32 they are a th
 
 
 def model(spec: RecurrentSpec, name: str) -> torch.nn.Module:
-    """With weights drawn by the seed, on the CPU in the type of the spec's precision. Errors: Refused."""
+    """Return a ResNet with weights drawn by the seed, on the CPU in the spec's precision. Errors: Refused."""
     if find_spec("torchvision") is None:
         raise Refused(f"{name} is torchvision's, which is not installed")
     import torchvision

@@ -144,12 +144,12 @@ def lengths(spec: RecurrentSpec) -> list[int]:
 
 
 def normal(spec: RecurrentSpec, what: int, shape: Sequence[int]) -> Tensor:
-    """Of this seed and stream, on the CPU in the type of the spec's precision."""
+    """Return normal numbers of this seed and stream, on the CPU in the spec's precision."""
     return torch.randn(tuple(shape), generator=_stream(spec, what)).to(dtype(spec))
 
 
 def dtype(spec: RecurrentSpec) -> torch.dtype:
-    """Of weights and inputs."""
+    """Return the data type of weights and inputs."""
     kinds = {"float16": torch.float16, "bfloat16": torch.bfloat16}
     return kinds.get(spec.precision, torch.float32)
 

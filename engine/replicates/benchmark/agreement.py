@@ -151,7 +151,8 @@ def _built(job: Job, variant: Variant, build: Builder) -> tuple[Built, Numbers, 
 
 
 def _doubled(built: Built) -> Built:
-    """From the weights as they are, so that rounding them to a half precision is no part of the comparison."""
+    """Return the model in float64, from its weights as they are, so that rounding them is not part of the
+    comparison."""
     inputs = tuple(tensor.double() if tensor.is_floating_point() else tensor for tensor in built.inputs)
     return replace(built, model=built.model.double(), inputs=inputs)
 

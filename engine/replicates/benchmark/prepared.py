@@ -33,7 +33,8 @@ class Made:
 
 
 def numbers(job: Job, variant: Variant) -> tuple[Numbers, tuple[str, ...]]:
-    """Of a variant, with notes; the suite runs a few models in amp where a half precision is asked for."""
+    """Return the number types of a variant, with notes: the suite runs a few models in amp where half precision is
+    asked."""
     assert variant.precision is not None, "a spec's plan names every precision"
     precision: str = variant.precision
     notes: tuple[str, ...] = ()

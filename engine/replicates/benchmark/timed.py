@@ -50,7 +50,7 @@ def measure(job: Job, build: Builder) -> Iterator[Report]:
 
 
 def _counted(measured: Measured, job: Job, each: Made, counts: Counts, build: Builder) -> Measured:
-    """With what the model costs on paper. counts: what has been counted already, by type of weights and branches."""
+    """Add what the model costs on paper. counts: those made already, by type of weights and branches."""
     counted = each.found.weights, each.variant.reparameterized
     if counted not in counts:
         try:

@@ -84,7 +84,7 @@ def _cost(spec: RecurrentSpec, runner: Runner, per_call_ms: float, *, both_ways:
 
 @cache
 def _resnet_gflops(network: str, image_size: tuple[int, int]) -> float:
-    """Of one image's forward pass, counted."""
+    """Return the counted GFLOPs of one image's forward pass."""
     built = library.build(f"torchvision:{network}", Wanted(device="meta", image_size=image_size))
     with torch.no_grad():
         return flops.count(built.model, built.inputs).flops / 1e9

@@ -46,7 +46,7 @@ def _remark(row: Any) -> str:
 
 
 def _numbers_only(path: Path) -> dict[str, list[str]]:
-    """An empty cell is a missing number, but an empty text is text."""
+    """Return the columns whose empty cells are missing numbers; in the others they are empty texts."""
     columns = pd.read_csv(path, nrows=0).columns
     return {column: [""] for column in columns if column not in TEXT}
 

@@ -39,7 +39,7 @@ def sizes(catalogue: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def towers(row: "pd.Series[Any]") -> pd.DataFrame:
-    """Of a row of the catalogue, as frames.towers has them. Empty where the towers were not counted apart."""
+    """Return the towers of a catalogue row, as frames.towers has them; empty if they were not counted apart."""
     names = [
         f"{tower}{figure}" for tower in ("", "image_", "text_", "other_") for figure in ("mparams", "gmacs", "macts")
     ]

@@ -22,7 +22,7 @@ def runs(store: Store, names: Iterable[str]) -> list[Run]:
 def timed(
     newest_first: Iterable[tuple[Run, Path, Sequence[Row]]], names: Sequence[str]
 ) -> list[tuple[Setting, list[Timed]]]:
-    """Of every setting the latest timing of each model, in the order of names; settings with most models first.
+    """Return the latest timing of each model in every setting, in the order of names; settings with most models first.
 
     newest_first: runs with their folders and rows.
     """

@@ -188,7 +188,7 @@ def _ratio_of_runs(baseline: Timed, other: Timed, figure: str) -> tuple[statisti
 
 
 def _ratio(baseline: Timed, other: Timed, figure: str, read: _Reader, seed: int) -> tuple[statistics.Ratio | None, str]:
-    """With what is to be known of it."""
+    """Return the ratio of two timings, with its interval, verdict and notes."""
     try:
         ones, twos = read.phases(baseline, figure), read.phases(other, figure)
     except (ValueError, OSError) as error:

@@ -84,7 +84,7 @@ def save(frame: pd.DataFrame, path: Path, format: str | None = None) -> None:
 
 
 def _headed(frame: pd.DataFrame) -> pd.DataFrame:
-    """Names of columns carry their units: `latency_ms` and `gmacs` do, `share` becomes `share_percent`."""
+    """Return the frame with units in its column names: `share` becomes `share_percent`."""
     units = {name: IN_WORDS.get(QUANTITIES[name].unit, "") for name in frame.columns if name in QUANTITIES}
     return frame.rename(columns={name: f"{name}_{unit}" for name, unit in units.items() if unit and unit not in name})
 

@@ -124,7 +124,7 @@ def _dynamo_speed(row: BenchmarkRow, baseline: BenchmarkRow | None) -> dict[str,
 
 
 def _peak_gb(row: BenchmarkRow) -> float | None:
-    """Of the accelerator where there is one, else of the process."""
+    """Return the peak memory of the accelerator if there is one, else of the process."""
     peak = row.process_peak_mb if row.device_peak_mb is None else row.device_peak_mb
     return None if peak is None else peak / 1000
 

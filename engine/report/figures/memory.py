@@ -39,7 +39,7 @@ def estimate(row: pd.DataFrame, way: str) -> pd.DataFrame:
 
 
 def largest(estimated: pd.DataFrame, gb: float) -> dict[str, int | None]:
-    """Of each precision the largest of the batch sizes that should fit into so many GB; None where none does."""
+    """Return, for each precision, the largest batch size that should fit into so many GB; None where none does."""
     return {
         precision: int(fits.max()) if len(fits := estimated.loc[estimated[precision] <= gb, "batch_size"]) else None
         for precision in PRECISIONS

@@ -168,7 +168,8 @@ class _Line:
 
 
 def _lines(points: pd.DataFrame, panel: Panel, several: bool) -> list[_Line]:
-    """Of one run, a colour per metric; of several, a colour per run and a dash per metric."""
+    """Return the lines of a panel: a colour per metric for one run; a colour per run and a dash per metric for
+    several."""
     found = []
     for place, run in enumerate(points["run"].drop_duplicates()):
         for number, name in enumerate(panel.names):

@@ -93,7 +93,7 @@ def _empty() -> pd.DataFrame:
 
 
 def settings(frame: pd.DataFrame) -> "pd.Series[str]":
-    """Of each line the setting it was timed in, in the words in which the lines differ; in ALIKE where none does."""
+    """Return the setting of each line, in the words in which the lines differ; ALIKE where none does."""
     differing = [column for column in APART if frame[column].nunique(dropna=False) > 1]
     said = pd.Series("", index=frame.index)
     for column in differing or ALIKE:

@@ -108,7 +108,7 @@ def _bytes(spec: BenchmarkSpec, row: Mapping[Any, Any], batch: int) -> float:
 
 
 def _bytes_each(precision: str | None) -> int:
-    """Of a value; amp keeps float32 beside what it casts."""
+    """Return the bytes of a value; amp keeps float32 beside what it casts."""
     return 2 if precision in ("float16", "bfloat16") else 4
 
 

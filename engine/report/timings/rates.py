@@ -107,7 +107,7 @@ def computes_in(row: Counted) -> str:
 
 
 def utilisation(rows: Iterable[Counted], rates: pd.DataFrame, host: str) -> list[float | None]:
-    """Of each row, the share (1 is all) of its device's measured matmul rate in its data type that it achieved.
+    """Return the share (1 is all) of the measured matmul rate in its data type that each row achieved.
 
     rates: of `rates`. host: where the rows were timed. None where that rate was not measured there, on a CPU: with as
     many threads.
@@ -131,7 +131,7 @@ def _where(host: str, device: str, name: str, threads: int | None) -> str:
 
 
 def _key(device: str, name: str, threads: int | None, dtype: str) -> tuple[str, str, int | None, str]:
-    """A CPU is as fast as its threads; of an accelerator, neither they nor its number matter."""
+    """Return what makes two devices equally fast: a CPU's threads; an accelerator's name, not its number."""
     kind = device.partition(":")[0]
     return kind, name, threads if kind == "cpu" else None, dtype
 

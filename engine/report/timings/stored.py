@@ -111,7 +111,7 @@ def _said(run: Run, row: BenchmarkRow) -> str:
 
 
 def latest(newest_first: Iterable[list[Line]]) -> pd.DataFrame:
-    """Of every model, size and setting the latest timing. newest_first: of of_run."""
+    """Return the latest timing of every model, size and setting. newest_first: from of_run."""
     return table(chain.from_iterable(newest_first)).drop_duplicates(COLUMNS[:-3], ignore_index=True)
 
 

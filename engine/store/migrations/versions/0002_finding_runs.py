@@ -30,7 +30,7 @@ def _of_runs(name: str, column: "sa.Column[str]") -> None:
 
 
 def _fill(connection: sa.Connection) -> None:
-    """What is there already can be found too; runs that this version cannot read, by their names and rows."""
+    """Make stored runs findable; those that this version cannot read, by their names and rows."""
     from engine import specs
     from engine.store.listing import asked_for, folded_model, searchable
 
