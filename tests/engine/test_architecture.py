@@ -77,3 +77,20 @@ def test_every_test_that_the_promises_name_exists() -> None:
     assert len(named) > 30
     missing = [f"{path}::{name}" for path, name in named if f"def {name}(" not in (ROOT / "tests" / path).read_text()]
     assert missing == []
+
+
+def test_every_file_that_contributing_names_exists() -> None:
+    """In a row of the table, a name without a folder lies beside the path before it."""
+    table = (
+        (ROOT / "CONTRIBUTING.md").read_text().partition("## Where is it?")[2].partition("## Who may import whom")[0]
+    )
+    missing = []
+    for line in table.splitlines():
+        folder = ROOT
+        for name in re.findall(r"`([\w<>/]+(?:\.py|/))`", line):
+            path = folder / name if "/" not in name else ROOT / name
+            found = list(ROOT.glob(re.sub(r"<\w+>", "*", str(path.relative_to(ROOT)))))
+            missing += [] if found else [name]
+            folder = path.parent
+    assert missing == []
+    assert table.count("| ") > 20
