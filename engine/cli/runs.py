@@ -112,7 +112,7 @@ class Import(BaseModel):
             run_id = import_bundle(store, Settings(), self.bundle)
             print(f"imported as run {run_id}")
             if problem := jobs.why_not_again(store, Settings(), run_id):
-                note(f"run {run_id} cannot be run again here: {printable(problem)}")
+                note(f"run {run_id} cannot be repeated on this machine: {printable(problem)}")
 
 
 class Runs(BaseModel):

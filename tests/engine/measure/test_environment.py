@@ -31,7 +31,9 @@ def test_current_names_the_device_and_the_versions() -> None:
 def test_a_gpus_environment_has_its_driver_settings_and_what_torch_is_built_with(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    properties = SimpleNamespace(name="NVIDIA H100 80GB HBM3", total_memory=85_000_000_000, uuid="12ab")
+    properties = SimpleNamespace(
+        name="NVIDIA H100 80GB HBM3", total_memory=85_000_000_000, uuid="12ab", major=9, minor=0
+    )
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)

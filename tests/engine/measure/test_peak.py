@@ -24,7 +24,7 @@ def hold(megabytes: int) -> Callable[[], None]:
 
 MEASURED = """
 from engine.measure.peak import peak
-from tests.test_peak import hold
+from tests.engine.measure.test_peak import hold
 print(*(peak(run, "cpu") for run in (lambda: None, hold(300), lambda: None)), sep="\\n")
 """
 

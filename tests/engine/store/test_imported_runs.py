@@ -143,13 +143,13 @@ def test_an_import_says_at_once_what_the_run_lacks(
     assert main(["runs", "import", str(path)]) == 0
     said = capsys.readouterr()
     assert said.out == "imported as run 1\n"
-    assert "run 1 cannot be run again here: data: nothing can be read" in said.err
+    assert "run 1 cannot be repeated on this machine: data: nothing can be read" in said.err
     app = unfold(open_page("history/page.py"), "Import")
     app.file_uploader[0].upload(path.name, path.read_bytes())
     app.run()
     app.button(key="runs_import").click().run()
     assert not app.exception
-    assert "cannot be run again here: data: nothing can be read" in _toasts(app)
+    assert "cannot be repeated on this machine: data: nothing can be read" in _toasts(app)
 
 
 def test_the_command_does_not_retry_an_imported_run_that_reads_elsewhere(
