@@ -103,7 +103,7 @@ REQUESTS: list[BenchmarkSpec | RecurrentSpec] = [
     BenchmarkSpec(models="open_clip:ViT-S-32-alt", batch_size=2),
     BenchmarkSpec(models="timm:resnet50,timm:regnety_002,timm:efficientnet_b0"),
     BenchmarkSpec(models="timm:convnext_atto", precision="float32,bfloat16", batch_size=8, replicates=3),
-    RecurrentSpec(runners="aten,jit,py", replicates=3),
+    RecurrentSpec(runners="aten,jit,py", seq_length=10, hidden_size=64, mini_batch=8, replicates=3),
     RecurrentSpec(runners="gru_aten,gru_py", hidden_size=64, seq_length=20, replicates=1),
     RecurrentSpec(runners="aten,compile_cell", seq_length=10, replicates=1),
     RecurrentSpec(runners="aten,jit,py", seq_length=50, hidden_size=256, mini_batch=32, replicates=1),
