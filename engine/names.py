@@ -17,8 +17,9 @@ from typing import Any
 
 from engine import suite
 from engine.roots import open_within
-from engine.specs import Refused, Spec, find_expression, split_patterns
+from engine.specs import ModelName, Refused, Spec, find_expression, split_patterns
 from engine.specs.base import LONGEST_PATTERN
+from engine.specs.model_name import OWN
 
 LIBRARIES = ("open_clip", "timm", "torchvision")
 MOST_EXPANSIONS = 1000
@@ -64,31 +65,33 @@ def _expand(pattern: str) -> Iterator[str]:
         yield from _expand(pattern[: match.start()] + choice + pattern[match.end() :])
 
 
-def resolve(patterns: Iterable[str], families: Mapping[str, str]) -> list[str]:
-    """Return the models that patterns mean, qualified (`library:model`), in the order asked, each once.
+def resolve(patterns: Iterable[str], families: Mapping[ModelName, str]) -> list[ModelName]:
+    """Return the models that patterns mean, in the order asked, each once.
 
-    families: every known qualified name, with the family it belongs to.
+    families: every known name, with the family it belongs to.
     Errors: ModelNotFound, naming the closest matches or the qualified names to choose from.
     """
-    found: dict[str, None] = {}
+    found: dict[ModelName, None] = {}
     for pattern in expand(patterns):
         found |= dict.fromkeys(_match(pattern, families))
     return list(found)
 
 
-def select(spec: Spec, families: Mapping[str, str]) -> list[str]:
-    """Return the models a spec asks for, after its filters, where its kind has some. families: as for resolve.
+def select(spec: Spec, families: Mapping[ModelName, str]) -> list[ModelName]:
+    """Return the models a spec asks for, after its filters; its own configurations are known as well.
 
+    families: as for resolve.
     Errors: ModelNotFound; Refused when the filters leave nothing.
     """
-    found = resolve(suite.expand(getattr(spec, "models", ())), families)
+    own = {ModelName.of(OWN, name): OWN for name in getattr(spec, "configs", {})}
+    found = resolve(suite.expand(getattr(spec, "models", ())), {**families, **own})
     kept = found
     if expression := getattr(spec, "filter", ""):
         kept = list(filter(find_expression(expression), kept))
     if expression := getattr(spec, "exclude", ""):
         kept = list(filterfalse(find_expression(expression), kept))
     exact = set(split_patterns(getattr(spec, "exclude_exact", "")))
-    kept = [name for name in kept if exact.isdisjoint((name, name.partition(":")[2]))]
+    kept = [name for name in kept if exact.isdisjoint((name, name.model))]
     if partition := getattr(spec, "partition", ""):
         part, parts = (int(number) for number in partition.split("/"))
         kept = kept[part - 1 :: parts]
@@ -107,9 +110,9 @@ def fits(pattern: str) -> Callable[[str], bool]:
     return lambda name: whole(name.lower()) is not None
 
 
-def _match(pattern: str, families: Mapping[str, str]) -> list[str]:
-    if pattern in families:
-        return [pattern]
+def _match(pattern: str, families: Mapping[ModelName, str]) -> list[ModelName]:
+    if (exact := ModelName(pattern)) in families:
+        return [exact]
     if pattern == "all":
         return list(families)
     prefix, _, rest = pattern.rpartition(":")
@@ -117,12 +120,12 @@ def _match(pattern: str, families: Mapping[str, str]) -> list[str]:
         wanted = fits(rest)
         hits = [name for name, family in families.items() if wanted(family)]
     elif prefix and rest == "all":
-        hits = [name for name in families if name.startswith(f"{prefix}:")]
+        hits = [name for name in families if name.library == prefix]
     elif WILDCARD.search(rest):
-        wanted, library = fits(rest), f"{prefix}:" if prefix else ""
-        hits = [name for name in families if name.startswith(library) and wanted(name.partition(":")[2])]
+        wanted = fits(rest)
+        hits = [name for name in families if prefix in ("", name.library) and wanted(name.model)]
     else:
-        hits = [name for name in families if not prefix and name.partition(":")[2] == pattern]
+        hits = [name for name in families if not prefix and name.model == pattern]
         if len(hits) > 1:
             raise ModelNotFound(f"{pattern!r} is in several libraries: write {' or '.join(sorted(hits))}")
     if not hits:
@@ -130,7 +133,7 @@ def _match(pattern: str, families: Mapping[str, str]) -> list[str]:
     return hits
 
 
-def _suggestion(prefix: str, rest: str, families: Mapping[str, str]) -> str:
+def _suggestion(prefix: str, rest: str, families: Mapping[ModelName, str]) -> str:
     if prefix == "family":
         near = get_close_matches(rest, sorted(set(families.values())), n=3, cutoff=0.5)
         return f"closest families: {', '.join(near)}" if near else "the catalogue lists the families"
@@ -138,7 +141,7 @@ def _suggestion(prefix: str, rest: str, families: Mapping[str, str]) -> str:
         return f"libraries are {', '.join(LIBRARIES)}"
     short: dict[str, str] = {}
     for name in families:
-        short.setdefault(name.partition(":")[2].lower(), name)
+        short.setdefault(name.model.lower(), name)
     near = get_close_matches(WILDCARD.sub("", rest).lower(), short, n=3, cutoff=0.5)
     return f"closest: {', '.join(short[name] for name in near)}" if near else "nothing is close to it"
 
@@ -167,7 +170,7 @@ def parse_names(text: str, source: str) -> list[str]:
             rows = [(row.get("library") or "", (row.get("model") or "").strip()) for row in table]
         except csv.Error as error:
             raise Refused(f"{source} is no table that can be read: {error}") from error
-        names = [f"{library}:{model}" if library else model for library, model in rows if model]
+        names = [ModelName.of(library, model) if library else model for library, model in rows if model]
     else:
         names = [name for line in lines for name in split_patterns(line.partition("#")[0])]
     if not names:
@@ -202,7 +205,7 @@ def expand_files(patterns: Iterable[str]) -> tuple[list[str], dict[str, Any]]:
             found += read_names(Path(pattern[1:]))
         elif pattern.endswith(".json"):
             configs[Path(pattern).stem] = read_config(Path(pattern))
-            found.append(f"config:{Path(pattern).stem}")
+            found.append(ModelName.of(OWN, Path(pattern).stem))
         else:
             found.append(pattern)
     return found, configs

@@ -6,13 +6,15 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+from engine.specs import ModelName
 
-def families(catalog_dir: Path) -> dict[str, str]:
-    """Return every model of the catalogue, qualified (`library:model`), with its family."""
-    found: dict[str, str] = {}
+
+def families(catalog_dir: Path) -> dict[ModelName, str]:
+    """Return every model of the catalogue with its family."""
+    found: dict[ModelName, str] = {}
     for path in sorted(catalog_dir.glob("*.csv")):
         with path.open(newline="", encoding="utf-8") as file:
-            found |= {f"{row['library']}:{row['model']}": row["family"] for row in csv.DictReader(file)}
+            found |= {ModelName.of(row["library"], row["model"]): row["family"] for row in csv.DictReader(file)}
     return found
 
 

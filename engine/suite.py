@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from engine.settings import ROOT
+from engine.specs.model_name import ModelName
 
 FILE = ROOT / "data" / "suite" / "timm.csv"
 
@@ -45,6 +46,11 @@ class Entry:
     batch_size: int
     """As recorded there, before it is divided for models that need less."""
 
+    @property
+    def qualified(self) -> ModelName:
+        """The model's name among all libraries' models."""
+        return ModelName.of("timm", self.model)
+
 
 @cache
 def entries() -> tuple[Entry, ...]:
@@ -62,30 +68,29 @@ def read(file: Path) -> tuple[Entry, ...]:
         )
 
 
-def names(qualified: str) -> frozenset[str]:
+def names(name: ModelName) -> frozenset[str]:
     """Return what the benchmark calls a model, `timm:nest_base_jx`; its own name is always among them."""
-    library, _, model = qualified.partition(":")
-    if library != "timm":
+    if name.library != "timm":
         return frozenset()
-    return frozenset({model, *(entry.name for entry in entries() if entry.model == model)})
+    return frozenset({name.model, *(entry.name for entry in entries() if entry.model == name.model)})
 
 
-def is_in(qualified: str, listed: Iterable[str]) -> bool:
+def is_in(name: ModelName, listed: Iterable[str]) -> bool:
     """Return whether one of the named lists holds a model."""
-    return not names(qualified).isdisjoint(listed)
+    return not names(name).isdisjoint(listed)
 
 
-def recorded_batch_size(qualified: str) -> int | None:
+def recorded_batch_size(name: ModelName) -> int | None:
     """Return the benchmark's own batch size for a model, divided where it divides; None for a model it does not
     have."""
-    known = [entry.batch_size for entry in entries() if f"timm:{entry.model}" == qualified]
+    known = [entry.batch_size for entry in entries() if entry.qualified == name]
     if not known:
         return None
-    divisor = 4 if is_in(qualified, QUARTERED) else 2 if is_in(qualified, HALVED) else 1
+    divisor = 4 if is_in(name, QUARTERED) else 2 if is_in(name, HALVED) else 1
     return max(1, known[0] // divisor)
 
 
 def expand(patterns: Iterable[str]) -> list[str]:
     """Patterns with `suite` replaced by the models it stands for."""
-    models = list(dict.fromkeys(f"timm:{entry.model}" for entry in entries()))
+    models = list(dict.fromkeys(entry.qualified for entry in entries()))
     return [name for pattern in patterns for name in (models if pattern == "suite" else [pattern])]

@@ -166,7 +166,7 @@ class Profile(ProfileFlags):
         show_table(frame, brief, self.output)
         if spec.detail:
             print_detail(rows)
-        tell_failures(run, rows, lambda row: f"{row.library}:{row.model}")
+        tell_failures(run, rows, lambda row: row.name)
 
 
 class SubmitProfile(ProfileFlags):

@@ -52,9 +52,7 @@ class Benchmark(BenchmarkFlags):
         if self.format == "full":
             frame = frames.with_environment(frame, run)
         show_table(frame, brief(frame, SHOWN) if self.format == "full" else frame, self.output)
-        tell_failures(
-            run, rows, lambda row: f"{row.library}:{row.model} ({row.variant}, {row.mode}, batch {row.batch_size})"
-        )
+        tell_failures(run, rows, lambda row: f"{row.name} ({row.variant}, {row.mode}, batch {row.batch_size})")
 
 
 class SubmitBenchmark(BenchmarkFlags):

@@ -7,7 +7,7 @@ from engine.jobs import references
 from engine.jobs.lifecycle import ensure_scheduler
 from engine.names import ModelNotFound, select
 from engine.settings import Settings
-from engine.specs import Refused, Spec
+from engine.specs import BenchmarkSpec, Refused, Spec
 from engine.store import RETRYABLE, Store
 from engine.store.files import RunFiles
 
@@ -68,13 +68,15 @@ def _check_machine(store: Store, settings: Settings, spec: Spec) -> None:
 
 
 def _check_models(settings: Settings, spec: Spec) -> None:
-    own = {f"config:{name}": "config" for name in getattr(spec, "configs", {})}
     try:
-        select(spec, shipped.families(settings.catalog_dir) | own)
+        models = select(spec, shipped.families(settings.catalog_dir))
     except ModelNotFound:
         if not shipped.mismatches(shipped.versions(settings.catalog_dir)):
             raise
-        # the installed libraries are others than the catalogue's: the worker knows their models, and refuses if need be
+        return  # the installed libraries are others than the catalogue's: the worker knows their models
+    if isinstance(spec, BenchmarkSpec):
+        for model in models:
+            spec.batch_sizes(model)
 
 
 def delete_run(store: Store, settings: Settings, run_id: int) -> None:

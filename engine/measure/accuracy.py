@@ -12,6 +12,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_leaves
 
 from engine import suite
+from engine.specs import ModelName
 
 SAME_DIRECTION = 0.99
 """Cosine similarity from which results are the same, where there is no reference in float64."""
@@ -20,7 +21,7 @@ FEW, LARGE_TOLERANCE = 1000, 2e-2
 """Below so many elements, or from such a tolerance on, noise decides much of a root mean square."""
 
 
-def tolerance(name: str, *, training: bool, frozen: bool = False) -> float:
+def tolerance(name: ModelName, *, training: bool, frozen: bool = False) -> float:
     """Return what a model's results may differ by. frozen: whether inductor folds weights into constants."""
     if training:
         if suite.is_in(name, {suite.LEVIT}):

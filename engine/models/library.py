@@ -12,23 +12,25 @@ import torch
 
 from engine.models.built import Built, ConfigRefused, TowerRefused, Wanted, out_of_memory, size_refused
 from engine.names import ModelNotFound
+from engine.specs import ModelName
 
 
-def families() -> dict[str, str]:
-    """Return every installed model, qualified, with the architecture family it belongs to."""
+def families() -> dict[ModelName, str]:
+    """Return every installed model with the architecture family it belongs to."""
     from engine.models import clip, timm_models, torchvision_models
 
-    return (
-        {f"open_clip:{name}": family for name, family in clip.families().items()}
-        | {f"timm:{name}": family for name, family in timm_models.families().items()}
-        | {f"torchvision:{name}": family for name, family in torchvision_models.families().items()}
-    )
+    libraries = {"open_clip": clip, "timm": timm_models, "torchvision": torchvision_models}
+    return {
+        ModelName.of(library, model): family
+        for library, module in libraries.items()
+        for model, family in module.families().items()
+    }
 
 
 def load(name: str) -> None:
     """Import what building this model needs."""
     modules = {"timm": "timm_models", "torchvision": "torchvision_models"}
-    import_module(f"engine.models.{modules.get(name.partition(':')[0], 'clip')}")
+    import_module(f"engine.models.{modules.get(ModelName(name).library, 'clip')}")
 
 
 def build(name: str, wanted: Wanted) -> Built:
@@ -37,7 +39,8 @@ def build(name: str, wanted: Wanted) -> Built:
     Errors: ModelNotFound, SizeRefused (image size or context length), TowerRefused, ConfigRefused (one's own
     configuration).
     """
-    library, _, model = name.partition(":")
+    qualified = ModelName(name)
+    library, model = qualified.library, qualified.model
     if wanted.seed is not None:
         torch.manual_seed(wanted.seed)
     if library in ("timm", "torchvision") and wanted.tower == "text":
@@ -51,7 +54,7 @@ def build(name: str, wanted: Wanted) -> Built:
             from engine.models import torchvision_models
 
             return torchvision_models.build(model, wanted)
-        if library in ("open_clip", "config"):
+        if library == "open_clip" or qualified.is_own:
             from engine.models import clip
 
             if library == "open_clip":

@@ -7,6 +7,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from engine import suite
+from engine.specs import ModelName
 
 LEARNING_RATE = 1e-6
 """So small that a timing's thousands of steps leave the weights where they were: numbers that overflow or vanish would
@@ -17,7 +18,7 @@ Optimizer = Literal["sgd", "adamw"]
 Phases = Mapping[str, Callable[[], object]]
 
 
-def loss(name: str, output: Any) -> torch.Tensor:
+def loss(name: ModelName, output: Any) -> torch.Tensor:
     """Sum / number of elements: of a tuple's first tensor, of an open_clip model's every feature tensor.
 
     Divided by 1000 for the models that PyTorch's benchmark does this for.
@@ -26,7 +27,7 @@ def loss(name: str, output: Any) -> torch.Tensor:
     if not leaves:
         raise ValueError(f"{name} gives nothing that a gradient could begin at")
     features = [leaf for leaf in leaves if leaf.dim() > 1] or leaves
-    used = features if name.startswith("open_clip:") else features[:1]
+    used = features if name.library == "open_clip" else features[:1]
     total = torch.stack([tensor.sum() / tensor.numel() for tensor in used]).sum()
     return total / 1000 if suite.is_in(name, suite.SCALED_LOSS) else total
 
@@ -64,7 +65,9 @@ class Step:
         return {"forward": self.forward, "backward": self.backward, "optimizer": self.optimize}
 
 
-def phases(name: str, model: torch.nn.Module, run: Callable[[], Any], *, training: bool, kind: Optimizer) -> Phases:
+def phases(
+    name: ModelName, model: torch.nn.Module, run: Callable[[], Any], *, training: bool, kind: Optimizer
+) -> Phases:
     """Return what a call of `run` (one forward pass of `model`) is made of."""
     if not training:
         return {"forward": run}

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from engine.specs.base import numbered
+from engine.specs.model_name import ModelName
 
 DeviceName = Annotated[str, AfterValidator(numbered)]
 """A device under its one name: rows stored as `cuda` are read as `cuda:0`."""
@@ -121,3 +122,8 @@ class Row(Event):
     model: str
     status: Status = "ok"
     error: str = ""
+
+    @property
+    def name(self) -> ModelName:
+        """The qualified name of the model."""
+        return ModelName.of(self.library, self.model)

@@ -15,6 +15,7 @@ from engine.specs.base import (
 from engine.specs.benchmark import BenchmarkSpec
 from engine.specs.device import DeviceSpec
 from engine.specs.evaluate import EvaluateSpec
+from engine.specs.model_name import ModelName
 from engine.specs.profile import ProfileSpec
 from engine.specs.recurrent import RecurrentSpec
 from engine.specs.train import TrainSpec
@@ -24,6 +25,7 @@ __all__ = [
     "BenchmarkSpec",
     "DeviceSpec",
     "EvaluateSpec",
+    "ModelName",
     "Precision",
     "ProfileSpec",
     "RecurrentSpec",

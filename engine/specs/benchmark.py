@@ -7,7 +7,9 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import NoDecode
 from typing_extensions import TypeAliasType
 
-from engine.specs.base import MAX_CONTEXT, PATTERNS, SIZE, Pattern, RealDevice, Spec, find_expression, shown
+from engine import suite
+from engine.specs.base import MAX_CONTEXT, PATTERNS, SIZE, Pattern, RealDevice, Refused, Spec, find_expression, shown
+from engine.specs.model_name import ModelName
 from engine.specs.timed import (
     MinSeconds,
     Publishable,
@@ -193,10 +195,20 @@ class BenchmarkSpec(Spec):
         """inference, training or both, one after the other."""
         return ("inference", "training") if self.mode == "both" else (self.mode,)
 
-    @property
-    def swept(self) -> tuple[int, ...]:
-        """The batch sizes of a sweep: powers of two."""
-        return tuple(2**power for power in range((self.max_batch_size or SWEEP_END).bit_length()))
+    def batch_sizes(self, model: ModelName) -> tuple[int, ...]:
+        """Return the batch sizes at which a model is timed, in turn; none where the run finds the largest that fits.
+
+        Errors: Refused when the suite's own is asked for and it has none for this model.
+        """
+        if self.batch_size == "max":
+            return ()
+        if self.batch_size == "sweep":
+            return tuple(2**power for power in range((self.max_batch_size or SWEEP_END).bit_length()))
+        if self.batch_size == "recorded":
+            if recorded := suite.recorded_batch_size(model):
+                return (recorded,)
+            raise Refused(f"no batch size is recorded for {model}: give a number, sweep or max instead")
+        return (self.batch_size,)
 
     @property
     def processes(self) -> int:

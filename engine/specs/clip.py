@@ -10,6 +10,7 @@ from pydantic_settings import NoDecode
 from typing_extensions import TypeAliasType
 
 from engine.specs.base import MAX_CONTEXT
+from engine.specs.model_name import ModelName
 
 DIGITS_MODEL = "digits-clip"
 """Our own small configuration, which fits scikit-learn's handwritten digits (engine/models/clip_configs/)."""
@@ -28,7 +29,7 @@ ClipPrecision = Literal["fp32", "bf16", "fp16", "amp", "amp_bf16"]
 TrainPrecision = Literal["auto", "fp32", "bf16", "fp16", "amp", "amp_bf16"]
 
 # The fields that both have, each with its bounds; a spec gives their defaults.
-ModelName = Annotated[
+ClipModel = Annotated[
     str,
     Field(
         pattern=r"^[\w.:/@-]{1,200}$",
@@ -102,10 +103,10 @@ def warmup_steps(warmup: str, steps: int) -> int:
     raise ValueError(f"warm-up {warmup!r} is neither a number of steps nor a share of them, such as 200 or 10%")
 
 
-def registered(*models: str) -> tuple[str, ...]:
+def registered(*models: str) -> tuple[ModelName, ...]:
     """These models as the catalogue names them; our own small one, and a run by its number, are not in it."""
     named = (model for model in models if model and model != DIGITS_MODEL and not model.isdecimal())
-    return tuple(model if model.startswith("config:") else f"open_clip:{model}" for model in named)
+    return tuple(name if name.is_own else ModelName.of("open_clip", name) for name in map(ModelName, named))
 
 
 def split_sources(data: str) -> list[str]:

@@ -13,12 +13,12 @@ from engine.specs.clip import (
     SAME_PAIRS,
     CaptionColumn,
     ClipImageSize,
+    ClipModel,
     ClipPrecision,
     ContextLength,
     Data,
     ImageColumn,
     Kind,
-    ModelName,
     Pretrained,
     Samples,
     Separator,
@@ -41,7 +41,7 @@ class EvaluateSpec(Spec):
     attempts: ClassVar[int] = 2
     meaning: ClassVar[tuple[str, ...]] = (*SAME_PAIRS, "held_out", "seed", "batch_size")
 
-    model: ModelName = DIGITS_MODEL
+    model: ClipModel = DIGITS_MODEL
     configs: CliSuppress[Configs] = Field(default_factory=dict)
     checkpoint: Pretrained = ""
     image_size: ClipImageSize = None

@@ -15,11 +15,11 @@ from engine.specs.clip import (
     WARMUP,
     CaptionColumn,
     ClipImageSize,
+    ClipModel,
     ContextLength,
     Data,
     ImageColumn,
     Kind,
-    ModelName,
     Pretrained,
     Samples,
     Separator,
@@ -75,7 +75,7 @@ class TrainSpec(Spec):
     classes: Annotated[LINES, NoDecode] = Field((), description="Class names for zero-shot. Default: the data's own.")
     templates: Templates = ()
 
-    model: ModelName = DIGITS_MODEL
+    model: ClipModel = DIGITS_MODEL
     configs: CliSuppress[Configs] = Field(default_factory=dict)
     pretrained: Pretrained = ""
     image_size: ClipImageSize = None

@@ -5,7 +5,7 @@ Both are casefolded, so that SQLite and PostgreSQL compare them alike.
 
 from sqlalchemy import Connection, exists, insert, literal, select, update
 
-from engine.specs import Spec
+from engine.specs import ModelName, Spec
 from engine.store.records import storable
 from engine.store.tables import run_models, run_texts
 
@@ -47,4 +47,4 @@ def asked_for(spec: Spec) -> list[str]:
 
 def folded_model(name: str) -> str:
     """`timm:ResNet18` is filtered by as `resnet18`."""
-    return storable((name.partition(":")[2] or name).casefold()[:LONGEST_MODEL])
+    return storable((ModelName(name).model or name).casefold()[:LONGEST_MODEL])

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from engine import names, suite
+from engine import names
 from engine.measure import environment
 from engine.models import library
 from engine.replicates import summary
@@ -17,7 +17,7 @@ from engine.replicates.benchmark.sizes import Sizes
 from engine.replicates.messages import Measured
 from engine.replicates.processes import Processes, Spent
 from engine.results import Artifact, Event, Progress, samples_name
-from engine.specs import BenchmarkSpec, Refused
+from engine.specs import BenchmarkSpec, ModelName
 from engine.specs.benchmark import Mode
 
 Found = Sequence[Mapping[str, Measured]]
@@ -29,36 +29,38 @@ def run(spec: BenchmarkSpec, run_dir: Path) -> Iterator[Event]:
     Errors: Refused, before anything is timed.
     """
     models = names.select(spec, library.families())
-    _check(spec, models)
+    batch_sizes = {model: spec.batch_sizes(model) for model in models}
     here = environment.current(spec.device, spec.seed)
     yield here
-    for done, model in enumerate(models):
+    for done, (model, sizes) in enumerate(batch_sizes.items()):
         progress = Progress(done=done, total=len(models), note=model)
         yield progress
-        yield from _model(spec, model, run_dir, progress, here.device_name)
+        yield from _model(spec, model, sizes or (None,), run_dir, progress, here.device_name)
     yield Progress(done=len(models), total=len(models))
 
 
-def _check(spec: BenchmarkSpec, models: list[str]) -> None:
-    if spec.batch_size == "recorded" and (unknown := [m for m in models if suite.recorded_batch_size(m) is None]):
-        raise Refused(f"no batch size is recorded for {', '.join(unknown[:5])}: give a number, sweep or max instead")
-
-
-def _model(spec: BenchmarkSpec, model: str, run_dir: Path, progress: Progress, device_name: str) -> Iterator[Event]:
+def _model(
+    spec: BenchmarkSpec,
+    model: ModelName,
+    batch_sizes: Sequence[int | None],
+    run_dir: Path,
+    progress: Progress,
+    device_name: str,
+) -> Iterator[Event]:
+    """Yield the rows of a model. batch_sizes: None stands for the largest that fits."""
     written: set[Path] = set()
     with tempfile.TemporaryDirectory(prefix="vitals-", ignore_cleanup_errors=True) as folder:
         # without the variable, cuBLAS refuses to be deterministic
         variables = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if spec.reproducible else {}
         processes = Processes(Path(folder), time.monotonic() + spec.time_limit, environment=variables)
         sizes = Sizes(spec, model, processes)
-        for size in _sizes(spec, model):
+        for size in batch_sizes:
             for mode in spec.modes:
                 started, processes.spent = time.monotonic(), Spent()
                 outcome = yield from sizes.outcome(mode, size, progress)
-                library_name, _, name = model.partition(":")
                 common = {
-                    "library": library_name,
-                    "model": name,
+                    "library": model.library,
+                    "model": model.model,
                     "tower": spec.tower,
                     "purpose": spec.purpose,
                     "device": spec.device,
@@ -72,7 +74,7 @@ def _model(spec: BenchmarkSpec, model: str, run_dir: Path, progress: Progress, d
                     "seconds": (seconds := round(time.monotonic() - started, 3)),
                     "parts": processes.spent.parts(seconds),
                 }
-                file = samples_name(library_name, name, outcome.batch_size)
+                file = samples_name(model.library, model.model, outcome.batch_size)
                 if any(each.rounds for process in outcome.processes for each in process.values()):
                     common["samples_file"] = file
                     yield _samples(run_dir / file, outcome.processes, mode, rows.PHASES, written)
@@ -89,16 +91,3 @@ def _samples(path: Path, found: Found, mode: Mode, phases: Sequence[str], writte
     summary.write_samples(path, found, what={"mode": mode}, label="variant", phases=phases, begin=path not in written)
     written.add(path)
     return Artifact(name=f"{path.parent.name}/{path.name}", kind="samples")
-
-
-def _sizes(spec: BenchmarkSpec, model: str) -> Sequence[int]:
-    """Batch sizes to time, in turn; 0 where the largest is to be searched for."""
-    if spec.batch_size == "max":
-        return [0]
-    if spec.batch_size == "sweep":
-        return spec.swept
-    if spec.batch_size == "recorded":
-        recorded = suite.recorded_batch_size(model)
-        assert recorded is not None, "checked before"
-        return [recorded]
-    return [spec.batch_size]

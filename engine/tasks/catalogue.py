@@ -17,7 +17,7 @@ from engine import names
 from engine.measure import environment
 from engine.models import library
 from engine.results import OperatorCount, ProfileRow, Progress
-from engine.specs import ProfileSpec, Refused
+from engine.specs import ModelName, ProfileSpec, Refused
 from engine.tasks.profile import profile
 
 FIGURES = """
@@ -53,7 +53,7 @@ def build(models: Sequence[str], out_dir: Path, workers: int) -> Iterator[Progre
             row = future.result()
             rows[row.library, row.model] = catalogue_row(row)
             operators[row.library, row.model] = [_operator_row(row, operator) for operator in row.operators]
-            yield Progress(done=done, total=len(wanted), note=f"{row.library}:{row.model}")
+            yield Progress(done=done, total=len(wanted), note=row.name)
     _write(out_dir, rows, operators)
 
 
@@ -82,13 +82,13 @@ def _operator_row(row: ProfileRow, operator: OperatorCount) -> dict[str, str]:
     return {"library": row.library, "model": row.model, "image_size": row.image_size, **figures}
 
 
-def _kept(out_dir: Path, models: set[str]) -> tuple[Table, dict[tuple[str, str], list[dict[str, str]]]]:
+def _kept(out_dir: Path, models: set[ModelName]) -> tuple[Table, dict[tuple[str, str], list[dict[str, str]]]]:
     """Return what is already there of models that are not recounted and still exist."""
     rows = {
         (row["library"], row["model"]): row
         for path in sorted(out_dir.glob("*.csv"))
         for row in csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
-        if f"{row['library']}:{row['model']}" in models
+        if ModelName.of(row["library"], row["model"]) in models
     }
     if not rows:
         return {}, {}

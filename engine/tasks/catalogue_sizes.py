@@ -12,7 +12,7 @@ import torch
 from engine import names
 from engine.models import library
 from engine.results import ProfileRow, Progress
-from engine.specs import ProfileSpec
+from engine.specs import ModelName, ProfileSpec
 from engine.tasks.catalogue import COLUMNS, VersionsDiffer, catalogue_row, check_versions, replace, table
 from engine.tasks.profile import profile
 
@@ -32,21 +32,22 @@ def build(sizes: Mapping[str, Collection[str]], catalog_dir: Path, workers: int)
     """
     check_versions(catalog_dir)
     folder, installed = catalog_dir / FOLDER, library.families()
-    rows = {key: row for key, row in _still_right(folder).items() if f"{key[0]}:{key[1]}" in installed}
+    rows = {key: row for key, row in _still_right(folder).items() if ModelName.of(key[0], key[1]) in installed}
     own = _read(catalog_dir)
-    models = {f"{origin}:{model}" for origin, model, _ in own} & set(installed)
-    asked = {(*name.split(":", 1), size) for name in models & set(sizes) for size in sizes[name]}
+    models = {ModelName.of(origin, model) for origin, model, _ in own} & set(installed)
+    asked = {(name.library, name.model, size) for name in models & set(sizes) for size in sizes[name]}
     wanted = sorted(asked - {*rows, *own})
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=spawn, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         yield Progress(done=0, total=len(wanted))
         counting = {
-            pool.submit(count, f"{origin}:{model}", size): (origin, model, size) for origin, model, size in wanted
+            pool.submit(count, ModelName.of(origin, model), size): (origin, model, size)
+            for origin, model, size in wanted
         }
         for done, future in enumerate(as_completed(counting), start=1):
-            origin, model, size = counting[future]
-            rows[origin, model, size] = catalogue_row(future.result())
-            yield Progress(done=done, total=len(wanted), note=f"{origin}:{model} at {size}")
+            key, row = counting[future], future.result()
+            rows[key] = catalogue_row(row)
+            yield Progress(done=done, total=len(wanted), note=f"{row.name} at {key[2]}")
     folder.mkdir(exist_ok=True)
     for name in names.LIBRARIES:
         if mine := [rows[key] for key in sorted(rows, key=_order) if key[0] == name]:

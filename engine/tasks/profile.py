@@ -16,7 +16,7 @@ from engine.measure.live import state, tensor_bytes
 from engine.models import library
 from engine.models.built import Built, Wanted, out_of_memory
 from engine.results import Artifact, Event, ModuleCount, ProfileRow, Progress, detail_name
-from engine.specs import ProfileSpec, format_image_size
+from engine.specs import ModelName, ProfileSpec, format_image_size
 
 Builder = Callable[[str, Wanted], Built]
 
@@ -31,7 +31,7 @@ class Profiled:
 
 def run(spec: ProfileSpec, run_dir: Path) -> Iterator[Event]:
     """Yield the environment, then per model its progress and row. Errors: Refused, before anything is counted."""
-    models = names.select(spec, families(spec))
+    models = names.select(spec, library.families())
     yield environment.current(spec.device)
     for done, model in enumerate(models):
         yield Progress(done=done, total=len(models), note=model)
@@ -42,13 +42,9 @@ def run(spec: ProfileSpec, run_dir: Path) -> Iterator[Event]:
     yield Progress(done=len(models), total=len(models))
 
 
-def families(spec: ProfileSpec) -> dict[str, str]:
-    """Return every model a spec can name."""
-    return library.families() | {f"config:{name}": "config" for name in spec.configs}
-
-
-def profile(name: str, spec: ProfileSpec, build: Builder = library.build) -> Profiled:
+def profile(model: str, spec: ProfileSpec, build: Builder = library.build) -> Profiled:
     """Return one model's row, whatever happens; after out-of-memory on an accelerator, counted on the CPU instead."""
+    name = ModelName(model)
     profiled = _attempt(name, spec, spec.device, build)
     if profiled.row.status == "out_of_memory" and spec.device not in ("cpu", "meta"):
         note = f"out of memory on {spec.device}: counted on cpu instead"
@@ -58,11 +54,10 @@ def profile(name: str, spec: ProfileSpec, build: Builder = library.build) -> Pro
     return profiled
 
 
-def _attempt(name: str, spec: ProfileSpec, device: str, build: Builder) -> Profiled:
-    library_name, _, model = name.partition(":")
+def _attempt(name: ModelName, spec: ProfileSpec, device: str, build: Builder) -> Profiled:
     asked: dict[str, Any] = {
-        "library": library_name,
-        "model": model,
+        "library": name.library,
+        "model": name.model,
         "counter": spec.counter,
         "device": spec.device,
         "device_used": device,
@@ -83,7 +78,7 @@ def _attempt(name: str, spec: ProfileSpec, device: str, build: Builder) -> Profi
     return Profiled(ProfileRow(**asked | figures, seconds=round(time.perf_counter() - started, 3)), modules)
 
 
-def _steps(name: str, spec: ProfileSpec, device: str, build: Builder) -> Iterator[dict[str, Any]]:
+def _steps(name: ModelName, spec: ProfileSpec, device: str, build: Builder) -> Iterator[dict[str, Any]]:
     """Figures of a row as they are found, so that what is known stays known when a later step fails."""
     wanted = Wanted(
         device=device,
@@ -91,7 +86,7 @@ def _steps(name: str, spec: ProfileSpec, device: str, build: Builder) -> Iterato
         image_size=spec.image_size,
         context_length=spec.context_length,
         precision=spec.precision,
-        config=spec.configs.get(name.partition(":")[2]) if name.startswith("config:") else None,
+        config=spec.configs.get(name.model) if name.is_own else None,
     )
     built = build(name, wanted)
     yield _description(built) | _parameters(built)
@@ -188,7 +183,7 @@ def _modules(built: Built, counted: Count, batch_size: int) -> tuple[ModuleCount
     )
 
 
-def _training(name: str, wanted: Wanted, build: Builder, notes: tuple[str, ...]) -> dict[str, Any]:
+def _training(name: ModelName, wanted: Wanted, build: Builder, notes: tuple[str, ...]) -> dict[str, Any]:
     """Return the training peak, always on meta: an estimate that no device has to hold. A model that cannot train
     says so."""
     built = build(name, replace(wanted, device="meta"))

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from engine import shipped
 from engine.names import ModelNotFound, expand, expand_files, parse_names, resolve
 from engine.settings import Settings
-from engine.specs import Refused, split_patterns
+from engine.specs import ModelName, Refused, split_patterns
 
-KNOWN = {
+NAMED = {
     "open_clip:RN50": "RN",
     "open_clip:ViT-B-16": "ViT",
     "open_clip:ViT-B-32": "ViT",
@@ -21,6 +21,7 @@ KNOWN = {
     "timm:resnet18": "resnet",
     "torchvision:resnet18": "resnet",
 }
+KNOWN = {ModelName(name): family for name, family in NAMED.items()}
 
 
 @pytest.mark.parametrize(

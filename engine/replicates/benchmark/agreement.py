@@ -22,7 +22,7 @@ from engine.replicates.benchmark.prepared import describe, numbers, switches, wa
 from engine.replicates.messages import Measured, Report
 from engine.replicates.ready import failure, fresh_counters, graphs, release
 from engine.results.benchmark import AccuracyStatus
-from engine.specs import Variant
+from engine.specs import ModelName, Variant
 
 ITERATIONS = 2
 GRADIENTS = 1
@@ -85,7 +85,7 @@ def _accuracy(job: Job, variant: Variant, build: Builder, known: dict[str, Any])
     return Measured(label=variant.label, accuracy=status, row=row, notes=notes)
 
 
-def _gradients(reference: Reference, result: Any, model: str, frozen: bool) -> tuple[float, tuple[str, ...]]:
+def _gradients(reference: Reference, result: Any, model: ModelName, frozen: bool) -> tuple[float, tuple[str, ...]]:
     """Return how far gradients are apart, and a note where that is far: the rule of PyTorch's benchmark takes small
     ones for equal, whatever they are."""
     exact = reference.eager if reference.exact is None else reference.exact

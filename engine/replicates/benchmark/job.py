@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from engine.replicates import messages
 from engine.replicates.messages import Measured
 from engine.results import Status
-from engine.specs import BenchmarkSpec, Variant
+from engine.specs import BenchmarkSpec, ModelName, Variant
 from engine.specs.benchmark import Mode
 
 
@@ -15,8 +15,7 @@ class Job(messages.Job):
     kind: ClassVar[str] = "benchmark"
 
     spec: BenchmarkSpec
-    model: str
-    """Qualified, `timm:resnet50`."""
+    model: ModelName
     mode: Mode
     batch_size: int
     search: tuple[int, int | None] | None = None

@@ -9,7 +9,7 @@ from engine.replicates.benchmark.rows import Outcome
 from engine.replicates.child import Ended
 from engine.replicates.processes import Processes
 from engine.results import Progress
-from engine.specs import BenchmarkSpec
+from engine.specs import BenchmarkSpec, ModelName
 from engine.specs.benchmark import SEARCH_END, Mode
 
 
@@ -23,7 +23,7 @@ def decayed(batch_size: int) -> int:
 class Sizes:
     """All that is done for one model."""
 
-    def __init__(self, spec: BenchmarkSpec, model: str, processes: Processes) -> None:
+    def __init__(self, spec: BenchmarkSpec, model: ModelName, processes: Processes) -> None:
         self.spec = spec
         self.model = model
         self.exhausted = False
@@ -31,13 +31,13 @@ class Sizes:
         self._processes = processes
         self._baseline = spec.plan[0].label
 
-    def outcome(self, mode: Mode, size: int, progress: Progress) -> Generator[Progress, None, Outcome]:
+    def outcome(self, mode: Mode, size: int | None, progress: Progress) -> Generator[Progress, None, Outcome]:
         """Yield what all processes have measured, at this batch size or, after out-of-memory, at a smaller one.
 
-        size: 0 for the largest that fits.
+        size: None for the largest that fits.
         """
         notes: list[str] = []
-        if size == 0:
+        if size is None:
             size = yield from self._largest(mode, notes, progress)
         decays = self.spec.batch_size != "sweep"
         asked = size

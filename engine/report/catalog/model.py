@@ -10,7 +10,7 @@ from engine.published.match import QUICKGELU
 from engine.published.publishers import FIGURES
 from engine.report import frames
 from engine.results import ProfileRow
-from engine.specs import BenchmarkSpec, ProfileSpec, Refused, Spec
+from engine.specs import BenchmarkSpec, ModelName, ProfileSpec, Refused, Spec
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
 
@@ -19,8 +19,8 @@ TRAINABLE = "open_clip"
 """The library whose models can be trained and evaluated here."""
 
 
-def find(asked: str, families: Mapping[str, str]) -> str:
-    """Return the qualified name that a name means. families: as for names.resolve.
+def find(asked: str, families: Mapping[ModelName, str]) -> ModelName:
+    """Return the model that a name or pattern means. families: as for names.resolve.
 
     Errors: ModelNotFound with the closest matches, or with those that a pattern means; Refused of what is no name.
     """
@@ -50,15 +50,15 @@ def towers(row: "pd.Series[Any]") -> pd.DataFrame:
     )
 
 
-def published(accuracies: pd.DataFrame, name: str, families: Mapping[str, str]) -> pd.DataFrame:
+def published(accuracies: pd.DataFrame, name: ModelName, families: Mapping[ModelName, str]) -> pd.DataFrame:
     """Return all accuracies published for a model, a line each: its columns, and `label`, what the figure is called.
 
     accuracies: of accuracies.read. A publisher's own name of the same model with another activation, which is not in
     the catalogue, counts as the model.
     """
-    library, _, model = name.partition(":")
-    names = [model, *([] if f"{name}{QUICKGELU}" in families else [f"{model}{QUICKGELU}"] * (library == TRAINABLE))]
-    lines = accuracies[(accuracies["library"] == library) & accuracies["model"].isin(names)]
+    quick = ModelName(f"{name}{QUICKGELU}")
+    names = [name.model, *([quick.model] if name.library == TRAINABLE and quick not in families else [])]
+    lines = accuracies[(accuracies["library"] == name.library) & accuracies["model"].isin(names)]
     return lines.assign(label=lines["figure"].map(lambda figure: FIGURES[figure].label)).reset_index(drop=True)
 
 
@@ -76,10 +76,9 @@ def by_tag(lines: pd.DataFrame) -> pd.DataFrame:
     return wide.assign(source=said).loc[order].rename_axis(columns=None).reset_index()
 
 
-def requests(name: str, accuracies: pd.DataFrame) -> dict[str, Spec]:
+def requests(name: ModelName, accuracies: pd.DataFrame) -> dict[str, Spec]:
     """Return what finds the figures of a model again, by what it does. accuracies: of `published`, for its tags."""
-    library, _, model = name.partition(":")
-    models = (name,)
+    model, models = name.model, (name,)
     found: dict[str, Spec] = {
         "Count it, module by module": ProfileSpec(models=models, detail=True),
         "Time inference": BenchmarkSpec(models=models),
@@ -87,7 +86,7 @@ def requests(name: str, accuracies: pd.DataFrame) -> dict[str, Spec]:
         "Time eager against compile": BenchmarkSpec(models=models, variants=("eager", "compile")),
         "Find the largest batch that fits": BenchmarkSpec(models=models, batch_size="max"),
     }
-    if library == TRAINABLE:
+    if name.library == TRAINABLE:
         tags = accuracies.loc[accuracies["model"] == model, "pretrained"] if len(accuracies) else accuracies
         tag = str(tags.iloc[0]) if len(tags) else ""
         found["Train it from scratch"] = TrainSpec(model=model)

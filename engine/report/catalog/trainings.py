@@ -6,6 +6,7 @@ import pandas as pd
 
 from engine.results import Row
 from engine.results.clip import EvaluateRow, TrainRow
+from engine.specs import ModelName
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
 from engine.store import Run
@@ -15,13 +16,12 @@ SHARES = ("zeroshot_top1", "linear_probe_top1", "image_to_text_r1", "text_to_ima
 COLUMNS = ["run", "date", "what", "state", "data", "begins_with", "epochs", *SHARES, "clip_val_loss", "seconds"]
 
 
-def of_runs(runs: Iterable[tuple[Run, Sequence[Row]]], name: str) -> pd.DataFrame:
-    """Return a line per run: COLUMNS, newest first. name: qualified; runs: with their rows.
+def of_runs(runs: Iterable[tuple[Run, Sequence[Row]]], name: ModelName) -> pd.DataFrame:
+    """Return a line per run: COLUMNS, newest first. runs: with their rows.
 
     Of a training the figures are those of its best epoch, else of its last; of an evaluation those of its tasks.
     """
-    model = name.partition(":")[2]
-    lines = [line for run, rows in runs if (line := _line(run, rows, model))]
+    lines = [line for run, rows in runs if (line := _line(run, rows, name.model))]
     frame = pd.DataFrame(lines, columns=COLUMNS)
     numbers = [*SHARES, "clip_val_loss", "seconds", "epochs"]
     frame = frame.astype(dict.fromkeys(numbers, float)).assign(date=pd.to_datetime(frame["date"], utc=True))

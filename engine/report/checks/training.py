@@ -7,6 +7,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from engine.report.style import compute, digits
+from engine.specs import ModelName
 from engine.specs.train import Schedule, TrainSpec, schedule
 
 Mark = Literal["ok", "warning", "error", "waiting"]
@@ -140,7 +141,7 @@ def _doubts(spec: TrainSpec) -> list[Check]:
 def memory(spec: TrainSpec, catalogue: pd.DataFrame, there_gb: float | None) -> Check | None:
     """Return what weights, gradients and optimizer need at the least, beside what there is; None of a model the
     catalogue does not know. catalogue: of report.catalog; there_gb: 1e9 bytes."""
-    known = catalogue[(catalogue["name"] == f"open_clip:{spec.model}") & (catalogue["status"] == "ok")]
+    known = catalogue[(catalogue["name"] == ModelName.of("open_clip", spec.model)) & (catalogue["status"] == "ok")]
     if known.empty:
         return None
     sharing = spec.nproc if spec.device == "cpu" else 1  # processes on accelerators have one each

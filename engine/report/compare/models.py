@@ -29,11 +29,11 @@ def timed(
     found: dict[Setting, dict[str, Timed]] = {}
     for run, folder, rows in newest_first:
         for row in rows:
-            if not isinstance(row, BenchmarkRow) or f"{row.library}:{row.model}" not in names:
+            if not isinstance(row, BenchmarkRow) or row.name not in names:
                 continue
             for setting in stored.settings(
                 stored.table(stored.of_run(run, [row]))
             ):  # one, or none of what is no such timing
-                found.setdefault(setting, {}).setdefault(f"{row.library}:{row.model}", Timed(run.id, folder, row))
+                found.setdefault(setting, {}).setdefault(row.name, Timed(run.id, folder, row))
     ordered = sorted(found.items(), key=lambda item: -len(item[1]))
     return [(setting, [those[name] for name in names if name in those]) for setting, those in ordered]

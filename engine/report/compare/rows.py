@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine.results import Row
+from engine.specs import ModelName
 
 KEYS: dict[str, tuple[str, ...]] = {
     "benchmark": (
@@ -76,7 +77,7 @@ def named(row: Row) -> str:
 def _written(row: Row, names: Sequence[str]) -> str:
     values = {name: getattr(row, name) for name in names}
     if "library" in values and "model" in values:
-        values = {"model": f"{values.pop('library')}:{values.pop('model')}", **values}
+        values = {"model": ModelName.of(values.pop("library"), values.pop("model")), **values}
     return " · ".join(
         WRITTEN.get(name, "{}").format(value) for name, value in values.items() if value not in (None, "", "whole")
     )

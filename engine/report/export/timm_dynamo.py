@@ -135,7 +135,7 @@ def _place(row: BenchmarkRow, variant: str) -> tuple[Any, ...]:
 
 def _name(row: BenchmarkRow) -> str:
     """Both programs know timm's models alone; others carry their library's name."""
-    return row.model if row.library == "timm" else f"{row.library}:{row.model}"
+    return row.model if row.library == "timm" else row.name
 
 
 def _rounded(value: float | None, decimals: int) -> float | None:

@@ -61,7 +61,7 @@ def of_run(run: Run, rows: Iterable[Row], name: str) -> pd.DataFrame:
     """
     lines = []
     for row in rows:
-        if isinstance(row, BenchmarkRow) and f"{row.library}:{row.model}" == name:
+        if isinstance(row, BenchmarkRow) and row.name == name:
             medians = row.process_medians_ms if len(row.process_medians_ms) > 1 else ()
             line = {column: getattr(row, column) for column in FROM_ROW}
             line |= {"run": run.id, "dtype": computes_in(row), "flags": words(row.flags)}

@@ -9,9 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from engine import suite
 from engine.results import BenchmarkRow, Row, TimedRow
-from engine.specs import BenchmarkSpec, RecurrentSpec
+from engine.specs import BenchmarkSpec, ModelName, RecurrentSpec
 from engine.specs.runners import GATES, RUNNERS, Family
 
 
@@ -68,27 +67,17 @@ class Need:
     """Models the catalogue has no figures of."""
 
 
-def batch_size(spec: BenchmarkSpec, model: str) -> int | None:
-    """Return the largest batch a model will be run at; None where it is searched for. model: qualified."""
-    if spec.batch_size == "max":
-        return None
-    if spec.batch_size == "sweep":
-        return spec.swept[-1]
-    if spec.batch_size == "recorded":
-        return suite.recorded_batch_size(model) or 1
-    return spec.batch_size
-
-
-def memory(spec: BenchmarkSpec, models: Sequence[str], catalogue: pd.DataFrame) -> Need | None:
+def memory(spec: BenchmarkSpec, models: Sequence[ModelName], catalogue: pd.DataFrame) -> Need | None:
     """Return the largest need among models; None when their batch is searched for or the catalogue knows none of them.
 
     Weights are held once per variant, activations of one variant at a time; they grow with batch and image area.
+    Errors: those of BenchmarkSpec.batch_sizes.
     """
     known = catalogue[catalogue["status"] == "ok"].drop_duplicates("name").set_index("name")
     needs = []
     for model in models:
-        batch = batch_size(spec, model)
-        if batch is not None and model in known.index:
+        batch = max(spec.batch_sizes(model), default=0)
+        if batch and model in known.index:
             gb = _bytes(spec, known.loc[model].to_dict(), batch) / 1e9
             needs.append((gb, model, batch))
     if not needs:
@@ -125,14 +114,19 @@ def _area(image_size: str) -> float:
     return float(sides[0] * sides[-1])
 
 
-def benchmark_s(spec: BenchmarkSpec, models: Sequence[str], catalogue: pd.DataFrame, start: Span = START_S) -> Span:
-    """Return the seconds that timing these models should take. start: of a process, as `start_s` finds it."""
+def benchmark_s(
+    spec: BenchmarkSpec, models: Sequence[ModelName], catalogue: pd.DataFrame, start: Span = START_S
+) -> Span:
+    """Return the seconds that timing these models should take. start: of a process, as `start_s` finds it.
+
+    Errors: those of BenchmarkSpec.batch_sizes.
+    """
     known = catalogue[catalogue["status"] == "ok"].drop_duplicates("name").set_index("name")
     compiled = sum(variant.execution == "compile" for variant in spec.plan)
     total = Span(0, 0)
     for model in models:
         row = known.loc[model].to_dict() if model in known.index else None
-        for batch in spec.swept if spec.batch_size == "sweep" else [batch_size(spec, model)]:
+        for batch in spec.batch_sizes(model) or (0,):
             for mode in spec.modes:
                 gflops = 0.0
                 if row and batch:

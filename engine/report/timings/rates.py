@@ -75,7 +75,7 @@ def models(store: Store) -> pd.DataFrame:
             if not isinstance(row, BenchmarkRow) or row.status != "ok" or not row.intensity or not achieved(row):
                 continue
             figures = {name: getattr(row, name) for name in POINTS if name in BenchmarkRow.model_fields}
-            figures |= {"name": f"{row.library}:{row.model}", "dtype": computes_in(row), "gflop_per_s": achieved(row)}
+            figures |= {"name": row.name, "dtype": computes_in(row), "gflop_per_s": achieved(row)}
             figures["intensity_of"] = "eager" if row.variant.startswith(FUSING) else "itself"
             date = run.environment.date if run.environment else ""
             where = _where(run.host, row.device, row.device_name, row.threads)

@@ -79,7 +79,7 @@ def of_run(run: Run, rows: Iterable[Row]) -> list[Line]:
         if not isinstance(row, BenchmarkRow) or row.status != "ok" or row.latency_ms is None:
             continue
         if row.mode == "inference" and row.tower == "whole":
-            what = (f"{row.library}:{row.model}", row.image_size, row.context_length)
+            what = (row.name, row.image_size, row.context_length)
             lines.append((*what, *astuple(_setting(run, row)), row.latency_ms, row.samples_per_s, _said(run, row)))
     return lines
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from engine.measure.accuracy import deviation, identical, relative, rmse, same, tolerance
+from engine.specs import ModelName
 
 
 def tensor(value: float, elements: int = 1, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -26,7 +27,7 @@ def tensor(value: float, elements: int = 1, dtype: torch.dtype = torch.float32) 
     ],
 )
 def test_tolerances(name: str, training: bool, frozen: bool, expected: float) -> None:
-    assert tolerance(name, training=training, frozen=frozen) == expected
+    assert tolerance(ModelName(name), training=training, frozen=frozen) == expected
 
 
 def test_within_the_tolerance_is_the_same() -> None:

@@ -9,7 +9,7 @@ import torch
 from engine.models import library, steps, variants
 from engine.models.built import Built, TowerRefused, Wanted, out_of_memory
 from engine.models.variants import Numbers, VariantRefused
-from engine.specs import Variant
+from engine.specs import ModelName, Variant
 
 CPU = Wanted(device="cpu", batch_size=2, test_size=True, seed=7)
 VIT, CONV = "timm:test_vit", "timm:test_byobnet"
@@ -204,13 +204,13 @@ def test_switches_are_set_and_set_back() -> None:
 def test_the_loss_is_the_sum_over_the_number() -> None:
     values = torch.tensor([[1.0, 2.0], [3.0, 6.0]], requires_grad=True)
     other = torch.tensor([[5.0]], requires_grad=True)
-    assert steps.loss("timm:resnet18", values).item() == 3
-    assert steps.loss("timm:resnet18", (values, other)).item() == 3
-    assert steps.loss("timm:mobilevit_s", values).item() == pytest.approx(0.003)
+    assert steps.loss(ModelName("timm:resnet18"), values).item() == 3
+    assert steps.loss(ModelName("timm:resnet18"), (values, other)).item() == 3
+    assert steps.loss(ModelName("timm:mobilevit_s"), values).item() == pytest.approx(0.003)
     scale = torch.tensor(100.0, requires_grad=True)
-    assert steps.loss("open_clip:ViT-B-32", (values, other, scale)).item() == 8
+    assert steps.loss(ModelName("open_clip:ViT-B-32"), (values, other, scale)).item() == 8
     with pytest.raises(ValueError, match="nothing that a gradient could begin at"):
-        steps.loss("timm:resnet18", values.detach())
+        steps.loss(ModelName("timm:resnet18"), values.detach())
 
 
 def test_a_step_of_sgd_by_hand() -> None:
@@ -219,7 +219,7 @@ def test_a_step_of_sgd_by_hand() -> None:
     with torch.no_grad():
         model.weight.fill_(2.0)
     run = lambda: model(torch.tensor([[3.0]]))  # noqa: E731
-    step = steps.Step(lambda: steps.loss("timm:x", run()), steps.optimizer("sgd", model, rate=0.5))
+    step = steps.Step(lambda: steps.loss(ModelName("timm:x"), run()), steps.optimizer("sgd", model, rate=0.5))
     assert list(step.phases) == ["forward", "backward", "optimizer"]
     for phase in step.phases.values():
         phase()
@@ -232,7 +232,7 @@ def test_adamw_moves_by_its_rate_at_first() -> None:
     start = model.weight.item()
     run = lambda: model(torch.tensor([[3.0]]))  # noqa: E731
     for phase in steps.Step(
-        lambda: steps.loss("timm:x", run()), steps.optimizer("adamw", model, rate=0.125)
+        lambda: steps.loss(ModelName("timm:x"), run()), steps.optimizer("adamw", model, rate=0.125)
     ).phases.values():
         phase()
     assert model.weight.item() == pytest.approx(start - 0.125, abs=0.01)
@@ -240,7 +240,7 @@ def test_adamw_moves_by_its_rate_at_first() -> None:
 
 def test_inference_is_one_phase() -> None:
     model = torch.nn.Linear(1, 1)
-    assert list(steps.phases("timm:x", model, lambda: None, training=False, kind="sgd")) == ["forward"]
+    assert list(steps.phases(ModelName("timm:x"), model, lambda: None, training=False, kind="sgd")) == ["forward"]
 
 
 def test_what_counts_as_out_of_memory() -> None:

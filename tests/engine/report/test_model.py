@@ -13,7 +13,7 @@ from engine.report.catalog import trainings as catalog_trainings
 from engine.report.figures import memory
 from engine.report.timings import by_model
 from engine.results import BenchmarkRow
-from engine.specs import BenchmarkSpec, Refused
+from engine.specs import BenchmarkSpec, ModelName, Refused
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
 from engine.store import Run, Store
@@ -21,8 +21,13 @@ from tests.support.clip import evaluate_row, queue_evaluate, queue_train, record
 from tests.support.page import ENVIRONMENT, benchmark_row, finish, profile_row, queue, queue_benchmark
 
 FAMILIES = {
-    **{"timm:resnet18": "resnet", "timm:resnet50": "resnet", "torchvision:resnet50": "resnet"},
-    **{"open_clip:ViT-B-32": "clip_vit", "open_clip:RN50": "clip_rn", "open_clip:RN50-quickgelu": "clip_rn"},
+    ModelName(name): family
+    for family, names in {
+        "resnet": ["timm:resnet18", "timm:resnet50", "torchvision:resnet50"],
+        "clip_vit": ["open_clip:ViT-B-32"],
+        "clip_rn": ["open_clip:RN50", "open_clip:RN50-quickgelu"],
+    }.items()
+    for name in names
 }
 ROW = pd.DataFrame(
     [
@@ -85,7 +90,7 @@ def test_published_accuracies_stand_by_tag_and_image_size_with_their_source() ->
         ("timm", "resnet18", "tv_in1k", "224", "imagenet_a_top1", 1.15),
         ("timm", "resnet50", "a1_in1k", "224", "imagenet_top1", 80.0),
     )
-    lines = model.published(known, "timm:resnet18", FAMILIES)
+    lines = model.published(known, ModelName("timm:resnet18"), FAMILIES)
     assert list(lines["percent"]) == [71.49, 73.16, 69.76, 1.15]
     wide = model.by_tag(lines).set_index("label")
     assert list(wide.columns) == ["a1_in1k at 224 px", "a1_in1k at 288 px", "tv_in1k", "source"]
@@ -101,22 +106,25 @@ def test_a_publishers_name_for_another_activation_counts_where_the_catalogue_has
         ("open_clip", "ViT-B-32-quickgelu", "openai", "", "zeroshot_imagenet_1k", 63.3),
         ("open_clip", "RN50-quickgelu", "openai", "", "zeroshot_imagenet_1k", 59.8),
     )
-    assert list(model.published(known, "open_clip:ViT-B-32", FAMILIES)["percent"]) == [63.3]
-    assert model.published(known, "open_clip:RN50", FAMILIES).empty
-    assert list(model.published(known, "open_clip:RN50-quickgelu", FAMILIES)["percent"]) == [59.8]
+    assert list(model.published(known, ModelName("open_clip:ViT-B-32"), FAMILIES)["percent"]) == [63.3]
+    assert model.published(known, ModelName("open_clip:RN50"), FAMILIES).empty
+    assert list(model.published(known, ModelName("open_clip:RN50-quickgelu"), FAMILIES)["percent"]) == [59.8]
 
 
 def test_requests_find_the_figures_of_a_model_again() -> None:
     known = accuracies(("open_clip", "ViT-B-32", "openai", "", "zeroshot_imagenet_1k", 63.3))
-    lines = model.published(known, "open_clip:ViT-B-32", FAMILIES)
-    asked = model.requests("open_clip:ViT-B-32", lines)
+    lines = model.published(known, ModelName("open_clip:ViT-B-32"), FAMILIES)
+    asked = model.requests(ModelName("open_clip:ViT-B-32"), lines)
     assert asked["Time eager against compile"] == BenchmarkSpec(
         models=("open_clip:ViT-B-32",), variants=("eager", "compile")
     )
     assert asked["Fine-tune it"] == TrainSpec(model="ViT-B-32", pretrained="openai")
     assert asked["Evaluate it"] == EvaluateSpec(model="ViT-B-32", checkpoint="openai")
-    assert "Fine-tune it" not in model.requests("open_clip:RN50", lines.head(0))
-    assert {spec.kind for spec in model.requests("timm:resnet18", lines.head(0)).values()} == {"profile", "benchmark"}
+    assert "Fine-tune it" not in model.requests(ModelName("open_clip:RN50"), lines.head(0))
+    assert {spec.kind for spec in model.requests(ModelName("timm:resnet18"), lines.head(0)).values()} == {
+        "profile",
+        "benchmark",
+    }
 
 
 @pytest.mark.parametrize(
@@ -222,7 +230,9 @@ def test_estimates_that_agree_are_one_line_and_devices_say_what_they_have(store:
 
 
 def trainings(store: Store, name: str) -> pd.DataFrame:
-    return catalog_trainings.of_runs([(run, store.rows(run.id)) for run in store.runs()], name).set_index("run")
+    return catalog_trainings.of_runs([(run, store.rows(run.id)) for run in store.runs()], ModelName(name)).set_index(
+        "run"
+    )
 
 
 def test_a_training_has_the_figures_of_its_best_epoch(store: Store) -> None:

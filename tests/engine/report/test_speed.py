@@ -14,7 +14,7 @@ from engine.report.figures import speed
 from engine.report.timings import needs, readable, samples
 from engine.results import Parts
 from engine.settings import Settings
-from engine.specs import BenchmarkSpec
+from engine.specs import BenchmarkSpec, ModelName, Refused
 from engine.statistics import ratio
 from tests.support.page import benchmark_row, write_catalogue, write_samples
 
@@ -218,7 +218,7 @@ def test_summary_takes_the_geometric_mean_and_counts_failures_apart() -> None:
 )
 def test_memory_is_estimated_from_the_catalogue(tmp_path: Path, fields: dict[str, object], mb: float) -> None:
     catalogue = catalog.read(write_catalogue(tmp_path / "catalog"))
-    need = needs.memory(spec(**fields), ["timm:resnet18", "timm:unknown"], catalogue)
+    need = needs.memory(spec(**fields), [ModelName("timm:resnet18"), ModelName("timm:unknown")], catalogue)
     assert need is not None
     assert (need.model, need.unknown) == ("timm:resnet18", 1)
     assert need.gb == pytest.approx(mb / 1000)
@@ -231,11 +231,11 @@ def test_inference_needs_what_it_takes_at_the_size_a_model_is_tested_at(name: st
         catalogue[(catalogue["name"] == name) & (catalogue["image_size"] == size)].iloc[0] for size in ("224", "288")
     )
     weights, held = tested["weights_mb"], tested["inference_peak_mb"] - tested["weights_mb"]
-    need = needs.memory(spec(batch_size=64), [name], catalogue)
+    need = needs.memory(spec(batch_size=64), [ModelName(ModelName(name))], catalogue)
     assert need is not None
     assert need.gb == pytest.approx((weights + 64 * held) / 1000, rel=0.02)
-    training = needs.memory(spec(batch_size=64, mode="training"), [name], catalogue)
-    asked = needs.memory(spec(batch_size=64, mode="training", image_size=224), [name], catalogue)
+    training = needs.memory(spec(batch_size=64, mode="training"), [ModelName(ModelName(name))], catalogue)
+    asked = needs.memory(spec(batch_size=64, mode="training", image_size=224), [ModelName(ModelName(name))], catalogue)
     assert training == asked
     assert trained["test_size"] == "288"
 
@@ -249,14 +249,15 @@ def test_the_model_that_needs_most_is_named(tmp_path: Path) -> None:
 
 def test_nothing_is_estimated_of_a_search_or_of_unknown_models(tmp_path: Path) -> None:
     catalogue = catalog.read(write_catalogue(tmp_path / "catalog"))
-    assert needs.memory(spec(batch_size="max"), ["timm:resnet18"], catalogue) is None
-    assert needs.memory(spec(), ["timm:unknown", "timm:broken"], catalogue) is None
+    assert needs.memory(spec(batch_size="max"), [ModelName("timm:resnet18")], catalogue) is None
+    assert needs.memory(spec(), [ModelName("timm:unknown"), ModelName("timm:broken")], catalogue) is None
 
 
 def test_recorded_batch_sizes_are_the_suites() -> None:
     # recorded as 128 there, and halved
-    assert needs.batch_size(spec(batch_size="recorded"), "timm:beit_base_patch16_224") == 64
-    assert needs.batch_size(spec(batch_size="recorded"), "timm:resnet18") == 1
+    assert spec(batch_size="recorded").batch_sizes(ModelName("timm:beit_base_patch16_224")) == (64,)
+    with pytest.raises(Refused, match="no batch size is recorded for timm:resnet18"):
+        spec(batch_size="recorded").batch_sizes(ModelName("timm:resnet18"))
 
 
 def test_time_is_expected_from_rows_before() -> None:

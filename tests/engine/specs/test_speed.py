@@ -7,9 +7,9 @@ import pytest
 from pydantic import ValidationError
 
 from engine import names, specs, suite
-from engine.specs import BenchmarkSpec, DeviceSpec, Refused, Variant
+from engine.specs import BenchmarkSpec, DeviceSpec, ModelName, Refused, Variant
 
-FAMILIES = {f"timm:{entry.model}": "suite" for entry in suite.entries()} | {"torchvision:resnet18": "resnet"}
+FAMILIES = {entry.qualified: "suite" for entry in suite.entries()} | {ModelName("torchvision:resnet18"): "resnet"}
 
 
 def benchmark(**fields: Any) -> BenchmarkSpec:
@@ -186,7 +186,7 @@ def test_filters_that_leave_nothing_are_refused() -> None:
 
 
 def test_a_regular_expression_that_backtracks_without_end_elsewhere_is_answered() -> None:
-    families = {f"timm:{'a' * 60}": "f", f"timm:{'a' * 60}b": "f"}
+    families = {ModelName.of("timm", "a" * 60): "f", ModelName.of("timm", "a" * 60 + "b"): "f"}
     assert names.select(benchmark(models=["timm:*"], filter="^timm:(a|aa)+b"), families) == [f"timm:{'a' * 60}b"]
     assert names.select(benchmark(models=["timm:*"], exclude="^timm:(a|aa)+b"), families) == [f"timm:{'a' * 60}"]
 
@@ -203,10 +203,10 @@ def test_a_regular_expression_that_backtracks_without_end_elsewhere_is_answered(
     ],
 )
 def test_recorded_batch_sizes(model: str, batch_size: int | None) -> None:
-    assert suite.recorded_batch_size(model) == batch_size
+    assert suite.recorded_batch_size(ModelName(model)) == batch_size
 
 
 def test_named_lists_go_by_the_benchmarks_own_names() -> None:
-    assert suite.is_in("timm:nest_base_jx", suite.QUARTERED)
-    assert suite.is_in("timm:resnext101_32x16d", suite.HIGHER_WHEN_FROZEN)
-    assert not suite.is_in("torchvision:inception_v3", suite.HIGHER_TOLERANCE)
+    assert suite.is_in(ModelName("timm:nest_base_jx"), suite.QUARTERED)
+    assert suite.is_in(ModelName("timm:resnext101_32x16d"), suite.HIGHER_WHEN_FROZEN)
+    assert not suite.is_in(ModelName("torchvision:inception_v3"), suite.HIGHER_TOLERANCE)
