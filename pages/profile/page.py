@@ -70,8 +70,7 @@ def devices(counter: str) -> list[str]:
 
 def describe(spec: ProfileSpec) -> str:
     """Return a sentence on what the button will do and how long it will take. Errors: ModelNotFound."""
-    own = {f"config:{name}": "own" for name in spec.configs}
-    models = select(spec, launch.families() | own)
+    models = select(spec, launch.families())
     latest = launch.last_similar_run(spec)
     seconds = expected_s(str(backend.settings().runs_dir), latest.id, len(models)) if latest else None
     time = f", about {duration(seconds)} as in the last similar run" if seconds is not None else ""

@@ -230,9 +230,8 @@ def test_estimates_that_agree_are_one_line_and_devices_say_what_they_have(store:
 
 
 def trainings(store: Store, name: str) -> pd.DataFrame:
-    return catalog_trainings.of_runs([(run, store.rows(run.id)) for run in store.runs()], ModelName(name)).set_index(
-        "run"
-    )
+    runs = [(run, store.rows(run.id)) for run in store.runs()]
+    return catalog_trainings.of_runs(runs, ModelName(name)).set_index("run")
 
 
 def test_a_training_has_the_figures_of_its_best_epoch(store: Store) -> None:
