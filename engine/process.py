@@ -1,9 +1,11 @@
-"""What all our processes share, whoever starts them: they end with their parent, and a kill for memory is seen."""
+"""What our processes share: they end with their parent, keep stdout for messages, and see kills for memory."""
 
 import ctypes
+import os
 import signal
 import sys
 from pathlib import Path
+from typing import TextIO
 
 PR_SET_PDEATHSIG = 1
 CGROUPS = Path("/sys/fs/cgroup")
@@ -14,6 +16,13 @@ def die_with_parent() -> None:
     """Ask the kernel to kill the calling process when its parent ends, however it ends. Does nothing outside Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def own_stdout() -> TextIO:
+    """Return the stdout this process was given, for messages alone: what libraries print goes to stderr instead."""
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return out
 
 
 def oom_kills() -> int:

@@ -10,12 +10,11 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import TextIO
 
 import torch
 
 from engine.measure import environment
-from engine.process import die_with_parent
+from engine.process import die_with_parent, own_stdout
 from engine.replicates.messages import Job, Report
 
 STATUS = Path("/proc/self/status")
@@ -23,7 +22,7 @@ STATUS = Path("/proc/self/status")
 
 def main() -> None:
     """Errors: those of the work, as a traceback in the run's log and an exit code."""
-    out = _own_stdout()
+    out = own_stdout()
     work = import_module(f"engine.replicates.{sys.argv[1]}.work")
     job: Job = work.Job.model_validate_json(sys.stdin.buffer.read())
     _die_with(job.parent)
@@ -36,13 +35,6 @@ def main() -> None:
     for report in reports:
         out.write(report.model_dump_json(exclude_defaults=True) + "\n")
         out.flush()
-
-
-def _own_stdout() -> TextIO:
-    """Return the stdout we were given, for reports alone: what libraries print goes to the log instead."""
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return out
 
 
 def _die_with(parent: int) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from engine.process import own_stdout
 from engine.specs import Refused, questions
 
 log = logging.getLogger(__name__)
@@ -29,8 +30,7 @@ PIECE = 65_536
 
 def serve(idle_s: float) -> None:
     """Answer until standard input is closed, or for so many seconds nothing has come."""
-    with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
-        os.dup2(2, 1)  # libraries' own code prints to the descriptor
+    with own_stdout() as answers:
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
         logging.getLogger("engine").setLevel(logging.INFO)  # of the libraries, warnings will do
         begun = time.monotonic()
