@@ -17,10 +17,6 @@ expect.set_options(timeout=PATIENCE_S * 1000)
 MODELS = ("test_vit", "test_resnet")
 LONG_S = 1500
 """Compiling a model takes its time on a loaded machine."""
-TOO_LARGE = "eva_giant_patch14_224"
-"""Its weights alone are 4 GB."""
-ROOM = 3_000_000_000
-"""Bytes of data that the server, and each process below it, may hold."""
 
 
 def form(server: Server, page: Page, *models: str, **fields: str) -> None:
@@ -50,9 +46,16 @@ def rows_of(server: Server, run_id: int) -> tuple[State, list[BenchmarkRow]]:
 
 def test_models_eager_against_compiled_cancelled_and_finished(page: Page, tmp_path: Path) -> None:
     with serve(tmp_path) as server:
-        form(server, page, *MODELS, min_seconds="0.2")
+        form(server, page, *MODELS, min_seconds="0.1", replicates="1")
         page.get_by_role("button", name="Compile or not?").click()
         expect(page.get_by_text(re.compile("^Times 2 models .2 variants interleaved"))).to_be_visible()
+        # generated code takes most of the time, and tests of the engine have it; a backend that is absent fails
+        page.get_by_role("button", name="Remove compile").click()
+        for variant in ("compile:aot_eager", "compile:absent"):
+            page.get_by_role("combobox", name=re.compile("Variants")).fill(variant)
+            page.keyboard.press("Enter")
+        page.keyboard.press("Escape")  # while its list is open, nothing else can be reached
+        expect(page.locator(".verbatim").filter(has_text="eager,compile:aot_eager,compile:absent ")).to_be_visible()
         page.get_by_role("button", name="Timing", exact=True).click()
         page.get_by_label("Processes", exact=True).fill("1")
         page.get_by_label("Processes", exact=True).press("Enter")
@@ -64,25 +67,21 @@ def test_models_eager_against_compiled_cancelled_and_finished(page: Page, tmp_pa
         expect(page.get_by_text("stopped on request")).to_be_visible()
         state, rows = rows_of(server, first)
         assert state is State.CANCELLED
-        assert 2 <= len(rows) < 4  # what was done is kept
+        assert 3 <= len(rows) < 6  # what was done is kept
 
-        # the second time without generating code, which takes most of the time and is the first's case already
-        page.get_by_role("button", name="Remove compile").click()
-        page.get_by_role("combobox", name=re.compile("Variants")).fill("compile:aot_eager")
-        page.keyboard.press("Enter")
-        page.keyboard.press("Escape")  # while its list is open, nothing else can be reached
-        expect(page.locator(".verbatim").filter(has_text="--variants eager,compile:aot_eager ")).to_be_visible()
         second = start(page)
         assert second != first
         expect(page.get_by_text("2 of 2 done in")).to_be_visible(timeout=LONG_S * 1000)
+        expect(page.get_by_text("2 of 6 rows have failed")).to_be_visible()
         state, rows = rows_of(server, second)
         assert state is State.FINISHED
+        statuses = {"eager": "ok", "compile:aot_eager": "ok", "compile:absent": "error"}
         assert {(row.model, row.variant, row.status) for row in rows} == {
-            (model, variant, "ok") for model in MODELS for variant in ("eager", "compile:aot_eager")
+            (model, variant, status) for model in MODELS for variant, status in statuses.items()
         }
         for row in rows:
-            assert row.latency_ms
-            assert row.variant == "eager" or (row.speedup and row.verdict and row.compile_cold_ms)
+            assert row.latency_ms or row.error
+            assert row.variant != "compile:aot_eager" or (row.speedup and row.verdict and row.compile_cold_ms)
 
         expect(page.get_by_role("figure", name=re.compile("^Median latency"))).to_be_visible()
         for tab in ("Speed-up", "Samples", "Compare two", "Published"):
@@ -91,25 +90,3 @@ def test_models_eager_against_compiled_cancelled_and_finished(page: Page, tmp_pa
             page.wait_for_function(DRAWN)  # the answer to one click undoes another that comes before it
         with downloaded(page, "CSV as PyTorch's dynamo").open(newline="") as file:
             assert {line["name"] for line in csv.DictReader(file)} == set(MODELS)
-
-
-def test_what_cannot_be_compiled_or_needs_too_much_memory_is_a_row(page: Page, tmp_path: Path) -> None:
-    with serve(tmp_path, most_data=ROOM) as server:
-        # a backend that is not there is what torch.compile itself refuses
-        form(server, page, "test_vit", TOO_LARGE, replicates="1", min_seconds="0.2")
-        page.get_by_role("combobox", name=re.compile("Variants")).fill("compile:absent")
-        page.keyboard.press("Enter")
-        page.keyboard.press("Escape")  # while its list is open, nothing else can be reached
-        expect(page.get_by_text(re.compile("^Times 2 models .2 variants interleaved"))).to_be_visible()
-        run_id = start(page)
-        expect(page.get_by_text("2 of 2 done in")).to_be_visible(timeout=LONG_S * 1000)
-        state, rows = rows_of(server, run_id)
-        assert state is State.FINISHED
-        found = {(row.model, row.variant): row.status for row in rows}
-        assert found == {
-            ("test_vit", "eager"): "ok",
-            ("test_vit", "compile:absent"): "error",
-            (TOO_LARGE, "eager"): "out_of_memory",
-            (TOO_LARGE, "compile:absent"): "out_of_memory",
-        }
-        expect(page.get_by_text("3 of 4 rows have failed")).to_be_visible()

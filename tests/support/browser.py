@@ -29,11 +29,6 @@ DRAWN = (
 """The script has ended and everything that it sent is there, charts drawn."""
 TOLD_MS = 500  # after which a table has told of a tick: it waits 150 ms for another
 ROW = 31  # height of a table's row in pixels, at our font size
-LIMITED = """
-import os, resource, sys
-resource.setrlimit(resource.RLIMIT_DATA, (int(sys.argv[1]),) * 2)
-os.execv(sys.argv[2], sys.argv[2:])
-"""
 
 
 @dataclass(frozen=True)
@@ -53,16 +48,11 @@ def free_port() -> int:
 
 
 @contextmanager
-def serve(folder: Path, *, most_data: int | None = None, **settings: str) -> Iterator[Server]:
-    """`streamlit run app.py` with its runs in `folder`; ended, with its scheduler, afterwards.
-
-    most_data: bytes of data that it and each process it starts may hold.
-    """
+def serve(folder: Path, **settings: str) -> Iterator[Server]:
+    """`streamlit run app.py` with its runs in `folder`; ended, with its scheduler, afterwards."""
     port, log = free_port(), folder / "server.log"
     env = {f"VITALS_{name.upper()}": value for name, value in {"runs_dir": str(folder / "runs"), **settings}.items()}
     command = [sys.executable, "-m", "streamlit", "run", "app.py"]
-    if most_data:
-        command = [sys.executable, "-c", LIMITED, str(most_data), *command]
     with log.open("wb") as out:
         server = subprocess.Popen(
             [*command, "--server.port", str(port)],

@@ -146,8 +146,8 @@ def test_profile_counts_here_and_is_recorded(store: Store, tmp_path: Path, tiny:
 @pytest.mark.slow
 def test_reference_columns_are_the_reference_profilers(settings: Settings, tmp_path: Path) -> None:
     out = tmp_path / "rows.csv"
-    done = engine("profile", "--models", "RN50,ViT-B-32,ViT-B-16", "--columns", "reference", "--output", out)
-    assert done.returncode == 0, done.stderr
+    columns = ["--columns", "reference", "--output", str(out)]
+    assert main(["profile", "--models", "RN50,ViT-B-32,ViT-B-16", *columns]) == 0
     # the rows that open_clip publishes in docs/model_profile.csv (mlfoundations/open_clip), sorted by gflops
     assert out.read_text().splitlines() == [
         REFERENCE,
@@ -158,23 +158,27 @@ def test_reference_columns_are_the_reference_profilers(settings: Settings, tmp_p
 
 
 @pytest.mark.slow
-def test_a_failed_model_is_a_row_and_exit_code_1(settings: Settings, tmp_path: Path) -> None:
+def test_a_failed_model_is_a_row_and_exit_code_1(
+    settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "rows.json"
     # 16 pixels are half a patch of ViT-B-32, and plenty for a convolutional network
-    done = engine("profile", "--models", "ViT-B-32,timm:resnet18", "--image-size", "16", "--output", out)
-    assert done.returncode == 1
+    models = ["--models", "ViT-B-32,timm:resnet18", "--image-size", "16"]
+    assert main(["profile", *models, "--output", str(out)]) == 1
     rows = {row["model"]: row for row in json.loads(out.read_text())}
     assert (rows["resnet18"]["status"], rows["ViT-B-32"]["status"]) == ("ok", "error")
     assert "16" in rows["ViT-B-32"]["error"]
-    assert "open_clip:ViT-B-32 failed (error)" in done.stderr
+    assert "open_clip:ViT-B-32 failed (error)" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_a_device_that_is_not_there_ends_before_anything_starts(store: Store) -> None:
-    done = engine("profile", "--models", "timm:resnet18", "--device", "cuda:7")
-    assert done.returncode == 2
-    assert "has no device 'cuda:7'" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_device_that_is_not_there_ends_before_anything_starts(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["profile", "--models", "timm:resnet18", "--device", "cuda:7"]) == 2
+    shown = capsys.readouterr().err
+    assert "has no device 'cuda:7'" in shown
+    assert "Traceback" not in shown
     assert all(not store.rows(run.id) for run in store.runs())
 
 

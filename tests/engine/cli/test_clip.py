@@ -85,13 +85,14 @@ def tiny_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.slow
-def test_train_then_evaluate_it_by_its_number(store: Store, tmp_path: Path, tiny_model: list[str]) -> None:
+def test_train_then_evaluate_it_by_its_number(
+    store: Store, tmp_path: Path, tiny_model: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "templates.txt").write_text("the digit {}\n{}\n")
     table = tmp_path / "epochs.csv"
     own = ["--templates", str(tmp_path / "templates.txt"), "--output", str(table)]
-    done = engine("train", *tiny_model, "--epochs", "2", *own)
-    assert done.returncode == 0, done.stderr
-    assert "epoch 2: loss" in done.stderr
+    assert main(["train", *tiny_model, "--epochs", "2", *own]) == 0
+    assert "epoch 2: loss" in capsys.readouterr().err
     run = store.runs()[0]
     rows = [row for row in store.rows(run.id) if isinstance(row, TrainRow)]
     assert run.state is State.FINISHED
@@ -99,8 +100,7 @@ def test_train_then_evaluate_it_by_its_number(store: Store, tmp_path: Path, tiny
     assert run.spec.templates == ("the digit {}", "{}")
     with table.open() as file:
         assert [float(line["train_loss"]) for line in csv.DictReader(file)] == [row.train_loss for row in rows]
-    done = engine("evaluate", "--model", str(run.id), "--tasks", "retrieval,zeroshot,linear-probe")
-    assert done.returncode == 0, done.stderr
+    assert main(["evaluate", "--model", str(run.id), "--tasks", "retrieval,zeroshot,linear-probe"]) == 0
     found = {row.task: row for row in store.rows(store.runs()[0].id) if isinstance(row, EvaluateRow)}
     assert set(found) == {"retrieval", "zeroshot", "linear-probe"}
     assert found["retrieval"].images == 8, "what the training has held out"

@@ -10,10 +10,9 @@ from engine.__main__ import main
 from engine.cli.output import print_progress
 from engine.specs import RecurrentSpec
 from engine.store import State, Store
-from tests.engine.cli.test_cli import engine
 from tests.support.page import recurrent_row
 
-TINY = "--seq-length 5 --input-size 8 --hidden-size 8 --mini-batch 2 --warmup 1 --loops 12 --min-seconds 0.05"
+TINY = "--seq-length 5 --input-size 8 --hidden-size 8 --mini-batch 2 --warmup 1 --loops 12 --min-seconds 0.05 --replicates 1"
 
 
 @pytest.mark.parametrize("command", [["recurrent"], ["submit", "recurrent"]])
@@ -67,10 +66,12 @@ def test_a_line_per_row_tells_how_it_goes(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.slow
-def test_what_cannot_run_is_told_and_the_rest_is_printed_as_fastrnns_does(store: Store) -> None:
-    done = engine("recurrent", "--runners", "cudnn,aten,py", *TINY.split(), "--replicates", "1", "--separator", "|")
-    assert done.returncode == 1, done.stderr
-    header, *lines = (line.split("|") for line in done.stdout.splitlines())
+def test_what_cannot_run_is_told_and_the_rest_is_printed_as_fastrnns_does(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["recurrent", "--runners", "cudnn,aten,py", *TINY.split(), "--separator", "|"]) == 1
+    shown = capsys.readouterr()
+    header, *lines = (line.split("|") for line in shown.out.splitlines())
     assert [name.strip() for name in header] == "name avg_fwd std_fwd info_fwd avg_bwd std_bwd info_bwd".split()
     assert [line[0].strip() for line in lines] == ["aten", "py"]
     rows = {row.model: row for row in store.rows(store.runs()[0].id)}
@@ -79,17 +80,16 @@ def test_what_cannot_run_is_told_and_the_rest_is_printed_as_fastrnns_does(store:
         row = rows[line[0].strip()]
         assert line[1].strip() == f"{row.forward_mean_ms:.4g}"
         assert line[4].strip() == f"{row.backward_mean_ms:.4g}"
-    assert "cudnn failed (error)" in done.stderr
+    assert "cudnn failed (error)" in shown.err
     assert "cuDNN" in rows["cudnn"].error
     assert store.runs()[0].state == State.FINISHED
 
 
 @pytest.mark.slow
-def test_pep_is_every_sample_that_was_kept(store: Store, tmp_path: Path) -> None:
-    asked = ("recurrent", "--runners", "aten", *TINY.split(), "--replicates", "1", "--format", "pep")
-    done = engine(*asked, "--output", tmp_path / "samples.txt")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == ""
+def test_pep_is_every_sample_that_was_kept(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["recurrent", "--runners", "aten", *TINY.split(), "--format", "pep"]
+    assert main([*asked, "--output", str(tmp_path / "samples.txt")]) == 0
+    assert capsys.readouterr().out == ""
     text = (tmp_path / "samples.txt").read_text()
     lines = [json.loads(line.removeprefix("Caffe2Observer ")) for line in text.splitlines()]
     (row,) = store.rows(store.runs()[0].id)
@@ -100,23 +100,14 @@ def test_pep_is_every_sample_that_was_kept(store: Store, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_every_figure_can_be_had_as_parquet(store: Store, tmp_path: Path) -> None:
+def test_a_sweep_is_a_table_of_our_own_with_every_value_as_parquet(store: Store, tmp_path: Path) -> None:
     file = tmp_path / "rows.parquet"
-    done = engine("recurrent", "--runners", "py", *TINY.split(), "--replicates", "1", "--output", file)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == ""
-    (row,) = store.rows(store.runs()[0].id)
-    assert pd.read_parquet(file).iloc[0]["forward_ms"] == row.forward_ms
-
-
-@pytest.mark.slow
-def test_a_sweep_is_a_table_of_our_own(store: Store) -> None:
-    sweep = "--sweep seq_length --sweep-values 2,4 --replicates 1"
-    done = engine("recurrent", "--runners", "py", *TINY.split(), *sweep.split())
-    assert done.returncode == 0, done.stderr
-    header, *lines = done.stdout.splitlines()
-    assert header.split()[:2] == ["model", "seq_length"]
-    assert [line.split()[:2] for line in lines] == [["py", "2"], ["py", "4"]]
+    sweep = "--sweep seq_length --sweep-values 2,4"
+    assert main(["recurrent", "--runners", "py", *TINY.split(), *sweep.split(), "--output", str(file)]) == 0
+    rows = store.rows(store.runs()[0].id)
+    written = pd.read_parquet(file)
+    assert list(written["seq_length"]) == [2, 4]
+    assert list(written["forward_ms"]) == [row.forward_ms for row in rows]
 
 
 def test_sequences_of_different_lengths_are_told_to_be_slow(

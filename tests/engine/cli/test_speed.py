@@ -10,7 +10,6 @@ from engine.__main__ import main
 from engine.cli.output import figure
 from engine.specs import BenchmarkSpec
 from engine.store import State, Store
-from tests.engine.cli.test_cli import engine
 
 
 @pytest.mark.parametrize("command", [["benchmark"], ["submit", "benchmark"]])
@@ -56,13 +55,15 @@ def test_a_configuration_of_ones_own_is_refused(
 
 
 @pytest.mark.slow
-def test_a_variant_that_fails_is_a_row_and_exit_code_1(store: Store, tmp_path: Path) -> None:
+def test_a_variant_that_fails_is_a_row_and_exit_code_1(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "rows.csv"
     asked = "benchmark --models timm:test_resnet --replicates 1 --min-seconds 0.1 --variants eager,compile:absent"
-    done = engine(*asked.split(), "--format", "dynamo", "--output", out)
-    assert done.returncode == 1, done.stderr
-    assert re.search(r"test_resnet eager, inference, batch 1: \S+ ms, \S+ samples/s; single process", done.stderr)
-    assert "timm:test_resnet (compile:absent, inference, batch 1) failed (error)" in done.stderr
+    assert main([*asked.split(), "--format", "dynamo", "--output", str(out)]) == 1
+    shown = capsys.readouterr().err
+    assert re.search(r"test_resnet eager, inference, batch 1: \S+ ms, \S+ samples/s; single process", shown)
+    assert "timm:test_resnet (compile:absent, inference, batch 1) failed (error)" in shown
     with out.open(newline="") as file:
         (line,) = csv.DictReader(file)
     assert (line["name"], line["speedup"], line["abs_latency"]) == ("test_resnet", "", "")
@@ -70,8 +71,8 @@ def test_a_variant_that_fails_is_a_row_and_exit_code_1(store: Store, tmp_path: P
     (run,) = store.runs()
     assert run.state == State.FINISHED
     assert [row.status for row in store.rows(run.id)] == ["ok", "error"]
-    shown = engine("runs", "show", run.id)
-    assert "test_resnet" in shown.stdout
+    assert main(["runs", "show", str(run.id)]) == 0
+    assert "test_resnet" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
