@@ -1,7 +1,7 @@
 """Which seeded faults do the tests of a module let through? `python scripts/mutants.py [--seed 1] [--count 60]`.
 
-Each mutant changes one operator, comparison, constant or condition of a core module, in a copy of the tree. The tests of
-that module run against it; a mutant that no test notices survives. Prints a line per mutant and the survivors' number.
+Each mutant changes one operator, comparison, constant or condition of a core module, in a copy of the tree. The tests
+of that module run against it. A mutant that no test notices survives. Prints a line per mutant and how many survived.
 """
 
 import argparse

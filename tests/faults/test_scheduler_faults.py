@@ -306,19 +306,20 @@ def test_ctrl_c_ends_the_wait_for_a_slot_and_leaves_no_run(house: House) -> None
     assert house.end(first).state == State.CANCELLED
 
 
-def test_every_run_ends_once_whatever_is_killed(house: House) -> None:
-    """24 runs on three devices under seeded SIGKILLs of everything we start."""
+@pytest.mark.parametrize("count", [8, pytest.param(24, marks=pytest.mark.soak)])
+def test_every_run_ends_once_whatever_is_killed(house: House, count: int) -> None:
+    """Runs on three devices under as many seeded SIGKILLs of everything we start."""
     dice = random.Random(20_261_120)
     house = House(house.settings.model_copy(update={"lease_s": 2.0}), house.store, house.kinds)
     submit = [house.submit, house.submit_retried]
-    runs = [dice.choice(submit)(steps=8, seconds=0.05, device=f"cuda:{number % 3}") for number in range(24)]
+    runs = [dice.choice(submit)(steps=8, seconds=0.05, device=f"cuda:{number % 3}") for number in range(count)]
     ends: dict[int, set[State]] = {run_id: set() for run_id in runs}
     deadline, kills = time.monotonic() + 240, 0
     while not all(ends.values()):
         assert time.monotonic() < deadline, [run for run in house.store.runs() if not run.state.ended]
         jobs.ensure_scheduler(house.settings)
         time.sleep(dice.uniform(0.1, 0.6))
-        if kills < 25 and (victims := house.running()):
+        if kills < count and (victims := house.running()):
             victim = dice.choice(victims)
             kills += 1
             try:
@@ -339,7 +340,7 @@ def test_every_run_ends_once_whatever_is_killed(house: House) -> None:
         for number in range(1, run.attempt + 1):
             assert house.files(run_id).exit(number).is_file() or not _began(house, run_id, number)
     states = [house.store.run(run_id).state for run_id in runs]
-    assert states.count(State.FINISHED) >= 6
+    assert states.count(State.FINISHED) >= count // 4
     assert set(states) <= {State.FINISHED, State.FAILED}
     assert {house.store.run(run_id).cause for run_id in runs} <= {None, Cause.KILLED}
 
@@ -349,14 +350,14 @@ def _began(house: House, run_id: int, number: int) -> bool:
     return record.is_file() and record.stat().st_size > 0
 
 
-def test_ten_timings_and_a_training_at_once_never_overlap(house: House) -> None:
+def test_timings_and_a_training_at_once_never_overlap(house: House) -> None:
     """The training is on another device: only that timings want the host for themselves keeps them apart."""
     submit = partial(jobs.submit, house.store, house.settings)
-    runs = [submit(house.kinds.TimingSpec(steps=2, seconds=0.05)) for _ in range(5)]
+    runs = [submit(house.kinds.TimingSpec(steps=2, seconds=0.05)) for _ in range(2)]
     runs.append(house.submit(steps=4, seconds=0.1, device="cuda:0"))
-    runs += [submit(house.kinds.TimingSpec(steps=2, seconds=0.05)) for _ in range(5)]
+    runs += [submit(house.kinds.TimingSpec(steps=2, seconds=0.05)) for _ in range(2)]
     ended = [house.end(run_id) for run_id in runs]
     assert {run.state for run in ended} == {State.FINISHED}
     intervals = sorted((run.started_at, run.ended_at) for run in ended if run.started_at and run.ended_at)
-    assert len(intervals) == 11
+    assert len(intervals) == 5
     assert all(before[1] <= after[0] for before, after in pairwise(intervals))

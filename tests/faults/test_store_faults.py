@@ -27,7 +27,7 @@ from tests.support.store import overwrite, table_pages
 
 pytestmark = pytest.mark.slow
 
-CLAIMERS, RUNS = 8, 300
+CLAIMERS, RUNS = 4, 120
 
 CLAIM = """
 import sys

@@ -66,6 +66,7 @@ def test_cached_data_has_a_bound_in_bytes() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_closed_tabs_leave_little_behind(tmp_path: Path) -> None:
     """Streamlit keeps the last 128 closed sessions, so that a browser can reconnect, with all that their pages hold."""
     store = open_store(Settings(runs_dir=tmp_path / "runs"))

@@ -12,7 +12,8 @@ from engine.specs import RecurrentSpec
 from engine.store import State, Store
 from tests.support.page import recurrent_row
 
-TINY = "--seq-length 5 --input-size 8 --hidden-size 8 --mini-batch 2 --warmup 1 --loops 12 --min-seconds 0.05 --replicates 1"
+TINY = "--seq-length 5 --input-size 8 --hidden-size 8 --mini-batch 2 --warmup 1 --loops 12 --min-seconds 0.05"
+TINY += " --replicates 1"
 
 
 @pytest.mark.parametrize("command", [["recurrent"], ["submit", "recurrent"]])
