@@ -7,12 +7,12 @@ import pandas as pd
 import streamlit as st
 
 from engine.report import frames
-from engine.report.compare import ratios
+from engine.report.compare import timings
+from engine.report.compare.timings import Timed
 from engine.report.export import fastrnns, timm_dynamo
 from engine.report.figures import recurrent, speed
 from engine.report.timings import rates, readable, samples
 from engine.results import RecurrentRow
-from engine.specs import RecurrentSpec
 from engine.specs.timed import LEAST_SAMPLES
 from engine.store import Run
 from pages.recurrent import card
@@ -24,12 +24,14 @@ from pages.shared.text import plain
 from pages.shared.timing import samples as timing_samples
 from pages.shared.timing import view
 
+PASSES = {"forward_ms": "forward", "backward_ms": "backward", samples.TOTAL: "both"}
+"""What can be compared, by its column among samples."""
 CONSTANT = (
     *("family", "seq_length", "mini_batch", "input_size", "hidden_size", "num_layers", "image_size", "precision"),
     *("fuser", "executor", "tolerance"),
 )
 COLUMNS = (
-    *("model", "family", *ratios.SIZES, "status", "forward_ms", "backward_ms", "speedup", "verdict"),
+    *("model", "family", *timings.SIZES, "status", "forward_ms", "backward_ms", "speedup", "verdict"),
     "spread_percent",
     *("flags", "error", "steps_per_s", "gflops_per_step", "utilisation_percent", "output_error", "gradient_error"),
     *("compile_cold_ms", "compile_warm_ms", "device_peak_mb", "process_peak_mb", "baseline", "speedup_low"),
@@ -107,13 +109,13 @@ def _charts(run: Run, rows: Sequence[RecurrentRow]) -> None:
     """Draw a tab per chart that has data."""
     timed = [row for row in rows if row.forward_ms is not None]
     kept = [row for row in timed if row.samples_file]
-    groups = ratios.groups(kept)
+    groups = timings.groups(kept)
     contents: dict[str, Any] = {}
     if timed:
         contents["Forward and backward"] = lambda: _bars(run, timed)
     if any(len(members) > 1 for members in groups.values()):
         contents["Speed-up"] = lambda: _speedups(run, groups)
-    if ratios.swept(timed):
+    if timings.swept(timed):
         contents["Sizes"] = lambda: _curves(run, timed)
     if kept:
         contents["Samples"] = lambda: _samples(run, groups)
@@ -122,8 +124,8 @@ def _charts(run: Run, rows: Sequence[RecurrentRow]) -> None:
 
 def _bars(run: Run, rows: Sequence[RecurrentRow]) -> None:
     """Draw a chart per family. For a sweep, draw one family at one size."""
-    groups = ratios.groups(rows)
-    if ratios.swept(rows):
+    groups = timings.groups(rows)
+    if timings.swept(rows):
         groups = {(name := _choose(run, "bars", list(groups))): groups[name]}
     for place, (name, members) in enumerate(groups.items()):
         if len(groups) > 1:
@@ -153,18 +155,18 @@ def _speedups(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
             key=f"baseline_{run.id}_{members[0].samples_file}",
         )
         phase = _pass("phase", run)
-    frame = timing_samples.read(run, members[0])
-    if frame is None:
+    if timing_samples.read(run, members[0]) is None:
         return
-    stamp = timing_samples.stamp(run, members[0])
-    speedups = _ratios(frame, members, by_runner[baseline], phase, run.spec, stamp)
+    places = [Timed(run.id, backend.folder(run), row, run.spec.publishable) for row in members]
+    pairs = [(places[members.index(by_runner[baseline])], place) for place in places if place.row.model != baseline]
+    speedups = _ratios(pairs, phase, run.spec.seed, timing_samples.stamp(run, members[0]))
     if speedups.empty:
         st.caption(plain(f"Nothing to compare {baseline} with. Both runners must have been timed in the chosen pass."))
         return
     chart(
         speed.speedups(speedups, source=view.source(run)),
         key=f"speedup_{run.id}",
-        alt=f"Speed-up over {baseline} ({ratios.PHASES[phase]}), with 99 % intervals and verdicts",
+        alt=f"Speed-up over {baseline} ({PASSES[phase]}), with 99 % intervals and verdicts",
     )
     view.verdicts(speedups)
 
@@ -172,34 +174,24 @@ def _speedups(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
 @st.cache_data(
     max_entries=32,
     show_spinner="Comparing samples",
-    hash_funcs={
-        pd.DataFrame: lambda frame: frame.shape,
-        RecurrentRow: RecurrentRow.model_dump_json,
-        RecurrentSpec: RecurrentSpec.model_dump_json,
-    },
+    hash_funcs=timing_samples.HASHED,
 )
-def _ratios(
-    frame: pd.DataFrame,
-    rows: Sequence[RecurrentRow],
-    baseline: RecurrentRow,
-    phase: str,
-    spec: RecurrentSpec,
-    stamp: int,
-) -> pd.DataFrame:
-    return ratios.over(frame, rows, baseline, phase, seed=spec.seed, publishable=spec.publishable)
+def _ratios(pairs: list[tuple[Timed, Timed]], phase: str, seed: int, stamp: int) -> pd.DataFrame:
+    ratios = timings.over(pairs, phase, seed=seed)
+    return ratios.dropna(subset=["speedup"]).assign(baseline=pairs[0][0].row.model)
 
 
 def _curves(run: Run, rows: Sequence[RecurrentRow]) -> None:
-    size = ratios.swept(rows)
+    size = timings.swept(rows)
     families: dict[str, list[RecurrentRow]] = {}
     for row in rows:
         families.setdefault(row.family, []).append(row)
-    varied = {family: members for family, members in families.items() if ratios.swept(members)}
+    varied = {family: members for family, members in families.items() if timings.swept(members)}
     members = varied[_choose(run, "curves", list(varied))]
     chart(
         recurrent.curves(frames.recurrent(members), size, source=view.source(run)),
         key=f"curves_{run.id}",
-        alt=f"Time forward and backward over {ratios.SIZES[size].lower()}, one line per runner",
+        alt=f"Time forward and backward over {timings.SIZES[size].lower()}, one line per runner",
     )
     st.caption("Both axes are logarithmic. Where a line rises one decade per decade, the time is proportional to size.")
 
@@ -213,15 +205,15 @@ def _samples(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
         return
     runners = [row.model for row in members]
     options = {"column": "runner", "phase": phase, "source": view.source(run)}
-    alt = f"Every sample over its round, {ratios.PHASES[phase]}, one panel per process"
+    alt = f"Every sample over its round, {PASSES[phase]}, one panel per process"
     chart(speed.raw(frame, runners, **options), key=f"raw_{run.id}", alt=alt)
     st.caption(view.SAMPLES.format(one="runner"))
 
 
 def _pass(place: str, run: Run) -> str:
     """Draw the choice of forward, backward or both, and return it as a column of the samples."""
-    arguments = {"label": "Pass", "format_func": ratios.PHASES.get, "default": samples.TOTAL, "required": True}
-    return st.segmented_control(options=list(ratios.PHASES), key=f"{place}_{run.id}", **arguments)
+    arguments = {"label": "Pass", "format_func": PASSES.get, "default": samples.TOTAL, "required": True}
+    return st.segmented_control(options=list(PASSES), key=f"{place}_{run.id}", **arguments)
 
 
 def _choose(run: Run, place: str, names: list[str]) -> str:

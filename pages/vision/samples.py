@@ -4,10 +4,13 @@ from collections.abc import Sequence
 
 import streamlit as st
 
+from engine.report.compare import timings
+from engine.report.compare.timings import Timed
 from engine.report.figures import speed
-from engine.report.timings import readable, samples
+from engine.report.timings import samples
 from engine.results import VERDICTS, BenchmarkRow
 from engine.store import Run
+from pages.shared import backend
 from pages.shared.chart.chart import chart
 from pages.shared.text import plain
 from pages.shared.timing import samples as timing_samples
@@ -43,19 +46,17 @@ def compare(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     frame = timing_samples.read(run, by_variant[other])
     if frame is None:
         return
-    places = [samples.place(by_variant[variant]) for variant in (baseline, other)]
-    ratio = samples.ratio(frame, *places, seed=run.spec.seed, publishable=run.spec.publishable)
-    if ratio is None:
-        st.caption("These two variants were never timed in the same round, so they cannot be compared.")
-        return
-    differs = by_variant[other].differences(by_variant[baseline])
-    verdict = "not comparable" if differs else ratio.verdict
+    folder, publishable = backend.folder(run), run.spec.publishable
+    pair = [Timed(run.id, folder, by_variant[variant], publishable) for variant in (baseline, other)]
+    (ratio,) = timings.over([(pair[0], pair[1])], samples.TOTAL, seed=run.spec.seed).itertuples()
+    verdict, times = ratio.verdict, speed.times
     with st.container(horizontal=True):
-        times = speed.times
-        st.metric("Speed-up", times(ratio.value), width="content")
-        st.metric("99 % interval", f"{times(ratio.low)} to {times(ratio.high)}", width="content")
+        st.metric("Speed-up", times(ratio.speedup), width="content")
+        if ratio.speedup_low == ratio.speedup_low:  # absent with too few samples
+            st.metric("99 % interval", f"{times(ratio.speedup_low)} to {times(ratio.speedup_high)}", width="content")
         st.metric("Verdict", verdict, width="content", help=VERDICTS[verdict])
-    difference = f" They differ in {readable.words(differs)}." if differs else ""
+    difference = f" They differ in {ratio.differs_in}." if ratio.differs_in else ""
+    difference += f" Note: {ratio.note}." if ratio.note else ""
     ratio_text = f"Median of {baseline} / median of {other}: above 1, {other} is faster."
     st.caption(plain(f"{ratio_text} {VERDICTS[verdict]}{difference}"))
 

@@ -1,4 +1,4 @@
-"""Timings of different runs, or of one, over each other: ratios with intervals, computed anew from their samples."""
+"""Timings of one run or of several over each other: ratios with intervals, computed anew from their samples."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,10 +30,10 @@ COLUMNS = [
 ]
 MOST = 100
 """Ratios drawn up at once: each takes a tenth of a second."""
-
-
 MOST_REPEATS = 200
 """Newest runs among which repeats of a run are looked for."""
+SIZES = {"seq_length": "Sequence length (time steps)", "hidden_size": "Hidden size", "mini_batch": "Mini-batch"}
+"""What recurrent layers can be swept over, as axes are titled."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,23 @@ def _repeats(store: Store, run: Run) -> list[Run]:
         and other.environment is not None
         and (other.environment.host, other.environment.versions) == here
     ]
+
+
+def swept(rows: Sequence[RecurrentRow]) -> str:
+    """Return the size in which rows differ; empty where none does."""
+    return next((size for size in SIZES if len({getattr(row, size) for row in rows} - {None}) > 1), "")
+
+
+def groups(rows: Sequence[RecurrentRow]) -> dict[str, list[RecurrentRow]]:
+    """Return the rows that were timed side by side, by what tells them from the others: `lstm`, `lstm, hidden size
+    64`."""
+    size = swept(rows)
+    found: dict[str, list[RecurrentRow]] = {}
+    for row in rows:
+        value = getattr(row, size) if size else None
+        at = "" if value is None else f", {size.replace('_', ' ')} {value:,}"
+        found.setdefault(row.family + at, []).append(row)
+    return found
 
 
 def figures(rows: Iterable[Row]) -> list[str]:

@@ -8,7 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from engine.report.compare.ratios import SIZES
+from engine.report.compare.timings import SIZES
 from engine.report.figures.speed import DASHES, labels, words
 from engine.report.style import (
     COLOURS,

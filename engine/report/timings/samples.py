@@ -1,4 +1,4 @@
-"""The samples that a timing has kept, and what can be said of them again: the ratio of any two that are in a file."""
+"""The samples that a timing has kept, read from their file."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from engine import statistics
 from engine.results import BenchmarkRow, RecurrentRow, TimedRow
 
 ALWAYS = ("process", "round", "calls")
@@ -57,22 +56,3 @@ def phase(frame: pd.DataFrame, where: Mapping[str, str], name: str = TOTAL) -> l
         return []
     drawn = of(frame, where).dropna(subset=[name])
     return [[float(value) for value in part[name]] for _, part in drawn.groupby("process")]
-
-
-def ratio(
-    frame: pd.DataFrame,
-    baseline: Mapping[str, str],
-    other: Mapping[str, str],
-    *,
-    seed: int,
-    publishable: bool,
-    name: str = TOTAL,
-) -> statistics.Ratio | None:
-    """Return how many times as fast `other` is in a phase, with its interval, from all samples of both.
-
-    None when one of them has none, or they were timed in unequally many processes.
-    """
-    ones, twos = phase(frame, baseline, name), phase(frame, other, name)
-    if not ones or len(ones) != len(twos):
-        return None
-    return statistics.ratio(ones, twos, seed=seed, publishable=publishable)

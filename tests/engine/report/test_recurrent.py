@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from engine.report import frames
-from engine.report.compare import ratios
+from engine.report.compare import timings
+from engine.report.compare.timings import Timed
 from engine.report.export import fastrnns, timm_dynamo
 from engine.report.figures import recurrent, speed
 from engine.report.timings import needs, samples
@@ -202,26 +203,30 @@ def test_any_two_are_compared_as_a_task_compares_them(tmp_path: Path) -> None:
     assert samples.phase(drawn, samples.place(rows[1]), "backward_ms") == backward["py"]
     assert samples.phase(drawn, samples.place(rows[2]), "backward_ms") == []
 
-    found = ratios.over(drawn, rows, rows[1], "forward_ms", seed=5, publishable=False).set_index("model")
+    def over_py(phase: str) -> pd.DataFrame:
+        kept = [Timed(1, tmp_path, row) for row in rows]
+        pairs = [(kept[1], kept[0]), (kept[1], kept[2])]
+        return timings.over(pairs, phase, seed=5).dropna(subset=["speedup"]).set_index("model")
+
+    found = over_py("forward_ms")
     expected = ratio(forward["py"], forward["aten"], seed=5)
     line = found.loc["aten"]
     assert (line["speedup"], line["speedup_low"], line["speedup_high"]) == (expected.value, expected.low, expected.high)
-    assert (line["baseline"], line["verdict"]) == ("py", "faster")
+    assert line["verdict"] == "faster"
     assert found.loc["aten_layernorm", "verdict"] == "not comparable"
-    assert list(ratios.over(drawn, rows, rows[1], "backward_ms", seed=5, publishable=False)["model"]) == ["aten"]
+    assert over_py("backward_ms").loc["aten", "speedup"] == ratio(backward["py"], backward["aten"], seed=5).value
     both = [
         [[f + b for f, b in zip(*pair, strict=True)] for pair in zip(forward[name], backward[name], strict=True)]
         for name in ("py", "aten")
     ]
-    (line,) = ratios.over(drawn, rows, rows[1], "ms", seed=5, publishable=False).to_dict("records")
-    assert line["speedup"] == pytest.approx(ratio(*both, seed=5).value, rel=1e-9)
+    assert over_py("ms").loc["aten", "speedup"] == pytest.approx(ratio(*both, seed=5).value, rel=1e-9)
 
 
 def test_few_samples_give_a_ratio_without_an_interval(tmp_path: Path) -> None:
     rows = [recurrent_row(name) for name in ("aten", "py")]
     write_recurrent_samples(tmp_path, rows[0], aten=([[1.0, 1.0]], [[1.0, 1.0]]), py=([[2.0, 2.0]], [[2.0, 2.0]]))
-    drawn = samples.read(tmp_path, rows[0])
-    found = ratios.over(drawn, rows, rows[0], "ms", seed=5, publishable=False)
+    pair = Timed(1, tmp_path, rows[0]), Timed(1, tmp_path, rows[1])
+    found = timings.over([pair], "ms", seed=5)
     assert found[["speedup", "verdict"]].values.tolist() == [[0.5, "needs 3 processes"]]
     assert found["speedup_low"].isna().all()
     assert said(speed.speedups(found)) == ["0.50×  <i>needs 3 processes</i>"]
@@ -230,13 +235,13 @@ def test_few_samples_give_a_ratio_without_an_interval(tmp_path: Path) -> None:
 def test_what_stood_side_by_side_is_told_apart() -> None:
     rows = [recurrent_row(name, hidden_size=size) for size in (32, 64) for name in ("aten", "py")]
     rows.append(recurrent_row("resnet18"))
-    assert ratios.swept(rows) == "hidden_size"
-    found = ratios.groups(rows)
+    assert timings.swept(rows) == "hidden_size"
+    found = timings.groups(rows)
     assert {name: len(members) for name, members in found.items()} == {
         **{"lstm, hidden size 32": 2, "lstm, hidden size 64": 2},
         "resnet": 1,
     }
-    assert ratios.swept(rows[-2:]) == ""
+    assert timings.swept(rows[-2:]) == ""
 
 
 def test_bars_stand_beside_each_other_with_flags_written_out() -> None:
@@ -283,7 +288,7 @@ def test_curves_have_a_line_per_runner_in_each_panel() -> None:
     assert list(figure.data[1].y) == [20, 40, 80]
     assert [trace.showlegend for trace in figure.data] == [True, False, True, False]
     assert figure.data[0].line.color != figure.data[2].line.color
-    assert figure.layout.xaxis.title.text == "Sequence length (steps)"
+    assert figure.layout.xaxis.title.text == "Sequence length (time steps)"
     assert figure.layout.xaxis.type == figure.layout.yaxis.type == "log"
     assert list(figure.layout.xaxis.tickvals) == [10, 20, 40]
     assert said(figure) == ["Forward", "Backward"]

@@ -15,7 +15,6 @@ from engine.report.timings import needs, readable, samples
 from engine.results import Parts
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec, ModelName, Refused
-from engine.statistics import ratio
 from tests.support.page import benchmark_row, write_catalogue, write_samples
 
 
@@ -123,9 +122,8 @@ def test_samples_are_read_and_compared_as_a_task_compares_them(tmp_path: Path) -
     assert frame is not None
     here, there = (samples.place(benchmark_row("m", variant)) for variant in ("eager", "compile"))
     assert list(samples.of(frame, there)["ms"]) == [ms for process in fast for ms in process]
-    assert samples.ratio(frame, here, there, seed=5, publishable=True) == ratio(slow, fast, seed=5, publishable=True)
-    training = [place | {"mode": "training"} for place in (here, there)]
-    assert samples.ratio(frame, *training, seed=5, publishable=False) is None
+    assert samples.phase(frame, here) == slow
+    assert samples.phase(frame, there | {"mode": "training"}) == []
     figure = speed.raw(frame, ["eager", "compile"])
     assert [len(trace.x) for trace in figure.data] == [20] * 6  # three panels of two variants
     assert said(figure) == ["Process 1", "Process 2", "Process 3"]
