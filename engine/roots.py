@@ -87,10 +87,10 @@ def scan_within(folder: Path, roots: Roots) -> Iterator[Entry]:
     descriptor = _descriptor(folder, roots, READ | os.O_DIRECTORY)
     try:
         with os.scandir(descriptor) as inside:
-            for each in inside:
-                path, is_link = folder / each.name, each.is_symlink()
+            for entry in inside:
+                path, is_link = folder / entry.name, entry.is_symlink()
                 with suppress(FileNotFoundError):  # removed meanwhile
-                    status = stat_within(path, roots) if is_link else each.stat(follow_symlinks=False)
+                    status = stat_within(path, roots) if is_link else entry.stat(follow_symlinks=False)
                     if status and _is_file_or_folder(status):
                         yield Entry(path, status, is_link)
     finally:

@@ -79,8 +79,8 @@ class Delete(Several):
         ids, settings = list(dict.fromkeys(self.run_ids)), Settings()
         size = storage.of_runs(settings, ids)
         if len(ids) > 1 and not self.yes:
-            told = f"{len(ids)} runs with {size.files:,} files of {size.bytes / 1e6:,.1f} MB"
-            raise Refused(f"{told} would be deleted for good: say so with --yes")
+            message = f"{len(ids)} runs with {size.files:,} files of {size.bytes / 1e6:,.1f} MB"
+            raise Refused(f"{message} would be deleted for good: say so with --yes")
         kept = 0
         with store_here() as store:
             for run_id in ids:

@@ -51,8 +51,8 @@ def tell_failures(run: "Run", rows: Sequence[R], name: Callable[[R], str]) -> No
     for row in failed:
         note(f"{name(row)} failed ({row.status}): {printable(row.error)}")
     if failed or run.state != State.FINISHED:
-        told = f": {len(failed)} of {len(rows)} rows failed" if rows else ", without any row"
-        raise EndedBadly(f"run {run.id} {run.state}{told}. {run.error}".strip())
+        ending = f": {len(failed)} of {len(rows)} rows failed" if rows else ", without any row"
+        raise EndedBadly(f"run {run.id} {run.state}{ending}. {run.error}".strip())
 
 
 def submit(spec: Spec, name: str) -> None:

@@ -160,11 +160,11 @@ class Answers:
     def _read(self, line: bytes, number: int) -> dict[str, Any]:
         """Errors: Refused."""
         try:
-            told = json.loads(line)
-            refused = told.get("refused")
-            found: dict[str, Any] = {} if refused else told["answer"]
-            if told["id"] != number:
-                raise ValueError(f"answer {told['id']} to question {number}")
+            reply = json.loads(line)
+            refused = reply.get("refused")
+            found: dict[str, Any] = {} if refused else reply["answer"]
+            if reply["id"] != number:
+                raise ValueError(f"answer {reply['id']} to question {number}")
         except (ValueError, KeyError, AttributeError) as error:
             self._end()  # what else it would say is not to be trusted
             raise Refused(f"the process that answers has said what is no answer: {error}") from error

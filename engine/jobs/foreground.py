@@ -52,15 +52,15 @@ def run_here(store: Store, settings: Settings, spec: Spec, on_event: OnEvent, *,
 
 
 def _claim(store: Store, settings: Settings, spec: Spec, name: str, on_event: OnEvent) -> Attempt:
-    host, told = this_host(), ""
+    host, last_note = this_host(), ""
     while (attempt := queue.claim_new(store.database, host, spec, name=name)) is None:
-        if not told:
+        if not last_note:
             ensure_scheduler(settings)  # the holder may have been killed, and only a scheduler frees its slots
         held = queue.holders(store.database, host)
         note = "waiting for " + ", ".join(f"run {run_id} on {device}" for device, run_id in sorted(held.items()))
-        if note != told:
+        if note != last_note:
             on_event(Progress(done=0, note=note))
-            told = note
+            last_note = note
         time.sleep(LOOK_S)
     return attempt
 

@@ -68,9 +68,9 @@ def _trained(settings: Settings, spec: EvaluateSpec) -> TrainSpec | None:
     Refused."""
     if not spec.checkpoint or not _readable(settings, spec.checkpoint):
         return None
-    told = _manifest(Path(f"{expand_home(spec.checkpoint)}{MANIFEST}"), settings.roots).get("spec")
+    fields = _manifest(Path(f"{expand_home(spec.checkpoint)}{MANIFEST}"), settings.roots).get("spec")
     try:
-        return None if told is None else TrainSpec.model_validate(told)
+        return None if fields is None else TrainSpec.model_validate(fields)
     except ValueError as error:
         if not spec.held_out:
             return None
@@ -99,10 +99,10 @@ def continued(path: Path) -> TrainSpec:
     """
     folder = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
     manifests = [Path(f"{path}{MANIFEST}")] if path.is_file() else list(folder.glob(f"*.pt{MANIFEST}"))
-    told = [_manifest(manifest, None) for manifest in manifests if manifest.is_file()]
-    if not told:
+    contents = [_manifest(manifest, None) for manifest in manifests if manifest.is_file()]
+    if not contents:
         raise Refused(f"{path} is neither a checkpoint with its manifest ({MANIFEST}) nor a folder of such")
-    newest = max(told, key=lambda manifest: manifest.get("step", 0))
+    newest = max(contents, key=lambda manifest: manifest.get("step", 0))
     try:
         return TrainSpec.model_validate({**newest["spec"], "resume": str(path.resolve())})
     except (KeyError, ValueError) as error:

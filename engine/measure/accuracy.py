@@ -70,7 +70,7 @@ def _same(eager: Any, result: Any, reference: Any, tol: float, *, cosine: bool) 
     if torch.allclose(eager, result, rtol=tol, atol=tol, equal_nan=eager.dtype in HALF):
         return True
     if cosine:
-        one, other = (each.flatten().to(torch.float32) for each in (eager, result))
+        one, other = (tensor.flatten().to(torch.float32) for tensor in (eager, result))
         return torch.nn.functional.cosine_similarity(one, other, dim=0, eps=1e-6).item() >= SAME_DIRECTION
     loose = eager.dtype in HALF or reference.numel() < FEW or tol >= LARGE_TOLERANCE
     return rmse(reference, result) <= (3 if loose else 2) * rmse(reference, eager) + tol / 10

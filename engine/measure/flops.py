@@ -64,12 +64,12 @@ class Count:
     @property
     def uncounted(self) -> dict[str, int]:
         """Operators without a formula that are neither views nor elementwise, with their calls."""
-        return {each.operator: each.calls for each in self.operators if each.work in ("minor", "unknown")}
+        return {tally.operator: tally.calls for tally in self.operators if tally.work in ("minor", "unknown")}
 
     @property
     def unknown(self) -> dict[str, int]:
         """Those among them whose work could be of any size, with their calls."""
-        return {each.operator: each.calls for each in self.operators if each.work == "unknown"}
+        return {tally.operator: tally.calls for tally in self.operators if tally.work == "unknown"}
 
 
 def count(model: torch.nn.Module, inputs: tuple[Any, ...], run: Callable[[], object] | None = None) -> Count:
@@ -145,7 +145,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
             for kind, tally in self.kinds.items()
         ]
-        operators.sort(key=lambda each: (-each.flops, -each.read_bytes - each.written_bytes, each.operator))
+        operators.sort(key=lambda one: (-one.flops, -one.read_bytes - one.written_bytes, one.operator))
         return Count(tuple(operators), self.modules, self.live.peak, tuple(sorted(self.notes)))
 
 
@@ -238,7 +238,7 @@ def _fused(
         attn_mask is None or attn_mask.dim() <= 3
     ):  # (batch, length, width): the batch takes the place of heads
         mask = attn_mask.unsqueeze(0) if attn_mask is not None and attn_mask.dim() == 3 else attn_mask
-        query, key, value = (each.unsqueeze(0) for each in (query, key, value))
+        query, key, value = (tensor.unsqueeze(0) for tensor in (query, key, value))
         fused = _fused(query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         return None if fused is None else fused.squeeze(0)
     if not query.is_meta or query.dim() != 4 or query.shape[-1] != value.shape[-1]:

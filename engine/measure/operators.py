@@ -102,8 +102,8 @@ def _trilinear(args: tuple[Any, ...], *_: Any) -> int:
         for dim in sorted(lacking):
             shape.insert(dim, 1)
         shapes.append(shape)
-    sizes = [max(each) for each in zip(*shapes, strict=True)]
-    pair = [max(each) for each in zip(*shapes[:2], strict=True)]
+    sizes = [max(dimensions) for dimensions in zip(*shapes, strict=True)]
+    pair = [max(dimensions) for dimensions in zip(*shapes[:2], strict=True)]
     left = [size for dim, size in enumerate(sizes) if dim not in args[6] or dim not in args[5]]
     return 2 * int(prod(pair) + prod(left))
 
@@ -222,7 +222,7 @@ def _is_view(op: OpOverload, base: str) -> bool:
 
 def _tensor_view(op: OpOverload) -> bool:
     """`copy` has overloads for TorchScript's lists and dictionaries that call themselves views."""
-    return op.is_view and all(isinstance(each.type, torch.TensorType) for each in op._schema.returns)
+    return op.is_view and all(isinstance(returned.type, torch.TensorType) for returned in op._schema.returns)
 
 
 def _formula(op: OpOverload, base: str) -> Figure | None:

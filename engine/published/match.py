@@ -74,8 +74,8 @@ class Matched:
         `published`, who says so.
         """
         rows = self.rows.dropna(subset=list(figures), how="all")
-        said = self.sources.loc[rows.index, list(figures)].to_numpy()
-        published = ["; ".join(dict.fromkeys(text for text in texts if isinstance(text, str))) for texts in said]
+        sources = self.sources.loc[rows.index, list(figures)].to_numpy()
+        published = ["; ".join(dict.fromkeys(text for text in texts if isinstance(text, str))) for texts in sources]
         same = rows["model"] == catalogue.loc[rows["place"], "model"].to_numpy()
         tags = rows["pretrained"].where(same, rows["pretrained"] + " (" + rows["model"] + ")")
         more = rows[["place", *figures]].assign(pretrained=tags, published=published)

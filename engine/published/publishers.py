@@ -117,13 +117,13 @@ def _zeroshot(name: str, heading: str) -> Figure:
 def _retrieval() -> tuple[Figure, ...]:
     return tuple(
         Figure(
-            f"retrieval_{data}_{here}_to_{there}_r{k}",
-            f"{heading} {'image' if there == 'image' else 'text'} retr. R@{k}",
-            f"{heading} {here} to {there} R@{k}",
-            f"{heading}: the right {there} is among the first {k}",
+            f"retrieval_{data}_{query}_to_{target}_r{k}",
+            f"{heading} {'image' if target == 'image' else 'text'} retr. R@{k}",
+            f"{heading} {query} to {target} R@{k}",
+            f"{heading}: the right {target} is among the first {k}",
         )
         for data, heading in (("flickr", "Flickr"), ("mscoco", "MSCOCO"))
-        for here, there in (("text", "image"), ("image", "text"))
+        for query, target in (("text", "image"), ("image", "text"))
         for k in (1, 5, 10)
     )
 

@@ -67,9 +67,9 @@ class Processes:
         failures: Found = {}
         baseline = job.all_labels[0]
         for number in range(job.spec.processes):
-            each = job.model_copy(update={"process": number, "skip": tuple(failures)})
+            process_job = job.model_copy(update={"process": number, "skip": tuple(failures)})
             where = f"{job.title}, process {number + 1} of {job.spec.processes}"
-            found.append((yield from self._once(each, progress.model_copy(update={"note": where}))))
+            found.append((yield from self._once(process_job, progress.model_copy(update={"note": where}))))
             failures |= {label: one for label, one in found[-1].items() if one.status != "ok"}
             smaller = job.decays and baseline in failures and failures[baseline].status == "out_of_memory"
             if smaller or len(failures) == len(job.all_labels):
@@ -86,14 +86,14 @@ class Processes:
                 return found
             at, ended = "", None
             with closing(self.reports(attempt)) as heard:
-                for each in heard:
-                    if isinstance(each, Ended):
-                        ended = each
-                    elif each and each.measured:
-                        found[each.measured.label] = each.measured
-                    elif each and each.doing:
-                        at = each.label
-                        progress = progress.model_copy(update={"note": f"{_where(progress)}; {each.doing}"})
+                for report in heard:
+                    if isinstance(report, Ended):
+                        ended = report
+                    elif report and report.measured:
+                        found[report.measured.label] = report.measured
+                    elif report and report.doing:
+                        at = report.label
+                        progress = progress.model_copy(update={"note": f"{_where(progress)}; {report.doing}"})
                     yield progress
             if ended is None:
                 return found
@@ -116,14 +116,14 @@ class Processes:
         caches = {name: str(self._caches / part) for name, part in CACHES.items()}
         since, starting = time.monotonic(), True
         with closing(self._begin(job, caches | self._own, self._deadline)) as heard:
-            for each in heard:
-                if each:
+            for report in heard:
+                if report:
                     if starting:
                         self.spent.starts += time.monotonic() - since
                     since, starting = time.monotonic(), False
-                    if isinstance(each, Report):
-                        self.spent.add(each)
-                yield each
+                    if isinstance(report, Report):
+                        self.spent.add(report)
+                yield report
         self.spent.starts += time.monotonic() - since  # a process takes time to end as well
 
 

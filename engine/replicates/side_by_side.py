@@ -48,10 +48,11 @@ def measure(
     yield Report(doing="timing")
     session = _session(job, ready, stopwatch, plan, flush)
     yield Report(warmup_s=session.warmup_seconds, sampled_s=session.sampled_seconds)
-    done = [(each, _measured(each, session, job.spec.device)) for each in ready]  # before anything is compiled anew
-    for each, measured in done:
+    # measured before anything is compiled anew
+    done = [(subject, _measured(subject, session, job.spec.device)) for subject in ready]
+    for subject, measured in done:
         if afterwards and measured.status == "ok" and job.process == 0:
-            for found in afterwards(each, measured):
+            for found in afterwards(subject, measured):
                 if isinstance(found, Report):
                     yield found
                 else:
@@ -59,10 +60,10 @@ def measure(
         yield Report(measured=measured)
 
 
-def _placed(each: Ready, earlier: tuple[str, ...]) -> Ready:
+def _placed(subject: Ready, earlier: tuple[str, ...]) -> Ready:
     """Note which labels made their first calls before this one."""
-    row = each.measured.row | {"first_call_after": earlier}
-    return replace(each, measured=each.measured.model_copy(update={"row": row}))
+    row = subject.measured.row | {"first_call_after": earlier}
+    return replace(subject, measured=subject.measured.model_copy(update={"row": row}))
 
 
 def _session(
@@ -70,11 +71,11 @@ def _session(
 ) -> Session:
     """Time everything that is ready: its latency and, on an accelerator with hot caches, its calls back to back too."""
     device = job.spec.device
-    subjects = [Subject(each.label, each.phases, each.settings) for each in ready]
+    subjects = [Subject(variant.label, variant.phases, variant.settings) for variant in ready]
     if device != "cpu" and flush is None:
         subjects += [
-            Subject(_queued(each.label), {"call": partial(once, each.phases)}, each.settings, queued=True)
-            for each in ready
+            Subject(_queued(variant.label), {"call": partial(once, variant.phases)}, variant.settings, queued=True)
+            for variant in ready
         ]
     return timing.measure(
         subjects,
@@ -99,20 +100,20 @@ def _back_to_back(label: str, session: Session) -> tuple[BackToBack | None, tupl
     return BackToBack(rounds=timed.rounds, ms=timed.samples_ms, calls=timed.calls), ()
 
 
-def _measured(each: Ready, session: Session, device: str) -> Measured:
-    if error := session.failed.get(each.label):
-        return failure(each.label, error)
-    timed = session.timed[each.label]
+def _measured(subject: Ready, session: Session, device: str) -> Measured:
+    if error := session.failed.get(subject.label):
+        return failure(subject.label, error)
+    timed = session.timed[subject.label]
     try:
-        with each.settings():
-            joules = gpu_watch.joules(lambda: once(each.phases), device, ENERGY_S)
+        with subject.settings():
+            joules = gpu_watch.joules(lambda: once(subject.phases), device, ENERGY_S)
     except Exception as error:  # noqa: BLE001 - as above
-        return failure(each.label, error)
-    back_to_back, notes = _back_to_back(each.label, session)
-    return each.measured.model_copy(
+        return failure(subject.label, error)
+    back_to_back, notes = _back_to_back(subject.label, session)
+    return subject.measured.model_copy(
         update={
             "rounds": timed.rounds,
-            "phases": {name: ms for name, ms in timed.phases.items() if name not in each.unreported},
+            "phases": {name: ms for name, ms in timed.phases.items() if name not in subject.unreported},
             "calls": timed.calls,
             "back_to_back": back_to_back,
             "loop_ms": timed.loop_ms,
@@ -121,7 +122,7 @@ def _measured(each: Ready, session: Session, device: str) -> Measured:
             "contention": session.contention,
             "foreign": gpu_watch.foreign(session.gpu),
             "throttled": gpu_watch.throttling(session.gpu),
-            "notes": (*each.measured.notes, *notes, *gpu_watch.notes(device, session.gpu)),
+            "notes": (*subject.measured.notes, *notes, *gpu_watch.notes(device, session.gpu)),
             "neighbours": dict(session.neighbours),
         }
     )

@@ -27,15 +27,15 @@ def common(
     """
     measured = [process[label] for process in processes if label in process]
     fields: dict[str, Any] = {}
-    for each in reversed(measured):
-        fields |= each.row
-    notes = list(dict.fromkeys(note for each in measured for note in each.notes))
-    failed = next(((number, each) for number, each in enumerate(measured, 1) if each.status != "ok"), None)
+    for one in reversed(measured):
+        fields |= one.row
+    notes = list(dict.fromkeys(note for one in measured for note in one.notes))
+    failed = next(((number, one) for number, one in enumerate(measured, 1) if one.status != "ok"), None)
     if failed:
-        number, each = failed
+        number, one = failed
         where = f" (in process {number} of {spec.processes})" if number > 1 else ""
-        fields |= {"status": each.status, "error": each.error + where}
-    elif any(each.rounds for each in measured):
+        fields |= {"status": one.status, "error": one.error + where}
+    elif any(one.rounds for one in measured):
         fields |= _figures(measured) | {"flags": _flags(spec, measured)}
         notes += _disturbances(measured)
     return measured, fields, notes
@@ -43,10 +43,10 @@ def common(
 
 def _figures(measured: Sequence[Measured]) -> dict[str, Any]:
     """Return the values of all processes together, as fields of a row."""
-    per_process = [each.samples_ms for each in measured]
+    per_process = [one.samples_ms for one in measured]
     samples = [sample for process in per_process for sample in process]
     medians = process_medians(measured)
-    compiled = [each.compile_ms for each in measured if each.compile_ms is not None]
+    compiled = [one.compile_ms for one in measured if one.compile_ms is not None]
     again = [measured[0].compile_again_ms] if measured[0].compile_again_ms is not None else compiled[1:]
     parts = {phase: process_medians(measured, phase) for phase in measured[0].phases}
     return {
@@ -62,41 +62,41 @@ def _figures(measured: Sequence[Measured]) -> dict[str, Any]:
         "compile_cold_ms": compiled[0] if compiled else None,
         "compile_warm_ms": statistics.median(again) if again else None,
         "samples": len(samples),
-        "calls_per_sample": statistics.median_low(calls for each in measured for calls in each.calls),
-        "loop_ms": statistics.median(each.loop_ms for each in measured),
+        "calls_per_sample": statistics.median_low(calls for one in measured for calls in one.calls),
+        "loop_ms": statistics.median(one.loop_ms for one in measured),
         "processes": len(measured),
         "process_medians_ms": medians,
         "spread": spread(medians),
-        "contention": _worst([each.contention for each in measured if each.contention]),
+        "contention": _worst([one.contention for one in measured if one.contention]),
         "neighbours": neighbours(measured),
-        "device_peak_mb": _most(each.device_peak_mb for each in measured),
-        "process_peak_mb": _most(each.process_peak_mb for each in measured),
+        "device_peak_mb": _most(one.device_peak_mb for one in measured),
+        "process_peak_mb": _most(one.process_peak_mb for one in measured),
     }
 
 
 def process_medians(measured: Sequence[Measured], phase: str = "") -> tuple[float, ...]:
     """Return each process's median in ms per call, of one phase or of all its phases together."""
-    return tuple(statistics.median(each.phases[phase] if phase else each.samples_ms) for each in measured)
+    return tuple(statistics.median(process.phases[phase] if phase else process.samples_ms) for process in measured)
 
 
 def _back_to_back_ms(measured: Sequence[Measured]) -> float | None:
     """Return the median of the processes' medians; None where calls were not timed back to back."""
-    medians = [statistics.median(each.back_to_back.ms) for each in measured if each.back_to_back]
+    medians = [statistics.median(process.back_to_back.ms) for process in measured if process.back_to_back]
     return statistics.median(medians) if medians else None
 
 
 def neighbours(measured: Sequence[Measured]) -> dict[str, float]:
     """Return the busiest other processes by name, each with its largest share in any process, the busiest first."""
     most: dict[str, float] = {}
-    for each in measured:
-        for name, share in each.neighbours.items():
+    for process in measured:
+        for name, share in process.neighbours.items():
             most[name] = max(share, most.get(name, 0.0))
     return dict(sorted(most.items(), key=lambda item: -item[1])[:MOST_NAMES])
 
 
 def together(measured: Sequence[Measured], phase: str) -> list[float]:
     """Return all samples of one phase, in ms per call."""
-    return [value for each in measured for value in each.phases[phase]]
+    return [value for process in measured for value in process.phases[phase]]
 
 
 def deviation(samples: Sequence[float]) -> float | None:
@@ -109,9 +109,11 @@ def _flags(spec: TimedSpec, measured: Sequence[Measured]) -> tuple[str, ...]:
     found = {
         "single_process": len(measured) == 1,
         "unstable": (spread(medians) or 0) > UNSTABLE,
-        "contended": any(each.foreign or (each.contention and contended(each.contention)) for each in measured),
-        "drifting": any(drifting(each.samples_ms) for each in measured),
-        "throttled": any(each.throttled for each in measured),
+        "contended": any(
+            process.foreign or (process.contention and contended(process.contention)) for process in measured
+        ),
+        "drifting": any(drifting(process.samples_ms) for process in measured),
+        "throttled": any(process.throttled for process in measured),
         "below_floor": spec.below_floor,
     }
     return tuple(flag for flag, raised in found.items() if raised)
@@ -119,13 +121,16 @@ def _flags(spec: TimedSpec, measured: Sequence[Measured]) -> tuple[str, ...]:
 
 def _disturbances(measured: Sequence[Measured]) -> list[str]:
     """In words, what the figures suffered from."""
-    worst = _worst([each.contention for each in measured if each.contention])
+    worst = _worst([process.contention for process in measured if process.contention])
     notes = list(contended(worst)) if worst else []
     if notes and (busiest := neighbours(measured)):
         notes.append(f"busiest others: {named(busiest)}")
-    if collections := sum(each.gc_runs for each in measured):
+    if collections := sum(process.gc_runs for process in measured):
         notes.append(f"the model itself ran Python's garbage collector {collections} times within samples")
-    return [*notes, *dict.fromkeys(reason for each in measured for reason in (*each.foreign, each.throttled) if reason)]
+    return [
+        *notes,
+        *dict.fromkeys(reason for process in measured for reason in (*process.foreign, process.throttled) if reason),
+    ]
 
 
 def _worst(found: Sequence[Contention]) -> Contention | None:
@@ -133,9 +138,9 @@ def _worst(found: Sequence[Contention]) -> Contention | None:
     if not found:
         return None
     return Contention(
-        cpu_share=min((each.cpu_share for each in found if each.cpu_share is not None), default=None),
-        neighbour_share=_most(each.neighbour_share for each in found),
-        switches_per_s=_most(each.switches_per_s for each in found),
+        cpu_share=min((contention.cpu_share for contention in found if contention.cpu_share is not None), default=None),
+        neighbour_share=_most(contention.neighbour_share for contention in found),
+        switches_per_s=_most(contention.switches_per_s for contention in found),
     )
 
 
@@ -168,8 +173,8 @@ def back_to_back(found: Sequence[Mapping[str, Measured]]) -> list[dict[str, Meas
     queued = [
         {
             label: Measured(label=label, rounds=one.rounds, phases={BACK_TO_BACK: one.ms}, calls=one.calls)
-            for label, each in process.items()
-            if (one := each.back_to_back)
+            for label, samples in process.items()
+            if (one := samples.back_to_back)
         }
         for process in found
     ]

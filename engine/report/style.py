@@ -56,10 +56,10 @@ def bandwidth(gb_per_s: float) -> str:
     return f"{digits(gb_per_s / 1e3)} TB/s" if gb_per_s >= 1e3 else f"{digits(gb_per_s)} GB/s"
 
 
-def horizontal(figure: go.Figure, names: list[str], axis: str, *, each: int = 26) -> None:
-    """Bars or points beside names, one below the other as in the table. each: pixels per name."""
+def horizontal(figure: go.Figure, names: list[str], axis: str, *, row_px: int = 26) -> None:
+    """Bars or points beside names, one below the other as in the table. row_px: pixels per name."""
     # on a phone, what is written beside the longest bar ends in the margin
-    figure.update_layout(height=90 + each * len(names), margin=MARGIN | {"r": 28}, legend=LEGEND, uirevision=axis)
+    figure.update_layout(height=90 + row_px * len(names), margin=MARGIN | {"r": 28}, legend=LEGEND, uirevision=axis)
     figure.update_xaxes(title_text=axis, tickformat=",~g", automargin=True)
     # not in the order of the traces
     figure.update_yaxes(automargin=True, autorange="reversed", categoryorder="array", categoryarray=names)

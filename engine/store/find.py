@@ -102,9 +102,9 @@ def _conditions(wanted: Filter) -> Iterator[ColumnElement[bool]]:
         named = run_models.c.model == folded_model(wanted.only_model)
         yield runs.c.id.in_(select(run_models.c.run_id).where(named))
     for word in dict.fromkeys(wanted.text.casefold().split()):
-        said = select(run_texts.c.run_id).where(run_texts.c.text.contains(word, autoescape=True))
+        matching = select(run_texts.c.run_id).where(run_texts.c.text.contains(word, autoescape=True))
         failed = (runs.c.state == State.FAILED) & func.lower(runs.c.error).contains(word, autoescape=True)
-        yield or_(runs.c.id.in_(said), runs.c.id.in_(select(runs.c.id).where(failed)))
+        yield or_(runs.c.id.in_(matching), runs.c.id.in_(select(runs.c.id).where(failed)))
 
 
 def _of_model(pattern: str) -> Select[Any]:

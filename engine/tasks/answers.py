@@ -56,8 +56,8 @@ def answered(line: bytes) -> dict[str, Any]:
         why = f"{asked['ask']}: {error.errors()[0]['msg']}"
     except Exception as error:
         log.exception("a question could not be answered")
-        said = next(iter(str(error).strip().splitlines()), "")
-        why = f"{type(error).__name__}: {said}" if said else type(error).__name__
+        reason = next(iter(str(error).strip().splitlines()), "")
+        why = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
     return {"id": asked.get("id") if isinstance(asked, dict) else None, "refused": why}
 
 

@@ -75,7 +75,7 @@ def _model(
                     "parts": processes.spent.parts(seconds),
                 }
                 file = samples_name(model.library, model.model, outcome.batch_size)
-                if any(each.rounds for process in outcome.processes for each in process.values()):
+                if any(measured.rounds for process in outcome.processes for measured in process.values()):
                     common["samples_file"] = file
                     yield _samples(run_dir / file, outcome.processes, mode, rows.PHASES, written)
                 if queued := summary.back_to_back(outcome.processes):

@@ -26,17 +26,17 @@ def run(spec: RecurrentSpec, run_dir: Path) -> Iterator[Event]:
     here = environment.current(spec.device, spec.seed)
     yield here
     comparisons = spec.comparisons
-    for done, each in enumerate(comparisons):
-        progress = Progress(done=done, total=len(comparisons), note=each.summary)
+    for done, comparison in enumerate(comparisons):
+        progress = Progress(done=done, total=len(comparisons), note=comparison.summary)
         yield progress
-        yield from _side_by_side(each, _samples_name(spec, each), run_dir, progress, here.device_name)
+        yield from _side_by_side(comparison, _samples_name(spec, comparison), run_dir, progress, here.device_name)
     yield Progress(done=len(comparisons), total=len(comparisons))
 
 
-def _samples_name(spec: RecurrentSpec, each: RecurrentSpec) -> str:
-    """each: one of the spec's comparisons; its family may be one that is not swept."""
-    swept = sum(other.family == each.family for other in spec.comparisons) > 1
-    return samples_name(each.family, *((spec.sweep, getattr(each, spec.sweep)) if swept else ()))
+def _samples_name(spec: RecurrentSpec, comparison: RecurrentSpec) -> str:
+    """Return the name of a comparison's file of samples. Its family may be one that is not swept."""
+    swept = sum(other.family == comparison.family for other in spec.comparisons) > 1
+    return samples_name(comparison.family, *((spec.sweep, getattr(comparison, spec.sweep)) if swept else ()))
 
 
 def _side_by_side(
@@ -54,7 +54,7 @@ def _side_by_side(
         "seconds": (seconds := round(time.monotonic() - started, 3)),
         "parts": processes.spent.parts(seconds),
     }
-    if any(each.rounds for process in found for each in process.values()):
+    if any(measured.rounds for process in found for measured in process.values()):
         common["samples_file"] = file
         summary.write_samples(run_dir / file, found, what={}, label="runner", phases=rows.PHASES)
         yield Artifact(name=file, kind="samples")

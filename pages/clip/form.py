@@ -49,4 +49,4 @@ def draw_checks(checks: Sequence[Check]) -> bool:
 
 
 def _line(check: Check) -> str:
-    return f"{ICONS[check.mark]} {f'**{check.mark}**: ' if check.mark in SPOKEN else ''}{plain(check.said)}"
+    return f"{ICONS[check.mark]} {f'**{check.mark}**: ' if check.mark in SPOKEN else ''}{plain(check.text)}"

@@ -63,7 +63,7 @@ def by_hand(spec: RecurrentSpec, network: str, weights: Mapping[str, Tensor], in
             ways.append(shown)
             finals.append(state)
         below = torch.cat(ways, dim=-1)
-    last_h, last_c = (torch.stack(each) for each in zip(*finals, strict=True))
+    last_h, last_c = (torch.stack(per_layer) for per_layer in zip(*finals, strict=True))
     return (below.transpose(0, 1) if spec.batch_first else below), last_h, last_c
 
 

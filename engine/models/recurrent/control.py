@@ -130,7 +130,7 @@ class Control:
         found = None
         if gradients is not None:
             judge = _together if self._spec.family in WITH_RELU else _worst
-            found = judge(list(gradients.values()), [truth.gradients[each] for each in gradients])
+            found = judge(list(gradients.values()), [truth.gradients[parameter] for parameter in gradients])
         return Errors(_worst(list(outputs), list(truth.outputs)), found, tolerance)
 
 
@@ -243,4 +243,4 @@ def _one_by_one(layer: torch.nn.RNNBase, inputs: Inputs) -> tuple[Tensor, ...]:
         found.append(native.called_packed(layer, Inputs(x, h, c, [steps])))
     outputs, *states = zip(*found, strict=True)
     padded = pad_sequence([output.squeeze(batch) for output in outputs], layer.batch_first)
-    return (padded, *(torch.cat(each, dim=1) for each in states))
+    return (padded, *(torch.cat(states_of_one, dim=1) for states_of_one in states))

@@ -54,7 +54,7 @@ def build(name: str, spec: RecurrentSpec, found: Numbers) -> Network:
         for place, value in weights.drawn(spec, cell).items()
     }
     dropout = Dropout(DROPPED if name.endswith("_dropout") else 0.0)
-    layers = [[own[f"{each}_{place}"] for each in weights.names(spec, cell)] for place in weights.places(spec)]
+    layers = [[own[f"{weight}_{place}"] for weight in weights.names(spec, cell)] for place in weights.places(spec)]
     return Network(
         name=name,
         capture=partial(_capture, name, spec, cell, inputs, layers, dropout),
@@ -86,7 +86,7 @@ def _capture(
     def run_flat() -> tuple[torch.Tensor, ...]:
         xs = inputs.x.transpose(0, 1) if spec.batch_first else inputs.x
         last: tuple[torch.Tensor, ...] = loop(
-            xs, list(inputs.h), list(inputs.c), [each for own in layers for each in own]
+            xs, list(inputs.h), list(inputs.c), [weight for own in layers for weight in own]
         )
         return last
 

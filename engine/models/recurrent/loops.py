@@ -68,8 +68,8 @@ def last_state_only(step: Step) -> Callable[[Tensor, list[Tensor], list[Tensor],
     """
 
     def last(xs: Tensor, h: list[Tensor], c: list[Tensor], weights: list[Tensor]) -> tuple[Tensor, Tensor]:
-        each = len(weights) // len(h)
-        own = [weights[each * i : each * (i + 1)] for i in range(len(h))]
+        per_layer = len(weights) // len(h)
+        own = [weights[per_layer * i : per_layer * (i + 1)] for i in range(len(h))]
         states = [(h[i], c[i]) for i in range(len(h))]
         for x in xs.unbind(0):
             for i in range(len(states)):

@@ -71,8 +71,8 @@ def _accuracy(job: Job, variant: Variant, build: Builder, known: dict[str, Any])
     except Exception as error:  # noqa: BLE001 - models and compilers are other people's code: what fails is that row
         return _failed(variant, error, "fail_to_run")
     if job.mode == "training":
-        row["gradient_deviation"], told = _gradients(reference, result, job.model, _frozen(variant))
-        notes += told
+        row["gradient_deviation"], gradient_notes = _gradients(reference, result, job.model, _frozen(variant))
+        notes += gradient_notes
     status: AccuracyStatus = reference.status
     if status == "pass":
         tol = accuracy.tolerance(job.model, training=job.mode == "training", frozen=_frozen(variant))
@@ -190,7 +190,7 @@ def _trained(job: Job, model: torch.nn.Module, run: Callable[[], Any]) -> Any:
 
 
 def _kept(results: Any) -> Any:
-    return tree_map(lambda each: each.detach().clone() if isinstance(each, torch.Tensor) else each, results)
+    return tree_map(lambda leaf: leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf, results)
 
 
 def _frozen(variant: Variant) -> bool:

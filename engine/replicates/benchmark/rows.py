@@ -47,13 +47,13 @@ def _row(spec: BenchmarkSpec, common: Mapping[str, Any], outcome: Outcome, varia
         fields["samples_per_s"] = outcome.batch_size / (figures["back_to_back_ms"] or latency) * 1e3
         fields["joules_per_sample"] = _joules(measured, outcome.batch_size)
     elif measured:
-        fields["accuracy"] = next((each for each in measured if each.status != "ok"), measured[0]).accuracy
+        fields["accuracy"] = next((process for process in measured if process.status != "ok"), measured[0]).accuracy
     return BenchmarkRow(**fields, notes=(*outcome.notes, *notes))
 
 
 def _joules(measured: Sequence[Measured], batch_size: int) -> float | None:
     """Per image, the median of the processes that could tell."""
-    known = [each.joules_per_call for each in measured if each.joules_per_call is not None]
+    known = [process.joules_per_call for process in measured if process.joules_per_call is not None]
     return statistics.median(known) / batch_size if known else None
 
 

@@ -52,7 +52,7 @@ class Sizes:
             )
             found = yield from self._processes.repeat(job, progress)
             statuses = {process[self._baseline].status for process in found if self._baseline in process}
-            timed_out = any(each.status == "timeout" for process in found for each in process.values())
+            timed_out = any(measured.status == "timeout" for process in found for measured in process.values())
             if "out_of_memory" in statuses and decays and size > 1 and not timed_out:
                 size = decayed(size)
                 continue
@@ -71,12 +71,12 @@ class Sizes:
             )
             tried, ended = 0, None
             with closing(self._processes.reports(job)) as heard:
-                for each in heard:
-                    if isinstance(each, Ended):
-                        ended = each
-                    elif each:
-                        tried, fits, fails = each.trying or tried, each.fits or fits, each.fails or fails
-                        why = each.doing if each.fails else why
+                for report in heard:
+                    if isinstance(report, Ended):
+                        ended = report
+                    elif report:
+                        tried, fits, fails = report.trying or tried, report.fits or fits, report.fails or fails
+                        why = report.doing if report.fails else why
                         progress = progress.model_copy(update={"note": f"{self.model}: {mode}, trying batch {tried}"})
                     yield progress
             if ended and ended.status == "out_of_memory" and tried > fits:

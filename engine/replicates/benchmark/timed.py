@@ -35,9 +35,9 @@ def measure(job: Job, build: Builder) -> Iterator[Report]:
         made[label] = prepare(job, by_label[label], stopwatch, build, resident_mb)
         return made[label].ready
 
-    def afterwards(each: Ready, measured: Measured) -> Iterator[Report | Measured]:
-        yield Report(doing=f"{each.label}: counting")
-        yield _again(_counted(measured, job, made[each.label], counts, build), job, made[each.label], stopwatch)
+    def afterwards(ready: Ready, measured: Measured) -> Iterator[Report | Measured]:
+        yield Report(doing=f"{ready.label}: counting")
+        yield _again(_counted(measured, job, made[ready.label], counts, build), job, made[ready.label], stopwatch)
 
     return side_by_side.measure(
         job,
@@ -49,27 +49,27 @@ def measure(job: Job, build: Builder) -> Iterator[Report]:
     )
 
 
-def _counted(measured: Measured, job: Job, each: Made, counts: Counts, build: Builder) -> Measured:
+def _counted(measured: Measured, job: Job, made: Made, counts: Counts, build: Builder) -> Measured:
     """Add what the model costs on paper. counts: those made already, by type of weights and branches."""
-    counted = each.found.weights, each.variant.reparameterized
+    counted = made.found.weights, made.variant.reparameterized
     if counted not in counts:
         try:
-            counts[counted] = _count(job, each, build)
+            counts[counted] = _count(job, made, build)
         except Exception as error:  # noqa: BLE001 - models are other people's code; the timing stands without a count
             note = f"not counted: {' '.join(str(error).split())[:300]}"
             return measured.model_copy(update={"notes": (*measured.notes, note)})
     figures = dict(counts[counted])
-    if each.found.autocast:
+    if made.found.autocast:
         figures["intensity"] = None  # its traffic is of two types, and which is not known before it runs
     return measured.model_copy(update={"row": measured.row | figures})
 
 
-def _count(job: Job, each: Made, build: Builder) -> dict[str, float | None]:
+def _count(job: Job, made: Made, build: Builder) -> dict[str, float | None]:
     """Per sample, of one eager forward pass at the batch and image size that is timed, branches merged or as built."""
     from engine.measure import flops
 
-    alike = Variant(reparameterized=each.variant.reparameterized)
-    size = replace(wanted(job, each.found), device="meta", seed=None)
+    alike = Variant(reparameterized=made.variant.reparameterized)
+    size = replace(wanted(job, made.found), device="meta", seed=None)
     built = variants.build(job.model, size, alike, training=False, build=build)
     with torch.no_grad():
         counted = flops.count(built.model, built.inputs)
@@ -85,18 +85,18 @@ def _count(job: Job, each: Made, build: Builder) -> dict[str, float | None]:
     }
 
 
-def _again(measured: Measured, job: Job, each: Made, stopwatch: Stopwatch) -> Measured:
+def _again(measured: Measured, job: Job, made: Made, stopwatch: Stopwatch) -> Measured:
     """Add the time of a second compilation, when no second process measures it."""
-    if each.variant.execution != "compile" or job.spec.processes > 1:
+    if made.variant.execution != "compile" or job.spec.processes > 1:
         return measured
     torch.compiler.reset()
-    compiling.own_caches(each.variant.label, job.spec.device)
+    compiling.own_caches(made.variant.label, job.spec.device)
     training = job.mode == "training"
     try:
-        with each.ready.settings():
-            run = variants.runner(each.variant, each.built, each.found, job.spec.device)
-            phases = steps.phases(job.model, each.built.model, run, training=training, kind=job.spec.optimizer)
-            calls = 1 + variants.settling_calls(each.variant, job.spec.device)
+        with made.ready.settings():
+            run = variants.runner(made.variant, made.built, made.found, job.spec.device)
+            phases = steps.phases(job.model, made.built.model, run, training=training, kind=job.spec.optimizer)
+            calls = 1 + variants.settling_calls(made.variant, job.spec.device)
             again_ms = sum(timing.first_call(stopwatch, list(phases.values())) for _ in range(calls))
     except Exception as error:  # noqa: BLE001 - as above; the timing stands
         note = f"not compiled a second time: {' '.join(str(error).split())[:300]}"

@@ -98,7 +98,7 @@ def _compared(spec: RecurrentSpec, made: Mapping[str, RecurrentRow], name: str, 
         return made[name]
     row = made[name]
     if row.latency_ms and made[base].latency_ms and (row.backward_ms is None) != (made[base].backward_ms is None):
-        told = f"not compared with {base}: only one of them was timed backward too"
-        return row.model_copy(update={"notes": (*row.notes, told)})
+        note = f"not compared with {base}: only one of them was timed backward too"
+        return row.model_copy(update={"notes": (*row.notes, note)})
     row = row.model_copy(update={"baseline": base})
     return summary.compared(row, made[base], (base, name), found, spec)

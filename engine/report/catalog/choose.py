@@ -42,8 +42,8 @@ def table(
     frame = published.beside(catalogue, figures) if figures else catalogue.assign(pretrained="", published="")
     frame = frame.merge(timed, on=stored.WHAT, how="left").fillna({"measured": ""})
     frame.index = pd.Index((frame["name"] + " " + frame["image_size"] + " " + frame["pretrained"]).str.strip())
-    said = zip(frame["pretrained"], frame["published"], frame["measured"], strict=True)
-    frame["provenance"] = [_said(counted, setting, *parts) for parts in said]
+    origins = zip(frame["pretrained"], frame["published"], frame["measured"], strict=True)
+    frame["provenance"] = [_said(counted, setting, *parts) for parts in origins]
     return frame
 
 

@@ -71,9 +71,9 @@ def by_tag(lines: pd.DataFrame) -> pd.DataFrame:
     named = lines["pretrained"].where(lines["pretrained"] != "", lines["model"])
     tag = named.where(~several, named + " at " + lines["image_size"] + " px")
     wide = lines.assign(tag=tag).pivot_table("percent", "label", "tag", aggfunc="first", sort=False)
-    said = lines.groupby("label", sort=False)["source"].agg(lambda parts: "; ".join(dict.fromkeys(parts)))
+    sources = lines.groupby("label", sort=False)["source"].agg(lambda parts: "; ".join(dict.fromkeys(parts)))
     order = [figure.label for figure in FIGURES.values() if figure.label in wide.index]
-    return wide.assign(source=said).loc[order].rename_axis(columns=None).reset_index()
+    return wide.assign(source=sources).loc[order].rename_axis(columns=None).reset_index()
 
 
 def requests(name: ModelName, accuracies: pd.DataFrame) -> dict[str, Spec]:

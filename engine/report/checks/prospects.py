@@ -30,10 +30,10 @@ def _file(needed: Needed, prospect: Prospect, *, enough: bool) -> Check:
     if not needed.address:
         return Check("ok", f"{what}: {needed.path}.")
     size = f" ({_size(needed.mb)})" if needed.mb else ""
-    said = f"{what}: to be fetched from {needed.address}{size} into {prospect.cache}"
+    text = f"{what}: to be fetched from {needed.address}{size} into {prospect.cache}"
     if enough:
-        return Check("ok", f"{said}, where {_size(prospect.free_mb)} are free.")
-    return Check("error", f"{said}, where only {_size(prospect.free_mb)} are free. Make room, or set HF_HUB_CACHE.")
+        return Check("ok", f"{text}, where {_size(prospect.free_mb)} are free.")
+    return Check("error", f"{text}, where only {_size(prospect.free_mb)} are free. Make room, or set HF_HUB_CACHE.")
 
 
 def _memory(prospect: Prospect, spec: TrainSpec | EvaluateSpec, there_gb: float | None) -> Check:
@@ -44,19 +44,19 @@ def _memory(prospect: Prospect, spec: TrainSpec | EvaluateSpec, there_gb: float 
     sharing = spec.nproc if isinstance(spec, TrainSpec) and spec.device == "cpu" else 1  # accelerators have one each
     peak, held = (sharing * mb / 1e3 for mb in (prospect.peak_mb, prospect.state_mb))
     what = "weights, gradients and optimizer" if training else "weights"
-    said = f"Memory: about {digits(peak)} GB, {digits(held)} GB of which for {what}, the rest for a batch"
-    said += f"; {sharing} processes together." if sharing > 1 else "."
+    text = f"Memory: about {digits(peak)} GB, {digits(held)} GB of which for {what}, the rest for a batch"
+    text += f"; {sharing} processes together." if sharing > 1 else "."
     if there_gb is None:
-        return Check("ok", said)
+        return Check("ok", text)
     free_gb = there_gb if prospect.unused_mb is None else prospect.unused_mb / 1e3
-    said += f" There are {digits(there_gb)} GB"
-    said += "." if prospect.unused_mb is None else f", {digits(free_gb)} GB of them free now."
+    text += f" There are {digits(there_gb)} GB"
+    text += "." if prospect.unused_mb is None else f", {digits(free_gb)} GB of them free now."
     if held > there_gb:
-        return Check("error", said)
+        return Check("error", text)
     if peak > free_gb:
         less = "a smaller batch, or checkpoint activations" if training else "a smaller batch"
-        return Check("warning", f"{said} Take {less}.")
-    return Check("ok", said)
+        return Check("warning", f"{text} Take {less}.")
+    return Check("ok", text)
 
 
 def _size(mb: float) -> str:

@@ -12,7 +12,7 @@ from engine.specs.train import Schedule, TrainSpec, schedule
 
 Mark = Literal["ok", "warning", "error", "waiting"]
 NAMED = 3
-"""Files named in a sentence."""
+"""Files named in a text."""
 MB_PER_M = 16
 """Memory of a million trained float32 weights: themselves, their gradients, AdamW's two moments."""
 MB_PER_M_HALF = 8
@@ -30,7 +30,7 @@ class Check:
     """One thing looked at. An error cannot work; a warning may be meant; what waits is not known yet."""
 
     mark: Mark
-    said: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,12 @@ def checks(spec: TrainSpec, data: Data) -> list[Check]:
 
 
 def _pairs(data: Data) -> list[Check]:
-    said = f"{data.train:,} pairs to train on, {data.held:,} held out."
+    text = f"{data.train:,} pairs to train on, {data.held:,} held out."
     return [
-        Check("ok" if data.held else "warning", said if data.held else f"{said} Nothing will tell how good it gets.")
+        Check(
+            "ok" if data.held else "warning",
+            text if data.held else f"{text} Nothing will tell how good it gets.",
+        )
     ]
 
 
@@ -70,8 +73,8 @@ def _captions(data: Data, plan: Schedule) -> list[Check]:
     if data.distinct_captions == 1 and data.captions > 1:
         return [Check("error", "All captions are equal, so nothing tells one pair from another.")]
     if data.distinct_captions < plan.batch_size * plan.steps_per_epoch:
-        said = f"{data.distinct_captions:,} different captions: where pairs share one, the loss cannot reach 0"
-        return [Check("ok", f"{said}, nor retrieval find the right one.")]
+        text = f"{data.distinct_captions:,} different captions: where pairs share one, the loss cannot reach 0"
+        return [Check("ok", f"{text}, nor retrieval find the right one.")]
     return [Check("ok", f"{data.distinct_captions:,} different captions.")]
 
 
@@ -81,8 +84,8 @@ def _images(data: Data) -> list[Check]:
         return [Check("ok", f"{data.looked_at:,} images were opened, and all of them can be read.")]
     names = ", ".join(f"{source} ({reason})" for source, reason in data.unreadable[:NAMED])
     more = f" and {broken - NAMED} more" if broken > NAMED else ""
-    said = f"{broken:,} of {data.looked_at:,} images opened cannot be read: {names}{more}."
-    return [Check("error", said) if broken == data.looked_at else Check("warning", f"{said} They are left out.")]
+    text = f"{broken:,} of {data.looked_at:,} images opened cannot be read: {names}{more}."
+    return [Check("error", text) if broken == data.looked_at else Check("warning", f"{text} They are left out.")]
 
 
 def _steps(spec: TrainSpec, plan: Schedule) -> Check:
@@ -99,14 +102,14 @@ def _warmup(spec: TrainSpec, plan: Schedule) -> Check:
     if plan.problems:
         return Check("error", f"Learning rate: {plan.problems[0]}.")
     then = {"cosine": "then falls to 0", "const": "then stays", "const-cooldown": "then stays until the cooldown"}
-    said = f"The learning rate rises to {spec.peak_lr:g} within {plan.warmup_steps:,} steps, {then[spec.lr_scheduler]}."
-    return Check("ok", said)
+    text = f"The learning rate rises to {spec.peak_lr:g} within {plan.warmup_steps:,} steps, {then[spec.lr_scheduler]}."
+    return Check("ok", text)
 
 
 def _validation(spec: TrainSpec, data: Data) -> list[Check]:
     if spec.classes and data.classes and len(spec.classes) != len(data.classes):
-        said = f"The data have {len(data.classes)} classes and {len(spec.classes)} names were given: give one each."
-        return [Check("error", said)]
+        text = f"The data have {len(data.classes)} classes and {len(spec.classes)} names were given: give one each."
+        return [Check("error", text)]
     if not data.held:
         return []
     if data.classes and spec.zeroshot_frequency:
@@ -146,20 +149,20 @@ def memory(spec: TrainSpec, catalogue: pd.DataFrame, there_gb: float | None) -> 
         return None
     sharing = spec.nproc if spec.device == "cpu" else 1  # processes on accelerators have one each
     need = sharing * _least_mb(spec, known.iloc[0].to_dict()) / 1e3
-    said = f"Memory: at least {digits(need)} GB for weights, gradients and optimizer; activations come on top."
+    text = f"Memory: at least {digits(need)} GB for weights, gradients and optimizer; activations come on top."
     if there_gb is None:
-        return Check("ok", said)
+        return Check("ok", text)
     if need > there_gb:
-        return Check("error", f"{said} There are {digits(there_gb)} GB.")
-    return Check("warning" if need > there_gb / 2 else "ok", f"{said} There are {digits(there_gb)} GB.")
+        return Check("error", f"{text} There are {digits(there_gb)} GB.")
+    return Check("warning" if need > there_gb / 2 else "ok", f"{text} There are {digits(there_gb)} GB.")
 
 
 def _least_mb(spec: TrainSpec, row: Mapping[Any, Any]) -> float:
     total = float(row["mparams"])
     image, text = (_figure(row, f"{tower}_mparams") for tower in ("image", "text"))
     locked = image * spec.lock_image + text * spec.lock_text
-    each = MB_PER_M_HALF if spec.precision in ("bf16", "fp16") else MB_PER_M
-    return each * (total - locked) + MB_PER_M_LOCKED * each / MB_PER_M * locked
+    mb_per_m = MB_PER_M_HALF if spec.precision in ("bf16", "fp16") else MB_PER_M
+    return mb_per_m * (total - locked) + MB_PER_M_LOCKED * mb_per_m / MB_PER_M * locked
 
 
 def _figure(row: Mapping[Any, Any], name: str) -> float:
@@ -175,7 +178,7 @@ def expected_s(spec: TrainSpec, pairs: int, *, seconds: float | None, steps: int
 
 
 def bf16_advice(rates: pd.DataFrame, host: str, device: str, taken: str) -> str:
-    """Return a sentence that proposes bfloat16 where this device's measured rates say that it pays, or an empty text.
+    """Return a text that proposes bfloat16 where this device's measured rates say that it pays, or an empty text.
 
     rates: of `report.timings.rates.rates`; host: of this machine; taken: the setting to choose, such as `amp_bf16`.
     """

@@ -36,4 +36,4 @@ def timed(
             ):  # one, or none of what is no such timing
                 found.setdefault(setting, {}).setdefault(row.name, Timed(run.id, folder, row))
     ordered = sorted(found.items(), key=lambda item: -len(item[1]))
-    return [(setting, [those[name] for name in names if name in those]) for setting, those in ordered]
+    return [(setting, [latest[name] for name in names if name in latest]) for setting, latest in ordered]

@@ -43,7 +43,7 @@ def axes(runs: Mapping[int, Sequence[Row]]) -> tuple[str, ...]:
     found = []
     for name in keys(groups[0]) if groups else ():
         values = [{getattr(row, name) for row in rows} for rows in groups]
-        if all(len(each) == 1 for each in values) and len(set.union(*values)) > 1:
+        if all(len(distinct) == 1 for distinct in values) and len(set.union(*values)) > 1:
             found.append(name)
     return tuple(found)
 

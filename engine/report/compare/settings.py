@@ -52,8 +52,10 @@ def table(runs: Sequence[Run]) -> pd.DataFrame:
     names = dict.fromkeys(name for column in columns.values() for name in column)
     lines = []
     for name in names:
-        said = {run: column.get(name, "not recorded") for run, column in columns.items()}
-        lines.append({"where": name[0], "what": name[1].replace("_", " "), **said, "same": len(set(said.values())) < 2})
+        values = {run: column.get(name, "not recorded") for run, column in columns.items()}
+        lines.append(
+            {"where": name[0], "what": name[1].replace("_", " "), **values, "same": len(set(values.values())) < 2}
+        )
     return pd.DataFrame(lines, columns=[*COLUMNS, *columns, "same"]).astype({"same": bool})
 
 
@@ -65,15 +67,15 @@ def warnings(runs: Sequence[Run]) -> list[str]:
     for where, name in names:
         if not _matters(runs[0].spec, where, name):
             continue
-        said: dict[str, list[int]] = {}
+        runs_by_value: dict[str, list[int]] = {}
         for run, column in columns.items():
             if (where, name) in column:  # without an environment, that is said already
                 value = column[where, name]
                 if kind not in TIMED and name == f"{VERSION}torch":
                     value = value.partition("+")[0]  # counts and accuracies are of no build
-                said.setdefault(value, []).append(run)
-        if len(said) > 1:
-            parts = ", ".join(f"{value} ({_runs(those)})" for value, those in said.items())
+                runs_by_value.setdefault(value, []).append(run)
+        if len(runs_by_value) > 1:
+            parts = ", ".join(f"{value} ({_runs(run_ids)})" for value, run_ids in runs_by_value.items())
             why = f"; {WHY[name]}" if kind in ("train", "evaluate") and where == ASKED and name in WHY else ""
             sentences.append(f"{name[0].upper()}{name[1:].replace('_', ' ')}: {parts}{why}.")
     return sentences

@@ -65,7 +65,7 @@ def timed_rows(store: Store, run: Run, folder: Path) -> list[Timed]:
             folder,
             row,
             publishable,
-            tuple(again for there in repeated if isinstance(again := there.get(place), TimedRow)),
+            tuple(again for others in repeated if isinstance(again := others.get(place), TimedRow)),
         )
         for place, row in ((compare_rows.place(row), row) for row in rows)
     ]
@@ -127,16 +127,16 @@ def _share(row: TimedRow, figure: str) -> int:
 
 def alike(runs: Mapping[int, Sequence[Timed]], baseline: int) -> list[tuple[Timed, Timed]]:
     """Rows of the other runs, each with the row of the baseline's run that is of the same. runs: by number."""
-    rows = {run: [each.row for each in timed] for run, timed in runs.items()}
+    rows = {run: [timed_row.row for timed_row in timed] for run, timed in runs.items()}
     axes = compare_rows.axes(rows)
-    there = compare_rows.placed(rows[baseline], axes)
-    origin = {id(each.row): each for timed in runs.values() for each in timed}
+    baseline_rows = compare_rows.placed(rows[baseline], axes)
+    origin = {id(timed_row.row): timed_row for timed in runs.values() for timed_row in timed}
     return [
-        (origin[id(there[place])], origin[id(row)])
+        (origin[id(baseline_rows[place])], origin[id(row)])
         for run in runs
         if run != baseline
         for place, row in compare_rows.placed(rows[run], axes).items()
-        if place in there
+        if place in baseline_rows
     ]
 
 
@@ -177,8 +177,8 @@ def _line(baseline: Timed, other: Timed, figure: str, read: _Reader, seed: int) 
     line |= {"run": other.run, "baseline": baseline.name, "differs_in": ", ".join(differs), "flags": _flags(row)}
     line |= {"ms": milliseconds(row, figure), "baseline_ms": milliseconds(baseline.row, figure)}
     if line["ms"] is None or line["baseline_ms"] is None:
-        untimed = [each for each in (baseline, other) if milliseconds(each.row, figure) is None]
-        return line | {"note": "; ".join(_missing(each) for each in untimed)}
+        untimed = [timed for timed in (baseline, other) if milliseconds(timed.row, figure) is None]
+        return line | {"note": "; ".join(_missing(timed) for timed in untimed)}
     if _one_way(row) != _one_way(baseline.row) and figure in (samples.TOTAL, PER_SAMPLE):
         return line | {"note": "one goes forward only: compare the pass forward"}
     across = baseline.run != other.run
@@ -189,17 +189,17 @@ def _line(baseline: Timed, other: Timed, figure: str, read: _Reader, seed: int) 
         verdict = "needs 3 runs" if across else verdict
     line |= {"speedup": line["baseline_ms"] / line["ms"], "verdict": verdict}
     if ratio is not None:
-        told = np.isfinite(ratio.high)
+        has_interval = np.isfinite(ratio.high)
         line |= {"speedup": ratio.value, "verdict": verdict if verdict == "needs 3 runs" else ratio.verdict}
-        line |= {"speedup_low": ratio.low, "speedup_high": ratio.high} if told else {}
+        line |= {"speedup_low": ratio.low, "speedup_high": ratio.high} if has_interval else {}
     return line | {"note": note} | ({"verdict": "not comparable"} if differs else {})
 
 
 def _ratio_of_runs(baseline: Timed, other: Timed, figure: str) -> tuple[statistics.Ratio | None, str]:
     """Return the ratio of two requests from all runs of both, and how many those are."""
     sides = [
-        [ms for row in (each.row, *each.repeats) if (ms := milliseconds(row, figure)) is not None]
-        for each in (baseline, other)
+        [ms for row in (timed.row, *timed.repeats) if (ms := milliseconds(row, figure)) is not None]
+        for timed in (baseline, other)
     ]
     return statistics.ratio_of_runs(*sides), f"of {len(sides[0])} and {len(sides[1])} runs"
 
@@ -210,7 +210,7 @@ def _ratio(baseline: Timed, other: Timed, figure: str, read: _Reader, seed: int)
         ones, twos = read.phases(baseline, figure), read.phases(other, figure)
     except (ValueError, OSError) as error:
         return None, f"no interval: {error}"
-    without = [each.run for each, found in ((baseline, ones), (other, twos)) if not found]
+    without = [timed.run for timed, found in ((baseline, ones), (other, twos)) if not found]
     if without:
         runs = " and ".join(f"run {run}" for run in dict.fromkeys(without))
         return None, f"no interval: {runs} kept no samples of it"

@@ -33,7 +33,7 @@ def of_runs(runs: Mapping[int, Sequence[Row]]) -> pd.DataFrame:
 
     runs: rows of one kind by run. What whole runs differ in, such as the model, is not in `what`: it is compared.
     """
-    rows = [(run, row) for run, each in runs.items() for row in each if row.status == "ok"]
+    rows = [(run, row) for run, rows_of_run in runs.items() for row in rows_of_run if row.status == "ok"]
     whats = compare_rows.telling([row for _, row in rows], without=compare_rows.axes(runs))
     lines = [
         (what, *_named(figure, getattr(row, figure)), f"run {run}")

@@ -89,8 +89,8 @@ def _samples(run_dir: Path, row: RecurrentRow) -> pd.DataFrame:
 
 
 def _observed(metric: str, ms: float) -> str:
-    told = {"type": "NET", "metric": metric, "unit": "ms", "value": str(ms)}
-    return f"Caffe2Observer {json.dumps(told)}\n"
+    line = {"type": "NET", "metric": metric, "unit": "ms", "value": str(ms)}
+    return f"Caffe2Observer {json.dumps(line)}\n"
 
 
 def _groups(rows: Sequence[RecurrentRow]) -> dict[str, list[RecurrentRow]]:

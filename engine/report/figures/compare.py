@@ -43,12 +43,12 @@ def bars(
             ),
         )
         for label, value, base in zip(labels, drawn[subject], drawn[baseline], strict=True):
-            said = digits(value)
-            said += f"  <i>{times(value / base)}</i>" if ratio and subject != baseline and base else ""
-            beside.append({"x": max(value, 0), "y": label, "text": said, "xshift": 5, "font": {"size": 12}})
-            widest = max(widest, room(value, said))
+            value_text = digits(value)
+            value_text += f"  <i>{times(value / base)}</i>" if ratio and subject != baseline and base else ""
+            beside.append({"x": max(value, 0), "y": label, "text": value_text, "xshift": 5, "font": {"size": 12}})
+            widest = max(widest, room(value, value_text))
     write_beside(figure, beside)
-    horizontal(figure, [names[what, subject] for what in whats for subject in subjects], text(title), each=EACH)
+    horizontal(figure, [names[what, subject] for what in whats for subject in subjects], text(title), row_px=EACH)
     figure.update_layout(barmode="overlay", showlegend=len(whats) > 1)
     figure.update_xaxes(range=[min(0.0, float(frame[list(subjects)].min().min())), widest or 1.0])
     return figure

@@ -155,14 +155,14 @@ def place(found: Embeddings, *, aligned: bool = True) -> tuple[pd.DataFrame, NDA
     aligned: images and captions are each centred on their own mean, since CLIP keeps the two apart, and else the gap
     between them is all that a map shows. Of many, evenly spaced ones.
     """
-    chosen, said = _some(len(found.images)), _some(len(found.texts))
-    images, texts = (part.astype(np.float64) for part in (found.images[chosen], found.texts[said]))
+    chosen, chosen_texts = _some(len(found.images)), _some(len(found.texts))
+    images, texts = (part.astype(np.float64) for part in (found.images[chosen], found.texts[chosen_texts]))
     if aligned:
         images, texts = images - images.mean(axis=0), texts - texts.mean(axis=0)
     coordinates, shares = pca(np.concatenate([images, texts]))
-    names = [*(found.sources[at] for at in chosen), *(found.captions[at] for at in said)]
-    labels = [*(found.labels[at] for at in chosen), *(found.text_labels[at] for at in said)]
-    what = ["image"] * len(chosen) + ["caption"] * len(said)
+    names = [*(found.sources[at] for at in chosen), *(found.captions[at] for at in chosen_texts)]
+    labels = [*(found.labels[at] for at in chosen), *(found.text_labels[at] for at in chosen_texts)]
+    what = ["image"] * len(chosen) + ["caption"] * len(chosen_texts)
     axes = dict(zip("xy", [*coordinates.T, np.zeros(len(names))], strict=False))
     return pd.DataFrame({**axes, "what": what, "label": labels, "name": names}), np.append(shares, 0.0)[:2]
 

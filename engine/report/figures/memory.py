@@ -61,10 +61,10 @@ def peaks(timed: pd.DataFrame) -> pd.DataFrame:
     return found.loc[found["peak_gb"].notna(), MEASURED].reset_index(drop=True)
 
 
-def figure(estimated: pd.DataFrame, measured: pd.DataFrame, there: dict[str, float]) -> go.Figure:
+def figure(estimated: pd.DataFrame, measured: pd.DataFrame, limits: dict[str, float]) -> go.Figure:
     """Memory against batch size: a line per estimate, a mark per measured peak, and what devices have.
 
-    measured: of peaks, of the same way and image size; there: GB by device.
+    measured: of peaks, of the same way and image size; limits: GB by device.
     """
     drawn = go.Figure()
     for place, (names, values) in enumerate(_alike(estimated).items()):
@@ -90,15 +90,18 @@ def figure(estimated: pd.DataFrame, measured: pd.DataFrame, there: dict[str, flo
                 "run %{customdata[0]}<extra></extra>"
             ),
         )
-    for device, gb in there.items():
+    for device, gb in limits.items():
         drawn.add_hline(y=gb, line={"color": GREY, "dash": "dash", "width": 1.2})
-        said = f"{text(device)} has {digits(gb)} GB"
+        label = f"{text(device)} has {digits(gb)} GB"
         at = {"x": 0, "xref": "x domain", "xanchor": "left", "y": np.log10(gb), "yanchor": "bottom"}  # of a log axis
-        drawn.add_annotation(text=said, showarrow=False, font={"size": 11}, **at)
+        drawn.add_annotation(text=label, showarrow=False, font={"size": 11}, **at)
     drawn.update_layout(height=380, margin=MARGIN, legend=LEGEND, showlegend=True, uirevision="memory")
     drawn.update_xaxes(title_text="Batch size", type="log", tickvals=list(BATCHES))
     drawn.update_yaxes(
-        log("Memory (GB)", pd.concat([*_alike(estimated).values(), measured["peak_gb"], pd.Series(there, dtype=float)]))
+        log(
+            "Memory (GB)",
+            pd.concat([*_alike(estimated).values(), measured["peak_gb"], pd.Series(limits, dtype=float)]),
+        )
     )
     return drawn
 

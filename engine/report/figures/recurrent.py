@@ -40,14 +40,14 @@ def bars(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
         figure.add_bar(**_bar(drawn, part, colour, source))
     widest, beside = 0.0, []
     for row in drawn.to_dict("records"):
-        said = " + ".join(digits(row[f"{part}_ms"]) for part, _ in _PARTS if pd.notna(row[f"{part}_ms"])) + " ms"
+        label = " + ".join(digits(row[f"{part}_ms"]) for part, _ in _PARTS if pd.notna(row[f"{part}_ms"])) + " ms"
         flags = text(words(row["flags"]))
-        said, written = said + (f"  <i>{flags}</i>" if flags else ""), f"{said} {flags}"
+        label, written = label + (f"  <i>{flags}</i>" if flags else ""), f"{label} {flags}"
         end = float(np.nanmax([_ends(row, part)[1] for part, _ in _PARTS]))
-        beside.append({"x": end, "y": row["label"], "text": said, "xshift": 5})
+        beside.append({"x": end, "y": row["label"], "text": label, "xshift": 5})
         widest = max(widest, room(end, written))
     write_beside(figure, beside)
-    horizontal(figure, list(drawn["label"]), "Median time per call (ms)", each=38)
+    horizontal(figure, list(drawn["label"]), "Median time per call (ms)", row_px=38)
     figure.update_layout(barmode="group", bargap=0.25, showlegend=True)
     figure.update_xaxes(range=[0, widest or 1.0])
     return figure

@@ -152,9 +152,9 @@ def _model_labels(models: pd.DataFrame) -> list[dict[str, Any]]:
     return labels
 
 
-def _label(x: float, y: float, said: str, **more: Any) -> dict[str, Any]:
+def _label(x: float, y: float, label: str, **more: Any) -> dict[str, Any]:
     """Annotations on a log axis are placed by the exponent."""
-    return {"x": np.log10(x), "y": np.log10(y), "text": said, "showarrow": False, "font": {"size": 11}, **more}
+    return {"x": np.log10(x), "y": np.log10(y), "text": label, "showarrow": False, "font": {"size": 11}, **more}
 
 
 def sizes(rows: Sequence[DeviceRow]) -> go.Figure:

@@ -211,8 +211,8 @@ def _hover_data(frame: pd.DataFrame, quantities: Sequence[str]) -> Floats:
     return np.stack([np.asarray(column, dtype=object) for column in columns], axis=-1)
 
 
-def _lines(said: str) -> str:
-    return "<br>".join(text(line) for line in said.splitlines())
+def _lines(sentence: str) -> str:
+    return "<br>".join(text(line) for line in sentence.splitlines())
 
 
 def _hover_template(quantities: Sequence[str], source: str, provenance: bool) -> str:

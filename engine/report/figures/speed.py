@@ -90,8 +90,8 @@ def latency(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
     widest, beside = 0.0, []
     for row in drawn.to_dict("records"):
         flags = words(row["flags"]) if row["flags"] else ""
-        said = f"{digits(row['latency_ms'])} ms" + (f"  <i>{text(flags)}</i>" if flags else "")
-        beside.append({"x": _end(row), "y": row["label"], "text": said, "xshift": 5})
+        label = f"{digits(row['latency_ms'])} ms" + (f"  <i>{text(flags)}</i>" if flags else "")
+        beside.append({"x": _end(row), "y": row["label"], "text": label, "xshift": 5})
         widest = max(widest, room(_end(row), flags))
     write_beside(figure, beside)
     horizontal(figure, list(drawn["label"]), title("latency_ms"))
@@ -145,9 +145,9 @@ def speedups(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
         )
     beside = []
     for row in drawn.to_dict("records"):
-        said = f"{times(row['speedup'])}  <i>{row['verdict']}</i>"
-        said += f" (up to {times(row['speedup_high'])})" if row["speedup_high"] > last else ""
-        beside.append({"x": row["end"], "y": row["label"], "text": said, "xshift": 9})
+        label = f"{times(row['speedup'])}  <i>{row['verdict']}</i>"
+        label += f" (up to {times(row['speedup_high'])})" if row["speedup_high"] > last else ""
+        beside.append({"x": row["end"], "y": row["label"], "text": label, "xshift": 9})
     write_beside(figure, beside)
     figure.add_vrect(
         x0=1 - statistics.MARGIN, x1=1 + statistics.MARGIN, fillcolor=GREY, opacity=0.25, line_width=0, layer="below"

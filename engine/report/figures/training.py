@@ -66,8 +66,8 @@ def large(points: pd.DataFrame) -> list[Panel]:
 
 def small(points: pd.DataFrame) -> list[Panel]:
     """Return all other curves."""
-    told = {name for panel in large(points) for name in panel.names}
-    names = [name for name in _names(points) if name not in told]
+    metrics = {name for panel in large(points) for name in panel.names}
+    names = [name for name in _names(points) if name not in metrics]
     parts = tuple(name for name in names if name.startswith("train/") and name.endswith("_loss"))
     names = [name for name in names if name not in parts or len(parts) > 1]  # the only part is the whole
     known = (
@@ -89,7 +89,7 @@ def small(points: pd.DataFrame) -> list[Panel]:
     )
     named = {name for panel in known for name in panel.names}
     others = [Panel(_called(name).capitalize(), (name,)) for name in names if name not in named]
-    present = [Panel(each.title, tuple(filter(names.__contains__, each.names)), each.share, each.log) for each in known]
+    present = [Panel(part.title, tuple(filter(names.__contains__, part.names)), part.share, part.log) for part in known]
     return [panel for panel in [*present, *others] if panel.names]
 
 
@@ -127,8 +127,8 @@ def curves(
         _say_last(figure, line, panel, BESIDE[place % len(BESIDE)])
     for run, step in (best or {}).items():
         figure.add_vline(x=step, line={"color": GREY, "width": 1, "dash": "dot"})
-        said = f"best of {text(run)}" if several else "best"
-        figure.add_annotation(x=step, y=1, yref="paper", yanchor="bottom", text=said, showarrow=False, font_size=11)
+        label = f"best of {text(run)}" if several else "best"
+        figure.add_annotation(x=step, y=1, yref="paper", yanchor="bottom", text=label, showarrow=False, font_size=11)
     figure.update_layout(height=340, margin=MARGIN | {"t": 24, "r": 56}, legend=LEGEND | {"y": 1.06})
     figure.update_layout(showlegend=True, uirevision=panel.title)
     figure.update_xaxes(title_text="Optimizer step", tickformat=",~g", automargin=True)
@@ -216,13 +216,13 @@ def _say_last(figure: go.Figure, line: _Line, panel: Panel, where: str, *, named
     value = float(last["value"])
     if value != value or (panel.log and value <= 0):
         return
-    said = f"{100 * value:.1f} %" if panel.share else digits(value)
-    said = f"{text(line.called)} {said}" if named else said
+    value_text = f"{100 * value:.1f} %" if panel.share else digits(value)
+    value_text = f"{text(line.called)} {value_text}" if named else value_text
     figure.add_scatter(
         x=[last["step"]],
         y=[value],
         mode="markers+text",
-        text=[said],
+        text=[value_text],
         textposition=where,
         textfont={"size": 11, "color": line.colour},
         marker={"size": 6, "color": line.colour},

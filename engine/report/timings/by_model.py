@@ -95,11 +95,11 @@ def _empty() -> pd.DataFrame:
 def settings(frame: pd.DataFrame) -> "pd.Series[str]":
     """Return the setting of each line, in the words in which the lines differ; ALIKE where none does."""
     differing = [column for column in APART if frame[column].nunique(dropna=False) > 1]
-    said = pd.Series("", index=frame.index)
+    labels = pd.Series("", index=frame.index)
     for column in differing or ALIKE:
         word = pd.Series([_said(APART[column], value) for value in frame[column]], index=frame.index, dtype=str)
-        said = said + np.where((said != "") & (word != ""), ", ", "") + word
-    return said
+        labels = labels + np.where((labels != "") & (word != ""), ", ", "") + word
+    return labels
 
 
 def _said(form: str, value: Any) -> str:

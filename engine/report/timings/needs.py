@@ -190,13 +190,13 @@ def recurrent_least_gb(spec: RecurrentSpec) -> float:
 
 
 def _least_bytes(spec: RecurrentSpec) -> float:
-    each = _bytes_each(spec.precision)
+    size = _bytes_each(spec.precision)
     if spec.family == "resnet":
-        return float(each * spec.mini_batch * 3 * prod(spec.image_size))
+        return float(size * spec.mini_batch * 3 * prod(spec.image_size))
     ways, hidden = 1 + spec.bidirectional, spec.hidden_size
     out = (spec.proj_size or hidden) * ways
     kept = ways * spec.num_layers * KEPT_PER_STEP[spec.family] * hidden
-    return float(each * (2 * _weights(spec) + spec.seq_length * spec.mini_batch * (spec.input_size + out + kept)))
+    return float(size * (2 * _weights(spec) + spec.seq_length * spec.mini_batch * (spec.input_size + out + kept)))
 
 
 def _weights(spec: RecurrentSpec) -> int:

@@ -26,7 +26,7 @@ def test_files_that_are_here_and_files_to_be_fetched() -> None:
         Check("ok", "The tokenizer of roberta-base: /cache/tokenizer.json."),
         Check("ok", f"{FETCHED}, where 30 GB are free."),
     ]
-    assert lines(needed=(REMOTE.model_copy(update={"mb": None}),))[0].said.startswith(FETCHED.replace(" (605 MB)", ""))
+    assert lines(needed=(REMOTE.model_copy(update={"mb": None}),))[0].text.startswith(FETCHED.replace(" (605 MB)", ""))
 
 
 def test_a_disk_without_room_for_all_of_them_is_an_error() -> None:
@@ -45,15 +45,15 @@ def test_what_cannot_work_comes_first_as_it_was_said() -> None:
 def test_memory_beside_what_there_is(there: float | None, mark: str) -> None:
     (found,) = lines(peak_mb=5770.0, state_mb=2420.0, there_gb=there)
     said = "Memory: about 5.77 GB, 2.42 GB of which for weights, gradients and optimizer, the rest for a batch."
-    assert found.said.startswith(said)
+    assert found.text.startswith(said)
     assert found.mark == mark
-    assert ("Take a smaller batch, or checkpoint activations." in found.said) == (mark == "warning")
+    assert ("Take a smaller batch, or checkpoint activations." in found.text) == (mark == "warning")
 
 
 def test_memory_that_others_use_is_a_warning() -> None:
     (found,) = lines(peak_mb=5770.0, state_mb=2420.0, there_gb=8.0, unused_mb=5000.0)
     assert found.mark == "warning"
-    assert "There are 8 GB, 5 GB of them free now. Take a smaller batch" in found.said
+    assert "There are 8 GB, 5 GB of them free now. Take a smaller batch" in found.text
     (found,) = lines(peak_mb=5770.0, state_mb=2420.0, there_gb=8.0, unused_mb=7000.0)
     assert found.mark == "ok"
 
@@ -61,8 +61,8 @@ def test_memory_that_others_use_is_a_warning() -> None:
 def test_processes_share_the_memory_of_the_host_and_have_accelerators_of_their_own() -> None:
     (found,) = lines(peak_mb=5770.0, state_mb=2420.0, there_gb=8.0, spec=TrainSpec(nproc=2))
     assert found.mark == "warning"
-    assert "about 11.5 GB, 4.84 GB of which" in found.said
-    assert "2 processes together" in found.said
+    assert "about 11.5 GB, 4.84 GB of which" in found.text
+    assert "2 processes together" in found.text
     (found,) = lines(peak_mb=5770.0, state_mb=2420.0, there_gb=8.0, spec=TrainSpec(nproc=2, device="cuda"))
     assert found.mark == "ok"
 

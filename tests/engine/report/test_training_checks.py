@@ -14,7 +14,7 @@ CATALOGUE = pd.DataFrame(
 
 def said(spec: TrainSpec, data: Data = DATA) -> dict[str, str]:
     """What the checks say, with their marks."""
-    return {check.said: check.mark for check in checks(spec, data)}
+    return {check.text: check.mark for check in checks(spec, data)}
 
 
 def test_data_that_are_fine_have_no_doubts() -> None:
@@ -98,7 +98,7 @@ def test_bf16_is_proposed_where_measured_rates_say_that_it_pays() -> None:
 def test_the_floor_of_memory(fields: dict[str, object], gb: float) -> None:
     check = memory(TrainSpec.model_validate({"model": "B", **fields}), CATALOGUE, None)
     assert check is not None
-    assert check.said.startswith(f"Memory: at least {float(f'{gb:.3g}'):g} GB")
+    assert check.text.startswith(f"Memory: at least {float(f'{gb:.3g}'):g} GB")
 
 
 @pytest.mark.parametrize(("there", "mark"), [(2.0, "error"), (3.0, "warning"), (8.0, "ok"), (None, "ok")])

@@ -52,10 +52,10 @@ def _fill(connection: sa.Connection) -> None:
                 summary = ""
             described.append({"run": run.id, "name": run.name, "new": summary})
         change = sa.update(runs).where(runs.c.id == sa.bindparam("run")).values(summary=sa.bindparam("new"))
-        connection.execute(change, [{"run": each["run"], "new": each["new"]} for each in described])
+        connection.execute(change, [{"run": line["run"], "new": line["new"]} for line in described])
         connection.execute(
             sa.insert(texts),
-            [{"run_id": each["run"], "text": searchable(each["name"], each["new"], "")} for each in described],
+            [{"run_id": line["run"], "text": searchable(line["name"], line["new"], "")} for line in described],
         )
         if named:
             connection.execute(sa.insert(models), [{"run_id": run, "model": model} for run, model in sorted(named)])
