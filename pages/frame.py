@@ -5,8 +5,8 @@ from pathlib import Path
 
 import streamlit as st
 
-from pages.shared import announce, backend, links
-from pages.shared.page_end import PageEnd
+from pages.shared import backend, links, rerun
+from pages.shared.rerun import PageEnd
 from pages.shared.text import plain
 
 # before st.navigation: otherwise the browser fetches the page's icon from a Google host
@@ -97,4 +97,4 @@ with suppress(PageEnd):
     page.run()
 with top:
     links.report(parameters, page.url_path)
-announce.show_waiting()
+rerun.show_waiting()

@@ -10,7 +10,7 @@ from engine.report.catalog import choose
 from engine.report.timings import needs, stored
 from engine.report.timings.stored import Setting
 from engine.specs import BenchmarkSpec, Refused
-from pages.catalog.axes import Axes
+from pages.catalog.controls import Axes
 from pages.shared import backend, launch
 from pages.shared.text import duration, plain, plural, span
 

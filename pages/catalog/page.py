@@ -11,16 +11,13 @@ from engine.report.figures import scatter
 from engine.report.figures.scatter import SHOWN_FAMILIES
 from engine.report.quantities import MEASURED, title
 from engine.specs import ProfileSpec, Refused
-from pages.catalog import axes as catalog_axes
-from pages.catalog import data, measure, published
-from pages.catalog import filters as catalog_filters
+from pages.catalog import controls, data, measure
 from pages.shared import backend, comparison_link, tour
 from pages.shared.chart.chart import chart
 from pages.shared.chart.verbatim import verbatim
-from pages.shared.download import table
 from pages.shared.form.link import form_link
-from pages.shared.page_end import PageEnd
-from pages.shared.table import results_table
+from pages.shared.rerun import PageEnd
+from pages.shared.table import results_table, table
 from pages.shared.text import plain
 
 COSTS = (
@@ -53,10 +50,10 @@ if different := shipped.mismatches(counted_with):
 if not backend.store().runs(limit=1):
     tour.draw()
 
-axes = catalog_axes.draw(everything)
+axes = controls.draw_axes(everything)
 bar, status = st.container(horizontal=True, vertical_alignment="center"), st.container()
 timed = data.timed()
-filters = catalog_filters.draw(everything, data.settings(timed), axes.flops)
+filters = controls.draw_filters(everything, data.settings(timed), axes.flops)
 accuracies = data.accuracies(axes, filters)
 frame = data.table(axes, filters)
 try:
@@ -68,7 +65,7 @@ if selected.empty:
     st.info("No rows match these filters.", icon=":material/filter_alt:")
     for limit in choose.alone(frame, filters.limits):
         st.caption(plain(limit))
-    st.button("Reset filters", key="catalog_show_all", on_click=catalog_filters.reset)
+    st.button("Reset filters", key="catalog_show_all", on_click=controls.reset)
     raise PageEnd
 
 front = list(selected.index[selected["front"]]) if axes.front else []
@@ -116,7 +113,7 @@ st.caption(
     + ("" if axes.colour else f"; its legend lists the {SHOWN_FAMILIES} largest families")
     + ". Costs do not depend on the pretrained tag."
 )
-published.draw()
+data.draw_import()
 
 chosen = pd.Index([*rows, *in_plot]).unique().intersection(selected.index)
 plan = measure.plan(selected, selected.loc[chosen], axes, filters.setting)

@@ -17,8 +17,8 @@ from engine.specs import Spec
 from engine.specs.clip import EMBEDDED, split_sources
 from pages.clip import uploads
 from pages.shared import backend
-from pages.shared.fold import fold
 from pages.shared.form import spec_form
+from pages.shared.rerun import fold
 from pages.shared.text import plain
 
 LOOK_S = 3

@@ -1,15 +1,22 @@
 """Parts of the forms of Train and Evaluate: names of models, the data section, the list of checks."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import streamlit as st
 
+from engine.jobs import references
+from engine.report.checks import prospects
 from engine.report.checks.training import Check
-from engine.specs import Spec
+from engine.results.answers import Prospect
+from engine.specs import Refused, Spec
 from engine.specs.clip import DIGITS_MODEL
+from engine.specs.evaluate import EvaluateSpec
+from engine.specs.questions import Outlook
+from engine.specs.train import TrainSpec
 from pages.clip import data as clip_data
-from pages.shared import launch
+from pages.shared import backend, launch, rerun
 from pages.shared.form import groups as form_groups
 from pages.shared.form import spec_form
 from pages.shared.text import plain
@@ -50,3 +57,40 @@ def draw_checks(checks: Sequence[Check]) -> bool:
 
 def _line(check: Check) -> str:
     return f"{ICONS[check.mark]} {f'**{check.mark}**: ' if check.mark in SPOKEN else ''}{plain(check.text)}"
+
+
+TICK_S = 0.5
+WAITING = Check("waiting", "Checking weights, tokenizer and memory.")
+
+
+def checks(spec: TrainSpec | EvaluateSpec, batch_size: int) -> tuple[list[Check], bool]:
+    """Return checks of files, tokenizer and memory, and whether they include memory.
+
+    Until the answer arrives, return one waiting check; the page is redrawn when it arrives. batch_size: pairs per
+    forward pass, after defaults from the data are applied.
+    """
+    try:
+        definite = references.resolve(backend.store(), backend.settings(), spec)
+        assert isinstance(definite, TrainSpec | EvaluateSpec)
+        question = Outlook.of(definite, batch_size)
+        references.check_paths(backend.settings(), question.spec)
+    except (Refused, LookupError) as error:
+        return [Check("error", str(error))], False
+    answers = backend.answers()
+    answer = answers.ask(question)
+    if not answer.done():
+        _wait(answer)
+        answer = answers.given(question) or answer
+    if not answer.done():
+        return [WAITING], False
+    try:
+        prospect = Prospect.model_validate(answer.result())
+    except Refused as refused:
+        return [prospects.unknown(question.spec, str(refused))], False
+    return prospects.checks(prospect, question.spec, launch.device_memory_gb(spec.device)), prospect.peak_mb is not None
+
+
+@st.fragment(run_every=TICK_S)
+def _wait(answer: "Future[dict[str, Any]]") -> None:
+    if answer.done():
+        rerun.page()

@@ -13,8 +13,8 @@ from engine.datasets.kept import Kept, forget, kept
 from engine.datasets.kinds import recognise
 from engine.specs.clip import EMBEDDED
 from pages.shared import backend
-from pages.shared.fold import fold
 from pages.shared.form import spec_form
+from pages.shared.rerun import fold
 from pages.shared.text import plain, size
 
 UPLOADS = "uploads"

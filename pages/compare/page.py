@@ -7,7 +7,7 @@ import streamlit as st
 from engine.store import Run, State
 from pages.compare import models, settings, timings, training, values
 from pages.shared import backend, comparison_link
-from pages.shared.run_state import badge, sentence
+from pages.shared.run_view import badge, sentence
 from pages.shared.text import plain
 
 # Kinds with their own comparison; all others get a table of values side by side.

@@ -7,9 +7,8 @@ import streamlit as st
 
 from engine.report.compare import settings
 from engine.store import Run
-from pages.shared.download import table
-from pages.shared.fold import fold
-from pages.shared.table import results_table
+from pages.shared.rerun import fold
+from pages.shared.table import results_table, table
 from pages.shared.text import plain
 
 

@@ -11,13 +11,11 @@ from engine.report.figures import speed
 from engine.report.timings import readable
 from engine.results import Row
 from engine.store import Run
-from pages.shared import backend, comparison_link
+from pages.shared import backend, comparison_link, timed
 from pages.shared.chart.chart import chart
 from pages.shared.comparison_link import BIND
-from pages.shared.download import table
-from pages.shared.table import results_table
+from pages.shared.table import results_table, table
 from pages.shared.text import plain
-from pages.shared.timing import view
 
 ALIKE, ALL = "rows of the same", "all rows with one"
 COLUMNS = (
@@ -125,6 +123,6 @@ def draw_ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, *, seed: int)
     baselines = list(dict.fromkeys(ratios["baseline"]))
     caption = SPEEDUP + BETWEEN * any(first.run != other.run for first, other in pairs)
     st.caption(plain(f"Baseline: {baselines[0]}. " if len(baselines) == 1 else "") + caption)
-    view.verdicts(ratios)
+    timed.verdicts(ratios)
     with st.container(horizontal=True):
         table(lambda: ratios, "compare", key="compare_speed")

@@ -14,8 +14,8 @@ from pages.clip.curves import FOLDED, SMOOTH, curve_points
 from pages.compare import values as values_view
 from pages.shared.chart.chart import chart
 from pages.shared.comparison_link import BIND
-from pages.shared.download import table
-from pages.shared.fold import fold
+from pages.shared.rerun import fold
+from pages.shared.table import table
 
 
 def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:

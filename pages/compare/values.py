@@ -17,8 +17,7 @@ from pages.clip import curves
 from pages.shared import comparison_link
 from pages.shared.chart.chart import chart
 from pages.shared.comparison_link import BIND
-from pages.shared.download import table
-from pages.shared.table import results_table
+from pages.shared.table import results_table, table
 from pages.shared.text import plural
 
 TITLES = curves.TITLES | {

@@ -11,8 +11,8 @@ from engine.report.timings import rates as timings_rates
 from engine.specs import DeviceSpec
 from pages.shared import backend, launch
 from pages.shared.chart.chart import chart
-from pages.shared.download import table
 from pages.shared.form import spec_form
+from pages.shared.table import table
 from pages.shared.text import duration, plain
 
 PREFIX = "device"

@@ -10,8 +10,7 @@ from engine.report.timings import rates
 from engine.results import FLAGS, DeviceRow
 from engine.store import Run
 from pages.shared.chart.chart import chart
-from pages.shared.download import rows_table
-from pages.shared.table import results_table
+from pages.shared.table import results_table, rows_table
 from pages.shared.text import plain
 
 COLUMNS = ("what", "rate", "at", "latency_ms", "samples", "flags", "status", "error", "notes")

@@ -7,7 +7,7 @@ import streamlit as st
 from engine.report.figures.evaluation import prompts
 from engine.specs.evaluate import EvaluateSpec
 from engine.store import Run
-from pages.clip import data, outlook
+from pages.clip import data
 from pages.clip import form as clip_form
 from pages.shared import backend, launch
 from pages.shared.form import groups, spec_form
@@ -112,7 +112,7 @@ def form() -> None:
     sentence, ready = "Fix the errors above to continue.", False
     if isinstance(spec, EvaluateSpec) and preview.look:
         problems += find_problems(spec, preview)
-        needs, _ = outlook.checks(spec, spec.batch_size)
+        needs, _ = clip_form.checks(spec, spec.batch_size)
         ready = clip_form.draw_checks(needs)
         sentence = describe(spec) if ready else sentence
     options = {"key": "evaluate_go", "label": "Evaluate", "icon": ":material/fact_check:"}

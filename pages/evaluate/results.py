@@ -21,7 +21,7 @@ from pages.clip import pictures
 from pages.evaluate import search
 from pages.shared import backend
 from pages.shared.chart.chart import chart, tabs
-from pages.shared.download import download, rows_table
+from pages.shared.table import download, rows_table
 from pages.shared.text import plain
 
 TASKS = {"retrieval": "Retrieval", "zeroshot": "Zero-shot classification", "linear-probe": "Linear probe"}

@@ -13,7 +13,7 @@ from engine.specs import Refused
 from engine.specs.questions import Search
 from engine.store import Run
 from pages.clip import pictures
-from pages.shared import backend, download, redraw
+from pages.shared import backend, rerun
 from pages.shared.text import plain
 
 TICK_S = 0.5
@@ -64,7 +64,7 @@ def _draw_answer(run: Run, answer: Answer, ticking: bool, text: str) -> None:
         st.caption("Searching. The first search takes longer because it loads the model.")
         return
     if ticking:
-        redraw.page()  # the answer is here: redraw once without the timer
+        rerun.page()  # the answer is here: redraw once without the timer
     try:
         result = Hits.model_validate(answer.result())
     except Refused as refused:
@@ -84,7 +84,7 @@ def _draw_hits(run: Run, result: Hits, text: str) -> None:
         config = {"similarity": st.column_config.NumberColumn(format="%.3f")}
         st.dataframe(table, hide_index=True, column_config=config, alt="Images most similar to the text")
     with st.container(horizontal=True, vertical_alignment="center"):
-        download.table(lambda: table, f"search-{run.id}", key=f"search_{run.id}", label="hits")
+        table.table(lambda: table, f"search-{run.id}", key=f"search_{run.id}", label="hits")
         st.caption(plain(f"The {len(table):,} of {result.images:,} images most similar to “{text}”. {SIMILARITY}"))
 
 

@@ -7,7 +7,7 @@ import streamlit as st
 from engine.results import kinds
 from engine.specs import Refused
 from engine.store import Filter, State, Store
-from pages.shared import backend, redraw
+from pages.shared import backend, rerun
 from pages.shared.text import plain
 
 PREFIX = "runs"
@@ -76,7 +76,7 @@ def fields(store: Store) -> Filter | None:
             "Order", ["newest first", "oldest first"], default="newest first", required=True, key=key("order"), **shared
         )
         for name in (*values, "order"):
-            redraw.hold(key(name))
+            rerun.hold(key(name))
         if any(values.values()):
             st.button("Clear filters", icon=":material/filter_alt_off:", key=key("clear"), on_click=clear)
     try:

@@ -8,9 +8,8 @@ from engine.report import frames
 from engine.report.export import bulk
 from engine.store import Filter, Run
 from pages.history.filters import BIND, clear, go_to_first_page, key
-from pages.shared import backend, run_bulk, run_deletion, tour
-from pages.shared.download import table
-from pages.shared.table import results_table
+from pages.shared import backend, run_actions, tour
+from pages.shared.table import results_table, table
 
 SIZES = (25, 50, 100, 200)
 COLUMNS = ("id", "kind", "what", "state", "tags", "progress", "created", "duration_s", "device", "cause", "error")
@@ -51,9 +50,9 @@ def _draw_page(filter: Filter, size: int, first: int) -> None:
     actions = st.container()
     selected = _table(runs)
     with actions:
-        run_bulk.draw([run for run in runs if run.id in selected])
+        run_actions.draw_actions([run for run in runs if run.id in selected])
     st.caption("Click a run's number to open it. Select runs to compare, tag, download, restart or delete them.")
-    run_deletion.draw_dialog()
+    run_actions.draw_dialog()
 
 
 @st.cache_data(max_entries=64, show_spinner=False)

@@ -11,9 +11,9 @@ from engine.store import ACTIVE, ENDED, Filter, Run, State
 from engine.store.bundle import import_bundle
 from pages.history import filters
 from pages.history import list as history_list
-from pages.shared import announce, backend, redraw, run_deletion, run_storage, tour
-from pages.shared.fold import fold
-from pages.shared.run_state import badge, progress, sentence
+from pages.shared import backend, rerun, run_actions, tour
+from pages.shared.rerun import fold
+from pages.shared.run_view import badge, progress, sentence
 from pages.shared.text import plain
 
 TICK_S = 1
@@ -35,7 +35,7 @@ def draw_open(ticking: bool, last_ended: int | None) -> None:
     if count > len(queued):
         st.caption(f"and {count - len(queued)} more in the queue.")
     if ticking and not (active or queued):
-        redraw.page()
+        rerun.page()
     elif last_ended != next((run.id for run in store.runs(states=ENDED, limit=1)), None):
         st.button("Show runs that have ended", icon=":material/refresh:", key="runs_refresh", on_click=st.rerun)
 
@@ -58,7 +58,7 @@ def storage() -> None:
     """Draw the collapsed section on disk space."""
     if section := fold("Storage", icon=":material/hard_drive:", key="runs_storage"):
         with section:
-            run_storage.draw()
+            run_actions.draw_storage()
 
 
 @st.fragment
@@ -84,7 +84,7 @@ def _import() -> None:
                 st.error(plain(str(refusal)), icon=":material/error:")
                 return
         if problem := jobs.why_not_again(backend.store(), backend.settings(), run_id):
-            announce.show_later(f"This run cannot be repeated on this machine: {problem}", ":material/info:")
+            rerun.show_later(f"This run cannot be repeated on this machine: {problem}", ":material/info:")
         st.switch_page("run/page.py", query_params={"run": str(run_id)})
 
 
@@ -95,7 +95,7 @@ def listing() -> None:
         history_list.draw(filter)
 
 
-run_deletion.take_deleted()
+run_actions.take_deleted()
 st.title("Runs", anchor=False)
 store = backend.store()
 busy = bool(store.runs(states=OPEN, limit=1))

@@ -6,9 +6,9 @@ import pandas as pd
 import streamlit as st
 
 from engine.report.figures import memory
-from pages.model import timings
-from pages.model.runs_table import runs_table
-from pages.shared import backend, download
+from pages.model import history
+from pages.model.history import runs_table
+from pages.shared import backend, table
 from pages.shared.chart.chart import chart
 from pages.shared.table import results_table
 from pages.shared.text import plain, size
@@ -26,7 +26,7 @@ def draw(name: str, sizes: pd.DataFrame) -> None:
         image_size = st.selectbox("Image size (px)", list(counted["image_size"]), key="model_memory_size", width=160)
     row = counted[counted["image_size"] == image_size].head(1)
     estimated = memory.estimate(row, mode)
-    peaks = memory.peaks(timings.timings(name))
+    peaks = memory.peaks(history.timings(name))
     peaks = peaks[(peaks["way"] == mode) & (peaks["image_size"] == image_size)]
     available = _available_gb()
     chart(memory.figure(estimated, peaks, available), key="model_memory", alt="Memory by batch size and data type")
@@ -59,9 +59,9 @@ def draw(name: str, sizes: pd.DataFrame) -> None:
     stem = name.partition(":")[2]
     with st.container(horizontal=True):
         in_gb = estimated.rename(columns={precision: f"{precision}_gb" for precision in memory.PRECISIONS})
-        download.table(lambda: in_gb, f"{stem}-memory", key="model_memory_file", label="estimates")
+        table.table(lambda: in_gb, f"{stem}-memory", key="model_memory_file", label="estimates")
         if len(peaks):
-            download.table(lambda: peaks, f"{stem}-peaks", key="model_peaks_file", label="peaks")
+            table.table(lambda: peaks, f"{stem}-peaks", key="model_peaks_file", label="peaks")
 
 
 def _available_gb() -> dict[str, float]:

@@ -5,10 +5,10 @@ import streamlit as st
 from engine.names import LIBRARIES
 from engine.report.catalog import model
 from engine.specs import Refused
-from pages.model import commands, head, memory, modules, published, timings, trainings
+from pages.model import costs, history, memory
 from pages.shared import backend, launch
 from pages.shared.chart.chart import tabs
-from pages.shared.page_end import PageEnd
+from pages.shared.rerun import PageEnd
 from pages.shared.text import plain
 
 CHOICE = "model_choice"
@@ -50,15 +50,15 @@ if name is None:
 
 sizes = model.sizes(backend.catalogue(), name)
 accuracies = model.published(backend.published_accuracies(), name, launch.families())
-head.draw(name, sizes)
+costs.draw_head(name, sizes)
 contents = {
-    "Counts": lambda: head.counts(sizes),
-    "Modules": lambda: modules.draw(name),
+    "Counts": lambda: costs.counts(sizes),
+    "Modules": lambda: costs.draw_modules(name),
     "Memory": lambda: memory.draw(name, sizes),
-    "Published": lambda: published.draw(name, accuracies),
-    "Timed here": lambda: timings.draw(name),
-    "Trained here": lambda: trainings.draw(name),
-    "Commands": lambda: commands.draw(name, accuracies),
+    "Published": lambda: history.draw_published(name, accuracies),
+    "Timed here": lambda: history.draw_timings(name),
+    "Trained here": lambda: history.draw_trainings(name),
+    "Commands": lambda: costs.draw_commands(name, accuracies),
 }
 if not name.startswith(f"{model.TRAINABLE}:"):
     del contents["Trained here"]

@@ -8,8 +8,8 @@ from engine.names import parse_config, parse_names, select
 from engine.report import frames
 from engine.specs import ProfileSpec, Refused
 from pages.shared import backend, launch
-from pages.shared.fold import fold
 from pages.shared.form import groups, spec_form
+from pages.shared.rerun import fold
 from pages.shared.text import duration, plain, plural, shortened
 
 PREFIX = "profile"

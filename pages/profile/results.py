@@ -16,8 +16,7 @@ from engine.specs import ProfileSpec
 from engine.store import Run
 from pages.shared import backend, module_map, run_view
 from pages.shared.chart.chart import chart, tabs
-from pages.shared.download import download, from_rows, rows_table
-from pages.shared.table import results_table
+from pages.shared.table import download, from_rows, results_table, rows_table
 from pages.shared.text import plain
 
 COLUMNS = (

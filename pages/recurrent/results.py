@@ -13,16 +13,14 @@ from engine.report.export import fastrnns, timm_dynamo
 from engine.report.figures import recurrent, speed
 from engine.report.timings import rates, readable, samples
 from engine.results import RecurrentRow
+from engine.specs.recurrent import KNOBS
+from engine.specs.runners import RUNNERS
 from engine.specs.timed import LEAST_SAMPLES
 from engine.store import Run
-from pages.recurrent import card
-from pages.shared import backend, run_view
+from pages.shared import backend, run_view, timed
 from pages.shared.chart.chart import chart, tabs
-from pages.shared.download import download, from_rows, rows_table
-from pages.shared.table import informative_columns, results_table
+from pages.shared.table import download, from_rows, informative_columns, results_table, rows_table
 from pages.shared.text import plain
-from pages.shared.timing import samples as timing_samples
-from pages.shared.timing import view
 
 PASSES = {"forward_ms": "forward", "backward_ms": "backward", samples.TOTAL: "both"}
 """What can be compared, by its column among samples."""
@@ -65,13 +63,13 @@ def draw(run: Run, rows: Sequence[RecurrentRow]) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         _downloads(run, rows)
         run_view.more_processes(run, loops=max(run.spec.loops, LEAST_SAMPLES))
-        view.failures(rows)
+        timed.failures(rows)
     _charts(run, rows)
     by_name = dict(zip(names, zip(rows, utilisation, strict=True), strict=True))
     for name in selected:
         if name in by_name:
             row, share = by_name[name]
-            card.card(row, name, share)
+            card(row, name, share)
     if not selected:
         st.caption("Select rows to see percentiles, errors, memory, conditions and what each flag means.")
 
@@ -91,8 +89,8 @@ def _utilisation(run: Run, rows: Sequence[RecurrentRow]) -> list[float | None]:
 def _downloads(run: Run, rows: Sequence[RecurrentRow]) -> None:
     """Draw the downloads: all rows in our formats and, if each runner has one size, fastrnns' formats."""
     rows_table(run, lambda rows: timm_dynamo.full(frames.recurrent(rows), _utilisation(run, rows)))
-    timed = [row for row in rows if row.status == "ok"]
-    if not timed or not fastrnns.fits(rows):
+    timed_rows = [row for row in rows if row.status == "ok"]
+    if not timed_rows or not fastrnns.fits(rows):
         return
     content = {
         "table": fastrnns.table,
@@ -100,23 +98,23 @@ def _downloads(run: Run, rows: Sequence[RecurrentRow]) -> None:
         "pep": lambda rows: fastrnns.pep(rows, backend.folder(run)),
     }
     for format in fastrnns.FORMATS:
-        if format != "pep" or all(timing_samples.stamp(run, row) for row in timed):
+        if format != "pep" or all(timed.stamp(run, row) for row in timed_rows):
             file = f"recurrent-{run.id}-{format}.{ENDINGS[format]}"
             download(LABELS[format], from_rows(run, content[format]), file, key=f"{format}_{run.id}")
 
 
 def _charts(run: Run, rows: Sequence[RecurrentRow]) -> None:
     """Draw a tab per chart that has data."""
-    timed = [row for row in rows if row.forward_ms is not None]
-    kept = [row for row in timed if row.samples_file]
+    timed_rows = [row for row in rows if row.forward_ms is not None]
+    kept = [row for row in timed_rows if row.samples_file]
     groups = timings.groups(kept)
     contents: dict[str, Any] = {}
-    if timed:
-        contents["Forward and backward"] = lambda: _bars(run, timed)
+    if timed_rows:
+        contents["Forward and backward"] = lambda: _bars(run, timed_rows)
     if any(len(members) > 1 for members in groups.values()):
         contents["Speed-up"] = lambda: _speedups(run, groups)
-    if timings.swept(timed):
-        contents["Sizes"] = lambda: _curves(run, timed)
+    if timings.swept(timed_rows):
+        contents["Sizes"] = lambda: _curves(run, timed_rows)
     if kept:
         contents["Samples"] = lambda: _samples(run, groups)
     tabs(contents, key=f"charts_{run.id}")
@@ -131,7 +129,7 @@ def _bars(run: Run, rows: Sequence[RecurrentRow]) -> None:
         if len(groups) > 1:
             st.caption(f"**{plain(name)}**")
         chart(
-            recurrent.bars(frames.recurrent(members), source=view.source(run)),
+            recurrent.bars(frames.recurrent(members), source=timed.source(run)),
             key=f"bars_{run.id}_{place}",
             alt=f"Median time forward and backward of every runner, {name}",
         )
@@ -155,26 +153,26 @@ def _speedups(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
             key=f"baseline_{run.id}_{members[0].samples_file}",
         )
         phase = _pass("phase", run)
-    if timing_samples.read(run, members[0]) is None:
+    if timed.read(run, members[0]) is None:
         return
     places = [Timed(run.id, backend.folder(run), row, run.spec.publishable) for row in members]
     pairs = [(places[members.index(by_runner[baseline])], place) for place in places if place.row.model != baseline]
-    speedups = _ratios(pairs, phase, run.spec.seed, timing_samples.stamp(run, members[0]))
+    speedups = _ratios(pairs, phase, run.spec.seed, timed.stamp(run, members[0]))
     if speedups.empty:
         st.caption(plain(f"Nothing to compare {baseline} with. Both runners must have been timed in the chosen pass."))
         return
     chart(
-        speed.speedups(speedups, source=view.source(run)),
+        speed.speedups(speedups, source=timed.source(run)),
         key=f"speedup_{run.id}",
         alt=f"Speed-up over {baseline} ({PASSES[phase]}), with 99 % intervals and verdicts",
     )
-    view.verdicts(speedups)
+    timed.verdicts(speedups)
 
 
 @st.cache_data(
     max_entries=32,
     show_spinner="Comparing samples",
-    hash_funcs=timing_samples.HASHED,
+    hash_funcs=timed.HASHED,
 )
 def _ratios(pairs: list[tuple[Timed, Timed]], phase: str, seed: int, stamp: int) -> pd.DataFrame:
     ratios = timings.over(pairs, phase, seed=seed)
@@ -189,7 +187,7 @@ def _curves(run: Run, rows: Sequence[RecurrentRow]) -> None:
     varied = {family: members for family, members in families.items() if timings.swept(members)}
     members = varied[_choose(run, "curves", list(varied))]
     chart(
-        recurrent.curves(frames.recurrent(members), size, source=view.source(run)),
+        recurrent.curves(frames.recurrent(members), size, source=timed.source(run)),
         key=f"curves_{run.id}",
         alt=f"Time forward and backward over {timings.SIZES[size].lower()}, one line per runner",
     )
@@ -200,14 +198,14 @@ def _samples(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
     with st.container(horizontal=True, vertical_alignment="bottom"):
         members = groups[_choose(run, "samples", list(groups))]
         phase = _pass("samples", run)
-    frame = timing_samples.read(run, members[0])
+    frame = timed.read(run, members[0])
     if frame is None:
         return
     runners = [row.model for row in members]
-    options = {"column": "runner", "phase": phase, "source": view.source(run)}
+    options = {"column": "runner", "phase": phase, "source": timed.source(run)}
     alt = f"Every sample over its round, {PASSES[phase]}, one panel per process"
     chart(speed.raw(frame, runners, **options), key=f"raw_{run.id}", alt=alt)
-    st.caption(view.SAMPLES.format(one="runner"))
+    st.caption(timed.SAMPLES.format(one="runner"))
 
 
 def _pass(place: str, run: Run) -> str:
@@ -219,3 +217,38 @@ def _pass(place: str, run: Run) -> str:
 def _choose(run: Run, place: str, names: list[str]) -> str:
     """Draw the choice of a group of runners timed side by side, and return it. A single group needs no choice."""
     return st.selectbox("Group", names, key=f"{place}_of_{run.id}") if len(names) > 1 else names[0]
+
+
+VALUES = (
+    *("forward_ms", "backward_ms", "latency_ms", "back_to_back_ms", "forward_p90_ms", "backward_p90_ms", "steps_per_s"),
+    *("forward_mean_ms", "forward_std_ms", "backward_mean_ms", "backward_std_ms", "gflops_per_step"),
+    *("output_error", "gradient_error", "tolerance", "first_call_ms", "compile_cold_ms", "compile_warm_ms"),
+    *("device_peak_mb", "process_peak_mb"),
+)
+
+
+def card(row: RecurrentRow, name: str, utilisation: float | None) -> None:
+    """Draw everything known about one row. name: unique in the run. utilisation: a share, or None if unknown."""
+    conditions = [RUNNERS[row.model].does if row.model in RUNNERS else "", *_sizes(row), row.precision, *_script(row)]
+    timed.card(row, name, values=VALUES, utilisation=utilisation, conditions=conditions)
+
+
+def _sizes(row: RecurrentRow) -> list[str]:
+    if row.seq_length is None:
+        return [f"batch {row.mini_batch}", f"{row.image_size} px" if row.image_size else ""]
+    return [
+        f"{row.seq_length} time steps",
+        f"batch {row.mini_batch}" + (", batch first" if row.batch_first else ""),
+        f"{row.input_size} features in, {row.hidden_size} hidden",
+        f"{row.num_layers} layer{'s' * (row.num_layers != 1)}",
+        f"projected to {row.proj_size}" if row.proj_size else "",
+        "bidirectional" if row.bidirectional else "",
+    ]
+
+
+def _script(row: RecurrentRow) -> list[str]:
+    """Return the TorchScript settings, if TorchScript ran the network."""
+    if not row.fuser:
+        return []
+    knobs = [f"{name.replace('_', ' ')} {value}" for name in KNOBS if (value := getattr(row, name)) is not None]
+    return [f"TorchScript: fuser {row.fuser}, executor {row.executor}", *knobs]

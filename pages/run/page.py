@@ -6,12 +6,12 @@ from engine.store import Run
 from engine.store.bundle import export_bundle
 from engine.store.files import RunFiles
 from pages.run import notes
-from pages.shared import backend, run_deletion, run_view
+from pages.shared import backend, run_actions, run_view
 from pages.shared.chart.chart import tabs
 from pages.shared.chart.verbatim import verbatim
-from pages.shared.download import download
 from pages.shared.form.command import command
-from pages.shared.page_end import PageEnd
+from pages.shared.rerun import PageEnd
+from pages.shared.table import download
 from pages.shared.text import quoted
 
 # Lines shown from the end of the log.
@@ -62,7 +62,7 @@ def draw_details(run_id: int) -> None:
     tabs(contents, key="run_about")
 
 
-if run_deletion.take_deleted():
+if run_actions.take_deleted():
     st.switch_page("history/page.py", query_params={})
 run = backend.linked_run()
 if run is None:
@@ -92,5 +92,5 @@ with st.container(horizontal=True):
             "import.",
         )
     if run.state.ended and st.button("Delete", icon=":material/delete:", key="run_delete"):
-        run_deletion.request([run.id])
-run_deletion.draw_dialog()
+        run_actions.request([run.id])
+run_actions.draw_dialog()

@@ -14,7 +14,7 @@ from engine.report.checks import training
 from engine.report.timings import needs, rates
 from engine.specs import Refused, Spec
 from engine.store import Run, State
-from pages.shared import backend, redraw, run_view
+from pages.shared import backend, rerun, run_view
 from pages.shared.chart.verbatim import verbatim
 from pages.shared.form import spec_form
 from pages.shared.form.command import command
@@ -94,7 +94,7 @@ def models_field(spec: type[Spec], prefix: str, groups: Sequence[str] = ()) -> l
         placeholder="Search, or type a wildcard such as ViT-B-* and press Enter",
         help=spec.model_fields["models"].description,
     )
-    redraw.hold(spec_form.key(prefix, "models"))
+    rerun.hold(spec_form.key(prefix, "models"))
     return [*chips, *_long_list(spec_form.key(prefix, spec_form.LISTED))]
 
 

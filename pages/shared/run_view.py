@@ -9,12 +9,11 @@ from engine import jobs
 from engine.jobs import hosts
 from engine.specs import Refused, Spec
 from engine.specs.timed import QUOTABLE
-from engine.store import RETRYABLE, Cause, Run, State
-from pages.shared import announce, backend, redraw
+from engine.store import RETRYABLE, Cause, Run, State, Store
+from pages.shared import backend, rerun
 from pages.shared.form.link import form_link
 from pages.shared.kinds import PAGES
-from pages.shared.run_state import badge, progress, sentence
-from pages.shared.text import duration, plain
+from pages.shared.text import duration, ordinal, plain
 
 TICK_S = 1
 """Seconds between updates of a run that has not ended."""
@@ -39,7 +38,7 @@ def _draw(run_id: int, ticking: bool, beside_form: bool) -> None:
     store = backend.store()
     run = store.run(run_id)
     if ticking and run.state.ended:
-        redraw.page()  # the run has ended: redraw once without the timer
+        rerun.page()  # the run has ended: redraw once without the timer
     with st.container(horizontal=True, vertical_alignment="center"):
         badge(run)
         st.text(sentence(run, store), width="stretch")
@@ -79,7 +78,7 @@ def _declare_gone(run: Run) -> None:
         try:
             hosts.declare_gone(backend.store(), backend.settings(), lost.id)
         except Refused as refusal:  # the host has sent a heartbeat since
-            announce.show_later(str(refusal), ":material/error:")
+            rerun.show_later(str(refusal), ":material/error:")
         jobs.ensure_scheduler(backend.settings(), backend.store())
         st.rerun()
 
@@ -125,3 +124,55 @@ def submit_and_open(spec: Spec) -> None:
         st.error(plain(str(refusal)))
         return
     st.switch_page("run/page.py", query_params={"run": str(run_id)})
+
+
+ICONS = {
+    State.QUEUED: ":material/schedule:",
+    State.STARTING: ":material/hourglass_top:",
+    State.RUNNING: ":material/play_circle:",
+    State.STOPPING: ":material/stop_circle:",
+    State.FINISHED: ":material/check_circle:",
+    State.FAILED: ":material/error:",
+    State.VANISHED: ":material/visibility_off:",
+    State.CANCELLED: ":material/cancel:",
+}
+COLOURS = {State.RUNNING: "blue", State.FINISHED: "green", State.FAILED: "red", State.VANISHED: "orange"}
+
+
+def badge(run: Run) -> None:
+    """Draw the state as a word with an icon."""
+    st.badge(run.state.value, icon=ICONS[run.state], color=COLOURS.get(run.state, "gray"))
+
+
+def sentence(run: Run, store: Store) -> str:
+    """Return the state and progress of a run as plain text."""
+    elapsed = duration(seconds) if (seconds := run.seconds()) is not None else ""
+    done = f"{run.done} of {run.total}" if run.total else str(run.done)
+    match run.state:
+        case State.QUEUED:
+            place = store.position(run.id)
+            return "next in the queue" if place == 1 else f"{ordinal(place)} in the queue" if place else "waiting"
+        case State.STARTING:
+            return "starting the worker"
+        case State.RUNNING:
+            remaining = run.seconds_left()
+            left = f", about {duration(remaining)} left" if remaining is not None else ""
+            return f"{done} done, {run.note} now{left}" if run.note else f"{done} done{left}"
+        case State.STOPPING:
+            return f"stopping; {done} done"
+        case State.FINISHED:
+            return f"{done} done in {elapsed}"
+        case State.FAILED:
+            return f"{(run.cause or 'error').replace('_', ' ')} after {elapsed or '0 s'}; {done} done and kept"
+        case State.VANISHED:
+            return f"no heartbeat, and its process cannot be reached; {done} done. It continues if its host returns"
+        case State.CANCELLED:
+            return f"stopped on request; {done} done and kept"
+
+
+def progress(run: Run) -> None:
+    """Draw the progress bar of a running run, or the error of a failed one."""
+    if run.state in (State.RUNNING, State.STOPPING) and run.total:
+        st.progress(min(run.done / run.total, 1.0))
+    if run.state is State.FAILED and run.error:
+        st.error(plain(run.error), icon=":material/error:")

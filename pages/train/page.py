@@ -12,11 +12,11 @@ from engine.report.checks.training import Data
 from engine.specs import Refused
 from engine.specs.clip import DIGITS_MODEL
 from engine.specs.train import FINE_TUNE_LR, SCRATCH_LR, TrainSpec, schedule
-from pages.clip import data, outlook
+from pages.clip import data
 from pages.clip import form as clip_form
 from pages.shared import backend, launch
-from pages.shared.fold import fold
 from pages.shared.form import groups, presets, spec_form
+from pages.shared.rerun import fold
 from pages.shared.text import duration, plain
 
 PREFIX = "train"
@@ -106,7 +106,7 @@ def draw_checks(spec: TrainSpec, counts: Data) -> bool:
     """Draw the list of checks. Return whether none is an error."""
     checks, plan = training.checks(spec, counts), schedule(spec, counts.train)
     if plan.steps_per_epoch:
-        needs, has_memory = outlook.checks(spec, plan.batch_size)
+        needs, has_memory = clip_form.checks(spec, plan.batch_size)
         checks += needs
         floor = training.memory(spec, backend.catalogue(), launch.device_memory_gb(spec.device))
         checks += [floor] if floor and not has_memory else []

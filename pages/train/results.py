@@ -19,9 +19,8 @@ from engine.store import RETRYABLE, Run
 from pages.clip.curves import FOLDED, SMOOTH, TITLES, curve_points, points_of
 from pages.shared import backend
 from pages.shared.chart.chart import chart
-from pages.shared.download import download, rows_table, table
 from pages.shared.form.link import form_link
-from pages.shared.table import results_table
+from pages.shared.table import download, results_table, rows_table, table
 from pages.shared.text import duration, plain
 
 CHECKPOINTS, RESULTS = "checkpoints", "results.jsonl"

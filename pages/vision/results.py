@@ -13,13 +13,11 @@ from engine.report.figures import speed
 from engine.report.timings import rates, readable
 from engine.results import VERDICTS, BenchmarkRow
 from engine.store import Run
-from pages.shared import backend, run_view
+from pages.shared import backend, run_view, timed
 from pages.shared.chart.chart import chart, tabs
-from pages.shared.download import download, from_rows, rows_table
-from pages.shared.table import informative_columns, results_table
+from pages.shared.table import download, from_rows, informative_columns, results_table, rows_table
 from pages.shared.text import plain
-from pages.shared.timing import view
-from pages.vision import card, samples
+from pages.vision import samples
 
 COLUMNS = (
     *("model", "library", "mode", "variant", "status", "accuracy", "latency_ms"),
@@ -52,12 +50,12 @@ def draw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
         _downloads(run, rows)
         if run.spec.purpose == "performance":
             run_view.more_processes(run, min_samples=None)
-        view.failures(rows)
+        timed.failures(rows)
     _charts(run, rows)
     by_label = {_label(row): (row, share) for row, share in zip(rows, utilisation, strict=True)}
     for label in selected:
         if label in by_label:
-            card.card(*by_label[label])
+            card(*by_label[label])
     if not selected:
         st.caption("Select rows to see percentiles, memory, compilation, conditions and what each flag means.")
 
@@ -92,12 +90,14 @@ def _downloads(run: Run, rows: Sequence[BenchmarkRow]) -> None:
 def _charts(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     """Draw a tab per chart that has data."""
     frame = frames.benchmark(rows)
-    timed = frame["latency_ms"].notna()
+    has_time = frame["latency_ms"].notna()
     swept = (
-        frame[timed].groupby(["library", "model", "mode", "variant"])["batch_size"].nunique().max() if any(timed) else 0
+        frame[has_time].groupby(["library", "model", "mode", "variant"])["batch_size"].nunique().max()
+        if any(has_time)
+        else 0
     )
     contents: dict[str, Any] = {}
-    if any(timed):
+    if any(has_time):
         contents["Latency"] = lambda: _latency(run, frame)
     if frame["speedup"].notna().any():
         contents["Speed-up"] = lambda: _speedup(run, rows, frame)
@@ -109,14 +109,14 @@ def _charts(run: Run, rows: Sequence[BenchmarkRow]) -> None:
         contents["Samples"] = lambda: samples.raw(run, rows)
         if len({row.variant for row in rows if row.latency_ms}) > 1:
             contents["Compare two"] = lambda: samples.compare(run, rows)
-    if any(timed) and (frame["library"] == "timm").any():
+    if any(has_time) and (frame["library"] == "timm").any():
         contents["Published"] = lambda: _published(run, rows)
     tabs(contents, key=f"charts_{run.id}")
 
 
 def _latency(run: Run, frame: pd.DataFrame) -> None:
     chart(
-        speed.latency(frame, source=view.source(run)),
+        speed.latency(frame, source=timed.source(run)),
         key=f"latency_{run.id}",
         alt="Median latency of every row, with p90 and the medians of the single processes",
     )
@@ -128,11 +128,11 @@ def _latency(run: Run, frame: pd.DataFrame) -> None:
 
 def _speedup(run: Run, rows: Sequence[BenchmarkRow], frame: pd.DataFrame) -> None:
     chart(
-        speed.speedups(frame, source=view.source(run)),
+        speed.speedups(frame, source=timed.source(run)),
         key=f"speedup_{run.id}",
         alt="Speed-up of every variant over its baseline, with its 99 % interval and verdict",
     )
-    view.verdicts(frame)
+    timed.verdicts(frame)
     _summary(run, rows)
 
 
@@ -151,7 +151,7 @@ def _summary(run: Run, rows: Sequence[BenchmarkRow]) -> None:
 
 def _curves(run: Run, frame: pd.DataFrame) -> None:
     chart(
-        speed.curves(frame, backend.family_colours(), source=view.source(run)),
+        speed.curves(frame, backend.family_colours(), source=timed.source(run)),
         key=f"curves_{run.id}",
         alt="Throughput against latency, one point per batch size",
     )
@@ -174,5 +174,49 @@ def _published(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     )
     columns = ["model", "variant", "mode", "image_size", "batch_size", "here", "theirs", "their_batch_size", "times"]
     results_table(both, key=f"published_table_{run.id}", alt="Throughput here and published", columns=columns)
-    source = f"Published values: {published_speeds.PUBLISHER}; {setup}. Own values: {view.source(run)}."
+    source = f"Published values: {published_speeds.PUBLISHER}; {setup}. Own values: {timed.source(run)}."
     st.caption(plain(f"{source} {published_speeds.SETTINGS}" if "NVIDIA" in setup else source))
+
+
+VALUES = (
+    *(
+        "latency_ms",
+        "back_to_back_ms",
+        "samples_per_s",
+        "mean_ms",
+        "std_ms",
+        "forward_ms",
+        "backward_ms",
+        "optimizer_ms",
+    ),
+    *("first_call_ms", "compile_cold_ms", "compile_warm_ms", "device_peak_mb", "process_peak_mb"),
+    *("joules_per_sample", "gradient_deviation", "max_deviation", "mean_deviation", "std_deviation"),
+)
+
+
+def card(row: BenchmarkRow, utilisation: float | None) -> None:
+    """Draw everything known about one row. utilisation: FLOP utilisation as a share, or None if unknown."""
+    name = f"{row.library}:{row.model}" + (f", {row.tower} tower" if row.tower != "whole" else "")
+    timed.card(
+        row,
+        f"{name}, {row.variant}, {row.mode}, batch {row.batch_size}",
+        values=VALUES,
+        utilisation=utilisation,
+        conditions=_conditions(row),
+        further={"Accuracy check": row.accuracy.replace("_", " ")} if row.accuracy else None,
+    )
+
+
+def _conditions(row: BenchmarkRow) -> list[str]:
+    """Return the settings that the result depends on."""
+    return [
+        f"batch {row.batch_size} (requested: {row.batch_size_requested})",
+        f"{row.image_size} px" if row.image_size else "",
+        f"{row.context_length} tokens" if row.context_length else "",
+        f"{row.precision}: weights {row.dtype or row.precision}"
+        + (f", autocast {row.autocast_dtype}" if row.autocast_dtype else ""),
+        row.memory_format.replace("_", " "),
+        "deterministic" if row.deterministic else "not deterministic",
+        f"{row.cache} cache",
+        row.optimizer,
+    ]

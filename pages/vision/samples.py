@@ -10,17 +10,15 @@ from engine.report.figures import speed
 from engine.report.timings import samples
 from engine.results import VERDICTS, BenchmarkRow
 from engine.store import Run
-from pages.shared import backend
+from pages.shared import backend, timed
 from pages.shared.chart.chart import chart
 from pages.shared.text import plain
-from pages.shared.timing import samples as timing_samples
-from pages.shared.timing import view
 
 
 def raw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     """Draw every sample of one model, in the order of measurement."""
     chosen = _choose(run, rows, "raw")
-    frame = timing_samples.read(run, chosen[0])
+    frame = timed.read(run, chosen[0])
     if frame is None:
         return
     mode = chosen[0].mode
@@ -29,7 +27,7 @@ def raw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
         key=f"raw_{run.id}",
         alt="Every sample over its round, one panel per process",
     )
-    st.caption(view.SAMPLES.format(one="variant"))
+    st.caption(timed.SAMPLES.format(one="variant"))
 
 
 def compare(run: Run, rows: Sequence[BenchmarkRow]) -> None:
@@ -43,7 +41,7 @@ def compare(run: Run, rows: Sequence[BenchmarkRow]) -> None:
         baseline = st.selectbox("Baseline", list(by_variant), key=f"baseline_{run.id}")
         others = [variant for variant in by_variant if variant != baseline]
         other = st.selectbox("Compare with", others, key=f"other_{run.id}")
-    frame = timing_samples.read(run, by_variant[other])
+    frame = timed.read(run, by_variant[other])
     if frame is None:
         return
     folder, publishable = backend.folder(run), run.spec.publishable

@@ -14,7 +14,7 @@ from streamlit.proto.BackMsg_pb2 import BackMsg
 from engine.results import EvaluateRow, TrainRow
 from engine.store import State, open_store
 from engine.store.model import Run
-from pages.clip.outlook import TICK_S
+from pages.clip.form import TICK_S
 from tests.support.browser import DRAWN, PATIENCE_S, Server, downloaded, serve
 from tests.support.clip import write_csv, write_images
 

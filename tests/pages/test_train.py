@@ -16,7 +16,7 @@ from engine.specs.questions import Outlook
 from engine.specs.train import TrainSpec
 from engine.store import State, Store
 from engine.store.files import RunFiles
-from pages.shared import redraw
+from pages.shared import rerun
 from pages.shared.form import link as form_link
 from pages.shared.form.command import command
 from tests.support.clip import curve_points, queue_train, record, train_row, write_checkpoints, write_csv, write_images
@@ -447,8 +447,8 @@ def test_a_tick_is_not_held_up_by_a_field_that_is_put_away_again(store: Store) -
     app = further(open_page(PAGE), "Optimizer")
     for value in (0.3, TrainSpec().wd):
         app.number_input(key="train_wd").set_value(value).run()
-    assert app.session_state[redraw.HELD]["train_wd"] == TrainSpec().wd
+    assert app.session_state[rerun.HELD]["train_wd"] == TrainSpec().wd
     further(app, "Optimizer", shown=False)
     assert "train_wd" not in {field.key for field in app.number_input}
-    assert "train_wd" not in app.session_state[redraw.HELD]
-    assert "train_lr" in app.session_state[redraw.HELD]
+    assert "train_wd" not in app.session_state[rerun.HELD]
+    assert "train_lr" in app.session_state[rerun.HELD]

@@ -1,16 +1,24 @@
 """Draw plotly figures and tabs, in the same way on all pages."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
 import plotly.io as pio
 import streamlit as st
 
-from pages.shared.chart.component import component
-
 TRACES = {"scatter", "bar", "heatmap", "treemap"}
 """Trace types that the bundle pages/static/plotly.min.js contains; frontend/plotly.js lists them."""
+
+HERE = Path(__file__).parent
+
+
+def component(name: str) -> Callable[..., Any]:
+    """Return the function that draws the component. Its styles are not isolated: plotly adds styles to the page."""
+    html, css, js = ((HERE / f"{name}.{part}").read_text(encoding="utf-8") for part in ("html", "css", "js"))
+    return st.components.v2.component(name, html=html, css=css, js=js, isolate_styles=False)
+
 
 # Our own component, because st.plotly_chart loads all of plotly.js and draws each figure two or three times.
 _draw = component("chart")

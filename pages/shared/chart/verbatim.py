@@ -1,6 +1,6 @@
 """Show commands and logs as plain text with a copy button."""
 
-from pages.shared.chart.component import component
+from pages.shared.chart.chart import component
 
 # Not st.code: it loads a highlighter of 1.5 MB even for plain text, which delays every page with a command by 0.5 s.
 _draw = component("verbatim")

@@ -10,7 +10,7 @@ from typing import Any
 import streamlit as st
 
 from engine.specs import Spec
-from pages.shared import redraw
+from pages.shared import rerun
 from pages.shared.form.spec_form import field, key
 
 HELP = "Choose the groups of settings to show. A group with a changed setting is always shown."
@@ -70,7 +70,7 @@ def _mark_undrawn(prefix: str, names: Sequence[str]) -> None:
     """Note in the session state that these fields are not drawn."""
     for name in names:
         st.session_state.setdefault(key(prefix, name), Undrawn.YET)
-        redraw.release(key(prefix, name))
+        rerun.release(key(prefix, name))
 
 
 def _default(spec: type[Spec], name: str, choices: Sequence[str] | None) -> Any:

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from typing_extensions import TypeAliasType
 
 from engine.specs import Spec, format_image_size
-from pages.shared import redraw
+from pages.shared import rerun
 from pages.shared.form.labels import default_hint, heading, name_in_sentence
 from pages.shared.text import quoted
 
@@ -51,7 +51,7 @@ def field(
     choices. hint: placeholder of the empty field; without it, the default from DEFAULTS.
     """
     value = _widget(spec, name, prefix, choices, pills, free, hint)
-    redraw.hold(key(prefix, name))
+    rerun.hold(key(prefix, name))
     return value
 
 

@@ -1,4 +1,4 @@
-"""The head of a model's page: its costs, links to forms filled with it, and the table of counts."""
+"""Draw a model's costs: its values and actions, its modules, and commands that reproduce them."""
 
 from typing import Any
 
@@ -6,15 +6,21 @@ import pandas as pd
 import streamlit as st
 
 from engine import shipped
+from engine.report import details
 from engine.report.catalog import catalog, model
 from engine.report.figures import profile
 from engine.report.quantities import title
 from engine.report.style import digits
+from engine.report.timings import by_model
+from engine.results import detail_name
 from engine.specs import BenchmarkSpec, ProfileSpec, Spec
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
-from pages.shared import backend, comparison_link, download, launch
+from engine.store import Run
+from pages.shared import backend, comparison_link, launch, module_map, run_view, table
 from pages.shared.chart.chart import chart
+from pages.shared.chart.verbatim import verbatim
+from pages.shared.form.command import command
 from pages.shared.form.link import form_link
 from pages.shared.table import results_table
 from pages.shared.text import plain
@@ -26,7 +32,7 @@ COLUMNS = (
 )
 
 
-def draw(name: str, sizes: pd.DataFrame) -> None:
+def draw_head(name: str, sizes: pd.DataFrame) -> None:
     """Draw title, actions and costs. sizes: from model.sizes, one row per image size, the model's own size first."""
     own = sizes.iloc[0]
     st.title(plain(own["model"]), anchor=False)
@@ -60,7 +66,7 @@ def counts(sizes: pd.DataFrame) -> None:
     if len(sizes) > 1:
         st.caption("The first row is the model's own image size. Accuracies are published for the other sizes.")
     with st.container(horizontal=True):
-        download.table(lambda: sizes, f"{own['model']}-counts", key="model_sizes_file", label="counts")
+        table.table(lambda: sizes, f"{own['model']}-counts", key="model_sizes_file", label="counts")
 
 
 def _towers(own: "pd.Series[Any]") -> None:
@@ -90,3 +96,73 @@ def _actions(name: str) -> None:
             )
             if st.button("Compare", key="model_compare", disabled=not others, type="primary"):
                 st.switch_page("compare/page.py", query_params={comparison_link.MODELS: ",".join([name, *others])})
+
+
+LATEST = 50
+"""Most profile runs that are checked for a table of modules, newest first."""
+
+
+def draw_modules(name: str) -> None:
+    """Draw treemap and table. While a count started here is active, draw its progress instead."""
+    linked = backend.linked_run()
+    if linked and linked.kind == "profile" and linked.spec == count_request(name) and _modules(linked, name) is None:
+        run_view.follow(linked, beside_form=True)
+        if not linked.state.ended:
+            return
+    result = latest(name)
+    if result is None:
+        _draw_count_button(name)
+        return
+    run, frame = result
+    with st.container(horizontal=True, vertical_alignment="center"):
+        size = "its own image size" if run.spec.image_size is None else f"{run.spec.model_dump()['image_size']} px"
+        st.caption(
+            plain(f"Counted in run {run.id} on {run.created_at:%Y-%m-%d} at {size}."),
+            width="content",
+        )
+        st.page_link("run/page.py", label=f"Run {run.id}", icon=":material/receipt_long:", query_params=_link(run))
+        if st.button("Count again", key="model_recount", icon=":material/replay:", type="tertiary"):
+            launch.start(count_request(name))
+    module_map.draw(frame, "model")
+    with st.container(horizontal=True):
+        stem = f"{name.partition(':')[2]}-modules"
+        table.table(lambda: frame, stem, key="model_modules_file", label="modules")
+
+
+def count_request(name: str) -> ProfileSpec:
+    """Return the spec of a count that keeps the table of modules."""
+    return ProfileSpec(models=(name,), detail=True)
+
+
+def latest(name: str) -> tuple[Run, pd.DataFrame] | None:
+    """Return the newest run that kept the modules of a model, with their table; None if there is none."""
+    for run in by_model.runs(backend.store(), name, "profile", LATEST):
+        if (frame := _modules(run, name)) is not None:
+            return run, frame
+    return None
+
+
+def _modules(run: Run, name: str) -> pd.DataFrame | None:
+    library, _, model = name.partition(":")
+    return details.modules(backend.folder(run), detail_name(library, model))
+
+
+def _draw_count_button(name: str) -> None:
+    st.caption("The catalogue has no costs of single modules. A count on meta takes seconds and allocates no weights.")
+    if st.button("Count modules", key="model_count", icon=":material/account_tree:", type="primary"):
+        launch.start(count_request(name))
+    verbatim(command(count_request(name)), key="model_count_command")
+
+
+def _link(run: Run) -> dict[str, str]:
+    return {"run": str(run.id)}
+
+
+def draw_commands(name: str, accuracies: pd.DataFrame) -> None:
+    """Draw each command with a link to its form. accuracies: published accuracies of the model."""
+    for heading, spec in model.requests(name, accuracies).items():
+        with st.container(horizontal=True, vertical_alignment="center"):
+            st.markdown(f"**{heading}**", width="content")
+            form_link(spec, "Open the form", icon=":material/edit_note:", key=f"model_form_{heading}")
+        verbatim(command(spec), key=f"model_command_{heading}")
+    st.caption("Run a command in the folder of this program. Put `submit` before the command's name to queue it.")

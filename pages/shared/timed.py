@@ -1,13 +1,18 @@
-"""The card of a timed row: its values with units, its flags and verdict in words, and its conditions."""
+"""Show timings: the card of one row, captions and sources, and raw samples, cached per file."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
+import pandas as pd
 import streamlit as st
 
 from engine.report.quantities import QUANTITIES, title
 from engine.report.style import digits
-from engine.report.timings import readable
-from engine.results import FLAGS, VERDICTS, TimedRow
+from engine.report.timings import readable, samples
+from engine.results import FLAGS, VERDICTS, BenchmarkRow, RecurrentRow, TimedRow
+from engine.statistics import CONFIDENCE
+from engine.store import Run
+from pages.shared import backend
 from pages.shared.text import duration, plain, plural
 
 GRAPHS = ("calls_captured", "unique_graphs", "graph_breaks", "unique_graph_breaks")
@@ -105,3 +110,59 @@ def _sampling(row: TimedRow) -> list[str]:
         if load.switches_per_s is not None:
             parts.append(f"{digits(load.switches_per_s)} involuntary switches/s")
     return parts
+
+
+MANY_VERDICTS = 50
+"""At 99 % confidence, this many verdicts contain 0.5 false ones on average, so the caption mentions it."""
+DECIDED = ("faster", "slower", "no difference", "undecided")
+SAMPLES = (
+    "Each point is a sample. In every round each {one} is timed once, in random order; no sample is dropped. "
+    "Each panel is a fresh process; differences between panels show the spread between processes."
+)
+
+
+def source(run: Run) -> str:
+    """Return the source of a value for hover texts: `run 7 on AMD EPYC`."""
+    return f"run {run.id} on {run.environment.device_name if run.environment else run.spec.device}"
+
+
+def failures(rows: Sequence[TimedRow]) -> None:
+    """Draw the number of failed rows, if there are any."""
+    if failed := sum(row.status != "ok" for row in rows):
+        st.caption(f":material/error: {failed} of {len(rows)} rows have failed. See the columns status and error.")
+
+
+def verdicts(frame: pd.DataFrame) -> None:
+    """Explain the verdicts of a table and, if there are many, how many may be false."""
+    present = [verdict for verdict in VERDICTS if (frame["verdict"] == verdict).any()]
+    lines = [f"**{verdict}**: {plain(VERDICTS[verdict])}" for verdict in present]
+    decided = int(frame["verdict"].isin(DECIDED).sum())
+    if decided >= MANY_VERDICTS:
+        expected = (1 - CONFIDENCE) * decided
+        lines.append(f"Each verdict has 99 % confidence, so about {expected:.0f} of {decided} verdicts may be false.")
+    st.caption("  \n".join(lines))
+
+
+HASHED = {kind: kind.model_dump_json for kind in (BenchmarkRow, RecurrentRow)}
+
+
+def stamp(run: Run, row: TimedRow) -> int:
+    """Return the modification time of a row's file of samples, in ns; 0 if there is no file."""
+    return backend.modified_ns(backend.folder(run), row.samples_file)
+
+
+def read(run: Run, row: TimedRow) -> pd.DataFrame | None:
+    """Return all samples in a row's file. If it is missing or damaged, show a message and return None."""
+    try:
+        frame = _cached(backend.folder(run), row, stamp(run, row))
+    except (ValueError, OSError) as error:
+        st.error(plain(f"The samples cannot be read: {error}"), icon=":material/error:")
+        return None
+    if frame is None:
+        st.caption(f"No samples: {plain(row.samples_file)} was not kept with this run.")
+    return frame
+
+
+@st.cache_data(max_entries=8, show_spinner=False, hash_funcs=HASHED)
+def _cached(run_dir: Path, row: TimedRow, stamp: int) -> pd.DataFrame | None:
+    return samples.read(run_dir, row)

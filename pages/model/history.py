@@ -1,0 +1,191 @@
+"""Draw what is known of a model besides its costs: published values, timings and trainings on this machine."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from engine.published import speeds as published_speeds
+from engine.report.catalog import model, trainings
+from engine.report.timings import by_model
+from engine.specs import BenchmarkSpec
+from engine.specs.train import TrainSpec
+from pages.shared import backend, table
+from pages.shared.chart.chart import chart
+from pages.shared.form.link import form_link
+from pages.shared.table import informative_columns, results_table
+from pages.shared.text import plain, plural
+
+SPEEDS = ("setup", "mode", "image_size", "batch_size", "samples_per_s")
+
+
+def draw_published(name: str, lines: pd.DataFrame) -> None:
+    """Draw both tables. lines: published accuracies of the model, one per row."""
+    stem = name.partition(":")[2]
+    st.header("Accuracies (%)", anchor=False)
+    if lines.empty:
+        st.caption("No published accuracy of this model is shipped or imported.")
+    else:
+        _accuracy_table(lines)
+        with st.container(horizontal=True):
+            table.table(lambda: lines, f"{stem}-accuracies", key="model_accuracies_file", label="accuracies")
+    st.header("Speeds", anchor=False)
+    speeds = backend.published_speeds()
+    rows = speeds[speeds["model"] == stem] if name.startswith("timm:") else speeds.head(0)
+    if rows.empty:
+        st.caption("No shipped table has a published speed of this model.")
+        return
+    rows = rows.sort_values("samples_per_s", ascending=False)
+    results_table(rows, key="model_speeds", alt="Published throughput", columns=SPEEDS, pinned="setup")
+    st.caption(
+        plain(f"Measured by others on their machines: {published_speeds.PUBLISHER}. {published_speeds.SETTINGS}")
+    )
+    with st.container(horizontal=True):
+        table.table(lambda: rows, f"{stem}-published-speeds", key="model_speeds_file", label="speeds")
+
+
+def _accuracy_table(lines: pd.DataFrame) -> None:
+    wide = model.by_tag(lines)
+    formats: dict[str, Any] = {
+        tag: st.column_config.NumberColumn(tag, format="%.2f") for tag in wide.columns if tag not in ("label", "source")
+    }
+    formats["label"] = st.column_config.Column("Data set", pinned=True)
+    formats["source"] = st.column_config.Column("Published by", width="medium")
+    results_table(wide, key="model_accuracies", alt="Accuracy by data set and weights", pinned="label", config=formats)
+    sources = "; ".join(lines["source"].unique())
+    st.caption(
+        "One column per pretrained tag. Each value is from one publisher; values of two publishers are not combined. "
+        + plain(f"Published by {sources}.")
+    )
+
+
+COLUMNS = (
+    *("run", "date", "mode", "variant", "batch_size", "latency_ms", "low_ms", "high_ms", "samples_per_s", "flags"),
+    *("status", "speedup", "verdict", "dtype", "image_size", "where", "spread_percent", "p90_ms", "device_peak_mb"),
+    *("process_peak_mb", "joules_per_sample", "samples", "processes", "tower", "purpose", "cache", "torch", "error"),
+)
+
+
+def timings(name: str) -> pd.DataFrame:
+    """Return all timings of a model, newest first."""
+    url = backend.settings().store_url
+    runs = by_model.runs(backend.store(), name)
+    with st.spinner("Reading the timings"):
+        return by_model.together([_run_timings(url, run.id, run.revision, name) for run in runs])
+
+
+@st.cache_data(max_entries=2000, show_spinner=False)
+def _run_timings(url: str, run_id: int, revision: int, name: str) -> pd.DataFrame:
+    """Return the timings of a model in one run. revision: of the run; it is a key of the cache."""
+    store = backend.store()
+    return by_model.of_run(store.run(run_id), store.rows(run_id, name.partition(":")[2]), name)
+
+
+def draw_timings(name: str) -> None:
+    """Draw the tab of timings. Without any, draw a link to the form that times the model."""
+    frame = timings(name)
+    if frame.empty:
+        st.caption("No timings of this model yet.")
+        form_link(BenchmarkSpec(models=(name,)), "Time it", icon=":material/timer:", key="model_time")
+        return
+    if frame["latency_ms"].notna().any():
+        chart(by_model.over_time(frame), key="model_over_time", alt="Median latency of every timing, by date")
+        st.caption(
+            "Whiskers go from the fastest process to the slowest. Hollow points have flags, listed in the table. "
+            "A jump between dates can come from the machine, the library versions or the flags. Check these first."
+        )
+    shown = informative_columns(frame, ("tower", "purpose", "cache"))
+    runs_table(
+        shown,
+        key="model_timings",
+        alt="Every timing of this model, newest first",
+        columns=COLUMNS,
+        config={"torch": st.column_config.Column("torch")} if "torch" in shown else {},
+    )
+    runs = frame["run"].nunique()
+    st.caption(
+        f"{plural(len(frame), 'row')} of {plural(runs, 'run')}"
+        + (f" (only the latest {by_model.LATEST} runs)." if runs >= by_model.LATEST else ".")
+    )
+    with st.container(horizontal=True):
+        stem = f"{name.partition(':')[2]}-timings"
+        table.table(lambda: frame, stem, key="model_timings_file", label="timings")
+
+
+LATEST = 100
+"""Most trainings, and most evaluations, that are read, newest first."""
+SHARES = {
+    "zeroshot_top1": "Zero-shot top-1",
+    "linear_probe_top1": "Linear probe top-1",
+    "image_to_text_r1": "Image → text R@1",
+    "text_to_image_r1": "Text → image R@1",
+}
+TRAINED = ("run", "date", "what", "state", *SHARES, "clip_val_loss", "data", "begins_with", "epochs", "seconds")
+
+
+def draw_trainings(name: str) -> None:
+    """Draw the tab of trainings. Without any, draw a link to the form that trains the model."""
+    frame = _trainings(name)
+    if frame.empty:
+        st.caption("No trainings or evaluations of this model yet.")
+        spec = TrainSpec(model=name.partition(":")[2])
+        form_link(spec, "Train it", icon=":material/model_training:", key="model_train")
+        return
+    config: dict[str, Any] = {
+        share: st.column_config.NumberColumn(title, format="percent") for share, title in SHARES.items()
+    }
+    config |= {
+        "what": st.column_config.Column("Request"),
+        "clip_val_loss": st.column_config.NumberColumn("Held-out loss", format="%.4g"),
+        "begins_with": st.column_config.Column("Initial weights"),
+    }
+    shown = frame.dropna(axis=1, how="all")
+    runs_table(
+        shown,
+        key="model_trainings",
+        alt="Trainings and evaluations of this model, newest first",
+        columns=TRAINED,
+        config={column: options for column, options in config.items() if column in shown},
+    )
+    st.caption(
+        "A training shows the values of its best epoch. Values depend on the data of the run: compare only runs on the "
+        "same data."
+    )
+    with st.container(horizontal=True):
+        stem = f"{name.partition(':')[2]}-trainings"
+        table.table(lambda: frame, stem, key="model_trainings_file", label="trainings")
+
+
+def _trainings(name: str) -> pd.DataFrame:
+    store = backend.store()
+    runs = [run for kind in ("train", "evaluate") for run in by_model.runs(store, name, kind, LATEST)]
+    return trainings.of_runs([(run, store.rows(run.id)) for run in runs], name)
+
+
+FORMATS = {
+    "date": ("Date (UTC)", "YYYY-MM-DD HH:mm"),
+    "low_ms": ("Fastest process (ms)", "%.3g"),
+    "high_ms": ("Slowest process (ms)", "%.3g"),
+    "peak_gb": ("Peak (GB)", "%.3g"),
+}
+
+
+def runs_table(
+    frame: pd.DataFrame, *, key: str, alt: str, columns: Sequence[str], config: Mapping[str, Any] | None = None
+) -> None:
+    """Draw a frame with a column `run`. config: as for results_table."""
+    if (click := st.session_state.get(f"{key}_open")) is not None:
+        st.switch_page("run/page.py", query_params={"run": click.label})
+    column = st.column_config
+    own: dict[str, Any] = {
+        "run": column.ButtonColumn(
+            "Run", help="Open this run.", pinned=True, width="small", type="tertiary", key=f"{key}_open"
+        ),
+    }
+    for name, (heading, format) in FORMATS.items():
+        make_column = column.DatetimeColumn if name == "date" else column.NumberColumn
+        own[name] = make_column(heading, format=format)
+    present = {name: own[name] for name in own if name in frame}
+    shown = frame.assign(run=frame["run"].astype(str))
+    results_table(shown, key=key, alt=alt, pinned="run", columns=columns, config=present | dict(config or {}))

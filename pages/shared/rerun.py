@@ -1,0 +1,63 @@
+"""Redraw a page without losing what the user has entered, and what has to survive a redraw: toasts, open sections."""
+
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from pages.shared.text import plain
+
+# Each timer message carries the widget values of the browser. A preset or an upload sets values on the server. Until
+# the browser has received them, its messages carry the old ones, and drawing the form with these would undo the new ones.
+HELD = "drawn_fields"
+
+
+def hold(field: str) -> None:
+    """Note the value that a field was just drawn with. field: the field's key."""
+    st.session_state.setdefault(HELD, {})[field] = st.session_state.get(field)
+
+
+def release(field: str) -> None:
+    """Forget a field that is not drawn any more."""
+    st.session_state.get(HELD, {}).pop(field, None)
+
+
+def page() -> None:
+    """Redraw the page, unless this message carries stale form values; a later message will carry the new ones.
+
+    Returns only if the page is not redrawn.
+    """
+    held = st.session_state.get(HELD, {})
+    if all(st.session_state[field] == value for field, value in held.items() if field in st.session_state):
+        st.rerun()
+
+
+# Streamlit loses a toast that is sent before a rerun, so it is kept and shown after it.
+WAITING = "announced"
+
+
+def show_later(message: str, icon: str) -> None:
+    """Show a toast the next time the whole page is drawn."""
+    st.session_state.setdefault(WAITING, []).append((message, icon))
+
+
+def show_waiting() -> None:
+    """Show the toasts that were kept before this run of the page."""
+    for message, icon in st.session_state.pop(WAITING, []):
+        show(message, icon)
+
+
+def show(message: str, icon: str) -> None:
+    """Show a toast now. A rerun of the page would lose it."""
+    st.toast(plain(message), icon=icon)
+
+
+def fold(label: str, *, key: str, icon: str | None = None, filled: bool = False) -> DeltaGenerator | None:
+    """Draw a collapsed section and return its container, or None while it is closed.
+
+    key: of the state open or closed. filled: render it even when closed, because a field in it has a value.
+    """
+    section = st.expander(label, icon=icon, key=key, on_change="rerun")
+    return section if section.open or filled else None
+
+
+class PageEnd(Exception):
+    """Raised to end a page. `st.stop()` would also end the frame, which draws its own messages after the page."""

@@ -1,0 +1,244 @@
+"""Delete, restart and tag runs, one or several, and show how much disk they take."""
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from engine import jobs
+from engine.jobs import delete_run
+from engine.report.export import bulk
+from engine.specs import Refused
+from engine.store import RETRYABLE, Run, storage
+from engine.store.notes import MOST_TAGS
+from pages.shared import backend, comparison_link, rerun
+from pages.shared.table import formats
+from pages.shared.text import plural, shortened, size
+
+MOST_SCANNED = 2000
+"""Most runs whose folders are scanned without asking; more take seconds."""
+USAGE_S, FOLDERS_S = 30, 600
+"""Seconds until the database's totals and the scanned folders are read again."""
+
+
+def draw_storage() -> None:
+    """Draw the totals and the table of the largest runs."""
+    usage = _usage(backend.settings().store_url)
+    st.text(
+        f"{plural(usage.runs, 'run')}. Database: {size(usage.database / 1e9)}. "
+        f"{plural(usage.artifacts.files, 'artifact')}: {size(usage.artifacts.bytes / 1e9)}. "
+        f"Free on the disk: {size(usage.free / 1e9)}."
+    )
+    _folders(usage.runs)
+    if largest := _largest(backend.settings().store_url):
+        st.caption("Runs with the largest artifacts")
+        st.dataframe(
+            {
+                "run": [f"run?run={run.run_id}" for run in largest],
+                "kind": [run.kind for run in largest],
+                "what": [run.what for run in largest],
+                "files": [run.artifacts.files for run in largest],
+                "size": [size(run.artifacts.bytes / 1e9) for run in largest],
+            },
+            key="runs_largest",
+            hide_index=True,
+            alt="Runs with the largest artifacts",
+            column_config={
+                "run": st.column_config.LinkColumn("Run", display_text=r"run=(\d+)", width="small"),
+                "kind": st.column_config.TextColumn("Kind", width="small"),
+                "what": st.column_config.TextColumn("Request", width="large"),
+                "files": st.column_config.NumberColumn("Files", width="small"),
+                "size": st.column_config.TextColumn("Size", width="small", alignment="right"),
+            },
+        )
+
+
+def clear_cache() -> None:
+    """Forget the cached sizes, after runs were deleted."""
+    for function in (_usage, _largest, _scan):
+        function.clear()
+
+
+def _folders(runs: int) -> None:
+    """Draw the size of all files, with logs and checkpoints. With many runs, only when the user asks for it."""
+    help = "With this many runs it takes several seconds."
+    if runs > MOST_SCANNED and not st.toggle("Scan all folders", key="runs_walk", help=help):
+        return
+    folders, others = _scan(str(backend.settings().runs_dir))
+    st.text(
+        f"Run folders: {plural(folders.files, 'file')}, {size(folders.bytes / 1e9)}. "
+        f"Uploads and scheduler log: {plural(others.files, 'file')}, {size(others.bytes / 1e9)}."
+    )
+
+
+@st.cache_data(ttl=USAGE_S, max_entries=4, show_spinner=False)
+def _usage(url: str) -> storage.Usage:
+    return storage.usage(backend.store().database, backend.settings())
+
+
+@st.cache_data(ttl=USAGE_S, max_entries=4, show_spinner=False)
+def _largest(url: str) -> list[storage.Largest]:
+    return storage.largest(backend.store().database)
+
+
+@st.cache_data(ttl=FOLDERS_S, max_entries=4, show_spinner="Scanning all folders")
+def _scan(folder: str) -> tuple[storage.Size, storage.Size]:
+    return storage.folders(backend.settings())
+
+
+NAMED = 5
+"""Most runs named in the dialog."""
+REQUESTED, DONE = "runs_delete_asked", "runs_deleted"
+
+
+def take_deleted() -> bool:
+    """Return whether runs were just deleted, and clear that mark."""
+    return bool(st.session_state.pop(DONE, False))
+
+
+def request(run_ids: Sequence[int]) -> None:
+    """Open the confirmation dialog. It stays open when the page is redrawn, until it is answered or dismissed."""
+    st.session_state[REQUESTED] = list(run_ids)
+
+
+def draw_dialog() -> None:
+    """Draw the confirmation dialog if it is open."""
+    if run_ids := st.session_state.get(REQUESTED):
+        _dialog(run_ids)
+
+
+def _dismiss() -> None:
+    st.session_state.pop(REQUESTED, None)
+
+
+@st.dialog("Delete permanently?", on_dismiss=_dismiss)
+def _dialog(run_ids: Sequence[int]) -> None:
+    """Show what will be deleted. The user confirms by typing a number."""
+    if DONE in st.session_state:
+        st.rerun()
+    runs = [run for run_id in run_ids if (run := _find(run_id))]
+    active = [run for run in runs if not run.state.ended]
+    if active:
+        numbers = shortened([str(run.id) for run in active], NAMED)
+        message = f"{len(active)} of these {len(runs)} runs have not ended: {numbers}. Cancel them or leave them out."
+        st.error(message, icon=":material/error:")
+        return
+    for run in runs[:NAMED]:
+        st.text(f"{run.id}  {run.name or run.spec.summary}")
+    if len(runs) > NAMED:
+        st.text(f"and {len(runs) - NAMED} more")
+    files = storage.of_runs(backend.settings(), list(run_ids))
+    subject = "this run" if len(runs) == 1 else f"these {len(runs)} runs"
+    content = f"rows, log and {plural(files.files, 'file')} ({size(files.bytes / 1e9)})"
+    st.text(f"This deletes {subject} with {content}.")
+    number = run_ids[0] if len(run_ids) == 1 else len(run_ids)
+    meaning = "the run's number" if len(run_ids) == 1 else "the number of runs"
+    typed = st.text_input(f"To delete, type {meaning}: {number}", key="runs_delete_number", live="100ms")
+    st.button(
+        "Delete",
+        type="primary",
+        icon=":material/delete:",
+        key="runs_delete_sure",
+        disabled=(typed or "").strip() != str(number),
+        on_click=_delete,
+        args=(run_ids,),
+    )
+
+
+def _find(run_id: int) -> Run | None:
+    try:
+        return backend.store().run(run_id)
+    except LookupError:
+        return None
+
+
+def _delete(run_ids: Sequence[int]) -> None:
+    """Delete the runs. If one is refused, show why and delete the others."""
+    _dismiss()
+    refused: list[str] = []
+    for run_id in run_ids:
+        try:
+            delete_run(backend.store(), backend.settings(), run_id)
+        except (Refused, LookupError) as refusal:
+            refused.append(str(refusal))
+    clear_cache()
+    if count := len(run_ids) - len(refused):
+        st.session_state[DONE] = True
+        rerun.show_later(f"{plural(count, 'run')} deleted", ":material/delete:")
+    for problem in refused:
+        show = rerun.show_later if count else rerun.show
+        show(problem, ":material/error:")
+
+
+TAGGED = "runs_tagged"
+
+
+def draw_actions(runs: Sequence[Run]) -> None:
+    """Draw the actions for the selected runs. They are drawn, disabled, without a selection too.
+
+    So the first tick neither moves the list below nor adds widgets to the page.
+    """
+    if st.session_state.pop(TAGGED, False):
+        st.rerun()  # the filters must offer the new tags and apply them
+    ids = [run.id for run in runs]
+    mixed = len({run.kind for run in runs}) > 1
+    stopped = [run.id for run in runs if run.state in RETRYABLE]
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.text(f"{len(runs)} selected" if runs else "None selected", width=90)
+        formats(
+            lambda format: bulk.written(bulk.rows(backend.store(), ids), format),
+            "rows.zip" if mixed else "rows.{}",
+            key="runs_rows",
+            label="rows",
+            disabled=not runs,
+            help="The rows of the selected runs in one table. Runs of several kinds give one table per kind, in a zip.",
+        )
+        tags = st.popover("Tag", icon=":material/label:", disabled=not runs)
+        if st.button(
+            f"Restart {len(stopped)}" if stopped else "Restart",
+            key="runs_retry",
+            icon=":material/replay:",
+            disabled=not stopped,
+            help="Queue the failed and cancelled runs of the selection again. Their rows are replaced.",
+        ):
+            retry(stopped)
+        if st.button("Delete", key="runs_delete", icon=":material/delete:", disabled=not runs):
+            request(ids)
+        if len(runs) == 1:
+            st.page_link("run/page.py", label="Open", icon=":material/open_in_new:", query_params={"run": str(ids[0])})
+        if 1 < len(runs) <= comparison_link.MOST:
+            query = {comparison_link.RUNS: ",".join(map(str, ids))}
+            st.page_link("compare/page.py", label="Compare", icon=":material/compare:", query_params=query)
+    if runs:
+        with tags:
+            _tag(runs)
+
+
+def retry(run_ids: Sequence[int]) -> None:
+    """Queue runs again under their numbers and redraw the page. Show why a run is refused."""
+    for run_id in run_ids:
+        try:
+            jobs.retry(backend.store(), backend.settings(), run_id)
+        except (Refused, LookupError) as refusal:
+            rerun.show_later(str(refusal), ":material/error:")
+    st.rerun()
+
+
+def _tag(runs: Sequence[Run]) -> None:
+    """Draw the fields that add tags to the runs and remove tags from them."""
+    options = dict(key="runs_tag_add", accept_new_options=True, max_selections=MOST_TAGS, placeholder="Type or choose")
+    add = st.multiselect("Add", list(backend.store().tags()), **options)
+    existing = sorted({tag for run in runs for tag in run.tags})
+    remove = st.multiselect("Remove", existing, key="runs_tag_remove", disabled=not existing, placeholder="None")
+    ids = [run.id for run in runs]
+    st.button("Apply", key="runs_tag", on_click=_change_tags, args=(ids, add, remove), disabled=not (add or remove))
+
+
+def _change_tags(ids: Sequence[int], add: Sequence[str], remove: Sequence[str]) -> None:
+    try:
+        backend.store().change_tags(ids, add=add, remove=remove)
+    except (Refused, LookupError) as refusal:
+        rerun.show(str(refusal), ":material/error:")
+        return
+    st.session_state["runs_tag_add"] = st.session_state["runs_tag_remove"] = []
+    st.session_state[TAGGED] = True
+    rerun.show_later(f"Tags of {plural(len(ids), 'run')} changed", ":material/label:")
