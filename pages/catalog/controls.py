@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, Final
 
 import pandas as pd
 import streamlit as st
@@ -14,7 +15,7 @@ from engine.report.quantities import MEASURED, QUANTITIES, title
 from engine.report.timings.stored import Setting
 from pages.shared.form import presets
 
-BIND = "query-params"
+BIND: Final = "query-params"
 COSTS = ("mparams", "gmacs", "macts", "inference_peak_mb")
 
 
@@ -35,8 +36,8 @@ class Filters:
 
     def kept(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return the rows that match all filters. Errors: Refused for too many alternatives in the search."""
-        choices = {"library": self.library, "families": self.families, "image_sizes": self.image_sizes}
-        return catalog.select(frame, search=self.search, **choices, **self.bounds)
+        choices: dict[str, Any] = {"library": self.library, "families": self.families, "image_sizes": self.image_sizes}
+        return catalog.select(frame, search=self.search, **choices | dict(self.bounds))
 
     @property
     def limits(self) -> dict[str, float]:
@@ -208,9 +209,9 @@ def draw_axes(everything: pd.DataFrame) -> Axes:
         front_help = "Draw the Pareto front: models that no other model beats in both axes."
         front = st.toggle("Pareto front", value=True, key=f"{PREFIX}_front", bind=BIND, help=front_help)
     presets.draw(place, PREFIX, PRESETS, {"x": x, "y": y, "log_x": log_x, "log_y": log_y})
-    chosen = [
+    colour_by, size_by = [
         None if column in ("family", "equal") else catalog_choose.in_unit(column, flops) for column in (colour, size)
     ]
     has_front = any(column in MEASURED or QUANTITIES[column].better == "larger" for column in (x, y))
     x, y = catalog_choose.in_unit(x, flops), catalog_choose.in_unit(y, flops)
-    return Axes(x, y, *chosen, log_x=log_x, log_y=log_y, flops=flops, front=front and has_front and x != y)
+    return Axes(x, y, colour_by, size_by, log_x=log_x, log_y=log_y, flops=flops, front=front and has_front and x != y)

@@ -9,7 +9,7 @@ from engine.jobs import submit
 from engine.report.catalog import choose
 from engine.report.timings import needs, stored
 from engine.report.timings.stored import Setting
-from engine.specs import BenchmarkSpec, Refused
+from engine.specs import BenchmarkSpec, ModelName, Refused
 from pages.catalog.controls import Axes
 from pages.shared import backend, launch
 from pages.shared.text import duration, plain, plural, span
@@ -46,12 +46,17 @@ def plan(shown: pd.DataFrame, chosen: pd.DataFrame, axes: Axes, setting: Setting
     keys = zip(untimed["name"], untimed["image_size"], strict=True)
     queued = pd.Series([key in waiting for key in keys], index=untimed.index, dtype=bool)
     to_time = untimed[~queued]
-    specs = tuple(setting.spec(part["name"], size) for size, part in to_time.groupby("image_size", sort=False))
+    specs = tuple(setting.spec(part["name"], str(size)) for size, part in to_time.groupby("image_size", sort=False))
     subject = "Selection" if len(chosen) else "Pareto front"
     sentence = f"{subject}: {_progress(len(rows), len(untimed), int(queued.sum()))}."
     seconds = 0.0
     if specs:
-        spans = [needs.benchmark_s(spec, spec.models, backend.catalogue(), launch.start_s(spec)) for spec in specs]
+        spans = [
+            needs.benchmark_s(
+                spec, [ModelName(name) for name in spec.models], backend.catalogue(), launch.start_s(spec)
+            )
+            for spec in specs
+        ]
         duration_s = sum(spans, needs.Span(0, 0))
         seconds = (duration_s.low + duration_s.high) / 2
         runs = f"{len(specs)} runs, one per image size" if len(specs) > 1 else "one run"
@@ -99,5 +104,5 @@ def draw_status(plan: Plan) -> None:
         with st.container(horizontal=True, vertical_alignment="center"):
             st.caption("Queued. Timings appear here as they arrive:", width="content")
             for run_id in submitted:
-                link = {"icon": ":material/timer:", "query_params": {"run": str(run_id)}}
-                st.page_link("run/page.py", label=f"Run {run_id}", **link)
+                address = {"run": str(run_id)}
+                st.page_link("run/page.py", label=f"Run {run_id}", icon=":material/timer:", query_params=address)

@@ -17,7 +17,7 @@ from pages.shared.chart.chart import chart
 from pages.shared.chart.verbatim import verbatim
 from pages.shared.form.link import form_link
 from pages.shared.rerun import PageEnd
-from pages.shared.table import results_table, table
+from pages.shared.table import download_table, results_table
 from pages.shared.text import plain
 
 COSTS = (
@@ -140,4 +140,4 @@ with bar:
             help="Open the form to count these models again, for example at another image size.",
         )
     # a partial of data.rows: a function of this script would keep all tables of the page in the session
-    table(partial(data.rows, axes, filters), "catalogue", key="catalog", label=f"{len(selected):,} rows")
+    download_table(partial(data.rows, axes, filters), "catalogue", key="catalog", label=f"{len(selected):,} rows")

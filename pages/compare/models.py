@@ -12,7 +12,7 @@ from engine.report.compare import values as compare_values
 from engine.report.compare.timings import Timed
 from engine.report.quantities import COMPARABLE
 from engine.report.timings.stored import Setting
-from engine.specs import BenchmarkSpec
+from engine.specs import BenchmarkSpec, ModelName
 from pages.compare import timings
 from pages.compare import values as values_view
 from pages.shared import backend, launch
@@ -40,9 +40,9 @@ def _costs(names: Sequence[str]) -> str:
     catalogue = backend.catalogue()
     st.header("Costs", anchor=False)
     own = catalogue[catalogue["name"].isin(list(names))].drop_duplicates("name").set_index("name")
-    if remarks := [f"{name}: {own.at[name, 'remark']}" for name in names if own.at[name, "remark"]]:
+    if remarks := [f"{name}: {remark}" for name, remark in own["remark"].loc[list(names)].items() if remark]:
         st.warning("  \n".join(map(plain, remarks)), icon=":material/warning:")
-    sizes = {name: f"at {own.at[name, 'image_size']} px" for name in names}
+    sizes = {name: f"at {own.loc[name].to_dict()['image_size']} px" for name in names}
     counted = catalog.describe(shipped.versions(backend.settings().catalog_dir))
     parts = ", ".join(f"{name} {size}" for name, size in sizes.items())
     caption = (
@@ -56,7 +56,7 @@ def _costs(names: Sequence[str]) -> str:
 def _published(names: Sequence[str]) -> None:
     """Draw one published accuracy, chosen from a list, of every pretrained tag of every model."""
     published, families = backend.published_accuracies(), launch.families()
-    lines = pd.concat([model.published(published, name, families) for name in names], ignore_index=True)
+    lines = pd.concat([model.published(published, ModelName(name), families) for name in names], ignore_index=True)
     st.header("Published accuracy", anchor=False)
     if lines.empty:
         st.caption("No published accuracy of these models is shipped or imported.")
@@ -83,7 +83,7 @@ def _timings(names: Sequence[str], baseline: str) -> None:
         form_link(BenchmarkSpec(models=tuple(names)), "Time them", icon=":material/timer:", key="compare_time")
         return
     label = st.selectbox("Timing setting", list(comparable), key="compare_setting", bind=BIND)
-    rows = {f"{timed.row.library}:{timed.row.model}": timed for timed in reversed(comparable[label])}
+    rows = {str(timed.row.name): timed for timed in reversed(comparable[label])}
     first = rows.get(baseline, comparable[label][0])
     pairs = [(first, timed) for timed in comparable[label] if timed is not first]
     timings.draw_ratios(pairs, "ms", seed=BenchmarkSpec.model_fields["seed"].default)

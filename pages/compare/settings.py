@@ -8,7 +8,7 @@ import streamlit as st
 from engine.report.compare import settings
 from engine.store import Run
 from pages.shared.rerun import fold
-from pages.shared.table import results_table, table
+from pages.shared.table import download_table, results_table
 from pages.shared.text import plain
 
 
@@ -29,7 +29,7 @@ def draw(runs: Sequence[Run]) -> None:
         _table(differing.drop(columns="same"), "compare_settings", "Settings and environment that differ")
     if section := fold(f"{len(equal)} settings are the same", icon=":material/drag_handle:", key="compare_alike"):
         same = equal.drop(columns="same")
-        first = next(name for name in same if name.startswith("run "))
+        first = next(name for name in map(str, same) if name.startswith("run "))
         with section:
             _table(
                 same[[*settings.COLUMNS, first]].rename(columns={first: "value"}),
@@ -37,7 +37,7 @@ def draw(runs: Sequence[Run]) -> None:
                 "Settings and environment that are the same",
             )
     with st.container(horizontal=True):
-        table(lambda: frame, "compare-settings", key="compare_settings", label="all settings")
+        download_table(lambda: frame, "compare-settings", key="compare_settings", label="all settings")
 
 
 def _table(frame: pd.DataFrame, key: str, alt: str) -> None:

@@ -14,7 +14,7 @@ from engine.store import Run
 from pages.shared import backend, comparison_link, timed
 from pages.shared.chart.chart import chart
 from pages.shared.comparison_link import BIND
-from pages.shared.table import results_table, table
+from pages.shared.table import download_table, results_table
 from pages.shared.text import plain
 
 ALIKE, ALL = "rows of the same", "all rows with one"
@@ -41,7 +41,7 @@ def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:
     st.header("Speed", anchor=False)
     with st.container(horizontal=True, vertical_alignment="bottom"):
         how = _how(len(runs))
-        metric = st.selectbox("Metric", metrics, format_func=FIGURES.get, key="compare_figure", bind=BIND)
+        metric = st.selectbox("Metric", metrics, format_func=FIGURES.__getitem__, key="compare_figure", bind=BIND)
         if how == ALIKE:
             number = int(comparison_link.baseline([f"run {run.id}" for run in runs]).removeprefix("run "))
             pairs = timings.alike(timed, number)
@@ -54,7 +54,7 @@ def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:
         _draw_unmatched(timed, pairs)
     if not pairs:
         return
-    draw_ratios(pairs, metric, seed=next(run.spec.seed for run in runs if run.id == number))
+    draw_ratios(pairs, metric, seed=next(getattr(run.spec, "seed", 0) for run in runs if run.id == number))
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
@@ -125,4 +125,4 @@ def draw_ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, *, seed: int)
     st.caption(plain(f"Baseline: {baselines[0]}. " if len(baselines) == 1 else "") + caption)
     timed.verdicts(ratios)
     with st.container(horizontal=True):
-        table(lambda: ratios, "compare", key="compare_speed")
+        download_table(lambda: ratios, "compare", key="compare_speed")

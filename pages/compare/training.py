@@ -15,7 +15,7 @@ from pages.compare import values as values_view
 from pages.shared.chart.chart import chart
 from pages.shared.comparison_link import BIND
 from pages.shared.rerun import fold
-from pages.shared.table import table
+from pages.shared.table import download_table
 
 
 def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:
@@ -28,7 +28,7 @@ def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:
     st.header("Curves", anchor=False)
     _curves(points, _marks(best))
     with st.container(horizontal=True):
-        table(partial(_points, runs), "compare-curves", key="compare_curves", label="curves")
+        download_table(partial(_points, runs), "compare-curves", key="compare_curves", label="curves")
     st.header("Best epochs", anchor=False)
     values = compare_values.of_runs({run: [row] if row else [] for run, row in best.items()})
     subjects = {f"run {run.id}": run.name or run.spec.summary for run in runs}

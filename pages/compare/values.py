@@ -17,7 +17,7 @@ from pages.clip import curves
 from pages.shared import comparison_link
 from pages.shared.chart.chart import chart
 from pages.shared.comparison_link import BIND
-from pages.shared.table import results_table, table
+from pages.shared.table import download_table, results_table
 from pages.shared.text import plural
 
 TITLES = curves.TITLES | {
@@ -97,5 +97,5 @@ def side_by_side(values: pd.DataFrame, subjects: Mapping[str, str], *, how: How,
     results_table(shown, key="compare_values", alt="Values side by side", pinned="figure", config=config)
     st.caption(caption)
     with st.container(horizontal=True):
-        table(lambda: frame, "compare", key="compare")
+        download_table(lambda: frame, "compare", key="compare")
     return baseline

@@ -12,7 +12,7 @@ from engine.specs import DeviceSpec
 from pages.shared import backend, launch
 from pages.shared.chart.chart import chart
 from pages.shared.form import spec_form
-from pages.shared.table import table
+from pages.shared.table import download_table
 from pages.shared.text import duration, plain
 
 PREFIX = "device"
@@ -71,7 +71,7 @@ def draw_peaks(rates: pd.DataFrame) -> None:
         run_id = int(shown.iloc[event.selection.rows[0]]["run"])
         st.switch_page("run/page.py", query_params={"run": str(run_id)})
     with st.container(horizontal=True, vertical_alignment="center"):
-        table(lambda: rates, "device-rates", key="device_rates")
+        download_table(lambda: rates, "device-rates", key="device_rates")
         st.caption(
             "Best median over several sizes. A matrix product is 2 n³ FLOPs; a copy counts bytes read and written. "
             "Select a row to open its run."
@@ -127,7 +127,7 @@ def draw_roofline(rates: pd.DataFrame, models: pd.DataFrame) -> None:
         alt=f"Roofline of {where}: {len(roofs)} measured rates and {len(points)} timed models",
     )
     with st.container(horizontal=True, vertical_alignment="center"):
-        table(lambda: points, "roofline", key="device_points", label="points", disabled=points.empty)
+        download_table(lambda: points, "roofline", key="device_points", label="points", disabled=points.empty)
         if points.empty:
             st.page_link("vision/page.py", label="No timed models yet. Time models", icon=":material/timer:")
         else:

@@ -10,7 +10,7 @@ from engine.report.timings import rates
 from engine.results import FLAGS, DeviceRow
 from engine.store import Run
 from pages.shared.chart.chart import chart
-from pages.shared.table import results_table, rows_table
+from pages.shared.table import download_rows, results_table
 from pages.shared.text import plain
 
 COLUMNS = ("what", "rate", "at", "latency_ms", "samples", "flags", "status", "error", "notes")
@@ -25,7 +25,7 @@ def draw(run: Run, rows: Sequence[DeviceRow]) -> None:
     results_table(frame, key=f"rates_{run.id}", alt="Measured rates", pinned="what", columns=COLUMNS)
     failed = [row for row in rows if row.status != "ok"]
     with st.container(horizontal=True, vertical_alignment="center"):
-        rows_table(run, frames.device)
+        download_rows(run, frames.device)
         if failed:
             st.caption(f":material/error: {len(failed)} of {len(rows)} could not be measured. See the column error.")
     if any(len(row.rates) > 1 for row in rows):

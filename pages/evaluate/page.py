@@ -115,8 +115,8 @@ def form() -> None:
         needs, _ = clip_form.checks(spec, spec.batch_size)
         ready = clip_form.draw_checks(needs)
         sentence = describe(spec) if ready else sentence
-    options = {"key": "evaluate_go", "label": "Evaluate", "icon": ":material/fact_check:"}
-    launch.launch(spec if ready else None, problems, sentence=sentence, **options)
+    button: dict[str, Any] = {"key": "evaluate_go", "label": "Evaluate", "icon": ":material/fact_check:"}
+    launch.launch(spec if ready else None, problems, sentence=sentence, **button)
 
 
 st.title("Evaluate CLIP", anchor=False)

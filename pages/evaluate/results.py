@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Sequence
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from pages.clip import pictures
 from pages.evaluate import search
 from pages.shared import backend
 from pages.shared.chart.chart import chart, tabs
-from pages.shared.table import download, rows_table
+from pages.shared.table import download, download_rows
 from pages.shared.text import plain
 
 TASKS = {"retrieval": "Retrieval", "zeroshot": "Zero-shot classification", "linear-probe": "Linear probe"}
@@ -67,11 +68,11 @@ def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
     files = [name for row in rows for name in (row.confusion_file, row.predictions_file) if name]
     with st.container(horizontal=True):
         folder, own = backend.folder(run), backend.own_files(run)
-        rows_table(run, frames.evaluate)
+        download_rows(run, frames.evaluate)
         for name in (name for name in files if file_within(folder / name, own)):
             label = name.removesuffix(".csv").replace("_", " ").capitalize()
             file = f"evaluate-{run.id}-{name}"
-            download(label, (lambda name=name: _guarded(folder / name, own)), file, key=f"{name}_{run.id}")
+            download(label, partial(_guarded, folder / name, own), file, key=f"{name}_{run.id}")
     contents: dict[str, Any] = {}
     for row in rows:
         if row.confusion_file:

@@ -14,6 +14,7 @@ from engine.specs.questions import Search
 from engine.store import Run
 from pages.clip import pictures
 from pages.shared import backend, rerun
+from pages.shared.table import download_table
 from pages.shared.text import plain
 
 TICK_S = 0.5
@@ -84,7 +85,7 @@ def _draw_hits(run: Run, result: Hits, text: str) -> None:
         config = {"similarity": st.column_config.NumberColumn(format="%.3f")}
         st.dataframe(table, hide_index=True, column_config=config, alt="Images most similar to the text")
     with st.container(horizontal=True, vertical_alignment="center"):
-        table.table(lambda: table, f"search-{run.id}", key=f"search_{run.id}", label="hits")
+        download_table(lambda: table, f"search-{run.id}", key=f"search_{run.id}", label="hits")
         st.caption(plain(f"The {len(table):,} of {result.images:,} images most similar to “{text}”. {SIMILARITY}"))
 
 

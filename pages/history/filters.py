@@ -1,6 +1,6 @@
 """Filters of the list of runs, kept in the address."""
 
-from typing import Any
+from typing import Any, Final
 
 import streamlit as st
 
@@ -11,7 +11,7 @@ from pages.shared import backend, rerun
 from pages.shared.text import plain
 
 PREFIX = "runs"
-BIND = "query-params"
+BIND: Final = "query-params"
 EMPTY: dict[str, Any] = {"text": "", "model": "", "device": None, "tags": [], "states": [], "kinds": []}
 LIVE = "50ms"
 

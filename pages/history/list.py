@@ -9,7 +9,7 @@ from engine.report.export import bulk
 from engine.store import Filter, Run
 from pages.history.filters import BIND, clear, go_to_first_page, key
 from pages.shared import backend, run_actions, tour
-from pages.shared.table import results_table, table
+from pages.shared.table import download_table, results_table
 
 SIZES = (25, 50, 100, 200)
 COLUMNS = ("id", "kind", "what", "state", "tags", "progress", "created", "duration_s", "device", "cause", "error")
@@ -31,7 +31,7 @@ def draw(filter: Filter) -> None:
         page = st.pagination(-(-total // size), key=key("page"), bind=BIND)
         first = (page - 1) * size
         st.caption(f"{first + 1:,} to {min(first + size, total):,} of {total:,} runs")
-        table(
+        download_table(
             lambda: bulk.runs(store, filter),
             "runs",
             key=key("file"),

@@ -13,7 +13,7 @@ from engine.report.quantities import title
 from engine.report.style import digits
 from engine.report.timings import by_model
 from engine.results import detail_name
-from engine.specs import BenchmarkSpec, ProfileSpec, Spec
+from engine.specs import BenchmarkSpec, ModelName, ProfileSpec, Spec
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
 from engine.store import Run
@@ -66,7 +66,7 @@ def counts(sizes: pd.DataFrame) -> None:
     if len(sizes) > 1:
         st.caption("The first row is the model's own image size. Accuracies are published for the other sizes.")
     with st.container(horizontal=True):
-        table.table(lambda: sizes, f"{own['model']}-counts", key="model_sizes_file", label="counts")
+        table.download_table(lambda: sizes, f"{own['model']}-counts", key="model_sizes_file", label="counts")
 
 
 def _towers(own: "pd.Series[Any]") -> None:
@@ -115,7 +115,7 @@ def draw_modules(name: str) -> None:
         return
     run, frame = result
     with st.container(horizontal=True, vertical_alignment="center"):
-        size = "its own image size" if run.spec.image_size is None else f"{run.spec.model_dump()['image_size']} px"
+        size = f"{size} px" if (size := run.spec.model_dump()["image_size"]) else "its own image size"
         st.caption(
             plain(f"Counted in run {run.id} on {run.created_at:%Y-%m-%d} at {size}."),
             width="content",
@@ -126,7 +126,7 @@ def draw_modules(name: str) -> None:
     module_map.draw(frame, "model")
     with st.container(horizontal=True):
         stem = f"{name.partition(':')[2]}-modules"
-        table.table(lambda: frame, stem, key="model_modules_file", label="modules")
+        table.download_table(lambda: frame, stem, key="model_modules_file", label="modules")
 
 
 def count_request(name: str) -> ProfileSpec:
@@ -158,7 +158,7 @@ def _link(run: Run) -> dict[str, str]:
     return {"run": str(run.id)}
 
 
-def draw_commands(name: str, accuracies: pd.DataFrame) -> None:
+def draw_commands(name: ModelName, accuracies: pd.DataFrame) -> None:
     """Draw each command with a link to its form. accuracies: published accuracies of the model."""
     for heading, spec in model.requests(name, accuracies).items():
         with st.container(horizontal=True, vertical_alignment="center"):

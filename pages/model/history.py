@@ -9,7 +9,7 @@ import streamlit as st
 from engine.published import speeds as published_speeds
 from engine.report.catalog import model, trainings
 from engine.report.timings import by_model
-from engine.specs import BenchmarkSpec
+from engine.specs import BenchmarkSpec, ModelName
 from engine.specs.train import TrainSpec
 from pages.shared import backend, table
 from pages.shared.chart.chart import chart
@@ -29,7 +29,7 @@ def draw_published(name: str, lines: pd.DataFrame) -> None:
     else:
         _accuracy_table(lines)
         with st.container(horizontal=True):
-            table.table(lambda: lines, f"{stem}-accuracies", key="model_accuracies_file", label="accuracies")
+            table.download_table(lambda: lines, f"{stem}-accuracies", key="model_accuracies_file", label="accuracies")
     st.header("Speeds", anchor=False)
     speeds = backend.published_speeds()
     rows = speeds[speeds["model"] == stem] if name.startswith("timm:") else speeds.head(0)
@@ -42,7 +42,7 @@ def draw_published(name: str, lines: pd.DataFrame) -> None:
         plain(f"Measured by others on their machines: {published_speeds.PUBLISHER}. {published_speeds.SETTINGS}")
     )
     with st.container(horizontal=True):
-        table.table(lambda: rows, f"{stem}-published-speeds", key="model_speeds_file", label="speeds")
+        table.download_table(lambda: rows, f"{stem}-published-speeds", key="model_speeds_file", label="speeds")
 
 
 def _accuracy_table(lines: pd.DataFrame) -> None:
@@ -110,7 +110,7 @@ def draw_timings(name: str) -> None:
     )
     with st.container(horizontal=True):
         stem = f"{name.partition(':')[2]}-timings"
-        table.table(lambda: frame, stem, key="model_timings_file", label="timings")
+        table.download_table(lambda: frame, stem, key="model_timings_file", label="timings")
 
 
 LATEST = 100
@@ -124,7 +124,7 @@ SHARES = {
 TRAINED = ("run", "date", "what", "state", *SHARES, "clip_val_loss", "data", "begins_with", "epochs", "seconds")
 
 
-def draw_trainings(name: str) -> None:
+def draw_trainings(name: ModelName) -> None:
     """Draw the tab of trainings. Without any, draw a link to the form that trains the model."""
     frame = _trainings(name)
     if frame.empty:
@@ -154,10 +154,10 @@ def draw_trainings(name: str) -> None:
     )
     with st.container(horizontal=True):
         stem = f"{name.partition(':')[2]}-trainings"
-        table.table(lambda: frame, stem, key="model_trainings_file", label="trainings")
+        table.download_table(lambda: frame, stem, key="model_trainings_file", label="trainings")
 
 
-def _trainings(name: str) -> pd.DataFrame:
+def _trainings(name: ModelName) -> pd.DataFrame:
     store = backend.store()
     runs = [run for kind in ("train", "evaluate") for run in by_model.runs(store, name, kind, LATEST)]
     return trainings.of_runs([(run, store.rows(run.id)) for run in runs], name)

@@ -21,8 +21,7 @@ def draw(name: str, sizes: pd.DataFrame) -> None:
         st.caption("This model could not be counted, so its memory cannot be estimated.")
         return
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        options = {"default": "inference", "required": True, "key": "model_way"}
-        mode = st.segmented_control("Mode", list(memory.WAYS), **options)
+        mode = st.segmented_control("Mode", list(memory.WAYS), default="inference", required=True, key="model_way")
         image_size = st.selectbox("Image size (px)", list(counted["image_size"]), key="model_memory_size", width=160)
     row = counted[counted["image_size"] == image_size].head(1)
     estimated = memory.estimate(row, mode)
@@ -59,9 +58,9 @@ def draw(name: str, sizes: pd.DataFrame) -> None:
     stem = name.partition(":")[2]
     with st.container(horizontal=True):
         in_gb = estimated.rename(columns={precision: f"{precision}_gb" for precision in memory.PRECISIONS})
-        table.table(lambda: in_gb, f"{stem}-memory", key="model_memory_file", label="estimates")
+        table.download_table(lambda: in_gb, f"{stem}-memory", key="model_memory_file", label="estimates")
         if len(peaks):
-            table.table(lambda: peaks, f"{stem}-peaks", key="model_peaks_file", label="peaks")
+            table.download_table(lambda: peaks, f"{stem}-peaks", key="model_peaks_file", label="peaks")
 
 
 def _available_gb() -> dict[str, float]:

@@ -4,7 +4,7 @@ import streamlit as st
 
 from engine.names import LIBRARIES
 from engine.report.catalog import model
-from engine.specs import Refused
+from engine.specs import ModelName, Refused
 from pages.model import costs, history, memory
 from pages.shared import backend, launch
 from pages.shared.chart.chart import tabs
@@ -19,7 +19,7 @@ def update_address() -> None:
     st.query_params.from_dict({"name": st.session_state[CHOICE]} if st.session_state[CHOICE] else {})
 
 
-def linked_model() -> str | None:
+def linked_model() -> ModelName | None:
     """Return the qualified name of the model in the address, or None. Warn about an unknown name."""
     text = st.query_params.get("name", "")
     try:

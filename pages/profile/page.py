@@ -6,6 +6,7 @@ import streamlit as st
 
 from engine.names import parse_config, parse_names, select
 from engine.report import frames
+from engine.results import ProfileRow
 from engine.specs import ProfileSpec, Refused
 from pages.shared import backend, launch
 from pages.shared.form import groups, spec_form
@@ -80,7 +81,8 @@ def describe(spec: ProfileSpec) -> str:
 @st.cache_data(max_entries=100, show_spinner=False)
 def expected_s(runs_dir: str, run_id: int, models: int) -> float | None:
     """Return the expected seconds for this number of models, from the rows of a finished run."""
-    return frames.expected_s(models, backend.store().rows(run_id))
+    rows = [row for row in backend.store().rows(run_id) if isinstance(row, ProfileRow)]
+    return frames.expected_s(models, rows)
 
 
 @st.fragment

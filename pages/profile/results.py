@@ -1,7 +1,8 @@
 """Results of a profile run: the table of rows, charts, and one card per selected model."""
 
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import pandas as pd
 import streamlit as st
@@ -16,7 +17,7 @@ from engine.specs import ProfileSpec
 from engine.store import Run
 from pages.shared import backend, module_map, run_view
 from pages.shared.chart.chart import chart, tabs
-from pages.shared.table import download, from_rows, results_table, rows_table
+from pages.shared.table import download, download_rows, from_rows, results_table
 from pages.shared.text import plain
 
 COLUMNS = (
@@ -44,7 +45,7 @@ def draw(run: Run, rows: Sequence[ProfileRow]) -> None:
             st.caption(f":material/error: {failed} of {len(frame)} could not be counted. See the column error.")
     if len(frame) - failed > 1:
         _comparison(run, frame.assign(name=names))
-    by_name = {f"{row.library}:{row.model}": row for row in rows}
+    by_name = {str(row.name): row for row in rows}
     cards = [by_name[name] for name in selected or (list(names) if len(rows) == 1 else [])]
     if not cards:
         st.caption("Select rows to see towers, modules, operators and what was not counted.")
@@ -53,19 +54,27 @@ def draw(run: Run, rows: Sequence[ProfileRow]) -> None:
 
 
 def _downloads(run: Run) -> None:
-    rows_table(run, frames.profile)
-    for counter in ("torch", "fvcore"):
-        if run.spec.counter in (counter, "both"):
+    spec = run.spec
+    assert isinstance(spec, ProfileSpec)
+    download_rows(run, frames.profile)
+    counters: tuple[Literal["torch", "fvcore"], ...] = ("torch", "fvcore")
+    for counter in counters:
+        if spec.counter in (counter, "both"):
             download(
                 f"CSV as open_clip's profiler ({counter})",
-                from_rows(run, lambda rows, counter=counter: tables.to_csv(frames.reference(rows, counter))),
+                from_rows(run, partial(_reference, counter)),
                 f"profile-{run.id}-{counter}.csv",
                 key=f"{counter}_{run.id}",
             )
 
 
+def _reference(counter: Literal["torch", "fvcore"], rows: Sequence[ProfileRow]) -> str:
+    return tables.to_csv(frames.reference(rows, counter))
+
+
 def _comparison(run: Run, frame: pd.DataFrame) -> None:
     """Draw bars of one metric of all models, or one metric against another."""
+    assert isinstance(run.spec, ProfileSpec)
     source = f"run {run.id}, counter {run.spec.counter} on {run.spec.device}"
     bars, against = st.tabs(["Bars", "Scatter"], key=f"compare_{run.id}", on_change="rerun")
     if bars.open:

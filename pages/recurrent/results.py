@@ -13,13 +13,14 @@ from engine.report.export import fastrnns, timm_dynamo
 from engine.report.figures import recurrent, speed
 from engine.report.timings import rates, readable, samples
 from engine.results import RecurrentRow
+from engine.specs import RecurrentSpec
 from engine.specs.recurrent import KNOBS
 from engine.specs.runners import RUNNERS
 from engine.specs.timed import LEAST_SAMPLES
 from engine.store import Run
 from pages.shared import backend, run_view, timed
 from pages.shared.chart.chart import chart, tabs
-from pages.shared.table import download, from_rows, informative_columns, results_table, rows_table
+from pages.shared.table import download, download_rows, from_rows, informative_columns, results_table
 from pages.shared.text import plain
 
 PASSES = {"forward_ms": "forward", "backward_ms": "backward", samples.TOTAL: "both"}
@@ -58,11 +59,11 @@ def draw(run: Run, rows: Sequence[RecurrentRow]) -> None:
     utilisation = _utilisation(run, rows)
     names = [_name(run, row) for row in rows]
     table = readable.table(frame, rows, utilisation).set_axis(names)
-    shown, options = informative_columns(table, CONSTANT), {"columns": COLUMNS, "selectable": True}
-    selected = results_table(shown, key=f"rows_{run.id}", alt="Timings, runner by runner", **options)
+    shown, alt = informative_columns(table, CONSTANT), "Timings, runner by runner"
+    selected = results_table(shown, key=f"rows_{run.id}", alt=alt, columns=COLUMNS, selectable=True)
     with st.container(horizontal=True, vertical_alignment="center"):
         _downloads(run, rows)
-        run_view.more_processes(run, loops=max(run.spec.loops, LEAST_SAMPLES))
+        run_view.more_processes(run, loops=max(_spec(run).loops, LEAST_SAMPLES))
         timed.failures(rows)
     _charts(run, rows)
     by_name = dict(zip(names, zip(rows, utilisation, strict=True), strict=True))
@@ -74,10 +75,16 @@ def draw(run: Run, rows: Sequence[RecurrentRow]) -> None:
         st.caption("Select rows to see percentiles, errors, memory, conditions and what each flag means.")
 
 
+def _spec(run: Run) -> RecurrentSpec:
+    assert isinstance(run.spec, RecurrentSpec)
+    return run.spec
+
+
 def _name(run: Run, row: RecurrentRow) -> str:
     """Return a name that is unique in the run: `jit`, or in a sweep `jit, hidden size 64`."""
-    size = run.spec.sweep
-    value = getattr(row, size, None) if run.spec.swept else None
+    spec = _spec(run)
+    size = spec.sweep
+    value = getattr(row, size, None) if spec.swept else None
     return row.model if value is None else f"{row.model}, {size.replace('_', ' ')} {value:,}"
 
 
@@ -88,7 +95,7 @@ def _utilisation(run: Run, rows: Sequence[RecurrentRow]) -> list[float | None]:
 
 def _downloads(run: Run, rows: Sequence[RecurrentRow]) -> None:
     """Draw the downloads: all rows in our formats and, if each runner has one size, fastrnns' formats."""
-    rows_table(run, lambda rows: timm_dynamo.full(frames.recurrent(rows), _utilisation(run, rows)))
+    download_rows(run, lambda rows: timm_dynamo.full(frames.recurrent(rows), _utilisation(run, rows)))
     timed_rows = [row for row in rows if row.status == "ok"]
     if not timed_rows or not fastrnns.fits(rows):
         return
@@ -155,9 +162,9 @@ def _speedups(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
         phase = _pass("phase", run)
     if timed.read(run, members[0]) is None:
         return
-    places = [Timed(run.id, backend.folder(run), row, run.spec.publishable) for row in members]
+    places = [Timed(run.id, backend.folder(run), row, _spec(run).publishable) for row in members]
     pairs = [(places[members.index(by_runner[baseline])], place) for place in places if place.row.model != baseline]
-    speedups = _ratios(pairs, phase, run.spec.seed, timed.stamp(run, members[0]))
+    speedups = _ratios(pairs, phase, _spec(run).seed, timed.stamp(run, members[0]))
     if speedups.empty:
         st.caption(plain(f"Nothing to compare {baseline} with. Both runners must have been timed in the chosen pass."))
         return
@@ -210,8 +217,10 @@ def _samples(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
 
 def _pass(place: str, run: Run) -> str:
     """Draw the choice of forward, backward or both, and return it as a column of the samples."""
-    arguments = {"label": "Pass", "format_func": PASSES.get, "default": samples.TOTAL, "required": True}
-    return st.segmented_control(options=list(PASSES), key=f"{place}_{run.id}", **arguments)
+    options = list(PASSES)
+    return st.segmented_control(
+        "Pass", options, default=samples.TOTAL, required=True, key=f"{place}_{run.id}", format_func=PASSES.__getitem__
+    )
 
 
 def _choose(run: Run, place: str, names: list[str]) -> str:

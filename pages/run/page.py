@@ -1,5 +1,7 @@
 """The page of one run: state, results, notes, log, request and environment."""
 
+from functools import partial
+
 import streamlit as st
 
 from engine.store import Run
@@ -85,7 +87,7 @@ with st.container(horizontal=True):
     if run.state.ended:
         download(
             "Export bundle",
-            lambda: export_bundle(backend.store(), backend.settings(), run.id),
+            partial(export_bundle, backend.store(), backend.settings(), run.id),
             f"run-{run.id}.zip",
             icon=":material/archive:",
             help="Download request, environment, rows, metrics, log, tags and notes as a file that another machine can "

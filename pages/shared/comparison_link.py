@@ -1,6 +1,7 @@
 """Read the compared runs or models from the page's address, and keep the address in step with the fields."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import streamlit as st
 
@@ -14,7 +15,7 @@ RECENT = 200
 """Newest runs offered in the field. An older run can be typed by its number."""
 RUNS, MODELS = "compare_runs", "compare_models"
 WHAT = "compare_what"
-BIND = "query-params"
+BIND: Final = "query-params"
 
 
 def named(parameter: str) -> list[str]:
@@ -30,9 +31,10 @@ def subject() -> str:
         st.warning(plain(f"{quoted(choice)} cannot be compared. Choose runs or models."), icon=":material/warning:")
         choice = "runs"
     st.session_state["compare_of"] = choice
-    return st.segmented_control(
+    chosen = st.segmented_control(
         "Compare", ["runs", "models"], key="compare_of", required=True, on_change=_switch, format_func=str.title
     )
+    return chosen or choice
 
 
 def _switch() -> None:

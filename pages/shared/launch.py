@@ -12,7 +12,7 @@ from engine.jobs import submit
 from engine.names import LIBRARIES
 from engine.report.checks import training
 from engine.report.timings import needs, rates
-from engine.specs import Refused, Spec
+from engine.specs import ModelName, Refused, Spec
 from engine.store import Run, State
 from pages.shared import backend, rerun, run_view
 from pages.shared.chart.verbatim import verbatim
@@ -22,11 +22,11 @@ from pages.shared.text import plain, quoted
 
 
 @st.cache_resource(max_entries=2, show_spinner=False)
-def _known_models(folder: str, stamp: int) -> dict[str, str]:
+def _known_models(folder: str, stamp: int) -> dict[ModelName, str]:
     return shipped.families(backend.settings().catalog_dir)
 
 
-def families() -> dict[str, str]:
+def families() -> dict[ModelName, str]:
     """Return the family of every model of the shipped catalogue, by qualified name.
 
     All sessions share this dictionary to save memory. Do not change it.
@@ -111,7 +111,7 @@ def _long_list(key: str) -> list[str]:
         return []
     with st.container(horizontal=True, vertical_alignment="center"):
         st.text(f"and a list of {len(models)}: {', '.join(models[:4])}, ...")
-        remove = {"on_click": st.query_params.pop, "args": (key, None)}
+        remove: dict[str, Any] = {"on_click": st.query_params.pop, "args": (key, None)}
         st.button("Remove the list", type="tertiary", icon=":material/close:", **remove)
     return models
 

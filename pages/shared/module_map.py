@@ -1,5 +1,7 @@
 """Draw a model's modules as a treemap and as a table."""
 
+from typing import Any
+
 import pandas as pd
 import streamlit as st
 
@@ -13,7 +15,12 @@ AREAS = ("gmacs", "mparams", "macts")
 
 def draw(frame: pd.DataFrame, tag: str) -> None:
     """Draw treemap and table. frame: from frames.modules. tag: part of the widget keys, unique on the page."""
-    options = {"default": AREAS[0], "required": True, "key": f"area_{tag}", "label_visibility": "collapsed"}
+    options: dict[str, Any] = {
+        "default": AREAS[0],
+        "required": True,
+        "key": f"area_{tag}",
+        "label_visibility": "collapsed",
+    }
     column = st.segmented_control("Area", AREAS, format_func=title, **options)
     chart(profile.treemap(frame, column), key=f"treemap_{tag}", alt=f"Treemap of modules by {title(column)}")
     columns = ["path", "type", "mparams", "gmacs", "macts", "calls"]

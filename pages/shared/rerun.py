@@ -6,7 +6,7 @@ from streamlit.delta_generator import DeltaGenerator
 from pages.shared.text import plain
 
 # Each timer message carries the widget values of the browser. A preset or an upload sets values on the server. Until
-# the browser has received them, its messages carry the old ones, and drawing the form with these would undo the new ones.
+# the browser has received them, its messages carry the old ones. Drawing the form with these would undo the new ones.
 HELD = "drawn_fields"
 
 

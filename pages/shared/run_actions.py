@@ -1,6 +1,7 @@
 """Delete, restart and tag runs, one or several, and show how much disk they take."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import streamlit as st
 
@@ -11,7 +12,7 @@ from engine.specs import Refused
 from engine.store import RETRYABLE, Run, storage
 from engine.store.notes import MOST_TAGS
 from pages.shared import backend, comparison_link, rerun
-from pages.shared.table import formats
+from pages.shared.table import download_formats
 from pages.shared.text import plural, shortened, size
 
 MOST_SCANNED = 2000
@@ -184,7 +185,7 @@ def draw_actions(runs: Sequence[Run]) -> None:
     stopped = [run.id for run in runs if run.state in RETRYABLE]
     with st.container(horizontal=True, vertical_alignment="center"):
         st.text(f"{len(runs)} selected" if runs else "None selected", width=90)
-        formats(
+        download_formats(
             lambda format: bulk.written(bulk.rows(backend.store(), ids), format),
             "rows.zip" if mixed else "rows.{}",
             key="runs_rows",
@@ -225,7 +226,9 @@ def retry(run_ids: Sequence[int]) -> None:
 
 def _tag(runs: Sequence[Run]) -> None:
     """Draw the fields that add tags to the runs and remove tags from them."""
-    options = dict(key="runs_tag_add", accept_new_options=True, max_selections=MOST_TAGS, placeholder="Type or choose")
+    options: dict[str, Any] = dict(
+        key="runs_tag_add", accept_new_options=True, max_selections=MOST_TAGS, placeholder="Type or choose"
+    )
     add = st.multiselect("Add", list(backend.store().tags()), **options)
     existing = sorted({tag for run in runs for tag in run.tags})
     remove = st.multiselect("Remove", existing, key="runs_tag_remove", disabled=not existing, placeholder="None")

@@ -7,7 +7,7 @@ import streamlit as st
 
 from engine import jobs
 from engine.jobs import hosts
-from engine.specs import Refused, Spec
+from engine.specs import BenchmarkSpec, RecurrentSpec, Refused, Spec
 from engine.specs.timed import QUOTABLE
 from engine.store import RETRYABLE, Cause, Run, State, Store
 from pages.shared import backend, rerun
@@ -108,7 +108,7 @@ def _retry(run_id: int) -> None:
 
 def more_processes(run: Run, **more: Any) -> None:
     """Draw the button that repeats a timing of too few processes in enough of them. more: other fields to change."""
-    if run.state.ended and run.spec.processes < QUOTABLE:
+    if run.state.ended and isinstance(run.spec, BenchmarkSpec | RecurrentSpec) and run.spec.processes < QUOTABLE:
         spec = run.spec.model_copy(update={"replicates": None, "min_seconds": None, **more})
         help = "Start a new run with the same settings in enough fresh processes to give a spread and verdicts."
         label = f"Run in {spec.processes} processes"
@@ -136,7 +136,12 @@ ICONS = {
     State.VANISHED: ":material/visibility_off:",
     State.CANCELLED: ":material/cancel:",
 }
-COLOURS = {State.RUNNING: "blue", State.FINISHED: "green", State.FAILED: "red", State.VANISHED: "orange"}
+COLOURS: dict[State, Any] = {
+    State.RUNNING: "blue",
+    State.FINISHED: "green",
+    State.FAILED: "red",
+    State.VANISHED: "orange",
+}
 
 
 def badge(run: Run) -> None:

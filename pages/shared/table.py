@@ -1,8 +1,9 @@
 """Tables of results with pinned names, units in the headers and three significant digits."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import streamlit as st
@@ -33,7 +34,7 @@ def column_config(frame: pd.DataFrame, pinned: str) -> dict[str, Any]:
                 title(column), help=QUANTITIES[column].help, format="%.3g", alignment="right"
             )
         elif column in HELP:
-            width = "medium" if column == "flags" else None
+            width: Any = "medium" if column == "flags" else None
             config[column] = st.column_config.Column(title(column), help=HELP[column], width=width)
         elif column in ("image_size", "calls", "batch_size", "processes", "samples", "rate", "at"):
             config[column] = st.column_config.Column(title(column), alignment="right")
@@ -58,7 +59,7 @@ def results_table(
     alt: str,
     pinned: str = "model",
     columns: Sequence[str] | None = None,
-    height: int | str = "auto",
+    height: int | Literal["auto"] = "auto",
     selectable: bool = False,
     config: Mapping[str, Any] | None = None,
 ) -> list[Any]:
@@ -71,7 +72,7 @@ def results_table(
     if selectable:
         options = {"on_select": "rerun", "selection_mode": "multi-row"}
         _keep_selection(key, list(shown.index))
-    event = st.dataframe(
+    event: Any = st.dataframe(
         shown,
         key=key,
         alt=alt,
@@ -117,12 +118,12 @@ def download(
     st.download_button(label, content, file_name, mime=mime, on_click="ignore", icon=icon, **more)
 
 
-def table(frame: Callable[[], pd.DataFrame], stem: str, *, key: str, label: str = "", **more: Any) -> None:
+def download_table(frame: Callable[[], pd.DataFrame], stem: str, *, key: str, label: str = "", **more: Any) -> None:
     """Draw buttons that download the whole table as CSV, JSON and Parquet.
 
     label: name of the table, for a page with several tables.
     """
-    formats(lambda format: tables.FORMATS[format](frame()), f"{stem}.{{}}", key=key, label=label, **more)
+    download_formats(lambda format: tables.FORMATS[format](frame()), f"{stem}.{{}}", key=key, label=label, **more)
 
 
 def from_rows(run: Run, make: Callable[[Sequence[Any]], Any]) -> Callable[[], Any]:
@@ -131,19 +132,21 @@ def from_rows(run: Run, make: Callable[[Sequence[Any]], Any]) -> Callable[[], An
     return lambda: make(backend.store().rows(run_id))
 
 
-def rows_table(run: Run, frame: Callable[[Sequence[Any]], pd.DataFrame], *, label: str = "") -> None:
+def download_rows(run: Run, frame: Callable[[Sequence[Any]], pd.DataFrame], *, label: str = "") -> None:
     """Draw buttons that download the rows of a run with its environment.
 
     frame: makes a table of the rows. label: as for table.
     """
     content = from_rows(run, lambda rows: frames.with_environment(frame(rows), run))
-    table(content, f"{run.kind}-{run.id}", key=f"rows_{run.id}", label=label)
+    download_table(content, f"{run.kind}-{run.id}", key=f"rows_{run.id}", label=label)
 
 
-def formats(content: Callable[[str], str | bytes], file_name: str, *, key: str, label: str = "", **more: Any) -> None:
+def download_formats(
+    content: Callable[[str], str | bytes], file_name: str, *, key: str, label: str = "", **more: Any
+) -> None:
     """Draw one button per format. content: makes the file of a format. file_name: `{}` stands for the extension."""
     names = {"csv": f"CSV of {label}" if label else "CSV", "json": "JSON", "parquet": "Parquet"}
     help = f"{label[0].upper()}{label[1:]} with all columns." if label else "All columns of all rows."
     for format, name in names.items():
         options = {"key": f"{key}_{format}", "help": help} | more
-        download(name, lambda format=format: content(format), file_name.replace("{}", format), **options)
+        download(name, partial(content, format), file_name.replace("{}", format), **options)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -73,6 +74,7 @@ def _verdict(row: TimedRow) -> None:
     interval = f"{digits(row.speedup_low)} to {digits(row.speedup_high)}, 99 %"
     ratio = f"{digits(row.speedup)} times as fast as {row.baseline} ({interval})"
     differs = f" They differ in {readable.words(row.differs_in)}." if row.differs_in else ""
+    assert row.verdict, "a row with a ratio has one"
     st.markdown(plain(f"{row.verdict}{row.compared_in}: {ratio}. {VERDICTS[row.verdict]}{differs}"))
 
 
@@ -123,7 +125,7 @@ SAMPLES = (
 
 def source(run: Run) -> str:
     """Return the source of a value for hover texts: `run 7 on AMD EPYC`."""
-    return f"run {run.id} on {run.environment.device_name if run.environment else run.spec.device}"
+    return f"run {run.id} on {run.environment.device_name if run.environment else run.spec.devices[0]}"
 
 
 def failures(rows: Sequence[TimedRow]) -> None:
@@ -143,7 +145,7 @@ def verdicts(frame: pd.DataFrame) -> None:
     st.caption("  \n".join(lines))
 
 
-HASHED = {kind: kind.model_dump_json for kind in (BenchmarkRow, RecurrentRow)}
+HASHED: dict[str | type[Any], Any] = {kind: kind.model_dump_json for kind in (BenchmarkRow, RecurrentRow)}
 
 
 def stamp(run: Run, row: TimedRow) -> int:

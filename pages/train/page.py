@@ -64,7 +64,7 @@ def read_configurations() -> dict[str, Any]:
     files = f"{PREFIX}_files"
     if not (section := fold("Your own model", key=f"{PREFIX}_own", filled=bool(st.session_state.get(files)))):
         return configs
-    options = {"type": "json", "accept_multiple_files": True, "key": files}
+    options: dict[str, Any] = {"type": "json", "accept_multiple_files": True, "key": files}
     help = "Each file appears in the list of models as config:NAME."
     with section:
         for file in st.file_uploader("open_clip configurations (.json)", help=help, **options):
@@ -158,8 +158,8 @@ def form() -> None:
     if isinstance(spec, TrainSpec) and counts:
         ready = draw_checks(spec, counts)
         sentence = describe(spec, counts) if ready else sentence
-    options = {"key": "train_go", "label": "Train", "icon": ":material/model_training:"}
-    launch.launch(spec if ready else None, problems, sentence=sentence, **options)
+    button: dict[str, Any] = {"key": "train_go", "label": "Train", "icon": ":material/model_training:"}
+    launch.launch(spec if ready else None, problems, sentence=sentence, **button)
 
 
 st.title("Train CLIP", anchor=False)

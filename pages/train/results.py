@@ -20,7 +20,7 @@ from pages.clip.curves import FOLDED, SMOOTH, TITLES, curve_points, points_of
 from pages.shared import backend
 from pages.shared.chart.chart import chart
 from pages.shared.form.link import form_link
-from pages.shared.table import download, results_table, rows_table, table
+from pages.shared.table import download, download_rows, download_table, results_table
 from pages.shared.text import duration, plain
 
 CHECKPOINTS, RESULTS = "checkpoints", "results.jsonl"
@@ -144,7 +144,7 @@ def _others(run: Run) -> list[Run]:
     chosen = st.multiselect(
         "Overlay other runs",
         list(runs),
-        format_func=labels.get,
+        format_func=labels.__getitem__,
         key=f"others_{run.id}",
         placeholder="Choose other trainings",
     )
@@ -193,9 +193,9 @@ def _downloads(run: Run, rows: Sequence[TrainRow], points: pd.DataFrame) -> None
             help = "Open the form to evaluate this training on its held-out pairs or on other data."
             form_link(_evaluation(run), "Evaluate", icon=":material/fact_check:", key=f"evaluate_{run.id}", help=help)
         if rows:
-            rows_table(run, frames.train, label="epochs")
+            download_rows(run, frames.train, label="epochs")
         if len(points):
-            table(partial(curve_points, run), f"{stem}-curves", key=f"curves_{run.id}", label="curves")
+            download_table(partial(curve_points, run), f"{stem}-curves", key=f"curves_{run.id}", label="curves")
         if (folder / RESULTS).is_file():
             content = (folder / RESULTS).read_bytes
             download(RESULTS, content, f"{stem}-{RESULTS}", key=f"results_{run.id}")

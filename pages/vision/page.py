@@ -1,12 +1,14 @@
 """The page Vision speed: presets, models and settings, then the run below."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import streamlit as st
 
 from engine.names import select
 from engine.report.timings import needs
-from engine.specs import BenchmarkSpec, Refused
+from engine.results import BenchmarkRow
+from engine.specs import BenchmarkSpec, ModelName, Refused
 from engine.specs.variant import EXECUTIONS
 from pages.shared import backend, launch
 from pages.shared.form import groups, presets, spec_form
@@ -40,7 +42,7 @@ FURTHER = {
 TIGHT = 0.8  # above this share of the memory, the estimate is reported as tight
 
 
-def describe(spec: BenchmarkSpec, models: list[str]) -> str:
+def describe(spec: BenchmarkSpec, models: Sequence[ModelName]) -> str:
     """Return a sentence on what the button will do and how long it will take."""
     latest = launch.last_similar_run(spec)
     seconds = expected_s(str(backend.settings().runs_dir), latest.id, len(models)) if latest else None
@@ -60,10 +62,11 @@ def describe(spec: BenchmarkSpec, models: list[str]) -> str:
 @st.cache_data(max_entries=100, show_spinner=False)
 def expected_s(runs_dir: str, run_id: int, models: int) -> float | None:
     """Return the expected seconds for this number of models, from the rows of a finished run."""
-    return needs.expected_s(models, backend.store().rows(run_id))
+    rows = [row for row in backend.store().rows(run_id) if isinstance(row, BenchmarkRow)]
+    return needs.expected_s(models, rows)
 
 
-def memory(spec: BenchmarkSpec, models: list[str]) -> str:
+def memory(spec: BenchmarkSpec, models: Sequence[ModelName]) -> str:
     """Return a sentence on whether the models should fit into memory, from the catalogue's counts."""
     need = needs.memory(spec, models, backend.catalogue())
     if need is None:
@@ -100,8 +103,8 @@ def form() -> None:
             problems.append(str(refusal))
         if not any(variant.precision in HALF for variant in spec.plan):
             beside += f" {advice}" if (advice := launch.bf16_advice(spec.device, "Precision bfloat16")) else ""
-    options = {"key": "benchmark_go", "label": "Time", "icon": ":material/timer:"}
-    launch.launch(spec, problems, sentence=sentence, beside=beside, doubtful="will not fit" in beside, **options)
+    button: dict[str, Any] = {"key": "benchmark_go", "label": "Time", "icon": ":material/timer:"}
+    launch.launch(spec, problems, sentence=sentence, beside=beside, doubtful="will not fit" in beside, **button)
 
 
 st.title("Vision speed", anchor=False)

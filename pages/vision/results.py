@@ -1,6 +1,7 @@
 """Results of a benchmark: the table of rows, charts, and one card per selected row."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -12,10 +13,11 @@ from engine.report.export import tables, timm_dynamo
 from engine.report.figures import speed
 from engine.report.timings import rates, readable
 from engine.results import VERDICTS, BenchmarkRow
+from engine.specs import BenchmarkSpec
 from engine.store import Run
 from pages.shared import backend, run_view, timed
 from pages.shared.chart.chart import chart, tabs
-from pages.shared.table import download, from_rows, informative_columns, results_table, rows_table
+from pages.shared.table import download, download_rows, from_rows, informative_columns, results_table
 from pages.shared.text import plain
 from pages.vision import samples
 
@@ -48,7 +50,7 @@ def draw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     )
     with st.container(horizontal=True, vertical_alignment="center"):
         _downloads(run, rows)
-        if run.spec.purpose == "performance":
+        if _purpose(run) == "performance":
             run_view.more_processes(run, min_samples=None)
         timed.failures(rows)
     _charts(run, rows)
@@ -60,9 +62,14 @@ def draw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
         st.caption("Select rows to see percentiles, memory, compilation, conditions and what each flag means.")
 
 
+def _purpose(run: Run) -> str:
+    assert isinstance(run.spec, BenchmarkSpec)
+    return str(run.spec.purpose)
+
+
 def _label(row: BenchmarkRow) -> str:
     """Return a label that is unique in the run."""
-    return f"{row.library}:{row.model} {row.tower} {row.mode} {row.variant} {row.batch_size}"
+    return f"{row.name} {row.tower} {row.mode} {row.variant} {row.batch_size}"
 
 
 def _utilisation(run: Run, rows: Sequence[BenchmarkRow]) -> list[float | None]:
@@ -71,17 +78,21 @@ def _utilisation(run: Run, rows: Sequence[BenchmarkRow]) -> list[float | None]:
 
 
 def _downloads(run: Run, rows: Sequence[BenchmarkRow]) -> None:
-    def exported(rows: Sequence[BenchmarkRow], format: str) -> pd.DataFrame:
+    def exported(rows: Sequence[BenchmarkRow], format: Any) -> pd.DataFrame:
         return timm_dynamo.export(rows, format, _utilisation(run, rows))
 
-    rows_table(run, lambda rows: exported(rows, "full"))
+    download_rows(run, lambda rows: exported(rows, "full"))
+
+    def exported_csv(format: str, rows: Sequence[BenchmarkRow]) -> str:
+        return tables.to_csv(exported(rows, format))
+
     labels = {"timm": "CSV as timm's benchmark.py", "dynamo": "CSV as PyTorch's dynamo"}
-    offered = ["timm"] if run.spec.purpose == "performance" else []
+    offered = ["timm"] if _purpose(run) == "performance" else []
     offered += ["dynamo"] if any(row.baseline for row in rows) else []
     for format in offered:
         download(
             labels[format],
-            from_rows(run, lambda rows, format=format: tables.to_csv(exported(rows, format))),
+            from_rows(run, partial(exported_csv, format)),
             f"benchmark-{run.id}-{format}.csv",
             key=f"csv_{format}_{run.id}",
         )

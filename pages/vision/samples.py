@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import pandas as pd
 import streamlit as st
 
 from engine.report.compare import timings
@@ -9,6 +10,7 @@ from engine.report.compare.timings import Timed
 from engine.report.figures import speed
 from engine.report.timings import samples
 from engine.results import VERDICTS, BenchmarkRow
+from engine.specs import BenchmarkSpec
 from engine.store import Run
 from pages.shared import backend, timed
 from pages.shared.chart.chart import chart
@@ -44,17 +46,18 @@ def compare(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     frame = timed.read(run, by_variant[other])
     if frame is None:
         return
+    assert isinstance(run.spec, BenchmarkSpec)
     folder, publishable = backend.folder(run), run.spec.publishable
-    pair = [Timed(run.id, folder, by_variant[variant], publishable) for variant in (baseline, other)]
-    (ratio,) = timings.over([(pair[0], pair[1])], samples.TOTAL, seed=run.spec.seed).itertuples()
-    verdict, times = ratio.verdict, speed.times
+    first, second = (Timed(run.id, folder, by_variant[variant], publishable) for variant in (baseline, other))
+    (ratio,) = timings.over([(first, second)], samples.TOTAL, seed=run.spec.seed).to_dict("records")
+    verdict, times = ratio["verdict"], speed.times
     with st.container(horizontal=True):
-        st.metric("Speed-up", times(ratio.speedup), width="content")
-        if ratio.speedup_low == ratio.speedup_low:  # absent with too few samples
-            st.metric("99 % interval", f"{times(ratio.speedup_low)} to {times(ratio.speedup_high)}", width="content")
+        st.metric("Speed-up", times(ratio["speedup"]), width="content")
+        if pd.notna(low := ratio["speedup_low"]):  # absent with too few samples
+            st.metric("99 % interval", f"{times(low)} to {times(ratio['speedup_high'])}", width="content")
         st.metric("Verdict", verdict, width="content", help=VERDICTS[verdict])
-    difference = f" They differ in {ratio.differs_in}." if ratio.differs_in else ""
-    difference += f" Note: {ratio.note}." if ratio.note else ""
+    difference = f" They differ in {ratio['differs_in']}." if ratio["differs_in"] else ""
+    difference += f" Note: {ratio['note']}." if ratio["note"] else ""
     ratio_text = f"Median of {baseline} / median of {other}: above 1, {other} is faster."
     st.caption(plain(f"{ratio_text} {VERDICTS[verdict]}{difference}"))
 

@@ -43,7 +43,11 @@ def draw(place: Any, prefix: str, presets: Presets, values: Mapping[str, Any]) -
         st.caption("Presets", width="content")
         for name, preset in presets.items():
             matches = all(_same(values[field], value) for field, value in preset.fields.items())
-            options = {"key": f"{prefix}_preset_{name}", "help": preset.help, "icon": TICKED if matches else None}
+            options: dict[str, Any] = {
+                "key": f"{prefix}_preset_{name}",
+                "help": preset.help,
+                "icon": TICKED if matches else None,
+            }
             st.button(preset.label or name, on_click=prefill, args=(prefix, preset), **options)
 
 

@@ -6,7 +6,7 @@ submitted before the button is pressed.
 
 import types
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
 import annotated_types
 import streamlit as st
@@ -19,7 +19,8 @@ from pages.shared import rerun
 from pages.shared.form.labels import default_hint, heading, name_in_sentence
 from pages.shared.text import quoted
 
-BIND = "query-params"
+BIND: Final = "query-params"
+Request = TypeVar("Request", bound=Spec)
 LONGEST_MESSAGE = 500
 """Most characters of an error message. A message may repeat a value from a link, and links can be very long."""
 LISTED = "listed"
@@ -119,7 +120,7 @@ def _words(
 def _number(label: str, info: FieldInfo, kind: type, hint: str | None, shared: dict[str, Any]) -> float | None:
     """Draw a number. Integers use a float field too, because a link with 1e400 makes Streamlit's integer field fail."""
     low, high = (None if bound is None else float(bound) for bound in _bounds(info))
-    default = None if info.default is None else float(info.default)
+    default: Any = None if info.default is None else float(info.default)
     step = 1.0 if kind is int else None
     value = st.number_input(label, low, high, default, step=step, format="%g", placeholder=hint, **shared)
     return int(value) if kind is int and value is not None and value % 1 == 0 else value
@@ -143,7 +144,7 @@ def _number_or_word(
     return st.selectbox(label, options, accept_new_options=True, **shared)
 
 
-def build(spec: type[Spec], values: Mapping[str, Any]) -> tuple[Spec | None, list[str]]:
+def build(spec: type[Request], values: Mapping[str, Any]) -> tuple[Request | None, list[str]]:
     """Return the spec, or None and one sentence per invalid value. An empty value means the field's default."""
     result, errors = _validate(spec, values)
     return result, [_sentence(spec, error) for error in errors]
@@ -162,7 +163,7 @@ def problem(spec: type[Spec], name: str, value: Any) -> str:
     return next((_message(error) for error in errors if error["loc"][:1] == (name,)), "")
 
 
-def _validate(spec: type[Spec], values: Mapping[str, Any]) -> tuple[Spec | None, list[Any]]:
+def _validate(spec: type[Request], values: Mapping[str, Any]) -> tuple[Request | None, list[Any]]:
     try:
         return spec.model_validate({name: value for name, value in values.items() if value not in (None, "", [])}), []
     except ValidationError as error:
@@ -202,8 +203,8 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:
     return annotation, False
 
 
-def _bounds(info: FieldInfo) -> tuple[int | None, int | None]:
-    low = next((item.ge for item in info.metadata if isinstance(item, annotated_types.Ge)), None)
+def _bounds(info: FieldInfo) -> tuple[Any, Any]:
+    low: Any = next((item.ge for item in info.metadata if isinstance(item, annotated_types.Ge)), None)
     if low is None:  # a widget has no open bounds; the engine refuses a value on the bound
         low = next((item.gt for item in info.metadata if isinstance(item, annotated_types.Gt)), None)
     high = next((item.le for item in info.metadata if isinstance(item, annotated_types.Le)), None)
