@@ -43,6 +43,14 @@ def collections_are_quick() -> Iterator[None]:
     gc.unfreeze()
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Give torch back its one thread after a command has run here with as many as the machine has."""
+    yield
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+
+
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """Short leases; the environment says the same, so that processes started by the test agree."""

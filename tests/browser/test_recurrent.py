@@ -1,4 +1,4 @@
-"""Timing recurrent layers as people do: the small preset, from the form to charts and downloads."""
+"""Timing recurrent layers as people do: presets, then a few runners, from the form to charts and downloads."""
 
 import csv
 import json
@@ -8,19 +8,18 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from engine.specs.runners import of_group
 from engine.store import State, open_store
 from tests.support.browser import PATIENCE_S, downloaded, serve
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1800)]
 expect.set_options(timeout=PATIENCE_S * 1000)
 
-SMALL = [name for name in of_group("rnns") if name != "cudnn"]
+RUNNERS = ["aten", "jit", "py"]
 LONG_S = 1500
 """Scripting and checking every runner takes its time on a loaded machine."""
 
 
-def test_the_small_preset_from_form_to_chart_to_download(page: Page, tmp_path: Path) -> None:
+def test_runners_from_form_to_chart_to_download(page: Page, tmp_path: Path) -> None:
     with serve(tmp_path) as server:
         page.goto(f"{server.url}/recurrent")
         expect(page.get_by_role("heading", name="Recurrent layers", exact=True)).to_be_visible()
@@ -29,6 +28,10 @@ def test_the_small_preset_from_form_to_chart_to_download(page: Page, tmp_path: P
         expect(page.get_by_text("cudnn needs cuDNN")).to_be_visible()
         page.get_by_role("button", name="Small, for a CPU").click()
         expect(page.get_by_text(re.compile("^Times 7 runners"))).to_be_visible()
+        # three of the seven: scripting and checking each takes seconds, and tests of the engine have them all
+        runners = "&".join(f"recurrent_runners={name}" for name in RUNNERS)
+        page.goto(f"{server.url}/recurrent?recurrent_seq_length=20&{runners}")
+        expect(page.get_by_text(re.compile("^Times 3 runners"))).to_be_visible()
         for group in ("Timing", "Processes"):
             page.get_by_role("button", name=group, exact=True).click()
         for label, value in (("Processes", "1"), ("Sampled time (s)", "0.1")):
@@ -42,7 +45,7 @@ def test_the_small_preset_from_form_to_chart_to_download(page: Page, tmp_path: P
         state, rows = store.run(run_id).state, {row.model: row for row in store.rows(run_id)}
         store.close()
         assert state is State.FINISHED
-        assert {name: row.status for name, row in rows.items()} == dict.fromkeys(SMALL, "ok")
+        assert {name: row.status for name, row in rows.items()} == dict.fromkeys(RUNNERS, "ok")
 
         expect(page.get_by_role("figure", name=re.compile("^Median time forward and backward"))).to_be_visible()
         page.get_by_role("tab", name="Speed-up", exact=True).click()
@@ -59,6 +62,6 @@ def test_the_small_preset_from_form_to_chart_to_download(page: Page, tmp_path: P
         means = json.loads(downloaded(page, "JSON as fastrnns (oss)").read_text())
         assert means["lstm-backward"] == {name: row.backward_mean_ms for name, row in rows.items()}
         table = [line.split() for line in downloaded(page, "Table as fastrnns").read_text().splitlines()]
-        assert [line[0] for line in table] == ["name", *SMALL]
+        assert [line[0] for line in table] == ["name", *RUNNERS]
         samples = downloaded(page, "JSON as fastrnns (pep)").read_text().splitlines()
         assert len(samples) == 2 * sum(row.samples for row in rows.values())

@@ -71,7 +71,9 @@ def here(build: Callable[..., Built]) -> Callable[..., Generator[Report | Ended 
     return reports
 
 
-def outcome(asked: BenchmarkSpec, size: int, build: Callable[..., Built], tmp_path: Path, mode: Any = None) -> Outcome:
+def outcome(
+    asked: BenchmarkSpec, size: int | None, build: Callable[..., Built], tmp_path: Path, mode: Any = None
+) -> Outcome:
     processes = Processes(tmp_path, time.monotonic() + 60, here(build))
     waiting = Sizes(asked, "timm:toy", processes).outcome(mode or asked.modes[0], size, Progress(done=0))
     while True:
@@ -82,7 +84,7 @@ def outcome(asked: BenchmarkSpec, size: int, build: Callable[..., Built], tmp_pa
             return found
 
 
-def rows_of(asked: BenchmarkSpec, size: int, build: Callable[..., Built], tmp_path: Path) -> list[BenchmarkRow]:
+def rows_of(asked: BenchmarkSpec, size: int | None, build: Callable[..., Built], tmp_path: Path) -> list[BenchmarkRow]:
     return rows.rows(asked, COMMON, outcome(asked, size, build, tmp_path))
 
 
@@ -141,7 +143,7 @@ def test_another_variants_want_of_memory_is_its_own_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize("limit", [1, 5, 40, 100])
 def test_the_largest_batch_is_found_to_within_a_sixteenth(limit: int, tmp_path: Path) -> None:
     asked = spec(batch_size="max", max_batch_size=64, replicates=1)
-    (found,) = rows_of(asked, 0, small_device(limit), tmp_path)
+    (found,) = rows_of(asked, None, small_device(limit), tmp_path)
     most = min(limit, 64)
     assert most - most // 16 <= found.batch_size <= most
     assert found.notes[0].startswith("64 fit, and no more" if limit >= 64 else f"{found.batch_size} fit, ")
