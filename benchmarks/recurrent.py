@@ -47,7 +47,7 @@ def agreement(name: str, rounds: int) -> Figures:
     import numpy as np
     import torch
 
-    from engine.measure.garbage import no_automatic_collection
+    from engine.measure.stopwatch import no_automatic_collection
     from engine.measure.timing import Plan, Subject, measure, stopwatch
     from engine.models import recurrent
     from engine.replicates.recurrent.work import BLOCK_MS, Passes

@@ -21,8 +21,7 @@ from engine.cli.here import EndedBadly
 from engine.cli.output import note, printable
 from engine.cli.processes import Answer, Probe, Scheduler, Stop, Warm, Work
 from engine.cli.runs import Resume, Runs
-from engine.cli.speed import Benchmark, SubmitBenchmark, SuiteBuild
-from engine.cli.speed_device import Device, SubmitDevice
+from engine.cli.speed import Benchmark, Device, SubmitBenchmark, SubmitDevice, SuiteBuild
 from engine.cli.speed_recurrent import Recurrent, SubmitRecurrent
 from engine.specs import Refused
 

@@ -148,10 +148,10 @@ class Search(OneRun):
     output: TableFile | None = Field(None, description="Write the hits to this .csv, .json or .parquet file.")
 
     def cli_cmd(self) -> None:
-        from engine.jobs.search import question
-        from engine.report.search import hits
+        from engine.jobs.references import search_question
+        from engine.report.frames import hits
 
         with store_here() as store:
-            asked = question(Settings(), store.run(self.run_id), self.text, self.top)
+            asked = search_question(Settings(), store.run(self.run_id), self.text, self.top)
         frame = hits(import_module("engine.training.search").answer(asked).hits)
         show_table(frame, brief(frame, FOUND), self.output)

@@ -3,6 +3,7 @@
 From the UCI ML hand-written digits data set, https://archive.ics.uci.edu/dataset/80 (CC BY 4.0).
 """
 
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -61,3 +62,35 @@ def _table() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     table = np.loadtxt(path, delimiter=",", dtype=np.uint8)
     scans = np.round(table[:, :-1] * (255 / WHITE)).astype(np.uint8).reshape(-1, SCAN, SCAN)
     return scans, table[:, -1]
+
+
+COUNT, PIXELS = 100, 224
+"""As many and as large as open_clip's synthetic data."""
+
+
+@dataclass(frozen=True)
+class Synthetic:
+    """Noise that depends on the seed and the index alone, with captions that all differ."""
+
+    count: int = COUNT
+    seed: int = 0
+    name: str = "synthetic"
+    classes: tuple[str, ...] = ()
+    templates: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return self.count
+
+    def image(self, index: int) -> Image.Image:
+        noise = np.random.default_rng((self.seed, index)).integers(0, 256, (PIXELS, PIXELS, 3), dtype=np.uint8)
+        return Image.fromarray(noise)
+
+    def captions(self, index: int) -> tuple[str, ...]:
+        return (f"picture {index} of noise",)
+
+    def label(self, index: int) -> None:
+        return None
+
+    def source(self, index: int) -> str:
+        return f"synthetic:{index}"

@@ -6,10 +6,9 @@ from pathlib import Path
 
 from engine.datasets import folders, kinds, shards, tables
 from engine.datasets.base import DataProblem, Pairs
-from engine.datasets.digits import Digits
+from engine.datasets.digits import COUNT, Digits, Synthetic
 from engine.datasets.mixed import Mixed
 from engine.datasets.split import sample
-from engine.datasets.synthetic import COUNT, Synthetic
 from engine.roots import Roots, expand_home, file_within, scan_within, stat_within
 from engine.specs.clip import EMBEDDED, DataKind, split_sources
 

@@ -8,9 +8,9 @@ from typing import Any
 from engine.results import TrainRow
 from engine.roots import Roots, expand_home, open_within, stat_within
 from engine.settings import Settings
-from engine.specs import Refused, Spec
+from engine.specs import EvaluateSpec, Refused, Spec
 from engine.specs.clip import EMBEDDED, default_precision, same_sources, split_sources
-from engine.specs.evaluate import EvaluateSpec
+from engine.specs.questions import Search
 from engine.specs.train import TrainSpec
 from engine.store import Run, Store
 from engine.store.files import RunFiles
@@ -176,3 +176,12 @@ def _readable(settings: Settings, given: str) -> bool:
     path = expand_home(begin)
     path = (path if begin.endswith("/") else path.parent) if brace else path
     return stat_within(path, settings.roots) is not None
+
+
+def search_question(settings: Settings, run: Run, text: str, top: int) -> Search:
+    """Return the question which images of a run are nearest to a text. Errors: Refused of a run that is not an
+    evaluation, of a checkpoint that is gone or lies where nothing may be read; ValidationError."""
+    if not isinstance(run.spec, EvaluateSpec):
+        raise Refused(f"run {run.id} is a {run.kind}, and only an evaluation's images can be searched")
+    check_paths(settings, run.spec.model_copy(update={"data": EMBEDDED[0]}))  # their embeddings will do
+    return Search(spec=run.spec, folder=RunFiles(settings.runs_dir, run.id).dir, text=text, top=top)

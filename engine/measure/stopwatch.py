@@ -1,13 +1,16 @@
 """Stopwatches: how long calls take on a device, each with the device synchronised before a clock is read."""
 
+import gc
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
+from engine.measure import environment
 from engine.specs.base import numbered
 
 Phase = Callable[[], object]
@@ -112,3 +115,52 @@ def stopwatch(device: str) -> Stopwatch:
 def first_call(stopwatch: Stopwatch, phases: Sequence[Phase]) -> float:
     """ms of one call as it comes, with all that only a first call does."""
     return math.fsum(stopwatch.block(phases, 1))
+
+
+UNKNOWN_BYTES = 256 * 2**20
+"""Written where a device does not tell its cache's size; triton's benchmark takes as much."""
+
+
+def flusher(device: str) -> Callable[[], object]:
+    """Return a call that writes through twice the last-level cache (a GPU's L2) and waits until that is done."""
+    target = torch.device(device)
+    size = 2 * environment.last_level_cache(device) or UNKNOWN_BYTES
+    buffer = torch.empty(size, dtype=torch.uint8, device=target)
+
+    def flush() -> None:
+        buffer.zero_()
+        if target.type != "cpu":
+            torch.accelerator.synchronize(target)
+
+    return flush
+
+
+@contextmanager
+def no_automatic_collection() -> Iterator[None]:
+    """Collect only when told. What is alive now is left out of collections inside, so that they are quick."""
+    was_on = gc.isenabled()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if was_on:
+            gc.enable()
+
+
+@contextmanager
+def collections_counted() -> Iterator[list[int]]:
+    """Yield a list that gets the generation of every garbage collection inside."""
+    seen: list[int] = []
+
+    def note(phase: str, details: dict[str, int]) -> None:
+        if phase == "start":
+            seen.append(details["generation"])
+
+    gc.callbacks.append(note)
+    try:
+        yield seen
+    finally:
+        gc.callbacks.remove(note)

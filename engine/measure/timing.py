@@ -14,13 +14,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from engine.measure import contention
 from engine.measure import contention as cpu
-from engine.measure import neighbours
-from engine.measure.flush import flusher
-from engine.measure.garbage import collections_counted, no_automatic_collection
 from engine.measure.gpu_watch import Watch
 from engine.measure.plan import Plan, Session, Subject, Timed
-from engine.measure.stopwatch import EventStopwatch, HostStopwatch, Phase, Stopwatch, first_call, stopwatch
+from engine.measure.stopwatch import (
+    EventStopwatch,
+    HostStopwatch,
+    Phase,
+    Stopwatch,
+    collections_counted,
+    first_call,
+    flusher,
+    no_automatic_collection,
+    stopwatch,
+)
 from engine.statistics import drifting
 
 __all__ = [
@@ -247,10 +255,10 @@ def measure(
         return Session({}, failed, None, None, warmup_seconds=warmup_seconds)
     on_phase("sampling")
     with no_automatic_collection():
-        others, before = neighbours.snapshot(), usage()
+        others, before = contention.processes_now(), usage()
         bench.sample(ready, failed, gpu.look if gpu else _nothing)
         after = usage()
-        busiest = neighbours.busiest(others, neighbours.snapshot(), after.wall_s - before.wall_s, after.cpus)
+        busiest = contention.busiest(others, contention.processes_now(), after.wall_s - before.wall_s, after.cpus)
     return Session(
         timed={run.subject.name: bench.timed(run) for run in ready if run.subject.name not in failed},
         failed=failed,

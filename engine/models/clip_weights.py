@@ -1,6 +1,7 @@
 """CLIP models to train and to evaluate: with weights, transforms and tokenizer, as open_clip itself would load them."""
 
-from collections.abc import Callable, Generator
+import warnings
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,12 +12,13 @@ from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 from torch import Tensor, nn
 
-from engine.models import clip_files, clip_locks, clip_tokenizers
+from engine.models import clip_files, clip_tokenizers
 from engine.models.clip import pair
 from engine.models.clip_build import named_config, notes_on_random, register, sized
 from engine.models.clip_tokenizers import Tokenizer, tokenizer
 from engine.results import Progress
 from engine.roots import Roots
+from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
 
@@ -122,9 +124,9 @@ def arrange(model: Any, spec: TrainSpec) -> list[str]:
     """Prepare a model as `prepare` does, and return the notes on it."""
     notes = []
     if spec.lock_image:
-        clip_locks.lock_image(model, spec.lock_image_unlocked_groups, freeze_bn_stats=spec.lock_image_freeze_bn_stats)
+        lock_image(model, spec.lock_image_unlocked_groups, freeze_bn_stats=spec.lock_image_freeze_bn_stats)
     if spec.lock_text:
-        clip_locks.lock_text(model, spec.lock_text_unlocked_layers, freeze_norms=spec.lock_text_freeze_layer_norm)
+        lock_text(model, spec.lock_text_unlocked_layers, freeze_norms=spec.lock_text_freeze_layer_norm)
     if spec.lock_image or spec.lock_text:
         trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
         every = sum(weight.numel() for weight in model.parameters())
@@ -140,3 +142,36 @@ def arrange(model: Any, spec: TrainSpec) -> list[str]:
 
 def _listed(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
+
+
+def lock_image(model: Any, unlocked_groups: int, *, freeze_bn_stats: bool) -> None:
+    """Lock the image tower but for its last groups of layers.
+
+    Errors: Refused of towers that can only be locked as a whole.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # open_clip takes timm's functions from where they once were
+            model.visual.lock(unlocked_groups=unlocked_groups, freeze_bn_stats=freeze_bn_stats)
+    except (AssertionError, AttributeError, KeyError, RuntimeError) as error:
+        raise Refused(
+            f"this image tower cannot be locked but for {unlocked_groups} groups ({error}): lock it as a whole"
+        ) from error
+
+
+def lock_text(model: Any, unlocked_layers: int, *, freeze_norms: bool) -> None:
+    """Lock the text tower but for its last layers, and, without `freeze_norms`, for the norms of locked layers too."""
+    if (tower := getattr(model, "text", None)) is not None:
+        tower.lock(unlocked_layers, freeze_layer_norm=True)
+    else:
+        model.lock_text_tower(unlocked_layers, freeze_layer_norm=True)
+    if not freeze_norms:
+        for norm in _text_norms(model):
+            norm.requires_grad_(requires_grad=True)
+
+
+def _text_norms(model: Any) -> Iterator[nn.Module]:
+    """Whatever they are called: LayerNorm, LayerNormFp32, T5LayerNorm, RMSNorm."""
+    tower = getattr(model, "text", None)
+    for part in [model.transformer, model.ln_final] if tower is None else [tower]:
+        yield from (module for module in part.modules() if "Norm" in type(module).__name__)

@@ -1,6 +1,7 @@
 """What is done once per call: a forward pass, or a training step of three phases."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -72,3 +73,15 @@ def phases(
     if not training:
         return {"forward": run}
     return Step(lambda: loss(name, run()), optimizer(kind, model)).phases
+
+
+@contextmanager
+def buffers_kept(model: torch.nn.Module) -> Iterator[None]:
+    """Whatever runs meanwhile, buffers are afterwards what they were."""
+    before = [buffer.clone() for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in zip(model.buffers(), before, strict=True):
+                buffer.copy_(value)

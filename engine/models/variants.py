@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from engine.models import buffers, library
+from engine.models import library, steps
 from engine.models.built import DTYPES, Built, Wanted
 from engine.specs import Refused, Variant
 
@@ -209,7 +209,7 @@ def _under(context: Callable[[], AbstractContextManager[Any]], run: Callable[[],
 def _graphed(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Callable[[], Any]:
     """Return the whole forward pass as one CUDA graph; with gradients, forward and backward as one each."""
     if torch.is_grad_enabled():
-        with buffers.kept(model):  # warming up moves them
+        with steps.buffers_kept(model):  # warming up moves them
             graphed: Callable[..., Any] = torch.cuda.make_graphed_callables(model, inputs, allow_unused_input=True)
         return partial(graphed, *inputs)
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from engine.measure.contention import contended
-from engine.measure.neighbours import MOST_NAMES, named
+from engine.measure.contention import MOST_NAMES, contended, named
 from engine.replicates.messages import Measured, TimedSpec
 from engine.results import Contention, TimedRow
 from engine.statistics import UNSTABLE, drifting, percentile, ratio, spread

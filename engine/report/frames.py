@@ -3,11 +3,23 @@
 import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
 
-from engine.results import BenchmarkRow, Contention, DeviceRow, ModuleCount, ProfileRow, RecurrentRow, Row
+from engine.results import (
+    BenchmarkRow,
+    Contention,
+    Device,
+    DeviceRow,
+    Machine,
+    ModuleCount,
+    ProfileRow,
+    RecurrentRow,
+    Row,
+)
+from engine.results.answers import Hit
 from engine.results.clip import EvaluateRow, TrainRow
 from engine.store.model import Run
 
@@ -238,3 +250,46 @@ def expected_s(models: int, rows: Iterable[ProfileRow]) -> float | None:
     """Seconds that counting so many models should take, from the median of rows counted before; None without any."""
     took = pd.Series([row.seconds for row in rows if row.seconds is not None], dtype=float)
     return float(took.median()) * models if len(took) else None
+
+
+def read_modules(run_dir: Path, name: str) -> pd.DataFrame | None:
+    """Return the modules in the detail artifact `name`, as frames.modules gives them; None where there is none.
+
+    Errors: ValueError of a name that leads out of the run's folder.
+    """
+    path = (run_dir / name).resolve()
+    if not path.is_relative_to(run_dir.resolve()):
+        raise ValueError(f"{name!r} lies outside the run's folder")
+    if not path.is_file():
+        return None
+    return modules(ModuleCount.model_validate(item) for item in json.loads(path.read_text(encoding="utf-8")))
+
+
+def machine_facts(machine: Machine) -> dict[str, str]:
+    """Return the ten lines, as text by name."""
+    accelerators = [device for device in machine.devices if device.name != "cpu"]
+    versions = dict(machine.versions)
+    torch = versions.pop("torch", "not installed")
+    drivers = sorted({device.driver for device in accelerators if device.driver})
+    return {
+        "Host": machine.host,
+        "System": machine.platform,
+        "Processor": machine.cpu,
+        "Cores": f"{machine.cores or 'unknown'} physical; {machine.threads} threads may be used",
+        "Caches": ", ".join(f"{name} {size}" for name, size in machine.caches.items()) or "unknown",
+        "Memory": f"{machine.memory_gb:g} GB",
+        "Accelerators": "; ".join(map(_accelerator, accelerators)) or "none that torch can use",
+        "Driver": ", ".join(drivers) or "–",
+        "torch": torch,
+        "Libraries": ", ".join(f"{name} {version}" for name, version in versions.items()),
+    }
+
+
+def _accelerator(device: Device) -> str:
+    memory = f", {device.memory_gb:g} GB" if device.memory_gb else ""
+    return f"{device.name} {device.model}{memory}"
+
+
+def hits(found: Sequence[Hit]) -> pd.DataFrame:
+    """Return a line per hit, the nearest first: index, source, label, similarity."""
+    return pd.DataFrame([hit.model_dump() for hit in found], columns=list(Hit.model_fields))

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from engine.measure import environment, gpu_watch, rates
-from engine.measure.contention import contended
-from engine.measure.neighbours import named
+from engine.measure.contention import contended, named
 from engine.measure.rates import Rate
 from engine.measure.timing import Plan
 from engine.models.built import out_of_memory

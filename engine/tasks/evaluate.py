@@ -121,10 +121,10 @@ def _encoded(spec: EvaluateSpec, run_dir: Path) -> Generator[Event, None, Subjec
         if learned.labels is None or judged.labels is None:
             raise Refused("a linear probe needs labels, which these data have not: give a folder of class folders")
         # scikit-learn, which a process that is forked from must not have loaded
-        from engine.training import linear_probe
+        from engine.training import classification
 
         given = (learned.images, learned.labels, judged.images, judged.labels, spec.seed)
-        return linear_probe.probe(*given, classes=len(classes) or None)
+        return classification.probe(*given, classes=len(classes) or None)
 
     return Subject(
         encoded=found,

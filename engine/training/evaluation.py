@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from engine import datasets
 from engine.datasets import Pairs, Unreadable
-from engine.training import retrieval, zero_shot
+from engine.training import classification, retrieval
 from engine.training.batches import Tokenize, Transform
 from engine.training.classification import Classification
 from engine.training.objectives import caption_loss
@@ -197,7 +197,7 @@ def classified(
     """Zero-shot classification of images with labels by the names of classes in prompts."""
     assert encoded.labels is not None, "without labels nothing can be right"
     with reader.autocast():
-        weights = zero_shot.classifier(
+        weights = classification.classifier(
             model, reader.tokenize, classes, templates, device=reader.device, batch_size=reader.batch_size
         )
-    return zero_shot.results(encoded.images, encoded.labels, weights.float().cpu())
+    return classification.results(encoded.images, encoded.labels, weights.float().cpu())

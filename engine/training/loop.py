@@ -15,7 +15,7 @@ from engine.measure import peak
 from engine.results import Artifact, Event, Metric, Progress
 from engine.results.clip import TrainRow
 from engine.specs import Refused
-from engine.training import checkpoints, distributed, logs, precision, resuming, rng
+from engine.training import checkpoints, distributed, done, logs, precision, step
 from engine.training.done import Done, checkpoints_folder, start
 from engine.training.meter import Diverged, Meter
 from engine.training.optimizers import assign
@@ -90,10 +90,10 @@ class Training:
             return
         (state, path), origin = begun.checkpoint, begun.run_dir
         roots = None if origin == self._run_dir else self.setup.roots
-        changed = resuming.changes(self.setup.spec, path, checkpoints.request(path, roots))
+        changed = done.changes(self.setup.spec, path, checkpoints.request(path, roots))
         self._load(state)
         if origin != self._run_dir:
-            resuming.check_left(self.done, self.setup.plan.steps, path)
+            done.check_left(self.done, self.setup.plan.steps, path)
         self._notes += [*changed, f"continued from {path.name} at step {self.done.step}"]
         self._saved_at = self.done.step if origin == self._run_dir else -1
         if self.setup.place.first:
@@ -110,7 +110,7 @@ class Training:
         setup.network.train()
         while done.batch < plan.batches and done.step < plan.steps:
             begun = self._clock()
-            rng.seed(setup.spec.seed, done.step, setup.place.rank)
+            step.seed(setup.spec.seed, done.step, setup.place.rank)
             taken = [self._to_device(next(batches)) for _ in range(accumulate)]
             loaded = self._clock()
             result = self._step(taken)

@@ -21,7 +21,7 @@ from engine.specs import Refused
 from engine.specs.clip import default_workers
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import Schedule, TrainSpec, schedule
-from engine.training import atomic, objectives, optimizers, precision, schedules
+from engine.training import atomic, objectives, optimizers, precision
 from engine.training.batches import Batches, Order, batches
 from engine.training.distributed import Place
 from engine.training.evaluation import Reader
@@ -183,7 +183,7 @@ def prepare(spec: TrainSpec, place: Place, run_dir: Path, roots: Roots = None) -
         objective=objectives.create(spec, made.model, rank=place.rank, world_size=place.world_size, teacher=teacher),
         optimizer=optimizers.create(made.model, spec),
         scaler=precision.scaler(spec.precision, place.device),
-        lr=schedules.learning_rate(
+        lr=optimizers.learning_rate(
             spec.lr_scheduler,
             base=spec.peak_lr,
             warmup=plan.warmup_steps,

@@ -9,17 +9,18 @@ samples, as batch norm does.
 """
 
 import math
+import random
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from engine.models import buffers
-from engine.training import rng
+from engine.models import steps
 from engine.training.objectives import Objective, Outputs
 
 Batch = tuple[Tensor, Tensor]
@@ -103,7 +104,7 @@ def _accumulate(
     device = batches[0][0].device
     states: list[list[Tensor]] = []
     cached: list[Outputs] = []
-    with buffers.kept(model), torch.no_grad():
+    with steps.buffers_kept(model), torch.no_grad():
         for batch in batches:
             states.append(_random_state(device))
             with autocast():
@@ -135,12 +136,12 @@ def _together(outputs: Outputs, cached: Sequence[Outputs], turn: int, last: bool
 
 def _random_state(device: torch.device) -> list[Tensor]:
     """Return the random states of the CPU, from which patch dropout draws on any device, and of the device."""
-    return [torch.get_rng_state(), *rng.device_state(device)]
+    return [torch.get_rng_state(), *device_state(device)]
 
 
 def _set_random_state(state: Sequence[Tensor], device: torch.device) -> None:
     torch.set_rng_state(state[0])
-    rng.set_device_state(device, state[1:])
+    set_device_state(device, state[1:])
 
 
 def _clip(optimizer: torch.optim.Optimizer, clip_norm: float | None) -> Tensor:
@@ -156,3 +157,32 @@ def _clamp(model: nn.Module) -> None:
     scale: Any = getattr(model, "module", model).logit_scale
     with torch.no_grad():
         scale.clamp_(0, math.log(LARGEST_SCALE))
+
+
+def seed(*numbers: int) -> None:
+    """Seed Python, NumPy and torch, on the CPU and on accelerators, by these non-negative numbers.
+
+    Before each step, they are the training's seed, the step and the process's rank: dropout masks differ between
+    processes and steps, and a training that is resumed at a step draws what it would have drawn.
+    """
+    words = np.random.SeedSequence(numbers).generate_state(3)
+    random.seed(int(words[0]))
+    np.random.seed(int(words[1]))
+    torch.manual_seed(int(words[2]))
+
+
+def device_state(device: torch.device) -> list[torch.Tensor]:
+    """Return the random state of this accelerator; an empty list for a CPU, whose state is torch's own."""
+    if device.type == "cpu":
+        return []
+    return [torch.get_device_module(device).get_rng_state(*_place(device)).cpu()]
+
+
+def set_device_state(device: torch.device, states: Sequence[torch.Tensor]) -> None:
+    """Restore what `device_state` returned."""
+    for state in states:
+        torch.get_device_module(device).set_rng_state(state, *_place(device))
+
+
+def _place(device: torch.device) -> tuple[torch.device, ...]:
+    return () if device.type == "mps" else (device,)  # there is one mps device, and its functions take none

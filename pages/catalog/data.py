@@ -8,7 +8,7 @@ import streamlit as st
 from engine import shipped
 from engine.published import match, publishers, update
 from engine.published.match import Matched
-from engine.report.catalog import catalog, choose, pareto
+from engine.report.catalog import catalog, choose
 from engine.report.timings import stored
 from engine.report.timings.stored import MOST_RUNS, Line, Setting
 from engine.specs import Refused
@@ -76,7 +76,7 @@ def table(axes: Axes, filters: Filters) -> pd.DataFrame:
 def selected(frame: pd.DataFrame, axes: Axes, filters: Filters) -> pd.DataFrame:
     """Return the rows of `table` that match the filters; with a Pareto front, its rows first. Errors: Refused."""
     kept = filters.kept(frame)
-    return pareto.ranked(kept, axes.x, axes.y) if axes.front else kept
+    return choose.ranked(kept, axes.x, axes.y) if axes.front else kept
 
 
 def rows(axes: Axes, filters: Filters) -> pd.DataFrame:

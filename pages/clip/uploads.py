@@ -9,8 +9,8 @@ from typing import Any
 import streamlit as st
 
 from engine.datasets import DataProblem, unpack
-from engine.datasets.kept import Kept, forget, kept
 from engine.datasets.kinds import recognise
+from engine.datasets.uploads import Kept, forget, kept
 from engine.specs.clip import EMBEDDED
 from pages.shared import backend
 from pages.shared.form import spec_form

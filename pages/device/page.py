@@ -6,7 +6,7 @@ import pandas as pd
 import streamlit as st
 
 from engine.report.figures.roofline import FUSED, roofline
-from engine.report.machine import facts
+from engine.report.frames import machine_facts
 from engine.report.timings import rates as timings_rates
 from engine.specs import DeviceSpec
 from pages.shared import backend, launch
@@ -33,7 +33,7 @@ def draw_machine() -> None:
         st.caption("The scheduler is examining this machine. This takes a few seconds after its start.")
         st.button("Refresh", icon=":material/refresh:", key="device_look")
         return
-    lines = {name: plain(value) for name, value in facts(machine).items()}
+    lines = {name: plain(value) for name, value in machine_facts(machine).items()}
     st.table(
         {"what": list(lines), "value": list(lines.values())}, border="horizontal", hide_index=True, hide_header=True
     )

@@ -6,8 +6,8 @@ import streamlit as st
 from pydantic import ValidationError
 
 from engine.jobs.answers import Answer
-from engine.jobs.search import question
-from engine.report.search import hits
+from engine.jobs.references import search_question
+from engine.report.frames import hits
 from engine.results.answers import Hits
 from engine.specs import Refused
 from engine.specs.questions import Search
@@ -42,7 +42,7 @@ def draw(run: Run) -> None:
         st.caption("Describe the images you look for and press Enter.")
         return
     try:
-        answer = _request(run, question(backend.settings(), run, text, top))
+        answer = _request(run, search_question(backend.settings(), run, text, top))
     except (Refused, ValidationError) as problem:
         st.error(plain(_message(problem)), icon=":material/error:")
         return

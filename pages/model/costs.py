@@ -6,7 +6,7 @@ import pandas as pd
 import streamlit as st
 
 from engine import shipped
-from engine.report import details
+from engine.report import frames
 from engine.report.catalog import catalog, model
 from engine.report.figures import profile
 from engine.report.quantities import title
@@ -144,7 +144,7 @@ def latest(name: str) -> tuple[Run, pd.DataFrame] | None:
 
 def _modules(run: Run, name: str) -> pd.DataFrame | None:
     library, _, model = name.partition(":")
-    return details.modules(backend.folder(run), detail_name(library, model))
+    return frames.read_modules(backend.folder(run), detail_name(library, model))
 
 
 def _draw_count_button(name: str) -> None:

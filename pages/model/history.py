@@ -7,7 +7,7 @@ import pandas as pd
 import streamlit as st
 
 from engine.published import speeds as published_speeds
-from engine.report.catalog import model, trainings
+from engine.report.catalog import model
 from engine.report.timings import by_model
 from engine.specs import BenchmarkSpec, ModelName
 from engine.specs.train import TrainSpec
@@ -160,7 +160,7 @@ def draw_trainings(name: ModelName) -> None:
 def _trainings(name: ModelName) -> pd.DataFrame:
     store = backend.store()
     runs = [run for kind in ("train", "evaluate") for run in by_model.runs(store, name, kind, LATEST)]
-    return trainings.of_runs([(run, store.rows(run.id)) for run in runs], name)
+    return model.of_runs([(run, store.rows(run.id)) for run in runs], name)
 
 
 FORMATS = {

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pandas as pd
 import streamlit as st
 
-from engine.report import details, frames
+from engine.report import frames
 from engine.report.export import tables
 from engine.report.figures import profile, scatter
 from engine.report.quantities import COMPARABLE, title
@@ -155,7 +155,7 @@ def _towers(row: ProfileRow, tag: str) -> None:
 
 def _modules(run: Run, row: ProfileRow, tag: str) -> None:
     run_dir = backend.folder(run)
-    frame = details.modules(run_dir, detail_name(row.library, row.model))
+    frame = frames.read_modules(run_dir, detail_name(row.library, row.model))
     if frame is None:
         st.caption("This run kept no table of modules.")
         if st.button("Count again with modules", key=f"detail_{tag}", icon=":material/account_tree:"):

@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from engine.cli.speed_device import DeviceFlags
+from engine.cli.speed import DeviceFlags
 from engine.results import Device, DeviceRow, Machine
 from engine.specs import DeviceSpec
 from engine.store import Store

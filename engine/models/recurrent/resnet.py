@@ -6,7 +6,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from engine.models import buffers
+from engine.models import steps
 from engine.models.recurrent import weights
 from engine.models.recurrent.network import Network, Run, settings
 from engine.models.recurrent.torchscript import traced
@@ -53,13 +53,13 @@ def build(name: str, spec: RecurrentSpec, found: Numbers) -> Network:
         parameters=dict(own.named_parameters()),
         cotangent=cotangent(spec).to(spec.device),
         settings=settings(found),
-        checked=partial(buffers.kept, own),
+        checked=partial(steps.buffers_kept, own),
     )
 
 
 def _capture(name: str, own: torch.nn.Module, batch: Tensor) -> Run:
     if not name.endswith("_jit"):
         return lambda: (own(batch),)
-    with buffers.kept(own):
+    with steps.buffers_kept(own):
         trace = traced(own, batch)
     return lambda: (trace(batch),)

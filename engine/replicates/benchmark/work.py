@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator
 
-from engine.models import library
+from engine.measure import timing
+from engine.models import library, steps, variants
 from engine.models.variants import Builder
 from engine.replicates.benchmark.job import Job
-from engine.replicates.messages import Report
+from engine.replicates.benchmark.prepared import numbers, switches, wanted
+from engine.replicates.messages import Report, described
+from engine.replicates.ready import once, release
 
 __all__ = ["Job", "work"]
 
@@ -13,9 +16,7 @@ __all__ = ["Job", "work"]
 def work(job: Job, build: Builder = library.build) -> Iterator[Report]:
     """Whatever the job is."""
     if job.search:
-        from engine.replicates.benchmark import search
-
-        return search.largest(job, build)
+        return largest(job, build)
     if job.spec.purpose == "performance":
         from engine.replicates.benchmark import timed
 
@@ -23,3 +24,46 @@ def work(job: Job, build: Builder = library.build) -> Iterator[Report]:
     from engine.replicates.benchmark import agreement
 
     return agreement.compare(job, build)
+
+
+RESOLUTION = 16
+"""The search ends when the gap between what fits and what does not is this part of what fits: where exactly it lies
+depends on how memory happens to be divided."""
+
+
+def largest(job: Job, build: Builder) -> Iterator[Report]:
+    """Doubles until something fails, then halves the gap. Whatever fails is a size that does not fit."""
+    assert job.search is not None
+    fits, fails = job.search
+    while size := _next(fits, fails, job.batch_size):
+        yield Report(trying=size)
+        try:
+            _try(job.model_copy(update={"batch_size": size}), build)
+        except Exception as error:  # noqa: BLE001 - some kernels fail in their own ways on too much
+            fails, why = size, described(error)
+            report = Report(fails=size, doing=why)
+        else:
+            fits = size
+            report = Report(fits=size)
+        release()
+        yield report
+
+
+def _next(fits: int, fails: int | None, limit: int) -> int:
+    """Return what to try; 0 when the answer is near enough."""
+    if fails is None:
+        return 0 if fits == limit else min(max(1, 2 * fits), limit)
+    return (fits + fails) // 2 if fails - fits > max(1, fits // RESOLUTION) else 0
+
+
+def _try(job: Job, build: Builder) -> None:
+    """Two calls: the second holds what the first leaves, such as an optimizer's moments."""
+    baseline = job.spec.plan[0]
+    training = job.mode == "training"
+    found, _ = numbers(job, baseline)
+    variants.check(baseline, job.spec.device)
+    built = variants.build(job.model, wanted(job, found), baseline, training=training, build=build)
+    with switches(job, found)():
+        run = variants.runner(baseline, built, found, job.spec.device)
+        phases = steps.phases(job.model, built.model, run, training=training, kind=job.spec.optimizer)
+        timing.first_call(timing.stopwatch(job.spec.device), [lambda: once(phases), lambda: once(phases)])

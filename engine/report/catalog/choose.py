@@ -1,13 +1,14 @@
 """The table one chooses from: costs counted, accuracies published, latency measured, each with where it comes from."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from engine.published.match import Matched
 from engine.published.publishers import FIGURES
-from engine.report.catalog.pareto import ranked
-from engine.report.quantities import COMPARABLE, MEASURED, title
+from engine.report.quantities import COMPARABLE, MEASURED, QUANTITIES, title
 from engine.report.timings import stored
 
 FLOPS = {"gmacs": "gflops", "image_gmacs": "image_gflops", "text_gmacs": "text_gflops"}
@@ -87,3 +88,35 @@ def alone(frame: pd.DataFrame, limits: Mapping[str, float]) -> list[str]:
             f"{int(frame[column].notna().sum()):,} rows that have it."
         )
     return lines
+
+
+def front(frame: pd.DataFrame, x: str, y: str) -> "pd.Series[bool]":
+    """Return which rows are on the front of two figures, each of which one wants small or large as QUANTITIES says.
+
+    A row is on it if no other is at least as good in both and better in one; equals are on it together. Rows that lack
+    a figure are not.
+    """
+    goodness = pd.DataFrame({"x": _goodness(frame, x), "y": _goodness(frame, y)}, index=frame.index).dropna()
+    best = goodness.groupby("x")["y"].max().sort_index(ascending=False)  # from the best x on
+    before = best.cummax().shift(fill_value=-np.inf)
+    leading = best[best > before]
+    on = goodness["y"] == goodness["x"].map(leading)
+    return on.reindex(frame.index, fill_value=False)
+
+
+def ranked(frame: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
+    """Return the rows in the order in which to look at them, with `front`: those on it by x, best first, then the
+    others by y (and x), those that lack a figure last."""
+    on = front(frame, x, y)
+    keys = pd.DataFrame({"x": -_goodness(frame, x), "y": -_goodness(frame, y)}, index=frame.index)
+    first = keys[on].sort_values(["x", "y"], kind="stable").index
+    rest = keys[~on]
+    lacking = rest.isna().any(axis=1)
+    then = rest[~lacking].sort_values(["y", "x"], kind="stable").index
+    last = rest[lacking].sort_values(["y", "x"], kind="stable").index
+    return frame.assign(front=on).loc[[*first, *then, *last]]
+
+
+def _goodness(frame: pd.DataFrame, column: str) -> "pd.Series[Any]":
+    values = frame[column].astype(float)
+    return values if QUANTITIES[column].better == "larger" else -values

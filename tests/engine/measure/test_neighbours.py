@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.measure import neighbours
-from engine.measure.neighbours import Process, busiest
+from engine.measure import contention
+from engine.measure.contention import Process, busiest
 from engine.replicates.benchmark import rows
 from engine.replicates.benchmark.rows import Outcome
 from engine.replicates.messages import Measured
@@ -38,8 +38,8 @@ def test_a_busy_neighbour_is_named() -> None:
     neighbour = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
 
-        def only() -> neighbours.Snapshot:
-            return {key: one for key, one in neighbours.snapshot().items() if key[0] == neighbour.pid}
+        def only() -> contention.Snapshot:
+            return {key: one for key, one in contention.processes_now().items() if key[0] == neighbour.pid}
 
         before, begun = only(), time.monotonic()
         while not (found := busiest(before, only(), time.monotonic() - begun, 1)):
@@ -58,7 +58,7 @@ def test_of_a_command_line_nothing_is_seen(tmp_path: Path) -> None:
     program.symlink_to(shutil.which("sleep") or "/bin/sleep")
     process = subprocess.Popen(["a-name-of-many-words password=hunter2", "60"], executable=program)
     try:
-        names = [one.name for key, one in neighbours.snapshot().items() if key[0] == process.pid]
+        names = [one.name for key, one in contention.processes_now().items() if key[0] == process.pid]
     finally:
         process.kill()
         process.wait()

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from engine.measure import environment, flush
+from engine.measure import environment
 from engine.measure.contention import Usage
+from engine.measure.stopwatch import UNKNOWN_BYTES, flusher
 from engine.measure.timing import EventStopwatch, HostStopwatch, Plan, Session, Subject, first_call, measure, stopwatch
 from engine.statistics import drifting
 from tests.support.timing import PLAN, Clock, Device, run, subject
@@ -166,11 +167,11 @@ def test_the_flusher_writes_twice_the_last_level_cache() -> None:
                 written.append(args[0].nbytes)
             return func(*args, **(kwargs or {}))
 
-    empty = flush.flusher("cpu")
+    empty = flusher("cpu")
     with Writes():
         empty()
         empty()
-    assert written == [2 * max(environment.caches().values(), default=flush.UNKNOWN_BYTES // 2)] * 2
+    assert written == [2 * max(environment.caches().values(), default=UNKNOWN_BYTES // 2)] * 2
 
 
 @pytest.mark.parametrize(("call_s", "samples"), [(1 / 8, 16), (1 / 2, 10), (1 / 64, 128)])

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from engine.datasets import DataProblem, unpack
-from engine.datasets.kept import forget, kept
+from engine.datasets.uploads import forget, kept
 
 
 def upload(to: Path, *names: str) -> Path:

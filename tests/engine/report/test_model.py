@@ -9,7 +9,6 @@ import pytest
 
 from engine.names import ModelNotFound
 from engine.report.catalog import model
-from engine.report.catalog import trainings as catalog_trainings
 from engine.report.figures import memory
 from engine.report.timings import by_model
 from engine.results import BenchmarkRow
@@ -231,7 +230,7 @@ def test_estimates_that_agree_are_one_line_and_devices_say_what_they_have(store:
 
 def trainings(store: Store, name: str) -> pd.DataFrame:
     runs = [(run, store.rows(run.id)) for run in store.runs()]
-    return catalog_trainings.of_runs(runs, ModelName(name)).set_index("run")
+    return model.of_runs(runs, ModelName(name)).set_index("run")
 
 
 def test_a_training_has_the_figures_of_its_best_epoch(store: Store) -> None:

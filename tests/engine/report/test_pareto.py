@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.report.catalog import pareto
+from engine.report.catalog import choose
 from engine.report.figures import scatter
 from engine.report.quantities import QUANTITIES
 
@@ -34,13 +34,13 @@ def brute_force(rows: list[tuple[float | None, float | None]], x: str, y: str) -
 @given(rows=st.lists(st.tuples(ANY, ANY), max_size=40))
 def test_the_front_is_what_brute_force_finds(rows: list[tuple[float | None, float | None]], x: str, y: str) -> None:
     frame = pd.DataFrame(rows, columns=[x, y], dtype=float)
-    assert list(pareto.front(frame, x, y)) == brute_force(rows, x, y)
+    assert list(choose.front(frame, x, y)) == brute_force(rows, x, y)
 
 
 @given(rows=st.lists(st.tuples(ANY, ANY), max_size=40))
 def test_the_ranking_has_every_row_once_and_the_front_first(rows: list[tuple[float | None, float | None]]) -> None:
     frame = pd.DataFrame(rows, columns=["gmacs", "imagenet_top1"], dtype=float)
-    ranked = pareto.ranked(frame, "gmacs", "imagenet_top1")
+    ranked = choose.ranked(frame, "gmacs", "imagenet_top1")
     assert sorted(ranked.index) == list(frame.index)
     on = list(ranked["front"])
     assert on == sorted(on, reverse=True)
@@ -61,19 +61,19 @@ def test_a_front_by_hand() -> None:
         },
         index=list("abcdefg"),
     )
-    ranked = pareto.ranked(frame, "gmacs", "imagenet_top1")
+    ranked = choose.ranked(frame, "gmacs", "imagenet_top1")
     assert list(ranked.index[ranked["front"]]) == ["a", "b", "d", "e"]  # d and e are equal: both are on it
     assert list(ranked.index) == ["a", "b", "d", "e", "f", "c", "g"]
 
 
 def test_an_axis_against_itself_has_its_best_rows_on_the_front() -> None:
     frame = pd.DataFrame({"gmacs": [3.0, 1.0, 1.0]})
-    assert list(pareto.front(frame, "gmacs", "gmacs")) == [False, True, True]
+    assert list(choose.front(frame, "gmacs", "gmacs")) == [False, True, True]
 
 
 def test_no_rows_have_no_front() -> None:
     frame = pd.DataFrame({"gmacs": [], "imagenet_top1": []}, dtype=float)
-    assert pareto.ranked(frame, "gmacs", "imagenet_top1").empty
+    assert choose.ranked(frame, "gmacs", "imagenet_top1").empty
 
 
 @pytest.mark.parametrize(("x", "shape"), [("gmacs", "hv"), ("samples_per_s", "vh")])
@@ -82,7 +82,7 @@ def test_the_front_is_a_staircase_that_no_row_lies_beyond(x: str, shape: str) ->
     frame = pd.DataFrame(rows, columns=[x, "imagenet_top1"], index=list("abcde"))
     known = {"name": list("abcde"), "model": list("abcde"), "family": "f", "image_size": "224"}
     frame = frame.assign(**known, provenance="counted <here>\npublished by them")
-    on = list(frame.index[pareto.front(frame, x, "imagenet_top1")])
+    on = list(frame.index[choose.front(frame, x, "imagenet_top1")])
     figure = scatter.scatter(frame, x, "imagenet_top1", styles={}, front=on, log_y=False)
     line = next(trace for trace in figure.data if trace.mode == "lines")
     assert line.line.shape == shape

@@ -16,7 +16,7 @@ from sqlalchemy import func, select, update
 
 from engine.measure import environment, rates
 from engine.measure.timing import Plan
-from engine.report import frames, machine
+from engine.report import frames
 from engine.report.figures.roofline import roofline, sizes
 from engine.report.timings import rates as timings_rates
 from engine.results import BenchmarkRow, Device, DeviceRow, Environment, Machine, Progress, Row
@@ -316,7 +316,7 @@ def test_a_machine_is_told_in_ten_lines() -> None:
     known: dict[str, Any] = {"host": "h", "platform": "Linux", "cpu": "x", "threads": 4, "memory_gb": 16.0, "date": ""}
     devices = (Device(name="cpu", model="x"), Device(name="cuda:0", model="H200", memory_gb=141.0, driver="570.1"))
     caches = {"L1d": "48 KiB", "L3": "32 MiB"}
-    lines = machine.facts(
+    lines = frames.machine_facts(
         Machine(**known, devices=devices, caches=caches, cores=2, versions={"torch": "2", "timm": "1"})
     )
     assert len(lines) == 10
@@ -324,5 +324,5 @@ def test_a_machine_is_told_in_ten_lines() -> None:
     assert (lines["Driver"], lines["torch"], lines["Libraries"]) == ("570.1", "2", "timm 1")
     assert lines["Caches"] == "L1d 48 KiB, L3 32 MiB"
     assert lines["Cores"] == "2 physical; 4 threads may be used"
-    bare = machine.facts(Machine(**known, devices=devices[:1]))
+    bare = frames.machine_facts(Machine(**known, devices=devices[:1]))
     assert (bare["Accelerators"], bare["Caches"]) == ("none that torch can use", "unknown")

@@ -6,7 +6,7 @@ import pytest
 
 from engine.results import Event
 from engine.specs import Refused
-from engine.training import atomic, logs, resuming
+from engine.training import atomic, done, logs
 from tests.support.training import losses, rows, tiny, train
 
 
@@ -53,13 +53,13 @@ def test_a_longer_training_goes_on_and_says_that_it_is_longer(stopped: Path, tmp
 
 def test_the_same_data_are_the_same_however_written(tmp_path: Path) -> None:
     before = tiny(data=str(tmp_path / "pairs.csv"), resume="").model_dump(mode="json")
-    assert resuming.changes(tiny(data=f"{tmp_path}/./pairs.csv"), tmp_path / "latest.pt", before) == []
+    assert done.changes(tiny(data=f"{tmp_path}/./pairs.csv"), tmp_path / "latest.pt", before) == []
     with pytest.raises(Refused, match="data was"):
-        resuming.changes(tiny(data=str(tmp_path / "others.csv")), tmp_path / "latest.pt", before)
+        done.changes(tiny(data=str(tmp_path / "others.csv")), tmp_path / "latest.pt", before)
 
 
 def test_what_an_older_manifest_does_not_tell_is_no_change(tmp_path: Path) -> None:
-    assert resuming.changes(tiny(), tmp_path / "latest.pt", {"seed": 0, "a_flag_of_old": 3}) == []
+    assert done.changes(tiny(), tmp_path / "latest.pt", {"seed": 0, "a_flag_of_old": 3}) == []
 
 
 def test_nothing_left_to_train_is_said(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 from engine.specs import Refused
 from engine.specs.train import TrainSpec
 from engine.training import optimizers, precision
-from engine.training.schedules import learning_rate
+from engine.training.optimizers import learning_rate
 from tests.support.step import VISION, clip
 
 BASE, STEPS = 3e-4, 60

@@ -15,7 +15,7 @@ import torch
 from engine import datasets
 from engine.results import Metric, Progress
 from engine.specs import Refused
-from engine.training import checkpoints, launch, loop, meter, rng, setup
+from engine.training import checkpoints, launch, loop, meter, setup
 from engine.training.batches import Drawn, Order, batches
 from engine.training.distributed import Place
 from engine.training.done import Done
@@ -151,7 +151,7 @@ def test_every_process_and_step_draws_masks_of_its_own_that_need_no_state_to_be_
     flat = [tuple(values) for seen in drawn.values() for values in seen]
     assert len(flat) == len(set(flat)) == 8, "4 steps of 2 processes"
     for step, rank in ((2, 1), (0, 0)):
-        rng.seed(spec.seed, step, rank)
+        step.seed(spec.seed, step, rank)
         next_draw = draws()
         assert next_draw == drawn[rank][step]
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from engine.specs import Refused
-from engine.training import linear_probe, zero_shot
+from engine.training import classification
 from engine.training.classification import judged
 
 CLASSES = ("cat", "dog", "a {strange} one", "sea", "hill", "sun", "moon")
@@ -33,7 +33,7 @@ def model() -> nn.Module:
 @pytest.mark.parametrize("batch_size", [1, 4, 1000])
 def test_the_classifier_is_open_clips(model: nn.Module, batch_size: int) -> None:
     templates = ("{}", "the {}!", "{}-{}")
-    found = zero_shot.classifier(model, tokenize, CLASSES, templates, device="cpu", batch_size=batch_size)
+    found = classification.classifier(model, tokenize, CLASSES, templates, device="cpu", batch_size=batch_size)
     reference = open_clip.build_zero_shot_classifier(
         model,
         tokenize,
@@ -46,7 +46,7 @@ def test_the_classifier_is_open_clips(model: nn.Module, batch_size: int) -> None
 
 
 def test_a_class_is_the_normalised_mean_of_its_prompts(model: nn.Module) -> None:
-    found = zero_shot.classifier(model, tokenize, CLASSES, ("a {}", "{} b"), device="cpu", batch_size=2)
+    found = classification.classifier(model, tokenize, CLASSES, ("a {}", "{} b"), device="cpu", batch_size=2)
     with torch.no_grad():
         both = [model.encode_text(tokenize([f"a {name}", f"{name} b"]), normalize=True) for name in CLASSES]
     by_hand = torch.stack([functional.normalize(pair.mean(dim=0), dim=0) for pair in both], dim=1)
@@ -54,7 +54,7 @@ def test_a_class_is_the_normalised_mean_of_its_prompts(model: nn.Module) -> None
 
 
 def test_other_braces_in_a_prompt_are_letters(model: nn.Module) -> None:
-    zero_shot.classifier(model, tokenize, CLASSES, ("{x} of {}",), device="cpu", batch_size=8)
+    classification.classifier(model, tokenize, CLASSES, ("{x} of {}",), device="cpu", batch_size=8)
 
 
 def test_figures_are_scikit_learns() -> None:
@@ -62,7 +62,7 @@ def test_figures_are_scikit_learns() -> None:
     weights = functional.normalize(torch.randn(16, 7, generator=generator), dim=0)
     labels = torch.randint(6, (200,), generator=generator)  # the seventh class never occurs
     images = functional.normalize(weights.T[labels] + 0.8 * torch.randn(200, 16, generator=generator), dim=1)
-    found = zero_shot.results(images, labels, weights)
+    found = classification.results(images, labels, weights)
     logits = 100 * images @ weights
     top1, top5 = (top_k_accuracy_score(labels, logits, k=k, labels=range(7)) for k in (1, 5))
     assert (found.acc1, found.acc5) == (top1, top5)
@@ -81,7 +81,7 @@ def test_figures_are_scikit_learns() -> None:
 def test_the_order_of_unlikely_classes_is_that_of_their_cosines(second: int) -> None:
     cosines = torch.full((1, 10), -0.45)
     cosines[0, 0], cosines[0, second] = 0.8, -0.30
-    found = zero_shot.results(cosines, torch.tensor([second]), torch.eye(10))
+    found = classification.results(cosines, torch.tensor([second]), torch.eye(10))
     assert (found.acc1, found.acc5) == (0, 1)
 
 
@@ -104,26 +104,26 @@ def test_a_probe_of_digits_is_scikit_learns_regression_at_its_best_strength() ->
     features = functional.normalize(torch.tensor(digits.data, dtype=torch.float32), dim=1)
     labels = torch.tensor(digits.target)
     known, held = slice(0, 600), slice(600, 900)
-    found = linear_probe.probe(features[known], labels[known], features[held], labels[held], seed=0)
+    found = classification.probe(features[known], labels[known], features[held], labels[held], seed=0)
     scores = [
         LogisticRegression(C=strength, max_iter=1000)
         .fit(features[known], labels[known])
         .score(features[held], labels[held])
-        for strength in linear_probe.STRENGTHS
+        for strength in classification.STRENGTHS
     ]
     assert found.acc1 in [pytest.approx(score) for score in scores]
     assert found.acc1 > 0.85
     assert found.acc5 is not None
     assert found.acc5 > 0.98
     assert found.confusion.shape == (10, 10)
-    assert linear_probe.probe(features[known], labels[known], features[held], labels[held], seed=0).acc1 == found.acc1
+    assert classification.probe(features[known], labels[known], features[held], labels[held], seed=0).acc1 == found.acc1
 
 
 def test_a_probe_never_predicts_what_it_has_not_seen() -> None:
     torch.manual_seed(2)
     labels = torch.tensor([0, 2] * 10)
     features = torch.eye(3)[labels] + 0.01 * torch.randn(20, 3)
-    found = linear_probe.probe(features, labels, torch.eye(3), torch.arange(3), seed=0, classes=4)
+    found = classification.probe(features, labels, torch.eye(3), torch.arange(3), seed=0, classes=4)
     assert found.confusion.shape == (4, 4)
     assert found.predictions[[0, 2]].tolist() == [0, 2]
     assert found.predictions[1] in (0, 2)
@@ -131,4 +131,4 @@ def test_a_probe_never_predicts_what_it_has_not_seen() -> None:
 
 def test_a_probe_of_a_single_class_is_an_error() -> None:
     with pytest.raises(Refused, match="two classes at least"):
-        linear_probe.probe(torch.eye(3), torch.zeros(3, dtype=torch.int64), torch.eye(3), torch.arange(3), seed=0)
+        classification.probe(torch.eye(3), torch.zeros(3, dtype=torch.int64), torch.eye(3), torch.arange(3), seed=0)
