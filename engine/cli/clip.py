@@ -153,5 +153,5 @@ class Search(OneRun):
 
         with store_here() as store:
             asked = search_question(Settings(), store.run(self.run_id), self.text, self.top)
-        frame = hits(import_module("engine.training.search").answer(asked).hits)
+        frame = hits(import_module("engine.training.evaluation.search").answer(asked).hits)
         show_table(frame, brief(frame, FOUND), self.output)

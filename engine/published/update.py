@@ -1,8 +1,6 @@
 """Takes in a newer version of a publisher's own table of accuracies: checked whole, then merged with what is there."""
 
-import os
 import re
-import tempfile
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import StringIO
@@ -11,6 +9,7 @@ from typing import BinaryIO
 
 import pandas as pd
 
+from engine import atomic
 from engine.published.match import COLUMNS, KEY, read, tidy
 from engine.published.publishers import TABLES, TIMM, TIMM_TESTS, Figure, Table
 from engine.settings import Settings
@@ -197,16 +196,9 @@ def _once(ours: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def _merge(lines: pd.DataFrame, path: Path) -> None:
-    """Put lines before those that a file already has; written beside, then renamed."""
+    """Put lines before those that a file already has."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_file():
         before = pd.read_csv(path, dtype=str, na_filter=False)
         lines = pd.concat([lines.astype(str), before]).drop_duplicates([*KEY, "figure"])
-    handle, beside = tempfile.mkstemp(prefix=f".{path.stem}-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            lines.to_csv(file, index=False, columns=COLUMNS)
-        Path(beside).replace(path)
-    except BaseException:
-        Path(beside).unlink(missing_ok=True)
-        raise
+    atomic.write(path, lines.to_csv(index=False, columns=COLUMNS, lineterminator="\n"))

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from engine import names
+from engine import atomic, names
 from engine.measure import environment
 from engine.models import library
 from engine.results import OperatorCount, ProfileRow, Progress
@@ -112,11 +112,11 @@ def check_versions(out_dir: Path) -> None:
 def _write(out_dir: Path, rows: Table, operators: dict[tuple[str, str], list[dict[str, str]]]) -> None:
     for name in names.LIBRARIES:
         mine = [rows[key] for key in sorted(rows) if key[0] == name]
-        replace(out_dir / f"{name}.csv", table(COLUMNS, mine).encode())
+        atomic.write(out_dir / f"{name}.csv", table(COLUMNS, mine))
     every = (row for key in sorted(operators) for row in operators[key])
-    replace(out_dir / "operators.csv.gz", gzip.compress(table(OPERATOR_COLUMNS, every).encode(), mtime=0))
+    atomic.write(out_dir / "operators.csv.gz", gzip.compress(table(OPERATOR_COLUMNS, every).encode(), mtime=0))
     versions = environment.versions() | {"counted_on": datetime.now(UTC).date().isoformat()}
-    replace(out_dir / "versions.json", (json.dumps(versions, indent=2) + "\n").encode())
+    atomic.write(out_dir / "versions.json", json.dumps(versions, indent=2) + "\n")
 
 
 def table(columns: Sequence[str], rows: Iterable[dict[str, str]]) -> str:
@@ -126,10 +126,3 @@ def table(columns: Sequence[str], rows: Iterable[dict[str, str]]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
-
-
-def replace(path: Path, content: bytes) -> None:
-    """Written beside, then renamed: a reader never sees half a file."""
-    beside = path.with_suffix(path.suffix + ".new")
-    beside.write_bytes(content)
-    beside.replace(path)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import torch
 
-from engine import names
+from engine import atomic, names
 from engine.models import library
 from engine.results import ProfileRow, Progress
 from engine.specs import ModelName, ProfileSpec
-from engine.tasks.catalogue import COLUMNS, VersionsDiffer, catalogue_row, check_versions, replace, table
+from engine.tasks.catalogue import COLUMNS, VersionsDiffer, catalogue_row, check_versions, table
 from engine.tasks.profile import profile
 
 FOLDER = "sizes"
@@ -51,8 +51,8 @@ def build(sizes: Mapping[str, Collection[str]], catalog_dir: Path, workers: int)
     folder.mkdir(exist_ok=True)
     for name in names.LIBRARIES:
         if mine := [rows[key] for key in sorted(rows, key=_order) if key[0] == name]:
-            replace(folder / f"{name}.csv", table(COLUMNS, mine).encode())
-    replace(folder / "versions.json", (catalog_dir / "versions.json").read_bytes())
+            atomic.write(folder / f"{name}.csv", table(COLUMNS, mine))
+    atomic.write(folder / "versions.json", (catalog_dir / "versions.json").read_bytes())
 
 
 def count(name: str, image_size: str) -> ProfileRow:

@@ -22,8 +22,8 @@ from engine.settings import Settings
 from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
 from engine.training import checkpoints, precision
-from engine.training.classification import Classification
-from engine.training.evaluation import Encoded, Reader, classified, encode, retrieved
+from engine.training.evaluation.classification import Classification
+from engine.training.evaluation.encode import Encoded, Reader, classified, encode, retrieved
 from engine.training.setup import named, opener, readable
 from engine.training.validation import row_fields
 
@@ -121,7 +121,7 @@ def _encoded(spec: EvaluateSpec, run_dir: Path) -> Generator[Event, None, Subjec
         if learned.labels is None or judged.labels is None:
             raise Refused("a linear probe needs labels, which these data have not: give a folder of class folders")
         # scikit-learn, which a process that is forked from must not have loaded
-        from engine.training import classification
+        from engine.training.evaluation import classification
 
         given = (learned.images, learned.labels, judged.images, judged.labels, spec.seed)
         return classification.probe(*given, classes=len(classes) or None)

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from engine import suite
+from engine import atomic, suite
 from engine.models import timm_models
 from engine.settings import ROOT
 from engine.specs import Refused
@@ -29,9 +29,7 @@ def build(file: Path = suite.FILE, catalog: Path = CATALOG) -> list[Entry]:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["name", "model", "batch_size"])
     writer.writerows([entry.name, entry.model, entry.batch_size] for entry in entries)
-    beside = file.with_suffix(".csv.new")
-    beside.write_text(text.getvalue(), encoding="utf-8")
-    beside.replace(file)
+    atomic.write(file, text.getvalue())
     suite.entries.cache_clear()
     return entries
 

@@ -24,10 +24,10 @@ from typing import Any
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from engine import atomic
 from engine.models.built import out_of_memory
 from engine.roots import Roots, file_within, open_within, scan_within
 from engine.specs import Refused
-from engine.training import atomic
 
 NAME = re.compile(r"[A-Za-z0-9][\w-]{0,99}\.pt")
 NUMBERED = re.compile(r"\w+_\d+\.pt")
@@ -262,4 +262,4 @@ def _write(path: Path, state: State) -> tuple[str, int]:
 
 
 def _publish(path: Path, manifest: Manifest) -> None:
-    atomic.write_text(manifest_path(path), manifest.model_dump_json(exclude_none=True))
+    atomic.write(manifest_path(path), manifest.model_dump_json(exclude_none=True))

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from engine import atomic
 from engine.results import Metric
 from engine.roots import Roots, open_within
 from engine.specs import Refused
 from engine.specs.train import TrainSpec
-from engine.training import atomic
 
 log = logging.getLogger("engine.training")
 HISTORY = "metrics.jsonl"
@@ -114,8 +114,8 @@ def carry(before: Path, folder: Path, step: int, epoch: int, *, validated: bool,
     """
     told, lines = list(history(before, step, roots)), results(before, epoch, roots)
     told = [each for each in told if validated or each.step < step or not each.name.startswith("val/")]
-    atomic.write_text(folder / HISTORY, "".join(f"{each.model_dump_json()}\n" for each in told))
-    atomic.write_text(folder / RESULTS, "".join(json.dumps(each) + "\n" for each in lines))
+    atomic.write(folder / HISTORY, "".join(f"{each.model_dump_json()}\n" for each in told))
+    atomic.write(folder / RESULTS, "".join(json.dumps(each) + "\n" for each in lines))
     return told
 
 

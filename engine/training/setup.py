@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from engine import datasets
+from engine import atomic, datasets
 from engine.datasets import Pairs
 from engine.measure import environment
 from engine.models import clip_weights
@@ -21,10 +21,10 @@ from engine.specs import Refused
 from engine.specs.clip import default_workers
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import Schedule, TrainSpec, schedule
-from engine.training import atomic, objectives, optimizers, precision
+from engine.training import objectives, optimizers, precision
 from engine.training.batches import Batches, Order, batches
 from engine.training.distributed import Place
-from engine.training.evaluation import Reader
+from engine.training.evaluation.encode import Reader
 from engine.training.objectives import Objective
 
 UNREADABLE = "unreadable_{}.json"
@@ -111,7 +111,7 @@ def readable(
     else:
         left_out = dict(datasets.look(pairs, samples=0, deadline_s=VERIFY_S).unreadable)
         run_dir.mkdir(parents=True, exist_ok=True)
-        atomic.write_text(record, json.dumps(left_out))
+        atomic.write(record, json.dumps(left_out))
     return datasets.readable(pairs, [index for index in range(len(pairs)) if pairs.source(index) not in left_out])
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 from engine.results import Event, Progress
 from engine.results.clip import Retrieval
 from engine.specs import Refused
-from engine.training.evaluation import classified, encode, generative_loss, retrieved
+from engine.training.evaluation.encode import classified, encode, generative_loss, retrieved
 from engine.training.setup import Setup
 
 log = logging.getLogger("engine.training")

@@ -20,8 +20,9 @@ from engine.specs.questions import Outlook, Search
 from engine.specs.train import TrainSpec
 from engine.store import Store
 from engine.tasks import evaluate
-from engine.training import checkpoints, outlook, search
+from engine.training import checkpoints, outlook
 from engine.training.distributed import Place
+from engine.training.evaluation import search
 from engine.training.loop import Training
 from engine.training.setup import prepare
 from tests.support.training import TINY, tiny, train

@@ -46,7 +46,7 @@ def test_build_recounts_what_it_is_asked_and_keeps_the_rest(tmp_path: Path) -> N
     list(build(["open_clip:ViT-S-32-alt"], tmp_path, workers=1))
     assert read(tmp_path / "timm.csv") == before
     assert [row["model"] for row in read(tmp_path / "open_clip.csv")] == ["ViT-S-32-alt"]
-    assert not list(tmp_path.glob("*.new"))
+    assert not list(tmp_path.glob(".*.tmp"))
 
     versions = json.loads((tmp_path / "versions.json").read_text()) | {"timm": "0.0.1"}
     (tmp_path / "versions.json").write_text(json.dumps(versions))

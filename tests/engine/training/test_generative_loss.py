@@ -13,7 +13,7 @@ from torch import Tensor
 
 from engine.results import Metric
 from engine.training import checkpoints
-from engine.training.evaluation import Reader, generative_loss
+from engine.training.evaluation.encode import Reader, generative_loss
 from tests.support.step import batches, coca
 from tests.support.training import TINY, rows, tiny, train
 

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from engine import atomic
 from engine.results import Event
 from engine.specs import Refused
-from engine.training import atomic, done, logs
+from engine.training import done, logs
 from tests.support.training import losses, rows, tiny, train
 
 

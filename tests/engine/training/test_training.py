@@ -22,7 +22,7 @@ from engine.training.done import Done
 from engine.training.loop import Training
 from engine.training.meter import Diverged
 from engine.training.setup import prepare
-from engine.training.step import StepResult
+from engine.training.step import StepResult, seed
 from tests.support.training import TINY, close, losses, rows, tiny, train, training
 
 
@@ -151,7 +151,7 @@ def test_every_process_and_step_draws_masks_of_its_own_that_need_no_state_to_be_
     flat = [tuple(values) for seen in drawn.values() for values in seen]
     assert len(flat) == len(set(flat)) == 8, "4 steps of 2 processes"
     for step, rank in ((2, 1), (0, 0)):
-        step.seed(spec.seed, step, rank)
+        seed(spec.seed, step, rank)
         next_draw = draws()
         assert next_draw == drawn[rank][step]
 

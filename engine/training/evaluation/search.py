@@ -17,7 +17,7 @@ from engine.settings import Settings
 from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.questions import Search
-from engine.training.evaluation import Reader, encode_texts
+from engine.training.evaluation.encode import Reader, encode_texts
 
 EMBEDDINGS = "embeddings.npz"
 COMPARED, ALIKE = 8, 0.98

@@ -59,10 +59,10 @@ def rename(path: Path, target: Path) -> None:
         os.close(folder)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Put a text in place of a file, or there anew. Errors: OSError."""
+def write(path: Path, content: str | bytes) -> None:
+    """Create or replace a file. A reader sees the old content or the new one, never half of it. Errors: OSError."""
     with temporary(path) as hidden:
         with hidden.open("wb") as file:
-            file.write(text.encode())
+            file.write(content.encode() if isinstance(content, str) else content)
             sync(file)
         rename(hidden, path)

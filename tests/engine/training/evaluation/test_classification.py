@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from engine.specs import Refused
-from engine.training import classification
-from engine.training.classification import judged
+from engine.training.evaluation import classification
+from engine.training.evaluation.classification import judged
 
 CLASSES = ("cat", "dog", "a {strange} one", "sea", "hill", "sun", "moon")
 

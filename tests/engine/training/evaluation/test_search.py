@@ -17,7 +17,7 @@ from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.questions import Search
 from engine.tasks import evaluate
-from engine.training.search import answer
+from engine.training.evaluation.search import answer
 from tests.support.training import TINY
 
 pytestmark = [pytest.mark.slow]

@@ -8,7 +8,7 @@ from open_clip_train.train import get_clip_metrics
 from torch import Tensor
 from torch.nn import functional
 
-from engine.training import retrieval
+from engine.training.evaluation import retrieval
 
 
 def features(count: int, seed: int, width: int = 16) -> Tensor:

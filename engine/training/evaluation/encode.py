@@ -11,9 +11,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from engine import datasets
 from engine.datasets import Pairs, Unreadable
-from engine.training import classification, retrieval
 from engine.training.batches import Tokenize, Transform
-from engine.training.classification import Classification
+from engine.training.evaluation import classification, retrieval
+from engine.training.evaluation.classification import Classification
 from engine.training.objectives import caption_loss
 
 Ticks = Generator[int, None, "Encoded"]
