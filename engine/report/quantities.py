@@ -202,6 +202,38 @@ COMPARABLE = (
 MEASURED = ("latency_ms", "samples_per_s")
 """What is measured on this machine, and may stand on an axis beside them."""
 
+CLIP_LABELS = {
+    "mark": "Best",
+    "step": "Step",
+    "train_loss": "Training loss",
+    "clip_val_loss": "Held-out loss",
+    "val_generative_loss": "Held-out loss of captions",
+    "zeroshot_top1": "Zero-shot top-1",
+    "zeroshot_top5": "Zero-shot top-5",
+    "image_to_text_r1": "Image → text R@1",
+    "text_to_image_r1": "Text → image R@1",
+    "image_to_text_r5": "Image → text R@5",
+    "text_to_image_r5": "Text → image R@5",
+    "lr": "Learning rate",
+    "logit_scale": "Logit scale",
+    "samples_per_s": "Pairs/s",
+    "data_share": "Waiting for data",
+    "seconds": "Since the start (s)",
+    "peak_memory_mb": "Peak memory (MB)",
+    "image_to_text_mean_rank": "Image → text mean rank",
+    "text_to_image_mean_rank": "Text → image mean rank",
+    "samples_seen": "Pairs seen",
+    "checkpoint": "Checkpoint",
+    "acc1": "Top-1 accuracy",
+    "acc5": "Top-5 accuracy",
+    "mean_per_class_recall": "Mean recall per class",
+    "image_to_text_r10": "Image → text R@10",
+    "text_to_image_r10": "Text → image R@10",
+    "gflop_per_s": "Rate (GFLOP/s)",
+    "gb_per_s": "Rate (GB/s)",
+}
+"""Labels of columns of trainings, evaluations and rates. In a training, `seconds` counts from its start."""
+
 
 def title(column: str) -> str:
     """Header of a column: its label with unit, or the name in words."""

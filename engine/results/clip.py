@@ -1,5 +1,6 @@
 """What training and evaluation of CLIP give."""
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 from engine.results.base import DeviceName, Row
@@ -85,3 +86,8 @@ class EvaluateRow(Retrieval):
     embeddings_file: str = ""
     seconds: float | None = None
     notes: tuple[str, ...] = ()
+
+
+def best_epoch(rows: Iterable[Row]) -> TrainRow | None:
+    """Return the epoch with the best metric so far; None where no epoch has been validated."""
+    return next((row for row in reversed(list(rows)) if isinstance(row, TrainRow) and row.best), None)

@@ -1,4 +1,4 @@
-"""Curves of trainings: their points, the choices of smoothing, and the titles of the metrics."""
+"""Curves of trainings: their points and the choices of smoothing."""
 
 import pandas as pd
 import streamlit as st
@@ -9,29 +9,6 @@ from pages.shared import backend
 
 SMOOTH = {"no": 1, "5": 5, "20": 20, "100": 100}
 FOLDED = "Learning rate, throughput, gradients, memory, ranks"
-TITLES = {
-    "mark": "Best",
-    "step": "Step",
-    "train_loss": "Training loss",
-    "clip_val_loss": "Held-out loss",
-    "val_generative_loss": "Held-out loss of captions",
-    "zeroshot_top1": "Zero-shot top-1",
-    "zeroshot_top5": "Zero-shot top-5",
-    "image_to_text_r1": "Image → text R@1",
-    "text_to_image_r1": "Text → image R@1",
-    "image_to_text_r5": "Image → text R@5",
-    "text_to_image_r5": "Text → image R@5",
-    "lr": "Learning rate",
-    "logit_scale": "Logit scale",
-    "samples_per_s": "Pairs/s",
-    "data_share": "Waiting for data",
-    "seconds": "Since the start (s)",
-    "peak_memory_mb": "Peak memory (MB)",
-    "image_to_text_mean_rank": "Image → text mean rank",
-    "text_to_image_mean_rank": "Text → image mean rank",
-    "samples_seen": "Pairs seen",
-    "checkpoint": "Checkpoint",
-}
 
 
 def curve_points(run: Run) -> pd.DataFrame:

@@ -9,6 +9,7 @@ import streamlit as st
 from engine.report.compare import values as compare_values
 from engine.report.figures import training
 from engine.results import Row, TrainRow
+from engine.results.clip import best_epoch
 from engine.store import Run
 from pages.clip.curves import FOLDED, SMOOTH, curve_points
 from pages.compare import values as values_view
@@ -38,7 +39,7 @@ def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:
 def _best(rows: Sequence[Row]) -> TrainRow | None:
     """Return the row of the best epoch, or of the last if no epoch is marked as best."""
     trained = [row for row in rows if isinstance(row, TrainRow)]
-    return next((row for row in reversed(trained) if row.best), trained[-1] if trained else None)
+    return best_epoch(trained) or (trained[-1] if trained else None)
 
 
 def _marks(best: Mapping[int, TrainRow | None]) -> dict[str, int]:

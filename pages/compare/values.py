@@ -9,26 +9,16 @@ import streamlit as st
 from engine.report.compare import values as compare_values
 from engine.report.compare.values import PERCENT, How
 from engine.report.figures import compare
-from engine.report.quantities import QUANTITIES
+from engine.report.quantities import CLIP_LABELS, QUANTITIES
 from engine.report.quantities import title as known_title
 from engine.results import Row
 from engine.store import Run
-from pages.clip import curves
 from pages.shared import comparison_link
 from pages.shared.chart.chart import chart
 from pages.shared.comparison_link import BIND
 from pages.shared.table import download_table, results_table
 from pages.shared.text import plural
 
-TITLES = curves.TITLES | {
-    "acc1": "Top-1 accuracy",
-    "acc5": "Top-5 accuracy",
-    "mean_per_class_recall": "Mean recall per class",
-    "image_to_text_r10": "Image → text R@10",
-    "text_to_image_r10": "Text → image R@10",
-    "gflop_per_s": "Rate (GFLOP/s)",
-    "gb_per_s": "Rate (GB/s)",
-}
 FIRST = ("gmacs", "zeroshot_top1_percent", "acc1_percent", "image_to_text_r1_percent")
 """Metrics drawn by default: the first of these that the rows have."""
 CAPTIONS: dict[How, str] = {
@@ -42,7 +32,7 @@ RATES = "Ratios are relative to the baseline: 2 is twice as much. Each rate is a
 def title(metric: str) -> str:
     """Return the title of a metric as other pages show it."""
     name = metric.removesuffix(PERCENT)
-    text = known_title(name) if name in QUANTITIES else TITLES.get(name) or known_title(name)
+    text = known_title(name) if name in QUANTITIES else CLIP_LABELS.get(name) or known_title(name)
     return f"{text} (%)" if name != metric else text
 
 

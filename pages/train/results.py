@@ -11,12 +11,13 @@ import streamlit as st
 
 from engine.report import frames
 from engine.report.figures import training
+from engine.report.quantities import CLIP_LABELS
 from engine.report.style import digits
-from engine.results.clip import TrainRow
+from engine.results.clip import TrainRow, best_epoch
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
 from engine.store import RETRYABLE, Run
-from pages.clip.curves import FOLDED, SMOOTH, TITLES, curve_points, points_of
+from pages.clip.curves import FOLDED, SMOOTH, curve_points, points_of
 from pages.shared import backend
 from pages.shared.chart.chart import chart
 from pages.shared.form.link import form_link
@@ -50,7 +51,7 @@ def draw(run: Run, rows: Sequence[TrainRow]) -> None:
     if points.empty and not rows:
         st.caption("No results yet. Curves appear after the first steps, a row after each epoch.")
         return
-    best = next((row for row in reversed(rows) if row.best), None)
+    best = best_epoch(rows)
     _values(rows, best, points)
     _curves(run, points, best)
     if rows:
@@ -75,7 +76,7 @@ def _values(rows: Sequence[TrainRow], best: TrainRow | None, points: pd.DataFram
         if best is not None:
             share = best.zeroshot_top1 if best.zeroshot_top1 is not None else best.image_to_text_r1
             text = "–" if share is None else f"{100 * share:.1f} %"
-            help = TITLES["zeroshot_top1" if best.zeroshot_top1 is not None else "image_to_text_r1"]
+            help = CLIP_LABELS["zeroshot_top1" if best.zeroshot_top1 is not None else "image_to_text_r1"]
             st.metric(f"Best (epoch {best.epoch})", text, width="content", help=help)
         if last is not None and last.samples_per_s is not None:
             waiting = "" if last.data_share is None else f"{100 * last.data_share:.0f} % of a step is waiting for data."
@@ -92,7 +93,7 @@ def _metric(name: str, last: TrainRow, before: TrainRow | None) -> None:
     text = f"{100 * value:.1f} %" if share else digits(value)
     help = f"Value of epoch {last.epoch}" + ("." if earlier is None else " and its change since the epoch before.")
     colour: Any = "normal" if share else "inverse"
-    st.metric(TITLES[name], text, delta, delta_color=colour, width="content", help=help)
+    st.metric(CLIP_LABELS[name], text, delta, delta_color=colour, width="content", help=help)
 
 
 def _curves(run: Run, points: pd.DataFrame, best: TrainRow | None) -> None:
@@ -155,18 +156,19 @@ def _others(run: Run) -> list[Run]:
 def _best(run_id: int, revision: int) -> int | None:
     """Return the step of a run's best model, or None. revision: of the run; it is a key of the cache."""
     rows = backend.store().rows(run_id)
-    return next((row.step for row in reversed(rows) if isinstance(row, TrainRow) and row.best), None)
+    best = best_epoch(rows)
+    return best.step if best else None
 
 
 def _table(run: Run, rows: Sequence[TrainRow], best: TrainRow | None) -> None:
     """Draw a row per epoch, the newest first, with the best epoch marked."""
     frame = frames.train(rows)
     frame["mark"] = [BEST if row is best else "" for row in rows]
-    shown = frame.iloc[::-1].dropna(axis=1, how="all")
-    config = {name: st.column_config.NumberColumn(title, format="%.4g") for name, title in TITLES.items()}
-    config |= {name: st.column_config.NumberColumn(TITLES[name], format="percent") for name in (*SHARES, "data_share")}
-    config |= {name: st.column_config.Column(TITLES[name]) for name in ("mark", "checkpoint")}
-    config |= {name: st.column_config.NumberColumn(TITLES[name], format="%,d") for name in ("step", "samples_seen")}
+    shown, labels = frame.iloc[::-1].dropna(axis=1, how="all"), CLIP_LABELS
+    config = {name: st.column_config.NumberColumn(title, format="%.4g") for name, title in labels.items()}
+    config |= {name: st.column_config.NumberColumn(labels[name], format="percent") for name in (*SHARES, "data_share")}
+    config |= {name: st.column_config.Column(labels[name]) for name in ("mark", "checkpoint")}
+    config |= {name: st.column_config.NumberColumn(labels[name], format="%,d") for name in ("step", "samples_seen")}
     options: dict[str, Any] = {"columns": COLUMNS, "pinned": "epoch", "config": config}
     results_table(shown, key=f"rows_{run.id}", alt="Results of every epoch, newest first", **options)
 

@@ -10,7 +10,7 @@ from engine.published.match import QUICKGELU
 from engine.published.publishers import FIGURES
 from engine.report import frames
 from engine.results import ProfileRow, Row
-from engine.results.clip import EvaluateRow, TrainRow
+from engine.results.clip import EvaluateRow, TrainRow, best_epoch
 from engine.specs import BenchmarkSpec, ModelName, ProfileSpec, Refused, Spec
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
@@ -133,7 +133,7 @@ def _trained(rows: Sequence[Row]) -> dict[str, object]:
     epochs = [row for row in rows if isinstance(row, TrainRow)]
     if not epochs:
         return {}
-    best = next((row for row in reversed(epochs) if row.best), epochs[-1])
+    best = best_epoch(epochs) or epochs[-1]
     names = [name for name in (*SHARES, "clip_val_loss") if name in TrainRow.model_fields]
     ended = {"epochs": epochs[-1].epoch, "seconds": epochs[-1].seconds}
     return {name: getattr(best, name) for name in names} | ended

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from engine.report.compare.timings import SIZES
-from engine.report.figures.speed import DASHES, labels, words
+from engine.report.figures.speed import DASHES, labels
 from engine.report.style import (
     COLOURS,
     GREY,
@@ -23,6 +23,7 @@ from engine.report.style import (
     text,
     write_beside,
 )
+from engine.report.timings.readable import words
 from engine.specs.runners import RUNNERS
 
 _PARTS = (("forward", COLOURS[0]), ("backward", COLOURS[1]))
@@ -41,7 +42,7 @@ def bars(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
     widest, beside = 0.0, []
     for row in drawn.to_dict("records"):
         label = " + ".join(digits(row[f"{part}_ms"]) for part, _ in _PARTS if pd.notna(row[f"{part}_ms"])) + " ms"
-        flags = text(words(row["flags"]))
+        flags = text(words(row["flags"].split("; ")))
         label, written = label + (f"  <i>{flags}</i>" if flags else ""), f"{label} {flags}"
         end = float(np.nanmax([_ends(row, part)[1] for part, _ in _PARTS]))
         beside.append({"x": end, "y": row["label"], "text": label, "xshift": 5})

@@ -24,6 +24,7 @@ from engine.report.style import (
     text,
     write_beside,
 )
+from engine.report.timings.readable import words
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 APART = (
@@ -89,7 +90,7 @@ def latency(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
     figure.add_scatter(**_process_ticks(drawn))
     widest, beside = 0.0, []
     for row in drawn.to_dict("records"):
-        flags = words(row["flags"]) if row["flags"] else ""
+        flags = words(row["flags"].split("; ")) if row["flags"] else ""
         label = f"{digits(row['latency_ms'])} ms" + (f"  <i>{text(flags)}</i>" if flags else "")
         beside.append({"x": _end(row), "y": row["label"], "text": label, "xshift": 5})
         widest = max(widest, room(_end(row), flags))
@@ -262,11 +263,6 @@ def against(both: pd.DataFrame, setup: str, styles: Mapping[str, Style]) -> go.F
 def times(ratio: float) -> str:
     """`1.00×`: of a ratio, zeros are figures too; `0.0493×`, `19×`."""
     return f"{ratio:.2f}×" if 0.1 <= ratio < 10 else f"{digits(ratio)}×"
-
-
-def words(flags: str) -> str:
-    """`single_process; unstable` as a reader has it."""
-    return flags.replace("_", " ").replace(";", ",")
 
 
 def _medians(cell: str) -> list[float]:
