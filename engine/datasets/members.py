@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from engine.archives import whole
 from engine.datasets.base import DataProblem
 from engine.datasets.images import SUFFIXES
 from engine.roots import Roots, files_within, open_within
@@ -76,16 +77,6 @@ def in_folder(folder: Path, roots: Roots = None) -> list[Member]:
 def visible(name: str) -> bool:
     """Return whether a file is one of its owner's, and none that a system has put there."""
     return not any(part.startswith((".", "__MACOSX")) for part in name.split("/"))
-
-
-def whole(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yield the members of a tar. Errors: ReadError of a damaged header too, which tarfile takes for the archive's
-    end."""
-    yield from archive
-    assert archive.fileobj is not None
-    archive.fileobj.seek(archive.offset)
-    if archive.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):
-        raise tarfile.ReadError(f"the header at byte {archive.offset:,} is damaged")
 
 
 def samples(members: Iterable[Member], key: re.Pattern[str], roots: Roots = None) -> Iterator[Sample | None]:

@@ -8,8 +8,9 @@ from io import SEEK_END
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from engine.datasets import archives, images
-from engine.datasets.archives import DAMAGED, Format
+from engine import archives
+from engine.archives import DAMAGED, BadArchive, Format, Limits
+from engine.datasets import images
 from engine.datasets.base import DataProblem, Unreadable
 from engine.datasets.kinds import TABLES, TEXTS, recognise
 from engine.datasets.members import visible
@@ -19,6 +20,7 @@ from engine.specs.clip import DataKind, split_sources
 
 MOST_PACKED = 1_000_000_000
 """Of an upload."""
+LIMITS = Limits(files=100_000, total_bytes=2_000_000_000, file_bytes=50_000_000)
 SPARE_BYTES = 1_000_000_000
 """What must be left free on the disk."""
 FORMATS: dict[str, Format] = {".zip": "zip", ".tar": "tar", ".tgz": "gzip", ".tar.gz": "gzip", ".csv": "", ".tsv": ""}
@@ -74,7 +76,7 @@ def _look_through(upload: BinaryIO, kind: Format, packed: int, name: str) -> int
     total = 0
     wrong: list[str] = []
     try:
-        for entry in archives.entries(upload, kind, packed):
+        for entry in archives.entries(upload, kind, packed, LIMITS):
             file_name = _plain(entry.name)
             if not _wanted(file_name):
                 continue
@@ -83,7 +85,7 @@ def _look_through(upload: BinaryIO, kind: Format, packed: int, name: str) -> int
             names.add(file_name)
             total += entry.size
             wrong += _wrong(file_name, entry.read())
-    except DataProblem as error:
+    except (DataProblem, BadArchive) as error:
         raise DataProblem(f"{name!r} is refused: {error}") from error
     except DAMAGED as error:
         raise DataProblem(f"{name!r} is damaged: {error}") from error
@@ -95,7 +97,7 @@ def _look_through(upload: BinaryIO, kind: Format, packed: int, name: str) -> int
 
 
 def _write(upload: BinaryIO, kind: Format, packed: int, folder: Path) -> None:
-    for entry in archives.entries(upload, kind, packed):
+    for entry in archives.entries(upload, kind, packed, LIMITS):
         if _wanted(file_name := _plain(entry.name)):
             target = folder / file_name
             target.parent.mkdir(parents=True, exist_ok=True)

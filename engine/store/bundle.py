@@ -1,19 +1,16 @@
 """Export a run as one zip file, and import it on another machine. `bundle_format` describes the file's members."""
 
 import json
-import stat
-import struct
 import zipfile
-import zlib
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pydantic import TypeAdapter
 from pydantic_core import from_json
 
-from engine import results, specs
+from engine import archives, results, specs
 from engine.results import Row
 from engine.roots import file_within, open_within
 from engine.settings import Settings
@@ -39,15 +36,10 @@ from engine.store.store import Store
 
 ARTIFACT_BYTES = 50_000_000
 """All artifacts of a bundle together; the others stay behind and are named."""
-MOST_MEMBERS = 10_000
-MOST_BYTES = 500_000_000
+LIMITS = archives.Limits(files=10_000, total_bytes=500_000_000, file_bytes=ARTIFACT_BYTES)
 TEXT_BYTES = 20_000_000
 """Every member that is not an artifact: rows, metrics, log and so on."""
 MOST_ROWS, MOST_METRICS = 10_000, 100_000
-FREE_BYTES, MOST_RATIO = 50_000_000, 100
-"""Contents above FREE_BYTES may be MOST_RATIO times as large as the file that holds them: more is a bomb."""
-DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, OverflowError, OSError)
-"""What zipfile raises of files that are none, or whose headers or contents are damaged."""
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """Every member's date, so that two exports of one run are the same file."""
 
@@ -84,13 +76,17 @@ def import_bundle(store: Store, settings: Settings, path: Path) -> int:
     Errors: Refused when the file is not a bundle, is damaged, or holds what no bundle holds.
     """
     try:
-        with zipfile.ZipFile(path) as bundle:
-            return _take_in(store, settings, _read(bundle, path.stat().st_size))
+        with path.open("rb") as file:
+            members = _read(file, path.stat().st_size)
+    except Refused:
+        raise
+    except archives.DAMAGED as error:
+        raise Refused(f"{path.name} is not a run bundle: {error}") from error
+    try:
+        return _take_in(store, settings, _checked(members))
     except (Refused, Unavailable):
         raise
-    except DAMAGED as error:
-        raise Refused(f"{path.name} is not a run bundle: {error}") from error
-    except (ValueError, LookupError) as error:
+    except (ValueError, LookupError, OverflowError, OSError) as error:
         raise Refused(f"{path.name} holds something no run has: {error}") from error
 
 
@@ -135,23 +131,22 @@ def _zip(members: dict[str, bytes]) -> bytes:
     return target.getvalue()
 
 
-def _read(bundle: zipfile.ZipFile, packed: int) -> dict[str, bytes]:
+def _read(file: BinaryIO, packed: int) -> dict[str, bytes]:
     """Return all members, after everything that can be known without unpacking them has been looked at."""
-    infos = bundle.infolist()
-    total = sum(info.file_size for info in infos)
-    if len(infos) > MOST_MEMBERS or total > MOST_BYTES or total > max(FREE_BYTES, MOST_RATIO * packed):
-        raise Refused(f"the bundle would unpack to {len(infos)} files of {total} bytes from {packed}: too much")
-    if len({info.filename for info in infos}) != len(infos):
-        raise Refused("the bundle holds two files of one name")
-    for info in infos:
-        kind = stat.S_IFMT(info.external_attr >> 16)
-        if not is_plain(info.orig_filename) or info.is_dir() or kind not in (0, stat.S_IFREG) or info.flag_bits & 1:
-            raise Refused(f"the bundle holds {info.orig_filename[:100]!r}, which is not a plain file of a run")
-        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise Refused(f"the bundle holds {info.filename}, which is neither stored nor deflated")
-        if "/" not in info.filename and info.file_size > TEXT_BYTES:
-            raise Refused(f"{info.filename} has {info.file_size:,} bytes, at most {TEXT_BYTES:,} are taken")
-    members = {info.filename: _unpack(bundle, info) for info in infos}
+    names: set[str] = set()
+    for entry in archives.entries(file, "zip", packed, LIMITS):
+        if not is_plain(entry.name):
+            raise Refused(f"the bundle holds {entry.name[:100]!r}, which is not a plain file of a run")
+        if entry.name in names:
+            raise Refused("the bundle holds two files of one name")
+        if "/" not in entry.name and entry.size > TEXT_BYTES:
+            raise Refused(f"{entry.name} has {entry.size:,} bytes, at most {TEXT_BYTES:,} are taken")
+        names.add(entry.name)
+    return {entry.name: entry.read() for entry in archives.entries(file, "zip", packed, LIMITS)}
+
+
+def _checked(members: dict[str, bytes]) -> dict[str, bytes]:
+    """Return the members without their manifest. Errors: Refused where they are not those that it names."""
     manifest = Manifest.model_validate_json(members.pop("manifest.json"))
     if (manifest.format, manifest.version) != (FORMAT, VERSION):
         raise Refused(f"the bundle is {manifest.format} {manifest.version}, and {FORMAT} {VERSION} is known here")
@@ -159,16 +154,6 @@ def _read(bundle: zipfile.ZipFile, packed: int) -> dict[str, bytes]:
     if found != manifest.files:
         raise Refused("the bundle's contents are not those of its manifest: it is damaged")
     return members
-
-
-def _unpack(bundle: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
-    """Return a member's content. Reads with a bound: without one, zipfile unpacks more than the size that was looked
-    at."""
-    with bundle.open(info) as member:
-        content = member.read(info.file_size + 1)
-    if len(content) != info.file_size:
-        raise Refused(f"{info.filename} does not have the {info.file_size:,} bytes it should: the bundle is damaged")
-    return content
 
 
 def _lines_of(members: dict[str, bytes], name: str, most: int) -> list[bytes]:

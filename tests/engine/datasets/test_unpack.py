@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.datasets import DataProblem, archives, look, open_pairs, unpack, uploads
+from engine import archives
+from engine.datasets import DataProblem, look, open_pairs, unpack, uploads
 from tests.engine.datasets.test_images import bomb
 from tests.support.data import encoded, write_tar
 
@@ -129,10 +130,10 @@ def test_bombs_by_size_ratio_and_count(tmp_path: Path, monkeypatch: pytest.Monke
         archive.writestr("big.png", b"x")
         archive.getinfo("big.png").file_size = 50_000_001
     refused(huge, "it would unpack to 2 files of 50,000,")
-    monkeypatch.setattr(archives, "MOST_FILES", 3)
+    monkeypatch.setattr(uploads, "LIMITS", uploads.LIMITS._replace(files=3))
     for write, ending in ((zipped, "zip"), (write_tar, "tar")):
         refused(write(tmp_path / f"count.{ending}", CLASSES), "4 files")
-    monkeypatch.setattr(archives, "LARGEST_FILE", 100)
+    monkeypatch.setattr(uploads, "LIMITS", uploads.LIMITS._replace(file_bytes=100))
     refused(zipped(tmp_path / "large.zip", {"1.png": bytes(101)}), "has 101 bytes, at most 100 are taken")
     monkeypatch.setattr(uploads, "MOST_PACKED", 10)
     refused(tmp_path / "large.zip", "bytes, at most 10 are taken")

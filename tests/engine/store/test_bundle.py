@@ -156,7 +156,7 @@ def test_large_and_changed_artifacts_stay_behind(
 def test_names_that_lead_elsewhere_are_refused(settings: Settings, store: Store, exported: Path, name: str) -> None:
     rewrite(exported, lambda members: members.update({name: b"evil"}))
     before = sorted(settings.runs_dir.parent.rglob("*"))
-    with pytest.raises(Refused, match="not a plain file of a run"):
+    with pytest.raises(Refused, match=r"not a plain file of a run|not those of its manifest"):
         bundle.import_bundle(store, settings, exported)
     assert sorted(settings.runs_dir.parent.rglob("*")) == before
     assert len(store.runs()) == 1
@@ -167,20 +167,20 @@ def test_links_are_refused(settings: Settings, store: Store, exported: Path) -> 
     link.external_attr = (stat.S_IFLNK | 0o777) << 16
     with zipfile.ZipFile(exported, "a") as changed:
         changed.writestr(link, "/etc/passwd")
-    with pytest.raises(Refused, match="not a plain file"):
+    with pytest.raises(Refused, match="is a link or a device, not a file"):
         bundle.import_bundle(store, settings, exported)
 
 
 def test_bombs_are_refused_before_they_go_off(settings: Settings, store: Store, exported: Path) -> None:
     rewrite(exported, lambda members: members.update({"artifacts/zeros": bytes(60_000_000)}))
     assert exported.stat().st_size < 200_000
-    with pytest.raises(Refused, match="too much"):
+    with pytest.raises(Refused, match=r"it would unpack to|at most 10,000 are taken"):
         bundle.import_bundle(store, settings, exported)
     rewrite(exported, lambda members: members.clear())
     with zipfile.ZipFile(exported, "a") as changed:
-        for number in range(bundle.MOST_MEMBERS + 1):
+        for number in range(bundle.LIMITS.files + 1):
             changed.writestr(f"artifacts/{number}", b"")
-    with pytest.raises(Refused, match="too much"):
+    with pytest.raises(Refused, match=r"it would unpack to|at most 10,000 are taken"):
         bundle.import_bundle(store, settings, exported)
 
 

@@ -9,13 +9,8 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, BinaryIO, Literal, NamedTuple, cast
 
-from engine.datasets.base import DataProblem
-from engine.datasets.members import whole
+from engine.specs import Refused
 
-MOST_FILES = 100_000
-MOST_BYTES = 2_000_000_000
-"""Unpacked, all files together."""
-LARGEST_FILE = 50_000_000
 LARGEST_HEADER = 16_384
 """Of a file in a tar, with its long names and attributes. Older versions of tarfile take minutes for a megabyte."""
 FREE_BYTES, MOST_RATIO = 50_000_000, 100
@@ -37,6 +32,20 @@ Format = Literal["zip", "tar", "gzip", ""]
 CENTRAL_HEADER = b"PK\1\2"
 
 
+class BadArchive(Refused):
+    """An archive that holds what is not taken. The message names the file in it and the limit."""
+
+
+class Limits(NamedTuple):
+    """What may be unpacked."""
+
+    files: int
+    total_bytes: int
+    """Unpacked, all files together."""
+    file_bytes: int
+    """Unpacked, the largest file."""
+
+
 class Entry(NamedTuple):
     """A file in an archive. `read` gives its content while the archive is at it. Errors: DAMAGED."""
 
@@ -56,38 +65,37 @@ def format_of(file: BinaryIO) -> Format:
     return "tar" if start[257:262] == b"ustar" else ""
 
 
-def entries(file: BinaryIO, kind: Format, packed: int) -> Iterator[Entry]:
-    """Yield the files in an archive of `packed` bytes. Errors: DAMAGED; DataProblem of what is no file, and of
-    bombs."""
+def entries(file: BinaryIO, kind: Format, packed: int, limits: Limits) -> Iterator[Entry]:
+    """Yield the files in an archive of `packed` bytes. Errors: DAMAGED; BadArchive of what is no file, and of bombs."""
     total = 0
     file.seek(0)
-    found = _in_zip(file) if kind == "zip" else _in_tar(file, packed=kind == "gzip")
+    found = _in_zip(file, limits) if kind == "zip" else _in_tar(file, limits, packed=kind == "gzip")
     for count, entry in enumerate(found, start=1):
         total += entry.size
-        if count > MOST_FILES or total > MOST_BYTES or total > max(FREE_BYTES, MOST_RATIO * packed):
-            raise DataProblem(
+        if count > limits.files or total > limits.total_bytes or total > max(FREE_BYTES, MOST_RATIO * packed):
+            raise BadArchive(
                 f"it would unpack to {count:,} files of {total:,} bytes or more from {packed:,}: at most "
-                f"{MOST_FILES:,} files of {MOST_BYTES:,} bytes are taken, and {MOST_RATIO} times the size of the upload"
+                f"{limits.files:,} files of {limits.total_bytes:,} bytes are taken, and {MOST_RATIO} times its own size"
             )
-        if entry.size > LARGEST_FILE:
-            raise DataProblem(f"{entry.name!r} has {entry.size:,} bytes, at most {LARGEST_FILE:,} are taken")
+        if entry.size > limits.file_bytes:
+            raise BadArchive(f"{entry.name!r} has {entry.size:,} bytes, at most {limits.file_bytes:,} are taken")
         yield entry
 
 
-def _in_zip(file: BinaryIO) -> Iterator[Entry]:
+def _in_zip(file: BinaryIO, limits: Limits) -> Iterator[Entry]:
     # zipfile makes an object of every header before it can be asked how many there are
-    if (headers := _occurrences(file, CENTRAL_HEADER)) > MOST_FILES:
-        raise DataProblem(f"it holds {headers:,} files, at most {MOST_FILES:,} are taken")
+    if (headers := _occurrences(file, CENTRAL_HEADER)) > limits.files:
+        raise BadArchive(f"it holds {headers:,} files, at most {limits.files:,} are taken")
     with zipfile.ZipFile(file) as archive:
         for info in archive.infolist():
             if info.is_dir():
                 continue
             if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG):
-                raise DataProblem(f"{info.orig_filename!r} is a link or a device, not a file")
+                raise BadArchive(f"{info.orig_filename!r} is a link or a device, not a file")
             if info.flag_bits & 1:
-                raise DataProblem(f"{info.orig_filename!r} is encrypted")
+                raise BadArchive(f"{info.orig_filename!r} is encrypted")
             if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                raise DataProblem(f"{info.orig_filename!r} is neither stored nor deflated: zip it anew")
+                raise BadArchive(f"{info.orig_filename!r} is neither stored nor deflated: zip it anew")
 
             def read(info: zipfile.ZipInfo = info) -> bytes:
                 # with a bound: without one, zipfile unpacks more than the size that was looked at
@@ -97,25 +105,35 @@ def _in_zip(file: BinaryIO) -> Iterator[Entry]:
             yield Entry(info.orig_filename, info.file_size, read)
 
 
-def _in_tar(file: BinaryIO, *, packed: bool) -> Iterator[Entry]:
-    stream = _Bounded(cast(IO[bytes], gzip.GzipFile(fileobj=file)) if packed else file)
+def _in_tar(file: BinaryIO, limits: Limits, *, packed: bool) -> Iterator[Entry]:
+    stream = _Bounded(cast(IO[bytes], gzip.GzipFile(fileobj=file)) if packed else file, limits)
     with tarfile.open(fileobj=cast(IO[bytes], stream), mode="r:") as archive:
         for info in whole(archive):
             if info.isdir():
                 continue
             if not info.isreg() or info.issparse():
-                raise DataProblem(f"{info.name!r} is a link or a device, not a file")
+                raise BadArchive(f"{info.name!r} is a link or a device, not a file")
 
             def read(info: tarfile.TarInfo = info) -> bytes:
                 member = archive.extractfile(info)
                 assert member is not None
-                stream.most = LARGEST_FILE
+                stream.most = limits.file_bytes
                 try:
                     return _exactly(member.read(), info.size)
                 finally:
                     stream.most = LARGEST_HEADER
 
             yield Entry(info.name, info.size, read)
+
+
+def whole(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Yield the members of a tar. Errors: ReadError of a damaged header too, which tarfile takes for the archive's
+    end."""
+    yield from archive
+    assert archive.fileobj is not None
+    archive.fileobj.seek(archive.offset)
+    if archive.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):
+        raise tarfile.ReadError(f"the header at byte {archive.offset:,} is damaged")
 
 
 def _exactly(content: bytes, size: int) -> bytes:
@@ -138,8 +156,8 @@ def _occurrences(file: BinaryIO, sign: bytes) -> int:
 class _Bounded:
     """A tar's bytes, as far as it may have any. Huge headers, which tarfile would take into memory, are not read."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
+    def __init__(self, stream: IO[bytes], limits: Limits) -> None:
+        self._stream, self._limits = stream, limits
         self.most = LARGEST_HEADER
         """Bytes that are read at once."""
 
@@ -152,11 +170,11 @@ class _Bounded:
 
     def read(self, size: int) -> bytes:
         if size > self.most:
-            raise DataProblem(f"it has a header of {size:,} bytes, at most {self.most:,} are read")
+            raise BadArchive(f"it has a header of {size:,} bytes, at most {self.most:,} are read")
         self._check(self.tell() + size)
         return self._stream.read(size)
 
     def _check(self, position: int) -> None:
         # headers count too, half a kilobyte or more each
-        if position > MOST_BYTES + 4096 * MOST_FILES:
-            raise DataProblem(f"it would unpack to more than {MOST_BYTES:,} bytes")
+        if position > self._limits.total_bytes + 4096 * self._limits.files:
+            raise BadArchive(f"it would unpack to more than {self._limits.total_bytes:,} bytes")
