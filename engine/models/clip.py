@@ -124,28 +124,31 @@ def _tower(whole: Built, tower: str) -> Built:
     )
 
 
-def _create(cfg: Config, wanted: Wanted, image_size: tuple[int, int] | None) -> Any:
+def create(cfg: Config, device: str, preprocess: Config | None = None, **options: Any) -> Any:
+    """Return the model of a configuration with random weights, on a device or on meta.
+
+    preprocess: the configuration of its transforms. options: of open_clip.create_model.
+    """
     cfg = deepcopy(cfg)
     if name := cfg["text_cfg"].get("hf_model_name"):
         cfg["text_cfg"]["hf_model_name"] = str(hf_folder(name))
+    described = {"model_cfg": cfg} | ({} if preprocess is None else {"preprocess_cfg": preprocess})
+    no_weights = {"load_weights": False, "pretrained_image": False, "pretrained_text": False}
+    # A folder is open_clip's own way in for a configuration that is not in its registry, and leaves that alone.
+    with tempfile.TemporaryDirectory() as folder, torch.device(device):
+        (Path(folder) / "open_clip_config.json").write_text(json.dumps(described))
+        return open_clip.create_model(f"local-dir:{folder}", device=device, **no_weights, **options)
+
+
+def _create(cfg: Config, wanted: Wanted, image_size: tuple[int, int] | None) -> Any:
     if image_size and isinstance(cfg["vision_cfg"].get("layers"), list | tuple):
         if image_size[0] != image_size[1]:
             raise ValueError("the attention pool of a CLIP ResNet is square")
         force: Any = image_size[0]
     else:
         force = image_size
-    # A folder is open_clip's own way in for a configuration that is not in its registry, and leaves that alone.
-    with tempfile.TemporaryDirectory() as folder, torch.device(wanted.device):
-        (Path(folder) / "open_clip_config.json").write_text(json.dumps({"model_cfg": cfg}))
-        return open_clip.create_model(
-            f"local-dir:{folder}",
-            load_weights=False,
-            pretrained_image=False,
-            pretrained_text=False,
-            force_custom_text=True,  # the text tower as a module of its own: model.text
-            force_image_size=force,
-            device=wanted.device,
-        )
+    # force_custom_text: the text tower as a module of its own, model.text
+    return create(cfg, wanted.device, force_custom_text=True, force_image_size=force)
 
 
 def set_context_length(name: str, cfg: Config, wanted: int | None) -> int:

@@ -2,10 +2,8 @@
 
 import json
 import math
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from torch import nn
 from engine.models import clip_files
 from engine.models.built import ConfigRefused, out_of_memory, size_refused
 from engine.models.clip import config as open_clip_config
-from engine.models.clip import hf_folder, own_config, pair, set_context_length
+from engine.models.clip import create, own_config, pair, set_context_length
 from engine.models.clip_files import Stored
 from engine.models.library import quiet
 from engine.specs import Refused
@@ -138,23 +136,9 @@ def _build(
 
 def _create(cfg: Config, preprocess: Config, spec: TrainSpec | EvaluateSpec, device: str) -> Any:
     """Build the model with random weights that depend on the seed alone; the random state outside stays as it is."""
-    cfg = deepcopy(cfg)
-    if hf_name := cfg["text_cfg"].get("hf_model_name"):
-        cfg["text_cfg"]["hf_model_name"] = str(hf_folder(hf_name))
-    # A folder is open_clip's own way in for a configuration that is not in its registry, and leaves that alone.
-    with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]), torch.device(device):
+    with torch.random.fork_rng(devices=[]), torch.device(device):
         torch.manual_seed(spec.seed)
-        described = {"model_cfg": cfg, "preprocess_cfg": preprocess}
-        (Path(folder) / "open_clip_config.json").write_text(json.dumps(described))
-        model = open_clip.create_model(
-            f"local-dir:{folder}",
-            load_weights=False,
-            pretrained_image=False,
-            pretrained_text=False,
-            precision=spec.precision,
-            device=device,
-            output_dict=True,
-        )
+        model = create(cfg, device, preprocess, precision=spec.precision, output_dict=True)
         if decoder := getattr(model, "text_decoder", None):
             # open_clip leaves it as the memory was, which is neither random nor always finite.
             nn.init.normal_(decoder.text_projection, std=decoder.width**-0.5)

@@ -22,7 +22,7 @@ from pages.shared.text import plain, quoted
 
 
 @st.cache_resource(max_entries=2, show_spinner=False)
-def _known_models(folder: str, stamp: int) -> dict[ModelName, str]:
+def _known_models(folder: str, stamp: tuple[int, ...]) -> dict[ModelName, str]:
     return shipped.families(backend.settings().catalog_dir)
 
 
@@ -32,8 +32,7 @@ def families() -> dict[ModelName, str]:
     All sessions share this dictionary to save memory. Do not change it.
     """
     folder = backend.settings().catalog_dir
-    stamp = max((path.stat().st_mtime_ns for path in folder.glob("*.csv")), default=0)
-    return _known_models(str(folder), stamp)
+    return _known_models(str(folder), backend.stamp(folder))
 
 
 def devices() -> list[str]:
