@@ -1,4 +1,4 @@
-"""train, evaluate, search: CLIP on one's own images and captions."""
+"""The commands train, evaluate and search: CLIP on your own images and captions."""
 
 from importlib import import_module
 from pathlib import Path
@@ -32,10 +32,7 @@ LONGEST_FILE = 10_000_000
 
 
 def with_files(flags: Spec, kind: type[Spec]) -> dict[str, Any]:
-    """Return what was asked for, with a model's FILE.json read in.
-
-    Errors: Refused.
-    """
+    """Return the flags with a model's FILE.json read in. Errors: Refused."""
     asked = flags.model_dump(include=set(kind.model_fields), exclude_unset=True)
     if asked.get("model", "").endswith(".json"):
         (model,), configs = expand_files([asked["model"]])

@@ -1,4 +1,4 @@
-"""From what a spec calls its data to pairs."""
+"""Open the pairs that a spec's data names."""
 
 from collections.abc import Callable
 from functools import partial
@@ -26,11 +26,10 @@ def open_pairs(
     seed: int = 0,
     roots: Roots = None,
 ) -> Pairs:
-    """Return the pairs that `digits`, `synthetic` or paths with `::` between them stand for; none of the images is
-    opened.
+    """Return the pairs of `digits`, `synthetic` or paths separated by `::`. No image is opened.
 
-    samples: take so many at most, at random with the seed; of synthetic data, make so many.
-    roots: the folders that paths, those in tables and behind links too, may lead to. Errors: DataProblem.
+    samples: take at most so many, at random with the seed; of synthetic data, make so many. roots: the folders that
+    paths, also those in tables and behind links, may lead to. Errors: DataProblem.
     """
     table = partial(
         tables.open_table, separator=separator, image_column=image_column, caption_column=caption_column, roots=roots

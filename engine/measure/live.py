@@ -1,4 +1,4 @@
-"""The tensors that live at once, and their bytes."""
+"""Count the bytes of tensors that are alive at the same time."""
 
 import weakref
 from collections.abc import Iterable
@@ -8,10 +8,10 @@ import torch
 
 
 class LiveBytes:
-    """The bytes of all storages alive, beyond some that are held throughout; and the most there were at once.
+    """Bytes of all storages alive, beyond those held throughout, and their peak.
 
-    Sees tensors when an operator returns them, and their end when Python frees them; works on meta, where nothing is
-    allocated, as on a real device. Rounding and caching by an allocator are not part of it.
+    Sees a tensor when an operator returns it and its end when Python frees it. Works on meta, where nothing is
+    allocated, as on a real device. An allocator's rounding and caching are not included.
     """
 
     def __init__(self, held: Iterable[torch.Tensor]) -> None:
@@ -21,7 +21,7 @@ class LiveBytes:
         self.peak = 0
 
     def see(self, out: Any) -> None:
-        """Take note of what an operator returned: a tensor, or a tuple or list of them."""
+        """Register what an operator returned: a tensor, or a tuple or list of them."""
         if isinstance(out, torch.Tensor):
             self._see_tensor(out)
         elif isinstance(out, tuple | list):
@@ -45,7 +45,7 @@ class LiveBytes:
 
 
 def tensor_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Bytes of the storages behind some tensors, shared ones once."""
+    """Return the bytes of the storages behind some tensors, each storage once."""
     storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in tensors}
     return sum(storage.nbytes() for storage in storages.values())
 

@@ -1,4 +1,4 @@
-"""Memory that a model needs to run and to train, estimated from the tensors that live at once."""
+"""Estimate the memory that a model needs to run and to train, from the tensors alive at the same time."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,20 +10,18 @@ from engine.measure.live import state, tensor_bytes
 
 
 def inference_peak_bytes(model: torch.nn.Module, inputs: Sequence[torch.Tensor], counted: flops.Count) -> int:
-    """Weights, buffers, inputs, and the most that was alive beside them in a forward pass without gradients."""
+    """Return the peak bytes of a forward pass without gradients: weights, buffers, inputs and live activations."""
     return tensor_bytes([*state(model), *inputs]) + counted.peak_bytes
 
 
 def training_peak_bytes(
     model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], step: Callable[[], object] | None = None
 ) -> int:
-    """Return the most bytes alive in a training step: weights, inputs, gradients, AdamW's two moments, saved
-    activations.
+    """Return the peak bytes of a training step: weights, inputs, gradients, AdamW's two moments, saved activations.
 
-    Runs a forward and backward pass in training mode: `step`, to which `inputs` are all there is beside the model; by
-    default of the mean of all outputs, to which most losses add next to nothing.
-    The moments are there throughout, as from the second step on; gradients are made anew by every backward pass.
-    Leaves the model in training mode. Errors: whatever the model raises there.
+    Runs a forward and a backward pass in training mode. step: what is run; by default the mean of all outputs is the
+    loss, because most losses add next to nothing. The moments count throughout, as from the second step on; gradients
+    are allocated by each backward pass. Leaves the model in training mode. Errors: whatever the model raises.
     """
 
     def mean() -> None:

@@ -1,6 +1,6 @@
-"""Making a model ready to run in one way: the type of its numbers, its memory format, what is done to it, what runs it.
+"""Prepare a model to run as a variant: precision, memory format, changes to its modules, and execution.
 
-What a device or a model cannot do is refused by name; nothing falls back to another way.
+A variant that a device or model does not support is refused by name. Nothing falls back to another way.
 """
 
 import inspect
@@ -27,7 +27,7 @@ RECORDING_CALLS = 2
 
 
 class VariantRefused(Refused):
-    """This device, or this model, cannot run in this way."""
+    """This device or this model does not support the variant."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Numbers:
 
 
 def numbers(precision: str, device: str) -> Numbers:
-    """amp alone is the device's own type. Errors: VariantRefused of tf32 where there is none."""
+    """Return the types of a precision on a device; amp alone means the device's own type. Errors: VariantRefused."""
     if precision == "tf32":
         if not has_tf32(device):
             raise VariantRefused(f"tf32 needs an NVIDIA GPU of compute capability 8.0 or more, which {device} is not")
@@ -52,12 +52,12 @@ def numbers(precision: str, device: str) -> Numbers:
 
 
 def has_tf32(device: str) -> bool:
-    """TF32 is a mode of NVIDIA's tensor cores, from Ampere on."""
+    """Return whether a device has TF32, a mode of NVIDIA's tensor cores from Ampere on."""
     return device.startswith("cuda") and not torch.version.hip and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def check(variant: Variant, device: str) -> None:
-    """Errors: VariantRefused of what the device cannot do."""
+    """Refuse what the device does not support. Errors: VariantRefused."""
     graphs = variant.execution == "cudagraphs" or variant.backend == "cudagraphs"
     if (graphs or variant.compile_mode == "reduce-overhead") and not device.startswith("cuda"):
         raise VariantRefused(f"{variant.label} needs CUDA graphs, which {device} has none of")
@@ -81,9 +81,9 @@ def settling_calls(variant: Variant, device: str) -> int:
 def switches(
     found: Numbers, *, training: bool, cudnn_benchmark: bool, deterministic: bool, strict: bool = True
 ) -> Iterator[None]:
-    """Everything global that decides what is computed, set for as long as this lasts and then as it was.
+    """Set the global switches that decide what is computed, and restore them at the end.
 
-    strict: an operation that has no deterministic form is an error where one is asked for, not a warning in the log.
+    strict: raise an error where an operation has no deterministic form, instead of a warning in the log.
     """
     matmul = torch.backends.cuda.matmul
     before = matmul.allow_tf32, torch.get_deterministic_debug_mode()
@@ -153,10 +153,10 @@ def _reparameterized(name: str, model: torch.nn.Module, training: bool) -> torch
 
 
 def runner(variant: Variant, built: Built, found: Numbers, device: str) -> Callable[[], Any]:
-    """Return one forward pass, as often as it is called.
+    """Return a function that runs one forward pass per call.
 
-    Trace, export and CUDA graphs are captured here, torch.compile captures at the first call. Traces and CUDA graphs
-    hold autocast's casts; an exported graph does not, and like eager and compiled models it is run under autocast.
+    trace, export and cudagraphs are captured here; torch.compile captures at the first call. Traces and CUDA graphs
+    contain autocast's casts. An exported graph does not, so it runs under autocast, like eager and compiled models.
     """
     model, inputs = built.model, built.inputs
     autocast = partial(
@@ -174,9 +174,9 @@ def runner(variant: Variant, built: Built, found: Numbers, device: str) -> Calla
 
 
 def compiled(function: Callable[..., Any], **how: Any) -> Callable[..., Any]:
-    """Return what torch.compile makes of a function, whose recompilations are not counted with others of the same code.
+    """Return a function compiled by torch.compile, with its own count of recompilations.
 
-    Variants of one model share its code, and beyond torch's limit of 8 recompilations it would run in eager unasked.
+    Variants of one model share its code. Beyond torch's limit of 8 recompilations it would silently run in eager mode.
     """
     if "isolate_recompiles" in inspect.signature(torch.compile).parameters:
         how["isolate_recompiles"] = True
@@ -207,7 +207,7 @@ def _under(context: Callable[[], AbstractContextManager[Any]], run: Callable[[],
 
 
 def _graphed(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Callable[[], Any]:
-    """Return the whole forward pass as one CUDA graph; with gradients, forward and backward as one each."""
+    """Return the forward pass as one CUDA graph; with gradients, one graph each for forward and backward."""
     if torch.is_grad_enabled():
         with steps.buffers_kept(model):  # warming up moves them
             graphed: Callable[..., Any] = torch.cuda.make_graphed_callables(model, inputs, allow_unused_input=True)

@@ -1,4 +1,4 @@
-"""What all results share: the events a task yields, machines, and the base class of rows."""
+"""What all results share: events of a task, machines, and the base class of rows."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -24,7 +24,7 @@ MEMORY_WORDS = (
 
 
 def tells_of_memory(message: str) -> bool:
-    """Return whether an error's message says that memory has run out, for which few libraries have an error class."""
+    """Return whether an error's message says that memory ran out. Few libraries have an error class for it."""
     return any(words in message.lower() for words in MEMORY_WORDS)
 
 

@@ -1,6 +1,7 @@
-"""Questions that need the heavy libraries and are no runs: asked of one process that stays (`engine/jobs/answers.py`).
+"""Questions of pages that need the heavy libraries but are no runs, such as memory estimates.
 
-A subclass names itself by `name`, and `engine/tasks/answers.py` says which module answers it.
+`engine/jobs/answers.py` puts them to one process. A subclass has its `name`; `engine/tasks/answers.py` maps names to
+modules.
 """
 
 from pathlib import Path
@@ -20,11 +21,11 @@ MATTERS = (
     *("loss", "distill_model", "distill_pretrained", "grad_checkpointing", "channels_last"),
     *("accum_freq", "nproc", "device", "precision"),
 )
-"""What of a request decides about its files and its memory."""
+"""Fields of a request that decide which files and how much memory it needs."""
 
 
 class Question(BaseModel):
-    """What is asked; equal questions have equal answers for a while."""
+    """A question. Equal questions get the same answer for a while."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -32,7 +33,7 @@ class Question(BaseModel):
 
 
 class Search(Question):
-    """Which evaluated images are nearest to a text? Answered by `engine.results.answers.Hits`."""
+    """Find the evaluated images nearest to a text. Answered by `engine.results.answers.Hits`."""
 
     name: ClassVar[str] = "search"
 
@@ -45,7 +46,7 @@ class Search(Question):
 
 
 class Outlook(Question):
-    """Is all there that a training or an evaluation needs, and does it fit? Answered by `Prospect`."""
+    """Look whether the files of a training or evaluation are there and its memory suffices. Answered by `Prospect`."""
 
     name: ClassVar[str] = "outlook"
 
@@ -54,7 +55,7 @@ class Outlook(Question):
 
     @classmethod
     def of(cls, spec: TrainSpec | EvaluateSpec, batch_size: int) -> "Outlook":
-        """Return the same question for all requests that have the same answer."""
+        """Return the question for a request, without the fields that do not change the answer."""
         kept = {name: getattr(spec, name) for name in MATTERS if hasattr(spec, name)}
         return cls(spec=type(spec).model_validate(kept | {"batch_size": batch_size}))
 

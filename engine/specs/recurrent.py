@@ -1,4 +1,4 @@
-"""What the benchmark of recurrent layers times: which runners, on which shapes, and how thoroughly."""
+"""What a benchmark of recurrent layers times: runners, shapes, samples and processes."""
 
 from difflib import get_close_matches
 from math import ceil
@@ -24,12 +24,12 @@ from engine.specs.timed import (
 
 LONGEST, DEEPEST, WIDEST, LARGEST_BATCH = 10_000, 64, 16_384, 65_536
 BOUNDS = {"seq_length": LONGEST, "hidden_size": WIDEST, "mini_batch": LARGEST_BATCH}
-"""What can be swept, and up to what."""
+"""Sizes that can be swept, with their largest value."""
 MOST_POINTS = 12
 KNOBS = ("cuda_pointwise_loop_level", "cuda_pointwise_block_count", "cuda_pointwise_block_size")
-"""Of the te fuser, on CUDA."""
+"""Options of the te fuser on CUDA."""
 SHORTEST = 0.3
-"""Of seq_length, the shortest of sequences of different lengths: 30 of 100, as in fastrnns."""
+"""Shortest sequence as a share of seq_length, when lengths differ: 30 of 100, as in fastrnns."""
 
 RUNNER_NAMES = TypeAliasType("RUNNER_NAMES", Annotated[tuple[str, ...], split_words, Field(max_length=len(RUNNERS))])
 GROUPS = TypeAliasType("GROUPS", Annotated[tuple[Group, ...], split_words, Field(max_length=len(get_args(Group)))])
@@ -147,7 +147,7 @@ class RecurrentSpec(Spec):
 
     @property
     def chosen(self) -> tuple[str, ...]:
-        """Every runner that is asked for, each once."""
+        """All runners of the request, each once."""
         groups = self.groups or (() if self.runners else ("rnns", "cnns"))
         return tuple(dict.fromkeys([*(name for group in groups for name in of_group(group)), *self.runners]))
 
@@ -161,9 +161,9 @@ class RecurrentSpec(Spec):
 
     @property
     def comparisons(self) -> tuple["RecurrentSpec", ...]:
-        """What is timed side by side: specs without a sweep, whose runners all belong to one family.
+        """The specs that are timed side by side: without a sweep, with runners of one family.
 
-        ResNets have no steps and no hidden state, and are timed once in a sweep of those.
+        ResNets have no time steps and no hidden state, so they are timed once in a sweep of those.
         """
         sizes = [{self.sweep: value} for value in self.swept] or [{}]
         families: dict[Family, list[str]] = {}
@@ -180,7 +180,7 @@ class RecurrentSpec(Spec):
 
     @property
     def family(self) -> Family:
-        """Of the runners of one of the `comparisons`."""
+        """The family of the runners of one of the `comparisons`."""
         return RUNNERS[self.chosen[0]].family
 
     @property
@@ -195,7 +195,7 @@ class RecurrentSpec(Spec):
 
     @property
     def floor_seconds(self) -> float:
-        """At least so much sampled time per process and runner, in s."""
+        """Least sampled time per process and runner, in s."""
         return floor_seconds(self.min_seconds, self.publishable)
 
     @property

@@ -53,8 +53,10 @@ class Training:
             )
 
     def run(self) -> Iterator[Event]:
-        """Yield all that is left to do. When closed, or when `stopped` says so, it keeps a checkpoint to continue
-        from."""
+        """Train from where the last attempt stopped, and yield events.
+
+        When the generator is closed, or `stopped` returns true, it first saves a checkpoint to continue from.
+        """
         spec, plan = self.setup.spec, self.setup.plan
         self._run_dir.mkdir(parents=True, exist_ok=True)
         best_metric(self.setup)  # refuses one that will never be measured
@@ -81,7 +83,7 @@ class Training:
             yield from self._left()
 
     def _resume(self) -> Iterator[Event]:
-        """Take up this run's newest checkpoint, or the one that was asked for, and tell again what led there."""
+        """Load this run's newest checkpoint, or the one that the request names, and yield the events up to there."""
         begun = start(self._run_dir, self.setup.spec.resume, self.setup.roots)
         self._notes += begun.notes
         if begun.checkpoint is None:
@@ -134,11 +136,11 @@ class Training:
 
     @property
     def _asking_waits(self) -> bool:
-        """Whether asking all processes to stop waits for their accelerators, which then have nothing queued."""
+        """Return whether agreeing to stop waits for the accelerator, whose queue of work is empty afterwards."""
         return self.setup.place.world_size > 1 and self.setup.place.device != "cpu"
 
     def _logs_now(self) -> bool:
-        """Return whether the step that was just taken gets a line in the log: alike in all processes."""
+        """Return whether the last step gets a line in the log. All processes of a training agree on it."""
         plan, done, every = self.setup.plan, self.done, self.setup.spec.log_every_n_steps
         return done.step % every == 1 or every == 1 or done.batch == plan.batches or done.step == plan.steps
 
@@ -161,7 +163,7 @@ class Training:
         )
 
     def _tell(self, result: StepResult) -> Iterator[Event]:
-        """Yield a point of every curve and write a line of the log. Times are means over the steps since the last."""
+        """Yield a point of every curve and write a line to the log. Times are means since the last line."""
         setup, plan, done = self.setup, self.setup.plan, self.done
         together = distributed.averaged(
             torch.stack([each.detach().float() for each in result.losses.values()]), setup.place
@@ -209,7 +211,7 @@ class Training:
         self._progress = Progress(done=done.step, total=plan.steps, note=f"{note}pairs/s, {left:.0f} s left")
 
     def _metrics(self, values: Mapping[str, float]) -> list[Metric]:
-        """Points of curves at this step, written down."""
+        """Return the points of the curves at this step, after writing them to TensorBoard and the history."""
         step = self.done.step
         found = [Metric(step=step, name=name, value=value) for name, value in values.items() if math.isfinite(value)]
         assert self._files is not None
@@ -217,7 +219,7 @@ class Training:
         return found
 
     def _end_of_epoch(self) -> Iterator[Event]:
-        """Validate, save, and tell how the epoch has ended. Stopped meanwhile, it has not ended yet."""
+        """Validate, save a checkpoint and yield the epoch's row. An epoch that is stopped here has not ended."""
         setup, ended = self.setup, self.done.fresh_epoch
         if not setup.place.first:
             self.done = ended
@@ -252,7 +254,7 @@ class Training:
         yield from metrics
 
     def _row(self, ended: Done, loss: float, found: Mapping[str, float], name: str, *, best: bool) -> TrainRow:
-        """Return what is stored of an epoch. ended: how far the training has come with it."""
+        """Return the row of an epoch. ended: the progress of the training at its end."""
         setup, done = self.setup, self.done
         spec, plan = setup.spec, setup.plan
         return TrainRow(
@@ -309,7 +311,7 @@ class Training:
         self._saved_at = done.step
 
     def _load(self, state: dict[str, Any]) -> None:
-        """Errors: Refused of what is no training's checkpoint."""
+        """Return the content of a checkpoint. Errors: Refused of a file that is no training's checkpoint."""
         setup = self.setup
         if not {"state_dict", "optimizer", "epoch"} <= state.keys():
             raise Refused("only weights are in there, nothing to continue from: begin with them (--pretrained)")
@@ -326,7 +328,7 @@ class Training:
         self.done = Done(**state["vitals"]["done"])
 
     def _left(self) -> Iterator[Event]:
-        """Yield what is there to be taken away."""
+        """Yield the checkpoints that may be deleted."""
         for path in sorted(self._folder.glob("*.pt")):
             yield Artifact(name=f"{self._folder.name}/{path.name}", kind="checkpoint")
         for name in (logs.PARAMS, logs.RESULTS, logs.HISTORY):

@@ -1,4 +1,4 @@
-"""From a spec to all that a training needs: pairs, their split, a schedule, a model, its objective and optimizer."""
+"""Prepare a training: pairs and their split, schedule, model, objective and optimizer."""
 
 import json
 from collections.abc import Callable
@@ -29,7 +29,7 @@ from engine.training.objectives import Objective
 
 UNREADABLE = "unreadable_{}.json"
 VERIFY_S = 60
-"""So long, at most, are images opened to see whether they can be."""
+"""Open images for at most 60 s to see whether they can be read."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Setup:
 
 
 def opener(spec: TrainSpec | EvaluateSpec, roots: Roots) -> Callable[..., Pairs]:
-    """`open_pairs`, reading tables as the spec says. roots: below which files may lie."""
+    """Return a function that opens pairs as the spec says. roots: below which files may lie."""
     return partial(
         datasets.open_pairs,
         kind=spec.data_kind,
@@ -83,8 +83,7 @@ def opener(spec: TrainSpec | EvaluateSpec, roots: Roots) -> Callable[..., Pairs]
 
 
 def named(spec: TrainSpec | EvaluateSpec, pairs: Pairs) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return names of the classes and templates of prompts: asked for, the data's own, or open_clip's. Errors:
-    Refused."""
+    """Return class names and prompt templates of the request, of the data, or of open_clip. Errors: Refused."""
     if spec.classes and pairs.classes and len(spec.classes) != len(pairs.classes):
         raise Refused(f"the data have {len(pairs.classes)} classes and {len(spec.classes)} names were given: one each")
     return spec.classes or pairs.classes, spec.templates or pairs.templates or clip_weights.TEMPLATES
@@ -93,11 +92,12 @@ def named(spec: TrainSpec | EvaluateSpec, pairs: Pairs) -> tuple[tuple[str, ...]
 def readable(
     pairs: Pairs, run_dir: Path, what: str, before: str = "", roots: Roots = None
 ) -> tuple[Pairs, tuple[str, ...]]:
-    """Return the pairs whose images can be read, and what to tell of the others.
+    """Return the pairs whose images can be read, and messages on the others.
 
-    They are looked at once per run, for VERIFY_S at most, and put on record: a later attempt, other processes, and what
-    goes on from a checkpoint of this run (`before`, as in a spec) leave out the same ones, or order and split would
-    differ. roots: below which records beside that checkpoint must lie. Errors: DataProblem where none can be read.
+    Images are opened once per run, for at most VERIFY_S, and the unreadable ones are recorded. Later attempts, other
+    processes and trainings that continue from a checkpoint of this run leave out the same ones; otherwise order and
+    split would differ. roots: below which records beside that checkpoint must lie. Errors: DataProblem where none can
+    be read.
     """
     record = run_dir / UNREADABLE.format(what)
     path = expand_home(before)
@@ -135,7 +135,7 @@ def hold(spec: TrainSpec, run_dir: Path, roots: Roots = None) -> Held:
 
 
 def resolved(spec: TrainSpec) -> TrainSpec:
-    """Return the request with the values that were left to this machine: the precision and the loading processes."""
+    """Return the request with the precision and loading processes that were left to this machine."""
     workers = spec.workers
     if workers is None:
         workers = default_workers(spec.devices[0], spec.data, environment.threads(), spec.nproc)
@@ -143,7 +143,7 @@ def resolved(spec: TrainSpec) -> TrainSpec:
 
 
 def prepare(spec: TrainSpec, place: Place, run_dir: Path, roots: Roots = None) -> Setup:
-    """Errors: Refused, DataProblem, whatever building the model raises."""
+    """Return a training that is ready for its first step. Errors: Refused, DataProblem, those of building the model."""
     spec = resolved(spec)
     precision.set_tf32(place.device)
     held = hold(spec, run_dir, roots)

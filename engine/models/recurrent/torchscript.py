@@ -1,4 +1,4 @@
-"""TorchScript: its fuser, executor and knobs, which are those of the whole process; scripting and tracing."""
+"""Set up TorchScript (fuser, executor and options, which hold for the whole process), script and trace."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ OWN = {"te": "profiling", "old": "legacy", "none": "legacy"}
 
 
 def set_torchscript(spec: RecurrentSpec) -> None:
-    """Set everything that decides how TorchScript runs, for the whole process, before anything is scripted."""
+    """Set how TorchScript runs, for the whole process. Call it before anything is scripted."""
     executor = OWN[spec.fuser] if spec.executor == "default" else spec.executor
     profiling, profiles = EXECUTORS[executor]
     torch._C._jit_set_profiling_executor(profiling)
@@ -39,7 +39,7 @@ def _knob(value: int | None) -> int:
 
 
 def notes(spec: RecurrentSpec) -> tuple[str, ...]:
-    """Return what is to be known of what TorchScript fuses on a device. Read after `set_torchscript`."""
+    """Return notes on what TorchScript fuses on a device. Call it after `set_torchscript`."""
     if spec.fuser == "none" or (spec.device.startswith("cuda") and torch._C._jit_can_fuse_on_gpu()):
         return ()
     return (f"TorchScript fuses nothing on {spec.device} with the fuser {spec.fuser}",)
@@ -53,7 +53,7 @@ def scripted(function: Function) -> Function:
 
 
 def traced(model: torch.nn.Module, image: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return a model, traced with this input. It is called once for that."""
+    """Return a model traced with this input. Tracing calls it once."""
     with _knowing_of_its_end():
         done: Callable[[Tensor], Tensor] = torch.jit.trace(model, image, check_trace=False)  # type: ignore[no-untyped-call]
     return done
@@ -61,7 +61,7 @@ def traced(model: torch.nn.Module, image: Tensor) -> Callable[[Tensor], Tensor]:
 
 @contextmanager
 def _knowing_of_its_end() -> Iterator[None]:
-    """TorchScript is deprecated, which is why one may want to know what it is still worth."""
+    """Silence the warning that TorchScript is deprecated: this module exists to measure it."""
     with warnings.catch_warnings():
         for kind in (FutureWarning, DeprecationWarning):
             warnings.filterwarnings("ignore", message=r"`torch\.jit\.(script|trace)", category=kind)

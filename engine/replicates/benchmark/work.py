@@ -1,4 +1,4 @@
-"""What a fresh process of a benchmark does."""
+"""The work of one fresh process of a benchmark: timing, accuracy checks, or finding the largest batch."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ __all__ = ["Job", "work"]
 
 
 def work(job: Job, build: Builder = library.build) -> Iterator[Report]:
-    """Whatever the job is."""
+    """Run the job and yield its reports."""
     if job.search:
         return largest(job, build)
     if job.spec.purpose == "performance":
@@ -27,8 +27,9 @@ def work(job: Job, build: Builder = library.build) -> Iterator[Report]:
 
 
 RESOLUTION = 16
-"""The search ends when the gap between what fits and what does not is this part of what fits: where exactly it lies
-depends on how memory happens to be divided."""
+"""Stop when the gap between a size that fits and one that does not is a sixteenth: the exact limit depends on how
+memory happens to be divided.
+"""
 
 
 def largest(job: Job, build: Builder) -> Iterator[Report]:
@@ -50,14 +51,14 @@ def largest(job: Job, build: Builder) -> Iterator[Report]:
 
 
 def _next(fits: int, fails: int | None, limit: int) -> int:
-    """Return what to try; 0 when the answer is near enough."""
+    """Return the next size to try; 0 when the gap is small enough."""
     if fails is None:
         return 0 if fits == limit else min(max(1, 2 * fits), limit)
     return (fits + fails) // 2 if fails - fits > max(1, fits // RESOLUTION) else 0
 
 
 def _try(job: Job, build: Builder) -> None:
-    """Two calls: the second holds what the first leaves, such as an optimizer's moments."""
+    """Make two calls. The second includes what the first allocates, such as an optimizer's moments."""
     baseline = job.spec.plan[0]
     training = job.mode == "training"
     found, _ = numbers(job, baseline)

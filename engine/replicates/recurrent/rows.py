@@ -1,4 +1,4 @@
-"""What the processes of one comparison measured, made into one row per runner."""
+"""Make one row per runner from what the processes of a comparison measured."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -25,8 +25,10 @@ TORCHSCRIPT = ("fuser", "executor", *KNOBS)
 
 
 def rows(spec: RecurrentSpec, common: Mapping[str, Any], found: Found) -> list[RecurrentRow]:
-    """Return one per runner, in the order they were asked for. spec: one of `RecurrentSpec.comparisons`. common:
-    fields that are the same for all of them."""
+    """Return one row per runner, in the order of the request.
+
+    spec: one of `RecurrentSpec.comparisons`. common: fields that are the same for all rows.
+    """
     made = {name: _row(spec, common, found, RUNNERS[name]) for name in spec.chosen}
     return [_compared(spec, made, name, found) for name in made]
 
@@ -54,7 +56,7 @@ def _sizes(spec: RecurrentSpec, runner: Runner) -> dict[str, Any]:
 
 
 def _phases(measured: Sequence[Measured]) -> dict[str, Any]:
-    """Return each phase on its own, of all processes together."""
+    """Return the samples of each phase, of all processes together."""
     figures: dict[str, Any] = {}
     for phase in measured[0].phases:
         samples = summary.together(measured, phase)
@@ -91,7 +93,7 @@ def _resnet_gflops(network: str, image_size: tuple[int, int]) -> float:
 
 
 def _compared(spec: RecurrentSpec, made: Mapping[str, RecurrentRow], name: str, found: Found) -> RecurrentRow:
-    """Return a row with its speed-up over the baseline asked for, or else the first of its network that was timed."""
+    """Return a row with its speed-up over the requested baseline, or over the first of its network that was timed."""
     timed = [row.model for row in made.values() if row.latency_ms and row.network == made[name].network]
     base = spec.baseline or (timed[0] if timed else "")
     if base in ("", name):

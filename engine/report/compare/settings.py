@@ -1,4 +1,4 @@
-"""What runs were asked for and where they ran, side by side: only what differs, and which of it matters."""
+"""Settings and environments of runs side by side: what differs, and which differences matter."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ ASKED, RAN = "asked", "ran"
 ELSEWHERE = ("host", "platform", "cpu", "memory_gb", "device", "device_name", "driver", "threads", "tf32", "python")
 """Facts of an environment on which times depend."""
 TIMED = ("benchmark", "recurrent", "device", "train")
-"""Kinds whose figures, or some of them, are times."""
+"""Kinds of runs whose values include times."""
 WHY = {
     "batch_size": "losses of a contrast depend on how many are told apart",
     "accum_freq": "losses of a contrast depend on how many are told apart",
@@ -27,7 +27,7 @@ WHY = {
     "templates": "the prompts are others",
     "loss": "losses of another kind are no losses of this one",
 }
-"""Of trainings and evaluations: why a setting matters."""
+"""Why a setting of a training or evaluation matters."""
 VERSION, GPU = "version of ", "GPU "
 BUILT_WITH = ("cuda", "hip", "cudnn", "triton")
 """Versions on which times depend, and neither counts nor accuracies."""
@@ -35,8 +35,7 @@ COLUMNS = ["where", "what"]
 
 
 def facts(run: Run) -> dict[tuple[str, str], str]:
-    """Return every setting of a run's spec and every fact of its environment, as text, by where it is from and its
-    name."""
+    """Return all settings and facts of the environment of a run as text, by (section, name)."""
     found = {(ASKED, name): _said(value) for name, value in run.spec.model_dump(mode="json").items()}
     if run.environment is not None:
         ran = run.environment.model_dump(mode="json")
@@ -60,7 +59,7 @@ def table(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def warnings(runs: Sequence[Run]) -> list[str]:
-    """Return a sentence for everything that differs and changes what the figures mean; of runs of one kind."""
+    """Return a sentence per difference that changes what the values mean. The runs are of one kind."""
     kind, columns = runs[0].kind, {run.id: facts(run) for run in runs}
     sentences = [f"The environment of run {run.id} is not recorded." for run in runs if run.environment is None]
     names = dict.fromkeys(name for column in columns.values() for name in column)

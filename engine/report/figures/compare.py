@@ -9,7 +9,7 @@ from engine.report.figures.speed import times
 from engine.report.style import COLOURS, digits, horizontal, room, text, write_beside
 
 EACH = 26
-"""Pixels a bar takes."""
+"""Height of a bar in pixels."""
 
 
 def bars(
@@ -21,9 +21,9 @@ def bars(
     described: Mapping[str, str] | None = None,
     ratio: bool = True,
 ) -> go.Figure:
-    """Return a bar per subject and what, of one figure, its value and its ratio to the baseline's written beside it.
+    """Return one bar per subject and part, labelled with its value and its ratio to the baseline.
 
-    frame: of compare_values.beside, of one figure; described: what each subject is, for hovers.
+    frame: rows of one metric, from compare.values.beside. described: text per subject, for hovers.
     """
     figure, widest, beside = go.Figure(), 0.0, []
     whats = list(frame["what"])

@@ -90,7 +90,7 @@ def _spread(share: float) -> str:
 
 
 def curves(frame: pd.DataFrame, size: str, *, source: str = "") -> go.Figure:
-    """Time per call over the swept size, one line per runner, forward beside backward, log axes.
+    """Return lines of the time per call over the swept size: one per runner, forward beside backward, log axes.
 
     frame: of frames.recurrent, of one family; size: the swept column.
     """

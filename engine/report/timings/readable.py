@@ -1,4 +1,4 @@
-"""Timings as a reader wants them: percentiles that say what they lack, flags in words, summaries."""
+"""Timings as text: percentiles or how many samples they need, flags in words, summaries."""
 
 from collections.abc import Iterable, Sequence
 from statistics import geometric_mean
@@ -14,7 +14,7 @@ LONG = ("p90", "p95", "p99")
 
 
 def percentile(row: TimedRow, q: int) -> str:
-    """`12.3 ms`, or how many samples it would take."""
+    """Return `12.3 ms`, or how many samples the percentile needs."""
     value = getattr(row, f"p{q}_ms")
     if value is not None:
         return f"{digits(value)} ms"
@@ -34,7 +34,7 @@ def spent(parts: Parts) -> str:
 
 
 def words(flags: Iterable[str]) -> str:
-    """`single process, unstable`."""
+    """Return flags in words: `single process, unstable`."""
     return ", ".join(flag.replace("_", " ") for flag in flags)
 
 
@@ -56,9 +56,9 @@ def table(frame: pd.DataFrame, rows: Sequence[TimedRow], utilisation: Sequence[f
 
 
 def summary(rows: Iterable[BenchmarkRow]) -> pd.DataFrame:
-    """Per mode and variant: models, geometric mean of the speed-ups, verdicts, and what passed of what was compared.
+    """Return a line per mode and variant: models, geometric mean of the speed-ups, verdicts, accuracy checks passed.
 
-    The geometric mean is of rows that have a speed-up; a failure is counted, never a speed-up of zero.
+    The geometric mean is of rows that have a speed-up. A failed row is counted as failed, not as a speed-up of zero.
     """
     frame = frames.benchmark(rows)
     frame = frame[frame["baseline"] != ""]

@@ -10,11 +10,11 @@ from engine.results import BenchmarkRow, RecurrentRow, TimedRow
 
 ALWAYS = ("process", "round", "calls")
 TOTAL = "ms"
-"""All phases together, which is what latencies are made of."""
+"""Column of all phases together, from which latencies are computed."""
 
 
 def place(row: TimedRow) -> dict[str, str]:
-    """Return which lines of its file a row's samples are: a value for each column that tells them from the others'."""
+    """Return the columns and values that select a row's samples in its file."""
     if isinstance(row, BenchmarkRow):
         return {"mode": row.mode, "variant": row.variant}
     assert isinstance(row, RecurrentRow)
@@ -22,8 +22,7 @@ def place(row: TimedRow) -> dict[str, str]:
 
 
 def read(run_dir: Path, row: TimedRow) -> pd.DataFrame | None:
-    """Return every sample in a row's file: its own, and those of what was timed side by side; None where none were
-    kept.
+    """Return all samples in a row's file, with those of variants timed side by side; None if the file was not kept.
 
     Columns: ALWAYS, those of `place`, the phases, which end in `_ms` and are in ms per call, and TOTAL: their sum.
     Errors: ValueError of a name that leads out of the run's folder, and of a file that is no table of samples; OSError.
@@ -51,7 +50,7 @@ def of(frame: pd.DataFrame, where: Mapping[str, str]) -> pd.DataFrame:
 
 
 def phase(frame: pd.DataFrame, where: Mapping[str, str], name: str = TOTAL) -> list[list[float]]:
-    """Per process the ms per call of one place's samples in one phase; no process where it has no such phase."""
+    """Return the ms per call of one place's samples in one phase, per process; empty if it has no such phase."""
     if name not in frame:
         return []
     drawn = of(frame, where).dropna(subset=[name])
