@@ -157,6 +157,8 @@ class Spec(BaseModel):
     meaning: ClassVar[tuple[str, ...]] = ()
     """Fields that change what the values of a run mean, so that runs that differ in them do not compare. What is varied
     to see its effect, such as models, variants or a learning rate, is not among them."""
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Fields that decide which files and how much memory a training or an evaluation needs, beside its batch size."""
     batch_field: ClassVar[str] = "batch_size"
     """The field that says how much is done per call, which is what memory depends on, where a spec has one."""
 

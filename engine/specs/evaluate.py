@@ -40,6 +40,9 @@ class EvaluateSpec(Spec):
     kind: ClassVar[str] = "evaluate"
     attempts: ClassVar[int] = 2
     meaning: ClassVar[tuple[str, ...]] = (*SAME_PAIRS, "held_out", "seed", "batch_size")
+    needs: ClassVar[tuple[str, ...]] = (
+        *("model", "configs", "checkpoint", "image_size", "context_length", "device", "precision"),
+    )
 
     model: ClipModel = DIGITS_MODEL
     configs: CliSuppress[Configs] = Field(default_factory=dict)

@@ -14,14 +14,6 @@ from engine.specs.train import TrainSpec
 
 LONGEST_TEXT = 10_000
 MOST_HITS = 1000
-MATTERS = (
-    *("model", "configs", "pretrained", "checkpoint", "image_size", "context_length", "patch_dropout"),
-    *("lock_image", "lock_image_unlocked_groups", "lock_image_freeze_bn_stats"),
-    *("lock_text", "lock_text_unlocked_layers", "lock_text_freeze_layer_norm"),
-    *("loss", "distill_model", "distill_pretrained", "grad_checkpointing", "channels_last"),
-    *("accum_freq", "nproc", "device", "precision"),
-)
-"""Fields of a request that decide which files and how much memory it needs."""
 
 
 class Question(BaseModel):
@@ -56,8 +48,8 @@ class Outlook(Question):
     @classmethod
     def of(cls, spec: TrainSpec | EvaluateSpec, batch_size: int) -> "Outlook":
         """Return the question for a request, without the fields that do not change the answer."""
-        kept = {name: getattr(spec, name) for name in MATTERS if hasattr(spec, name)}
-        return cls(spec=type(spec).model_validate(kept | {"batch_size": batch_size}))
+        fields = {name: getattr(spec, name) for name in spec.needs}
+        return cls(spec=type(spec).model_validate(fields | {"batch_size": batch_size}))
 
 
 def load(name: str, payload: object) -> Question:

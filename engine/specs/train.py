@@ -59,6 +59,13 @@ class TrainSpec(Spec):
         "nproc",
         "overfit",
     )
+    needs: ClassVar[tuple[str, ...]] = (
+        *("model", "configs", "pretrained", "image_size", "context_length", "patch_dropout"),
+        *("lock_image", "lock_image_unlocked_groups", "lock_image_freeze_bn_stats"),
+        *("lock_text", "lock_text_unlocked_layers", "lock_text_freeze_layer_norm"),
+        *("loss", "distill_model", "distill_pretrained", "grad_checkpointing", "channels_last"),
+        *("accum_freq", "nproc", "device", "precision"),
+    )
 
     data: Data = "digits"
     data_kind: Kind = "auto"
