@@ -1,4 +1,4 @@
-"""Draws from a set of pairs: a share to hold out, or a sample. The same for the same seed, on any machine."""
+"""Hold out a share of pairs, or draw a sample of them: the same for the same seed, on any machine."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from engine.datasets.base import DataProblem, Pairs
 
 @dataclass(frozen=True, eq=False)
 class Subset:
-    """Some of the pairs of another set, in its order."""
+    """Some pairs of another set, in its order."""
 
     pairs: Pairs
     indices: NDArray[np.int64]
@@ -51,10 +51,10 @@ class Subset:
 
 
 def split(pairs: Pairs, fraction: float, seed: int) -> tuple[Subset, Subset]:
-    """Pairs to train on, and a held-out share of them with nearly the same share of each label's. Errors: DataProblem.
+    """Return the pairs to train on and the held-out ones, with nearly the same share of each label. Errors: DataProblem.
 
-    Depends on the labels, the fraction and the seed alone. With a fraction above 0 neither side is empty. Labels that
-    only few pairs have are trained on rather than held out.
+    Depends on labels, fraction and seed alone. With a fraction above 0 neither side is empty. Labels that only few pairs
+    have are trained on rather than held out.
     """
     if not 0 <= fraction < 1:
         raise DataProblem(f"a share of {fraction} cannot be held out: it lies between 0 and 1")
@@ -73,8 +73,7 @@ def sample(pairs: Pairs, count: int, seed: int) -> Subset:
 
 
 def readable(pairs: Pairs, indices: Sequence[int]) -> tuple[Pairs, tuple[str, ...]]:
-    """Return the pairs whose images can be read, by their indices, and what to tell of the others. Errors:
-    DataProblem."""
+    """Return the pairs whose images can be read, by index, and messages on the others. Errors: DataProblem."""
     others = sorted(set(range(len(pairs))).difference(indices))
     if not others:
         return pairs, ()
@@ -86,7 +85,7 @@ def readable(pairs: Pairs, indices: Sequence[int]) -> tuple[Pairs, tuple[str, ..
 
 
 def _drawn(pairs: Pairs, count: int, seed: int) -> NDArray[np.bool_]:
-    """(N,) bool: `count` pairs at random, as evenly among the labels as can be."""
+    """Return a mask of `count` pairs drawn at random, as evenly over the labels as possible. (N,) bool."""
     total = len(pairs)
     labels = np.fromiter((-1 if (label := pairs.label(i)) is None else label for i in range(total)), np.int64, total)
     # RandomState, because its numbers are promised to stay the same in every version of numpy.

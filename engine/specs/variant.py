@@ -1,4 +1,4 @@
-"""The ways to run one model that can be timed side by side, and how they are written.
+"""Variants: the ways to run one model that can be timed side by side, and their notation.
 
 `eager`, `compile`, `compile:max-autotune`, `compile:aot_eager`, `compile:inductor:reduce-overhead`, `trace`, `export`,
 `cudagraphs`, each with modifiers behind a plus sign: `eager+channels_last+bfloat16`, `compile+reparameterized`.
@@ -37,7 +37,7 @@ class Variant(BaseModel):
 
     @classmethod
     def parse(cls, text: str) -> "Variant":
-        """Errors: ValueError, naming the word that is not understood and what would be."""
+        """Return the variant of a notation. Errors: ValueError, naming the unknown word and the known ones."""
         execution, *words = text.strip().split("+")
         name, *options = execution.strip().split(":")
         if name not in EXECUTIONS:
@@ -56,7 +56,7 @@ class Variant(BaseModel):
 
     @property
     def label(self) -> str:
-        """As it is written; float32 goes without saying."""
+        """The notation of this variant, without float32."""
         parts = [":".join(part for part in (self.execution, self.backend, self.compile_mode) if part)]
         parts += [name for name in MODIFIERS if getattr(self, name)]
         if self.precision not in (None, "float32"):

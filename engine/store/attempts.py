@@ -1,6 +1,6 @@
-"""What an attempt may write while it is its run's latest, and how its end becomes the run's.
+"""Writes of attempts, allowed only to a run's latest one, and what the end of an attempt means for its run.
 
-Every write names the attempt and the states it expects: a stale attempt changes nothing and gets `StaleAttempt`.
+Every write names the attempt and the states it expects. A stale attempt changes nothing and gets `StaleAttempt`.
 """
 
 import json
@@ -19,11 +19,11 @@ from engine.store.records import ATTEMPTS, UNSTARTED, change_run, storable, to_a
 from engine.store.tables import artifacts, attempts, metrics, rows, runs, slots
 
 MOST_STARTS = 10
-"""Attempts that nobody begins (their process died before) cost no try, but do not go on for ever either."""
+"""Attempts that never began (their process died before) cost no try, but there are at most this many."""
 
 
 def open_attempts(database: Database) -> list[Attempt]:
-    """Attempts whose processes are not known to be gone, on any host."""
+    """Return the attempts whose processes may still exist, on any host."""
     query = ATTEMPTS.where(attempts.c.closed_at.is_(None)).order_by(attempts.c.id)
     with database.read() as connection:
         return [to_attempt(row) for row in connection.execute(query)]
@@ -38,7 +38,7 @@ def get(database: Database, token: int) -> Attempt:
 
 
 def current(database: Database, run_id: int) -> Attempt | None:
-    """Return the attempt that is a run's latest, while it is open."""
+    """Return the latest attempt of a run while it is open."""
     mine = (attempts.c.run_id == run_id, attempts.c.id == runs.c.attempt_id, attempts.c.closed_at.is_(None))
     with database.read() as connection:
         row = connection.execute(ATTEMPTS.where(*mine)).first()
@@ -60,7 +60,10 @@ def begin(database: Database, attempt: Attempt) -> None:
 
 
 def heartbeat(database: Database, attempt: Attempt) -> bool:
-    """Still here; a run taken for vanished is running again. Answers whether it should stop. Errors: StaleAttempt."""
+    """Record that the worker is alive, and return whether it should stop. A vanished run is running again.
+
+    Errors: StaleAttempt.
+    """
     mine = (runs.c.id == attempt.run_id, runs.c.attempt_id == attempt.token)
     with database.write() as connection:
         alive = update(attempts).where(attempts.c.id == attempt.token, attempts.c.closed_at.is_(None))
@@ -112,15 +115,15 @@ def mark_stopping(database: Database, attempt: Attempt) -> None:
 
 
 def mark_vanished(database: Database, attempt: Attempt) -> None:
-    """Its heartbeat is overdue and nobody knows why."""
+    """Mark a run whose heartbeat is overdue for an unknown reason."""
     with database.write() as connection:
         change_run(connection, *_mine(attempt), runs.c.state.in_((State.STARTING, State.RUNNING)), state=State.VANISHED)
 
 
 def close(database: Database, attempt: Attempt, exit: Exit, cause: Cause, error: str) -> None:
-    """Its process is gone: free its slots and, unless the worker had its last word, decide what becomes of the run.
+    """End an attempt whose process is gone: free its slots and, unless the worker set the final state, decide the run's.
 
-    Cancelled when that was asked for; queued again when it was killed from outside and has tries left; else failed.
+    The run is cancelled if that was requested, queued again if it was killed from outside and has tries left, else failed.
     """
     now = time.time()
     with database.write() as connection:
@@ -154,7 +157,7 @@ def _stale(attempt: Attempt) -> StaleAttempt:
 
 
 def insert_event(connection: Connection, run_id: int, token: int, event: Event) -> None:
-    """Store one event of an attempt at a run; nothing is checked here."""
+    """Store one event of an attempt, without checks."""
     of_run = {"run_id": run_id}
     match event:
         case Progress() | Environment():

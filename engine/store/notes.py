@@ -1,4 +1,4 @@
-"""What people write to runs afterwards: tags and notes."""
+"""Tags and notes that people add to runs."""
 
 from collections.abc import Iterable
 
@@ -14,7 +14,7 @@ LONGEST_TAG, MOST_TAGS, LONGEST_NOTES = 40, 20, 10_000
 
 
 def tag(text: str) -> str:
-    """Return a tag as it is kept. Errors: Refused."""
+    """Return a tag in the form in which it is stored. Errors: Refused."""
     kept = " ".join(text.split())
     if not kept or len(kept) > LONGEST_TAG or "," in kept or not kept.isprintable():
         raise Refused(f"a tag has 1 to {LONGEST_TAG} characters and no comma, unlike {text[: 2 * LONGEST_TAG]!r}")
@@ -22,14 +22,14 @@ def tag(text: str) -> str:
 
 
 def tags(database: Database) -> dict[str, int]:
-    """Return every tag there is, with how many runs have it."""
+    """Return all tags with their number of runs."""
     counted = select(run_tags.c.tag, func.count()).group_by(run_tags.c.tag).order_by(run_tags.c.tag)
     with database.read() as connection:
         return {name: number for name, number in connection.execute(counted)}
 
 
 def set_tags(database: Database, run_id: int, wanted: Iterable[str]) -> None:
-    """Give a run these tags and no others. Errors: LookupError, Refused."""
+    """Replace the tags of a run. Errors: LookupError, Refused."""
     kept = [tag(text) for text in wanted]
     with database.write() as connection:
         _replace(connection, run_id, kept)
@@ -38,7 +38,7 @@ def set_tags(database: Database, run_id: int, wanted: Iterable[str]) -> None:
 def change_tags(
     database: Database, run_ids: Iterable[int], add: Iterable[str] = (), remove: Iterable[str] = ()
 ) -> None:
-    """Give tags to runs and take others away, at all of them or none. Errors: LookupError, Refused."""
+    """Add and remove tags of runs: of all of them, or of none. Errors: LookupError, Refused."""
     added, removed = [tag(text) for text in add], {tag(text) for text in remove}
     with database.write() as connection:
         for run_id in run_ids:

@@ -1,4 +1,4 @@
-"""What runs take up: in the database, in their folders, and what is left on the disk. All sizes in bytes."""
+"""Disk space of runs, in bytes: in the database, in their folders, and what is free."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ from engine.store.tables import artifacts, runs
 
 @dataclass(frozen=True)
 class Size:
-    """Files, and how large they are together."""
+    """Number of files and their total size."""
 
     files: int = 0
     bytes: int = 0
@@ -27,7 +27,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Usage:
-    """What the store knows without looking at any folder."""
+    """Sizes that the store knows without reading any folder."""
 
     runs: int
     database: int
@@ -39,7 +39,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Largest:
-    """A run with its artifacts' size."""
+    """A run with the size of its artifacts."""
 
     run_id: int
     kind: str
@@ -48,7 +48,7 @@ class Largest:
 
 
 def usage(database: Database, settings: Settings) -> Usage:
-    """Return what there is, from the database."""
+    """Return sizes from the database."""
     with database.read() as connection:
         stored = connection.execute(select(func.count(), func.coalesce(func.sum(artifacts.c.size), 0))).one()
         return Usage(
@@ -60,7 +60,7 @@ def usage(database: Database, settings: Settings) -> Usage:
 
 
 def largest(database: Database, limit: int = 10) -> list[Largest]:
-    """Return the runs with most artifacts by size, first the largest."""
+    """Return the runs with the largest artifacts, largest first."""
     total = func.sum(artifacts.c.size).label("total")
     sums = select(artifacts.c.run_id, func.count().label("files"), total).group_by(artifacts.c.run_id)
     top = sums.order_by(total.desc(), artifacts.c.run_id.desc()).limit(limit).subquery()
@@ -73,7 +73,7 @@ def largest(database: Database, limit: int = 10) -> list[Largest]:
 
 
 def of_runs(settings: Settings, run_ids: list[int]) -> Size:
-    """Return all files in the folders of runs, logs and what no artifact was made of included."""
+    """Return the size of all files in the folders of these runs, with logs and unrecorded files."""
     return sum((_folder(RunFiles(settings.runs_dir, run_id).dir) for run_id in run_ids), Size())
 
 
@@ -91,7 +91,7 @@ def folders(settings: Settings) -> tuple[Size, Size]:
 
 
 def _folder(folder: Path) -> Size:
-    """Nothing for a folder that is not there, or goes while it is looked at; no link is followed."""
+    """Return the size of a folder; 0 if it is absent or disappears meanwhile. Links are not followed."""
     size, pending = Size(), [str(folder)]
     while pending:
         try:
@@ -114,7 +114,7 @@ def _file(entry: "os.DirEntry[str]") -> Size:
 
 
 def _file_size(database: Database) -> int:
-    """Return the size of the SQLite file and of what is not merged into it yet."""
+    """Return the size of the SQLite file and of its write-ahead log."""
     name = database.url.database or ""
     return sum(path.stat().st_size for path in (Path(name), Path(f"{name}-wal")) if path.is_file())
 

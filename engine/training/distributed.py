@@ -1,4 +1,4 @@
-"""Which of several training processes this is, as torchrun's environment says."""
+"""Several training processes: which one this is, by torchrun's environment, and what they agree on."""
 
 import os
 from collections.abc import Iterator
@@ -10,12 +10,12 @@ import torch
 from torch import distributed
 
 PATIENCE = timedelta(days=1)
-"""The others wait while the first one validates."""
+"""How long the others wait while the first process validates."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """One process among all that train together."""
+    """One of the processes that train together."""
 
     rank: int = 0
     world_size: int = 1
@@ -23,13 +23,13 @@ class Place:
 
     @property
     def first(self) -> bool:
-        """The one that validates, writes and reports."""
+        """Whether this process validates, writes and reports."""
         return self.rank == 0
 
 
 @contextmanager
 def joined(device: str) -> Iterator[Place]:
-    """Join the others that torchrun has started. Alone, without torchrun. Each takes an accelerator of its own."""
+    """Join the processes that torchrun has started, each with its own accelerator; without torchrun, be alone."""
     if "RANK" not in os.environ:
         yield Place(device=device)
         return
@@ -47,7 +47,7 @@ def joined(device: str) -> Iterator[Place]:
 
 
 def agree(flag: bool, place: Place) -> bool:
-    """Return whether any process says so; all of them must ask."""
+    """Return whether any process answers yes. All processes must call this."""
     if place.world_size == 1:
         return flag
     said = torch.tensor(int(flag), device=place.device)
@@ -56,7 +56,7 @@ def agree(flag: bool, place: Place) -> bool:
 
 
 def averaged(values: torch.Tensor, place: Place) -> torch.Tensor:
-    """Return the mean of every process's values, element by element; all processes must call this."""
+    """Return the element-wise mean of all processes' values. All processes must call this."""
     if place.world_size == 1:
         return values
     distributed.all_reduce(values)
