@@ -50,7 +50,7 @@ def sync(file: BinaryIO) -> None:
 
 
 def rename(path: Path, target: Path) -> None:
-    """Errors: OSError. Afterwards the new name is on the disk, before anything later is."""
+    """Rename a file and sync its folder, so that the new name is on the disk before anything later. Errors: OSError."""
     path.replace(target)
     folder = os.open(target.parent, os.O_RDONLY)
     try:

@@ -1,4 +1,4 @@
-"""Where things are kept and how runs are started, from `VITALS_*` environment variables."""
+"""Settings from `VITALS_*` environment variables: folders, database, and how runs are started."""
 
 import os
 import shlex
@@ -39,7 +39,7 @@ class Settings(BaseSettings):
 
     @property
     def roots(self) -> tuple[Path, ...]:
-        """Where data and checkpoints may lie: data_roots, the runs and what is shipped."""
+        """Folders that may be read: data_roots, the runs and what is shipped."""
         given = [Path(root).expanduser() for root in self.data_roots.split(os.pathsep) if root] or [Path.home()]
         return tuple(root.resolve() for root in [*given, self.runs_dir, ROOT / "data"])
 

@@ -1,4 +1,4 @@
-"""What the shipped catalogue says without pandas: which models there are, and what they were counted with."""
+"""Read the shipped catalogue without pandas: its models, and the versions it was counted with."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""What can be said of samples: percentiles, drift, spread between processes, and the ratio of two medians."""
+"""Statistics of samples: percentiles, drift, spread between processes, and the ratio of two medians."""
 
 import math
 from collections.abc import Sequence

@@ -123,7 +123,7 @@ class Restore(BaseModel):
 
 
 class Storage(BaseModel):
-    """What runs take up, and which the most."""
+    """Show how much disk runs take, and which take most."""
 
     def cli_cmd(self) -> None:
         from engine.store import storage

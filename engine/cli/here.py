@@ -1,4 +1,4 @@
-"""What commands share: the store that the environment names, a run done here and now, runs by their ids."""
+"""Shared by commands: the store of the environment, foreground runs, runs by their ids."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager

@@ -1,4 +1,4 @@
-"""What commands print: progress to stderr, tables to stdout or to a file."""
+"""Output of commands: progress to stderr, tables to stdout or to a file."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What every set of pairs has in common: images with captions, in a fixed order."""
+"""The interface of all sets of pairs: images with captions, in a fixed order."""
 
 from typing import Protocol
 
@@ -29,7 +29,7 @@ class Pairs(Protocol):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """What `label` counts through; empty where nobody has named any."""
+        """Names of the classes that `label` indexes; empty if there are none."""
 
     @property
     def templates(self) -> tuple[str, ...]:
@@ -37,7 +37,7 @@ class Pairs(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was done with the data that was not asked for, such as leaving some out."""
+        """Notes on what was done with the data beyond the request, such as leaving some out."""
 
     def __len__(self) -> int: ...
 

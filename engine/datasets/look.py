@@ -19,7 +19,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Look:
-    """What was found. Sizes are those of the images looked at, by their number of pixels, as (width, height)."""
+    """Facts about data. Sizes are (width, height) of the images that were opened, ordered by their number of pixels."""
 
     count: int
     captions: int

@@ -51,10 +51,10 @@ class Subset:
 
 
 def split(pairs: Pairs, fraction: float, seed: int) -> tuple[Subset, Subset]:
-    """Return the pairs to train on and the held-out ones, with nearly the same share of each label. Errors: DataProblem.
+    """Return the pairs to train on and the held-out ones, with nearly the same share of each label.
 
-    Depends on labels, fraction and seed alone. With a fraction above 0 neither side is empty. Labels that only few pairs
-    have are trained on rather than held out.
+    Depends on labels, fraction and seed alone. With a fraction above 0 neither side is empty. Labels that only few
+    pairs have are trained on rather than held out. Errors: DataProblem.
     """
     if not 0 <= fraction < 1:
         raise DataProblem(f"a share of {fraction} cannot be held out: it lies between 0 and 1")

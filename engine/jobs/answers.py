@@ -73,7 +73,7 @@ class Answers:
 
     @property
     def pid(self) -> int | None:
-        """Of the process; None while there is none."""
+        """The id of the process; None while there is none."""
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
@@ -158,7 +158,7 @@ class Answers:
         raise Refused(f"the process that answers leaves before it has; {self._log} may say why")
 
     def _read(self, line: bytes, number: int) -> dict[str, Any]:
-        """Errors: Refused."""
+        """Return the answer in a line of the process. Errors: Refused."""
         try:
             reply = json.loads(line)
             refused = reply.get("refused")
@@ -173,7 +173,7 @@ class Answers:
         return found
 
     def _started(self) -> "subprocess.Popen[bytes]":
-        """Errors: Refused once this is closed, OSError."""
+        """Return the process, started if needed. Errors: Refused once this is closed, OSError."""
         if self.pid is None:
             self._end()
             self._settings.make_runs_dir()

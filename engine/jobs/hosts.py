@@ -58,12 +58,12 @@ class OpenHost:
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The name that people call this host by."""
         return host_name(self.id)
 
     @property
     def is_this(self) -> bool:
-        """Whether its processes can be seen from here, so that a scheduler here looks after them."""
+        """Whether its processes are visible from here, so that a scheduler here looks after them."""
         return self.id == this_host()
 
 

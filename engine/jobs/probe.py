@@ -1,4 +1,4 @@
-"""What this host is, into the store: the light side refuses an absent device without knowing torch."""
+"""Probe this host and store the result, so that the light side can refuse an absent device without torch."""
 
 from importlib import import_module
 

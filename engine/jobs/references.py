@@ -1,4 +1,4 @@
-"""What a request of CLIP refers to, made definite when it is submitted: a run's checkpoint, files below the roots."""
+"""Resolve what a CLIP request refers to when it is submitted: a run's checkpoint, files below the roots."""
 
 import json
 import os
@@ -110,7 +110,7 @@ def continued(path: Path) -> TrainSpec:
 
 
 def best_checkpoint(settings: Settings, run_id: int) -> Path:
-    """Errors: Refused where there is none yet."""
+    """Return a training's best checkpoint, else its newest. Errors: Refused where there is none yet."""
     folder = RunFiles(settings.runs_dir, run_id).dir / CHECKPOINTS
     if (folder / BEST).is_file():
         return folder / BEST

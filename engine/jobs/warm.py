@@ -56,7 +56,7 @@ class WarmProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether it is there to take a run."""
+        """Whether the warm process can take a run."""
         return self._process is not None and self._process.poll() is None
 
     def ensure(self) -> bool:

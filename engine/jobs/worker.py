@@ -49,7 +49,7 @@ class DiskFull(OSError):
 
 
 class Stop:
-    """Whether the work should end, and why. Set by signals and by the heartbeat, read between events."""
+    """A request to end the work, with its reason. Set by signals and by the heartbeat, read between events."""
 
     def __init__(self) -> None:
         self.signal: int | None = None

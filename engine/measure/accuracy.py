@@ -1,7 +1,4 @@
-"""Whether two ways to run a model compute the same: the rule of PyTorch's dynamo benchmark.
-
-Results are trees (tuples, lists, dictionaries) of tensors; what is no floating point tensor must be equal.
-"""
+"""Decide whether two variants compute the same, by the rule of PyTorch's dynamo benchmark."""
 
 import math
 from collections.abc import Iterator
@@ -93,7 +90,7 @@ def relative(reference: Any, result: Any) -> float:
 
 @dataclass(frozen=True)
 class Deviation:
-    """Of abs(result - reference) / (1 + abs(reference)) over all elements of all tensors."""
+    """Statistics of abs(result - reference) / (1 + abs(reference)) over all elements of all tensors."""
 
     max: float
     mean: float

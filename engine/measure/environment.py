@@ -1,4 +1,4 @@
-"""Where rows are made: the host, its devices and the versions of what counts and measures."""
+"""The host, its devices and the versions of libraries that counts and times depend on."""
 
 import os
 import platform

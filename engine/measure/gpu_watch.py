@@ -40,7 +40,7 @@ calls that only enqueue work (a CUDA graph) would fill the queue with minutes of
 
 @dataclass(frozen=True)
 class Watched:
-    """What was seen, all looks together."""
+    """Readings of a GPU during a timing, summed up."""
 
     clocks_mhz: tuple[int, int] | None
     """Lowest and highest SM clock of a GPU at work; None when every look found it idle, just done with its work."""

@@ -1,11 +1,4 @@
-"""What the counter knows of operators: a FLOP formula, or why none is needed.
-
-The convention is that of torch.utils.flop_counter and of the published figures: the multiply-adds of matrix products,
-convolutions and attention count, 2 FLOPs each, and four times as many of complex numbers. Free are views, copies and
-gathers, and elementwise operations. Minor is what touches each element a fixed few times: reductions, and those named
-in `MINOR` (normalisation, softmax, pooling, resampling, bags of embeddings). Any other operator is work of unknown size
-and makes a count incomplete.
-"""
+"""Operators that the counter knows: a FLOP formula for each, or why it needs none."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -166,7 +159,7 @@ FORMULAS: dict[str, Figure] = {
 
 @dataclass(frozen=True)
 class Operator:
-    """What is known of one operator overload."""
+    """One operator overload with its formula."""
 
     kind: str
     flops: Figure | None

@@ -1,4 +1,4 @@
-"""What is timed side by side, how thoroughly, and what comes of it."""
+"""Plans and results of a timing session."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ a timing then takes at most twice what was asked for. The samples show whether i
 
 @dataclass(frozen=True)
 class Subject:
-    """What is timed: one call runs the phases in turn."""
+    """Something to time. One call runs its phases in turn."""
 
     name: str
     phases: Mapping[str, Phase]
@@ -68,7 +68,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class Session:
-    """What became of the subjects, and what the machine did meanwhile."""
+    """Results of all subjects, and what the machine did meanwhile."""
 
     timed: dict[str, Timed]
     failed: dict[str, Exception]

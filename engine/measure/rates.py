@@ -1,4 +1,4 @@
-"""What a device can do: matrix products per data type, and copying memory, each at the size it is fastest at."""
+"""Measure what a device can do: matrix products per data type and copying memory, each at its fastest size."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -86,7 +86,7 @@ class _Run:
 
     @property
     def block_seconds(self) -> float:
-        """What a block takes, going by the samples as soon as there are any."""
+        """Return the expected seconds of a block, from its samples as soon as there are some."""
         per_call = self.seconds / sum(self.sizes) if self.sizes else self.warm_seconds
         return max(1e-9, self.calls * per_call)
 
@@ -98,7 +98,7 @@ class _Run:
 
 @dataclass(frozen=True)
 class _Bench:
-    """What all subjects are timed with."""
+    """Stopwatch, plan and clock that all subjects share."""
 
     stopwatch: Stopwatch
     plan: Plan

@@ -1,4 +1,4 @@
-"""What building a model gives, and what can be asked of a builder."""
+"""Built models, and the request for building one."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal

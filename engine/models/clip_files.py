@@ -31,7 +31,7 @@ class WeightsRefused(Refused):
 
 @dataclass(frozen=True)
 class Stored:
-    """What a file says of its weights."""
+    """The description of weights in a file."""
 
     path: Path
     names: frozenset[str]

@@ -146,6 +146,6 @@ def _told() -> Any:
             return drawn
 
         def display(self, *_: Any, **__: Any) -> None:
-            """Nothing."""
+            """Do nothing: the log is no place for progress bars."""
 
     return Told

@@ -46,7 +46,7 @@ def find(model: str, config: Config) -> Path | clip_hub.Remote | None:
 
 
 def tokenizer(model: str, config: Config, context_length: int) -> Tokenizer:
-    """Errors: TokenizerMissing, ConfigRefused."""
+    """Return the tokenizer of a model. Errors: TokenizerMissing, ConfigRefused."""
     find(model, config)
     text = config["text_cfg"]
     options = text.get("tokenizer_kwargs") or {}

@@ -1,4 +1,4 @@
-"""What is done once per call: a forward pass, or a training step of three phases."""
+"""One call of a model: a forward pass, or a training step in three phases."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -77,7 +77,7 @@ def phases(
 
 @contextmanager
 def buffers_kept(model: torch.nn.Module) -> Iterator[None]:
-    """Whatever runs meanwhile, buffers are afterwards what they were."""
+    """Restore a model's buffers, such as running statistics, at the end."""
     before = [buffer.clone() for buffer in model.buffers()]
     try:
         yield

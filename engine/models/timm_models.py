@@ -22,7 +22,7 @@ def family(name: str) -> str:
 
 
 def build(name: str, wanted: Wanted) -> Built:
-    """Errors: SizeRefused where the model is made for one size and was asked for another."""
+    """Return a timm model. Errors: SizeRefused if it takes one image size and another was asked for."""
     made_for, tested_at, channels = _input(timm.get_pretrained_cfg(name))
     native_size = tested_at if wanted.test_size else made_for
     size = wanted.image_size or native_size

@@ -32,7 +32,7 @@ class VariantRefused(Refused):
 
 @dataclass(frozen=True)
 class Numbers:
-    """What a precision means on a device."""
+    """The data types of a precision on a device."""
 
     weights: str
     autocast: str = ""

@@ -28,7 +28,7 @@ WRONG = 0.011
 
 @dataclass(frozen=True)
 class Imported:
-    """What an import has changed."""
+    """Changes made by an import."""
 
     table: Table
     rows: int

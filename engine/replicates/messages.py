@@ -89,12 +89,12 @@ class Job(_Message):
 
     @property
     def all_labels(self) -> tuple[str, ...]:
-        """What is timed side by side, the baseline first."""
+        """The subjects timed side by side, the baseline first."""
         raise NotImplementedError
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What is left to do."""
+        """The subjects that are left to time."""
         return tuple(label for label in self.all_labels if label not in self.skip)
 
     @property

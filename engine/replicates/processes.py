@@ -42,7 +42,10 @@ class Spent:
 
 
 class Processes:
-    """Where and until when jobs are done. Waiting yields progress, if an unchanged one: that gives leave to stop."""
+    """Runs jobs in fresh processes, in one folder and until one deadline.
+
+    Yields progress while it waits, so that the caller can stop it.
+    """
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ Settings = Callable[[], AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class Ready:
-    """What has made its first call."""
+    """A subject that has made its first call."""
 
     label: str
     phases: Mapping[str, Phase]
@@ -34,7 +34,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class Held:
-    """What a process and its device hold for others already, in MB."""
+    """Memory that a process and its device hold for other subjects, in MB."""
 
     device: str
     resident_mb: float
@@ -57,7 +57,7 @@ class Held:
 
 @dataclass(frozen=True)
 class FirstCall:
-    """What capturing something and calling it for the first time took, and the most memory it needed, in MB."""
+    """Seconds and peak memory of capturing a subject and calling it for the first time."""
 
     phases: Mapping[str, Phase]
     capture_ms: float

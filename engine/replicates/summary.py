@@ -1,4 +1,4 @@
-"""What several processes have measured, as fields of rows."""
+"""Combine what several processes have measured into fields of rows."""
 
 import csv
 import statistics

@@ -1,4 +1,4 @@
-"""What each column is called, in which unit, and what it means: read by tables, axes and hovers alike."""
+"""Label, unit and meaning of each column, for tables, axes and hover texts."""
 
 from dataclasses import dataclass
 from typing import Literal

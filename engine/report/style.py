@@ -1,8 +1,4 @@
-"""What all charts share: colours, shapes, margins, axes, and the writing of numbers and names.
-
-Colours are Okabe and Ito's (jfly.uni-koeln.de/color), told apart in all common forms of colour blindness. Since there
-are more families than colours, the marker's shape tells the further rings of families apart.
-"""
+"""Style of all charts: colours, shapes, margins, axes, and how numbers and names are written."""
 
 from collections.abc import Iterable, Sequence
 from html import escape

@@ -1,9 +1,4 @@
-"""What comes back: the events a task yields, and the rows among them, typed per kind of run.
-
-Units stand in names: `gflops` 1e9 FLOPs, `gmacs` 1e9 multiply-adds (2 FLOPs each), `macts` 1e6 elements,
-`mparams` 1e6 parameters, `_mb` 1e6 bytes, `_ms` 1e-3 s. Counts are per sample (one image, one text), so that they
-compare across batch sizes; traffic, memory and latency are those of the whole batch, and so is all of recurrent layers.
-"""
+"""Events that tasks yield, and the rows among them, one type per kind of run."""
 
 from typing import Any
 

@@ -4,7 +4,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Answer(BaseModel):
-    """What a question has found."""
+    """The answer to a question."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -43,7 +43,7 @@ class Needed(Answer):
 
 
 class Prospect(Answer):
-    """What a training or an evaluation needs."""
+    """Files and memory that a training or an evaluation needs."""
 
     needed: tuple[Needed, ...] = ()
     problems: tuple[str, ...] = ()

@@ -58,7 +58,7 @@ class Artifact(Event):
 
 
 class Environment(Event):
-    """Where and with what the rows that follow were made."""
+    """The host, device and versions with which the rows that follow were made."""
 
     host: str
     platform: str
@@ -95,7 +95,7 @@ class Device(BaseModel):
 
 
 class Machine(BaseModel):
-    """What a host is, as its last probe found it; lets the light side refuse an absent device without torch."""
+    """A host, as its last probe found it. Lets the light side refuse an absent device without torch."""
 
     model_config = ConfigDict(frozen=True)
 

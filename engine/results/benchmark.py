@@ -1,4 +1,4 @@
-"""What timing a model gives: one row per model, batch size, mode and variant."""
+"""Rows of timings of models: one per model, batch size, mode and variant."""
 
 from typing import ClassVar, Literal
 

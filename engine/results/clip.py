@@ -1,4 +1,4 @@
-"""What training and evaluation of CLIP give."""
+"""Rows of training and evaluation of CLIP."""
 
 from collections.abc import Iterable
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""What measuring a device gives."""
+"""Rows of measurements of a device."""
 
 from typing import ClassVar, Literal
 

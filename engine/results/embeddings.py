@@ -37,7 +37,7 @@ def unpack_texts(held: NDArray[Any]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Embeddings:
-    """What an evaluation has encoded."""
+    """Features of an evaluation's images and texts, with their sources and labels."""
 
     images: Points
     """(N, D), normalised."""

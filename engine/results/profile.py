@@ -1,4 +1,4 @@
-"""What counting a model gives."""
+"""Rows of counts."""
 
 import re
 from typing import ClassVar, Literal
@@ -31,7 +31,7 @@ class OperatorCount(BaseModel):
 
 
 class Difference(BaseModel):
-    """Where two counters disagree on one operator, in GMACs per sample, and what explains it."""
+    """A disagreement of two counters on one operator, in GMACs per sample, and its explanation."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -42,7 +42,7 @@ class Difference(BaseModel):
 
 
 class ProfileRow(Row):
-    """What one model costs at one image size."""
+    """Costs of one model at one image size."""
 
     kind: ClassVar[str] = "profile"
 

@@ -1,4 +1,4 @@
-"""What timing recurrent layers gives: one row per runner and size."""
+"""Rows of timings of recurrent layers: one per runner and size."""
 
 from typing import Any, ClassVar
 

@@ -1,4 +1,4 @@
-"""What can be asked for: frozen, closed, serialisable requests, one module per kind of run.
+"""Requests: frozen, closed, serialisable, one module per kind of run.
 
 A bound is stated once, here; the form, the command line and validation all read it.
 """

@@ -1,4 +1,4 @@
-"""What all specs share: their base class, and the fields that several have, each with its bounds."""
+"""The base class of specs and the fields that several specs have, each with its bounds."""
 
 import re
 from collections.abc import Callable
@@ -174,7 +174,7 @@ class Spec(BaseModel):
 
     @property
     def half_batch(self) -> int | None:
-        """What to try when memory has run out; None where the batch is no number, or can be no smaller."""
+        """Return the spec with half the batch, to try after out-of-memory; None if the batch is no number or is 1."""
         batch = getattr(self, self.batch_field, None)
         return batch // 2 if isinstance(batch, int) and batch > 1 else None
 

@@ -1,4 +1,4 @@
-"""What a benchmark times: which models, in which ways, at which batch sizes, and how thoroughly."""
+"""The request of a benchmark: models, variants, batch sizes, samples and processes."""
 
 import re
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -34,7 +34,7 @@ Mode = Literal["inference", "training"]
 
 
 def _batch(value: Any) -> Any:
-    """Errors: ValueError, in one sentence instead of one for each of the types that a batch size may have."""
+    """Return a batch size from text. Errors: ValueError, in one sentence for all types that a batch size may have."""
     read = int(value) if isinstance(value, str) and re.fullmatch(r"\d{1,9}", value.strip()) else value
     number = isinstance(read, int) and not isinstance(read, bool) and 1 <= read <= MAX_BATCH
     if not number and read not in BATCH_WORDS:

@@ -1,4 +1,4 @@
-"""What training and evaluation of CLIP share: which pairs of images and captions, which model, where."""
+"""Fields that training and evaluation of CLIP share: pairs, model, device."""
 
 import math
 import os

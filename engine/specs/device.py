@@ -1,4 +1,4 @@
-"""What is measured of a device itself."""
+"""The request of a measurement of a device."""
 
 from typing import Annotated, ClassVar, Literal
 

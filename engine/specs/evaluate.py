@@ -1,4 +1,4 @@
-"""What an evaluation of CLIP is asked for."""
+"""The request of an evaluation of CLIP."""
 
 from typing import Annotated, ClassVar, Literal
 

@@ -1,4 +1,4 @@
-"""What a profile counts, and on what."""
+"""The request of a count."""
 
 import json
 from typing import Annotated, Any, ClassVar, Literal

@@ -24,7 +24,7 @@ class Runner:
 
     @property
     def library(self) -> str:
-        """Where the network comes from."""
+        """The library that the network comes from."""
         return "torchvision" if self.family == "resnet" else "torch"
 
     @property
@@ -39,7 +39,7 @@ class Runner:
 
     @property
     def execution(self) -> Literal["eager", "script", "trace", "compile"]:
-        """What runs its Python: nothing but Python, TorchScript, or torch.compile."""
+        """How its Python runs: plainly, by TorchScript, or by torch.compile."""
         words = self.name.split("_")
         if "compile" in words:
             return "compile"

@@ -1,4 +1,4 @@
-"""What every timing can be asked for: in how many processes, for how long, with how many threads."""
+"""Fields of all timings: processes, seconds, threads."""
 
 from typing import Annotated, Any
 

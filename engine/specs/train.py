@@ -1,4 +1,4 @@
-"""What a training of CLIP is asked for."""
+"""The request of a training of CLIP, and the schedule that follows from it."""
 
 import math
 from dataclasses import dataclass
@@ -229,7 +229,7 @@ class TrainSpec(Spec):
 
 @dataclass(frozen=True)
 class Schedule:
-    """What a spec comes to with so many pairs."""
+    """Steps, batches and learning rates of a spec with a number of pairs."""
 
     batch_size: int
     """Per process and forward pass."""
@@ -245,7 +245,7 @@ class Schedule:
 
     @property
     def problems(self) -> list[str]:
-        """What cannot work, or not as meant."""
+        """Sentences on what cannot work, or not as meant."""
         found = []
         if self.steps_per_epoch < 1:
             found.append(f"the data are smaller than one step of {self.batch_size} pairs: take a smaller batch size")

@@ -121,9 +121,10 @@ def mark_vanished(database: Database, attempt: Attempt) -> None:
 
 
 def close(database: Database, attempt: Attempt, exit: Exit, cause: Cause, error: str) -> None:
-    """End an attempt whose process is gone: free its slots and, unless the worker set the final state, decide the run's.
+    """End an attempt whose process is gone: free its slots and, unless the worker set the final state, set the run's.
 
-    The run is cancelled if that was requested, queued again if it was killed from outside and has tries left, else failed.
+    The run is cancelled if that was requested, queued again if it was killed from outside and has tries left, else
+    failed.
     """
     now = time.time()
     with database.write() as connection:

@@ -112,7 +112,7 @@ class Database:
 
     @property
     def place(self) -> str:
-        """Where the database is, without a password."""
+        """The place of the database, without a password."""
         if self.sqlite:
             return self.url.database or "in memory"
         return f"{self.url.database} on {self.url.host or 'localhost'}:{self.url.port or 5432}"

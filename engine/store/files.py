@@ -23,7 +23,7 @@ class RunFiles:
 
     @property
     def dir(self) -> Path:
-        """Where the task writes its artifacts."""
+        """The folder of a run's artifacts."""
         return self.runs_dir / str(self.run_id)
 
     @property

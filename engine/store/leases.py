@@ -15,7 +15,7 @@ KEPT_S = 7 * 86_400.0
 
 @dataclass(frozen=True)
 class Lease:
-    """As it was read."""
+    """A lease as it was read."""
 
     name: str
     holder: str
@@ -24,7 +24,7 @@ class Lease:
 
     @property
     def expired(self) -> bool:
-        """Whether its holder has been silent too long."""
+        """Whether its holder has been silent for too long."""
         return time.time() > self.expires_at
 
 

@@ -21,7 +21,7 @@ def insert_listing(connection: Connection, run_id: int, spec: Spec, name: str, n
 
 
 def insert_model(connection: Connection, run_id: int, name: str) -> None:
-    """There is a row of this model, which a wildcard may have stood for."""
+    """Add a model to a run's list, for a name that a wildcard stood for."""
     model = folded_model(name)
     known = exists().where(run_models.c.run_id == run_id, run_models.c.model == model)
     new = select(literal(run_id), literal(model)).where(~known)

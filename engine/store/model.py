@@ -1,4 +1,4 @@
-"""What the store hands out: runs, their states and causes, attempts."""
+"""Objects that the store returns: runs, their states and causes, attempts."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ class State(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether the run is in a final state."""
         return self in ENDED
 
 
@@ -83,7 +83,7 @@ class Run:
 
     @property
     def host(self) -> str:
-        """Where it ran; empty of one that has not begun."""
+        """The host it ran on; empty if it has not begun."""
         return self.environment.host if self.environment else ""
 
     def seconds(self, now: datetime | None = None) -> float | None:

@@ -37,7 +37,7 @@ BATCH = 1000
 
 @dataclass(frozen=True)
 class Restored:
-    """Where the damaged file is now, and what was brought over."""
+    """The new place of the damaged file, and the rows that were recovered."""
 
     aside: Path
     kept: dict[str, int]

@@ -78,7 +78,7 @@ def of_runs(settings: Settings, run_ids: list[int]) -> Size:
 
 
 def folders(settings: Settings) -> tuple[Size, Size]:
-    """Return all files of runs, and what else lies beside them: uploads, logs. Looks at each, which takes time."""
+    """Return the sizes of all runs' folders and of everything else there (uploads, logs). Reads every folder."""
     of_runs, others = Size(), Size()
     for entry in os.scandir(settings.runs_dir):
         if entry.is_dir(follow_symlinks=False) and entry.name.isdecimal():

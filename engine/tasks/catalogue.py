@@ -101,7 +101,7 @@ def _kept(out_dir: Path, models: set[ModelName]) -> tuple[Table, dict[tuple[str,
 
 
 def check_versions(out_dir: Path) -> None:
-    """Errors: VersionsDiffer when what lies in a folder was counted with other versions than are installed."""
+    """Refuse a folder that was counted with other versions than are installed. Errors: VersionsDiffer."""
     before = json.loads((out_dir / "versions.json").read_text())
     if changed := [name for name, version in environment.versions().items() if before.get(name, version) != version]:
         raise VersionsDiffer(

@@ -32,7 +32,7 @@ EMBEDDINGS = "embeddings.npz"
 
 @dataclass(frozen=True)
 class Subject:
-    """What is evaluated, encoded."""
+    """The encoded images and texts of an evaluation."""
 
     encoded: Encoded
     classes: tuple[str, ...]

@@ -31,11 +31,7 @@ REMEMBERED = 65_536  # captions whose tokens are kept: few data sets have more d
 
 @dataclass(frozen=True)
 class Batches:
-    """What one of `world_size` processes is to train on.
-
-    In a step all processes together take the next world_size * batch_size * accum_freq samples of the order, so that
-    several processes, or several accumulated batches, see what one process sees in one large batch.
-    """
+    """The batches of one of `world_size` processes."""
 
     loader: "DataLoader[tuple[Tensor, Tensor]]"
     order: "Order"
@@ -128,7 +124,7 @@ def _tokens(tokenize: Tokenize, caption: str) -> Tensor:
 
 @contextmanager
 def random_states_kept() -> Iterator[None]:
-    """Whatever is seeded and drawn inside, random choices of Python and torch on the CPU go on outside as before."""
+    """Restore the random states of Python and torch on the CPU at the end."""
     python, of_torch = random.getstate(), torch.get_rng_state()
     try:
         yield

@@ -44,7 +44,7 @@ class NotSaved(OSError):
 
 
 class Entry(BaseModel):
-    """What a file must be, to be taken."""
+    """The type and shape that an entry of a checkpoint must have."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 

@@ -148,7 +148,7 @@ def changes(spec: TrainSpec, path: Path, before: Mapping[str, Any]) -> list[str]
 
 
 def check_left(done: Done, steps: int, path: Path) -> None:
-    """Errors: Refused where a training of so many steps has nothing left to do after a checkpoint."""
+    """Refuse to continue a training of so many steps that has none left. Errors: Refused."""
     if done.step > steps or (done.step == steps and not done.batch):
         raise Refused(
             f"{path.name} has {done.step} steps behind it and {steps} are asked for, so nothing is left to train: "

@@ -29,7 +29,7 @@ TOLD: dict[str, type[Event]] = {each.__name__: each for each in (TrainRow, Metri
 
 
 class Job(BaseModel):
-    """What every process is told."""
+    """The message to every process of a training."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -1,4 +1,4 @@
-"""What a training writes beside its checkpoints: the reference's log line and files, and its curves."""
+"""Files that a training writes beside its checkpoints: log lines as open_clip's, results and curves."""
 
 import json
 import logging

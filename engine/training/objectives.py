@@ -1,4 +1,4 @@
-"""What a training minimises: open_clip's own losses, each with what it needs of a model's outputs."""
+"""Losses of trainings: open_clip's own, each with the outputs of the model that it needs."""
 
 from collections.abc import Callable
 from functools import reduce

@@ -83,7 +83,7 @@ def _models(spec: Spec) -> Iterator[tuple[Spec, str]]:
 
 
 def _tokenizer(spec: Spec, _weights: str, _roots: Roots) -> Iterator[Needed]:
-    """Errors: Refused."""
+    """Return the tokenizer's files and where they are. Errors: Refused."""
     name, config = clip_weights.named_config(spec)
     if place := clip_tokenizers.find(name, config):
         yield _needed(f"the tokenizer of {name}", place)

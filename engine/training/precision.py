@@ -44,7 +44,7 @@ def tf32(device: str) -> bool:
 
 
 def check(precision: TrainPrecision, device: str) -> None:
-    """Errors: Refused of what the device has no kernels for."""
+    """Refuse a precision that the device has no kernels for. Errors: Refused."""
     if precision == "fp16" and torch.device(device).type == "cpu":
         raise Refused(f"fp16 needs an accelerator, which {device} is not: take fp32, bf16 or amp_bf16")
 

@@ -1,4 +1,4 @@
-"""What a training finds out about its model at the end of an epoch, and whether that is better than before."""
+"""Validate a model at the end of an epoch, and decide whether it is the best so far."""
 
 import logging
 import math

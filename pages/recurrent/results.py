@@ -183,7 +183,8 @@ def _speedups(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
 )
 def _ratios(pairs: list[tuple[Timed, Timed]], phase: str, seed: int, stamp: int) -> pd.DataFrame:
     ratios = timings.over(pairs, phase, seed=seed)
-    return ratios.dropna(subset=["speedup"]).assign(baseline=pairs[0][0].row.model)
+    with_samples = ratios[~ratios["note"].str.startswith("no interval: run")]
+    return with_samples.dropna(subset=["speedup"]).assign(baseline=pairs[0][0].row.model)
 
 
 def _curves(run: Run, rows: Sequence[RecurrentRow]) -> None:

@@ -27,7 +27,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def test_the_first_deep_link_on_a_fresh_server_shows_that_page_in_its_frame(browser: Browser, tmp_path: Path) -> None:
-    with serve(tmp_path, preload="") as fresh:
+    with serve(tmp_path, probed=False, preload="") as fresh:
         page = browser.new_page()
         asked: list[str] = []
         page.on("request", lambda request: asked.append(request.url))

@@ -11,7 +11,7 @@ from engine.results import BenchmarkRow
 from engine.store import State, open_store
 from tests.support.browser import PATIENCE_S, Server, select_rows, serve
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(900)]
 expect.set_options(timeout=PATIENCE_S * 1000)
 SHORTLIST = {"timm:test_convnext2", "timm:test_convnext3"}
 """Of timm's test models, those with at most 0.055 GMACs and at least 50 % on ImageNet, by the tables in data/."""

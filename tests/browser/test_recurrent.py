@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1800)]
 expect.set_options(timeout=PATIENCE_S * 1000)
 
 RUNNERS = ["aten", "jit", "py"]
+SMALL = "recurrent_seq_length=5&recurrent_input_size=16&recurrent_hidden_size=16&recurrent_mini_batch=4"
 LONG_S = 1500
 """Scripting and checking every runner takes its time on a loaded machine."""
 
@@ -30,7 +31,7 @@ def test_runners_from_form_to_chart_to_download(page: Page, tmp_path: Path) -> N
         expect(page.get_by_text(re.compile("^Times 7 runners"))).to_be_visible()
         # three of the seven: scripting and checking each takes seconds, and tests of the engine have them all
         runners = "&".join(f"recurrent_runners={name}" for name in RUNNERS)
-        page.goto(f"{server.url}/recurrent?recurrent_seq_length=20&{runners}")
+        page.goto(f"{server.url}/recurrent?{SMALL}&{runners}")
         expect(page.get_by_text(re.compile("^Times 3 runners"))).to_be_visible()
         for group in ("Timing", "Processes"):
             page.get_by_role("button", name=group, exact=True).click()

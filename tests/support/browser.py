@@ -17,7 +17,10 @@ from playwright.sync_api import Browser, Error, Locator, Page, sync_playwright
 from playwright.sync_api import TimeoutError as TookTooLong
 
 from engine.jobs import stop_scheduler
+from engine.jobs.lifecycle import fingerprint
+from engine.results import Device, Machine
 from engine.settings import ROOT, Settings
+from engine.store import open_store
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 PATIENCE_S = 60
@@ -48,9 +51,18 @@ def free_port() -> int:
 
 
 @contextmanager
-def serve(folder: Path, **settings: str) -> Iterator[Server]:
-    """`streamlit run app.py` with its runs in `folder`; ended, with its scheduler, afterwards."""
+def serve(folder: Path, *, probed: bool = True, **settings: str) -> Iterator[Server]:
+    """`streamlit run app.py` with its runs in `folder`; ended, with its scheduler, afterwards.
+
+    probed: the store knows this machine already, so that the scheduler starts no probe, which imports torch.
+    """
     port, log = free_port(), folder / "server.log"
+    used = Settings(runs_dir=folder / "runs")
+    if probed:
+        store = open_store(used)
+        known = {"host": socket.gethostname(), "platform": "Linux", "cpu": "a CPU", "threads": 2, "memory_gb": 16.0}
+        store.save_machine(Machine(**known, devices=(Device(name="cpu", model="a CPU"),), date=""), fingerprint())
+        store.close()
     env = {f"VITALS_{name.upper()}": value for name, value in {"runs_dir": str(folder / "runs"), **settings}.items()}
     command = [sys.executable, "-m", "streamlit", "run", "app.py"]
     with log.open("wb") as out:
@@ -62,7 +74,6 @@ def serve(folder: Path, **settings: str) -> Iterator[Server]:
             stdout=out,
             stderr=out,
         )
-    used = Settings(runs_dir=folder / "runs")
     try:
         url = f"http://127.0.0.1:{port}"
         wait_for(f"{url}/health", server, log)

@@ -38,7 +38,7 @@ def way(name: str) -> str:
 
 
 def _check(name: str, spec: RecurrentSpec) -> None:
-    """Errors: Refused."""
+    """Refuse runners that the device or the spec rules out. Errors: Refused."""
     family = RUNNERS[name].family
     if spec.device.startswith("cuda") and not torch.cuda.is_available():
         raise Refused(f"{name} was asked for on {spec.device}, but torch finds no such GPU on this machine")

@@ -55,7 +55,7 @@ class Errors:
 
     @property
     def ok(self) -> bool:
-        """Whether what was computed is what was asked for."""
+        """Whether the results agree with the reference."""
         return self.output <= self.tolerance and (self.gradient is None or self.gradient <= self.tolerance)
 
     @property

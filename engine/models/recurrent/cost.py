@@ -1,10 +1,4 @@
-"""What a forward pass costs by hand: the matrix products of all steps, a multiply-add being 2 FLOPs.
-
-With I features in, H hidden features, P features of an output (H without a projection) and G gates (an LSTM has 4, a
-GRU 3, an RNN 1), one step of one sequence multiplies the input by (G*H, I), the state by (G*H, P), and projects the
-result by (P, H) where there is a projection. Layers above the first have P features in from each direction. What is
-done element by element (gates, layer norms, multiplicative integration) is left out, as counters leave it out.
-"""
+"""FLOPs of a forward pass by hand: matrix products of all time steps; one multiply-add is 2 FLOPs."""
 
 from engine.models.recurrent.weights import directions, lengths, output_size
 from engine.specs import RecurrentSpec

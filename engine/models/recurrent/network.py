@@ -1,4 +1,4 @@
-"""What a runner is, ready to be captured and called; and what is set around its calls."""
+"""Networks of runners, ready to be captured and called, and the settings around their calls."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext

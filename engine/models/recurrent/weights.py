@@ -91,7 +91,7 @@ def names(spec: RecurrentSpec, cell: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a call begins with; none of it has a gradient of its own."""
+    """Inputs of a call. None of them requires a gradient."""
 
     x: Tensor
     """(steps, batch, features), or (batch, steps, features)."""
@@ -108,7 +108,7 @@ class Inputs:
 
     @property
     def state(self) -> Any:
-        """As torch's own layers take it: (h, c), or h alone."""
+        """The state as torch's own layers take it: (h, c), or h alone."""
         return (self.h, self.c) if self.c.shape[-1] else self.h
 
 

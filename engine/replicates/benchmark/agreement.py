@@ -31,7 +31,7 @@ GRADIENTS = 1
 
 @dataclass(frozen=True)
 class Reference:
-    """What eager computes in one precision, or why it does not."""
+    """Results of eager in one precision, or why there are none."""
 
     status: AccuracyStatus = "pass"
     failed: Measured | None = None

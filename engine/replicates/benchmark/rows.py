@@ -1,4 +1,4 @@
-"""What the processes of one model measured, made into one row per variant."""
+"""Make one row per variant from what the processes of a model measured."""
 
 import statistics
 from collections.abc import Mapping, Sequence

@@ -21,7 +21,7 @@ def decayed(batch_size: int) -> int:
 
 
 class Sizes:
-    """All that is done for one model."""
+    """The batch sizes of one model."""
 
     def __init__(self, spec: BenchmarkSpec, model: ModelName, processes: Processes) -> None:
         self.spec = spec

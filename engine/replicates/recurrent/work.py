@@ -1,4 +1,4 @@
-"""What a fresh process of a recurrent benchmark does."""
+"""The work of one fresh process of a recurrent benchmark."""
 
 from collections.abc import Callable, Iterator, Mapping
 

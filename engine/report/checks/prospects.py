@@ -1,4 +1,4 @@
-"""What a training or an evaluation needs beside its data, as lines of a list: files, tokenizer, memory."""
+"""Files, tokenizer and memory that a training or an evaluation needs, as lines of a list."""
 
 from engine.report.checks.training import Check
 from engine.report.style import digits

@@ -35,7 +35,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Data:
-    """What a look at the data has found."""
+    """Facts about the data of a training."""
 
     train: int
     """Pairs to train on."""

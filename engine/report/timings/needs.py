@@ -1,4 +1,4 @@
-"""What a timing will take, told beforehand: memory from the catalogue's counts, time from its parts."""
+"""Predict what a timing needs: memory from the catalogue's counts, time from its parts."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -57,7 +57,7 @@ KEPT_PER_STEP: dict[Family, int] = {"lstm": 6, "vl_lstm": 6, "milstm": 6, "gru":
 
 @dataclass(frozen=True)
 class Need:
-    """What the model that needs most memory should take."""
+    """Memory of the model that needs most."""
 
     model: str
     batch_size: int

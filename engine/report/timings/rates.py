@@ -1,4 +1,4 @@
-"""What devices have been measured to do, and how much of that a model gets out of them."""
+"""Measured rates of devices, and the share of them that models reach."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any

@@ -19,7 +19,7 @@ MOST_RUNS = 500
 
 @dataclass(frozen=True)
 class Setting:
-    """All that two timings must share to stand on one axis."""
+    """The conditions that timings on one axis share."""
 
     device: str = "cpu"
     device_name: str = ""

@@ -1,4 +1,4 @@
-"""What a classifier has got right, and what it took for what."""
+"""Zero-shot and linear-probe classification: accuracies, recall and confusion."""
 
 import warnings
 from collections.abc import Callable, Sequence

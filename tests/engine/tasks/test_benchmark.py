@@ -200,6 +200,7 @@ print(json.dumps(found))
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_what_is_compiled_second_finds_nothing_of_the_first_but_its_own_in_the_next_process(tmp_path: Path) -> None:
     env = os.environ | {name: str(tmp_path / folder) for name, folder in CACHES.items()}
 

@@ -177,6 +177,7 @@ def events(tmp_path: Path, runners: str, **fields: Any) -> list[Event]:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_a_sweep_in_fresh_processes(tmp_path: Path) -> None:
     environment, *found = events(tmp_path, "cudnn,aten,py", replicates=1, sweep="hidden_size", sweep_values="4,6")
     assert isinstance(environment, Environment)
