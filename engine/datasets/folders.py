@@ -9,7 +9,7 @@ from engine.datasets import images
 from engine.datasets.base import DataProblem
 from engine.datasets.members import in_folder, visible
 from engine.roots import Roots, scan_within
-from engine.specs.base import shown
+from engine.words import shortened
 
 TEMPLATES = ("a photo of a {}.",)
 
@@ -61,7 +61,7 @@ def open_folder(folder: Path, roots: Roots = None) -> Folder:
             f"{folder} holds no images in folders: expected a folder for each class, "
             f"and in it files ending in {', '.join(images.SUFFIXES)}"
         )
-    notes = (f"folders without images are no classes: {shown(tuple(empty))}",) if empty else ()
+    notes = (f"folders without images are no classes: {shortened(tuple(empty))}",) if empty else ()
     return Folder(folder.name, tuple(names), files, labels, roots, notes)
 
 

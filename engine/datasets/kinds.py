@@ -6,8 +6,8 @@ from engine.datasets import images
 from engine.datasets.base import DataProblem
 from engine.datasets.members import in_folder, visible
 from engine.roots import Entry, Roots, file_within, scan_within
-from engine.specs.base import shown
 from engine.specs.clip import DataKind
+from engine.words import shortened
 
 TABLES = (".csv", ".tsv")
 TEXTS = (".txt", ".json", ".cls")
@@ -23,7 +23,7 @@ def recognise(path: Path, roots: Roots = None) -> tuple[Path, DataKind]:
     inside = _visible_entries(path, roots)
     tables = [entry.path for entry in inside if entry.path.suffix.lower() in TABLES]
     if len(tables) > 1:
-        raise DataProblem(f"{path} holds several tables: give one of {shown(tuple(table.name for table in tables))}")
+        raise DataProblem(f"{path} holds several tables: give one of {shortened([table.name for table in tables])}")
     if tables:
         return tables[0], "csv"
     if any(entry.path.suffix.lower() == ".tar" for entry in inside):
@@ -42,7 +42,7 @@ def recognise(path: Path, roots: Roots = None) -> tuple[Path, DataKind]:
     if pictures and 0 not in depths:
         raise DataProblem(
             f"the folders in {path} hold no images but folders: "
-            f"give one of them, such as {shown(tuple(folder.name for folder in folders))}"
+            f"give one of them, such as {shortened(tuple(folder.name for folder in folders))}"
         )
     raise DataProblem(
         f"{path} holds {len(pictures)} images directly and nothing that says what they show: expected a folder for "

@@ -16,8 +16,8 @@ from engine.datasets.base import DataProblem
 from engine.datasets.folders import TEMPLATES
 from engine.datasets.members import Member, Sample
 from engine.roots import Roots, expand_home, file_within, open_within
-from engine.specs.base import shown
 from engine.specs.clip import with_place_for_names
+from engine.words import shortened
 
 MOST_SHARDS = 100_000
 BRACES = re.compile(r"\{([^{}]*)\}")
@@ -63,7 +63,7 @@ def open_shards(pattern: str, roots: Roots = None) -> Shards:
     """Return the shards that a pattern such as `data/{000..071}.tar` names. Errors: DataProblem."""
     paths = [expand_home(name) for name in expand(pattern)]
     if absent := [str(path) for path in paths if not file_within(path, roots)]:
-        raise DataProblem(f"{len(absent)} of {len(paths)} shards are not there: {shown(tuple(absent))}")
+        raise DataProblem(f"{len(absent)} of {len(paths)} shards are not there: {shortened(tuple(absent))}")
     return open_tars(paths, _name(pattern), roots)
 
 

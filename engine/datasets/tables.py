@@ -13,7 +13,7 @@ from PIL import Image
 from engine.datasets import images
 from engine.datasets.base import DataProblem
 from engine.roots import Roots, open_within
-from engine.specs.base import shown
+from engine.words import shortened
 
 SEPARATORS = {"tab": "\t", "comma": ",", "semicolon": ";", "bar": "|"}
 LONGEST_HEADER = 100_000
@@ -73,7 +73,7 @@ def open_table(path: Path, *, separator: str, image_column: str, caption_column:
     if incomplete:
         raise DataProblem(
             f"{path.name} has {len(incomplete)} rows without an image or a caption, on lines "
-            f"{shown(tuple(incomplete))}: fill them in or take them out"
+            f"{shortened(tuple(incomplete))}: fill them in or take them out"
         )
     if not captions:
         raise DataProblem(f"{path.name} has a header and no rows")

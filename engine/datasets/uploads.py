@@ -15,8 +15,8 @@ from engine.datasets.base import DataProblem, Unreadable
 from engine.datasets.kinds import TABLES, TEXTS, recognise
 from engine.datasets.members import visible
 from engine.roots import Roots, files_within, open_within, scan_within, stat_within
-from engine.specs.base import shown
 from engine.specs.clip import DataKind, split_sources
+from engine.words import shortened
 
 MOST_PACKED = 1_000_000_000
 """Of an upload."""
@@ -90,7 +90,7 @@ def _look_through(upload: BinaryIO, kind: Format, packed: int, name: str) -> int
     except DAMAGED as error:
         raise DataProblem(f"{name!r} is damaged: {error}") from error
     if wrong:
-        raise DataProblem(f"{name!r} holds {len(wrong)} files that are not what they are called: {shown(tuple(wrong))}")
+        raise DataProblem(f"{name!r} holds {len(wrong)} files that are not what they are called: {shortened(wrong)}")
     if not names:
         raise DataProblem(f"{name!r} holds no images: expected {', '.join(images.SUFFIXES)} files")
     return total

@@ -137,11 +137,6 @@ def numbered(device: str) -> str:
 RealDevice = Annotated[str, AfterValidator(real_device)]
 
 
-def shown(names: tuple[str, ...]) -> str:
-    """Return the first three, and how many more there are."""
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
 class Spec(BaseModel):
     """A request for one run. Subclasses name their `kind`, which is also the name of the task that serves them."""
 

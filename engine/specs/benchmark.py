@@ -8,7 +8,7 @@ from pydantic_settings import NoDecode
 from typing_extensions import TypeAliasType
 
 from engine import suite
-from engine.specs.base import MAX_CONTEXT, PATTERNS, SIZE, Pattern, RealDevice, Refused, Spec, find_expression, shown
+from engine.specs.base import MAX_CONTEXT, PATTERNS, SIZE, Pattern, RealDevice, Refused, Spec, find_expression
 from engine.specs.model_name import ModelName
 from engine.specs.timed import (
     MinSeconds,
@@ -22,6 +22,7 @@ from engine.specs.timed import (
     split_words,
 )
 from engine.specs.variant import RunPrecision, Variant
+from engine.words import shortened
 
 MAX_BATCH = 65_536
 SWEEP_END, SEARCH_END = 64, 4096
@@ -240,4 +241,4 @@ class BenchmarkSpec(Spec):
     @property
     def summary(self) -> str:
         ways = ", ".join(self.variants)
-        return f"{shown(self.models)} ({self.mode} {self.purpose}, {ways}, {self.device})"
+        return f"{shortened(self.models)} ({self.mode} {self.purpose}, {ways}, {self.device})"

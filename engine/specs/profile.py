@@ -14,8 +14,8 @@ from engine.specs.base import (
     Precision,
     Spec,
     known_device,
-    shown,
 )
+from engine.words import shortened
 
 # What a configuration of one's own may ask for: several times the largest published model.
 MAX_CONFIG_BYTES = 65_536
@@ -113,4 +113,4 @@ class ProfileSpec(Spec):
 
     @property
     def summary(self) -> str:
-        return f"{shown(self.models)} ({self.counter}, {self.device})"
+        return f"{shortened(self.models)} ({self.counter}, {self.device})"

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode
 from typing_extensions import TypeAliasType
 
-from engine.specs.base import SIZE, RealDevice, Spec, format_image_size, shown
+from engine.specs.base import SIZE, RealDevice, Spec, format_image_size
 from engine.specs.runners import RUNNERS, Family, Group, of_group
 from engine.specs.timed import (
     MinSeconds,
@@ -21,6 +21,7 @@ from engine.specs.timed import (
     processes,
     split_words,
 )
+from engine.words import shortened
 
 LONGEST, DEEPEST, WIDEST, LARGEST_BATCH = 10_000, 64, 16_384, 65_536
 BOUNDS = {"seq_length": LONGEST, "hidden_size": WIDEST, "mini_batch": LARGEST_BATCH}
@@ -214,14 +215,14 @@ class RecurrentSpec(Spec):
             sizes[self.sweep] = f"{self.swept[0]} to {self.swept[-1]}"
         batch = f"batch {sizes['mini_batch']}"
         if all(RUNNERS[name].family == "resnet" for name in self.chosen):
-            return f"{shown(self.chosen)} ({batch}, {format_image_size(self.image_size)} px, {self.device})"
+            return f"{shortened(self.chosen)} ({batch}, {format_image_size(self.image_size)} px, {self.device})"
         layers = f"{self.num_layers} layer{'s' * (self.num_layers != 1)}"
         steps, features = f"{sizes['seq_length']} steps", f"{self.input_size} in, {sizes['hidden_size']} hidden"
-        return f"{shown(self.chosen)} ({steps}, {batch}, {features}, {layers}, {self.device})"
+        return f"{shortened(self.chosen)} ({steps}, {batch}, {features}, {layers}, {self.device})"
 
 
 def _check(name: str) -> None:
     if name not in RUNNERS:
         near = get_close_matches(name, RUNNERS, 3)
-        closest = f"closest: {', '.join(near)}" if near else f"there are {shown(tuple(RUNNERS))}"
+        closest = f"closest: {', '.join(near)}" if near else f"there are {shortened(tuple(RUNNERS))}"
         raise ValueError(f"no runner is called {name[:100]!r}; {closest}")

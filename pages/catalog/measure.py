@@ -10,9 +10,10 @@ from engine.report.catalog import choose
 from engine.report.timings import needs, stored
 from engine.report.timings.stored import Setting
 from engine.specs import BenchmarkSpec, ModelName, Refused
+from engine.words import plural
 from pages.catalog.controls import Axes
 from pages.shared import backend, launch
-from pages.shared.text import duration, plain, plural, span
+from pages.shared.text import duration, plain, span
 
 SENT = "catalog_sent"
 

@@ -11,6 +11,7 @@ from engine.report.figures import training
 from engine.results import Row, TrainRow
 from engine.results.clip import best_epoch
 from engine.store import Run
+from engine.words import numbered_runs
 from pages.clip.curves import FOLDED, SMOOTH, curve_points
 from pages.compare import values as values_view
 from pages.shared.chart.chart import chart
@@ -48,7 +49,7 @@ def _marks(best: Mapping[int, TrainRow | None]) -> dict[str, int]:
     for run, row in best.items():
         if row and row.best:
             steps.setdefault(row.step, []).append(str(run))
-    return {("run " if len(numbers) == 1 else "runs ") + ", ".join(numbers): step for step, numbers in steps.items()}
+    return {numbered_runs(numbers): step for step, numbers in steps.items()}
 
 
 def _points(runs: Sequence[Run]) -> pd.DataFrame:

@@ -13,11 +13,11 @@ from engine.report.quantities import CLIP_LABELS, QUANTITIES
 from engine.report.quantities import title as known_title
 from engine.results import Row
 from engine.store import Run
+from engine.words import plural
 from pages.shared import comparison_link
 from pages.shared.chart.chart import chart
 from pages.shared.comparison_link import BIND
 from pages.shared.table import download_table, results_table
-from pages.shared.text import plural
 
 FIRST = ("gmacs", "zeroshot_top1_percent", "acc1_percent", "image_to_text_r1_percent")
 """Metrics drawn by default: the first of these that the rows have."""

@@ -7,11 +7,12 @@ import streamlit as st
 from engine.report.figures.evaluation import prompts
 from engine.specs.evaluate import EvaluateSpec
 from engine.store import Run
+from engine.words import plural
 from pages.clip import data
 from pages.clip import form as clip_form
 from pages.shared import backend, launch
 from pages.shared.form import groups, spec_form
-from pages.shared.text import duration, plain, plural
+from pages.shared.text import duration, plain
 
 PREFIX = "evaluate"
 # Names of the tasks that need a class per image.

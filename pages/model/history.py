@@ -11,11 +11,12 @@ from engine.report.catalog import model
 from engine.report.timings import by_model
 from engine.specs import BenchmarkSpec, ModelName
 from engine.specs.train import TrainSpec
+from engine.words import plural
 from pages.shared import backend, table
 from pages.shared.chart.chart import chart
 from pages.shared.form.link import form_link
 from pages.shared.table import informative_columns, results_table
-from pages.shared.text import plain, plural
+from pages.shared.text import plain
 
 SPEEDS = ("setup", "mode", "image_size", "batch_size", "samples_per_s")
 

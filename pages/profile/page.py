@@ -8,10 +8,11 @@ from engine.names import parse_config, parse_names, select
 from engine.report import frames
 from engine.results import ProfileRow
 from engine.specs import ProfileSpec, Refused
+from engine.words import plural, shortened
 from pages.shared import backend, launch
 from pages.shared.form import groups, spec_form
 from pages.shared.rerun import fold
-from pages.shared.text import duration, plain, plural, shortened
+from pages.shared.text import duration, plain
 
 PREFIX = "profile"
 FURTHER = {

@@ -8,9 +8,10 @@ from engine.report.timings import needs as timings_needs
 from engine.specs import RecurrentSpec
 from engine.specs.recurrent import KNOBS
 from engine.specs.runners import RUNNERS, of_group
+from engine.words import plural, shortened
 from pages.shared import launch
 from pages.shared.form import groups, presets, spec_form
-from pages.shared.text import plain, plural, shortened, size, span
+from pages.shared.text import plain, size, span
 
 PREFIX = "recurrent"
 WITHOUT_CUDNN = [name for name in of_group("rnns") if not RUNNERS[name].needs_cudnn]

@@ -11,9 +11,10 @@ from engine.report.export import bulk
 from engine.specs import Refused
 from engine.store import RETRYABLE, Run, storage
 from engine.store.notes import MOST_TAGS
+from engine.words import plural, shortened
 from pages.shared import backend, comparison_link, rerun
 from pages.shared.table import download_formats
-from pages.shared.text import plural, shortened, size
+from pages.shared.text import size
 
 MOST_SCANNED = 2000
 """Most runs whose folders are scanned without asking; more take seconds."""

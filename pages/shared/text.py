@@ -1,7 +1,6 @@
 """Format texts and numbers for display. Texts from users and files are shown as they are, never interpreted."""
 
 import re
-from collections.abc import Sequence
 
 from engine.report.style import digits
 from engine.report.timings.needs import Span
@@ -18,17 +17,6 @@ def plain(text: str) -> str:
 def quoted(text: str) -> str:
     """Return a text from a link for use in a message: in quotes, control characters escaped, long text cut."""
     return repr(text) if len(text) <= LONGEST_QUOTED else f"{text[:LONGEST_QUOTED]!r}... ({len(text):,} characters)"
-
-
-def plural(count: int, noun: str, ending: str = "s") -> str:
-    """Return a count with its noun: `1 run`, `1,200 runs`; with the ending `es`, `2 processes`."""
-    return f"{count:,} {noun}{ending if count != 1 else ''}"
-
-
-def shortened(names: Sequence[str], limit: int) -> str:
-    """Return the first `limit` names and the number of the others: `a, b and 3 more`."""
-    rest = f" and {len(names) - limit:,} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + rest
 
 
 def ordinal(number: int) -> str:

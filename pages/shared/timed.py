@@ -13,8 +13,9 @@ from engine.report.timings import readable, samples
 from engine.results import FLAGS, VERDICTS, BenchmarkRow, RecurrentRow, TimedRow
 from engine.statistics import CONFIDENCE
 from engine.store import Run
+from engine.words import plural
 from pages.shared import backend
-from pages.shared.text import duration, plain, plural
+from pages.shared.text import duration, plain
 
 GRAPHS = ("calls_captured", "unique_graphs", "graph_breaks", "unique_graph_breaks")
 

@@ -10,9 +10,10 @@ from engine.report.timings import needs
 from engine.results import BenchmarkRow
 from engine.specs import BenchmarkSpec, ModelName, Refused
 from engine.specs.variant import EXECUTIONS
+from engine.words import plural, shortened
 from pages.shared import backend, launch
 from pages.shared.form import groups, presets, spec_form
-from pages.shared.text import plural, shortened, size, span
+from pages.shared.text import size, span
 
 PREFIX = "benchmark"
 HALF = ("bfloat16", "float16", "amp", "amp_bfloat16", "amp_float16")

@@ -9,6 +9,7 @@ import pandas as pd
 from engine.report.style import compute, digits
 from engine.specs import ModelName
 from engine.specs.train import Schedule, TrainSpec, schedule
+from engine.words import plural
 
 Mark = Literal["ok", "warning", "error", "waiting"]
 NAMED = 3
@@ -51,7 +52,7 @@ class Data:
 
 
 def checks(spec: TrainSpec, data: Data) -> list[Check]:
-    """Return all that can be told from the request and a look at its data, in the order in which it matters."""
+    """Return checks of the request and its data, most important first."""
     plan = schedule(spec, data.train)
     found = [*_pairs(data), *_captions(data, plan), *_images(data)]
     if plan.steps_per_epoch < 1:
@@ -64,17 +65,17 @@ def _pairs(data: Data) -> list[Check]:
     return [
         Check(
             "ok" if data.held else "warning",
-            text if data.held else f"{text} Nothing will tell how good it gets.",
+            text if data.held else f"{text} The quality of the model cannot be measured.",
         )
     ]
 
 
 def _captions(data: Data, plan: Schedule) -> list[Check]:
     if data.distinct_captions == 1 and data.captions > 1:
-        return [Check("error", "All captions are equal, so nothing tells one pair from another.")]
+        return [Check("error", "All captions are equal, so the loss cannot tell pairs apart.")]
     if data.distinct_captions < plan.batch_size * plan.steps_per_epoch:
-        text = f"{data.distinct_captions:,} different captions: where pairs share one, the loss cannot reach 0"
-        return [Check("ok", f"{text}, nor retrieval find the right one.")]
+        text = f"{data.distinct_captions:,} different captions: pairs that share a caption keep the loss above 0"
+        return [Check("ok", f"{text} and lower retrieval.")]
     return [Check("ok", f"{data.distinct_captions:,} different captions.")]
 
 
@@ -89,7 +90,7 @@ def _images(data: Data) -> list[Check]:
 
 
 def _steps(spec: TrainSpec, plan: Schedule) -> Check:
-    epochs = f"{plan.epochs:,} epoch{'s' * (plan.epochs != 1)}"
+    epochs = plural(plan.epochs, "epoch")
     pairs = plan.batch_size * spec.nproc * spec.accum_freq
     parts = [f"{plan.batch_size:,} pairs"] + [f"{spec.accum_freq} batches"] * (spec.accum_freq > 1)
     parts += [f"{spec.nproc} processes"] * (spec.nproc > 1)
@@ -113,10 +114,10 @@ def _validation(spec: TrainSpec, data: Data) -> list[Check]:
     if not data.held:
         return []
     if data.classes and spec.zeroshot_frequency:
-        return [Check("ok", f"Zero-shot accuracy on {len(data.classes):,} classes is measured as it trains.")]
+        return [Check("ok", f"Zero-shot accuracy on {len(data.classes):,} classes is measured during training.")]
     if spec.val_frequency:
-        return [Check("ok", "Retrieval among the pairs held out is measured as it trains.")]
-    return [Check("warning", "Neither retrieval nor zero-shot accuracy is measured: only the loss is seen.")]
+        return [Check("ok", "Retrieval among the pairs held out is measured during training.")]
+    return [Check("warning", "Neither retrieval nor zero-shot accuracy is measured, only the loss.")]
 
 
 def _doubts(spec: TrainSpec) -> list[Check]:
@@ -137,7 +138,7 @@ def _doubts(spec: TrainSpec) -> list[Check]:
         towers = " and ".join(locked)
         found.append(Check("warning", f"The {towers} tower is locked but has no trained weights: it stays random."))
     if len(locked) == 2 and not spec.lock_image_unlocked_groups and not spec.lock_text_unlocked_layers:
-        found.append(Check("warning", "Both towers are locked, so next to nothing is trained."))
+        found.append(Check("warning", "Both towers are locked, so almost nothing is trained."))
     return found
 
 

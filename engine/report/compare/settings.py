@@ -7,6 +7,7 @@ import pandas as pd
 
 from engine.specs import Spec
 from engine.store import Run
+from engine.words import numbered_runs
 
 ASKED, RAN = "asked", "ran"
 ELSEWHERE = ("host", "platform", "cpu", "memory_gb", "device", "device_name", "driver", "threads", "tf32", "python")
@@ -74,7 +75,7 @@ def warnings(runs: Sequence[Run]) -> list[str]:
                     value = value.partition("+")[0]  # counts and accuracies are of no build
                 runs_by_value.setdefault(value, []).append(run)
         if len(runs_by_value) > 1:
-            parts = ", ".join(f"{value} ({_runs(run_ids)})" for value, run_ids in runs_by_value.items())
+            parts = ", ".join(f"{value} ({numbered_runs(run_ids)})" for value, run_ids in runs_by_value.items())
             why = f"; {WHY[name]}" if kind in ("train", "evaluate") and where == ASKED and name in WHY else ""
             sentences.append(f"{name[0].upper()}{name[1:].replace('_', ' ')}: {parts}{why}.")
     return sentences
@@ -86,10 +87,6 @@ def _matters(spec: Spec, where: str, name: str) -> bool:
     if spec.kind in TIMED:
         return name in ELSEWHERE or name.startswith((VERSION, GPU))
     return name.startswith(VERSION) and name.removeprefix(VERSION) not in BUILT_WITH
-
-
-def _runs(ids: Sequence[int]) -> str:
-    return ("run " if len(ids) == 1 else "runs ") + ", ".join(map(str, ids))
 
 
 def _said(value: Any) -> str:

@@ -25,7 +25,7 @@ def test_data_that_are_fine_have_no_doubts() -> None:
         "1,250 images were opened, and all of them can be read.": "ok",
         "465 steps of 32 pairs: 31 steps an epoch, 15 epochs.": "ok",
         "The learning rate rises to 0.001 within 47 steps, then falls to 0.": "ok",
-        "Retrieval among the pairs held out is measured as it trains.": "ok",
+        "Retrieval among the pairs held out is measured during training.": "ok",
     }
 
 
@@ -35,7 +35,7 @@ def test_data_that_are_fine_have_no_doubts() -> None:
         ({"batch_size": 1024}, {}, "Batch: the data are smaller than one step of 1024 pairs", "error"),
         ({"warmup": "500"}, {}, "Learning rate: a warm-up of 500 steps out of 465 never reaches", "error"),
         ({}, {"distinct_captions": 1}, "All captions are equal", "error"),
-        ({}, {"held": 0}, "Nothing will tell how good it gets", "warning"),
+        ({}, {"held": 0}, "The quality of the model cannot be measured", "warning"),
         (
             {},
             {"unreadable": [("a.png", "cut off")]},

@@ -1,0 +1,19 @@
+"""Counts and lists in sentences."""
+
+from collections.abc import Sequence
+
+
+def plural(count: int, noun: str, ending: str = "s") -> str:
+    """Return a count with its noun: `1 run`, `1,200 runs`; with the ending `es`, `2 processes`."""
+    return f"{count:,} {noun}{ending if count != 1 else ''}"
+
+
+def shortened(names: Sequence[str], limit: int = 3) -> str:
+    """Return the first `limit` names and the number of the others: `a, b and 3 more`."""
+    rest = f" and {len(names) - limit:,} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + rest
+
+
+def numbered_runs(ids: Sequence[int | str]) -> str:
+    """Return `run 7`, or `runs 7, 9`."""
+    return ("run " if len(ids) == 1 else "runs ") + ", ".join(map(str, ids))
