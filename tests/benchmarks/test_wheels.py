@@ -37,6 +37,7 @@ def needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "wheels"
 
 
+@pytest.mark.slow
 def test_what_a_machine_lacks_is_installed_and_what_it_has_stays(needed: Path, tmp_path: Path) -> None:
     torch = version("torch").partition("+")[0]
     wheel(needed, "vitals_lacking", "1.5", f"torch=={torch}", "numpy>=1", "vitals-further; python_version > '3'")
@@ -50,6 +51,7 @@ def test_what_a_machine_lacks_is_installed_and_what_it_has_stays(needed: Path, t
     assert done.stdout.split() == [version("numpy"), "1.5"]
 
 
+@pytest.mark.slow
 def test_a_package_that_is_too_old_is_replaced(needed: Path, tmp_path: Path) -> None:
     wheel(needed, "vitals_lacking", "1.5", "numpy>=99")
     wheel(needed, "numpy", "99.0")

@@ -47,11 +47,13 @@ def test_pages_say_nothing_by_accident(page: Path) -> None:
     assert not [ast.unparse(node) for node in alone if not isinstance(node.value, ast.Call)]
 
 
+@pytest.mark.slow
 def test_import_contracts_hold() -> None:
     linted = subprocess.run([Path(sys.executable).with_name("lint-imports")], cwd=ROOT, capture_output=True, text=True)
     assert linted.returncode == 0, linted.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["app", "engine.__main__", "engine.report.figures"])
 def test_light_modules_load_nothing_heavy(module: str) -> None:
     """What import-linter cannot see: imports inside functions that run at import, and those of libraries."""
@@ -60,6 +62,7 @@ def test_light_modules_load_nothing_heavy(module: str) -> None:
     assert loaded.stdout.split() == []
 
 
+@pytest.mark.slow
 def test_the_command_line_loads_no_pandas_before_a_table_is_asked_for() -> None:
     code = "import sys, engine.__main__; print(*{'pandas', 'plotly', 'alembic'} & set(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

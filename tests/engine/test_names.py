@@ -86,6 +86,7 @@ def test_patterns_that_mean_too_many_are_refused(patterns: list[str], answer: st
         resolve(patterns, dict.fromkeys(KNOWN, "f"))
 
 
+@pytest.mark.slow
 @given(st.text(max_size=30))
 def test_any_text_is_a_match_or_a_refusal(text: str) -> None:
     with suppress(ModelNotFound):

@@ -17,7 +17,8 @@ SAVING = """
 import itertools, json, os, random, signal, sys, time
 from pathlib import Path
 import torch
-from engine.training import atomic, checkpoints
+from engine import atomic
+from engine.training import checkpoints
 
 def save(folder, name, step):
     state = {"vitals": {"step": step}, "state_dict": {"weight": torch.full((30_000,), float(step))}}

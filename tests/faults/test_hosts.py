@@ -38,6 +38,7 @@ def last_heard(store: Store, attempt: Attempt, seconds_ago: float) -> None:
         connection.execute(update(tables.attempts).where(this).values(heartbeat_at=time.time() - seconds_ago))
 
 
+@pytest.mark.slow
 def test_a_host_is_told_apart_by_its_boot_and_its_namespace() -> None:
     assert host_name(this_host()) == socket.gethostname()
     assert this_host() != socket.gethostname()
@@ -92,6 +93,7 @@ def test_a_host_that_cannot_be_declared_gone_is_refused(store: Store, settings: 
     assert declare_gone(store, settings, "twin#2").run_ids == (3,)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_world")
 def test_the_page_of_a_run_offers_to_declare_its_host_gone(store: Store) -> None:
     run_id = store.enqueue(SPEC)

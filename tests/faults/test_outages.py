@@ -54,6 +54,7 @@ def locked(house: House, seconds: float) -> Iterator[None]:
     holder.join()
 
 
+@pytest.mark.slow
 def test_a_run_waits_for_a_locked_store_and_stores_each_row_once(house: House, impatient: Store) -> None:
     attempt = claimed(house, steps=30, seconds=0.02)
     with locked(house, 1.5):
@@ -63,6 +64,7 @@ def test_a_run_waits_for_a_locked_store_and_stores_each_row_once(house: House, i
     assert [row.step for row in impatient.rows(run.id)] == list(range(1, 31))
 
 
+@pytest.mark.slow
 def test_a_store_locked_for_too_long_is_a_cause_of_its_own(
     house: House, impatient: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,6 +82,7 @@ def test_a_store_locked_for_too_long_is_a_cause_of_its_own(
     assert "sqlalche" not in run.error
 
 
+@pytest.mark.slow
 def test_a_run_that_should_stop_does_not_wait_for_the_store(house: House, impatient: Store) -> None:
     attempt, stop = claimed(house), Stop()
     stop.cancelled = True

@@ -92,6 +92,7 @@ def test_health_says_in_plain_words_what_is_wrong_with_the_store(settings: Setti
     assert str(settings.runs_dir) not in damaged.text + no_database.text + absent.text
 
 
+@pytest.mark.slow
 def test_health_waits_for_no_lock_and_holds_up_nothing_else(settings: Settings, store: Store) -> None:
     store.close()
     ticks, answers = 0, list[Response]()
@@ -117,6 +118,7 @@ def test_health_waits_for_no_lock_and_holds_up_nothing_else(settings: Settings, 
     assert ticks > 10, "the server had time for others"
 
 
+@pytest.mark.slow
 def test_the_server_stays_up_with_a_damaged_store_and_logs_that_once(
     settings: Settings, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:

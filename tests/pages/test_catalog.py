@@ -33,6 +33,7 @@ def models(app: AppTest) -> list[str]:
     return list(app.dataframe[0].value["model"])
 
 
+@pytest.mark.slow
 def test_it_shows_every_row_and_says_with_what_they_were_counted() -> None:
     app = open_page()
     assert not app.exception
@@ -42,12 +43,14 @@ def test_it_shows_every_row_and_says_with_what_they_were_counted() -> None:
     assert charts(app)
 
 
+@pytest.mark.slow
 def test_it_warns_when_other_versions_are_installed() -> None:
     (warning,) = open_page().warning
     assert "torch" in warning.value
     assert "instead of 0\\.0\\.1" in warning.value
 
 
+@pytest.mark.slow
 def test_failed_and_incomplete_rows_are_visible_as_such() -> None:
     app = open_page()
     remarks = dict(zip(models(app), app.dataframe[0].value["remark"], strict=True))
@@ -56,6 +59,7 @@ def test_failed_and_incomplete_rows_are_visible_as_such() -> None:
     assert "1 of these rows could not be counted and 1 are incomplete" in texts(app)
 
 
+@pytest.mark.slow
 def test_filters_narrow_table_and_plot() -> None:
     app = open_page()
     app.text_input(key="catalog_search").set_value("vit").run()
@@ -69,6 +73,7 @@ def test_filters_narrow_table_and_plot() -> None:
     assert len(models(app)) == 7
 
 
+@pytest.mark.slow
 def test_a_link_carries_the_view() -> None:
     app = open_page(catalog_search="resnet", catalog_x=title("mparams"), catalog_log_x="false")
     assert models(app) == ["resnet18", "resnet50"]
@@ -76,6 +81,7 @@ def test_a_link_carries_the_view() -> None:
     assert app.toggle(key="catalog_log_x").value is False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("colour", ["family", "macts"])
 def test_any_two_figures_can_be_plotted_with_size_and_colour(colour: str) -> None:
     app = open_page(
@@ -89,6 +95,7 @@ def test_any_two_figures_can_be_plotted_with_size_and_colour(colour: str) -> Non
     assert ("colorbar" in figure["data"][0]["marker"]) == (colour != "family")
 
 
+@pytest.mark.slow
 def test_filters_that_nothing_meets_say_so_and_offer_a_way_back() -> None:
     app = open_page(catalog_search="no such model")
     assert not app.exception
@@ -105,6 +112,7 @@ def test_without_a_catalogue_it_says_how_to_get_one(tmp_path: Path, monkeypatch:
     assert "python -m engine catalog-build" in texts(app)
 
 
+@pytest.mark.slow
 def test_nothing_can_be_profiled_before_something_is_selected() -> None:
     app = open_page()
     assert "Select points (box or lasso) or rows" in texts(app)
@@ -136,6 +144,7 @@ def machine(store: Store) -> None:
     )
 
 
+@pytest.mark.slow
 def test_an_accuracy_brings_a_row_per_pretrained_tag_a_front_and_its_source() -> None:
     app = open_page(catalog_y=TOP1, catalog_log_y="false")
     assert not app.exception
@@ -155,6 +164,7 @@ def test_an_accuracy_brings_a_row_per_pretrained_tag_a_front_and_its_source() ->
     assert all("published by huggingface/pytorch-image-models" in hover for hover in hovers)
 
 
+@pytest.mark.slow
 def test_presets_set_the_axes_and_are_ticked() -> None:
     app = open_page()
     assert ticked(app) == ["Cost"]
@@ -166,6 +176,7 @@ def test_presets_set_the_axes_and_are_ticked() -> None:
     assert "mlfoundations/open_clip at 89fb801 (MIT)" in set(table["published"])
 
 
+@pytest.mark.slow
 def test_limits_leave_what_meets_them_and_are_in_the_address() -> None:
     app = open_page(catalog_y=TOP1, catalog_figure=TOP1, catalog_min_imagenet_top1="80", catalog_max_gmacs="5")
     table = app.dataframe[0].value
@@ -176,6 +187,7 @@ def test_limits_leave_what_meets_them_and_are_in_the_address() -> None:
     assert len(set(models(app))) == 7
 
 
+@pytest.mark.slow
 def test_limits_that_nothing_meets_say_what_each_leaves_alone() -> None:
     app = open_page(catalog_figure=TOP1, catalog_min_imagenet_top1="99", catalog_max_gmacs="2")
     assert not app.exception
@@ -186,6 +198,7 @@ def test_limits_that_nothing_meets_say_what_each_leaves_alone() -> None:
     assert len(set(models(app))) == 7
 
 
+@pytest.mark.slow
 def test_work_can_be_shown_in_flops_and_limits_follow() -> None:
     app = open_page(catalog_max_gmacs="4.5")
     app.get_by_key("catalog_unit").set_value("FLOPs").run()
@@ -197,6 +210,7 @@ def test_work_can_be_shown_in_flops_and_limits_follow() -> None:
     assert set(table["model"]) == {"resnet18", "resnet50", "vit_tiny_patch16_224", "odd_one"}
 
 
+@pytest.mark.slow
 def test_without_timings_it_says_so_and_offers_to_make_them(store: Store) -> None:
     machine(store)
     app = open_page(catalog_x=LATENCY, catalog_y=TOP1, catalog_log_y="false")
@@ -215,6 +229,7 @@ def test_without_timings_it_says_so_and_offers_to_make_them(store: Store) -> Non
     assert "2 queued" in plainly(app)
 
 
+@pytest.mark.slow
 def test_timings_stand_beside_accuracies_with_when_and_what_to_know(store: Store) -> None:
     machine(store)
     slow = benchmark_row("resnet18", latency_ms=30.0, samples_per_s=266.0)
@@ -240,6 +255,7 @@ def test_timings_stand_beside_accuracies_with_when_and_what_to_know(store: Store
     assert set(app.dataframe[0].value.dropna(subset="latency_ms")["model"]) == {"resnet50"}
 
 
+@pytest.mark.slow
 def test_what_is_timed_is_not_timed_again(store: Store) -> None:
     machine(store)
     rows = [
@@ -257,6 +273,7 @@ def test_what_is_timed_is_not_timed_again(store: Store) -> None:
     assert app.button(key="catalog_measure").disabled
 
 
+@pytest.mark.slow
 def test_timings_of_another_machine_are_not_made_here(store: Store) -> None:
     finish(store, queue_benchmark(store, "resnet50"), [benchmark_row("resnet50")])
     machine(store)
@@ -280,6 +297,7 @@ resnet18.mine_in1k,{top1},1.000,99.500,0.500,11.69,224,0.900,bicubic
 """
 
 
+@pytest.mark.slow
 def test_a_newer_table_is_taken_in(store: Store) -> None:
     app = uploaded(open_page(catalog_y=TOP1), "results-imagenet.csv", TABLE.format(top1="99.000"))
     assert not app.exception
@@ -293,6 +311,7 @@ def test_a_newer_table_is_taken_in(store: Store) -> None:
     assert "resnet18.mine_in1k" in front(app)
 
 
+@pytest.mark.slow
 def test_tables_are_imported_from_files_only() -> None:
     app = unfold(open_page(), "Published accuracies")
     assert "https://github.com/huggingface/pytorch-image-models/tree/main/results" in texts(app)
@@ -301,6 +320,7 @@ def test_tables_are_imported_from_files_only() -> None:
     assert app.button(key="catalog_import").disabled
 
 
+@pytest.mark.slow
 def test_a_table_that_is_wrong_changes_nothing() -> None:
     app = uploaded(open_page(catalog_y=TOP1), "results-imagenet.csv", TABLE.format(top1="98.000"))
     assert not app.exception

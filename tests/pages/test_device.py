@@ -35,6 +35,7 @@ def rows() -> list[DeviceRow]:
     ]
 
 
+@pytest.mark.slow
 def test_an_empty_page_says_what_to_do() -> None:
     app = open_page(PAGE)
     assert not app.exception
@@ -43,6 +44,7 @@ def test_an_empty_page_says_what_to_do() -> None:
     assert not app.button(key="device_go").disabled
 
 
+@pytest.mark.slow
 def test_the_machine_is_told_as_probed(store: Store) -> None:
     known = {"host": "here", "platform": "Linux", "cpu": "x_y", "threads": 2, "memory_gb": 8.0, "date": "2026-11-20"}
     devices = (Device(name="cpu", model="x"), Device(name="cuda:0", model="H200"))
@@ -55,6 +57,7 @@ def test_the_machine_is_told_as_probed(store: Store) -> None:
     assert app.selectbox(key="device_device").options == ["cpu", "cuda:0"]
 
 
+@pytest.mark.slow
 def test_a_form_becomes_a_queued_run(store: Store) -> None:
     app = open_page(PAGE)
     app.multiselect(key="device_dtypes").set_value(["float32", "tf32"]).run()
@@ -66,6 +69,7 @@ def test_a_form_becomes_a_queued_run(store: Store) -> None:
     assert "next in the queue" in texts(app)
 
 
+@pytest.mark.slow
 def test_results_stand_below_the_form_and_failures_are_said(store: Store) -> None:
     run_id = store.enqueue(DeviceSpec())
     finish(store, run_id, rows())

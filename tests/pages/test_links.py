@@ -120,6 +120,7 @@ FUZZ: dict[str, Any] = {"suppress_health_check": list(HealthCheck)}
 """One store serves all examples of a test, which is meant."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 @hypothesis_settings(max_examples=2, derandomize=True, **FUZZ)
 @given(data=st.data())
@@ -192,6 +193,7 @@ NOT_TAKEN: dict[str, list[tuple[str, str | list[str], str]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", NOT_TAKEN)
 @pytest.mark.usefixtures("filled")
 def test_what_a_page_does_not_take_is_named(page: str) -> None:
@@ -201,12 +203,14 @@ def test_what_a_page_does_not_take_is_named(page: str) -> None:
     assert [message for _, _, message in NOT_TAKEN[page] if message not in plainly(app)] == [], plainly(app)
 
 
+@pytest.mark.slow
 def test_pages_of_a_list_that_are_not_there_are_named(filled: None) -> None:
     app = open_page("history/page.py", runs_page="1e400", runs_size="7")
     assert "runs_page '1e400': not available here\nruns_size '7': not available here" in plainly(app)
     assert "a NUL character" in plainly(open_page("history/page.py", runs_model="a\0"))
 
 
+@pytest.mark.slow
 def test_a_field_that_is_set_back_was_no_part_of_the_link() -> None:
     app = open_page(catalog_x=title("mparams"), catalog_max_gmacs="5", catalog_log_y="false")
     assert app.selectbox(key="catalog_x").value == "mparams"
@@ -216,6 +220,7 @@ def test_a_field_that_is_set_back_was_no_part_of_the_link() -> None:
     assert "does not accept" not in plainly(app)
 
 
+@pytest.mark.slow
 def test_the_message_stays_until_its_field_changes() -> None:
     app = open_page("profile/page.py", profile_batch_size="1e400", profile_models="resnet18")
     for _ in range(2):
@@ -228,6 +233,7 @@ def test_the_message_stays_until_its_field_changes() -> None:
     assert "1e400" not in plainly(app)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "spec",
     [
@@ -252,6 +258,7 @@ def test_links_of_our_own_are_taken_whole(spec: Spec) -> None:
     assert "does not accept" not in plainly(app)
 
 
+@pytest.mark.slow
 def test_defaults_may_be_said_in_a_link() -> None:
     """Streamlit takes them out of the address as it does with what is not valid."""
     numbers = {
@@ -264,6 +271,7 @@ def test_defaults_may_be_said_in_a_link() -> None:
     assert "does not accept" not in plainly(app)
 
 
+@pytest.mark.slow
 def test_a_name_is_no_format_string(store: Store) -> None:
     name = "{0.__class__} {!r} {:>1000000000} {{}} {name} %s %n %(x)s $x$ :red[a]"
     for _ in range(2):
@@ -322,6 +330,7 @@ print(peak_mb() - before)
 """
 
 
+@pytest.mark.slow
 def test_no_pattern_of_a_link_takes_much_memory() -> None:
     """20 MB leave room for what a page holds anyway; Python's engines took 2.7 GB and more."""
     done = subprocess.run([sys.executable, "-c", COSTLY], cwd=ROOT, capture_output=True, text=True, timeout=250)

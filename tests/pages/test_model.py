@@ -67,6 +67,7 @@ def counted(store: Store, settings: Settings, name: str = "timm:resnet18") -> in
     return run_id
 
 
+@pytest.mark.slow
 def test_without_a_name_it_asks_for_one_and_opens_what_is_chosen() -> None:
     app = open_page(PAGE)
     assert not app.exception
@@ -78,6 +79,7 @@ def test_without_a_name_it_asks_for_one_and_opens_what_is_chosen() -> None:
     assert app.title[0].value == "resnet18"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -113,6 +115,7 @@ def test_what_is_incomplete_or_failed_says_so() -> None:
     assert "could not be counted, so its memory cannot be estimated" in texts(app)
 
 
+@pytest.mark.slow
 def test_modules_are_counted_from_here_and_the_count_is_followed(store: Store) -> None:
     app = opened("resnet18")
     assert "The catalogue has no costs of single modules" in texts(app)
@@ -125,6 +128,7 @@ def test_modules_are_counted_from_here_and_the_count_is_followed(store: Store) -
     assert [button.label for button in app.button if button.key == "cancel_1"] == ["Cancel"]
 
 
+@pytest.mark.slow
 def test_modules_of_the_latest_count_are_drawn(store: Store, settings: Settings) -> None:
     counted(store, settings)
     latest = counted(store, settings)
@@ -171,6 +175,7 @@ def test_published_figures_stand_with_their_publishers() -> None:
     assert "No shipped table has a published speed" in texts(app)
 
 
+@pytest.mark.slow
 def test_every_timing_here_is_shown_over_time(store: Store) -> None:
     finish(store, queue_benchmark(store, "resnet*"), [benchmark_row("resnet18"), benchmark_row("resnet50")])
     rows = [benchmark_row("resnet18", "compile"), benchmark_row("resnet18", latency_ms=25.0, flags=("unstable",))]
@@ -190,6 +195,7 @@ def test_every_timing_here_is_shown_over_time(store: Store) -> None:
     assert not charts(app)
 
 
+@pytest.mark.slow
 def test_without_timings_it_offers_to_time(store: Store) -> None:
     app = opened("resnet18", "Timed here")
     assert "No timings of this model yet" in texts(app)

@@ -43,6 +43,7 @@ def spec_of(store: Store) -> ProfileSpec:
     return spec
 
 
+@pytest.mark.slow
 def test_an_empty_form_asks_for_models_and_starts_nothing() -> None:
     app = open_page(PAGE)
     assert not app.exception
@@ -50,18 +51,21 @@ def test_an_empty_form_asks_for_models_and_starts_nothing() -> None:
     assert app.button(key="profile_go").disabled
 
 
+@pytest.mark.slow
 def test_it_says_what_it_will_do_and_which_command_does_the_same() -> None:
     app = open_page(PAGE, profile_models="resnet*", profile_batch_size="4")
     assert "Counts 2 models on meta: timm:resnet18, timm:resnet50" in texts(app)
     assert verbatim(app)[0] == "python -m engine profile --models 'resnet*' --batch-size 4"
 
 
+@pytest.mark.slow
 def test_the_time_it_takes_is_taken_from_runs_before(store: Store) -> None:
     finish(store, queue(store, "resnet18"), [profile_row("resnet18", seconds=2.0)])
     assert "about 4.0 s" in texts(open_page(PAGE, profile_models="resnet*"))
     assert "about" not in texts(open_page(PAGE, profile_models="resnet*", profile_counter="fvcore"))
 
 
+@pytest.mark.slow
 def test_a_form_becomes_a_queued_run(store: Store) -> None:
     app = further(open_page(PAGE, profile_models="resnet18"), "Input")
     app.text_input(key="profile_image_size").set_value("160x224").run()
@@ -82,6 +86,7 @@ def test_two_clicks_are_one_run(store: Store) -> None:
     assert len(store.runs()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [("image_size", "big", "image size 'big'"), ("image_size", "99999", "less than or equal to 4096")],
@@ -97,6 +102,7 @@ def test_what_the_engine_refuses_stands_beside_the_form_and_nothing_is_lost(
     assert app.multiselect(key="profile_models").value == ["resnet18"]
 
 
+@pytest.mark.slow
 def test_an_unknown_name_is_refused_with_the_closest() -> None:
     app = open_page(PAGE, profile_models="resnet19")
     assert "no model matches 'resnet19'" in texts(app).replace("\\", "")
@@ -126,6 +132,7 @@ def test_a_counter_of_real_models_offers_only_real_devices(store: Store) -> None
     assert (spec_of(store).counter, spec_of(store).device) == ("both", "cpu")
 
 
+@pytest.mark.slow
 def test_names_and_configurations_can_be_uploaded(store: Store) -> None:
     app = unfold(open_page(PAGE), "Models from files")
     app.file_uploader[0].upload("list.txt", b"resnet18  # small\nresnet50\n")
@@ -139,6 +146,7 @@ def test_names_and_configurations_can_be_uploaded(store: Store) -> None:
     assert spec_of(store).configs == {"mine": mine}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "content"), [("bad.json", b"{"), ("empty.txt", b"# nothing\n"), ("list.json", b"[]")])
 def test_a_file_that_cannot_be_used_is_named(name: str, content: bytes) -> None:
     app = unfold(open_page(PAGE), "Models from files")
@@ -149,6 +157,7 @@ def test_a_file_that_cannot_be_used_is_named(name: str, content: bytes) -> None:
     assert name.partition(".")[0] in texts(app).replace("\\", "")
 
 
+@pytest.mark.slow
 def test_results_show_every_row_and_failures_as_such(store: Store) -> None:
     run_id = queue(store, "resnet18", "broken")
     finish(store, run_id, [profile_row("resnet18"), profile_row("broken", status="error", error="no", gmacs=None)])
@@ -161,6 +170,7 @@ def test_results_show_every_row_and_failures_as_such(store: Store) -> None:
     assert "finished" in texts(app)
 
 
+@pytest.mark.slow
 def test_a_single_row_opens_its_card(store: Store) -> None:
     run_id = queue(store, "resnet18")
     finish(store, run_id, [profile_row("resnet18", complete=False, uncounted={"sort": 2}, notes=("sort is missing",))])
@@ -171,6 +181,7 @@ def test_a_single_row_opens_its_card(store: Store) -> None:
     assert "sort is missing" in texts(app)
 
 
+@pytest.mark.slow
 def test_rows_of_a_running_run_are_there_already(store: Store) -> None:
     run_id = queue(store, "resnet18", "resnet50")
     attempt = queueing.claim(store.database, ENVIRONMENT.host, run_id)
@@ -187,6 +198,7 @@ def test_rows_of_a_running_run_are_there_already(store: Store) -> None:
     assert store.run(run_id).cancel_requested
 
 
+@pytest.mark.slow
 def test_a_run_that_is_not_there_is_said_so() -> None:
     app = open_page(PAGE, run="77")
     assert not app.exception

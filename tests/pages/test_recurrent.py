@@ -54,6 +54,7 @@ def with_gpu(store: Store) -> None:
     store.save_machine(Machine.model_validate(known | {"devices": devices}))
 
 
+@pytest.mark.slow
 def test_the_first_visit_without_cuda_begins_small_and_presets_fill_the_form(store: Store) -> None:
     app = open_page(PAGE)
     assert not app.exception
@@ -82,6 +83,7 @@ def test_a_machine_with_cuda_and_a_link_begin_as_they_are(store: Store) -> None:
     assert app.number_input(key="recurrent_hidden_size").value == 512
 
 
+@pytest.mark.slow
 def test_a_form_becomes_a_queued_run_with_a_sweep(store: Store) -> None:
     app = open_page(PAGE, recurrent_groups="vl", recurrent_sweep="hidden_size")
     app.multiselect(key="recurrent_runners").set_value(["aten", "gru_py"]).run()
@@ -134,6 +136,7 @@ def test_what_cannot_fit_is_said_beforehand(store: Store) -> None:
     assert [warning.icon for warning in app.warning] == [":material/memory:"], "it stands out"
 
 
+@pytest.mark.slow
 def test_a_run_that_waits_says_so(store: Store) -> None:
     app = open_page(PAGE, run=str(queue_recurrent(store, runners="aten")))
     assert not app.exception
@@ -158,6 +161,7 @@ def test_rows_come_while_it_runs(store: Store) -> None:
     assert store.runs()[0].spec.mini_batch == 32
 
 
+@pytest.mark.slow
 def test_rows_show_both_ways_flags_and_failures(store: Store) -> None:
     absent = dict.fromkeys(("latency_ms", "forward_ms", "backward_ms", "forward_mean_ms", "speedup", "verdict"))
     app = shown(
@@ -256,6 +260,7 @@ def test_a_quick_look_can_be_run_as_quotable(store: Store) -> None:
     assert store.runs()[0].spec == RecurrentSpec(runners=("aten",), loops=10)
 
 
+@pytest.mark.slow
 def test_a_selected_row_tells_everything(store: Store) -> None:
     row = recurrent_row("jit", flags=("drifting",), fuser="te", executor="profiling", notes=("fuses nothing",))
     run_id = queue_recurrent(store, runners="aten,jit")
@@ -303,6 +308,7 @@ def test_the_command_and_the_address_ask_for_the_very_same(fields: dict[str, obj
     assert CliApp.run(Flags, words[4:]).spec() == spec
 
 
+@pytest.mark.slow
 def test_a_clone_fills_the_form(store: Store) -> None:
     spec = RecurrentSpec.model_validate(FIELDS[2] | {"groups": "rnns"})
     app = open_page(PAGE, **link.address("recurrent", spec))

@@ -85,6 +85,7 @@ def tick(app: AppTest, *run_ids: int) -> None:
     app.run()
 
 
+@pytest.mark.slow
 def test_an_empty_list_says_what_to_do_next() -> None:
     app = open_page(LIST)
     assert not app.exception
@@ -93,6 +94,7 @@ def test_an_empty_list_says_what_to_do_next() -> None:
     assert app.page_link
 
 
+@pytest.mark.slow
 def test_what_runs_and_what_waits_is_on_top_with_positions(store: Store) -> None:
     ended = bring_to(store, State.FINISHED)
     running = bring_to(store, State.RUNNING)
@@ -108,6 +110,7 @@ def test_what_runs_and_what_waits_is_on_top_with_positions(store: Store) -> None
     assert store.run(first).state is State.CANCELLED
 
 
+@pytest.mark.slow
 def test_what_a_running_run_has_taken_is_not_kept_from_the_last_look(store: Store) -> None:
     bring_to(store, State.RUNNING)
     app = open_page(LIST)
@@ -117,6 +120,7 @@ def test_what_a_running_run_has_taken_is_not_kept_from_the_last_look(store: Stor
     assert took(app) > before
 
 
+@pytest.mark.slow
 def test_runs_that_ended_meanwhile_are_offered_not_forced(store: Store) -> None:
     run_id = bring_to(store, State.RUNNING)
     waiting = queue(store, "resnet18")
@@ -154,6 +158,7 @@ def test_every_state_is_told_in_words(store: Store, state: State, words: str) ->
     assert (f"again_{run_id}" in keys) == (f"retry_{run_id}" in keys) == (state in (State.FAILED, State.CANCELLED))
 
 
+@pytest.mark.slow
 def test_a_run_shows_what_was_asked_where_it_ran_and_what_it_printed(store: Store, settings: Settings) -> None:
     run_id = bring_to(store, State.FINISHED, image_size=192)
     files = RunFiles(settings.runs_dir, run_id)
@@ -170,11 +175,13 @@ def test_a_run_shows_what_was_asked_where_it_ran_and_what_it_printed(store: Stor
     assert {"version of torch", "host"} <= set(app.dataframe[-1].value["what"])
 
 
+@pytest.mark.slow
 def test_errors_are_text(store: Store) -> None:
     (error,) = open_page(ONE, run=str(bring_to(store, State.FAILED))).error
     assert error.value == "RuntimeError\\: \\*\\*it\\*\\* \\<b\\>broke\\<\\/b\\>"
 
 
+@pytest.mark.slow
 def test_out_of_memory_offers_half_the_batch(store: Store) -> None:
     run_id = bring_to(store, State.FAILED, Cause.OUT_OF_MEMORY, batch_size=9)
     app = open_page(ONE, run=str(run_id))
@@ -237,6 +244,7 @@ def test_a_clone_asks_for_the_same_whatever_its_kind(store: Store, spec: Spec) -
     assert command(spec) in verbatim(app)
 
 
+@pytest.mark.slow
 def test_deletion_asks_twice_and_takes_everything(store: Store, settings: Settings) -> None:
     run_id = bring_to(store, State.FAILED)
     folder = RunFiles(settings.runs_dir, run_id).dir
@@ -278,6 +286,7 @@ def test_a_bundle_comes_back_as_a_run(store: Store, settings: Settings) -> None:
     assert list(app.dataframe[0].value["model"]) == ["resnet18"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("public", [True, False])
 def test_a_public_server_is_warned_of_on_its_pages(store: Store, monkeypatch: pytest.MonkeyPatch, public: bool) -> None:
     monkeypatch.setenv("VITALS_PUBLIC", str(int(public)))
@@ -288,6 +297,7 @@ def test_a_public_server_is_warned_of_on_its_pages(store: Store, monkeypatch: py
     assert all("no sign" in warning and "whole home folder" in warning for warning in warnings)
 
 
+@pytest.mark.slow
 def test_a_file_that_is_no_bundle_is_refused(store: Store) -> None:
     app = unfold(open_page(LIST), "Import")
     app.file_uploader[0].upload("run.zip", b"not a zip")
@@ -298,6 +308,7 @@ def test_a_file_that_is_no_bundle_is_refused(store: Store) -> None:
     assert not store.runs()
 
 
+@pytest.mark.slow
 def test_a_run_is_tried_again_in_its_place(store: Store) -> None:
     run_id = bring_to(store, State.FAILED)
     app = open_page(ONE, run=str(run_id))
@@ -307,6 +318,7 @@ def test_a_run_is_tried_again_in_its_place(store: Store) -> None:
     assert len(store.runs()) == 1
 
 
+@pytest.mark.slow
 def test_tags_and_notes_are_kept_as_they_are_typed(store: Store) -> None:
     other, run_id = bring_to(store, State.FINISHED), bring_to(store, State.FINISHED)
     store.set_tags(other, ["baseline"])
@@ -325,6 +337,7 @@ def test_tags_and_notes_are_kept_as_they_are_typed(store: Store) -> None:
     assert store.run(run_id).tags == ()
 
 
+@pytest.mark.slow
 def test_filters_narrow_the_list_down_and_are_in_the_address(store: Store) -> None:
     failed, tagged = bring_to(store, State.FAILED), bring_to(store, State.FINISHED, device="cpu")
     store.set_tags(tagged, ["paper"])
@@ -344,6 +357,7 @@ def test_filters_narrow_the_list_down_and_are_in_the_address(store: Store) -> No
         assert listed(app) == found, query
 
 
+@pytest.mark.slow
 def test_a_list_filtered_to_nothing_says_how_to_see_more(store: Store) -> None:
     run_id = bring_to(store, State.FINISHED)
     app = open_page(LIST, runs_kinds="train", runs_text="no such thing")
@@ -384,6 +398,7 @@ def test_chosen_runs_are_deleted_but_none_that_still_runs(store: Store) -> None:
     assert [run.id for run in store.runs()] == [running]
 
 
+@pytest.mark.slow
 def test_chosen_runs_are_tagged_and_tried_again(store: Store) -> None:
     ended, failed = bring_to(store, State.FINISHED), bring_to(store, State.FAILED)
     store.set_tags(ended, ["old"])
@@ -398,6 +413,7 @@ def test_chosen_runs_are_tagged_and_tried_again(store: Store) -> None:
     assert (store.run(failed).state, store.run(ended).state) == (State.QUEUED, State.FINISHED)
 
 
+@pytest.mark.slow
 def test_storage_is_told(store: Store, settings: Settings) -> None:
     run_id = bring_to(store, State.FINISHED)
     folder = RunFiles(settings.runs_dir, run_id).dir

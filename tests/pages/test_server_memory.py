@@ -49,6 +49,7 @@ def bounded(function: ast.FunctionDef, name: str, options: dict[str, ast.expr]) 
     return BOUNDS[name] in options and ast.unparse(options[BOUNDS[name]]) != "None"
 
 
+@pytest.mark.slow
 def test_every_cache_of_the_server_has_a_bound() -> None:
     found = list(caches())
     assert len(found) > 20

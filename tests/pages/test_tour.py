@@ -28,6 +28,7 @@ def offered(app: AppTest) -> list[str]:
     return [link.label for link in app.page_link if link.label in labels]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [LIST, CATALOGUE])
 def test_an_empty_store_offers_all_of_them(page: str) -> None:
     app = open_page(page)
@@ -35,6 +36,7 @@ def test_an_empty_store_offers_all_of_them(page: str) -> None:
     assert "First steps" in texts(app)
 
 
+@pytest.mark.slow
 def test_what_was_done_is_ticked_until_all_were(store: Store) -> None:
     finish(store, ProfileSpec(models=("timm:resnet18",)))
     app = unfold(open_page(LIST), "First steps")
@@ -46,6 +48,7 @@ def test_what_was_done_is_ticked_until_all_were(store: Store) -> None:
     assert not [part for part in open_page(LIST).get("expander") if part.label.startswith("First steps")]
 
 
+@pytest.mark.slow
 def test_the_catalogue_is_itself_once_something_was_asked_for(store: Store) -> None:
     finish(store, ProfileSpec(models=("timm:resnet18",)))
     assert "First steps" not in texts(open_page(CATALOGUE))

@@ -43,6 +43,7 @@ def plainly(app: AppTest) -> str:
     return texts(app).replace("\\", "")
 
 
+@pytest.mark.slow
 def test_an_empty_form_asks_for_models_and_starts_nothing() -> None:
     app = open_page(PAGE)
     assert not app.exception
@@ -51,6 +52,7 @@ def test_an_empty_form_asks_for_models_and_starts_nothing() -> None:
     assert ticked(app) == ["3 processes"]
 
 
+@pytest.mark.slow
 def test_presets_fill_the_form_and_the_form_lights_its_preset(store: Store) -> None:
     app = open_page(PAGE, benchmark_models="resnet18")
     app.button(key="benchmark_preset_Compile or not?").click().run()
@@ -69,6 +71,7 @@ def test_presets_fill_the_form_and_the_form_lights_its_preset(store: Store) -> N
     assert app.query_params["run"] == "1"
 
 
+@pytest.mark.slow
 def test_a_form_becomes_a_queued_run(store: Store) -> None:
     app = open_page(PAGE, benchmark_models="resnet18", benchmark_batch_size="sweep")
     further(further(app, "Computation"), "Timing")
@@ -88,6 +91,7 @@ def test_a_form_becomes_a_queued_run(store: Store) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("query", "message"),
     [
@@ -119,6 +123,7 @@ def test_memory_is_checked_beforehand(store: Store) -> None:
     assert "the run finds the largest batch that fits" in texts(app)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page", "precision"), [(PAGE, "bfloat16"), ("train/page.py", "amp_bf16")])
 def test_both_forms_propose_bf16_where_it_was_measured_to_pay(store: Store, page: str, precision: str) -> None:
     known = {"platform": "Linux", "cpu": "x", "threads": 2, "memory_gb": 8.0, "date": "2026-11-20"}
@@ -133,6 +138,7 @@ def test_both_forms_propose_bf16_where_it_was_measured_to_pay(store: Store, page
     assert f"Precision {precision} may be up to 4.22 times as fast" in plainly(open_page(page, **query))
 
 
+@pytest.mark.slow
 def test_rows_show_figures_flags_and_failures(store: Store) -> None:
     app = shown(
         store,
@@ -149,6 +155,7 @@ def test_rows_show_figures_flags_and_failures(store: Store) -> None:
     assert "1 of 2 rows have failed" in texts(app)
 
 
+@pytest.mark.slow
 def test_a_verdict_is_written_out_and_charts_come_as_there_are_figures(store: Store) -> None:
     app = shown(store, benchmark_row("resnet18"), benchmark_row("resnet18", "compile"), variants="eager,compile")
     assert [tab.label for tab in app.tabs] == ["Latency", "Speed-up", "Samples", "Compare two", "Published"]
@@ -159,6 +166,7 @@ def test_a_verdict_is_written_out_and_charts_come_as_there_are_figures(store: St
     assert "faster: The whole interval lies above the margin of 2 %." in plainly(app).replace("**", "")
 
 
+@pytest.mark.slow
 def test_published_speeds_of_gpus_say_that_others_had_tf32_and_autotuning_on(store: Store) -> None:
     app = shown(store, benchmark_row("resnet18", device="cuda:0"))
     app.session_state["charts_1"] = "Published"
@@ -236,6 +244,7 @@ def test_a_quick_look_can_be_run_as_quotable(store: Store) -> None:
     assert store.runs()[0].spec == BenchmarkSpec(models=("resnet18",))
 
 
+@pytest.mark.slow
 def test_a_selected_row_tells_everything(store: Store) -> None:
     run_id = queue_benchmark(store, "resnet18", variants="eager,compile")
     row = benchmark_row("resnet18", "compile", flags=("drifting",), notes=("batch 8 after out of memory at 64",))
@@ -255,6 +264,7 @@ def test_a_selected_row_tells_everything(store: Store) -> None:
     assert "30 samples of 1 call in 3 processes" in said
 
 
+@pytest.mark.slow
 def test_a_selected_row_of_an_accelerator_has_two_figures_and_says_where_its_time_went(store: Store) -> None:
     run_id = queue_benchmark(store, "resnet18", variants="eager,compile", device="cuda")
     parts = Parts(starts_s=12, compilation_s=31.5, warmup_s=3, sampled_s=12, rest_s=1.5)
@@ -274,6 +284,7 @@ def test_a_selected_row_of_an_accelerator_has_two_figures_and_says_where_its_tim
     assert f"All rows timed side by side took 1 min 0 s: {where}." in said
 
 
+@pytest.mark.slow
 def test_a_run_without_rows_says_so(store: Store) -> None:
     app = open_page(PAGE, run=str(queue_benchmark(store, "resnet18")))
     assert not app.exception

@@ -29,6 +29,7 @@ def ended(store: Store) -> list[int]:
     return ids
 
 
+@pytest.mark.slow
 def test_runs_are_listed_by_what_they_are_about(
     store: Store, ended: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -50,6 +51,7 @@ def test_runs_are_listed_by_what_they_are_about(
     assert [line["run"] for line in csv.DictReader(out.read_text().splitlines())] == [str(run) for run in ended[::-1]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
@@ -70,6 +72,7 @@ def test_what_cannot_be_done_is_said(
     assert answer in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_tags_and_notes(store: Store, ended: list[int], capsys: pytest.CaptureFixture[str]) -> None:
     one, two, _ = ended
     said = engine(capsys, "runs", "tag", one, two, "--add", "baseline,to keep")
@@ -82,6 +85,7 @@ def test_tags_and_notes(store: Store, ended: list[int], capsys: pytest.CaptureFi
     assert "no notes" in engine(capsys, "runs", "note", one, "")
 
 
+@pytest.mark.slow
 def test_several_runs_are_deleted_when_that_is_said_twice(
     store: Store, ended: list[int], settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,6 +105,7 @@ def test_several_runs_are_deleted_when_that_is_said_twice(
     assert [run.id for run in store.runs()] == [waiting]
 
 
+@pytest.mark.slow
 def test_rows_and_storage(
     ended: list[int], settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

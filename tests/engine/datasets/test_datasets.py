@@ -47,6 +47,7 @@ def test_a_digit_is_its_scan_enlarged_bilinearly(index: int) -> None:
     assert np.abs(image - expected[:, :, None]).max() <= 1.5
 
 
+@pytest.mark.slow
 def test_reading_the_digits_imports_neither_sklearn_nor_torch() -> None:
     code = (
         "import sys, engine.datasets as d; p = d.open_pairs('digits'); d.look(p, verify=3);"

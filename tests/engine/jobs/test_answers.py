@@ -195,7 +195,7 @@ def test_nonsense_is_refused_and_only_answers_are_printed(settings: Settings, fo
 PRINTING = """
 import os, sys
 from engine.__main__ import main
-from engine.training import search
+from engine.training.evaluation import search
 known = search.answer
 
 def answer(question):

@@ -205,6 +205,7 @@ def test_the_fingerprint_changes_with_the_code(monkeypatch: pytest.MonkeyPatch, 
     assert fingerprint() not in (before, changed)
 
 
+@pytest.mark.slow
 def test_the_fingerprint_is_the_same_in_every_process() -> None:
     code = "from engine.jobs.lifecycle import fingerprint; print(fingerprint())"
     same = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

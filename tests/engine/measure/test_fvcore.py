@@ -65,6 +65,7 @@ def test_towers_are_those_of_separate_analyses() -> None:
         assert round((row.fvcore_text_macts or 0) * 1e6) == text.total() + scores_and_values
 
 
+@pytest.mark.slow
 def test_figures_are_per_sample() -> None:
     one, four = both("timm:resnet18"), both("timm:resnet18", batch_size=4)
     assert four.fvcore_gmacs == pytest.approx(one.fvcore_gmacs)

@@ -68,6 +68,7 @@ def test_training_peak_of_a_convolutional_network_is_at_least_what_autograd_save
     assert least < found <= least + weights + 2 * gradient
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "vit_tiny_patch16_224"])
 def test_estimates_grow_with_the_batch_by_the_activations_alone(name: str) -> None:
     import timm

@@ -34,6 +34,7 @@ def test_shares_by_hand() -> None:
     assert busiest(before, after, 0.9, 4) == {}, "too short for the system's steps"
 
 
+@pytest.mark.slow
 def test_a_busy_neighbour_is_named() -> None:
     neighbour = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:

@@ -61,6 +61,7 @@ def test_open_clips_own_profile(name: str) -> None:
     assert found == PROFILER[name]
 
 
+@pytest.mark.slow
 def test_open_clips_profile_of_a_tower_with_1024_tokens() -> None:
     spec = ProfileSpec(models=("open_clip:nllb-clip-base",), context_length=1024)
     row = profile("open_clip:nllb-clip-base", spec).row

@@ -208,6 +208,7 @@ class Node:
     other: "Node | None" = None
 
 
+@pytest.mark.slow
 def test_garbage_is_collected_between_samples_never_in_them(clock: Clock) -> None:
     alive: weakref.WeakSet[Node] = weakref.WeakSet()
     most = 0
@@ -230,6 +231,7 @@ def test_garbage_is_collected_between_samples_never_in_them(clock: Clock) -> Non
     assert not alive
 
 
+@pytest.mark.slow
 def test_before_a_short_block_comes_an_untimed_call(clock: Clock) -> None:
     def untimed(seconds: float) -> int:
         calls = itertools.count()
@@ -254,6 +256,7 @@ def test_collections_that_a_subject_starts_are_counted(clock: Clock) -> None:
     assert timed.gc_runs == 10
 
 
+@pytest.mark.slow
 def test_subjects_take_turns_in_an_order_of_chance_that_the_seed_repeats(clock: Clock) -> None:
     def order(seed: int) -> tuple[list[str], Session]:
         called: list[str] = []
@@ -292,6 +295,7 @@ def test_of_any_two_one_takes_part_in_all_rounds_of_the_other(clock: Clock) -> N
     assert [len(one) for one in fewest_first] == pytest.approx(needed, rel=0.05, abs=2), "two samples in each"
 
 
+@pytest.mark.slow
 def test_a_subject_that_fails_is_taken_out_and_the_others_go_on(clock: Clock) -> None:
     held: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
     calls = itertools.count()
@@ -340,6 +344,7 @@ def test_settings_surround_the_calls_and_cost_no_sample_anything(clock: Clock) -
     assert session.timed["switched"].samples_ms == pytest.approx([100.0] * 20, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_contention_is_told_of_the_rounds_alone(clock: Clock) -> None:
     """A fake process that never waits, with one neighbour on one of its two CPUs throughout."""
 

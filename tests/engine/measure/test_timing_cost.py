@@ -104,6 +104,7 @@ def test_a_warm_up_does_not_wait_for_a_plateau_that_noise_hides(clock: Clock, se
     assert session.warmup_seconds < ASKED_S / 2 + 0.1
 
 
+@pytest.mark.slow
 def test_a_warm_up_ends_early_in_noise_alone() -> None:
     """Blocks differ by a fifth, without a trend: half a second is enough."""
     took = []
@@ -165,6 +166,7 @@ def test_a_session_knows_where_its_time_went(clock: Clock) -> None:
 SHORT = {"seq_length": 3, "input_size": 3, "hidden_size": 4, "mini_batch": 2, "threads": 1, "min_seconds": 0.05}
 
 
+@pytest.mark.slow
 def test_the_parts_of_a_timing_add_up_to_its_wall_time(tmp_path: Path) -> None:
     """Processes that take a while to start, and report what they did without doing it."""
     spec = RecurrentSpec(runners=("aten", "jit"), loops=3, warmup=1, **SHORT)

@@ -122,6 +122,7 @@ def notes(events: Iterable[Event]) -> list[str]:
     return list(dict.fromkeys(said))
 
 
+@pytest.mark.slow
 def test_a_tag_is_fetched_once(small_model: None, small_hub: Hub, tmp_path: Path) -> None:
     model = open_clip.create_model("ViT-B-32")
     small_hub.files[WEIGHTS] = weights_of(model, tmp_path)
@@ -131,6 +132,7 @@ def test_a_tag_is_fetched_once(small_model: None, small_hub: Hub, tmp_path: Path
     assert same(model, create(TrainSpec(model="ViT-B-32"), weights=LAION).model)
 
 
+@pytest.mark.slow
 def test_a_download_tells_what_comes_from_where_and_how_far_it_is(small_hub: Hub, empty_cache: Path) -> None:
     small_hub.files[WEIGHTS] = bytes(6 * MB)
     small_hub.half.clear()
@@ -143,6 +145,7 @@ def test_a_download_tells_what_comes_from_where_and_how_far_it_is(small_hub: Hub
     assert isinstance(clip_files.find("ViT-B-32", LAION), Path)
 
 
+@pytest.mark.slow
 def test_a_download_that_nobody_waits_for_ends_and_leaves_nothing(small_hub: Hub, empty_cache: Path) -> None:
     small_hub.files[WEIGHTS] = bytes(6 * MB)
     small_hub.half.clear()
@@ -155,6 +158,7 @@ def test_a_download_that_nobody_waits_for_ends_and_leaves_nothing(small_hub: Hub
     assert notes(fetch(TrainSpec(model="ViT-B-32"), LAION))[-1].endswith(f": 6 of 6 MB into {empty_cache}")
 
 
+@pytest.mark.slow
 def test_a_download_that_breaks_off_says_so(small_hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     small_hub.files[WEIGHTS] = bytes(MB)
     fetching = fetch(TrainSpec(model="ViT-B-32"), LAION)
@@ -165,6 +169,7 @@ def test_a_download_that_breaks_off_says_so(small_hub: Hub, monkeypatch: pytest.
         list(fetching)
 
 
+@pytest.mark.slow
 def test_trainings_and_evaluations_fetch_before_they_begin(small_model: None, small_hub: Hub, tmp_path: Path) -> None:
     small_hub.files[WEIGHTS] = weights_of(open_clip.create_model("ViT-B-32"), tmp_path)
     small_hub.half.clear()
@@ -184,6 +189,7 @@ def test_trainings_and_evaluations_fetch_before_they_begin(small_model: None, sm
     assert [event.status for event in events if isinstance(event, EvaluateRow)] == ["ok"]
 
 
+@pytest.mark.slow
 def test_a_teacher_is_fetched_too(small_hub: Hub, empty_cache: Path, tmp_path: Path) -> None:
     spec = TrainSpec(loss="distill", distill_model="ViT-B-32", distill_pretrained=LAION, samples=64)
     with pytest.raises(Unreachable, match=f"'{LAION}' of ViT-B-32"):
@@ -197,6 +203,7 @@ def test_without_a_network_a_tag_is_refused_at_once(empty_cache: Path) -> None:
         assert part in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_hub_that_never_answers_is_not_waited_for(silent_hub: None) -> None:
     with pytest.raises(Unreachable, match=r"no answer within|timed out"):
         create(TrainSpec(model="ViT-B-32"), weights="openai")

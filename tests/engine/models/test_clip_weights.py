@@ -49,6 +49,7 @@ def test_the_digits_model_fits_digits() -> None:
     assert all(image[..., :16].mean() > image[..., 16:].mean() for image in halves), "a flipped digit is another one"
 
 
+@pytest.mark.slow
 def test_open_clip_takes_a_checkpoint_of_ours_by_the_models_name(registry: None, tmp_path: Path) -> None:
     clip_weights.register()
     made = create(TrainSpec(seed=5), weights="")

@@ -137,6 +137,7 @@ def test_too_little_memory_is_no_wrong_size(monkeypatch: pytest.MonkeyPatch) -> 
     assert not isinstance(raised.value, Refused)
 
 
+@pytest.mark.slow
 def test_context_length() -> None:
     assert build("open_clip:ViT-B-32").inputs[1].shape == (1, 77)
     shorter = forward("open_clip:ViT-B-32", context_length=32)

@@ -144,6 +144,7 @@ WIDE = {"seq_length": 20, "hidden_size": 512, "input_size": 64, "mini_batch": 8}
 """Biases are drawn from +-1/sqrt(hidden size): the wider a layer, the less is off without them."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(
     "name", ["py", "aten", "aten_layernorm", "gru_py", "rnn_relu_aten", "rnn_tanh_py", "milstm_py"]
@@ -158,6 +159,7 @@ def test_float32_may_be_off_by_what_fastrnns_allows() -> None:
     assert Control(spec_of("py")).tolerance("py") == 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_a_lower_precision_may_be_off_by_three_times_the_error_of_the_eager_layer(precision: str) -> None:
     """The layer of this test is torch's GRU, built here, in that precision and in float64."""
@@ -177,6 +179,7 @@ def test_a_lower_precision_may_be_off_by_three_times_the_error_of_the_eager_laye
     assert Control(spec).tolerance("gru_py") == pytest.approx(3 * max(apart), rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", ONE_BY_ONE)
 def test_sequences_run_one_by_one_may_add_up_rounding_errors_one_by_one(name: str, precision: str) -> None:

@@ -130,6 +130,7 @@ def test_a_linked_training_is_not_resumed(trained: Path, root: Path, tmp_path: P
     assert asked.startswith("PATH has no checkpoint that can be loaded")
 
 
+@pytest.mark.slow
 def test_links_beside_a_checkpoint_are_not_carried_on(trained: Path, root: Path, tmp_path: Path) -> None:
     """A training that goes on takes over curves, results and the list of images that could not be read."""
     before = root / "run"
@@ -179,6 +180,7 @@ def test_a_pipe_beside_a_checkpoint_is_not_waited_for(
         checkpoints.verify(path)
 
 
+@pytest.mark.slow
 def test_a_linked_checkpoint_is_neither_evaluated_nor_searched_nor_looked_into(
     trained: Path, root: Path, tmp_path: Path
 ) -> None:

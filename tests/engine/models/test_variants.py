@@ -64,6 +64,7 @@ def test_inference_is_at_the_test_size_and_training_at_the_train_size() -> None:
     assert library.build("timm:resnetrs50", replace(wanted, image_size=(96, 96))).image_size == (96, 96)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tower", "inputs", "width"), [("image", 1, 256), ("text", 1, 256), ("whole", 2, 256)])
 def test_towers_of_an_open_clip_model(tower: Any, inputs: int, width: int) -> None:
     built = build("open_clip:ViT-S-32-alt", wanted=replace(CPU, tower=tower))
@@ -122,6 +123,7 @@ def test_what_would_change_nothing_is_refused(name: str, text: str, message: str
         build(name, text)
 
 
+@pytest.mark.slow
 def test_a_reparameterised_model_is_smaller_and_computes_the_same() -> None:
     wanted = replace(CPU, image_size=(64, 64))
     plain, merged = build("timm:repvgg_a0", wanted=wanted), build("timm:repvgg_a0", "eager+reparameterized", wanted)
@@ -153,6 +155,7 @@ def test_modes() -> None:
     assert build(VIT, training=True).model.training
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", CAPTURED)
 def test_what_is_captured_computes_what_eager_does(text: str) -> None:
     torch.testing.assert_close(output(VIT, text), output(VIT, "eager"), rtol=1e-4, atol=1e-5)
@@ -252,6 +255,7 @@ def test_what_counts_as_out_of_memory() -> None:
     )
 
 
+@pytest.mark.slow
 def test_variants_of_one_model_do_not_share_the_limit_on_recompilations() -> None:
     """Torch runs a function in eager, unasked, when its code was compiled more than 8 times."""
     import torch._dynamo

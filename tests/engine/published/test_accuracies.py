@@ -33,6 +33,7 @@ def written(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_every_published_row_finds_its_model_or_is_listed_with_the_reason(matched: match.Matched) -> None:
     """Against the files, read by the csv module alone."""
     for kind, table in TABLES.items():

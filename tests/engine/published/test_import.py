@@ -34,6 +34,7 @@ def percent(folder: Path, model: str, figure: str, pretrained: str = "", size: s
     return list(lines[["percent", "source"]].itertuples(index=False, name=None))
 
 
+@pytest.mark.slow
 def test_timms_own_table_stands_in_for_what_was_shipped(tmp_path: Path) -> None:
     done = take(TIMM.encode(), "results-imagenet.csv", tmp_path)
     assert (done.rows, done.table.kind) == (3, "timm")
@@ -50,6 +51,7 @@ def test_timms_own_table_stands_in_for_what_was_shipped(tmp_path: Path) -> None:
     assert percent(tmp_path, "brand_new", "imagenet_top1")[0][0] == 78.0
 
 
+@pytest.mark.slow
 def test_an_import_merges_with_earlier_ones(tmp_path: Path) -> None:
     take(TIMM.encode(), "results-imagenet.csv", tmp_path)
     take(TIMM.replace("brand_new", "newer_still").encode(), "results-imagenet.csv", tmp_path)
@@ -119,6 +121,7 @@ def test_fractions_in_timms_layout_are_noticed(tmp_path: Path) -> None:
         take("\n".join([head, *small]).encode(), "results-imagenet.csv", tmp_path)
 
 
+@pytest.mark.slow
 def test_the_command_imports_and_lists(tmp_path: Path, settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "results-imagenet.csv").write_text(TIMM)
     assert main(["published-import", str(tmp_path / "results-imagenet.csv")]) == 0

@@ -104,6 +104,7 @@ def test_a_batch_that_does_not_fit_is_made_smaller_and_the_row_says_so(tmp_path:
     assert found.samples_per_s == pytest.approx(32 / (found.latency_ms or 0) * 1e3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "message",
     [
@@ -295,6 +296,7 @@ def test_gradients_that_are_lost_are_told_though_the_rule_takes_small_ones_for_e
     assert any(note.startswith("gradients differ from the reference by 1 of their norm") for note in other.notes)
 
 
+@pytest.mark.slow
 def test_a_model_with_merged_branches_costs_what_it_costs_merged(tmp_path: Path) -> None:
     def build(_name: str, wanted: Wanted) -> Built:
         return library.build("timm:repvgg_a0", wanted)

@@ -55,6 +55,7 @@ def found() -> dict[str, Measured]:
     return process("cuda")
 
 
+@pytest.mark.slow
 def test_a_row_of_an_accelerator_has_both(found: dict[str, Measured]) -> None:
     eager, trace = rows_of("cuda", found)
     assert (eager.latency_ms, eager.back_to_back_ms) == pytest.approx((16.0, 10.0))

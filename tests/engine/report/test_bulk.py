@@ -13,6 +13,7 @@ from engine.store import Filter, Store
 from tests.support.page import benchmark_row, finish, profile_row, queue, queue_benchmark
 
 
+@pytest.mark.slow
 def test_the_list_of_runs_is_a_line_each(store: Store) -> None:
     first, second = queue(store, "resnet18"), queue(store, "resnet50", device="cpu")
     finish(store, first, [profile_row("resnet18")])
@@ -34,6 +35,7 @@ def test_the_list_of_runs_is_a_line_each(store: Store) -> None:
     assert tables.to_csv(bulk.runs(store, Filter(text="no such"))).splitlines() == [",".join(bulk.COLUMNS)]
 
 
+@pytest.mark.slow
 def test_rows_of_several_runs_are_one_table_with_the_run_in_front(store: Store) -> None:
     ids = [queue(store, "resnet18"), queue(store, "resnet50")]
     finish(store, ids[0], [profile_row("resnet18"), profile_row("broken", status="error", error="a,\nb", gmacs=None)])
@@ -52,6 +54,7 @@ def test_rows_of_several_runs_are_one_table_with_the_run_in_front(store: Store) 
 READ = {"csv": pd.read_csv, "json": pd.read_json, "parquet": pd.read_parquet}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", READ)
 def test_rows_of_several_kinds_are_a_table_each(store: Store, format: str) -> None:
     ids = [queue(store, "resnet18"), queue_benchmark(store, "resnet18"), queue(store, "resnet50")]

@@ -127,6 +127,7 @@ def test_the_shipped_catalogue_can_be_read_and_searched() -> None:
     assert len(catalog.select(shipped, search="ViT-B-32", library="open_clip")) >= 1
 
 
+@pytest.mark.slow
 def test_a_latency_stands_beside_the_costs_of_the_same_text_length(tmp_path: Path, store: Store) -> None:
     clip: dict[str, object] = {"library": "open_clip", "image_size": "224"}
     found = []

@@ -105,6 +105,7 @@ def test_repeats_are_runs_of_the_same_request_on_the_same_host(store: Store, tmp
     assert [row.latency_ms for row in found.repeats] == [11.0]
 
 
+@pytest.mark.slow
 def test_cuda_and_cuda_0_are_one_device(store: Store, tmp_path: Path) -> None:
     runs = {}
     for number, (device, ms) in enumerate({"cuda": 10.0, "cuda:0": 8.0}.items(), start=1):

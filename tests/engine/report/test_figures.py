@@ -173,6 +173,7 @@ def names(count: int) -> list[str]:
     return [f"m{number}" for number in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "draw",
     [

@@ -160,6 +160,7 @@ def lines(store: Store, *rows: BenchmarkRow, date: str = "2026-11-20T10:00:00+00
     return by_model.of_run(run_of(store, *rows, date=date), rows, "timm:resnet18")
 
 
+@pytest.mark.slow
 def test_timings_are_a_models_own_with_the_span_of_their_processes(store: Store) -> None:
     own = benchmark_row("resnet18", flags=("unstable", "drifting"), spread=0.06)
     alone = benchmark_row("resnet18", "compile", process_medians_ms=(18.0,), processes=1, spread=None)
@@ -185,6 +186,7 @@ def test_timings_of_several_runs_come_newest_first_and_differ_in_few_words(store
     assert by_model.together([]).empty
 
 
+@pytest.mark.slow
 def test_over_time_draws_the_span_of_processes_and_marks_flags(store: Store) -> None:
     older = lines(store, benchmark_row("resnet18", flags=("unstable",)), date="2026-10-01T00:00:00+00:00")
     newer = lines(store, benchmark_row("resnet18", latency_ms=30.0, process_medians_ms=(30.0,)))

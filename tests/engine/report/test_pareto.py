@@ -30,6 +30,7 @@ def brute_force(rows: list[tuple[float | None, float | None]], x: str, y: str) -
     return [None not in row and not any(beaten(row, other) for other in whole) for row in rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("x", "y"), list(product(AXES[:3:2], AXES[1::2])))
 @given(rows=st.lists(st.tuples(ANY, ANY), max_size=40))
 def test_the_front_is_what_brute_force_finds(rows: list[tuple[float | None, float | None]], x: str, y: str) -> None:
@@ -37,6 +38,7 @@ def test_the_front_is_what_brute_force_finds(rows: list[tuple[float | None, floa
     assert list(choose.front(frame, x, y)) == brute_force(rows, x, y)
 
 
+@pytest.mark.slow
 @given(rows=st.lists(st.tuples(ANY, ANY), max_size=40))
 def test_the_ranking_has_every_row_once_and_the_front_first(rows: list[tuple[float | None, float | None]]) -> None:
     frame = pd.DataFrame(rows, columns=["gmacs", "imagenet_top1"], dtype=float)

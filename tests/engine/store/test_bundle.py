@@ -171,6 +171,7 @@ def test_links_are_refused(settings: Settings, store: Store, exported: Path) -> 
         bundle.import_bundle(store, settings, exported)
 
 
+@pytest.mark.slow
 def test_bombs_are_refused_before_they_go_off(settings: Settings, store: Store, exported: Path) -> None:
     rewrite(exported, lambda members: members.update({"artifacts/zeros": bytes(60_000_000)}))
     assert exported.stat().st_size < 200_000
@@ -279,6 +280,7 @@ def test_a_run_whose_clock_was_set_back_is_exported_in_order(
     ]
 
 
+@pytest.mark.slow
 def test_a_retry_of_an_imported_run_keeps_its_files(settings: Settings, store: Store, exported: Path) -> None:
     rewrite(exported, lambda members: with_record(members, state="cancelled"))
     run_id = bundle.import_bundle(store, settings, exported)
@@ -531,6 +533,7 @@ def test_more_lines_than_a_run_has_are_refused(
         bundle.import_bundle(store, settings, exported)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rows.jsonl", "log.txt"])
 def test_texts_longer_than_a_run_has_are_refused(settings: Settings, store: Store, exported: Path, name: str) -> None:
     rewrite(exported, lambda members: members.update({name: bytes(20_000_001)}))

@@ -75,6 +75,7 @@ def test_a_truncated_store_is_told_in_one_sentence(
     assert RESTORE in line
 
 
+@pytest.mark.slow
 def test_a_store_that_is_no_database_is_told_in_one_sentence(path: Path) -> None:
     path.write_bytes(b"\0" * path.stat().st_size)
     done = engine("runs", "list")
@@ -106,6 +107,7 @@ def test_a_store_of_a_newer_version_is_told(path: Path, capsys: pytest.CaptureFi
     assert "Upgrade the program" in line
 
 
+@pytest.mark.slow
 def test_no_flipped_byte_leads_to_a_traceback(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole, dice = path.read_bytes(), random.Random(20_261_123)
     outcomes = set()
@@ -122,6 +124,7 @@ def test_no_flipped_byte_leads_to_a_traceback(path: Path, capsys: pytest.Capture
     assert outcomes == {0, 2}, "some flips are harmless, some are not"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", ["'{'", "x'ff'", "'[]'", "7"])
 def test_a_damaged_value_of_one_run_hides_no_other(
     store: Store, value: str, capsys: pytest.CaptureFixture[str]
@@ -139,6 +142,7 @@ def test_a_damaged_value_of_one_run_hides_no_other(
         assert main(["runs", "list"]) == 0
 
 
+@pytest.mark.slow
 def test_a_damaged_value_is_told_with_its_run(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     run_id = store.enqueue(ProfileSpec(models=("resnet18",), device="cpu"))
     finish(store, run_id, [profile_row("resnet18")])
@@ -172,6 +176,7 @@ def public_folder() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file_mode", "folder_mode", "arguments", "cause"),
     [
@@ -244,6 +249,7 @@ def test_a_backup_put_in_place_is_read_at_once(settings: Settings, store: Store)
 class TestRestore:
     """`runs restore`."""
 
+    @pytest.mark.slow
     def test_all_that_can_be_read_is_brought_over(self, settings: Settings, path: Path) -> None:
         with closing(open_store(settings)) as store:
             findable = store.count(Filter(text="resnet"))
@@ -270,6 +276,7 @@ class TestRestore:
             with store.database.read() as connection:
                 assert connection.exec_driver_sql("PRAGMA integrity_check").scalar() == "ok"
 
+    @pytest.mark.slow
     def test_runs_under_way_keep_their_slots_or_end(self, settings: Settings, store: Store) -> None:
         going, lost = (store.enqueue(ProfileSpec(models=("a",), device=device)) for device in ("cpu", "cuda:0"))
         for run_id in (going, lost):
@@ -288,6 +295,7 @@ class TestRestore:
         assert (store.run(lost).state, store.run(lost).cause) == (State.FAILED, Cause.ERROR)
         assert store.revision() > revision, "pages must not take the new store for the old one"
 
+    @pytest.mark.slow
     def test_of_a_store_that_cannot_be_read_at_all_an_empty_one_is_made(
         self, settings: Settings, path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -307,6 +315,7 @@ class TestRestore:
         assert told(capsys, "runs", "restore").endswith("is whole: there is nothing to restore")
         assert path.read_bytes() == before
 
+    @pytest.mark.slow
     def test_a_store_in_use_is_left_alone(self, path: Path, store: Store) -> None:
         overwrite(path, *table_pages(path, "metrics"))
         assert len(store.runs()) == 30  # opens it
@@ -324,6 +333,7 @@ class TestPages:
 
     PAGES = ("catalog/page.py", "vision/page.py", "history/page.py")
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("page", PAGES)
     def test_a_page_says_what_is_wrong_and_goes_on_once_it_is_put_right(self, path: Path, page: str) -> None:
         app = open_page(page)
@@ -341,6 +351,7 @@ class TestPages:
             assert not app.exception
             assert not app.error
 
+    @pytest.mark.slow
     def test_a_part_of_a_page_says_it_too(self, path: Path) -> None:
         overwrite(path, *table_pages(path, "changes"))
         app = open_page("history/page.py")
@@ -349,6 +360,7 @@ class TestPages:
         (error,) = app.error
         assert "is damaged" in error.value
 
+    @pytest.mark.slow
     def test_a_run_with_damaged_values_is_told(self, settings: Settings, path: Path) -> None:
         with closing(sqlite3.connect(path)) as connection, connection:
             connection.execute("UPDATE runs SET spec = '{' WHERE id = 7")

@@ -80,6 +80,7 @@ def drawn(rng: random.Random) -> Filter:
     )
 
 
+@pytest.mark.slow
 def test_the_database_lets_through_what_the_filter_promises(filled: Store) -> None:
     runs = filled.runs(limit=1000)
     assert len(runs) == 205
@@ -231,6 +232,7 @@ def test_a_search_that_no_query_can_hold_is_refused(field: str) -> None:
         Filter(**{field: "resnet\0"})
 
 
+@pytest.mark.slow
 def test_a_search_of_many_words_is_answered(filled: Store) -> None:
     words = " ".join(chr(ord("a") + place % 26) for place in range(100))
     assert filled.count(Filter(text=words)) == 0

@@ -78,6 +78,7 @@ def worked(store: Store, settings: Settings, run_id: int) -> tuple[State, Cause 
     return run.state, run.cause, run.error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", FORBIDDEN)
 def test_a_retry_is_checked_as_a_submission(store: Store, outside: Path, field: str) -> None:
     settings, said = Settings(), set()
@@ -95,6 +96,7 @@ def test_a_retry_is_checked_as_a_submission(store: Store, outside: Path, field: 
     assert only.startswith(f"{field}: nothing can be read at 'PATH'")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", FORBIDDEN)
 def test_a_worker_checks_what_was_queued_past_that(store: Store, outside: Path, field: str) -> None:
     settings, said = Settings(), set()
@@ -121,6 +123,7 @@ def test_a_link_that_was_turned_since_the_submission_is_found_by_the_worker(stor
     )
 
 
+@pytest.mark.slow
 def test_a_training_with_checkpoints_of_its_own_needs_the_one_it_began_from_no_more(
     store: Store, outside: Path
 ) -> None:
@@ -135,6 +138,7 @@ def test_a_training_with_checkpoints_of_its_own_needs_the_one_it_began_from_no_m
     assert store.run(run_id).state is State.QUEUED
 
 
+@pytest.mark.slow
 def test_an_import_says_at_once_what_the_run_lacks(
     store: Store, outside: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -152,6 +156,7 @@ def test_an_import_says_at_once_what_the_run_lacks(
     assert "cannot be repeated on this machine: data: nothing can be read" in _toasts(app)
 
 
+@pytest.mark.slow
 def test_the_command_does_not_retry_an_imported_run_that_reads_elsewhere(
     store: Store, outside: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -161,6 +166,7 @@ def test_the_command_does_not_retry_an_imported_run_that_reads_elsewhere(
     assert store.run(1).state is State.FAILED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("button", ["retry", "again", "runs_retry"])
 def test_pages_do_not_retry_an_imported_run_that_reads_elsewhere(store: Store, outside: Path, button: str) -> None:
     run_id = imported(store, Settings(), outside, spec("checkpoint", outside / "secret.pt"))
@@ -180,6 +186,7 @@ def _toasts(app: Any) -> str:
     return "\n".join(toast.value for toast in app.toast).replace("\\", "")
 
 
+@pytest.mark.slow
 def test_code_of_ones_own_is_refused_wherever_a_request_comes_from(
     store: Store, settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

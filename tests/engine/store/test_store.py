@@ -482,6 +482,7 @@ def test_many_may_open_a_new_store_at_once(settings: Settings, monkeypatch: pyte
     store.close()
 
 
+@pytest.mark.slow
 def test_opening_an_up_to_date_store_loads_no_alembic(settings: Settings, store: Store) -> None:
     code = (
         "import sys; from engine.settings import Settings; from engine.store import open_store;"

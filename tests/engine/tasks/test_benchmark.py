@@ -48,6 +48,7 @@ def test_a_process_is_killed_when_its_time_is_over() -> None:
     assert replicates() == []
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_says_how() -> None:
     with closing(child.reports(job(), {}, time.monotonic() + 60)) as heard:
         next(heard)
@@ -59,6 +60,7 @@ def test_a_process_that_dies_says_how() -> None:
     assert "signal SIGSEGV" in end.error
 
 
+@pytest.mark.slow
 def test_stopping_in_the_middle_leaves_no_process() -> None:
     heard = child.reports(job(), {}, time.monotonic() + 60)
     next(heard)
@@ -67,6 +69,7 @@ def test_stopping_in_the_middle_leaves_no_process() -> None:
     assert not process.is_running()
 
 
+@pytest.mark.slow
 def test_a_time_limit_gives_every_variant_of_every_mode_a_row(tmp_path: Path) -> None:
     asked = BenchmarkSpec(**REAL | {"mode": "both", "variants": "eager,compile", "time_limit": 0.3})
     found = [event for event in run(asked, tmp_path) if isinstance(event, BenchmarkRow)]

@@ -94,6 +94,7 @@ def test_a_name_that_is_no_file_name_keeps_its_detail_below_the_run(tmp_path: Pa
     assert (tmp_path / artifact.name).resolve().is_relative_to(tmp_path.resolve())
 
 
+@pytest.mark.slow
 def test_a_configuration_of_ones_own(tmp_path: Path) -> None:
     good, bad = rows(ProfileSpec(models="config:mine,config:bad", configs={"mine": SMALL, "bad": {}}), tmp_path)
     assert (good.library, good.model, good.status, good.embed_dim) == ("config", "mine", "ok", 64)
@@ -162,6 +163,7 @@ def small_accelerator(limit: int) -> object:
     return build
 
 
+@pytest.mark.slow
 def test_out_of_memory_on_an_accelerator_is_counted_on_the_cpu_and_the_row_says_so() -> None:
     spec = ProfileSpec(models="timm:resnet18", device="cuda:0")
     row = profile("timm:resnet18", spec, build=small_accelerator(limit=1000)).row

@@ -110,6 +110,7 @@ def reports(names: str, build: Callable[[str, RecurrentSpec], Network] = recurre
     return {each.label: each for each in found}
 
 
+@pytest.mark.slow
 def test_a_runner_is_checked_and_timed() -> None:
     found = reports("py")["py"]
     assert found.status == "ok", found.error

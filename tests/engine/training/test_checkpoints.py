@@ -108,6 +108,7 @@ def test_replacing_that_is_cut_off_leaves_the_old_one_or_the_new_one(tmp_path: P
     assert "before" not in json.loads(manifest.read_text())
 
 
+@pytest.mark.slow
 def test_no_flipped_bit_and_no_truncation_is_taken(tmp_path: Path) -> None:
     draw = random.Random(0)
     save(tmp_path, "epoch_1.pt", 10)

@@ -79,6 +79,7 @@ def test_padding_is_left_out_as_open_clips_training_does() -> None:
     assert found(model, images, tokens) == pytest.approx(theirs.item(), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_training_of_coca_tells_it_under_the_references_name(tmp_path: Path) -> None:
     fields = {"model": "config:coca", "configs": {"coca": TINY_COCA}, "loss": "coca"}
     told = train(tiny(**fields, best_metric="val_generative_loss"), tmp_path)

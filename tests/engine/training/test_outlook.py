@@ -44,6 +44,7 @@ def test_digits_clip_holds_sixteen_bytes_for_each_parameter() -> None:
     assert peak > held
 
 
+@pytest.mark.slow
 def test_activations_grow_with_the_batch_and_shrink_where_they_are_computed_twice() -> None:
     (small, held), (large, _) = of_training(64), of_training(128)
     images, texts = 64 * 3 * 32 * 32 * 4 / 1e6, 64 * 16 * 8 / 1e6
@@ -65,6 +66,7 @@ def test_what_meets_in_the_loss_counts() -> None:
     assert together[0] - alone[0] - buckets > (2048**2 - 512**2) * 4 / 1e6
 
 
+@pytest.mark.slow
 def test_a_teacher_is_held_as_well() -> None:
     configs = {"vit": CONFIGS["vit"]}
     own = of_training(model="config:vit", configs=configs)
@@ -123,6 +125,7 @@ for how in ({"foreach": True}, {"fused": True}, {"foreach": False}):
 """
 
 
+@pytest.mark.slow
 def test_what_an_optimizers_own_step_needs_is_what_torch_allocates() -> None:
     done = subprocess.run([sys.executable, "-c", STEPPED], capture_output=True, text=True, check=True)
     weights = [size * 1024 * 4 for size in (64, 128, 256)]
@@ -146,6 +149,7 @@ def test_the_estimate_is_that_of_a_real_step() -> None:
     assert asked_for == [pytest.approx(of_training(pairs)[0], rel=0.01) for pairs in (2, 512)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_kind_of_model_is_told_of(name: str) -> None:
     spec = asked(name, **({"loss": "coca"} if name == "coca" else {}))
@@ -160,6 +164,7 @@ def test_every_kind_of_model_is_told_of(name: str) -> None:
     assert weights / 1e6 < evaluated.peak_mb < (found.peak_mb or 0)
 
 
+@pytest.mark.slow
 def test_weights_in_the_cache_lie_there(empty_cache: Path) -> None:
     path = cached(empty_cache, "timm/vit_base_patch32_clip_224.openai") / "open_clip_model.safetensors"
     path.write_bytes(b"not looked into")
@@ -170,6 +175,7 @@ def test_weights_in_the_cache_lie_there(empty_cache: Path) -> None:
     assert found.free_mb > 0
 
 
+@pytest.mark.slow
 def test_weights_and_tokenizers_out_of_reach_are_problems(empty_cache: Path) -> None:
     found = prospect(EvaluateSpec(model="roberta-ViT-B-32", checkpoint="laion2b_s12b_b32k"), 2)
     tokenizer, weights = found.problems
@@ -246,6 +252,7 @@ def test_the_process_that_answers_tells_of_digits_clip(settings: Settings) -> No
     assert found.state_mb > 16 * PARAMETERS / 1e6
 
 
+@pytest.mark.slow
 def test_nothing_is_allocated_for_it() -> None:
     before = torch.get_rng_state()
     found = prospect(TrainSpec(model="ViT-L-14"), 4096)

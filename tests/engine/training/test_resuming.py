@@ -63,6 +63,7 @@ def test_what_an_older_manifest_does_not_tell_is_no_change(tmp_path: Path) -> No
     assert done.changes(tiny(), tmp_path / "latest.pt", {"seed": 0, "a_flag_of_old": 3}) == []
 
 
+@pytest.mark.slow
 def test_nothing_left_to_train_is_said(tmp_path: Path) -> None:
     whole = train(tiny(), tmp_path / "whole")
     for fields in ({}, {"epochs": 1}):

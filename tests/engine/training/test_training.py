@@ -98,6 +98,7 @@ def test_loading_in_another_process_gives_the_same_batches() -> None:
     assert all(torch.equal(a, b) for one, other in zip(*loaded, strict=True) for a, b in zip(one, other, strict=True))
 
 
+@pytest.mark.slow
 def test_a_training_tells_curves_rows_and_files(tmp_path: Path) -> None:
     told = train(tiny(), tmp_path)
     assert [step for step, _ in losses(told)] == list(range(1, 9))
@@ -113,6 +114,7 @@ def test_a_training_tells_curves_rows_and_files(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "checkpoints").glob("*.pt")} >= {"epoch_2.pt", "best.pt"}
 
 
+@pytest.mark.slow
 def test_open_clip_itself_loads_the_checkpoint(tmp_path: Path) -> None:
     train(tiny(epochs=1), tmp_path)
     (tmp_path / "tiny.json").write_text(json.dumps(TINY))
@@ -122,6 +124,7 @@ def test_open_clip_itself_loads_the_checkpoint(tmp_path: Path) -> None:
     assert same({name: tensor for name, tensor in model.state_dict().items() if name in ours}, ours)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 3, 4, 6, 8])
 def test_stopped_and_continued_equals_never_stopped(tmp_path: Path, steps: int) -> None:
     whole = train(tiny(), tmp_path / "whole")
@@ -139,6 +142,7 @@ def draws() -> list[float]:
     return [random.random(), float(np.random.random()), *torch.rand(2).tolist()]
 
 
+@pytest.mark.slow
 def test_every_process_and_step_draws_masks_of_its_own_that_need_no_state_to_be_drawn_again(tmp_path: Path) -> None:
     spec = tiny(patch_dropout=0.5, epochs=None, steps=4, overfit=True, val_frequency=0, zeroshot_frequency=0)
     drawn = {}
@@ -156,6 +160,7 @@ def test_every_process_and_step_draws_masks_of_its_own_that_need_no_state_to_be_
         assert next_draw == drawn[rank][step]
 
 
+@pytest.mark.slow
 def test_stopped_between_readings_of_the_loss_equals_never_stopped(tmp_path: Path) -> None:
     """Losses are read with the lines of the log, every third step here; it stops at the second."""
     spec = tiny(patch_dropout=0.5, log_every_n_steps=3)
@@ -183,6 +188,7 @@ def test_the_loss_is_read_with_the_log_and_not_after_every_step(tmp_path: Path) 
     assert read == [1, 4]
 
 
+@pytest.mark.slow
 def test_another_run_continues_from_the_folder_of_one(tmp_path: Path) -> None:
     whole = train(tiny(), tmp_path / "whole")
     train(tiny(), tmp_path / "first", steps=5)
@@ -191,6 +197,7 @@ def test_another_run_continues_from_the_folder_of_one(tmp_path: Path) -> None:
     assert same(weights(tmp_path / "second", "epoch_2.pt"), weights(tmp_path / "whole", "epoch_2.pt"))
 
 
+@pytest.mark.slow
 def test_a_spoilt_newest_checkpoint_is_passed_over_and_told(tmp_path: Path) -> None:
     whole = train(tiny(keep_last=0), tmp_path / "whole")
     train(tiny(keep_last=0, epochs=2), tmp_path / "spoilt", steps=6)
@@ -207,6 +214,7 @@ def spoil(path: Path) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damaged", [True, False])
 def test_a_start_at_step_0_after_an_earlier_attempt_is_told(tmp_path: Path, damaged: bool) -> None:
     train(tiny(epochs=1), tmp_path, steps=2)
@@ -249,6 +257,7 @@ def test_what_cannot_work_is_refused_before_it_starts(tmp_path: Path, fields: di
         training(tiny(**fields), tmp_path)
 
 
+@pytest.mark.slow
 def test_one_batch_over_and_over_is_learned(tmp_path: Path) -> None:
     told = losses(
         train(tiny(overfit=True, epochs=None, steps=60, lr=3e-3, val_frequency=0, zeroshot_frequency=0), tmp_path)
@@ -268,6 +277,7 @@ def captioned(folder: Path, count: int = 12) -> Path:
     return folder / "pairs.csv"
 
 
+@pytest.mark.slow
 def test_a_table_with_broken_images_is_trained_on_without_them(tmp_path: Path) -> None:
     table = captioned(tmp_path)
     (tmp_path / "3.png").write_bytes(b"no image")
@@ -287,6 +297,7 @@ def test_a_table_with_broken_images_is_trained_on_without_them(tmp_path: Path) -
         assert len(resumed.train) + len(resumed.val or ()) == 10, "and so does a run that goes on from it"
 
 
+@pytest.mark.slow
 def test_a_held_out_image_that_breaks_later_is_left_out_and_told(tmp_path: Path) -> None:
     table = captioned(tmp_path)
     spec = tiny(data=str(table), samples=None, batch_size=4, val_fraction=0.3, epochs=2)
@@ -338,6 +349,7 @@ def test_accumulated_batches_train_as_the_whole_batch(tmp_path: Path) -> None:
     assert np.allclose([loss for _, loss in parts], [loss for _, loss in whole], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_stopped_while_it_validates_the_epoch_is_validated_on_continuing(tmp_path: Path) -> None:
     whole = train(tiny(), tmp_path / "whole")
     events, last = training(tiny(), tmp_path / "stopped").run(), 0
@@ -369,6 +381,7 @@ def test_a_loss_that_is_no_number_ends_the_training_and_spoils_no_checkpoint(tmp
     assert all(torch.isfinite(tensor).all() for tensor in saved[0]["state_dict"].values())
 
 
+@pytest.mark.slow
 def test_steps_that_overflow_for_ever_end_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meter, "MOST_OVERFLOWED", 6)
     fields: dict[str, object] = {"val_frequency": 0, "zeroshot_frequency": 0}
@@ -385,6 +398,7 @@ def test_steps_that_overflow_for_ever_end_the_training(tmp_path: Path, monkeypat
         list(always.run())
 
 
+@pytest.mark.slow
 def test_a_step_that_overflows_is_left_out_of_the_epochs_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = training(tiny(val_frequency=0, zeroshot_frequency=0), tmp_path)
     one.setup.scaler = torch.amp.GradScaler("cpu")
@@ -403,6 +417,7 @@ def test_a_step_that_overflows_is_left_out_of_the_epochs_loss(tmp_path: Path, mo
     assert second.best == (second.train_loss < first.train_loss)
 
 
+@pytest.mark.slow
 def test_asked_to_stop_while_it_validates_a_process_ends_before_the_epoch_does(tmp_path: Path) -> None:
     whole, asked = train(tiny(epochs=1), tmp_path / "whole"), threading.Event()
     one = Training(prepare(tiny(epochs=1), Place(), tmp_path), tmp_path, "here", stopped=asked.is_set)
