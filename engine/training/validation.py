@@ -86,7 +86,7 @@ def score(setup: Setup, found: Mapping[str, float], loss: float) -> float | None
 
 
 def best_metric(setup: Setup) -> str:
-    """Return the column of rows by which the best checkpoint is told, the same for all epochs. Errors: Refused."""
+    """Return the metric that decides the best checkpoint, the same for all epochs. Errors: Refused."""
     spec, held = setup.spec, setup.pairs
     can = ["train_loss"]
     if held.val is not None and spec.val_frequency:
@@ -95,7 +95,9 @@ def best_metric(setup: Setup) -> str:
     if held.val is not None and spec.zeroshot_frequency and held.classes and held.val.label(0) is not None:
         can = ["zeroshot_top1", "zeroshot_top5", *can]
     if spec.best_metric and spec.best_metric not in can:
-        raise Refused(f"best_metric {spec.best_metric!r} is not measured by this training. Use one of {', '.join(can)}")
+        raise Refused(
+            f"best_metric {spec.best_metric!r} is not measured by this training. Use one of {', '.join(dict.fromkeys(can))}"
+        )
     return spec.best_metric or can[0]
 
 
