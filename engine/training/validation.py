@@ -95,9 +95,8 @@ def best_metric(setup: Setup) -> str:
     if held.val is not None and spec.zeroshot_frequency and held.classes and held.val.label(0) is not None:
         can = ["zeroshot_top1", "zeroshot_top5", *can]
     if spec.best_metric and spec.best_metric not in can:
-        raise Refused(
-            f"best_metric {spec.best_metric!r} is not measured by this training. Use one of {', '.join(dict.fromkeys(can))}"
-        )
+        choices = ", ".join(dict.fromkeys(can))
+        raise Refused(f"best_metric {spec.best_metric!r} is not measured by this training. Use one of {choices}")
     return spec.best_metric or can[0]
 
 
