@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from fnmatch import translate
 from io import TextIOWrapper
-from itertools import chain, filterfalse, islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +87,11 @@ def select(spec: Spec, families: Mapping[ModelName, str]) -> list[ModelName]:
     found = resolve(suite.expand(getattr(spec, "models", ())), {**families, **own})
     kept = found
     if expression := getattr(spec, "filter", ""):
-        kept = list(filter(find_expression(expression), kept))
+        matches = find_expression(expression)
+        kept = [name for name in kept if matches(name.model)]
     if expression := getattr(spec, "exclude", ""):
-        kept = list(filterfalse(find_expression(expression), kept))
+        matches = find_expression(expression)
+        kept = [name for name in kept if not matches(name.model)]
     exact = set(split_patterns(getattr(spec, "exclude_exact", "")))
     kept = [name for name in kept if exact.isdisjoint((name, name.model))]
     if partition := getattr(spec, "partition", ""):

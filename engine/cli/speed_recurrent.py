@@ -24,8 +24,10 @@ class RecurrentFlags(RecurrentSpec):
     """The spec as flags."""
 
     def spec(self) -> RecurrentSpec:
-        """Return the request alone; a warning of what takes very long."""
+        """Return the request alone. Warn of runners that are left out or take very long."""
         asked = self.model_dump(include=set(RecurrentSpec.model_fields), exclude_unset=True)
+        if self.left_out:
+            note(f"left out, because {self.device} has no cuDNN: {', '.join(self.left_out)}")
         if slow := [name for name in self.chosen if RUNNERS[name].one_by_one]:
             note(f"warning: sequences go one after the other in {' and '.join(slow)}, which takes very long")
         return RecurrentSpec.model_validate(asked)

@@ -46,7 +46,7 @@ def split_patterns(text: str) -> list[str]:
 
 
 def find_expression(expression: str) -> Callable[[str], bool]:
-    """Return a test that tells whether a text contains a match of a user's regular expression.
+    """Return a test that tells whether a text contains a match of a user's regular expression, ignoring case.
 
     RE2 compiles within EXPRESSION_BYTES and searches in a time linear in the text, unlike Python's engines.
     Errors: Refused when RE2 does not take the expression.
@@ -55,6 +55,7 @@ def find_expression(expression: str) -> Callable[[str], bool]:
     if largest > LARGEST_COUNT:
         raise Refused(f"{expression!r} repeats {largest:,} times: a count in braces is at most {LARGEST_COUNT:,}")
     options = re2.Options()
+    options.case_sensitive = False
     options.max_mem = EXPRESSION_BYTES
     options.log_errors = False
     options.never_capture = True

@@ -131,12 +131,13 @@ class BenchmarkSpec(Spec):
     filter: str = Field(
         "",
         max_length=LONGEST_EXPRESSION,
-        description="Regular expression. Keep only models whose name contains a match.",
+        description="Regular expression. Keep only models whose name, without its library, contains a match; upper and "
+        "lower case are equal.",
     )
     exclude: str = Field(
         "",
         max_length=LONGEST_EXPRESSION,
-        description="Regular expression. Leave out models whose name contains a match.",
+        description="Regular expression. Leave out models whose name, without its library, contains a match.",
     )
     exclude_exact: str = Field("", max_length=10_000, description="Names of models to leave out, comma-separated.")
     partition: str = Field("", description="I/N: time only the I-th of N equal parts of the models, counted from 1.")

@@ -57,8 +57,8 @@ class RecurrentSpec(Spec):
     groups: Annotated[GROUPS, NoDecode] = Field(
         (),
         description="Sets of runners. rnns: LSTM. cnns: ResNets. vl: sequences of mixed lengths (slow). norms: with "
-        "dropout or layer norms. compiled: torch.compile. cells: GRU, RNN, multiplicative-integration LSTM. "
-        "Default, if no runners are chosen either: rnns and cnns.",
+        "dropout or layer norms. compiled: torch.compile. cells: GRU, RNN, multiplicative-integration LSTM. Runners "
+        "on cuDNN are left out on a device without it. Default, if no runners are chosen either: rnns and cnns.",
     )
     runners: Annotated[RUNNER_NAMES, NoDecode] = Field(
         (), description="Runners in addition to those of the groups: cudnn, aten, jit, py, compile_cell, gru_jit, ..."
@@ -148,9 +148,21 @@ class RecurrentSpec(Spec):
 
     @property
     def chosen(self) -> tuple[str, ...]:
-        """All runners of the request, each once."""
+        """All runners of the request, each once. A group's runners that the device rules out are left out."""
+        left_out = self.left_out
+        return tuple(dict.fromkeys([*(name for name in self._grouped if name not in left_out), *self.runners]))
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Runners of the groups that need cuDNN, where the device is no GPU; those asked for by name stay."""
+        if self.device.startswith("cuda"):
+            return ()
+        return tuple(name for name in self._grouped if RUNNERS[name].needs_cudnn and name not in self.runners)
+
+    @property
+    def _grouped(self) -> list[str]:
         groups = self.groups or (() if self.runners else ("rnns", "cnns"))
-        return tuple(dict.fromkeys([*(name for group in groups for name in of_group(group)), *self.runners]))
+        return [name for group in groups for name in of_group(group)]
 
     @property
     def swept(self) -> tuple[int, ...]:

@@ -7,14 +7,13 @@ import streamlit as st
 from engine.report.timings import needs as timings_needs
 from engine.specs import RecurrentSpec
 from engine.specs.recurrent import KNOBS
-from engine.specs.runners import RUNNERS, of_group
+from engine.specs.runners import RUNNERS
 from engine.words import plural, shortened
 from pages.shared import launch
 from pages.shared.form import groups, presets, spec_form
 from pages.shared.text import plain, size, span
 
 PREFIX = "recurrent"
-WITHOUT_CUDNN = [name for name in of_group("rnns") if not RUNNERS[name].needs_cudnn]
 FASTRNNS = {
     **{"groups": ["rnns", "cnns"], "runners": [], "seq_length": 100, "input_size": 512, "hidden_size": 512},
     **{"mini_batch": 64, "num_layers": 1, "warmup": 10, "loops": 100, "replicates": None},
@@ -24,7 +23,7 @@ PRESETS: presets.Presets = {
     "Small, for a CPU": presets.Preset(
         "An LSTM of 64 features with every runner that needs no cuDNN.",
         {
-            **{"groups": [], "runners": WITHOUT_CUDNN, "seq_length": 20, "input_size": 64, "hidden_size": 64},
+            **{"groups": ["rnns"], "runners": [], "seq_length": 20, "input_size": 64, "hidden_size": 64},
             **{"mini_batch": 8, "num_layers": 1, "warmup": 10, "loops": 30, "replicates": None},
         },
     ),
@@ -66,6 +65,8 @@ def warnings(spec: RecurrentSpec) -> list[str]:
     if unavailable and not spec.device.startswith("cuda"):
         verb = "needs" if len(unavailable) == 1 else "need"
         messages.append(f"{', '.join(unavailable)} {verb} cuDNN, which {spec.device} does not have, and will fail.")
+    if spec.left_out:
+        messages.append(f"Left out, because {spec.device} has no cuDNN: {', '.join(spec.left_out)}.")
     if slow := [name for name in spec.chosen if RUNNERS[name].one_by_one]:
         messages.append(f"Very slow, because they process sequences one by one: {', '.join(slow)}.")
     return messages

@@ -25,8 +25,8 @@ def test_runners_from_form_to_chart_to_download(page: Page, tmp_path: Path) -> N
         page.goto(f"{server.url}/recurrent")
         expect(page.get_by_role("heading", name="Recurrent layers", exact=True)).to_be_visible()
         page.get_by_role("button", name="As fastrnns").click()
-        expect(page.get_by_text(re.compile("^Times 12 runners"))).to_be_visible()
-        expect(page.get_by_text("cudnn needs cuDNN")).to_be_visible()
+        expect(page.get_by_text(re.compile("^Times 11 runners"))).to_be_visible()
+        expect(page.get_by_text("no cuDNN: cudnn")).to_be_visible()
         page.get_by_role("button", name="Small, for a CPU").click()
         expect(page.get_by_text(re.compile("^Times 7 runners"))).to_be_visible()
         # three of the seven: scripting and checking each takes seconds, and tests of the engine have them all

@@ -9,7 +9,6 @@ from streamlit.testing.v1 import AppTest
 from engine.results import Device, Machine, RecurrentRow
 from engine.settings import Settings
 from engine.specs import RecurrentSpec
-from engine.specs.runners import of_group
 from engine.store import Cause, Exit, State, Store, attempts
 from engine.store import queue as queueing
 from engine.store.files import RunFiles
@@ -28,7 +27,6 @@ from tests.support.page import (
 )
 
 PAGE = "recurrent/page.py"
-SMALL = [name for name in of_group("rnns") if name != "cudnn"]
 
 # A scheduler outlives whoever started it: that nobody waits for it is meant.
 pytestmark = [
@@ -59,15 +57,14 @@ def test_the_first_visit_without_cuda_begins_small_and_presets_fill_the_form(sto
     app = open_page(PAGE)
     assert not app.exception
     assert ticked(app) == ["Small, for a CPU"]
-    assert app.multiselect(key="recurrent_runners").value == SMALL
+    assert app.session_state["recurrent_groups"] == ["rnns"]
     promise = r"Times 7 runners forward and backward on cpu in 3 fresh processes each, [\d.]+ (s|min).* to \d.*: aten"
     assert re.search(promise, texts(app))
-    assert not app.warning
+    assert "Left out, because cpu has no cuDNN: cudnn." in plainly(app)
     app.button(key="recurrent_preset_As fastrnns").click().run()
     assert not app.exception
     assert app.number_input(key="recurrent_hidden_size").value == 512
-    assert "Times 12 runners" in texts(app)
-    assert "cudnn needs cuDNN, which cpu does not have" in plainly(app)
+    assert "Times 11 runners" in texts(app)
     app.button(key="recurrent_go").click().run()
     assert store.runs()[0].spec == RecurrentSpec(groups=("rnns", "cnns"))
     assert app.query_params["run"] == "1"
@@ -92,7 +89,7 @@ def test_a_form_becomes_a_queued_run_with_a_sweep(store: Store) -> None:
     assert not app.exception
     said = plainly(app)
     assert "hidden size 64, 128, 256 on cpu" in said
-    assert "vl_cudnn needs cuDNN" in said
+    assert "no cuDNN: vl_cudnn." in said
     assert "Very slow, because they process sequences one by one: vl_jit, vl_py" in said
     app.button(key="recurrent_go").click().run()
     assert not app.exception

@@ -17,7 +17,18 @@ def test_the_defaults_are_those_of_fastrnns() -> None:
     spec = RecurrentSpec()
     assert (spec.seq_length, spec.num_layers, spec.input_size, spec.hidden_size) == (100, 1, 512, 512)
     assert (spec.mini_batch, spec.warmup, spec.loops, spec.fuser) == (64, 10, 100, "te")
-    assert set(spec.chosen) == {*FASTRNNS.split(), "resnet18", "resnet18_jit", "resnet50", "resnet50_jit"}
+    resnets = {"resnet18", "resnet18_jit", "resnet50", "resnet50_jit"}
+    assert set(RecurrentSpec(device="cuda").chosen) == {*FASTRNNS.split(), *resnets}
+
+
+def test_a_group_leaves_out_runners_on_cudnn_where_there_is_no_gpu() -> None:
+    spec = RecurrentSpec(groups="rnns", device="cpu")
+    assert spec.chosen == ("aten", "jit", "jit_premul", "jit_premul_bias", "jit_simple", "jit_multilayer", "py")
+    assert spec.left_out == ("cudnn",)
+    named = RecurrentSpec(groups="rnns", runners="cudnn", device="cpu")
+    assert "cudnn" in named.chosen
+    assert named.left_out == ()
+    assert RecurrentSpec(device="cuda:0").left_out == ()
 
 
 def test_every_runner_of_fastrnns_is_here() -> None:
@@ -80,7 +91,7 @@ def test_a_list_of_runs_says_what_is_timed(fields: dict[str, Any], words: str) -
     [
         ({"runners": "jitt"}, "no runner is called 'jitt'; closest: jit, vl_jit"),
         ({"groups": "rnn"}, "Input should be 'rnns', 'cnns', 'vl', 'norms', 'compiled' or 'cells'"),
-        ({"baseline": "vl_py"}, "the baseline vl_py is not among what is timed: cudnn, aten, jit"),
+        ({"baseline": "vl_py"}, "the baseline vl_py is not among what is timed: aten, jit, jit_premul"),
         ({"baseline": "pi"}, "no runner is called 'pi'"),
         ({"proj_size": 512}, "proj_size 512 is not smaller than hidden_size 512"),
         ({"sweep_values": "1,2"}, "sweep_values are given but nothing is swept"),
