@@ -64,7 +64,7 @@ class Processes:
     supervisor: Identity
     worker: Identity
     group: bool
-    """Whether the worker leads its own process group; a worker in a user's terminal does not."""
+    """True if the worker leads its own process group; a worker in a user's terminal does not."""
 
     @classmethod
     def read(cls, path: Path) -> Self | None:

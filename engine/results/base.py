@@ -74,7 +74,7 @@ class Environment(Event):
     gpu: dict[str, str] = Field(default_factory=dict)
     """Settings of an NVIDIA GPU that affect times, as far as NVML reports them, such as {"power limit": "700 W"}."""
     tf32: bool = False
-    """Whether the process that makes the rows computes float32 products in TF32. Rows of timings have their own
+    """True if the process that makes the rows computes float32 products in TF32. Rows of timings have their own
     field.
     """
     seed: int | None = None
@@ -93,7 +93,7 @@ class Device(BaseModel):
     memory_gb: float | None = None
     driver: str = ""
     bf16: bool = False
-    """Whether an accelerator computes bfloat16 natively."""
+    """True if an accelerator computes bfloat16 natively."""
 
 
 class Machine(BaseModel):
@@ -127,5 +127,5 @@ class Row(Event):
 
     @property
     def name(self) -> ModelName:
-        """The qualified name of the model."""
+        """Return the qualified name of the model."""
         return ModelName.of(self.library, self.model)

@@ -34,9 +34,9 @@ class TrainRow(Retrieval):
     device_name: str = ""
     precision: str = "fp32"
     tf32: bool = False
-    """Whether float32 matrix products and convolutions were computed in TF32."""
+    """True if float32 matrix products and convolutions were computed in TF32."""
     cudnn_benchmark: bool = False
-    """Whether cuDNN tried all algorithms and used the fastest."""
+    """True if cuDNN tried all algorithms and used the fastest."""
     epoch: int
     """Number of completed epochs."""
     step: int
@@ -60,7 +60,7 @@ class TrainRow(Retrieval):
     checkpoint: str = ""
     """Path of the checkpoint below the run's folder."""
     best: bool = False
-    """Whether this epoch was the best so far."""
+    """True if this epoch was the best so far."""
     notes: tuple[str, ...] = ()
 
 

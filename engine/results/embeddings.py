@@ -41,7 +41,7 @@ def unpack_texts(held: NDArray[Any]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Embeddings:
-    """Features of an evaluation's images and texts, with their sources and labels."""
+    """Features of an evaluation's images and texts, with the images' sources and class names."""
 
     images: Points
     """(N, D) normalised features of the images."""

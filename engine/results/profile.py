@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from engine.results.base import DeviceName, Row
 
 Work = Literal["counted", "free", "minor", "unknown"]
-"""How an operator is counted:
+"""The treatment of an operator in a count:
 
 counted: it has a formula.
 free: it is a view, a copy or elementwise.

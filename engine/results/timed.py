@@ -55,7 +55,7 @@ class Contention(BaseModel):
 
 
 class Parts(BaseModel):
-    """How the time of a timing divides, in seconds, over all variants timed side by side and all processes."""
+    """The seconds of a timing by activity, over all variants timed side by side and all processes."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -80,12 +80,12 @@ class TimedRow(Row):
     device_name: str = ""
     threads: int | None = None
     tf32: bool = False
-    """Whether float32 matrix products and convolutions were computed in TF32.
+    """True if float32 matrix products and convolutions were computed in TF32.
 
     torch's own default is TF32 on in convolutions and recurrent layers, off in matrix products.
     """
     cudnn_benchmark: bool = False
-    """Whether cuDNN tried all algorithms and used the fastest."""
+    """True if cuDNN tried all algorithms and used the fastest."""
 
     latency_ms: float | None = None
     """Time per call with all its phases: the median of the processes' medians."""
@@ -110,7 +110,7 @@ class TimedRow(Row):
     compile_cold_ms: float | None = None
     """Compilation (or scripting, or capture) and first call, with an empty cache folder and the compiler loaded."""
     compile_warm_ms: float | None = None
-    """The same with the caches that the first process has filled."""
+    """Compilation and first call with the caches that the first process has filled."""
     samples: int = 0
     """Number of samples of all processes together."""
     calls_per_sample: int | None = None
@@ -138,7 +138,8 @@ class TimedRow(Row):
     """Settings in which this row differs from its baseline, so that the two are not comparable."""
 
     device_peak_mb: float | None = None
-    """Peak of memory allocated on the accelerator, measured in a separate loop; None on a CPU."""
+    """Peak of memory allocated on the accelerator, from a separate loop, without memory held for other variants.
+    None on a CPU."""
     process_peak_mb: float | None = None
     """Peak resident memory of the process, measured in the same way."""
 
@@ -153,11 +154,11 @@ class TimedRow(Row):
     seconds: float | None = None
     """Seconds of the whole timing, over all variants timed side by side and all processes."""
     parts: Parts | None = None
-    """How these seconds divide."""
+    """The same seconds, divided by activity."""
 
     @property
     def compared_in(self) -> str:
-        """` in latency` where speed-up and verdict could be of either figure; empty on a CPU, which has one."""
+        """Return ` in latency` if speed-up and verdict could refer to two times; empty on a CPU."""
         return "" if self.back_to_back_ms is None else " in latency"
 
     comparable: ClassVar[tuple[str, ...]] = ()

@@ -151,7 +151,7 @@ class Spec(BaseModel):
     attempts: ClassVar[int] = 1
     """Number of attempts when the worker is killed from outside."""
     exclusive: ClassVar[bool] = False
-    """Whether no other run may use the host at the same time; True for timings."""
+    """True if no other run may use the host at the same time, as for timings."""
     paced_by: ClassVar[tuple[str, ...]] = ()
     """Fields and properties that determine how long one unit of work takes (a model, a step, or the whole run)."""
     meaning: ClassVar[tuple[str, ...]] = ()

@@ -120,12 +120,12 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Exit:
-    """How an attempt's process ended."""
+    """The end of an attempt's process."""
 
     code: int | None = None
     """Exit code; negative: the number of the signal that killed it; None: nobody saw its end."""
     out_of_memory: bool = False
-    """Whether the kernel killed a process for lack of memory meanwhile."""
+    """True if the kernel killed a process for lack of memory during the attempt."""
     note: str = ""
 
 
