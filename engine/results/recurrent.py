@@ -70,9 +70,7 @@ class RecurrentRow(TimedRow):
     The control is computed in float64, by torch's own layer, or by our own code where torch has none.
     """
     gradient_error: float | None = None
-    """The same for the worst parameter's gradient. With ReLUs (ResNets, rnn_relu), for all gradients together,
-    squared.
-    """
+    """Error of the worst parameter's gradient. With ReLUs (ResNets, rnn_relu): squared error of all gradients."""
     tolerance: float | None = None
     """Largest error allowed; a runner that exceeds it is not timed.
 
