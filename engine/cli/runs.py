@@ -116,7 +116,7 @@ class Import(BaseModel):
 
 
 class Runs(BaseModel):
-    """List, show, follow, tag, export and delete runs."""
+    """List, show, cancel, tag, export and delete runs."""
 
     list: CliSubCommand[List]
     show: CliSubCommand[Show]

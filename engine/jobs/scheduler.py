@@ -76,7 +76,7 @@ class Scheduler:
         self._failures = FailureLog(log, "looking after runs")
 
     def serve(self) -> None:
-        """Serve until asked to stop, replaced or idle for long enough; go on after any failure."""
+        """Run turns until stopped, replaced, or idle for idle_exit_s seconds. Continue after any failure."""
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGINT, self._stop)
         with Wake(self._settings.runs_dir) as wake:

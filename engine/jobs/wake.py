@@ -25,7 +25,7 @@ def nudge(runs_dir: Path) -> None:
     try:
         pipe = os.open(runs_dir / NAME, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
-        return  # nobody listens
+        return  # no scheduler listens
     try:
         if stat.S_ISFIFO(os.fstat(pipe).st_mode):
             os.write(pipe, b"!")

@@ -88,7 +88,7 @@ class Device(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     name: str
-    """`cpu`, `cuda:0`, `mps`, ..."""
+    """Name of the device, such as `cpu`, `cuda:0` or `mps`."""
     model: str
     memory_gb: float | None = None
     driver: str = ""

@@ -129,7 +129,7 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """Open a transaction that may write; nobody else can until it ends. Errors: Unavailable."""
+        """Open a transaction that may write; no other can until it ends. Errors: Unavailable."""
         with self._explained(), self._writer.begin() as connection:
             yield connection
 

@@ -179,7 +179,7 @@ def _derive(connection: Connection) -> None:
         try:
             insert_listing(connection, run.id, specs.load(run.kind, run.spec), run.name, run.notes)
         except UNREADABLE:
-            continue  # lists leave such a run out
+            continue  # lists do not show such a run
     for run_id, model in connection.execute(select(rows.c.run_id, rows.c.model).distinct()).all():
         if isinstance(model, str):
             insert_model(connection, run_id, model)

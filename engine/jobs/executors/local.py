@@ -1,4 +1,4 @@
-"""Attempts as processes of this host, forked from the warm process or started cold."""
+"""Run attempts as processes of this host, forked from the warm process or started cold."""
 
 import signal
 import subprocess
