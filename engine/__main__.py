@@ -1,7 +1,8 @@
-"""The command line, `python -m engine`: the same specs and the same tasks as the pages.
+"""The command line, `python -m engine`, with the same specs and tasks as the pages.
 
-Flags come from the specs themselves; only presentation is added. Exit codes: 0 all went well, 1 a model or a run
-failed, 2 the request was bad, 130 interrupted.
+Flags are made from the specs; only options for output are added. Exit codes: 0 success, 1 a model or a run failed, 2
+bad
+request, 130 interrupted.
 """
 
 import os
@@ -9,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-# We use no pydantic plugins, and looking for some reads the metadata of every installed package: a tenth of a second.
+# We use no pydantic plugins, and the search for them takes 0.1 s: it reads the metadata of every package.
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 from pydantic import BaseModel, Field, ValidationError
@@ -27,7 +28,7 @@ from engine.specs import Refused
 
 
 def command(model: type[BaseModel]) -> Any:
-    """Return a subcommand that `--help` lists with the first sentence of its docstring."""
+    """Return a subcommand that `--help` lists with the first line of its docstring."""
     return Field(description=(model.__doc__ or "").strip().partition("\n")[0])
 
 
@@ -85,7 +86,7 @@ def main(arguments: Sequence[str]) -> int:
     except ValidationError as error:
         for problem in error.errors():
             field = ".".join(str(part) for part in problem["loc"] if isinstance(part, str)) or "request"
-            whole = isinstance(problem["input"], dict)  # two flags that do not go together
+            whole = isinstance(problem["input"], dict)  # two flags that exclude each other
             given = "" if whole else f" (given: {problem['input']!r})"
             note(f"error: {field}: {problem['msg'].removeprefix('Value error, ')}{given}")
         return 2
@@ -97,8 +98,8 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     except KeyboardInterrupt:
         note("interrupted")
-        return 130  # 128 + SIGINT, as shells have it
-    except BrokenPipeError:  # whoever read our output has left, as `head` does: nothing is wrong
+        return 130  # 128 + SIGINT, as in shells
+    except BrokenPipeError:  # the reader of our output has closed it, as `head` does: no error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         note(f"error: {printable(str(error))}")

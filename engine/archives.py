@@ -1,4 +1,4 @@
-"""Reads zips and tars that strangers have sent: in order, within bounds, and never more than a member at a time."""
+"""Read zip and tar files from unknown senders: in order, within limits, and one member in memory at a time."""
 
 import gzip
 import stat
@@ -12,9 +12,12 @@ from typing import IO, BinaryIO, Literal, NamedTuple, cast
 from engine.specs import Refused
 
 LARGEST_HEADER = 16_384
-"""Of a file in a tar, with its long names and attributes. Older versions of tarfile take minutes for a megabyte."""
+"""Limit in bytes of a tar member's header with its long names and attributes. Older versions of tarfile take minutes
+for
+one megabyte.
+"""
 FREE_BYTES, MOST_RATIO = 50_000_000, 100
-"""Contents above FREE_BYTES may be MOST_RATIO times as large as the file that holds them: more is a bomb."""
+"""Contents above FREE_BYTES may be at most MOST_RATIO times as large as the archive file. More is a zip bomb."""
 DAMAGED = (
     tarfile.TarError,
     zipfile.BadZipFile,
@@ -27,27 +30,27 @@ DAMAGED = (
     ValueError,
     OSError,
 )
-"""What zipfile, tarfile and gzip raise of files whose headers or contents are damaged."""
+"""Exceptions that zipfile, tarfile and gzip raise for damaged headers or contents."""
 Format = Literal["zip", "tar", "gzip", ""]
 CENTRAL_HEADER = b"PK\1\2"
 
 
 class BadArchive(Refused):
-    """An archive that holds what is not taken. The message names the file in it and the limit."""
+    """Raised for an archive with contents that are not allowed. The message names the file in it and the limit."""
 
 
 class Limits(NamedTuple):
-    """What may be unpacked."""
+    """The most that may be unpacked from an archive."""
 
     files: int
     total_bytes: int
-    """Unpacked, all files together."""
+    """Limit of the unpacked size of all files together."""
     file_bytes: int
-    """Unpacked, the largest file."""
+    """Limit of the unpacked size of one file."""
 
 
 class Entry(NamedTuple):
-    """A file in an archive. `read` gives its content while the archive is at it. Errors: DAMAGED."""
+    """A file in an archive. Call `read` for its content before the next entry is requested. Errors: DAMAGED."""
 
     name: str
     size: int
@@ -55,7 +58,7 @@ class Entry(NamedTuple):
 
 
 def format_of(file: BinaryIO) -> Format:
-    """Return what a file begins like."""
+    """Return the format that a file's first bytes show; empty for any other."""
     file.seek(0)
     start = file.read(265)
     if start.startswith((b"PK\3\4", b"PK\5\6")):
@@ -66,11 +69,14 @@ def format_of(file: BinaryIO) -> Format:
 
 
 def entries(file: BinaryIO, kind: Format, packed: int, limits: Limits) -> Iterator[Entry]:
-    """Yield the files in an archive of `packed` bytes. Errors: DAMAGED; BadArchive of what is no file, and of bombs."""
+    """Yield the files in an archive of `packed` bytes.
+
+    Errors: DAMAGED; BadArchive for members that are not files, and for archives that exceed the limits.
+    """
     total = 0
     file.seek(0)
-    found = _in_zip(file, limits) if kind == "zip" else _in_tar(file, limits, packed=kind == "gzip")
-    for count, entry in enumerate(found, start=1):
+    members = _in_zip(file, limits) if kind == "zip" else _in_tar(file, limits, packed=kind == "gzip")
+    for count, entry in enumerate(members, start=1):
         total += entry.size
         if count > limits.files or total > limits.total_bytes or total > max(FREE_BYTES, MOST_RATIO * packed):
             raise BadArchive(
@@ -83,7 +89,7 @@ def entries(file: BinaryIO, kind: Format, packed: int, limits: Limits) -> Iterat
 
 
 def _in_zip(file: BinaryIO, limits: Limits) -> Iterator[Entry]:
-    # zipfile makes an object of every header before it can be asked how many there are
+    # count first: zipfile creates an object for every header before it can be asked for their number
     if (headers := _occurrences(file, CENTRAL_HEADER)) > limits.files:
         raise BadArchive(f"it holds {headers:,} files, at most {limits.files:,} are taken")
     with zipfile.ZipFile(file) as archive:
@@ -98,7 +104,7 @@ def _in_zip(file: BinaryIO, limits: Limits) -> Iterator[Entry]:
                 raise BadArchive(f"{info.orig_filename!r} is neither stored nor deflated: zip it anew")
 
             def read(info: zipfile.ZipInfo = info) -> bytes:
-                # with a bound: without one, zipfile unpacks more than the size that was looked at
+                # read with a limit, because zipfile can unpack more than the size that was checked
                 with archive.open(info) as member:
                     return _exactly(member.read(info.file_size + 1), info.file_size)
 
@@ -127,8 +133,7 @@ def _in_tar(file: BinaryIO, limits: Limits, *, packed: bool) -> Iterator[Entry]:
 
 
 def whole(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yield the members of a tar. Errors: ReadError of a damaged header too, which tarfile takes for the archive's
-    end."""
+    """Yield the members of a tar. Errors: ReadError, also for a damaged header, which tarfile takes for the end."""
     yield from archive
     assert archive.fileobj is not None
     archive.fileobj.seek(archive.offset)
@@ -143,7 +148,7 @@ def _exactly(content: bytes, size: int) -> bytes:
 
 
 def _occurrences(file: BinaryIO, sign: bytes) -> int:
-    """Return how often some bytes stand in a file."""
+    """Return how often a byte string occurs in a file."""
     count, end = 0, b""
     while chunk := file.read(1 << 20):
         block = end + chunk
@@ -154,12 +159,12 @@ def _occurrences(file: BinaryIO, sign: bytes) -> int:
 
 
 class _Bounded:
-    """A tar's bytes, as far as it may have any. Huge headers, which tarfile would take into memory, are not read."""
+    """A tar's bytes up to the limits. Huge headers, which tarfile would load into memory, are refused."""
 
     def __init__(self, stream: IO[bytes], limits: Limits) -> None:
         self._stream, self._limits = stream, limits
         self.most = LARGEST_HEADER
-        """Bytes that are read at once."""
+        """Most bytes of one read."""
 
     def tell(self) -> int:
         return self._stream.tell()
@@ -175,6 +180,6 @@ class _Bounded:
         return self._stream.read(size)
 
     def _check(self, position: int) -> None:
-        # headers count too, half a kilobyte or more each
+        # headers count too, at least half a kilobyte each
         if position > self._limits.total_bytes + 4096 * self._limits.files:
             raise BadArchive(f"it would unpack to more than {self._limits.total_bytes:,} bytes")

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written under another name, synced, and renamed."""
+"""Write files atomically: write under another name, sync, rename."""
 
 import os
 from collections.abc import Iterator
@@ -9,7 +9,9 @@ from typing import BinaryIO
 
 
 class Hashed:
-    """A file that knows what was written, and why writing failed, which torch keeps to itself."""
+    """A file that keeps the hash and size of its content, and the error of a failed write, which torch does not
+    report.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self.sha256, self.size = file, sha256(), 0
@@ -31,7 +33,7 @@ class Hashed:
 
 @contextmanager
 def temporary(path: Path) -> Iterator[Path]:
-    """Yield a hidden name to write under, used by no other process and removed afterwards."""
+    """Yield a hidden path to write to. No other process uses it, and it is removed afterwards."""
     hidden = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield hidden
@@ -40,7 +42,7 @@ def temporary(path: Path) -> Iterator[Path]:
 
 
 def leftovers(folder: Path) -> Iterator[Path]:
-    """Yield what writing that was cut off has left there."""
+    """Yield the temporary files that interrupted writes have left in a folder."""
     yield from folder.glob(".*.tmp")
 
 
@@ -50,7 +52,9 @@ def sync(file: BinaryIO) -> None:
 
 
 def rename(path: Path, target: Path) -> None:
-    """Rename a file and sync its folder, so that the new name is on the disk before anything later. Errors: OSError."""
+    """Rename a file and sync its folder, so that the new name is on the disk before any later write. Errors:
+    OSError.
+    """
     path.replace(target)
     folder = os.open(target.parent, os.O_RDONLY)
     try:
@@ -60,7 +64,7 @@ def rename(path: Path, target: Path) -> None:
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Create or replace a file. A reader sees the old content or the new one, never half of it. Errors: OSError."""
+    """Create or replace a file atomically: a reader sees the old content or the new one. Errors: OSError."""
     with temporary(path) as hidden:
         with hidden.open("wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)

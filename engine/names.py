@@ -1,7 +1,7 @@
-"""The language of model names: exact, qualified, wildcards, families.
+"""Patterns of model names: exact, qualified, wildcards, families.
 
 `ViT-B-32`, `timm:resnet50`, `ViT-B-*`, `timm:convnext*`, `{ViT-B,RN}*`, `family:swin_transformer`, `timm:all`, `all`.
-Light: knows names from a mapping it is given, never from the libraries themselves.
+Light: it gets the known names as a mapping and never imports the libraries.
 """
 
 import csv
@@ -24,7 +24,7 @@ from engine.specs.model_name import OWN
 LIBRARIES = ("open_clip", "timm", "torchvision")
 MOST_EXPANSIONS = 1000
 MOST_PATTERNS = 3000
-"""Patterns after their braces are expanded: a spec holds 2,000, and `suite` stands for about a hundred."""
+"""Most patterns after braces are expanded: a spec has at most 2,000, and `suite` stands for about a hundred."""
 MOST_BRACES = 20
 DEEPEST_CONFIG = 10
 LARGEST_FILE = 1_000_000
@@ -32,18 +32,18 @@ WILDCARD = re.compile(r"[*?\[]")
 
 
 class ModelNotFound(Refused):
-    """No model has this name, or several have."""
+    """Raised when no model has this name, or several have it."""
 
 
 def expand(patterns: Iterable[str]) -> list[str]:
     """Return patterns with their braces expanded: `{a,b}-32` becomes `a-32` and `b-32`.
 
-    Errors: Refused when a pattern is too long, or when there would be more than MOST_PATTERNS in all.
+    Errors: Refused when a pattern is too long, or when the result has more than MOST_PATTERNS.
     """
-    found = list(islice(chain.from_iterable(map(_expand_one, patterns)), MOST_PATTERNS + 1))
-    if len(found) > MOST_PATTERNS:
+    expanded = list(islice(chain.from_iterable(map(_expand_one, patterns)), MOST_PATTERNS + 1))
+    if len(expanded) > MOST_PATTERNS:
         raise Refused(f"these are more than {MOST_PATTERNS:,} patterns: use a wildcard instead of a long list")
-    return found
+    return expanded
 
 
 def _expand_one(pattern: str) -> list[str]:
@@ -51,10 +51,10 @@ def _expand_one(pattern: str) -> list[str]:
         raise Refused(f"a pattern has at most {LONGEST_PATTERN} characters, {pattern[:20]!r}... has {len(pattern):,}")
     if pattern.count("{") > MOST_BRACES:
         raise Refused(f"a pattern has at most {MOST_BRACES} pairs of braces")
-    found = list(islice(_expand(pattern), MOST_EXPANSIONS + 1))  # braces inside braces multiply too
-    if len(found) > MOST_EXPANSIONS:
+    expanded = list(islice(_expand(pattern), MOST_EXPANSIONS + 1))  # braces inside braces multiply too
+    if len(expanded) > MOST_EXPANSIONS:
         raise Refused(f"the braces of {pattern!r} mean more than {MOST_EXPANSIONS:,} patterns: write fewer choices")
-    return found
+    return expanded
 
 
 def _expand(pattern: str) -> Iterator[str]:
@@ -66,46 +66,47 @@ def _expand(pattern: str) -> Iterator[str]:
 
 
 def resolve(patterns: Iterable[str], families: Mapping[ModelName, str]) -> list[ModelName]:
-    """Return the models that patterns mean, in the order asked, each once.
+    """Return the models that match the patterns, in the order of the patterns, without duplicates.
 
-    families: every known name, with the family it belongs to.
-    Errors: ModelNotFound, naming the closest matches or the qualified names to choose from.
+    families: the family of every known model.
+    Errors: ModelNotFound, with the closest matches or the qualified names to choose from.
     """
-    found: dict[ModelName, None] = {}
+    models: dict[ModelName, None] = {}
     for pattern in expand(patterns):
-        found |= dict.fromkeys(_match(pattern, families))
-    return list(found)
+        models |= dict.fromkeys(_match(pattern, families))
+    return list(models)
 
 
 def select(spec: Spec, families: Mapping[ModelName, str]) -> list[ModelName]:
-    """Return the models a spec asks for, after its filters; its own configurations are known as well.
+    """Return the models that a spec requests, after its filters. The spec's own configurations count as known models.
 
-    families: as for resolve.
-    Errors: ModelNotFound; Refused when the filters leave nothing.
+    families: as in resolve.
+    Errors: ModelNotFound; Refused when no model passes the filters.
     """
     own = {ModelName.of(OWN, name): OWN for name in getattr(spec, "configs", {})}
-    found = resolve(suite.expand(getattr(spec, "models", ())), {**families, **own})
-    kept = found
+    matching = resolve(suite.expand(getattr(spec, "models", ())), {**families, **own})
+    selected = matching
     if expression := getattr(spec, "filter", ""):
         matches = find_expression(expression)
-        kept = [name for name in kept if matches(name.model)]
+        selected = [name for name in selected if matches(name.model)]
     if expression := getattr(spec, "exclude", ""):
         matches = find_expression(expression)
-        kept = [name for name in kept if not matches(name.model)]
+        selected = [name for name in selected if not matches(name.model)]
     exact = set(split_patterns(getattr(spec, "exclude_exact", "")))
-    kept = [name for name in kept if exact.isdisjoint((name, name.model))]
+    selected = [name for name in selected if exact.isdisjoint((name, name.model))]
     if partition := getattr(spec, "partition", ""):
         part, parts = (int(number) for number in partition.split("/"))
-        kept = kept[part - 1 :: parts]
-    if found and not kept:
-        raise Refused(f"filter, exclude and partition leave none of {len(found)} models")
-    return kept
+        selected = selected[part - 1 :: parts]
+    if matching and not selected:
+        raise Refused(f"filter, exclude and partition leave none of {len(matching)} models")
+    return selected
 
 
 def fits(pattern: str) -> Callable[[str], bool]:
-    """Return a test that tells whether a name fits a pattern with wildcards; case does not matter.
+    """Return a function that tells whether a name matches a pattern with wildcards, ignoring case.
 
-    `translate` makes each `*` an atomic group, so a test never backtracks into one. `fnmatchcase` would keep up to
+    `translate` makes each `*` an atomic group, so that matching never backtracks into one. `fnmatchcase` would keep up
+    to
     32,768 compiled patterns in memory; `re` keeps 512.
     """
     whole = re.compile(translate(pattern.lower())).match
@@ -149,9 +150,9 @@ def _suggestion(prefix: str, rest: str, families: Mapping[ModelName, str]) -> st
 
 
 def read_names(path: Path) -> list[str]:
-    """Return names or patterns from a text file (one a line, # comments) or a CSV file with a `model` column.
+    """Return names or patterns from a text file (one per line, # comments) or from a CSV file with a `model` column.
 
-    A `library` column, where there is one, qualifies the names. Errors: Refused when the file is absent or empty.
+    An optional `library` column qualifies the names. Errors: Refused when the file is missing, too large or empty.
     """
     try:
         with TextIOWrapper(open_within(path, None), encoding="utf-8-sig", errors="replace") as file:
@@ -181,7 +182,7 @@ def parse_names(text: str, source: str) -> list[str]:
 
 
 def _depth(value: Any) -> int:
-    """Return how many lists and dictionaries lie inside each other."""
+    """Return how deep lists and dictionaries are nested."""
     depth, level = 0, [value]
     while level := [inner for outer in level for inner in _inside(outer)]:
         depth += 1
@@ -195,26 +196,27 @@ def _inside(value: Any) -> Iterable[Any]:
 
 
 def expand_files(patterns: Iterable[str]) -> tuple[list[str], dict[str, Any]]:
-    """Read the files that patterns name: `@FILE` holds names, `FILE.json` is an open_clip configuration.
+    """Read the files that patterns name: `@FILE` contains names, `FILE.json` is an open_clip configuration.
 
-    Returns the patterns with files replaced by what they hold (`config:NAME` for a configuration), and the
-    configurations by name. Errors: Refused when a file is absent or is not what it should be.
+    Returns the patterns with each file replaced by its names (`config:NAME` for a configuration), and the
+    configurations by
+    name. Errors: Refused when a file is missing or has other content.
     """
-    found: list[str] = []
+    replaced: list[str] = []
     configs: dict[str, Any] = {}
     for pattern in patterns:
         if pattern.startswith("@"):
-            found += read_names(Path(pattern[1:]))
+            replaced += read_names(Path(pattern[1:]))
         elif pattern.endswith(".json"):
             configs[Path(pattern).stem] = read_config(Path(pattern))
-            found.append(ModelName.of(OWN, Path(pattern).stem))
+            replaced.append(ModelName.of(OWN, Path(pattern).stem))
         else:
-            found.append(pattern)
-    return found, configs
+            replaced.append(pattern)
+    return replaced, configs
 
 
 def read_config(path: Path) -> Any:
-    """Return an open_clip model configuration. Errors: Refused when the file is absent or lacks what every one has."""
+    """Return an open_clip model configuration. Errors: Refused when the file is missing or is not a configuration."""
     try:
         with open_within(path, None) as file:
             return parse_config(file.read().decode("utf-8-sig", errors="replace"), str(path))

@@ -1,4 +1,4 @@
-"""What our processes share: they end with their parent, keep stdout for messages, and see kills for memory."""
+"""Functions that our processes share: end with the parent, keep stdout for messages, count kills for memory."""
 
 import ctypes
 import os
@@ -13,38 +13,39 @@ VMSTAT = Path("/proc/vmstat")
 
 
 def die_with_parent() -> None:
-    """Ask the kernel to kill the calling process when its parent ends, however it ends. Does nothing outside Linux."""
+    """Ask the kernel to kill the calling process when its parent ends for any reason. Does nothing outside Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def own_stdout() -> TextIO:
-    """Return the stdout this process was given, for messages alone: what libraries print goes to stderr instead."""
+    """Return the process's stdout, for messages only. Later output of libraries to stdout goes to stderr."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return out
 
 
 def oom_kills() -> int:
-    """Return how many processes the kernel has killed for memory so far; 0 where it does not say.
+    """Return how many processes the kernel has killed for lack of memory so far; 0 if the system does not report it.
 
-    Counts those of our own cgroup, so that a neighbour's kill is not taken for ours; those of the whole machine where
-    the cgroup has no counter.
+    Counts the kills in our own cgroup, so that other programs' kills do not count. Without a counter for the cgroup,
+    counts
+    those of the whole machine.
     """
     return max((_counter(path) for path in _counters()), default=0)
 
 
 def _counters() -> tuple[Path, ...]:
-    """Return the files that count kills: of this process's cgroup (version 2 or 1), or else of the machine."""
-    found = []
+    """Return the file with the kill counter of this process's cgroup (version 2 or 1), or else that of the machine."""
+    paths = []
     for line in _read(Path("/proc/self/cgroup")).splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
-            found.append(CGROUPS / path.lstrip("/") / "memory.events")
+            paths.append(CGROUPS / path.lstrip("/") / "memory.events")
         elif "memory" in controllers.split(","):
-            # a container sees its own cgroup at the root, under the path that it has outside
-            found += [CGROUPS / "memory" / inner / "memory.oom_control" for inner in (path.lstrip("/"), "")]
-    return tuple([path for path in found if "oom_kill " in _read(path)][:1]) or (VMSTAT,)
+            # in a container the own cgroup is mounted at the root, but /proc has its path outside
+            paths += [CGROUPS / "memory" / inner / "memory.oom_control" for inner in (path.lstrip("/"), "")]
+    return tuple([path for path in paths if "oom_kill " in _read(path)][:1]) or (VMSTAT,)
 
 
 def _counter(path: Path) -> int:

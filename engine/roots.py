@@ -1,8 +1,8 @@
-"""Opens files below the data roots: the folders from which queued runs may read data and weights (VITALS_DATA_ROOTS).
+"""Open files below the data roots: the folders from which queued runs may read data and weights (VITALS_DATA_ROOTS).
 
-A path is resolved first. Then every folder from the root downwards is opened inside the one before, without following
-links, so that a link put in place of a file or folder meanwhile is not followed either. What lies elsewhere, and what
-is neither a file nor a folder (a pipe, a socket, a device), gives the same answer as what is absent.
+A path is resolved first. Then every folder from the root downwards is opened relative to the one above, without
+following links. So a link that replaces a file or folder in the meantime is not followed either. Paths outside the
+roots, and paths to a pipe, a socket or a device, raise the same error as missing files.
 """
 
 import errno
@@ -15,19 +15,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 Roots = tuple[Path, ...] | None
-"""Folders below which files may be read, as resolved paths; None: files anywhere."""
+"""Folders below which files may be read, as resolved paths; None allows all files."""
 
 READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
-"""Without O_NONBLOCK, opening a pipe waits until something writes into it."""
+"""Flags to open for reading. O_NONBLOCK, because opening a pipe would wait for a writer."""
 LOOK = getattr(os, "O_PATH", READ)
-"""Where the system has it, O_PATH needs no right to read, and has no effect on a device."""
+"""Flags to open for fstat. O_PATH, where the system has it, needs no read permission and has no effect on a device."""
 PASS = LOOK | os.O_DIRECTORY
 ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.ENAMETOOLONG)
-"""Errors of opening that say no more than that there is nothing to read."""
+"""Errors of opening that only mean that there is nothing to read."""
 
 
 class Entry(NamedTuple):
-    """A file or folder in a folder. A link counts as what it leads to."""
+    """A file or folder in a folder. A link counts as its target."""
 
     path: Path
     status: os.stat_result
@@ -40,7 +40,7 @@ class Entry(NamedTuple):
 
 
 def expand_home(path: str) -> Path:
-    """Return a typed path with `~` replaced by the home folder; as it is where nobody has that name."""
+    """Return a path with `~` replaced by the home folder; unchanged if there is no such user."""
     try:
         return Path(path).expanduser()
     except (RuntimeError, ValueError):
@@ -50,8 +50,9 @@ def expand_home(path: str) -> Path:
 def open_within(path: Path, roots: Roots) -> BufferedReader:
     """Open a file for reading.
 
-    Errors: FileNotFoundError, with the same text for what is absent, what lies outside the roots and what is no file;
-    OSError of a file below a root that cannot be read.
+    Errors: FileNotFoundError, with the same text for missing files, paths outside the roots, and paths that are not
+    files;
+    OSError when a file below a root cannot be read.
     """
     descriptor = _descriptor(path, roots, READ)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -61,28 +62,28 @@ def open_within(path: Path, roots: Roots) -> BufferedReader:
 
 
 def stat_within(path: Path, roots: Roots) -> os.stat_result | None:
-    """Return the status of the file or folder that a path leads to; None of anything that may not be read."""
+    """Return the status of the file or folder at a path; None if it may not be read or does not exist."""
     try:
         descriptor = _descriptor(path, roots, LOOK)
     except OSError:
         return None
     try:
-        found = os.fstat(descriptor)
+        status = os.fstat(descriptor)
     finally:
         os.close(descriptor)
-    return found if _is_file_or_folder(found) else None
+    return status if _is_file_or_folder(status) else None
 
 
 def file_within(path: Path, roots: Roots) -> bool:
-    """Return whether a path leads to a file that may be read."""
-    found = stat_within(path, roots)
-    return found is not None and stat.S_ISREG(found.st_mode)
+    """Return whether a path leads to a file below the roots."""
+    status = stat_within(path, roots)
+    return status is not None and stat.S_ISREG(status.st_mode)
 
 
 def scan_within(folder: Path, roots: Roots) -> Iterator[Entry]:
     """Yield the files and folders in a folder, in any order, without those that may not be read.
 
-    Errors: FileNotFoundError, as of open_within; OSError of a folder below a root that cannot be read.
+    Errors: FileNotFoundError, as in open_within; OSError when a folder below a root cannot be read.
     """
     descriptor = _descriptor(folder, roots, READ | os.O_DIRECTORY)
     try:
@@ -98,9 +99,9 @@ def scan_within(folder: Path, roots: Roots) -> Iterator[Entry]:
 
 
 def files_within(folder: Path, roots: Roots) -> Iterator[Entry]:
-    """Yield the files below a folder, in any order. Linked folders, which may form a circle, are left out.
+    """Yield the files below a folder, in any order. Linked folders are left out, because they may form a circle.
 
-    Errors: as of scan_within for the folder itself; a folder below it that cannot be read is left out.
+    Errors: those of scan_within for the folder itself. Subfolders that cannot be read are left out.
     """
     pending = [folder]
     while pending:
@@ -117,7 +118,7 @@ def files_within(folder: Path, roots: Roots) -> Iterator[Entry]:
 
 
 def _descriptor(path: Path, roots: Roots, flags: int) -> int:
-    """Open what a path leads to. Errors: FileNotFoundError of what lies outside the roots; OSError."""
+    """Open the target of a path. Errors: FileNotFoundError for paths outside the roots; OSError."""
     try:
         if roots is None:
             return os.open(path, flags)
@@ -127,7 +128,7 @@ def _descriptor(path: Path, roots: Roots, flags: int) -> int:
             if f"{real}/".startswith(above):
                 return _below(root, real[len(above) :], flags)
     except ValueError:
-        pass  # a name with a NUL
+        pass  # a name with a NUL character
     except OSError as error:
         if error.errno not in ABSENT:
             raise
@@ -135,7 +136,7 @@ def _descriptor(path: Path, roots: Roots, flags: int) -> int:
 
 
 def _below(root: Path, relative: str, flags: int) -> int:
-    """Open a path below a root without following any link, at its end neither. Errors: OSError."""
+    """Open a path below a root without following any link, also not at its end. Errors: OSError."""
     *folders, name = relative.split("/")
     at = os.open(root, PASS | os.O_NOFOLLOW)
     try:

@@ -12,17 +12,17 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class Settings(BaseSettings):
-    """Read once at an entry point and passed down; no module reads the environment for itself."""
+    """All settings. An entry point reads them once and passes them on; no other module reads the environment."""
 
     model_config = SettingsConfigDict(env_prefix="VITALS_", frozen=True)
 
     catalog_dir: Path = Field(ROOT / "data" / "catalog", description="The shipped catalogue of counted models.")
     runs_dir: Path = Field(ROOT / "data" / "runs", description="One folder per run: log, exit record, artifacts.")
     database_url: str = Field("", description="SQLAlchemy URL of the store; empty: vitals.sqlite in runs_dir.")
-    executor: str = Field("local", description="Which executor starts runs: a module of engine.jobs.executors.")
-    queue_limit: int = Field(500, ge=1, description="Runs that may wait at once.")
-    lease_s: float = Field(15, gt=0, description="Seconds after which a silent scheduler or worker is given up.")
-    idle_exit_s: float = Field(900, gt=0, description="Seconds without work after which a scheduler leaves.")
+    executor: str = Field("local", description="Module of engine.jobs.executors that starts runs.")
+    queue_limit: int = Field(500, ge=1, description="Most runs that may wait.")
+    lease_s: float = Field(15, gt=0, description="Seconds of silence after which a scheduler or worker counts as lost.")
+    idle_exit_s: float = Field(900, gt=0, description="Seconds without work after which a scheduler exits.")
     stop_grace_s: float = Field(10, gt=0, description="Seconds between asking a cancelled run to stop and killing it.")
     min_free_gb: float = Field(1, ge=0, description="Free disk space below which no run starts, in GB (1e9 bytes).")
     preload: str = Field(
@@ -35,17 +35,19 @@ class Settings(BaseSettings):
     )
     log_limit_mb: float = Field(10, gt=0, description="Size at which a run's log is cut, in MB (1e6 bytes).")
 
-    public: bool = Field(False, description="Serve beyond this machine: only behind something that asks who is there.")
+    public: bool = Field(False, description="Serve other machines too: only behind a proxy that authenticates users.")
 
     @property
     def roots(self) -> tuple[Path, ...]:
-        """Folders that may be read: data_roots, the runs and what is shipped."""
+        """Return the folders that may be read: data_roots, the runs folder, and the shipped data."""
         given = [Path(root).expanduser() for root in self.data_roots.split(os.pathsep) if root] or [Path.home()]
         return tuple(root.resolve() for root in [*given, self.runs_dir, ROOT / "data"])
 
     @property
     def public_warning(self) -> str:
-        """Return what whoever reaches a public server can do, for the log and the pages; empty unless `public`."""
+        """Return a warning about the rights of visitors of a public server, for the log and the pages; empty unless
+        `public`.
+        """
         if not self.public:
             return ""
         warning = (
@@ -58,9 +60,9 @@ class Settings(BaseSettings):
 
     @property
     def sharing_warning(self) -> str:
-        """Return who else can read the runs folder, for the log; empty if only its owner can.
+        """Return a warning that other users can read the runs folder, for the log; empty if only its owner can.
 
-        A folder that was there before is left as it is, because its owner may share it on purpose.
+        The mode of an existing folder is not changed, because its owner may share it on purpose.
         """
         if os.name != "posix" or not self.runs_dir.is_dir():
             return ""
@@ -73,14 +75,14 @@ class Settings(BaseSettings):
         )
 
     def make_runs_dir(self) -> None:
-        """Create the runs folder, unless it is there, with access for its owner alone.
+        """Create the runs folder, if it does not exist, with access for its owner only.
 
-        This protects everything inside, whose own modes are left to the umask: one chmod shares it all.
+        This protects everything inside. The modes of the contents follow the umask, so that one chmod shares all of it.
         """
         if not self.runs_dir.is_dir():
             self.runs_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     @property
     def store_url(self) -> str:
-        """The SQLAlchemy URL actually used."""
+        """Return the SQLAlchemy URL of the store."""
         return self.database_url or f"sqlite:///{self.runs_dir / 'vitals.sqlite'}"

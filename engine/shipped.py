@@ -1,4 +1,4 @@
-"""Read the shipped catalogue without pandas: its models, and the versions it was counted with."""
+"""Read the shipped catalogue without pandas: its models, and the versions of libraries it was counted with."""
 
 import csv
 import json
@@ -11,15 +11,15 @@ from engine.specs import ModelName
 
 def families(catalog_dir: Path) -> dict[ModelName, str]:
     """Return every model of the catalogue with its family."""
-    found: dict[ModelName, str] = {}
+    family_of: dict[ModelName, str] = {}
     for path in sorted(catalog_dir.glob("*.csv")):
         with path.open(newline="", encoding="utf-8") as file:
-            found |= {ModelName.of(row["library"], row["model"]): row["family"] for row in csv.DictReader(file)}
-    return found
+            family_of |= {ModelName.of(row["library"], row["model"]): row["family"] for row in csv.DictReader(file)}
+    return family_of
 
 
 def versions(catalog_dir: Path) -> dict[str, str]:
-    """Return what the catalogue was counted with: versions by distribution, and `counted_on`. Empty when unknown."""
+    """Return the versions of the catalogue: by distribution, and `counted_on`. Empty when unknown."""
     path = catalog_dir / "versions.json"
     if not path.is_file():
         return {}
@@ -28,23 +28,23 @@ def versions(catalog_dir: Path) -> dict[str, str]:
 
 
 def mismatches(counted_with: dict[str, str]) -> dict[str, tuple[str, str]]:
-    """Distributions installed here in another version: {name: (counted with, installed)}.
+    """Return the distributions whose version differs from the catalogue's: {name: (counted with, installed)}.
 
-    Reads the installed metadata alone, importing nothing. A local suffix such as `+cpu` is no difference.
+    Reads the installed metadata only and imports nothing. Local suffixes such as `+cpu` are ignored.
     """
-    found: dict[str, tuple[str, str]] = {}
+    differing: dict[str, tuple[str, str]] = {}
     for name, version in counted_with.items():
         if name == "counted_on":
             continue
         installed = _installed(name)
         if installed.partition("+")[0] != version.partition("+")[0]:
-            found[name] = (version, installed)
-    return found
+            differing[name] = (version, installed)
+    return differing
 
 
 @cache
 def _installed(distribution: str) -> str:
-    """Return the installed version, as of the first call: this process does not use what is installed later."""
+    """Return the installed version. It is cached, because a running process does not use later installations."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

@@ -9,58 +9,74 @@ import numpy as np
 from numpy.typing import NDArray
 
 NEEDED = {50: 1, 90: 64, 95: 130, 99: 662}
-"""Samples below which a percentile is not given. From so many independent samples on, at least two lie above the true
-percentile with a probability of 99 %, so the second largest sample bounds it from above: the criterion for early
-stopping of MLPerf Inference (LoadGen), P(at most one of n lies above) <= 1 %."""
+"""Minimum number of samples for each percentile, which is not given from fewer.
+
+With that many independent samples, at least two lie above the true percentile with a probability of 99 %, so the second
+largest sample is an upper bound: MLPerf Inference's criterion for early stopping (LoadGen),
+P(at most one of n lies above) <= 1 %.
+"""
 UNSTABLE = 0.05
-"""Spread between processes above which a result is not to be quoted."""
+"""Spread between processes above which a result should not be quoted."""
 DRIFT = 0.02
-"""Smaller differences, as a share of the last third's median, are no drift: no verdict rests on less than 2 %."""
+"""Smallest difference that counts as drift, as a share of the last third's median: no verdict depends on less than
+2 %.
+"""
 DRIFT_SEGMENTS = 12
-"""Segments whose medians tell the noise: long ones, because neighbouring samples are alike on a busy machine."""
+"""Number of segments whose medians measure the noise. Few long ones, because neighbouring samples are correlated on a
+busy
+machine.
+"""
 DRIFT_ERRORS = 3.5
-"""Standard errors that a drift must exceed. Student's t with the about 7 degrees of freedom that 11 differences of
-neighbours have exceeds it by chance in 1 % of cases."""
+"""A drift must exceed this many standard errors. Student's t with about 7 degrees of freedom, which 11 differences of
+neighbours have, exceeds it by chance in 1 % of cases.
+"""
 MARGIN = 0.02
-"""Relative difference up to which two times are treated as equal. It belongs to the verdict, not to the interval."""
+"""Times whose relative difference is at most this are treated as equal. It affects the verdict, not the interval."""
 CONFIDENCE = 0.99
 LEAST_PROCESSES = 3
-"""Processes below which a ratio gets no verdict: fewer say too little about how much processes differ."""
+"""A ratio from fewer processes gets no verdict: they say too little about the differences between processes."""
 LEAST_RUNS = 3
-"""Runs of each request below which different runs get no verdict: fewer say too little about how much runs differ."""
+"""A comparison of runs with fewer runs on either side gets no verdict: they say too little about their differences."""
 PRIOR_SD, PRIOR_DF = 0.03, 3
-"""Prior of the standard deviation between processes, and the degrees of freedom it is worth. 3 % is what processes on
-a quiet machine differ by; benchmarks/interval_coverage.py simulates what the interval then holds."""
+"""Prior of the standard deviation between processes, and its weight in degrees of freedom.
+
+Processes on a quiet machine differ by 3 %. benchmarks/interval_coverage.py simulates the coverage of the interval.
+"""
 WIDE_SD = 0.06
-"""Standard deviation between processes above which the prior is wrong, and plain Student's t is used."""
+"""Above this standard deviation between processes the prior does not hold, and plain Student's t is used."""
 RESAMPLES = 200
-"""Bootstrap resamples of one process: enough for a variance."""
+"""Bootstrap resamples per process: enough to estimate a variance."""
 LEAST_FOR_RATIO = 8
-"""Samples below which there is no interval: all of fewer can lie on one side of the median with a probability of
-more than 1 % (2 x 2^-7)."""
+"""With fewer samples there is no interval, because all can lie on one side of the median with a probability of more
+than
+1 % (2 x 2^-7).
+"""
 LONGEST_STRETCH = 0.2
-"""Largest part of a process that one bootstrap block takes up."""
+"""Largest share of a process's samples in one bootstrap block."""
 MOST_DRAWN = 1000
-"""Values per resample. Of more samples every second, third, ... of a block is drawn: their median scatters a little
-more, which errs on the safe side."""
+"""Most values per resample. From more samples only every second, third, ... of a block is drawn. Their median scatters
+a
+little more, which makes the interval wider, not narrower.
+"""
 
 Floats = NDArray[np.float64]
 
 
 def percentile(samples: Sequence[float], q: int) -> float | None:
-    """Return the q-th percentile, linearly interpolated between the two nearest samples (numpy's default,
-    Hyndman-Fan 7).
+    """Return the q-th percentile, interpolated linearly between two samples (numpy's default, Hyndman-Fan 7).
 
-    q is one of NEEDED; None of fewer samples than NEEDED[q].
+    q: a key of NEEDED. Returns None for fewer than NEEDED[q] samples.
     """
     return float(np.percentile(samples, q)) if len(samples) >= NEEDED[q] else None
 
 
 def drifting(samples: Sequence[float]) -> bool:
-    """Return whether the first and the last third differ by 2 % or more, and by more than noise explains.
+    """Return whether the medians of the first and the last third differ by 2 % or more, and by more than noise
+    explains.
 
-    Medians of the thirds are compared. The noise is that between neighbouring segments, which a slow drift hardly
-    changes (von Neumann's mean square successive difference). Fewer than 6 samples show no drift.
+    The noise is that between neighbouring segments, which a slow drift hardly changes (von Neumann's mean square
+    successive
+    difference). Fewer than 6 samples never count as drift.
     """
     third = len(samples) // 3
     if third < 2:
@@ -73,13 +89,13 @@ def drifting(samples: Sequence[float]) -> bool:
 
 
 def spread(medians: Sequence[float]) -> float | None:
-    """(largest - smallest) / median of the processes' medians; None of fewer than 2 processes."""
+    """Return (largest - smallest) / median of the processes' medians; None for fewer than 2 processes."""
     return (max(medians) - min(medians)) / float(np.median(medians)) if len(medians) > 1 else None
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times faster one is than a baseline, with the interval that holds the true value (99 %)."""
+    """A ratio of times, baseline / other: above 1 the other is faster. With a 99 % interval."""
 
     value: float
     low: float
@@ -88,7 +104,7 @@ class Ratio:
 
     @property
     def verdict(self) -> Literal["faster", "slower", "no difference", "undecided", "needs 3 processes"]:
-        """Return what can be concluded; differences of up to 2 % are none."""
+        """Return the conclusion from the interval. Differences of up to 2 % count as no difference."""
         if self.processes < LEAST_PROCESSES:
             return "needs 3 processes"
         if self.low > 1 + MARGIN:
@@ -107,19 +123,21 @@ def ratio(
     seed: int = 1337,
     publishable: bool = False,
 ) -> Ratio:
-    """Return how many times faster `other` is than `baseline`, with its interval (99 %).
+    """Return how many times as fast as `baseline` `other` is, with its 99 % interval.
 
-    baseline, other: times, one sequence per process in the order they were sampled, the same processes for both.
-    Samples of one process cover the same stretch of time for both, but need not be equally many.
+    baseline, other: times, one sequence per process in sampling order, from the same processes. In one process the
+    samples
+    of both cover the same stretch of time, but their numbers may differ.
 
     The value is the geometric mean of the processes' ratios of medians. The interval is Student's t over the processes'
     log ratios. Their variance is moderated by a prior (PRIOR_SD, worth PRIOR_DF degrees of freedom; Smyth 2004,
-    "Linear models and empirical Bayes methods", eq. 3.1), because three processes often agree by chance; it is never
-    taken to be smaller than the variance within processes, which comes from a block bootstrap. It is plain Student's t
-    without the prior where processes differ by more than WIDE_SD, and for publishable results, which have 5 processes
-    or more. Fewer than LEAST_FOR_RATIO samples have no interval: it is 0 to infinity.
+    "Linear models and empirical Bayes methods", eq. 3.1), because three processes often agree by chance. It is never
+    less than the variance within processes, which comes from a block bootstrap. If processes differ by more than
+    WIDE_SD, and for publishable results, which have 5 processes or more, it is plain Student's t without the prior.
+    With
+    fewer than LEAST_FOR_RATIO samples the interval is 0 to infinity.
 
-    Errors: ValueError for unequal numbers of processes, or one without samples.
+    Errors: ValueError for different numbers of processes, or a process without samples.
     """
     if len(baseline) != len(other) or not baseline or any(len(process) == 0 for process in (*baseline, *other)):
         raise ValueError("both need the same processes, at least one, each with samples")
@@ -135,10 +153,11 @@ def ratio(
 
 
 def ratio_of_runs(baseline: Sequence[float], other: Sequence[float]) -> Ratio | None:
-    """Return how many times faster `other` is, from whole runs of both; None with fewer than LEAST_RUNS of either.
+    """Return how many times as fast `other` is, from whole runs of both; None with fewer than LEAST_RUNS of either.
 
-    baseline, other: one time per run, in any unit. Runs are not paired: what differs between runs of one request is
-    the measure. The interval (99 %) is Student's t of two means of logarithms with one variance.
+    baseline, other: one time per run, in any unit. Runs are not paired: the variance between runs of one request is
+    used.
+    The 99 % interval is Student's t for two means of logarithms with a common variance.
     """
     from scipy.special import stdtrit
 
@@ -154,11 +173,11 @@ def ratio_of_runs(baseline: Sequence[float], other: Sequence[float]) -> Ratio | 
 
 
 def half_width(logs: Floats, within: float, *, publishable: bool = False) -> float:
-    """Return half the width of the 99 % interval of the mean of the processes' log ratios, as `ratio` describes it.
+    """Return half the width of the 99 % interval of the mean log ratio, as described in `ratio`.
 
-    logs: (P,) log ratios. within: their mean variance within a process.
+    logs: (P,) log ratios, one per process. within: mean variance of a log ratio within a process.
     """
-    from scipy.special import stdtrit  # a fifth of a second, which most commands do not need
+    from scipy.special import stdtrit  # imported late: takes 0.2 s, and most commands do not need it
 
     count = len(logs)
     between = float(np.var(logs, ddof=1)) if count > 1 else 0.0
@@ -173,8 +192,9 @@ def half_width(logs: Floats, within: float, *, publishable: bool = False) -> flo
 def _variance_within(baseline: Floats, other: Floats, generator: np.random.Generator) -> float:
     """Return the bootstrap variance of the log ratio of two medians in one process.
 
-    Blocks of consecutive samples are drawn, because neighbours in time are alike, and of the same stretches of time for
-    both, because what disturbs one disturbs the other.
+    Blocks of consecutive samples are drawn, because neighbours in time are correlated. Both sides use the same
+    stretches of
+    time, because a disturbance affects both.
     """
     blocks = round(1 / max(_stretch(baseline), _stretch(other)))
     starts = generator.random((RESAMPLES, blocks, 1), dtype=np.float32)
@@ -182,11 +202,10 @@ def _variance_within(baseline: Floats, other: Floats, generator: np.random.Gener
 
 
 def _stretch(process: Floats) -> float:
-    """Return the part of a process that one block takes up: the square root of its samples, more where neighbours are
-    much alike.
+    """Return the share of a process's samples in one block: the square root of their number, or more if they correlate.
 
-    With a correlation of r between neighbours, (3/2 n)^(1/3) (2 r / (1 - r^2))^(2/3) samples (Carlstein 1986); r is
-    taken from how often neighbours lie on the same side of the median, which outliers do not sway.
+    With a correlation of r between neighbours, (3/2 n)^(1/3) (2 r / (1 - r^2))^(2/3) samples (Carlstein 1986). r is
+    estimated from how often neighbours lie on the same side of the median, which outliers do not affect.
     """
     n = len(process)
     sign = np.sign(process - np.median(process))
@@ -197,7 +216,9 @@ def _stretch(process: Floats) -> float:
 
 
 def _medians(process: Floats, starts: NDArray[np.float32]) -> Floats:
-    """Return the median of each resample. starts: (resamples, blocks, 1) fractions at which blocks begin."""
+    """Return the median of each resample. starts: (resamples, blocks, 1), start of each block as a fraction of the
+    samples.
+    """
     n, blocks = len(process), starts.shape[1]
     within = np.arange(0, -(-n // blocks), -(-n // MOST_DRAWN))
     index = ((starts * n).astype(np.int64) + within) % n

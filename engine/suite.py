@@ -1,7 +1,7 @@
-"""The models of PyTorch's dynamo benchmark for timm: which they are, their recorded batch sizes, and its named lists.
+"""The models of PyTorch's dynamo benchmark for timm, with their recorded batch sizes and the benchmark's named lists.
 
-The lists tell models that need a smaller batch, a looser comparison or another loss. They go by the names of that
-benchmark, which `data/suite/timm.csv` maps to those of the installed timm.
+The lists name models that need a smaller batch, a looser comparison or another loss. They use that benchmark's names,
+which `data/suite/timm.csv` maps to the names of the installed timm.
 """
 
 import csv
@@ -32,7 +32,7 @@ SCALED_LOSS = frozenset("ese_vovnet19b_dw fbnetc_100 mnasnet_100 mobilevit_s seb
 FORCED_AMP = frozenset({"convit_base", "xcit_large_24_p8_224"})
 ACCURACY_SKIPPED = frozenset({"xcit_large_24_p8_224"})
 LEVIT = "levit_128"
-"""Compared with a tolerance of its own in training."""
+"""A model with its own tolerance in comparisons of training."""
 
 
 @dataclass(frozen=True)
@@ -40,26 +40,26 @@ class Entry:
     """One model of the suite."""
 
     name: str
-    """As the benchmark calls it."""
+    """The benchmark's name."""
     model: str
-    """As timm calls it."""
+    """timm's name."""
     batch_size: int
-    """As recorded there, before it is divided for models that need less."""
+    """The recorded batch size, not yet divided for models that need a smaller one."""
 
     @property
     def qualified(self) -> ModelName:
-        """The model's name among all libraries' models."""
+        """Return the model's qualified name."""
         return ModelName.of("timm", self.model)
 
 
 @cache
 def entries() -> tuple[Entry, ...]:
-    """Return the whole suite, as shipped."""
+    """Return the entries of the shipped list."""
     return read(FILE)
 
 
 def read(file: Path) -> tuple[Entry, ...]:
-    """Return a list of such models; what has no model in timm is left out."""
+    """Return the entries of a list, without those that have no model in timm."""
     with file.open(newline="", encoding="utf-8") as lines:
         return tuple(
             Entry(line["name"], line["model"], int(line["batch_size"]))
@@ -69,28 +69,27 @@ def read(file: Path) -> tuple[Entry, ...]:
 
 
 def names(name: ModelName) -> frozenset[str]:
-    """Return what the benchmark calls a model, `timm:nest_base_jx`; its own name is always among them."""
+    """Return all names that the benchmark may use for a model, always with timm's own; empty for other libraries."""
     if name.library != "timm":
         return frozenset()
     return frozenset({name.model, *(entry.name for entry in entries() if entry.model == name.model)})
 
 
 def is_in(name: ModelName, listed: Iterable[str]) -> bool:
-    """Return whether one of the named lists holds a model."""
+    """Return whether a named list contains a model."""
     return not names(name).isdisjoint(listed)
 
 
 def recorded_batch_size(name: ModelName) -> int | None:
-    """Return the benchmark's own batch size for a model, divided where it divides; None for a model it does not
-    have."""
-    known = [entry.batch_size for entry in entries() if entry.qualified == name]
-    if not known:
+    """Return the benchmark's batch size for a model, divided if it is in HALVED or QUARTERED; None without an entry."""
+    recorded = [entry.batch_size for entry in entries() if entry.qualified == name]
+    if not recorded:
         return None
     divisor = 4 if is_in(name, QUARTERED) else 2 if is_in(name, HALVED) else 1
-    return max(1, known[0] // divisor)
+    return max(1, recorded[0] // divisor)
 
 
 def expand(patterns: Iterable[str]) -> list[str]:
-    """Patterns with `suite` replaced by the models it stands for."""
+    """Return patterns with `suite` replaced by its models."""
     models = list(dict.fromkeys(entry.qualified for entry in entries()))
     return [name for pattern in patterns for name in (models if pattern == "suite" else [pattern])]

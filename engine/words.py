@@ -1,4 +1,4 @@
-"""Counts and lists in sentences."""
+"""Format counts and lists for sentences."""
 
 from collections.abc import Sequence
 

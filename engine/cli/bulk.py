@@ -1,4 +1,4 @@
-"""runs tag, note, rows, delete, restore, storage: what is done with runs that are there."""
+"""The commands runs tag, note, rows, delete, restore and storage, which work on existing runs."""
 
 from pathlib import Path
 from typing import Literal
@@ -14,16 +14,16 @@ from engine.specs import Refused
 
 
 class Several(BaseModel):
-    """Runs, by their ids."""
+    """One or more runs, given by their ids."""
 
     run_ids: CliPositionalArg[list[RunId]] = Field(min_length=1, description="The ids that `runs list` shows.")
 
 
 class Tag(Several):
-    """Give tags to runs, and take some away."""
+    """Add tags to runs, and remove tags."""
 
-    add: WORDS = Field((), description="Tags to give; comma-separated.")
-    remove: WORDS = Field((), description="Tags to take away; comma-separated.")
+    add: WORDS = Field((), description="Tags to add, comma-separated.")
+    remove: WORDS = Field((), description="Tags to remove, comma-separated.")
 
     def cli_cmd(self) -> None:
         with store_here() as store:
@@ -34,7 +34,7 @@ class Tag(Several):
 
 
 class Note(BaseModel):
-    """Write notes to a run, in place of those it has."""
+    """Replace the notes of a run."""
 
     run_id: CliPositionalArg[RunId] = Field(description="The id that `runs list` shows.")
     text: CliPositionalArg[str] = Field(description="The notes; '' removes them.")
@@ -46,12 +46,12 @@ class Note(BaseModel):
 
 
 class Rows(Several):
-    """Write the rows of runs: a table, or of several kinds a zip with a table of each."""
+    """Write the rows of runs to one table; runs of several kinds give a zip file with one table per kind."""
 
     output: OutputFile | None = Field(
-        None, description="The file to write; rows.csv (or so) or rows.zip when left out."
+        None, description="The file to write. Default: rows.csv, rows.json, rows.parquet or rows.zip."
     )
-    format: Literal["csv", "json", "parquet"] = Field("csv", description="How tables are written.")
+    format: Literal["csv", "json", "parquet"] = Field("csv", description="File format of the tables.")
 
     def cli_cmd(self) -> None:
         from engine.report.export import bulk
@@ -68,9 +68,9 @@ class Rows(Several):
 
 
 class Delete(Several):
-    """Delete runs that have ended, with everything they wrote."""
+    """Delete ended runs with all their files."""
 
-    yes: bool = Field(False, description="Do it; of several runs, only what would be deleted is told without this.")
+    yes: bool = Field(False, description="Confirm. Without this, several runs are only counted, not deleted.")
 
     def cli_cmd(self) -> None:
         from engine import jobs
@@ -81,7 +81,7 @@ class Delete(Several):
         if len(ids) > 1 and not self.yes:
             message = f"{len(ids)} runs with {size.files:,} files of {size.bytes / 1e6:,.1f} MB"
             raise Refused(f"{message} would be deleted for good: say so with --yes")
-        kept = 0
+        failures = 0
         with store_here() as store:
             for run_id in ids:
                 try:
@@ -91,13 +91,13 @@ class Delete(Several):
                     if len(ids) == 1:
                         raise
                     note(str(refusal))
-                    kept += 1
-        if kept:
-            raise EndedBadly(f"{kept} of {len(ids)} runs could not be deleted")
+                    failures += 1
+        if failures:
+            raise EndedBadly(f"{failures} of {len(ids)} runs could not be deleted")
 
 
 class Restore(BaseModel):
-    """Rebuild a damaged store from what can be read of it. The damaged file and the folders of runs are kept."""
+    """Rebuild a damaged store from its readable parts. The damaged file and the folders of runs are kept."""
 
     def cli_cmd(self) -> None:
         from engine.jobs.lifecycle import processes_with
@@ -123,7 +123,7 @@ class Restore(BaseModel):
 
 
 class Storage(BaseModel):
-    """Show how much disk runs take, and which take most."""
+    """Show how much disk space runs use, and which runs use most."""
 
     def cli_cmd(self) -> None:
         from engine.store import storage

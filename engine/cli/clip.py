@@ -27,28 +27,33 @@ TRAINED += ["samples_per_s", "seconds", "checkpoint", "best", "status"]
 EVALUATED = ["model", "task", "acc1", "acc5", "mean_per_class_recall", "image_to_text_r1", "image_to_text_r5"]
 EVALUATED += ["text_to_image_r1", "text_to_image_r5", "clip_val_loss", "images", "classes", "status"]
 FOUND = ["index", "source", "label", "similarity"]
-"""The columns of a terminal; a file has all of them."""
+"""The columns printed on a terminal; a file has all columns."""
 LONGEST_FILE = 10_000_000
 
 
 def with_files(flags: Spec, kind: type[Spec]) -> dict[str, Any]:
-    """Return the flags with a model's FILE.json read in. Errors: Refused."""
-    asked = flags.model_dump(include=set(kind.model_fields), exclude_unset=True)
-    if asked.get("model", "").endswith(".json"):
-        (model,), configs = expand_files([asked["model"]])
-        asked |= {"model": model, "configs": configs}
-    return asked
+    """Return the given flags as fields, with a model's FILE.json read in. Errors: Refused when the file cannot be
+    read.
+    """
+    fields = flags.model_dump(include=set(kind.model_fields), exclude_unset=True)
+    if fields.get("model", "").endswith(".json"):
+        (model,), configs = expand_files([fields["model"]])
+        fields |= {"model": model, "configs": configs}
+    return fields
 
 
 def lines_read(data: Any) -> Any:
-    """Flags, with the files of names and templates read in. Errors: Refused."""
+    """Return the flags with the files of class names and templates replaced by their lines. Errors: Refused."""
     if isinstance(data, dict):
         return data | {name: read_lines(data[name]) for name in ("classes", "templates") if data.get(name)}
     return data
 
 
 def read_lines(given: Any) -> Any:
-    """Return the lines of the file if a field names one, else the value itself. Errors: Refused if it is not text."""
+    """Return the lines of a file if the value names one, else the value itself.
+
+    Errors: Refused when the file is too large or not text.
+    """
     path = Path(str(given[0] if isinstance(given, list | tuple) else given))
     if "\n" in str(path) or not file_within(path, None):
         return given
@@ -63,17 +68,17 @@ def read_lines(given: Any) -> Any:
 
 
 class TrainFlags(TrainSpec):
-    """The spec as flags."""
+    """The spec as flags of a command."""
 
     _files = model_validator(mode="before")(lines_read)
 
     def spec(self) -> TrainSpec:
-        """Return the request alone. Errors: Refused of files that cannot be read."""
+        """Return the spec without the other flags. Errors: Refused when a file cannot be read."""
         return TrainSpec.model_validate(with_files(self, TrainSpec))
 
 
 class Train(TrainFlags):
-    """Train or fine-tune CLIP here and now. --classes and --templates take files with a line each."""
+    """Train or fine-tune CLIP here and now. --classes and --templates take files with one entry per line."""
 
     name: RunName = ""
     output: TableFile | None = Field(None, description="Write a row per epoch to this .csv, .json or .parquet file.")
@@ -84,7 +89,7 @@ class Train(TrainFlags):
 
 
 def show_training(run: "Run", rows: list[TrainRow], output: Path | None) -> None:
-    """Print one line per epoch. Errors: EndedBadly, Refused."""
+    """Print the epochs as a table or write them to a file. Errors: EndedBadly or Refused when the run failed."""
     from engine.report import frames
 
     frame = frames.with_environment(frames.train(rows), run)
@@ -93,7 +98,7 @@ def show_training(run: "Run", rows: list[TrainRow], output: Path | None) -> None
 
 
 class SubmitTrain(TrainFlags):
-    """Queue a training; the flags are those of `train`."""
+    """Queue a training; it has the same flags as `train`."""
 
     name: RunName = ""
 
@@ -102,12 +107,12 @@ class SubmitTrain(TrainFlags):
 
 
 class EvaluateFlags(EvaluateSpec):
-    """The spec as flags."""
+    """The spec as flags of a command."""
 
     _files = model_validator(mode="before")(lines_read)
 
     def spec(self) -> EvaluateSpec:
-        """Return the request alone. Errors: Refused of files that cannot be read."""
+        """Return the spec without the other flags. Errors: Refused when a file cannot be read."""
         return EvaluateSpec.model_validate(with_files(self, EvaluateSpec))
 
 
@@ -127,7 +132,7 @@ class Evaluate(EvaluateFlags):
 
 
 class SubmitEvaluate(EvaluateFlags):
-    """Queue an evaluation; the flags are those of `evaluate`."""
+    """Queue an evaluation; it has the same flags as `evaluate`."""
 
     name: RunName = ""
 
@@ -136,12 +141,14 @@ class SubmitEvaluate(EvaluateFlags):
 
 
 class Search(OneRun):
-    """Search the images of an evaluation by text: those nearest to it, with their cosines."""
+    """Search the images of an evaluation by text, and print the nearest ones with their cosine similarities."""
 
     text: CliPositionalArg[str] = Field(
-        min_length=1, max_length=LONGEST_TEXT, description="Encoded as typed, such as 'a photo of a red car'."
+        min_length=1,
+        max_length=LONGEST_TEXT,
+        description="The text to search for, used as typed, such as 'a photo of a red car'.",
     )
-    top: int = Field(12, ge=1, le=MOST_HITS, description="How many images.")
+    top: int = Field(12, ge=1, le=MOST_HITS, description="Number of images to print.")
     output: TableFile | None = Field(None, description="Write the hits to this .csv, .json or .parquet file.")
 
     def cli_cmd(self) -> None:
@@ -149,6 +156,6 @@ class Search(OneRun):
         from engine.report.frames import hits
 
         with store_here() as store:
-            asked = search_question(Settings(), store.run(self.run_id), self.text, self.top)
-        frame = hits(import_module("engine.training.evaluation.search").answer(asked).hits)
+            question = search_question(Settings(), store.run(self.run_id), self.text, self.top)
+        frame = hits(import_module("engine.training.evaluation.search").answer(question).hits)
         show_table(frame, brief(frame, FOUND), self.output)

@@ -1,4 +1,4 @@
-"""catalog, catalog-build, profile: what models cost."""
+"""The commands catalog, catalog-build, published, published-import and profile: what models cost."""
 
 from collections.abc import Iterable
 from importlib import import_module
@@ -17,14 +17,14 @@ from engine.specs import ProfileSpec, Refused, split_patterns
 
 SHOWN = ["library", "model", "image_size", "batch_size", "mparams", "gflops", "gmacs", "macts", "fvcore_gmacs"]
 SHOWN += ["traffic_mb", "weights_mb", "inference_peak_mb", "training_peak_mb", "complete", "status"]
-"""The columns of a terminal; a file has all of them."""
+"""The columns printed on a terminal; a file has all columns."""
 
 
 class Catalog(BaseModel):
     """Browse the shipped catalogue: what every model costs."""
 
     source: Literal["open_clip", "timm", "torchvision"] | None = Field(None, description="Only this library.")
-    match: str = Field("", description="Only names that hold this text or match this wildcard.")
+    match: str = Field("", description="Only names that contain this text or match this wildcard.")
     family: str = Field("", description="Only these families, comma-separated.")
     image_size: int | None = Field(None, ge=1, description="Only models counted at this image height, in pixels.")
     min_mparams: float | None = Field(None, ge=0, description="At least this many million parameters.")
@@ -34,7 +34,7 @@ class Catalog(BaseModel):
     max_macts: float | None = Field(None, ge=0, description="At most this many million activations.")
     max_peak_mb: float | None = Field(None, ge=0, description="At most this estimated inference peak, in MB.")
     sort: str = Field("gmacs", description="Column to sort by.")
-    descending: bool = Field(False, description="Most first.")
+    descending: bool = Field(False, description="Sort in descending order.")
     output: TableFile | None = Field(None, description="Write all columns to this .csv, .json or .parquet file.")
 
     def cli_cmd(self) -> None:
@@ -63,12 +63,12 @@ class Catalog(BaseModel):
 class CatalogBuild(BaseModel):
     """Count every installed model again and write the catalogue.
 
-    Each at its own image size; what lacks of the sizes that accuracies are published for is counted afterwards.
+    Each model is counted at its own image size first. The sizes of published accuracies that are still missing follow.
     """
 
     workers: int = Field(2, ge=1, le=64, description="Processes to count with.")
     models: str = Field("all", description="Names, wildcards or families; rows of other models are kept.")
-    sizes_only: bool = Field(False, description="Count only the sizes of published accuracies that are lacking.")
+    sizes_only: bool = Field(False, description="Count only the missing sizes of published accuracies.")
 
     def cli_cmd(self) -> None:
         from engine.published import match as accuracies
@@ -88,9 +88,9 @@ def _tell(steps: Iterable[Progress]) -> None:
 
 
 class Published(BaseModel):
-    """Accuracies that others have published: whose they are, and which of them find no model in the catalogue."""
+    """Show the published accuracies by publisher, and which of them match no model of the catalogue."""
 
-    unmatched: bool = Field(False, description="List the rows that find no model, each with the reason.")
+    unmatched: bool = Field(False, description="List the rows that match no model, each with the reason.")
     output: TableFile | None = Field(None, description="Write the table to this .csv, .json or .parquet file.")
 
     def cli_cmd(self) -> None:
@@ -110,14 +110,14 @@ class Published(BaseModel):
 class PublishedImport(BaseModel):
     """Import a newer version of a publisher's own table of accuracies from a file.
 
-    Imported figures lie beside the runs and stand in for shipped ones.
+    Imported tables are stored beside the runs and replace the shipped ones.
     """
 
     source: CliPositionalArg[str] = Field(
         description="Path of results-imagenet.csv, openclip_results.csv, ..., downloaded from the publisher's page."
     )
     kind: Literal["timm", "openclip_zeroshot", "openclip_retrieval"] | None = Field(
-        None, description="Whose layout it has; found by its headings when left out."
+        None, description="Layout of the file. Default: recognized by its headings."
     )
 
     def cli_cmd(self) -> None:
@@ -132,13 +132,13 @@ class PublishedImport(BaseModel):
 
 
 class ProfileFlags(ProfileSpec):
-    """The spec, and the two ways to name models that only a command line has: @FILE and FILE.json."""
+    """The spec as flags, and two ways to name models that only the command line has: @FILE and FILE.json."""
 
     def spec(self) -> ProfileSpec:
-        """Return the request alone, with the files it names read in."""
-        asked = self.model_dump(include=set(ProfileSpec.model_fields), exclude_unset=True)
+        """Return the spec without the other flags, with the files it names read in."""
+        fields = self.model_dump(include=set(ProfileSpec.model_fields), exclude_unset=True)
         models, configs = expand_files(self.models)
-        return ProfileSpec.model_validate(asked | {"models": models, "configs": self.configs | configs})
+        return ProfileSpec.model_validate(fields | {"models": models, "configs": self.configs | configs})
 
 
 class Profile(ProfileFlags):
@@ -170,7 +170,7 @@ class Profile(ProfileFlags):
 
 
 class SubmitProfile(ProfileFlags):
-    """Queue a profile run; the flags are those of `profile`."""
+    """Queue a profile run; it has the same flags as `profile`."""
 
     name: RunName = ""
 

@@ -1,4 +1,4 @@
-"""Shared by commands: the store of the environment, foreground runs, runs by their ids."""
+"""Shared by commands: the store of these settings, foreground runs, run ids as arguments."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from engine.store import Run, Store
 
 RunId = Annotated[int, Field(ge=1, lt=2**63)]
-RunName = Annotated[str, Field(description="A name for lists of runs.")]
+RunName = Annotated[str, Field(description="A name that lists of runs show.")]
 R = TypeVar("R", bound=Row)
 
 
 class EndedBadly(Exception):
-    """The command did what was asked, and some of it failed: exit code 1."""
+    """Raised when the command ran and a part of its work failed; leads to exit code 1."""
 
 
 @contextmanager
 def store_here() -> "Iterator[Store]":
-    """Open the store that the environment names, and close it afterwards."""
+    """Open the store of the environment's settings, and close it afterwards."""
     from engine.store import open_store
 
     with closing(open_store(Settings())) as store:
@@ -34,7 +34,7 @@ def store_here() -> "Iterator[Store]":
 
 
 def run_here(store: "Store", spec: Spec, rows: type[R], *, name: str = "") -> tuple["Run", list[R]]:
-    """Do a run here and now, telling how it goes: the run as it has ended, and its rows, which are of this class."""
+    """Do a run in this process, print its progress, and return the ended run and its rows of class `rows`."""
     from engine.jobs import foreground
 
     run_id = foreground.run_here(store, Settings(), spec, on_event=print_progress, name=name)
@@ -42,7 +42,9 @@ def run_here(store: "Store", spec: Spec, rows: type[R], *, name: str = "") -> tu
 
 
 def tell_failures(run: "Run", rows: Sequence[R], name: Callable[[R], str]) -> None:
-    """Say which rows have failed, and why. Errors: Refused where the run was; EndedBadly where anything failed."""
+    """Print the failed rows with their errors. Errors: Refused when the run was refused; EndedBadly when anything
+    failed.
+    """
     from engine.store import Cause, State
 
     if run.cause == Cause.REFUSED:
@@ -56,7 +58,7 @@ def tell_failures(run: "Run", rows: Sequence[R], name: Callable[[R], str]) -> No
 
 
 def submit(spec: Spec, name: str) -> None:
-    """Queue a run and say where it stands."""
+    """Queue a run and print its id and its position in the queue."""
     from engine import jobs
 
     with store_here() as store:
@@ -66,6 +68,6 @@ def submit(spec: Spec, name: str) -> None:
 
 
 class OneRun(BaseModel):
-    """A run, by its id."""
+    """One run, given by its id."""
 
     run_id: CliPositionalArg[RunId] = Field(description="The id that `runs list` shows.")

@@ -1,4 +1,4 @@
-"""runs list: which runs there are, as the page of runs filters them."""
+"""The command runs list, with the same filters as the page of runs."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,28 +18,26 @@ WORDS = Annotated[tuple[str, ...], NoDecode, split_words]
 
 
 class List(BaseModel):
-    """The runs, newest first, that all of these let through."""
+    """List the runs that match all of these filters, newest first."""
 
     kind: WORDS = Field((), description="profile, train, ...; comma-separated.")
     state: WORDS = Field((), description="queued, running, finished, failed, ...; comma-separated.")
-    model: str = Field(
-        "", description="Part of a model's name, or all of it with * or ?; its library is not looked at."
-    )
+    model: str = Field("", description="Part of a model's name, or a full name with * or ?. The library is ignored.")
     device: str = Field("", description="cpu, cuda:0, ...")
-    tag: WORDS = Field((), description="Tags that a run has, all of them; comma-separated.")
-    text: str = Field("", description="Words in its name, summary, notes or error.")
-    oldest_first: bool = Field(False, description="Begin with the oldest.")
-    limit: int = Field(30, ge=1, le=10_000, description="How many.")
-    page: int = Field(1, ge=1, le=10_000_000, description="Which so many.")
+    tag: WORDS = Field((), description="Only runs with all of these tags, comma-separated.")
+    text: str = Field("", description="Words in the name, summary, notes or error.")
+    oldest_first: bool = Field(False, description="Oldest runs first.")
+    limit: int = Field(30, ge=1, le=10_000, description="Runs per page.")
+    page: int = Field(1, ge=1, le=10_000_000, description="Number of the page.")
     output: TableFile | None = Field(
-        None, description="A .csv, .json or .parquet to write instead, with the runs of all pages."
+        None, description="Write the runs of all pages to this .csv, .json or .parquet file instead."
     )
 
     def cli_cmd(self) -> None:
         wanted = self.wanted()
         with store_here() as store:
             if self.output:
-                from engine.report.export import bulk, tables  # brings pandas along
+                from engine.report.export import bulk, tables  # imports pandas
 
                 tables.save(bulk.runs(store, wanted), self.output)
                 note(f"{store.count(wanted):,} runs written to {self.output}")
@@ -56,7 +54,7 @@ class List(BaseModel):
             note(f"{len(runs)} of {total:,} runs; --page and --limit show others, --output writes all of them")
 
     def wanted(self) -> "Filter":
-        """Return the filter of the store. Errors: Refused of a kind or state that there is none of."""
+        """Return the flags as a filter of the store. Errors: Refused for an unknown kind or state."""
         from engine.store import Filter, State
 
         _check("kind", self.kind, sorted(kinds()))

@@ -26,14 +26,17 @@ if TYPE_CHECKING:
 
 
 def writable_table(path: Path) -> Path:
-    """Refuse, before anything is measured, an output that could not be written afterwards."""
+    """Return the path of a table to write, checked before anything is measured.
+
+    Errors: ValueError for another file type or a path that cannot be written.
+    """
     if path.suffix not in (".csv", ".json", ".parquet"):
         raise ValueError(f"{path} is neither a .csv nor a .json nor a .parquet file")
     return writable(path)
 
 
 def writable(path: Path) -> Path:
-    """Refuse a file that could not be written. Errors: ValueError."""
+    """Return the path if it can be written. Errors: ValueError."""
     folder = path.resolve().parent
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder} to write to")
@@ -45,7 +48,7 @@ def writable(path: Path) -> Path:
 
 
 def printable(text: str) -> str:
-    """Text of unknown origin as a terminal may have it: one line, and no control characters."""
+    """Return text as one line without control characters, so that a text of unknown origin is safe on a terminal."""
     return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)
 
 
@@ -54,12 +57,12 @@ TableFile = Annotated[Path, AfterValidator(writable_table)]
 
 
 def note(text: str) -> None:
-    """Print a line to stderr, for the person watching."""
+    """Print a line to stderr, which keeps stdout free for tables."""
     print(text, file=sys.stderr, flush=True)
 
 
 def print_progress(event: Event) -> None:
-    """Print a line when a model starts and one with its result."""
+    """Print one line when a model starts and one with its result."""
     match event:
         case Progress(done=done, total=total, note=model) if model:
             note(f"[{done}/{total}] {printable(model)}" if total else printable(model))
@@ -85,7 +88,9 @@ def print_progress(event: Event) -> None:
 
 
 def _timing(row: BenchmarkRow) -> str:
-    """`resnet18 eager, inference, batch 8: 12.3 ms, 651 samples/s; 1.52 times as fast as eager (faster); unstable`."""
+    """Return `resnet18 eager, inference, batch 8: 12.3 ms, 651 samples/s; 1.52 times as fast as eager (faster);
+    unstable`.
+    """
     parts = []
     if row.latency_ms is not None:
         figures = [_latency(row), *([f"{row.samples_per_s:.4g} samples/s"] if row.samples_per_s else [])]
@@ -99,7 +104,9 @@ def _timing(row: BenchmarkRow) -> str:
 
 
 def _both_ways(row: RecurrentRow) -> str:
-    """`jit, 100 steps, hidden 512, batch 64: forward 12.3 ms, backward 24.6 ms; 1.52 times as fast as py (faster)`."""
+    """Return `jit, 100 steps, hidden 512, batch 64: forward 12.3 ms, backward 24.6 ms; 1.52 times as fast as py
+    (faster)`.
+    """
     phases = (("forward", row.forward_ms), ("backward", row.backward_ms))
     took = ", ".join(f"{phase} {ms:.4g} ms" for phase, ms in phases if ms is not None)
     sizes = [f"{row.seq_length} steps", f"hidden {row.hidden_size}"] if row.seq_length else []
@@ -109,7 +116,7 @@ def _both_ways(row: RecurrentRow) -> str:
 
 
 def _epoch(row: TrainRow) -> str:
-    """`epoch 3: loss 2.31, zero-shot 0.914, image to text R@1 0.12; 812 pairs/s; the best so far`."""
+    """Return `epoch 3: loss 2.31, zero-shot 0.914, image to text R@1 0.12; 812 pairs/s; the best so far`."""
     figures = [("loss", row.train_loss), ("zero-shot", row.zeroshot_top1), ("image to text R@1", row.image_to_text_r1)]
     parts = [", ".join(f"{name} {value:.4g}" for name, value in figures if value is not None)]
     parts += [f"{row.samples_per_s:.4g} pairs/s"] if row.samples_per_s else []
@@ -117,7 +124,7 @@ def _epoch(row: TrainRow) -> str:
 
 
 def _evaluated(row: EvaluateRow) -> str:
-    """`zeroshot: top-1 0.914, top-5 0.99, mean per class 0.913`."""
+    """Return `zeroshot: top-1 0.914, top-5 0.99, mean per class 0.913`."""
     figures = [("top-1", row.acc1), ("top-5", row.acc5), ("mean per class", row.mean_per_class_recall)]
     figures += [("image to text R@1", row.image_to_text_r1), ("text to image R@1", row.text_to_image_r1)]
     return f"{row.task}: " + ", ".join(f"{name} {value:.4g}" for name, value in figures if value is not None)
@@ -141,22 +148,22 @@ def _flags(row: TimedRow | DeviceRow) -> list[str]:
 
 
 def figure(value: float) -> str:
-    """Two decimals, and three significant digits of what they would make 0.00."""
+    """Return a number with two decimals; below 0.1, with three significant digits."""
     return f"{value:,.2f}" if value == 0 or abs(value) >= 0.1 else f"{value:.3g}"
 
 
 def brief(frame: "pd.DataFrame", columns: Sequence[str]) -> "pd.DataFrame":
-    """Return those of these columns that hold any value."""
+    """Return the given columns, without those that are empty."""
     return frame[[name for name in columns if frame[name].replace("", None).notna().any()]]
 
 
 def show_table(full: "pd.DataFrame", short: "pd.DataFrame", output: Path | None) -> None:
-    """Print `short`, or write `full` to a file."""
+    """Print `short`, or write `full` to a file if `output` is given."""
     if output is None and full.empty:
         note("no rows")
         return
     if output is None:
-        text = short.astype(object).where(short.notna(), "")  # an absent figure is a blank, whatever its type
+        text = short.astype(object).where(short.notna(), "")  # a missing value is blank, whatever its type
         text = text.map(lambda cell: printable(cell) if isinstance(cell, str) else cell)
         print(text.to_string(index=False, float_format=figure))
         return
@@ -167,7 +174,7 @@ def show_table(full: "pd.DataFrame", short: "pd.DataFrame", output: Path | None)
 
 
 def show_text(text: str, output: Path | None) -> None:
-    """Print a text that has its line breaks, or write it to a file."""
+    """Print a text that ends with a line break, or write it to a file if `output` is given."""
     if output is None:
         print(text, end="")
         return
@@ -176,7 +183,7 @@ def show_text(text: str, output: Path | None) -> None:
 
 
 def print_detail(rows: Sequence[ProfileRow]) -> None:
-    """Per model: every operator with its share, and what was not counted."""
+    """Print every operator of each model with its calls, FLOPs and bytes, and mark those that were not counted."""
     for row in rows:
         print(f"\n{row.name} by operator, for the whole batch of {row.batch_size}")
         print(f"{'operator':44} {'calls':>7} {'GFLOPs':>12} {'MB moved':>12}")

@@ -1,4 +1,6 @@
-"""scheduler, warm, work, probe, answer, stop: the processes behind the queue and the pages. People need only `stop`."""
+"""The commands scheduler, warm, work, probe, answer and stop: processes behind queue and pages. Users need only
+`stop`.
+"""
 
 from importlib import import_module
 
@@ -9,7 +11,7 @@ from engine.settings import Settings
 
 
 class Scheduler(BaseModel):
-    """Start queued runs as devices become free; leaves when idle for a while. The app and `submit` start one."""
+    """Start queued runs as devices become free; exits when idle for a while. The app and `submit` start it."""
 
     def cli_cmd(self) -> None:
         from engine.jobs import scheduler
@@ -18,7 +20,7 @@ class Scheduler(BaseModel):
 
 
 class Warm(BaseModel):
-    """Keep the heavy libraries loaded, for runs to start from. The scheduler starts it."""
+    """Keep the heavy libraries loaded, so that runs start faster. The scheduler starts it."""
 
     def cli_cmd(self) -> None:
         from engine.jobs import warm
@@ -36,7 +38,7 @@ class Work(OneRun):
 
 
 class Probe(BaseModel):
-    """Look which devices this machine has, and store it. The scheduler starts it."""
+    """Find the devices of this machine and store them. The scheduler starts it."""
 
     def cli_cmd(self) -> None:
         from engine.jobs import probe
@@ -45,9 +47,9 @@ class Probe(BaseModel):
 
 
 class Answer(BaseModel):
-    """Answer questions of the pages, put as JSON lines. The app starts it."""
+    """Answer questions of the pages, sent as JSON lines. The app starts it."""
 
-    idle_s: float = Field(600, gt=0, description="Seconds without a question after which it leaves.")
+    idle_s: float = Field(600, gt=0, description="Exit after this many seconds without a question.")
 
     def cli_cmd(self) -> None:
         import_module("engine.tasks.answers").serve(self.idle_s)

@@ -1,4 +1,4 @@
-"""runs, resume: what was asked for, how it stands, and what came of it."""
+"""The commands runs and resume: list, show and change runs."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from engine.specs import Refused
 
 
 class Show(OneRun):
-    """State, request, environment and rows of one run."""
+    """Show state, spec, environment and rows of one run."""
 
     def cli_cmd(self) -> None:
         with store_here() as store:
@@ -33,15 +33,15 @@ class Show(OneRun):
 
 
 class Log(OneRun):
-    """The end of a run's log."""
+    """Print the last lines of a run's log."""
 
-    lines: int = Field(100, ge=1, le=100_000, description="How many lines.")
+    lines: int = Field(100, ge=1, le=100_000, description="Number of lines to print.")
 
     def cli_cmd(self) -> None:
         from engine.store.files import RunFiles
 
         with store_here() as store:
-            store.run(self.run_id)  # a run that is not there is an error, one without a log is not
+            store.run(self.run_id)  # raises for a run that does not exist; a missing log is no error
         for line in RunFiles(Settings().runs_dir, self.run_id).log_tail(self.lines).splitlines():
             print(printable(line))
 
@@ -56,14 +56,14 @@ class Cancel(OneRun):
             store.request_cancel(self.run_id)
             run = store.run(self.run_id)
         if not run.state.ended:
-            jobs.ensure_scheduler(Settings())  # its own may have left, or its host may be gone
+            jobs.ensure_scheduler(Settings())  # its scheduler may have exited, or its host may be gone
         print(f"run {run.id} is {'asked to stop' if not run.state.ended else run.state}")
 
 
 class Hosts(BaseModel):
-    """List the hosts that runs are open on, or declare one gone that will not come back."""
+    """List the hosts with open runs, or declare a host gone that will not come back."""
 
-    gone: str = Field("", description="A host that is gone: its runs are queued again, cancelled or failed.")
+    gone: str = Field("", description="A host that will not come back. Its runs are queued again, cancelled or failed.")
 
     def cli_cmd(self) -> None:
         from engine import jobs
@@ -86,7 +86,7 @@ class Hosts(BaseModel):
 class Export(OneRun):
     """Write a run as a bundle (zip) that another machine can import."""
 
-    output: OutputFile | None = Field(None, description="The file to write; run_ID.zip when left out.")
+    output: OutputFile | None = Field(None, description="The file to write. Default: run_ID.zip.")
 
     def cli_cmd(self) -> None:
         from engine.store.bundle import export_bundle
@@ -98,7 +98,7 @@ class Export(OneRun):
 
 
 class Import(BaseModel):
-    """Take in a bundle that `runs export` wrote."""
+    """Import a bundle that `runs export` wrote."""
 
     bundle: CliPositionalArg[Path] = Field(description="A zip file.")
 
@@ -116,7 +116,7 @@ class Import(BaseModel):
 
 
 class Runs(BaseModel):
-    """List, show, follow, tag, export and delete runs."""
+    """List, show, cancel, tag, export and delete runs."""
 
     list: CliSubCommand[List]
     show: CliSubCommand[Show]
@@ -143,7 +143,7 @@ class Resume(BaseModel):
     """Queue a failed or cancelled run again. A training continues from its newest checkpoint, others start again."""
 
     what: CliPositionalArg[str] = Field(
-        description="A run's number; or a checkpoint, or a training's folder, from which a new run goes on."
+        description="The id of a run; or a checkpoint or a training's folder, from which a new run continues."
     )
 
     def cli_cmd(self) -> None:

@@ -1,4 +1,4 @@
-"""benchmark, suite-build: how fast models are here."""
+"""The commands benchmark, suite-build and device: how fast models and devices are here."""
 
 from importlib import import_module
 from typing import Literal
@@ -14,29 +14,29 @@ from engine.specs import BenchmarkSpec, DeviceSpec, Refused
 SHOWN = ["library", "model", "mode", "variant", "batch_size", "latency_ms", "p90_ms", "back_to_back_ms"]
 SHOWN += ["samples_per_s", "spread"]
 SHOWN += ["speedup", "speedup_low", "speedup_high", "verdict", "accuracy", "max_deviation", "flags", "status"]
-"""The columns of a terminal; a file has all of them."""
+"""The columns printed on a terminal; a file has all columns."""
 
 
 class BenchmarkFlags(BenchmarkSpec):
-    """The spec, and the way to name models that only a command line has: @FILE."""
+    """The spec as flags, and one way to name models that only the command line has: @FILE."""
 
     def spec(self) -> BenchmarkSpec:
-        """Return the request alone, with the files it names read in. Errors: Refused."""
-        asked = self.model_dump(include=set(BenchmarkSpec.model_fields), exclude_unset=True)
+        """Return the spec without the other flags, with the files it names read in. Errors: Refused."""
+        fields = self.model_dump(include=set(BenchmarkSpec.model_fields), exclude_unset=True)
         models, configs = expand_files(self.models)
         if configs:
             raise Refused("a configuration of one's own can be counted (profile), not timed: name a model")
-        return BenchmarkSpec.model_validate(asked | {"models": models})
+        return BenchmarkSpec.model_validate(fields | {"models": models})
 
 
 class Benchmark(BenchmarkFlags):
-    """Time models here and now: inference or training, in several ways side by side.
+    """Time models here and now: inference or training, with several variants side by side.
 
     @FILE reads names from a text or CSV file.
     """
 
     format: Literal["full", "timm", "dynamo"] = Field(
-        "full", description="timm, dynamo: the columns of timm's benchmark.py, of PyTorch's dynamo benchmark."
+        "full", description="timm, dynamo: the columns of timm's benchmark.py or of PyTorch's dynamo benchmark."
     )
     output: TableFile | None = Field(None, description="Write the rows to this .csv, .json or .parquet file.")
 
@@ -56,7 +56,7 @@ class Benchmark(BenchmarkFlags):
 
 
 class SubmitBenchmark(BenchmarkFlags):
-    """Queue a benchmark; the flags are those of `benchmark`."""
+    """Queue a benchmark; it has the same flags as `benchmark`."""
 
     name: RunName = ""
 
@@ -65,7 +65,7 @@ class SubmitBenchmark(BenchmarkFlags):
 
 
 class SuiteBuild(BaseModel):
-    """Bring the suite's list up to date with the installed timm."""
+    """Update the suite's list of models from the installed timm."""
 
     def cli_cmd(self) -> None:
         entries = import_module("engine.tasks.suite").build()
@@ -84,19 +84,19 @@ RATES_SHOWN = [
     "flags",
     "status",
 ]
-"""The columns of a terminal; a file has all of them."""
+"""The columns printed on a terminal; a file has all columns."""
 
 
 class DeviceFlags(DeviceSpec):
-    """The spec as flags."""
+    """The spec as flags of a command."""
 
     def spec(self) -> DeviceSpec:
-        """Return the request alone."""
+        """Return the spec without the other flags."""
         return DeviceSpec.model_validate(self.model_dump(include=set(DeviceSpec.model_fields), exclude_unset=True))
 
 
 class Device(DeviceFlags):
-    """Measure a device here and now: matrix products per data type, and copying memory."""
+    """Measure a device here and now: matrix products per data type, and memory copies."""
 
     output: TableFile | None = Field(None, description="Write the rows to this .csv, .json or .parquet file.")
 
@@ -111,7 +111,7 @@ class Device(DeviceFlags):
 
 
 class SubmitDevice(DeviceFlags):
-    """Queue a measurement of a device; the flags are those of `device`."""
+    """Queue a measurement of a device; it has the same flags as `device`."""
 
     name: RunName = ""
 

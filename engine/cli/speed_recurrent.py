@@ -1,4 +1,4 @@
-"""recurrent: how fast recurrent layers are here, forward and backward."""
+"""The command recurrent: how fast recurrent layers are here, forward and backward."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -17,35 +17,35 @@ if TYPE_CHECKING:
 
 SHOWN = ["model", "seq_length", "hidden_size", "mini_batch", "forward_ms", "backward_ms", "back_to_back_ms", "spread"]
 SHOWN += ["speedup", "speedup_low", "speedup_high", "verdict", "flags", "status"]
-"""The columns of a sweep on a terminal; a file has all of them."""
+"""The columns of a sweep printed on a terminal; a file has all columns."""
 
 
 class RecurrentFlags(RecurrentSpec):
-    """The spec as flags."""
+    """The spec as flags of a command."""
 
     def spec(self) -> RecurrentSpec:
-        """Return the request alone. Warn of runners that are left out or take very long."""
-        asked = self.model_dump(include=set(RecurrentSpec.model_fields), exclude_unset=True)
+        """Return the spec without the other flags. Print warnings for runners that are left out or take very long."""
+        fields = self.model_dump(include=set(RecurrentSpec.model_fields), exclude_unset=True)
         if self.left_out:
             note(f"left out, because {self.device} has no cuDNN: {', '.join(self.left_out)}")
         if slow := [name for name in self.chosen if RUNNERS[name].one_by_one]:
             note(f"warning: sequences go one after the other in {' and '.join(slow)}, which takes very long")
-        return RecurrentSpec.model_validate(asked)
+        return RecurrentSpec.model_validate(fields)
 
 
 class Recurrent(RecurrentFlags):
     """Time recurrent layers here and now, forward and backward: cuDNN, ATen, scripted, compiled, plain Python.
 
-    Prints the table of PyTorch's fastrnns benchmark, in milliseconds; of a sweep, a table of our own.
+    Prints the table of PyTorch's fastrnns benchmark, in milliseconds; for a sweep, a table with one row per size.
     """
 
     format: Literal["table", "oss", "pep", "csv", "json", "parquet"] | None = Field(
         None,
-        description="table, oss, pep: as fastrnns prints them, of one size per runner. csv, json, parquet: every "
-        "figure. When left out, what the ending of --output says, else table. Deviations in the table are of samples; "
-        "where a sample is the mean of K calls, info says blocks_of_K.",
+        description="table, oss, pep: as fastrnns prints them, with one size per runner. csv, json, parquet: every "
+        "value. Default: by the ending of --output, else table. Deviations in the table are those of samples; "
+        "if a sample is the mean of K calls, info says blocks_of_K.",
     )
-    separator: str = Field(" ", max_length=20, description="Between the columns of the table.")
+    separator: str = Field(" ", max_length=20, description="Separator of the table's columns.")
     output: OutputFile | None = Field(None, description="Write to this file.")
 
     @model_validator(mode="after")
@@ -102,7 +102,7 @@ class Recurrent(RecurrentFlags):
 
 
 class SubmitRecurrent(RecurrentFlags):
-    """Queue a timing of recurrent layers; the flags are those of `recurrent`."""
+    """Queue a timing of recurrent layers; it has the same flags as `recurrent`."""
 
     name: RunName = ""
 

@@ -1,4 +1,4 @@
-"""The process boundary: what starts runs, watches them and ends them. Never imports torch."""
+"""The process boundary: start, watch and end runs in processes of their own. Never imports torch."""
 
 from engine.jobs.lifecycle import ensure_scheduler, stop_scheduler
 from engine.jobs.submit import delete_run, retry, submit, why_not_again

@@ -1,4 +1,4 @@
-"""Questions that need the heavy libraries, put to one process that stays: pages and commands never import them."""
+"""Put questions that need the heavy libraries to one long-lived process: pages and commands never import them."""
 
 import json
 import logging
@@ -22,18 +22,19 @@ Answer = Future[dict[str, Any]]
 
 IDLE_S = 600.0
 LONGEST_S = 300.0
-"""An answer that takes longer is given up, or nobody else would ever get one."""
+"""Kill the process when one answer takes longer than this many seconds: later questions would wait forever."""
 FRESH_S, REFUSED_S = 60.0, 3.0
-"""So long the same question gets the same answer, or the same refusal; then what it is about may have changed."""
+"""Seconds for which an answer or a refusal is reused for the same question; after that, its subject may have changed.
+"""
 MOST_KEPT, MOST_WAITING = 64, 32
 END_S = 10.0
-"""So long a process that has said its last may take to be gone."""
+"""Wait at most this many seconds for a process to exit after it has closed its output."""
 TRIES = 2
-"""It may leave, idle, in the very moment in which it is asked."""
+"""Ask at most this often: an idle process may exit at the very moment a question is sent."""
 
 
 class _Known:
-    """An answer to come, when it came, and the last one before it that was no refusal."""
+    """A pending or completed answer, the time of its completion, and the last successful answer before it."""
 
     def __init__(self, answer: Answer, before: Answer | None) -> None:
         self.answer, self.before, self._came = answer, before, 0.0
@@ -44,19 +45,19 @@ class _Known:
 
     @property
     def old(self) -> bool:
-        """Whether it is time to ask again."""
+        """Return whether the answer is too old to be reused."""
         if not self.answer.done():
             return False
         return time.monotonic() - self._came > (REFUSED_S if self.answer.exception() else FRESH_S)
 
     @property
     def given(self) -> Answer | None:
-        """The newest answer that there is already; a refusal is none."""
+        """Return the newest successful answer; None while there is none."""
         return self.answer if self.answer.done() and not self.answer.exception() else self.before
 
 
 class Answers:
-    """The asking end: starts the process at the first question, and again when it has died or left. Thread-safe."""
+    """The client end: starts the process at the first question, and again after it died or exited. Thread-safe."""
 
     def __init__(self, settings: Settings, *, idle_s: float = IDLE_S) -> None:
         self._settings, self._idle_s = settings, idle_s
@@ -67,45 +68,44 @@ class Answers:
         self._process: subprocess.Popen[bytes] | None = None
         self._numbers = count(1)
         self._closed = False
-        # daemon: a server that ends does not wait for an answer
+        # daemon: a server that shuts down does not wait for an answer
         self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
         self._thread.start()
 
     @property
     def pid(self) -> int | None:
-        """The id of the process; None while there is none."""
+        """Return the pid of the process; None while none runs."""
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
     def start(self) -> None:
-        """Have the process ready before there is a question."""
+        """Start the process before the first question, so that this question is answered sooner."""
         if self.pid is None:
             self._waiting.put((None, Future()))
 
     def ask(self, question: Question) -> Answer:
-        """Return the answer to come, as JSON; the same one where the question has just been asked.
+        """Return a future of the answer as JSON. A question that was asked a short time ago gets the same future.
 
-        Its errors: Refused, of a question that has no answer and of a process that died.
+        The future raises Refused when the question has no answer, when the queue is full and when the process died.
         """
         key = _key(question)
         with self._lock:
-            known = self._known.pop(key, None)
-            if known is None or known.old:
-                known = _Known(self._new(question), known.given if known else None)
-            self._known[key] = known
+            entry = self._known.pop(key, None)
+            if entry is None or entry.old:
+                entry = _Known(self._new(question), entry.given if entry else None)
+            self._known[key] = entry
             if len(self._known) > MOST_KEPT:
                 self._known.popitem(last=False)
-        return known.answer
+        return entry.answer
 
     def given(self, question: Question) -> Answer | None:
-        """Return the newest answer, no refusal, that anybody has had to a question; it stands while that is asked
-        anew."""
+        """Return the newest successful answer to a question, also while a newer one is computed; None without one."""
         with self._lock:
             known = self._known.get(_key(question))
         return known.given if known else None
 
     def close(self) -> None:
-        """End the process; what was asked and is not answered is refused, as is all that is asked from now on."""
+        """End the process. Open questions and all later ones are refused."""
         with self._lock:
             self._closed = True
             self._waiting.put((None, Future()))
@@ -124,7 +124,7 @@ class Answers:
         return answer
 
     def _work(self) -> None:
-        """Answer one question after the other, in a thread of its own."""
+        """Answer one question after the other. Runs in a thread of its own."""
         while not (self._closed and self._waiting.empty()):
             question, answer = self._waiting.get()
             try:
@@ -137,16 +137,19 @@ class Answers:
         self._end()
 
     def _answer(self, question: Question | None) -> dict[str, Any]:
-        """Errors: Refused; OSError where no process can be started."""
+        """Return the answer to a question; {} for None, which only starts the process.
+
+        Errors: Refused when no answer came; OSError when the process cannot be started.
+        """
         for _ in range(TRIES):
             process = self._started()
             if question is None:
                 return {}
             number = next(self._numbers)
-            asked = {"id": number, "ask": question.name, "question": question.model_dump(mode="json")}
+            request = {"id": number, "ask": question.name, "question": question.model_dump(mode="json")}
             limit = threading.Timer(LONGEST_S, process.kill)
             limit.start()
-            line = _exchange(process, json.dumps(asked).encode() + b"\n")
+            line = _exchange(process, json.dumps(request).encode() + b"\n")
             expired = not limit.is_alive()
             limit.cancel()
             if line:
@@ -158,22 +161,24 @@ class Answers:
         raise Refused(f"the process that answers leaves before it has; {self._log} may say why")
 
     def _read(self, line: bytes, number: int) -> dict[str, Any]:
-        """Return the answer in a line of the process. Errors: Refused."""
+        """Return the answer in one output line of the process. Errors: Refused when the line holds a refusal or no
+        answer.
+        """
         try:
             reply = json.loads(line)
             refused = reply.get("refused")
-            found: dict[str, Any] = {} if refused else reply["answer"]
+            answer: dict[str, Any] = {} if refused else reply["answer"]
             if reply["id"] != number:
                 raise ValueError(f"answer {reply['id']} to question {number}")
         except (ValueError, KeyError, AttributeError) as error:
-            self._end()  # what else it would say is not to be trusted
+            self._end()  # do not trust its later output either
             raise Refused(f"the process that answers has said what is no answer: {error}") from error
         if refused:
             raise Refused(refused)
-        return found
+        return answer
 
     def _started(self) -> "subprocess.Popen[bytes]":
-        """Return the process, started if needed. Errors: Refused once this is closed, OSError."""
+        """Return the process, started if needed. Errors: Refused after `close`; OSError when it cannot be started."""
         if self.pid is None:
             self._end()
             self._settings.make_runs_dir()
@@ -188,7 +193,7 @@ class Answers:
             return self._process
 
     def _end(self, patience_s: float = 0) -> int:
-        """Let the process go, by force after a while; answers its exit code, 0 without one."""
+        """Wait for the process to exit, kill it after `patience_s` seconds; return its exit code, 0 when none ran."""
         process, self._process = self._process, None
         if process is None:
             return 0
@@ -201,7 +206,7 @@ class Answers:
             try:
                 pipe.close()
             except BrokenPipeError:
-                pass  # something in it will never be read
+                pass  # nobody will read the bytes left in it
         return process.wait()
 
 
@@ -210,7 +215,7 @@ def _key(question: Question) -> str:
 
 
 def _exchange(process: "subprocess.Popen[bytes]", line: bytes) -> bytes:
-    """Return the line that answers a line; empty where the process has ended."""
+    """Send one line and return the line that the process replies; empty when the process has ended."""
     assert process.stdin is not None
     assert process.stdout is not None
     try:

@@ -1,6 +1,7 @@
-"""Why a run failed, from the exception its task raised or from the way its process ended.
+"""Find out why a run failed, from the exception of its task or from the exit of its process.
 
-Disk full and out of memory arrive as plain RuntimeError or OSError, so they are told by their causes, not their types.
+A full disk and exhausted memory arrive as plain RuntimeError or OSError, so causes are recognized by errno and message
+text rather than by type.
 """
 
 import errno
@@ -22,15 +23,15 @@ EXIT_CODES = {
     Cause.REFUSED: 74,
     Cause.STORE_UNAVAILABLE: 76,
 }
-"""What a worker leaves with, so that the cause is on record even when the store could not be told."""
+"""Exit codes of a worker by cause, which record the cause even when the store cannot be reached."""
 AFTER_OUTAGE = "what was stored before is kept, so try again once it answers"
 STALE = 75
 KILLED_BY_CONTAINER = 137
-"""128 + SIGKILL: what container runtimes report, in practice after the kernel has run out of memory."""
+"""128 + SIGKILL, as container runtimes report it; in practice the kernel ran out of memory."""
 
 
 def of_exception(error: BaseException) -> Cause:
-    """Return the cause named by an exception or by one that led to it."""
+    """Return the cause that an exception, or one in its chain of causes, names."""
     for link in _chain(error):
         words = str(link).lower()
         if isinstance(link, Refused):
@@ -49,7 +50,7 @@ def of_exception(error: BaseException) -> Cause:
 
 
 def message(error: BaseException, cause: Cause, spec: Spec | None) -> str:
-    """Return what to tell the user; the trace is in the log."""
+    """Return the error text for the user; the traceback is in the log."""
     if isinstance(error, Busy):
         return f"the store did not answer for minutes; {AFTER_OUTAGE}. {error}"
     if cause == Cause.STORE_UNAVAILABLE:
@@ -59,7 +60,7 @@ def message(error: BaseException, cause: Cause, spec: Spec | None) -> str:
 
 
 def of_exit(end: Exit, spec: Spec | None) -> tuple[Cause, str]:
-    """Return the cause of an end that the worker itself could not record, and what to tell the user."""
+    """Return cause and error text for an attempt whose worker could not record its own end."""
     code = end.code
     if code == EXIT_CODES[Cause.STORE_UNAVAILABLE]:
         return Cause.STORE_UNAVAILABLE, f"the store did not answer for minutes; {AFTER_OUTAGE}"

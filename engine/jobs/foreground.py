@@ -1,4 +1,4 @@
-"""A run in this very process, recorded like any other: for the command line."""
+"""Do a run in the calling process and record it like any other, for the command line."""
 
 import signal
 import threading
@@ -25,10 +25,10 @@ LOOK_S = 0.5
 
 
 def run_here(store: Store, settings: Settings, spec: Spec, on_event: OnEvent, *, name: str = "") -> int:
-    """Do a run here and now, as soon as its slots are free; answers its id.
+    """Do a run in this process as soon as its slots are free, and return its id.
 
-    Ctrl-C cancels it after the model in hand, a second one at once; KeyboardInterrupt while it waits, and no run is
-    recorded. Errors: ModelNotFound, Refused.
+    The first Ctrl-C cancels the run after the current model, the second at once. Ctrl-C while waiting for slots raises
+    KeyboardInterrupt, and no run is recorded. Errors: ModelNotFound, Refused, as in `submit`.
     """
     spec = resolve(store, settings, spec)
     check(store, settings, spec)
@@ -55,7 +55,8 @@ def _claim(store: Store, settings: Settings, spec: Spec, name: str, on_event: On
     host, last_note = this_host(), ""
     while (attempt := queue.claim_new(store.database, host, spec, name=name)) is None:
         if not last_note:
-            ensure_scheduler(settings)  # the holder may have been killed, and only a scheduler frees its slots
+            # the process that holds a slot may have been killed, and only a scheduler frees its slots
+            ensure_scheduler(settings)
         held = queue.holders(store.database, host)
         note = "waiting for " + ", ".join(f"run {run_id} on {device}" for device, run_id in sorted(held.items()))
         if note != last_note:
@@ -67,9 +68,9 @@ def _claim(store: Store, settings: Settings, spec: Spec, name: str, on_event: On
 
 @contextmanager
 def _interrupts(stop: Stop) -> Iterator[None]:
-    """Let the first Ctrl-C ask for a clean end, and the second end at once."""
+    """Handle Ctrl-C: the first one asks for a clean end, the second raises KeyboardInterrupt."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may set handlers
+        yield  # only the main thread may set signal handlers
         return
 
     def interrupt(number: int, frame: object) -> None:

@@ -1,6 +1,6 @@
-"""Which host this is, and what becomes of attempts whose host is out of reach.
+"""Identify this host, and decide about attempts whose host cannot be reached.
 
-A scheduler sees only the processes of its own host. It knows of another host's attempts by their heartbeats alone.
+A scheduler sees only the processes of its own host. It knows another host's attempts by their heartbeats alone.
 """
 
 import socket
@@ -19,30 +19,31 @@ from engine.store import Attempt, Cause, Exit, Store, attempts
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PID_NAMESPACE = Path("/proc/self/ns/pid")
 GIVE_UP_LEASES = 4
-"""Leases without a heartbeat after which a worker is ended, and its host may be declared gone."""
+"""Leases without a heartbeat after which a worker is killed, and after which its host may be declared gone."""
 
 
 @cache
 def this_host() -> str:
-    """Return `name#id` of the place whose processes we can see: a host since it started, or a container.
+    """Return `name#id` of the host or container whose processes we can see.
 
-    The id is of the kernel's boot, the PID namespace and the start of its first process, so that no other host and no
-    other container has it, even with the same name. A host that restarts gets another id: its processes are gone.
-    Outside Linux the name alone has to do; processes are told apart there by their absolute start times.
+    The id is a hash of the kernel's boot id, the PID namespace and the start of its first process. No other host or
+    container has the same id, even under the same name. A restarted host gets another id, because its processes have
+    ended.
+    Outside Linux only the name is returned; processes are told apart there by their absolute start times.
     """
     name = socket.gethostname()
     if not LINUX:
         return name
     try:
         first_started = Identity.of(1).started
-    except ProcessLookupError:  # hidden from us, as hidepid does
+    except ProcessLookupError:  # hidden from us, for example by the mount option hidepid
         first_started = 0.0
     seen = (BOOT_ID.read_text(), PID_NAMESPACE.readlink(), first_started)
     return f"{name}#{sha256(str(seen).encode()).hexdigest()[:12]}"
 
 
 def host_name(host: str) -> str:
-    """Return the name in what `this_host` returns: what people call the host."""
+    """Return the name part of a host as `this_host` returns it."""
     return host.partition("#")[0]
 
 
@@ -51,35 +52,37 @@ class OpenHost:
     """A host with attempts that are not known to have ended."""
 
     id: str
-    """As `this_host` returns it there."""
+    """The value of `this_host` on that host."""
     run_ids: tuple[int, ...]
     silent_s: float
-    """Seconds since the latest heartbeat of any of its attempts, by the clocks of both hosts."""
+    """Seconds since the latest heartbeat of any of its attempts. Compares the clocks of both hosts, so it may be
+    negative.
+    """
 
     @property
     def name(self) -> str:
-        """The name that people call this host by."""
+        """Return the host's name without the id."""
         return host_name(self.id)
 
     @property
     def is_this(self) -> bool:
-        """Whether its processes are visible from here, so that a scheduler here looks after them."""
+        """Return whether this is our host, whose processes a scheduler here looks after."""
         return self.id == this_host()
 
 
 def open_hosts(store: Store) -> list[OpenHost]:
-    """Return the hosts that have open attempts, by name."""
-    now, found = time.time(), defaultdict(list)
+    """Return the hosts that have open attempts, sorted by name."""
+    now, by_host = time.time(), defaultdict(list)
     for attempt in attempts.open_attempts(store.database):
-        found[attempt.host].append(attempt)
+        by_host[attempt.host].append(attempt)
     return [
         OpenHost(host, tuple(attempt.run_id for attempt in mine), now - max(attempt.heartbeat_at for attempt in mine))
-        for host, mine in sorted(found.items())
+        for host, mine in sorted(by_host.items())
     ]
 
 
 def lost_host(store: Store, settings: Settings, run_id: int) -> OpenHost | None:
-    """Return the host of a run's attempt if it may be declared gone: another one, silent for several leases."""
+    """Return the host of a run's attempt if it may be declared gone: not this host, and silent for several leases."""
     for host in open_hosts(store):
         if run_id in host.run_ids and not host.is_this and _is_silent(host, settings):
             return host
@@ -87,16 +90,17 @@ def lost_host(store: Store, settings: Settings, run_id: int) -> OpenHost | None:
 
 
 def declare_gone(store: Store, settings: Settings, host: str) -> OpenHost:
-    """Close all attempts of a host that will not come back: its runs are queued again, cancelled or failed.
+    """Close all attempts of a host that will not come back. Its runs are queued again, cancelled or failed.
 
-    Should the host come back after all, its workers can write nothing more: their attempts are over.
-    host: its name, or its id where several have that name. Errors: Refused of a host without attempts, of this very
-    host, of one that was heard of within several leases, of a name that several hosts have.
+    If the host does come back, its workers cannot write to these attempts any more.
+    host: its name, or its id when several hosts have that name.
+    Errors: Refused when the host has no attempts, is this host, reported within the last few leases, or shares its
+    name.
     """
-    known = open_hosts(store)
-    matches = [one for one in known if host in (one.id, one.name)]
+    hosts = open_hosts(store)
+    matches = [one for one in hosts if host in (one.id, one.name)]
     if not matches:
-        names = ", ".join(one.id for one in known) or "none has"
+        names = ", ".join(one.id for one in hosts) or "none has"
         raise Refused(f"no host {host!r} has open attempts; these have: {names}")
     if len(matches) > 1:
         raise Refused(f"{len(matches)} hosts are called {host!r}: give one of {', '.join(one.id for one in matches)}")
@@ -116,10 +120,10 @@ def declare_gone(store: Store, settings: Settings, host: str) -> OpenHost:
 
 
 def close_lost(store: Store, attempt: Attempt, note: str) -> None:
-    """Close an attempt whose processes nobody here can see, as one that was killed. note: why."""
+    """Close an attempt with cause KILLED, because no process here can be checked. note: the reason."""
     attempts.close(store.database, attempt, Exit(note=note), Cause.KILLED, note)
 
 
 def _is_silent(host: OpenHost, settings: Settings) -> bool:
-    # a heartbeat from the future is of a clock that goes wrong, and counts by its distance
+    # abs: a heartbeat from the future comes from a wrong clock, and counts by its distance from now
     return abs(host.silent_s) > GIVE_UP_LEASES * settings.lease_s

@@ -1,4 +1,4 @@
-"""How a scheduler comes, is replaced and leaves. At most one per host and executor: the holder of the lease."""
+"""Start, replace and stop the scheduler. At most one runs per host and executor: the holder of the lease."""
 
 import hashlib
 import os
@@ -24,7 +24,8 @@ from engine.store.leases import Lease
 
 STOP_S = 20.0
 HEALTH_BUSY_S = 1.0
-"""Seconds that a look at the health waits for a locked store: monitors expect an answer within a few seconds."""
+"""Wait at most this many seconds for a locked store in a health check: monitors expect an answer within a few seconds.
+"""
 LOG_BYTES = 1_000_000
 
 
@@ -34,7 +35,7 @@ def lease_name(settings: Settings) -> str:
 
 
 def fingerprint() -> str:
-    """Changes with our code and with the libraries that a warm process keeps in memory."""
+    """Return a hash of our code and of the versions of Python and the libraries that a warm process keeps in memory."""
     digest = hashlib.sha256(sys.version.encode())
     for path in sorted((ROOT / "engine").rglob("*.py")):
         digest.update(str(path.relative_to(ROOT)).encode())
@@ -48,12 +49,12 @@ def fingerprint() -> str:
 
 
 def at_work(lease: Lease | None, code: str) -> bool:
-    """Return whether a scheduler of this very code (a fingerprint) holds the lease and lives."""
+    """Return whether a live scheduler with this code fingerprint holds the lease."""
     return bool(lease and not lease.expired and lease.fingerprint == code and _holder(lease))
 
 
 def _holder(lease: Lease) -> Identity | None:
-    """Return the process that holds a lease; None if it is dead, or if a damaged store no longer tells which it is."""
+    """Return the live process that holds a lease; None if it is dead, or if a damaged store no longer names it."""
     try:
         holder = Identity.read(lease.holder)
     except (ValueError, TypeError):
@@ -62,9 +63,9 @@ def _holder(lease: Lease) -> Identity | None:
 
 
 def ensure_scheduler(settings: Settings, store: Store | None = None) -> None:
-    """Start a scheduler, detached, unless one with this very code is at work; then only wake it.
+    """Wake the scheduler if one with this code runs; otherwise start one as a detached process.
 
-    store: that of the settings, where the caller has it open.
+    store: the open store of these settings; by default it is opened here.
     """
     if at_work(_lease(settings, store), fingerprint()):
         nudge(settings.runs_dir)
@@ -75,13 +76,13 @@ def ensure_scheduler(settings: Settings, store: Store | None = None) -> None:
 
 
 def trim(log: Path) -> None:
-    """Set a log aside that has grown long; the one before it goes."""
+    """Rename a log larger than LOG_BYTES to `.older.log`, which replaces the previous one."""
     if log.is_file() and log.stat().st_size > LOG_BYTES:
         log.replace(log.with_suffix(".older.log"))
 
 
 def stop_scheduler(settings: Settings) -> bool:
-    """End the scheduler and its warm process; False when there was none. Runs under way end by themselves."""
+    """End the scheduler and its warm process; return False when there was none. Active runs continue to their end."""
     try:
         lease = _lease(settings)
         holder = _holder(lease) if lease else None
@@ -100,19 +101,19 @@ def stop_scheduler(settings: Settings) -> bool:
 
 @dataclass(frozen=True)
 class Health:
-    """How the store and the scheduler are, in words for everybody: without paths and names."""
+    """The condition of store and scheduler, in words without paths and names, so that anybody may read them."""
 
     well: bool
     store: str
-    """`ok`, or what is wrong."""
+    """`ok`, or the problem."""
     scheduler: str
-    """`working`; `idle` when none is alive and no run needs one; or what is wrong."""
+    """`working`; `idle` when none is alive and no run needs one; otherwise the problem."""
 
 
 def look_at_health(settings: Settings) -> Health:
-    """Look at the store and at this host's scheduler, without waiting long for a locked store."""
+    """Check the store and this host's scheduler, without a long wait for a locked store."""
     database = Database(settings.store_url, busy_s=HEALTH_BUSY_S)
-    if database.sqlite and not Path(database.place).is_file():  # which opening would make
+    if database.sqlite and not Path(database.place).is_file():  # opening would create the file
         return Health(well=False, store="there is no store yet", scheduler="unknown")
     try:
         lease = leases.read(database, lease_name(settings))
@@ -133,32 +134,35 @@ def _lease(settings: Settings, store: Store | None = None) -> Lease | None:
 
 
 def _schedulers(settings: Settings) -> list[Identity]:
-    """Return the scheduler processes that were started for a store, when it can no longer tell who holds its lease."""
-    found = []
-    for process in psutil.process_iter(["cmdline", "environ"]):  # None where we may not look
+    """Return the scheduler processes started for these settings. Needed when a damaged store cannot name the lease's
+    holder.
+    """
+    schedulers = []
+    # attributes are None for processes that we may not inspect
+    for process in psutil.process_iter(["cmdline", "environ"]):
         command, variables = process.info["cmdline"] or [], process.info["environ"] or {}
         same = variables.get("VITALS_RUNS_DIR") == str(settings.runs_dir)
         if same and command[-3:] == ["-m", "engine", "scheduler"]:
-            found.append(Identity.of(process.pid))
-    return found
+            schedulers.append(Identity.of(process.pid))
+    return schedulers
 
 
 def processes_with(path: Path) -> dict[int, str]:
-    """Return the other processes of this host that have a file open: their commands by pid."""
-    found = {}
+    """Return the commands of the other processes of this host that have a file open, by pid."""
+    commands = {}
     for process in psutil.process_iter(["cmdline", "open_files"]):
         files = {file.path for file in process.info["open_files"] or ()}
         if os.path.realpath(path) in files and process.pid != os.getpid():
-            found[process.pid] = " ".join(process.info["cmdline"] or ())
-    return found
+            commands[process.pid] = " ".join(process.info["cmdline"] or ())
+    return commands
 
 
 def start_engine(
     settings: Settings, *arguments: str, log: Path, stdin: int | None = None, stdout: int | None = None
 ) -> subprocess.Popen[bytes]:
-    """`python -m engine ...` with these settings, in a session of its own: no terminal's Ctrl-C reaches it.
+    """Start `python -m engine ...` with these settings, in a new session so that no terminal's Ctrl-C reaches it.
 
-    stdin: nothing can be read from it unless given; stdout: the log unless given.
+    stdin: by default empty; stdout: by default the log. stderr goes to the log.
     """
     with log.open("ab") as out:
         return subprocess.Popen(
@@ -172,12 +176,12 @@ def start_engine(
 
 
 def detach(process: subprocess.Popen[bytes]) -> None:
-    """Leave a process to itself: it may outlive us, and if it does not, a thread has waited for it."""
+    """Let a process outlive us. If it ends first, a daemon thread waits for it, so that no zombie remains."""
     threading.Thread(target=process.wait, name=f"end of {process.pid}", daemon=True).start()
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """Return the environment of a process that is to have these settings, wherever it runs."""
+    """Return the environment variables that give a process these settings, in any working directory."""
     own = {f"VITALS_{name.upper()}": str(value) for name, value in settings.model_dump(mode="json").items()}
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | own | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}

@@ -1,4 +1,4 @@
-"""A log of bounded size that never stops its writer, and failures that are logged once however often they recur."""
+"""A log of bounded size that never stops its writer, and a log that does not repeat recurring failures."""
 
 import logging
 import time
@@ -11,20 +11,21 @@ from engine.store import Unavailable
 from engine.store.files import RunFiles
 
 REPEAT_S = 600.0
-"""Seconds after which a cause is logged again: a log of a day has it 144 times, not 86,400 times."""
+"""Log the same failure again after this many seconds: a day's log has it 144 times, not once a second (86,400 times).
+"""
 
 
 class BoundedLog:
-    """Keeps the newest bytes: at half the limit the log becomes the older log, in place of the one before."""
+    """Keeps the newest bytes: a log that reaches half the limit becomes the older log and replaces the previous one."""
 
     def __init__(self, files: RunFiles, limit_bytes: int) -> None:
         self._files = files
         self._half = max(limit_bytes // 2, 1)
-        self._file: BinaryIO = files.log.open("ab", buffering=0)  # what was written is there even after SIGKILL
+        self._file: BinaryIO = files.log.open("ab", buffering=0)  # unbuffered, so that written bytes survive SIGKILL
         self._size = files.log.stat().st_size
 
     def write(self, data: bytes) -> None:
-        """Append; what the disk does not take is dropped, for a worker blocked on its own output would be worse."""
+        """Append data. Bytes that the disk cannot take are dropped: to block the worker would be worse."""
         try:
             while data:
                 if self._size >= self._half:
@@ -55,18 +56,18 @@ class FailureLog:
     def __init__(self, log: logging.Logger, work: str) -> None:
         self._log = log
         self._work = work
-        """What the loop does, to begin each line with."""
+        """The loop's work, which begins each log line."""
         self._logged: dict[str, float] = {}
-        """By cause: when it was last logged, by the monotonic clock."""
+        """The monotonic time at which each cause was last logged, by cause."""
 
     @contextmanager
     def catching(self) -> Iterator[None]:
-        """Catch and log any failure. One of the store needs no trace: its message names the cause and the remedy."""
+        """Catch and log any failure. Unavailable is logged without traceback: its message names cause and remedy."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001  the loop looks after more than what failed
+        except Exception as error:  # noqa: BLE001  one failure must not end the loop
             cause, now = f"{type(error).__name__}: {error}", time.monotonic()
-            self._logged = {known: at for known, at in self._logged.items() if now - at < REPEAT_S}
+            self._logged = {logged: at for logged, at in self._logged.items() if now - at < REPEAT_S}
             if cause not in self._logged:
                 self._logged[cause] = now
                 trace = None if isinstance(error, Unavailable) else error

@@ -1,4 +1,4 @@
-"""Probe this host and store the result, so that the light side can refuse an absent device without torch."""
+"""Probe this host and store the result, so that processes without torch can refuse an absent device."""
 
 from importlib import import_module
 
@@ -8,7 +8,7 @@ from engine.store import open_store
 
 
 def main(settings: Settings) -> None:
-    """`python -m engine probe`."""
+    """Run `python -m engine probe`."""
     machine = import_module("engine.measure.environment").probe()
     store = open_store(settings)
     store.save_machine(machine, fingerprint())

@@ -1,4 +1,4 @@
-"""Who a process is, whether it still is, and how it is ended. A pid alone says nothing: it may be another's by now."""
+"""Identify, check and signal processes. A pid alone is not enough: another process may have it by now."""
 
 import json
 import os
@@ -15,11 +15,12 @@ LINUX = platform.system() == "Linux"
 
 @dataclass(frozen=True)
 class Identity:
-    """A process, by its pid and the moment it started."""
+    """A process, identified by its pid and start time."""
 
     pid: int
     started: float
-    """Clock ticks since boot on Linux, where the wall clock may be set meanwhile; seconds since the epoch elsewhere."""
+    """Start time: clock ticks since boot on Linux, where the wall clock may change; elsewhere seconds since the epoch.
+    """
 
     @classmethod
     def mine(cls) -> Self:
@@ -28,46 +29,48 @@ class Identity:
 
     @classmethod
     def of(cls, pid: int) -> Self:
-        """Return the identity of a process, also of a zombie. Errors: ProcessLookupError."""
-        if (found := _look(pid)) is None:
+        """Return the identity of a process, zombies included. Errors: ProcessLookupError when it does not exist."""
+        if (status := _look(pid)) is None:
             raise ProcessLookupError(f"no process {pid}")
-        return cls(pid, found[0])
+        return cls(pid, status[0])
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """Parse what `str` wrote."""
+        """Parse the text that `str` returned for an identity."""
         return cls(**json.loads(text))
 
     def __str__(self) -> str:
         return json.dumps(asdict(self))
 
     def alive(self) -> bool:
-        """A zombie is not."""
+        """Return whether the process runs; False for a zombie."""
         return _started(self.pid) == self.started
 
     def send(self, number: signal.Signals) -> None:
-        """Signal this process and no other that got its pid."""
+        """Send a signal to this process, never to another one with the same pid."""
         if self.alive():
             _quietly(os.kill, self.pid, number)
 
     def send_group(self, number: signal.Signals) -> None:
-        """Signal the process group it leads, or led: its children live on in it."""
-        if _started(self.pid) in (None, self.started):  # a pid is not given again while it names a group
+        """Signal the process group that this process leads, or led before it ended: its children may live on."""
+        if _started(self.pid) in (None, self.started):  # the system does not reuse a pid while a group has it
             _quietly(os.killpg, self.pid, number)
 
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes of one attempt, as `process.json` holds them."""
+    """The processes of one attempt, as stored in `process.json`."""
 
     supervisor: Identity
     worker: Identity
     group: bool
-    """Whether the worker leads a process group of its own; one in somebody's terminal does not."""
+    """True if the worker leads its own process group; a worker in a user's terminal does not."""
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
-        """Return the processes on record, None while there is no record. Errors: ValueError of any other content."""
+        """Return the recorded processes, None while there is no record. Errors: ValueError when the file has other
+        content.
+        """
         record = read_json(path)
         if record is None:
             return None
@@ -77,11 +80,11 @@ class Processes:
             raise ValueError(f"{path.name} does not hold the processes of an attempt: {error!r}") from error
 
     def write(self, path: Path) -> None:
-        """Whole or not at all."""
+        """Write the record atomically."""
         write_json(path, asdict(self))
 
     def signal_worker(self, number: signal.Signals) -> None:
-        """Signal the worker and its children, where they can be told from other processes."""
+        """Signal the worker; its children too, where it leads its own process group."""
         if self.group:
             self.worker.send_group(number)
         else:
@@ -89,9 +92,9 @@ class Processes:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the record in a file, None where there is no such file or its writing was cut off.
+    """Return the record in a file; None when the file is missing or was written only in part.
 
-    Errors: OSError of what is no file; ValueError of other content.
+    Errors: OSError when the path is not a file; ValueError when the file does not hold a record.
     """
     try:
         with open(path, "rb", opener=_without_waiting) as file:
@@ -104,12 +107,12 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """Open as `open` does, but never wait for a writer where somebody has put a named pipe."""
+    """Open as `open` does, but do not wait for a writer if the path is a named pipe."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def write_json(path: Path, record: dict[str, Any]) -> None:
-    """Whole or not at all: under a temporary name, then renamed."""
+    """Write a record atomically: under a temporary name, then rename."""
     part = path.with_name(path.name + ".part")
     with part.open("w") as file:
         json.dump(record, file)
@@ -122,23 +125,23 @@ def _quietly(send: Any, pid: int, number: signal.Signals) -> None:
     try:
         send(pid, number)
     except ProcessLookupError:
-        pass  # it has just ended
+        pass  # the process has just ended
 
 
 def _started(pid: int) -> float | None:
-    """Return when a process started; None for one that has ended, a zombie included."""
-    found = _look(pid)
-    return None if found is None or found[1] else found[0]
+    """Return the start time of a process; None for one that has ended, zombies included."""
+    status = _look(pid)
+    return None if status is None or status[1] else status[0]
 
 
 def _look(pid: int) -> tuple[float, bool] | None:
-    """When a process started, and whether it is a zombie."""
+    """Return the start time of a process and whether it is a zombie; None when it does not exist."""
     if LINUX:
         try:
             stat = Path(f"/proc/{pid}/stat").read_bytes()
         except (FileNotFoundError, ProcessLookupError):
             return None
-        fields = stat.rpartition(b")")[2].split()  # the name before it may hold anything
+        fields = stat.rpartition(b")")[2].split()  # the process name before it may contain any character
         return float(fields[19]), fields[0] in (b"Z", b"X")
     try:
         process = psutil.Process(pid)

@@ -1,4 +1,4 @@
-"""Resolve what a CLIP request refers to when it is submitted: a run's checkpoint, files below the roots."""
+"""Resolve the references of a CLIP request at submission: a run's checkpoint, files below the data roots."""
 
 import json
 import os
@@ -22,19 +22,20 @@ WEIGHTS = (".pt", ".pth", ".bin", ".safetensors", ".ckpt")
 
 
 def resolve(store: Store, settings: Settings, spec: Spec) -> Spec:
-    """Make a request definite.
+    """Return the request with all references replaced by definite values.
 
-    An evaluation of run N is one of its best checkpoint, on the pairs that its training held out; so is one of a
-    checkpoint of ours, by its path. The precision `auto` of a training becomes that of its device. Errors: LookupError,
-    Refused.
+    An evaluation of run N, or of one of our checkpoints by path, evaluates the pairs that this training held out. For a
+    run
+    number the best checkpoint is taken. The precision `auto` of a training becomes the default of its device.
+    Errors: LookupError when there is no such run; Refused when it cannot be evaluated.
     """
     if isinstance(spec, TrainSpec) and spec.precision == "auto":
         return _precise(store, spec)
     if not isinstance(spec, EvaluateSpec):
         return spec
     if not spec.model.isdecimal():
-        found = _trained(settings, spec)
-        return _updated(spec, _split(found, spec, Path(spec.checkpoint).name)) if found else spec
+        source = _trained(settings, spec)
+        return _updated(spec, _split(source, spec, Path(spec.checkpoint).name)) if source else spec
     run = store.run(int(spec.model))
     trained = run.spec
     if not isinstance(trained, TrainSpec):
@@ -50,13 +51,13 @@ def resolve(store: Store, settings: Settings, spec: Spec) -> Spec:
 
 
 def _precise(store: Store, spec: TrainSpec) -> TrainSpec:
-    """Replace the precision `auto`. An accelerator that was not probed yet leaves it to the worker."""
+    """Replace the precision `auto`. For an accelerator that was not probed yet, the worker replaces it later."""
     machine = store.machine()
-    known = {device.name: device.bf16 for device in machine.devices} if machine else {}
+    bf16_by_device = {device.name: device.bf16 for device in machine.devices} if machine else {}
     device = spec.devices[0]
-    if device != "cpu" and device not in known:
+    if device != "cpu" and device not in bf16_by_device:
         return spec
-    return spec.model_copy(update={"precision": default_precision(device, bf16=known.get(device, False))})
+    return spec.model_copy(update={"precision": default_precision(device, bf16=bf16_by_device.get(device, False))})
 
 
 def _updated(spec: EvaluateSpec, update: dict[str, Any]) -> EvaluateSpec:
@@ -64,8 +65,10 @@ def _updated(spec: EvaluateSpec, update: dict[str, Any]) -> EvaluateSpec:
 
 
 def _trained(settings: Settings, spec: EvaluateSpec) -> TrainSpec | None:
-    """Return what a checkpoint was trained by, where it lies where it may be read and its manifest tells. Errors:
-    Refused."""
+    """Return the spec of the training that wrote a checkpoint; None when the file or its manifest cannot be read.
+
+    Errors: Refused when held-out pairs are asked for and the manifest has an unreadable spec.
+    """
     if not spec.checkpoint or not _readable(settings, spec.checkpoint):
         return None
     fields = _manifest(Path(f"{expand_home(spec.checkpoint)}{MANIFEST}"), settings.roots).get("spec")
@@ -79,7 +82,10 @@ def _trained(settings: Settings, spec: EvaluateSpec) -> TrainSpec | None:
 
 
 def _split(trained: TrainSpec, spec: EvaluateSpec, what: str) -> dict[str, Any]:
-    """Return the fields by which an evaluation holds out what a training did. what: has trained. Errors: Refused."""
+    """Return the spec fields that make an evaluation hold out the same pairs as a training.
+
+    what: name of the trained model, for the message. Errors: Refused when the training held out none of these data.
+    """
     if not same_sources(trained.data, spec.data):
         return {} if spec.samples is not None else {"seed": trained.seed}
     split: dict[str, Any] = {"seed": trained.seed, "samples": trained.samples}
@@ -92,10 +98,9 @@ def _split(trained: TrainSpec, spec: EvaluateSpec, what: str) -> dict[str, Any]:
 
 
 def continued(path: Path) -> TrainSpec:
-    """Return a request for a training that goes on from a checkpoint of ours, or from the newest in a training's
-    folder.
+    """Return a training request that continues from one of our checkpoints, or from the newest in a training's folder.
 
-    Errors: Refused of what has no manifest that tells what was asked for.
+    Errors: Refused when there is no checkpoint with a manifest, or when the manifest has no readable spec.
     """
     folder = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
     manifests = [Path(f"{path}{MANIFEST}")] if path.is_file() else list(folder.glob(f"*.pt{MANIFEST}"))
@@ -110,7 +115,7 @@ def continued(path: Path) -> TrainSpec:
 
 
 def best_checkpoint(settings: Settings, run_id: int) -> Path:
-    """Return a training's best checkpoint, else its newest. Errors: Refused where there is none yet."""
+    """Return a training's best checkpoint, else its newest. Errors: Refused when it has none yet."""
     folder = RunFiles(settings.runs_dir, run_id).dir / CHECKPOINTS
     if (folder / BEST).is_file():
         return folder / BEST
@@ -121,7 +126,10 @@ def best_checkpoint(settings: Settings, run_id: int) -> Path:
 
 
 def check_resumable(store: Store, settings: Settings, run: Run) -> None:
-    """Refuse a training that took steps and has no checkpoint: it would start again at step 0. Errors: Refused."""
+    """Check that a training can resume.
+
+    Errors: Refused when it took steps and has no checkpoint, because it would start again at step 0.
+    """
     if not isinstance(run.spec, TrainSpec) or run.spec.resume:
         return
     steps = max([run.done, *(row.step for row in store.rows(run.id) if isinstance(row, TrainRow))])
@@ -135,17 +143,20 @@ def check_resumable(store: Store, settings: Settings, run: Run) -> None:
 
 
 def _manifest(path: Path, roots: Roots) -> dict[str, Any]:
-    """Return what is said of a checkpoint; nothing where that cannot be read."""
+    """Return the manifest of a checkpoint; {} when it cannot be read."""
     try:
         with open_within(path, roots) as file:
-            found = json.load(file)
+            manifest = json.load(file)
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return manifest if isinstance(manifest, dict) else {}
 
 
 def check_paths(settings: Settings, spec: Spec) -> None:
-    """Refuse files beyond the folders from which may be read; absent and forbidden ones read alike. Errors: Refused."""
+    """Check that all files of a spec lie below the readable roots.
+
+    Errors: Refused, with the same message for absent and forbidden files, so that it does not reveal which files exist.
+    """
     for name in ("data", "val_data", "pretrained", "checkpoint", "distill_pretrained", "resume"):
         for path in _paths(name, getattr(spec, name, "")):
             if not _readable(settings, path):
@@ -154,10 +165,11 @@ def check_paths(settings: Settings, spec: Spec) -> None:
 
 
 def check_again(settings: Settings, run: Run) -> None:
-    """Refuse a stored run whose files may not be read, as check_paths does a new one. Errors: Refused.
+    """Check the files of a stored run as `check_paths` does for a new one. Errors: Refused, as there.
 
-    A stored run may have been imported, and links and roots may have changed since it was submitted. A training that
-    has checkpoints of its own goes on from these, and needs the one it began from no more.
+    A stored run may have been imported, and links and roots may have changed since its submission. A training with its
+    own
+    checkpoints resumes from them, so its original `resume` path is not checked.
     """
     began = any((RunFiles(settings.runs_dir, run.id).dir / CHECKPOINTS).glob("*.pt"))
     check_paths(settings, run.spec.model_copy(update={"resume": ""}) if began else run.spec)
@@ -171,7 +183,7 @@ def _paths(name: str, given: str) -> list[str]:
 
 
 def _readable(settings: Settings, given: str) -> bool:
-    """Return whether there is something to read; of shards in braces, a folder for them."""
+    """Return whether a path exists and may be read. For shards in braces, check their folder."""
     begin, brace, _ = given.partition("{")
     path = expand_home(begin)
     path = (path if begin.endswith("/") else path.parent) if brace else path
@@ -179,9 +191,11 @@ def _readable(settings: Settings, given: str) -> bool:
 
 
 def search_question(settings: Settings, run: Run, text: str, top: int) -> Search:
-    """Return the question which images of a run are nearest to a text. Errors: Refused of a run that is not an
-    evaluation, of a checkpoint that is gone or lies where nothing may be read; ValidationError."""
+    """Return the question that asks which images of a run are nearest to a text.
+
+    Errors: Refused when the run is not an evaluation, or its checkpoint is missing or may not be read; ValidationError.
+    """
     if not isinstance(run.spec, EvaluateSpec):
         raise Refused(f"run {run.id} is a {run.kind}, and only an evaluation's images can be searched")
-    check_paths(settings, run.spec.model_copy(update={"data": EMBEDDED[0]}))  # their embeddings will do
+    check_paths(settings, run.spec.model_copy(update={"data": EMBEDDED[0]}))  # the stored embeddings replace the data
     return Search(spec=run.spec, folder=RunFiles(settings.runs_dir, run.id).dir, text=text, top=top)

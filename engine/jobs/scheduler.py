@@ -1,4 +1,4 @@
-"""Decides when a run starts, and sees to every attempt's end."""
+"""Start runs when their turn comes, and watch every attempt until it ends."""
 
 import logging
 import os
@@ -22,16 +22,18 @@ from engine.store import Attempt, Busy, Damaged, Exit, Store, attempts, leases, 
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-"""Seconds between two looks when nobody wakes the scheduler."""
+"""Seconds between two turns when nobody wakes the scheduler."""
 LONGEST_STEP_S = 2 * LOOK_S
-"""Seconds that one turn may add to anybody's silence. A turn takes longer when the machine sleeps or the store is
-locked, and then workers cannot report either."""
+"""Count at most this many seconds of silence per turn. A turn takes longer when the machine sleeps or the store is
+locked,
+and then workers cannot report either.
+"""
 PROBE_S = 86_400.0
-"""Seconds after which the machine is probed again."""
+"""Seconds after which the host is probed again: one day."""
 
 
 def main(settings: Settings) -> None:
-    """`python -m engine scheduler`: serve until idle, stopped or replaced; leaves at once when another is at work."""
+    """Run `python -m engine scheduler`: serve until idle, stopped or replaced. Return at once when another one runs."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     store = open_store(settings)
     name, code = lease_name(settings), fingerprint()
@@ -51,7 +53,7 @@ def main(settings: Settings) -> None:
 
 
 class Scheduler:
-    """The loop. All it knows is in the store and with the executor, so a successor knows as much."""
+    """The main loop. Its state is in the store and with the executor, so a successor can take over."""
 
     def __init__(self, store: Store, executor: Executor, settings: Settings, code: str) -> None:
         self._store = store
@@ -65,15 +67,16 @@ class Scheduler:
         self._renewed = -settings.lease_s
         self._looked = self._busy = time.monotonic()
         self._watched = 0.0
-        """Seconds that we have watched for, without those in which we could not: silence is measured by this clock."""
+        """Seconds watched so far, without the time in which watching was impossible. Silence is measured by this clock.
+        """
         self._heard: dict[int, tuple[float, float]] = {}
-        """By token: an attempt's latest heartbeat, and when we first saw it."""
+        """An attempt's latest heartbeat, and the value of `_watched` when it was first seen, by token."""
         self._asked: dict[int, float] = {}
-        """By token: when we first saw that a cancelled attempt has been asked to stop."""
+        """The value of `_watched` when a cancelled attempt was first seen after its request to stop, by token."""
         self._failures = FailureLog(log, "looking after runs")
 
     def serve(self) -> None:
-        """Serve until asked to stop, replaced or idle for long enough; go on after any failure."""
+        """Run turns until stopped, replaced, or idle for idle_exit_s seconds. Continue after any failure."""
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGINT, self._stop)
         with Wake(self._settings.runs_dir) as wake:
@@ -86,10 +89,10 @@ class Scheduler:
                 wake.wait(LOOK_S)
 
     def _turn(self) -> bool:
-        """Look after everything once, each part even if another fails. False when it is time to leave."""
+        """Do each part of one turn, even if another part fails. Return False when the scheduler should exit."""
         if not self._keep_lease():
             return False
-        busy = True  # unless a part says otherwise
+        busy = True  # stays True if a part fails before it returns
         with self._failures.catching():
             self._executor.tend()
         with self._failures.catching():
@@ -133,24 +136,24 @@ class Scheduler:
         return claimed
 
     def _watch(self) -> bool:
-        """Look after every open attempt. Return whether one of them is of this host."""
-        found = attempts.open_attempts(self._store.database)
-        self._note_heartbeats(found)
-        for attempt in found:
+        """Watch every open attempt. Return whether any of them is on this host."""
+        current = attempts.open_attempts(self._store.database)
+        self._note_heartbeats(current)
+        for attempt in current:
             try:
                 if attempt.host == self._host:
                     self._look_after(attempt)
                 else:
                     self._look_at_lost(attempt)
             except Busy:
-                raise  # of all attempts: each would wait as long
+                raise  # a busy store affects every attempt: each would wait as long
             except Exception as error:  # noqa: BLE001  one attempt that cannot be looked after must not stop the others
                 with self._failures.catching():
                     self._give_up_unreadable(attempt, error)
-        return any(attempt.host == self._host for attempt in found)
+        return any(attempt.host == self._host for attempt in current)
 
     def _note_heartbeats(self, found: list[Attempt]) -> None:
-        """Note who has reported since the last turn. Only changes count: clocks of hosts differ, and may jump."""
+        """Note which attempts reported since the last turn. Only changes count, because clocks differ and may jump."""
         now = time.monotonic()
         self._watched += min(now - self._looked, LONGEST_STEP_S)
         self._looked = now
@@ -162,7 +165,7 @@ class Scheduler:
         self._asked = {token: asked for token, asked in self._asked.items() if token in open_tokens}
 
     def _silence(self, attempt: Attempt) -> float:
-        """Return the seconds for which we have watched an attempt without a new heartbeat."""
+        """Return the seconds watched since an attempt's last new heartbeat."""
         return self._watched - self._heard[attempt.token][1]
 
     def _look_after(self, attempt: Attempt) -> None:
@@ -180,7 +183,7 @@ class Scheduler:
                 self._executor.stop(attempt, force=True)
 
     def _look_at_lost(self, attempt: Attempt) -> None:
-        """See to an attempt whose processes we cannot see: of another host, or of this one before it restarted."""
+        """Handle an attempt whose processes we cannot see: on another host, or on this host before it restarted."""
         if self._silence(attempt) <= GIVE_UP_LEASES * self._settings.lease_s:
             return
         name = host_name(attempt.host)
@@ -192,7 +195,10 @@ class Scheduler:
             attempts.mark_vanished(self._store.database, attempt)  # the host may come back
 
     def _give_up_unreadable(self, attempt: Attempt, error: Exception) -> None:
-        """Close an attempt that could not be looked after for longer than a lease: a fault that passes closes none."""
+        """Close an attempt whose records were unreadable for longer than a lease.
+
+        Before that the error is raised again, so that a temporary fault closes no attempt.
+        """
         if self._silence(attempt) <= self._settings.lease_s:
             raise error
         log.error("run %d, attempt %d is closed: its records cannot be read", attempt.run_id, attempt.number)
@@ -211,21 +217,22 @@ class Scheduler:
         log.info("run %d, attempt %d has ended: %s", attempt.run_id, attempt.number, end)
 
     def _give_up(self, attempt: Attempt, error: Exception, note: str) -> None:
-        """Close an attempt by the error that keeps it from going on."""
+        """Close an attempt with the error that keeps it from running on."""
         cause = failures.of_exception(error)
         message = failures.message(error, cause, self._spec(attempt))
         attempts.close(self._store.database, attempt, Exit(note=note), cause, message)
 
     def _spec(self, attempt: Attempt) -> Spec | None:
-        """Return the attempt's spec; None if this version cannot read it, though its run is still watched to its
-        end."""
+        """Return the attempt's spec; None if this version cannot read it, though the attempt is still watched."""
         try:
             return self._store.run(attempt.run_id).spec
         except (LookupError, Damaged):
             return None
 
     def _start_probe(self) -> None:
-        """Probe the devices in a process of its own, because that needs torch: once a day and after a boot."""
+        """Start a process that probes the devices, once a day and after a boot. A separate process, because it needs
+        torch.
+        """
         age = self._store.machine_age(host_name(self._host), self._code)
         if age is None or age > min(PROBE_S, time.time() - psutil.boot_time()):
             log_file = self._settings.runs_dir / "scheduler.log"

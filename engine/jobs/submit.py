@@ -1,4 +1,4 @@
-"""From a request to a queued run, and from an ended run to nothing."""
+"""Submit, retry, check and delete runs."""
 
 import shutil
 
@@ -13,9 +13,9 @@ from engine.store.files import RunFiles
 
 
 def submit(store: Store, settings: Settings, spec: Spec, *, name: str = "", key: str | None = None) -> int:
-    """Queue a run and have a scheduler for it. key: two submissions with one key are one run.
+    """Queue a run, make sure a scheduler runs, and return the run's id. key: two submissions with one key make one run.
 
-    Errors: ModelNotFound, Refused (an absent device), QueueFull.
+    Errors: ModelNotFound; Refused, for example for an absent device; QueueFull.
     """
     spec = references.resolve(store, settings, spec)
     check(store, settings, spec)
@@ -25,10 +25,11 @@ def submit(store: Store, settings: Settings, spec: Spec, *, name: str = "", key:
 
 
 def retry(store: Store, settings: Settings, run_id: int) -> None:
-    """Queue a failed or cancelled run again and have a scheduler for it.
+    """Queue a failed or cancelled run again and make sure a scheduler runs.
 
-    Errors: LookupError; Refused of any other run, of one that would be refused as a new one, imported ones too, and of
-    a training that could only start again at step 0.
+    Errors: LookupError when there is no such run. Refused when the run is in another state, when it would be refused as
+    a
+    new one (also if it was imported), and when it is a training that could only start again at step 0.
     """
     if problem := why_not_again(store, settings, run_id):
         raise Refused(problem)
@@ -40,7 +41,7 @@ def retry(store: Store, settings: Settings, run_id: int) -> None:
 
 
 def why_not_again(store: Store, settings: Settings, run_id: int) -> str:
-    """Return why a stored run could not be queued again here; empty where it could. Errors: LookupError."""
+    """Return the reason why a stored run cannot be queued again here; empty if it can. Errors: LookupError."""
     run = store.run(run_id)
     try:
         references.check_again(settings, run)
@@ -51,20 +52,22 @@ def why_not_again(store: Store, settings: Settings, run_id: int) -> str:
 
 
 def check(store: Store, settings: Settings, spec: Spec) -> None:
-    """Refuse at once, and without torch, what cannot be served. Errors: ModelNotFound, Refused."""
+    """Check a request at once and without torch. Errors: ModelNotFound; Refused for absent devices and unreadable
+    files.
+    """
     _check_machine(store, settings, spec)
     references.check_paths(settings, spec)
 
 
 def _check_machine(store: Store, settings: Settings, spec: Spec) -> None:
-    """Refuse unknown models and absent devices. Errors: ModelNotFound, Refused."""
+    """Check models and devices. Errors: ModelNotFound for an unknown model; Refused for an absent device."""
     _check_models(settings, spec)
     if (machine := store.machine()) is None:
-        return  # not probed yet: the worker will look
-    known = ["meta", *(device.name for device in machine.devices)]
+        return  # not probed yet: the worker will check
+    available = ["meta", *(device.name for device in machine.devices)]
     for device in spec.devices:
-        if device not in known:
-            raise Refused(f"{machine.host} has no device {device!r}; it has {', '.join(known)}")
+        if device not in available:
+            raise Refused(f"{machine.host} has no device {device!r}; it has {', '.join(available)}")
 
 
 def _check_models(settings: Settings, spec: Spec) -> None:
@@ -73,14 +76,14 @@ def _check_models(settings: Settings, spec: Spec) -> None:
     except ModelNotFound:
         if not shipped.mismatches(shipped.versions(settings.catalog_dir)):
             raise
-        return  # the installed libraries are others than the catalogue's: the worker knows their models
+        return  # the installed libraries differ from those of the catalogue: the worker knows their models
     if isinstance(spec, BenchmarkSpec):
         for model in models:
             spec.batch_sizes(model)
 
 
 def delete_run(store: Store, settings: Settings, run_id: int) -> None:
-    """Forget a run that has ended, with everything it wrote. Errors: LookupError, Refused."""
+    """Delete a run that has ended, with its folder. Errors: LookupError; Refused, as in `Store.delete`."""
     store.delete(run_id)
     folder = RunFiles(settings.runs_dir, run_id).dir
     if folder.is_dir():

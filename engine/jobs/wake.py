@@ -1,6 +1,6 @@
-"""The scheduler's sleep: until another process wakes it, or for a while.
+"""Let the scheduler sleep until another process wakes it, or until a time is over.
 
-Others wake it through a named pipe below `runs_dir`. Windows has none, so the scheduler wakes
+Other processes wake it through a named pipe below `runs_dir`. Windows has no such pipes, so the scheduler wakes
 at short intervals there.
 """
 
@@ -25,18 +25,18 @@ def nudge(runs_dir: Path) -> None:
     try:
         pipe = os.open(runs_dir / NAME, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
-        return  # nobody listens
+        return  # no scheduler listens
     try:
         if stat.S_ISFIFO(os.fstat(pipe).st_mode):
             os.write(pipe, b"!")
     except OSError:
-        pass  # full of nudges already, or its reader has just left
+        pass  # the pipe is full of wake-ups already, or its reader has just closed it
     finally:
         os.close(pipe)
 
 
 def _open_pipe(path: Path) -> int:
-    """Open the pipe, made if need be. A file of another type in its place is moved aside: reading it never waits."""
+    """Open the pipe, created if needed, for reads that never wait. A file of another type at its path is renamed."""
     if os.path.lexists(path) and not stat.S_ISFIFO(path.lstat().st_mode):
         aside = path.with_name(f"{path.name}.before-{time.time_ns()}")
         path.rename(aside)
@@ -45,18 +45,18 @@ def _open_pipe(path: Path) -> int:
         os.mkfifo(path, 0o600)
     except FileExistsError:
         pass
-    # read-write: with a writer of its own it never sees an end of file
+    # read-write: a pipe with its own writer never reports end of file
     return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW)
 
 
 class Wake:
-    """The scheduler's end."""
+    """The scheduler's end of the pipe."""
 
     def __init__(self, runs_dir: Path) -> None:
         self._pipe = _open_pipe(runs_dir / NAME) if hasattr(os, "mkfifo") else None
 
     def wait(self, seconds: float) -> None:
-        """Return after a nudge, or when the time is over."""
+        """Return after a wake-up, or after the given seconds."""
         if self._pipe is None:
             time.sleep(seconds)
         elif select.select([self._pipe], [], [], seconds)[0]:

@@ -1,8 +1,8 @@
-"""The warm process: the heavy libraries imported, and a fork of it for every run asked of it.
+"""The warm process: it has the heavy libraries imported, and forks itself for every requested run.
 
 It runs no operator and touches no device: a fork after a parallel operator would hang in the child, and a CUDA context
 cannot be forked at all. For the same reason it loads neither sklearn nor pandas.
-Linux only: elsewhere workers start cold.
+Linux only: on other systems workers start cold.
 """
 
 import logging
@@ -21,33 +21,33 @@ log = logging.getLogger(__name__)
 
 
 def main(settings: Settings) -> None:
-    """`python -m engine warm`: import, then read run ids from standard input, one a line, until it is closed."""
+    """Run `python -m engine warm`: import, then read run ids from standard input, one per line, until it is closed."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     begun = time.monotonic()
     for name in filter(None, settings.preload.split(",")):
         import_module(name.strip())
     log.info("warm process %d: imported %s in %.1f s", os.getpid(), settings.preload, time.monotonic() - begun)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors answer to nobody here
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody here waits for supervisors
     for line in sys.stdin.buffer:
         if os.fork() == 0:
             _become_supervisor(settings, int(line))
 
 
 def _become_supervisor(settings: Settings, run_id: int) -> None:
-    """Run the supervisor in the child of a fork; this never returns."""
+    """Run the supervisor in the forked child. Never returns."""
     try:
         os.setsid()
         null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)  # lets the scheduler's death reach the warm process, and not us
+        os.dup2(null, 0)  # only the warm process may read the scheduler's pipe and see its end
         worker.main(settings, run_id)
-    except BaseException:  # nothing may unwind into the frames of the forked parent
+    except BaseException:  # no exception may reach the stack frames of the forked parent
         log.exception("the supervisor of run %d has failed", run_id)
     finally:
         os._exit(0)
 
 
 class WarmProcess:
-    """The scheduler's end: starts it, asks it for runs, replaces it when it dies."""
+    """The scheduler's end: starts the warm process, sends it run ids, and replaces it when it dies."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -56,11 +56,14 @@ class WarmProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether the warm process can take a run."""
+        """Return whether the warm process can take a run."""
         return self._process is not None and self._process.poll() is None
 
     def ensure(self) -> bool:
-        """Have one, if this system and these settings allow it and it has not died too often. False: start cold."""
+        """Start the warm process if needed. Return False if workers must start cold.
+
+        That is so on systems other than Linux, without libraries to preload, and after more than 3 deaths.
+        """
         if self.alive:
             return True
         if self._process is not None:
@@ -73,7 +76,7 @@ class WarmProcess:
         return True
 
     def ask(self, run_id: int) -> bool:
-        """Ask for a run; False when it cannot be asked."""
+        """Request a run; return False if there is no warm process to take it."""
         if not self.ensure():
             return False
         assert self._process is not None
@@ -86,7 +89,7 @@ class WarmProcess:
         return True
 
     def close(self) -> None:
-        """Let it go: it leaves when its input is closed. What it has started stays."""
+        """End the warm process by closing its input. Supervisors that it started keep running."""
         if self._process is None or self._process.stdin is None:
             return
         try:
@@ -94,5 +97,5 @@ class WarmProcess:
         except BrokenPipeError:
             pass
         if self._process.poll() is None:
-            self._process.terminate()  # it may be in mid-import
+            self._process.terminate()  # it may be importing and not read its input
         self._process.wait()

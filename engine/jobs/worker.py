@@ -1,4 +1,4 @@
-"""The work of one attempt: load the task by name, iterate it, store each event as it comes."""
+"""Do the work of one attempt: load the task by name, iterate over it, and store each event as it comes."""
 
 import logging
 import os
@@ -39,13 +39,13 @@ OnEvent = Callable[[Event], None]
 T = TypeVar("T")
 
 STORE_WAIT_S = 600.0
-"""Seconds that a run waits for a store that is locked or out of reach: longer than a backup or a failover takes."""
+"""Wait at most this many seconds for a store that is locked or out of reach: longer than a backup or a failover."""
 STORE_RETRY_S = 1.0
 """Seconds between two tries."""
 
 
 class DiskFull(OSError):
-    """Too little room to start."""
+    """Raised when there is too little disk space to start."""
 
 
 class Stop:
@@ -60,15 +60,15 @@ class Stop:
         return self.signal is not None or self.stale or self.cancelled
 
     def on_signal(self, number: int, _frame: object) -> None:
-        """Note a signal. The task runs on until its next event, so that no step is torn."""
+        """Note a signal. The task continues to its next event, so that no step is left half done."""
         self.signal = number
 
 
 def main(settings: Settings, run_id: int) -> None:
-    """`python -m engine work RUN_ID`: do the run's current attempt, supervised. Errors: Refused when it has none."""
+    """Run `python -m engine work RUN_ID`: do the run's current attempt. Errors: Refused when it has none."""
     store = open_store(settings)
     attempt = attempts.current(store.database, run_id)
-    store.close()  # before the fork: connections are not for sharing
+    store.close()  # before the fork, because processes must not share connections
     if attempt is None:
         raise Refused(f"run {run_id} has no attempt under way; the scheduler makes one when its turn comes")
     files = RunFiles(settings.runs_dir, run_id)
@@ -76,9 +76,9 @@ def main(settings: Settings, run_id: int) -> None:
 
 
 def work(settings: Settings, token: int) -> int:
-    """Do one attempt in a process of its own. Answers the exit code."""
+    """Do one attempt in this process, which is its own, and return the exit code."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING, force=True)
-    logging.getLogger("engine").setLevel(logging.INFO)  # of the libraries, warnings will do
+    logging.getLogger("engine").setLevel(logging.INFO)  # libraries log only warnings
     stop = Stop()
     signal.signal(signal.SIGTERM, stop.on_signal)
     signal.signal(signal.SIGINT, stop.on_signal)
@@ -88,7 +88,7 @@ def work(settings: Settings, token: int) -> int:
         code = execute(store, settings, attempt, stop, log_event)
     finally:
         store.close()
-    if code is None:  # ended by a signal that nobody here has asked for: leave as if by that signal
+    if code is None:  # an outside signal, not a cancellation, ended the task: exit as if killed by that signal
         assert stop.signal is not None
         signal.signal(stop.signal, signal.SIG_DFL)
         os.kill(os.getpid(), stop.signal)
@@ -97,7 +97,7 @@ def work(settings: Settings, token: int) -> int:
 
 
 def log_event(event: Event) -> None:
-    """Write a line of the log for an event."""
+    """Log an event that a reader of the log should see."""
     match event:
         case Progress(done=done, total=total, note=note) if note:
             log.info("%d of %s done, now %s", done, total, note)
@@ -110,7 +110,7 @@ def log_event(event: Event) -> None:
 def execute(
     store: Store, settings: Settings, attempt: Attempt, stop: Stop, on_event: OnEvent = lambda event: None
 ) -> int | None:
-    """Do an attempt to its end and record it. Answers an exit code, None when a signal from outside has ended it."""
+    """Do an attempt and record its end. Return an exit code; None when a signal from outside ended it."""
     run = store.run(attempt.run_id)
     files = RunFiles(settings.runs_dir, run.id)
     try:
@@ -123,7 +123,7 @@ def execute(
             with closing(_events(run, files, stop)) as events:
                 for event in events:
                     if event == latest:
-                        continue  # progress that says nothing new: the task lives, and may be stopped here
+                        continue  # a repeated event only shows that the task is alive, and lets it be stopped here
                     latest = event
                     _record(store, attempt, event, rows, stop)
                     rows += isinstance(event, Row)
@@ -132,14 +132,14 @@ def execute(
     except StaleAttempt as stale:
         log.warning("%s", stale)
         return failures.STALE
-    except BaseException as error:  # noqa: BLE001  whatever a task raises, SystemExit too, is how its run has failed
+    except BaseException as error:  # noqa: BLE001  any exception of a task, SystemExit too, fails its run
         return _fail(store, attempt, run, error, stop)
 
 
 def patiently(action: Callable[[], T], stop: Stop) -> T:
-    """Do something with the store, again for minutes while the store is locked or out of reach.
+    """Return action(), repeated while the store is locked or out of reach.
 
-    Errors: Busy after STORE_WAIT_S, or at once when the run should stop; Unavailable of a fault that stays.
+    Errors: Busy after STORE_WAIT_S, or at once when the run should stop; Unavailable when the fault is permanent.
     """
     deadline = time.monotonic() + STORE_WAIT_S
     while True:
@@ -153,24 +153,26 @@ def patiently(action: Callable[[], T], stop: Stop) -> T:
 
 
 def _record(store: Store, attempt: Attempt, event: Event, rows_before: int, stop: Stop) -> None:
-    """Store an event once, even if a connection is lost after the database has taken it."""
+    """Store an event exactly once, even if the connection is lost after the database has committed it."""
     tries = 0
 
     def store_event() -> None:
         nonlocal tries
         tries += 1
         if tries > 1 and attempts.count_rows(store.database, attempt) > rows_before:
-            return  # other events than rows may be stored twice: the second replaces the first
+            return  # only rows need this check: a second copy of another event replaces the first
         attempts.record(store.database, attempt, [event])
 
     patiently(store_event, stop)
 
 
 def _events(run: Run, files: RunFiles, stop: Stop) -> Generator[Event]:
-    """Yield what the task yields, until it should stop; closing it then lets its `finally` save what is worth
-    saving."""
+    """Yield the task's events until the run should stop.
+
+    The task's generator is then closed, so that its `finally` can save its work.
+    """
     task = import_module(f"engine.tasks.{run.spec.kind}")
-    if torch := sys.modules.get("torch"):  # it does not notice when a fork of the warm process has other CPUs
+    if torch := sys.modules.get("torch"):  # a fork of the warm process may have other CPUs, and torch does not notice
         torch.set_num_threads(import_module("engine.measure.environment").threads())
     with closing(task.run(run.spec, files.dir)) as events:
         for event in events:
@@ -208,7 +210,7 @@ def _fail(store: Store, attempt: Attempt, run: Run, error: BaseException, stop: 
         text = failures.message(error, cause, run.spec)
         reason = () if state == State.CANCELLED else (cause, text)
         patiently(lambda: attempts.finish(store.database, attempt, state, *reason), stop)
-    except Exception:  # no memory, no disk, no database, stale: the exit code still tells the cause
+    except Exception:  # no memory, no disk, no database, stale: the exit code still names the cause
         log.exception("run %s could not record its end", run.id)
     return failures.EXIT_CODES[cause]
 
@@ -224,7 +226,7 @@ def _refuse_full_disk(settings: Settings) -> None:
 
 @contextmanager
 def _heartbeat(store: Store, attempt: Attempt, seconds: float, stop: Stop) -> Iterator[None]:
-    """Say that we live, from a thread, and learn whether we should stop."""
+    """Send heartbeats from a thread every `seconds`, and set `stop` when the run should stop."""
     done = threading.Event()
 
     def beat() -> None:

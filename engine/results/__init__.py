@@ -55,15 +55,15 @@ __all__ = [
 
 
 def kinds(base: type[Row] = Row) -> dict[str, type[Row]]:
-    """Return every kind's class of rows."""
-    found: dict[str, type[Row]] = {}
+    """Return the row class of every kind, by kind."""
+    classes: dict[str, type[Row]] = {}
     for row in base.__subclasses__():
-        found |= {row.kind: row} if "kind" in vars(row) else kinds(row)
-    return found
+        classes |= {row.kind: row} if "kind" in vars(row) else kinds(row)
+    return classes
 
 
 def load(kind: str, payload: dict[str, Any]) -> Row:
-    """Return the row of `kind` from its stored payload. Errors: LookupError of an unknown kind."""
+    """Return the row of `kind` from its stored payload. Errors: LookupError for an unknown kind; ValidationError."""
     if (row := kinds().get(kind)) is None:
         raise LookupError(f"no kind of row is called {kind!r}")
     return row.model_validate(payload)

@@ -10,51 +10,51 @@ class Answer(BaseModel):
 
 
 class Hit(Answer):
-    """An image near a text."""
+    """One image found by a text search."""
 
     index: int
-    """Among the images that were evaluated."""
+    """Index among the evaluated images."""
     source: str
     label: str
-    """Its class; empty where there is none."""
+    """Class name; empty without classes."""
     similarity: float
-    """Cosine between image and text, from -1 to 1."""
+    """Cosine similarity of image and text, from -1 to 1."""
 
 
 class Hits(Answer):
-    """The images nearest to a text, the nearest first; equally near ones in their order."""
+    """The images nearest to a text, nearest first; ties keep their order."""
 
     hits: tuple[Hit, ...]
     images: int
-    """How many were searched."""
+    """Number of images searched."""
 
 
 class Needed(Answer):
-    """A file that a run needs beside its data."""
+    """A file that a run needs besides its data."""
 
     what: str
-    """`weights openai of ViT-B-32`, `the tokenizer of roberta-base`."""
+    """Name of the file, such as `weights openai of ViT-B-32` or `the tokenizer of roberta-base`."""
     path: str = ""
-    """Where it lies; else it is to be fetched."""
+    """Path of the file on this host; empty if it must be downloaded."""
     address: str = ""
-    """From here."""
+    """Address to download it from."""
     mb: float | None = None
-    """To be fetched, where the hub says."""
+    """Size of the download in MB; None if the hub does not report it."""
 
 
 class Prospect(Answer):
-    """Files and memory that a training or an evaluation needs."""
+    """The files and the memory that a training or an evaluation needs."""
 
     needed: tuple[Needed, ...] = ()
     problems: tuple[str, ...] = ()
-    """What cannot work: an unknown tag, a hub out of reach, a checkpoint that does not fit, ..."""
+    """Reasons why the run cannot work: an unknown tag, a hub out of reach, a checkpoint that does not fit, ..."""
     cache: str
-    """The folder that files are fetched into."""
+    """Folder for downloaded files."""
     free_mb: float
-    """On its disk."""
+    """Free MB on the disk of that folder."""
     peak_mb: float | None = None
-    """Memory of a process at the most, estimated; None where that failed."""
+    """Estimated peak memory of one process in MB; None if the estimate failed."""
     unused_mb: float | None = None
-    """Memory of the host that could be had now; None for an accelerator, where looking would itself take some."""
+    """Available memory of the host in MB; None for an accelerator, where the query itself would take memory."""
     state_mb: float | None = None
-    """What of it is there throughout: weights, and in a training gradients and the optimizer's moments."""
+    """The constant part of peak_mb: weights, and in a training also gradients and the optimizer's moments."""

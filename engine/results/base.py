@@ -1,4 +1,4 @@
-"""What all results share: events of a task, machines, and the base class of rows."""
+"""Types that all results share: events of a task, machines, and the base class of rows."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -8,34 +8,34 @@ from engine.specs.base import numbered
 from engine.specs.model_name import ModelName
 
 DeviceName = Annotated[str, AfterValidator(numbered)]
-"""A device under its one name: rows stored as `cuda` are read as `cuda:0`."""
+"""A device under its canonical name: rows stored with `cuda` are read as `cuda:0`."""
 
 Status = Literal["ok", "error", "out_of_memory", "timeout"]
 MEMORY_WORDS = (
     *("out of memory", "can't allocate memory", "cannot allocate memory", "failed to allocate", "not enough memory"),
     "bad_alloc",
-    # states of cuBLAS, cuDNN, cuSOLVER and cuFFT, such as CUBLAS_STATUS_ALLOC_FAILED
+    # status names of cuBLAS, cuDNN, cuSOLVER and cuFFT, such as CUBLAS_STATUS_ALLOC_FAILED
     *("alloc_failed", "allocation_failed"),
-    # cuDNN, when no algorithm gets the workspace it needs
+    # messages of cuDNN when no algorithm gets the workspace it needs
     *("was unable to find an engine to execute this computation", "unable to find a valid cudnn algorithm"),
-    "is killed by signal: killed",  # a process of a DataLoader, in practice by the kernel when memory has run out
+    "is killed by signal: killed",  # a DataLoader process; in practice the kernel killed it because memory ran out
 )
-"""Parts of messages, in lower case."""
+"""Parts of error messages that mean out of memory, in lower case."""
 
 
 def tells_of_memory(message: str) -> bool:
-    """Return whether an error's message says that memory ran out. Few libraries have an error class for it."""
+    """Return whether an error message says that memory ran out. Few libraries have an error class for this."""
     return any(words in message.lower() for words in MEMORY_WORDS)
 
 
 class Event(BaseModel):
-    """Anything a task yields."""
+    """The base class of everything that a task yields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Progress(Event):
-    """How far a run has come; `total` is None while unknown."""
+    """The progress of a run; `total` is None while it is unknown."""
 
     done: int
     total: int | None = None
@@ -51,14 +51,14 @@ class Metric(Event):
 
 
 class Artifact(Event):
-    """A file the task has written; `name` is its path below the run's folder."""
+    """A file that the task has written. `name` is its path below the run's folder."""
 
     name: str
     kind: str
 
 
 class Environment(Event):
-    """The host, device and versions with which the rows that follow were made."""
+    """The host, device and versions that produced the rows after this event."""
 
     host: str
     platform: str
@@ -70,32 +70,34 @@ class Environment(Event):
     device_name: str
     driver: str = ""
     versions: dict[str, str] = Field(default_factory=dict)
-    """Of packages, torch with its build (`2.11.0+cu130`), and of what torch is built with: cuda, cudnn, triton."""
+    """Versions of packages, torch with its build (`2.11.0+cu130`), and of torch's cuda, cudnn and triton."""
     gpu: dict[str, str] = Field(default_factory=dict)
-    """Settings of an NVIDIA GPU on which times depend, such as {"power limit": "700 W"}; what NVML tells of them."""
+    """Settings of an NVIDIA GPU that affect times, as far as NVML reports them, such as {"power limit": "700 W"}."""
     tf32: bool = False
-    """Whether the process that makes the rows would compute float32 products in TF32; a timing's rows say their own."""
+    """True if the process that makes the rows computes float32 products in TF32. Rows of timings have their own
+    field.
+    """
     seed: int | None = None
     date: str
     """UTC, ISO 8601."""
 
 
 class Device(BaseModel):
-    """One device of a machine, under the name a spec asks for it by."""
+    """One device of a machine, under the name that specs use."""
 
     model_config = ConfigDict(frozen=True)
 
     name: str
-    """`cpu`, `cuda:0`, `mps`, ..."""
+    """Name of the device, such as `cpu`, `cuda:0` or `mps`."""
     model: str
     memory_gb: float | None = None
     driver: str = ""
     bf16: bool = False
-    """Whether an accelerator computes bfloat16 natively."""
+    """True if an accelerator computes bfloat16 natively."""
 
 
 class Machine(BaseModel):
-    """A host, as its last probe found it. Lets the light side refuse an absent device without torch."""
+    """A host as found by its last probe. It lets processes without torch refuse an absent device."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -106,7 +108,7 @@ class Machine(BaseModel):
     memory_gb: float
     devices: tuple[Device, ...]
     cores: int | None = None
-    """Physical cores, where the system tells."""
+    """Number of physical cores; None if the system does not report it."""
     caches: dict[str, str] = Field(default_factory=dict)
     """Sizes by name, such as {"L1d": "48 KiB", "L2": "1 MiB", "L3": "32 MiB"}."""
     versions: dict[str, str] = Field(default_factory=dict)
@@ -125,5 +127,5 @@ class Row(Event):
 
     @property
     def name(self) -> ModelName:
-        """The qualified name of the model."""
+        """Return the qualified name of the model."""
         return ModelName.of(self.library, self.model)

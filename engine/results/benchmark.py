@@ -18,7 +18,7 @@ AccuracyStatus = Literal[
 
 
 class BenchmarkRow(TimedRow):
-    """How fast one model is in one way, at one batch size."""
+    """The speed of one model as one variant, at one batch size."""
 
     kind: ClassVar[str] = "benchmark"
     comparable: ClassVar[tuple[str, ...]] = (
@@ -31,44 +31,50 @@ class BenchmarkRow(TimedRow):
     purpose: Literal["performance", "accuracy", "tolerance"] = "performance"
     mode: Literal["inference", "training"]
     variant: str
-    """As `engine.specs.Variant.label` writes it."""
+    """The label of the variant, as `engine.specs.Variant.label` returns it."""
     batch_size_requested: str
-    """As asked: a number, `recorded`, `sweep` or `max`."""
+    """The requested value: a number, `recorded`, `sweep` or `max`."""
     batch_size: int
-    """As used; smaller than asked after out-of-memory, and then `notes` says so."""
+    """The batch size used. After out-of-memory it is smaller than requested, and `notes` says so."""
     image_size: str = ""
     context_length: int | None = None
     precision: str
-    """As asked, such as `amp`."""
+    """The requested precision, such as `amp`."""
     dtype: str = ""
-    """Of the weights, such as `float32`."""
+    """Data type of the weights, such as `float32`."""
     autocast_dtype: str = ""
     memory_format: Literal["contiguous", "channels_last"] = "contiguous"
     deterministic: bool = False
     cache: Literal["hot", "cold"] = "hot"
     optimizer: str = ""
-    """Of a training step."""
+    """Optimizer of a training step; empty for inference."""
 
     samples_per_s: float | None = None
     """Images (or texts, or pairs) per second: batch size / back-to-back time on an accelerator, / latency on a CPU."""
     optimizer_ms: float | None = None
-    """Beside a training step's other parts."""
+    """Time of the optimizer in a training step, in ms."""
 
     joules_per_sample: float | None = None
     accuracy: AccuracyStatus | None = None
     gradient_deviation: float | None = None
-    """Of all gradients after the last step, as one vector: norm(result - reference) / norm(reference); reference: in
-    float64, or eager's where the model does not run in it. Purpose accuracy, in training."""
+    """Deviation of all gradients after the last step, taken as one vector: norm(result - reference) / norm(reference).
+
+    The reference is computed in float64, or is eager's result where the model does not run in float64. Only for
+    training
+    with purpose accuracy.
+    """
     max_deviation: float | None = None
-    """Of abs(result - reference) / (1 + abs(reference)), purpose tolerance."""
+    """Largest abs(result - reference) / (1 + abs(reference)); only for purpose tolerance."""
     mean_deviation: float | None = None
     std_deviation: float | None = None
 
     mparams: float | None = None
     gmacs: float | None = None
-    """Per sample, of a forward pass, counted at this image size; None where the count is incomplete."""
+    """GMACs of a forward pass per sample, counted at this image size; None where the count is incomplete."""
     gflops: float | None = None
     macts: float | None = None
     intensity: float | None = None
-    """FLOPs per byte of traffic of the whole batch's forward pass, operator by operator as eager runs it. A compiler
-    that fuses operators moves less memory: its own intensity is larger."""
+    """FLOPs per byte of traffic of the whole batch's forward pass, operator by operator as eager mode runs it.
+
+    A compiler that fuses operators moves fewer bytes, so its actual intensity is higher.
+    """

@@ -7,12 +7,12 @@ from engine.results.base import DeviceName, Row
 
 
 class Retrieval(Row):
-    """Retrieval among the evaluated images and captions. Ranks begin at 1, shares lie between 0 and 1."""
+    """Retrieval metrics on the evaluated images and captions. Ranks begin at 1; shares are between 0 and 1."""
 
     image_to_text_mean_rank: float | None = None
     image_to_text_median_rank: float | None = None
     image_to_text_r1: float | None = None
-    """The share of images with a caption of theirs ranked first."""
+    """Share of images for which one of their own captions ranks first."""
     image_to_text_r5: float | None = None
     image_to_text_r10: float | None = None
     text_to_image_mean_rank: float | None = None
@@ -21,12 +21,12 @@ class Retrieval(Row):
     text_to_image_r5: float | None = None
     text_to_image_r10: float | None = None
     clip_val_loss: float | None = None
-    """Over batches of the size in val_batch_size."""
+    """Loss over batches of val_batch_size pairs."""
     val_batch_size: int | None = None
 
 
 class TrainRow(Retrieval):
-    """A model at the end of an epoch: what it has learned, and at what pace."""
+    """The state of a training at the end of an epoch: losses, metrics and speed."""
 
     kind: ClassVar[str] = "train"
 
@@ -34,38 +34,38 @@ class TrainRow(Retrieval):
     device_name: str = ""
     precision: str = "fp32"
     tf32: bool = False
-    """Whether float32 matrix products and convolutions were computed in TF32."""
+    """True if float32 matrix products and convolutions were computed in TF32."""
     cudnn_benchmark: bool = False
-    """Whether cuDNN tried its algorithms and kept the fastest."""
+    """True if cuDNN tried all algorithms and used the fastest."""
     epoch: int
-    """Completed epochs."""
+    """Number of completed epochs."""
     step: int
-    """Completed optimizer steps."""
+    """Number of completed optimizer steps."""
     samples_seen: int = 0
     train_loss: float | None = None
-    """Mean over the epoch's steps."""
+    """Mean loss over the epoch's steps."""
     val_generative_loss: float | None = None
-    """Of held-out captions, a mean over their tokens, by a model that writes some."""
+    """Mean caption loss per token on held-out captions; only for models that write captions."""
     zeroshot_top1: float | None = None
     zeroshot_top5: float | None = None
     lr: float | None = None
     logit_scale: float | None = None
     samples_per_s: float | None = None
-    """Of training, without validation."""
+    """Training pairs per second, without validation."""
     data_share: float | None = None
-    """Of the time of a step, spent waiting for data."""
+    """Share of the step time spent waiting for data."""
     seconds: float | None = None
-    """Since the training began, earlier attempts included."""
+    """Seconds since the training began, including earlier attempts."""
     peak_memory_mb: float | None = None
     checkpoint: str = ""
-    """Its path below the run's folder."""
+    """Path of the checkpoint below the run's folder."""
     best: bool = False
-    """Whether it was the best so far."""
+    """True if this epoch was the best so far."""
     notes: tuple[str, ...] = ()
 
 
 class EvaluateRow(Retrieval):
-    """One task's result for one model."""
+    """The result of one task for one model."""
 
     kind: ClassVar[str] = "evaluate"
 
@@ -81,7 +81,7 @@ class EvaluateRow(Retrieval):
     acc5: float | None = None
     mean_per_class_recall: float | None = None
     confusion_file: str = ""
-    """CSV below the run's folder: true classes in rows, predicted ones in columns."""
+    """CSV file below the run's folder: rows are true classes, columns are predicted ones."""
     predictions_file: str = ""
     embeddings_file: str = ""
     seconds: float | None = None
@@ -89,5 +89,5 @@ class EvaluateRow(Retrieval):
 
 
 def best_epoch(rows: Iterable[Row]) -> TrainRow | None:
-    """Return the epoch with the best metric so far; None where no epoch has been validated."""
+    """Return the epoch with the best metric so far; None if no epoch has been validated."""
     return next((row for row in reversed(list(rows)) if isinstance(row, TrainRow) and row.best), None)

@@ -1,5 +1,7 @@
-"""What an evaluation has encoded, in a file of arrays. Texts lie in it as JSON in bytes, because fixed-width text is as
-wide everywhere as the longest one."""
+"""Read the features that an evaluation has stored in a file of arrays.
+
+Texts are stored as JSON in bytes, because an array of fixed-width text gives every text the width of the longest one.
+"""
 
 import json
 import zipfile
@@ -17,50 +19,52 @@ Points = NDArray[np.float32]
 
 
 def pack_texts(texts: Sequence[str]) -> NDArray[np.uint8]:
-    """(bytes,): a UTF-8 JSON list."""
+    """Return texts as a UTF-8 JSON list in an array of shape (bytes,)."""
     return np.frombuffer(json.dumps(list(texts)).encode(), np.uint8)
 
 
 def unpack_texts(held: NDArray[Any]) -> tuple[str, ...]:
-    """Return what pack_texts has packed; the fixed-width text of older files too. Errors: ValueError of anything
-    else."""
+    """Return the texts of an array made by pack_texts, or of the fixed-width arrays in older files.
+
+    Errors: ValueError for any other array.
+    """
     if held.dtype.kind == "U" and held.ndim == 1:
         return tuple(map(str, held))
     try:
-        found = json.loads(held.tobytes().decode()) if held.dtype == np.uint8 else None
+        texts = json.loads(held.tobytes().decode()) if held.dtype == np.uint8 else None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"texts are a JSON list in UTF-8, and this is none: {error}") from error
-    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise ValueError(f"texts are a JSON list in bytes, and this is an array of {held.dtype} {held.shape}")
-    return tuple(found)
+    return tuple(texts)
 
 
 @dataclass(frozen=True)
 class Embeddings:
-    """Features of an evaluation's images and texts, with their sources and labels."""
+    """Features of an evaluation's images and texts, with the images' sources and class names."""
 
     images: Points
-    """(N, D), normalised."""
+    """(N, D) normalised features of the images."""
     texts: Points
-    """(M, D), one of each different caption."""
+    """(M, D) features of the texts, one per distinct caption."""
     sources: tuple[str, ...]
-    """(N,)"""
+    """(N,) source of each image."""
     captions: tuple[str, ...]
-    """(M,)"""
+    """(M,) distinct captions."""
     labels: tuple[str, ...]
-    """(N,) names of classes; all empty where there are none."""
+    """(N,) class names; all empty without classes."""
     text_labels: tuple[str, ...]
-    """(M,) the class of the first image that has the caption."""
+    """(M,) class of the first image with this caption."""
 
 
 def read_embeddings(path: Path, roots: Roots = None) -> Embeddings:
-    """Read what an evaluation has encoded. Errors: OSError, ValueError of another file."""
+    """Read an evaluation's embeddings. Errors: OSError; ValueError when the file has other content."""
     try:
         with open_within(path, roots) as file, np.load(file, allow_pickle=False) as arrays:
-            held = {name: arrays[name] for name in arrays.files}
-        images, texts, owner = held["images"], held["texts"], held["owner"]
-        sources, captions, classes = (unpack_texts(held[name]) for name in ("sources", "captions", "classes"))
-        numbers = held["labels"].astype(int)
+            contents = {name: arrays[name] for name in arrays.files}
+        images, texts, owner = contents["images"], contents["texts"], contents["owner"]
+        sources, captions, classes = (unpack_texts(contents[name]) for name in ("sources", "captions", "classes"))
+        numbers = contents["labels"].astype(int)
     except (KeyError, zipfile.BadZipFile, EOFError) as error:
         raise ValueError(f"{path.name} holds no embeddings: {error}") from error
     fits = images.ndim == texts.ndim == 2 and images.shape[1] == texts.shape[1]
@@ -69,14 +73,14 @@ def read_embeddings(path: Path, roots: Roots = None) -> Embeddings:
         raise ValueError(f"{path.name} holds no embeddings: images {images.shape} and texts {texts.shape} do not fit")
     labels = [_class(number, classes) for number in numbers.tolist()]
     first = {caption: place for place, caption in reversed(list(enumerate(captions)))}
-    kept = sorted(first.values())
+    caption_places = sorted(first.values())
     return Embeddings(
         images=images,
-        texts=texts[kept],
+        texts=texts[caption_places],
         sources=sources,
-        captions=tuple(captions[place] for place in kept),
+        captions=tuple(captions[place] for place in caption_places),
         labels=tuple(labels),
-        text_labels=tuple(labels[int(owner[place])] for place in kept),
+        text_labels=tuple(labels[int(owner[place])] for place in caption_places),
     )
 
 

@@ -1,4 +1,4 @@
-"""Rows of counts."""
+"""Rows of profile runs, which count what models cost."""
 
 import re
 from typing import ClassVar, Literal
@@ -8,9 +8,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from engine.results.base import DeviceName, Row
 
 Work = Literal["counted", "free", "minor", "unknown"]
-"""What a count makes of an operator: it has a formula; it is a view, a copy or elementwise, which are free; it has no
-formula, but touches each element a fixed few times (normalisation, softmax, reductions, pooling, resampling); it has no
-formula and could be anything, which makes the count incomplete.
+"""The treatment of an operator in a count:
+
+counted: it has a formula.
+free: it is a view, a copy or elementwise.
+minor: it has no formula, but touches each element a small fixed number of times (normalisation, softmax, reductions,
+pooling, resampling).
+unknown: it has no formula and its work is not bounded, which makes the count incomplete.
 """
 
 
@@ -22,9 +26,9 @@ class OperatorCount(BaseModel):
     operator: str
     calls: int
     flops: int
-    """For the whole batch, 2 per multiply-add."""
+    """FLOPs of the whole batch, 2 per multiply-add."""
     activations: int
-    """Elements of counted outputs, fvcore's definition."""
+    """Number of elements in counted outputs, as fvcore defines activations."""
     read_bytes: int
     written_bytes: int
     work: Work
@@ -42,22 +46,22 @@ class Difference(BaseModel):
 
 
 class ProfileRow(Row):
-    """Costs of one model at one image size."""
+    """The costs of one model at one image size."""
 
     kind: ClassVar[str] = "profile"
 
     family: str = ""
     counter: Literal["torch", "fvcore", "both"]
     device: DeviceName
-    """As requested."""
+    """The requested device."""
     device_used: DeviceName = ""
-    """Differs from `device` only after out-of-memory on an accelerator, and then `notes` says so."""
+    """The device used. It differs from `device` only after out-of-memory on an accelerator; `notes` then says so."""
     batch_size: int
     precision: str
     image_size: str = ""
-    """`224` or `224x320` (height x width in pixels), as used."""
+    """The image size used: `224` or `224x320` (height x width in pixels)."""
     test_size: str = ""
-    """What the publisher tests the model at, and inference is timed at, where that is not the model's own size."""
+    """The publisher's test size, at which inference is timed; empty if it is the model's own size."""
     context_length: int | None = None
 
     image_width: int | None = None
@@ -91,35 +95,35 @@ class ProfileRow(Row):
     fvcore_image_macts: float | None = None
     fvcore_text_macts: float | None = None
     fvcore_unsupported: dict[str, int] = Field(default_factory=dict)
-    """Operators fvcore skipped, with their calls."""
+    """Calls of the operators that fvcore skipped, by operator."""
     differences: tuple[Difference, ...] = ()
 
     traffic_mb: float | None = None
-    """Bytes all operators read and write in one forward pass of the batch, were nothing cached or fused."""
+    """MB that all operators read and write in one forward pass of the batch if nothing is cached or fused."""
     intensity: float | None = None
     """FLOPs per byte of traffic."""
     weights_mb: float | None = None
     inference_peak_mb: float | None = None
     training_peak_mb: float | None = None
-    """Weights, gradients, AdamW's two moments and saved activations; only when asked for."""
+    """MB of weights, gradients, AdamW's two moments and saved activations; only on request."""
 
     complete: bool = True
-    """False: work of unknown size is missing from the figures; `notes` names it."""
+    """False if work of unknown size is missing from the counts; `notes` names it."""
     uncounted: dict[str, int] = Field(default_factory=dict)
     """Calls of every operator without a formula that is neither a view nor elementwise: minor and unknown work."""
     operators: tuple[OperatorCount, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float | None = None
-    """What counting took."""
+    """Seconds that the count took."""
 
 
 class ModuleCount(BaseModel):
-    """One module of a model, all below it included: a line of the detail artifact (JSON list, outermost first)."""
+    """One module of a model with all its submodules: an entry of the detail artifact (JSON list, outermost first)."""
 
     model_config = ConfigDict(frozen=True)
 
     path: str
-    """Dotted, "" for the whole model."""
+    """Dotted path of the module; "" for the whole model."""
     type: str
     mparams: float
     gmacs: float
@@ -128,5 +132,5 @@ class ModuleCount(BaseModel):
 
 
 def detail_name(library: str, model: str) -> str:
-    """Return where the per-module table of a model lies, below its run's folder."""
+    """Return the path of a model's per-module table below its run's folder."""
     return f"detail/{re.sub(r'[^A-Za-z0-9._-]', '_', f'{library}__{model}')}.json"

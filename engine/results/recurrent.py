@@ -8,7 +8,7 @@ from engine.results.timed import TimedRow
 
 
 class RecurrentRow(TimedRow):
-    """How fast one runner is at one size; `model` is the runner's name."""
+    """The speed of one runner at one size; `model` is the runner's name."""
 
     kind: ClassVar[str] = "recurrent"
     comparable: ClassVar[tuple[str, ...]] = (
@@ -17,14 +17,14 @@ class RecurrentRow(TimedRow):
     )
 
     family: str
-    """As fastrnns names its groups of results: lstm, vl_lstm, gru, rnn_relu, rnn_tanh, milstm, resnet."""
+    """The group of results in fastrnns: lstm, vl_lstm, gru, rnn_relu, rnn_tanh, milstm, resnet."""
     network: str
-    """What is computed: runners of one network give the same."""
+    """Name of the computation: runners with the same network give the same result."""
     precision: str
-    """Of weights and inputs; `tf32` is float32 with TF32 products."""
+    """Precision of weights and inputs; `tf32` means float32 with TF32 products."""
     mini_batch: int
     seq_length: int | None = None
-    """Steps of a call; of sequences of different lengths, of the longest. None of a ResNet, like all sizes below."""
+    """Time steps per call, of the longest sequence if lengths differ. None for a ResNet, as are the sizes below."""
     num_layers: int | None = None
     input_size: int | None = None
     hidden_size: int | None = None
@@ -32,9 +32,9 @@ class RecurrentRow(TimedRow):
     bidirectional: bool = False
     batch_first: bool = False
     image_size: str = ""
-    """Of a ResNet, as N or HxW in pixels."""
+    """Image size of a ResNet: N or HxW in pixels."""
     fuser: str = ""
-    """Of TorchScript, with its executor and knobs; empty where nothing is scripted."""
+    """TorchScript's fuser; like its executor and options below, empty if nothing is scripted."""
     executor: str = ""
     cuda_pointwise_loop_level: int | None = None
     cuda_pointwise_block_count: int | None = None
@@ -45,32 +45,42 @@ class RecurrentRow(TimedRow):
     forward_p90_ms: float | None = None
     forward_process_medians_ms: tuple[float, ...] = ()
     forward_spread: float | None = None
-    """Between the processes' medians, as `spread` is of both phases together."""
+    """Spread of the processes' forward medians, defined as `spread` is for both phases together."""
     backward_mean_ms: float | None = None
-    """None of a runner that has no backward pass, as all of `backward`."""
+    """None for a runner without backward pass, as are all `backward` fields."""
     backward_std_ms: float | None = None
     backward_p90_ms: float | None = None
     backward_process_medians_ms: tuple[float, ...] = ()
     backward_spread: float | None = None
     steps_per_s: float | None = None
-    """Time steps of the whole mini-batch per second, forward and backward: seq_length / latency; of a ResNet, calls.
-    None without a backward pass."""
+    """Time steps of the whole mini-batch per second, forward and backward: seq_length / latency. For a ResNet, calls.
+
+    None without a backward pass.
+    """
     gflops_per_step: float | None = None
-    """Of the matrix products of one time step's forward pass, whole mini-batch, all layers; of a ResNet, of a call."""
+    """GFLOPs of the matrix products in one time step's forward pass: whole mini-batch, all layers. For a ResNet, of a
+    call.
+    """
     gflops: float | None = None
-    """Of one call's forward pass, whole mini-batch."""
+    """GFLOPs of one call's forward pass, whole mini-batch."""
 
     output_error: float | None = None
-    """Of outputs and final states, against the control in float64 (torch's own layer; by hand where torch has none):
-    norm of the difference / norm of the control's, of the worst tensor."""
+    """Largest relative error of outputs and final states: norm(result - control) / norm(control), of the worst tensor.
+
+    The control is computed in float64, by torch's own layer, or by our own code where torch has none.
+    """
     gradient_error: float | None = None
-    """The same of the worst parameter's gradient; with ReLUs (ResNets, rnn_relu) of all gradients together, squared."""
+    """Error of the worst parameter's gradient. With ReLUs (ResNets, rnn_relu): squared error of all gradients."""
     tolerance: float | None = None
-    """Largest error allowed; a runner that exceeds it is not timed. 1e-3 in float32; otherwise 3 times the error of the
-    eager layer in the same precision, at least 4 times the distance from 1 to the next number."""
+    """Largest error allowed; a runner that exceeds it is not timed.
+
+    1e-3 in float32. Otherwise 3 times the error of the eager layer in the same precision, but at least 4 times the
+    distance
+    from 1 to the next number.
+    """
 
     @model_validator(mode="before")
     @classmethod
     def _tf32_is_a_precision(cls, data: Any) -> Any:
-        """Fill in `tf32` from the precision, also of rows stored before they had the field."""
+        """Set `tf32` from the precision, also in rows stored before they had this field."""
         return {"tf32": data.get("precision") == "tf32"} | data if isinstance(data, dict) else data

@@ -1,6 +1,6 @@
-"""Requests: frozen, closed, serialisable, one module per kind of run.
+"""Requests (specs): frozen, closed and serialisable, one module per kind of run.
 
-A bound is stated once, here; the form, the command line and validation all read it.
+Each bound is written once, here; the form, the command line and validation all read it.
 """
 
 from engine.specs.base import (
@@ -42,8 +42,10 @@ __all__ = [
 
 
 def load(kind: str, payload: str) -> Spec:
-    """Return the spec of `kind` from its JSON. Errors: LookupError of an unknown kind, ValidationError of a bad
-    payload."""
+    """Return the spec of `kind` from its JSON.
+
+    Errors: LookupError when there is no such kind; ValidationError when the JSON is not a spec of it.
+    """
     for spec in Spec.__subclasses__():
         if spec.kind == kind:
             return spec.model_validate_json(payload)

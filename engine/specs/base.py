@@ -12,25 +12,25 @@ MAX_PIXELS_PER_SIDE = 4096
 MAX_CONTEXT = 8192
 LONGEST_PATTERN = 200
 LARGEST_COUNT = 1000
-"""The most repetitions that RE2 compiles; it takes a count of nine digits for plain text."""
+"""Most repetitions that RE2 compiles. It reads a count of nine digits as plain text."""
 EXPRESSION_BYTES = 1 << 20
-"""Memory limit of one regular expression: room for 40,000 instructions, far more than names of models need."""
+"""Memory limit of one compiled regular expression: room for 40,000 instructions, far more than model names need."""
 COUNT = re.compile(r"\{(\d*),?(\d*)\}")
 NOT_IN_RE2 = re.compile(r"\(\?(?:<?[=!]|P=)|\\[1-9]")
 ACCELERATORS = ("cuda", "mps", "xpu", "npu", "hpu", "mtia")
 UNNUMBERED = ("cpu", "mps")
-"""Kinds of which torch has a single device."""
+"""Kinds of device of which torch has only one."""
 DEVICE = re.compile(rf"cpu|({'|'.join(ACCELERATORS)})(:\d{{1,3}})?")
 
 
 class Refused(ValueError):
-    """A request that cannot be served as asked. The message names what was given and what would be right."""
+    """Raised for a request that cannot be served. The message names the given value and what is allowed instead."""
 
 
 def split_patterns(text: str) -> list[str]:
-    """Split at commas and line breaks, but not inside braces: `a,{b,c}-32` is `a` and `{b,c}-32`.
+    """Split text at commas and line breaks, but not inside braces: `a,{b,c}-32` gives `a` and `{b,c}-32`.
 
-    An opening brace that is never closed is a letter like any other.
+    An opening brace without a closing one is an ordinary character.
     """
     parts, begin, closing = [], 0, -1
     for sign in re.finditer(r"[{,\n]", text):
@@ -46,10 +46,10 @@ def split_patterns(text: str) -> list[str]:
 
 
 def find_expression(expression: str) -> Callable[[str], bool]:
-    """Return a test that tells whether a text contains a match of a user's regular expression, ignoring case.
+    """Return a function that tells whether a text contains a match of a user's regular expression, ignoring case.
 
-    RE2 compiles within EXPRESSION_BYTES and searches in a time linear in the text, unlike Python's engines.
-    Errors: Refused when RE2 does not take the expression.
+    RE2 compiles within EXPRESSION_BYTES and searches in time linear in the text, unlike Python's engine.
+    Errors: Refused when RE2 does not accept the expression.
     """
     largest = max((int(number) for pair in COUNT.findall(expression) for number in pair if number), default=0)
     if largest > LARGEST_COUNT:
@@ -73,7 +73,10 @@ def find_expression(expression: str) -> Callable[[str], bool]:
 
 
 def parse_image_size(value: Any) -> Any:
-    """`224`, `"224"` and `"224x320"` become (height, width) in pixels; anything else is left to validation."""
+    """Return (height, width) in pixels for `224`, `"224"` and `"224x320"`; other values unchanged, for validation.
+
+    Errors: ValueError for a text in another form.
+    """
     if isinstance(value, int) and not isinstance(value, bool):
         return (value, value)
     if isinstance(value, str):
@@ -84,7 +87,7 @@ def parse_image_size(value: Any) -> Any:
 
 
 def format_image_size(size: tuple[int, int]) -> str:
-    """(224, 224) is written `224`, (224, 320) is written `224x320`."""
+    """Return an image size as text: `224` for (224, 224), `224x320` for (224, 320)."""
     height, width = size
     return str(height) if height == width else f"{height}x{width}"
 
@@ -108,12 +111,14 @@ Precision = Literal["float32", "float16", "bfloat16", "float64"]
 
 
 def known_device(device: str) -> str:
-    """meta, or a device that torch may have. Errors: ValueError of what is neither."""
+    """Return the numbered name of a device, or meta. Errors: ValueError for a name that torch cannot have."""
     return device if device == "meta" else _real_device(device, "meta, ")
 
 
 def real_device(device: str) -> str:
-    """Return a device that torch may have; on meta nothing can be timed. Errors: ValueError."""
+    """Return the numbered name of a device. Errors: ValueError for meta, which computes nothing, and for unknown
+    names.
+    """
     if device == "meta":
         raise ValueError("nothing runs on meta, so nothing can be timed there: choose cpu or an accelerator")
     return _real_device(device)
@@ -127,7 +132,7 @@ def _real_device(device: str, also: str = "") -> str:
 
 
 def numbered(device: str) -> str:
-    """Return the one name of a device: `cuda` is `cuda:0`, `mps:0` is `mps`; other names are returned as they are."""
+    """Return the canonical name of a device: `cuda:0` for `cuda`, `mps` for `mps:0`. Other names stay unchanged."""
     if not DEVICE.fullmatch(device):
         return device
     kind, _, number = device.partition(":")
@@ -139,42 +144,48 @@ RealDevice = Annotated[str, AfterValidator(real_device)]
 
 
 class Spec(BaseModel):
-    """A request for one run. Subclasses name their `kind`, which is also the name of the task that serves them."""
+    """The request for one run. A subclass defines its `kind`, which is also the name of the task that runs it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     kind: ClassVar[str]
     attempts: ClassVar[int] = 1
-    """How often a run is tried when its worker is killed from outside."""
+    """Number of attempts when the worker is killed from outside."""
     exclusive: ClassVar[bool] = False
-    """Whether nothing else of ours may run on the host meanwhile: true of timings."""
+    """True if no other run may use the host at the same time, as for timings."""
     paced_by: ClassVar[tuple[str, ...]] = ()
-    """Fields and properties that decide how long a unit of the work takes (a model, a step, the whole run)."""
+    """Fields and properties that determine how long one unit of work takes (a model, a step, or the whole run)."""
     meaning: ClassVar[tuple[str, ...]] = ()
-    """Fields that change what the values of a run mean, so that runs that differ in them do not compare. What is varied
-    to see its effect, such as models, variants or a learning rate, is not among them."""
+    """Fields that change the meaning of a run's values: runs that differ in them do not compare.
+
+    Fields that are varied to see their effect, such as models, variants or a learning rate, are not listed.
+    """
     needs: ClassVar[tuple[str, ...]] = ()
-    """Fields that decide which files and how much memory a training or an evaluation needs, beside its batch size."""
+    """Fields besides the batch size that determine which files and how much memory a training or an evaluation
+    needs.
+    """
     batch_field: ClassVar[str] = "batch_size"
-    """The field that says how much is done per call, which is what memory depends on, where a spec has one."""
+    """The field with the amount of work per call, which determines the memory, if the spec has such a field."""
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The devices a run of this spec must hold, such as ("cuda:0",)."""
+        """Return the devices that a run of this spec must hold, such as ("cuda:0",)."""
         return (getattr(self, "device", "cpu"),)
 
     @property
     def pace(self) -> tuple[object, ...]:
-        """Values that decide how long a unit of the work takes: specs with equal ones take about as long."""
+        """Return the values that determine how long a unit of work takes. Specs with equal values take about as
+        long.
+        """
         return tuple(getattr(self, name) for name in self.paced_by)
 
     @property
     def half_batch(self) -> int | None:
-        """Return the spec with half the batch, to try after out-of-memory; None if the batch is no number or is 1."""
+        """Return half the batch size, to try after out-of-memory; None if the batch is not a number or is 1."""
         batch = getattr(self, self.batch_field, None)
         return batch // 2 if isinstance(batch, int) and batch > 1 else None
 
     @property
     def summary(self) -> str:
-        """A few words for lists of runs."""
+        """Return a short description for lists of runs."""
         return self.kind

@@ -26,7 +26,7 @@ from engine.words import shortened
 
 MAX_BATCH = 65_536
 SWEEP_END, SEARCH_END = 64, 4096
-"""The largest batch sizes of a sweep and of a search when nothing else is asked for."""
+"""Default largest batch sizes: of a sweep, and when finding the largest that fits."""
 MOST_VARIANTS = 16
 LONGEST_EXPRESSION = 200
 BatchWord = Literal["recorded", "sweep", "max"]
@@ -35,12 +35,12 @@ Mode = Literal["inference", "training"]
 
 
 def _batch(value: Any) -> Any:
-    """Return a batch size from text. Errors: ValueError, in one sentence for all types that a batch size may have."""
-    read = int(value) if isinstance(value, str) and re.fullmatch(r"\d{1,9}", value.strip()) else value
-    number = isinstance(read, int) and not isinstance(read, bool) and 1 <= read <= MAX_BATCH
-    if not number and read not in BATCH_WORDS:
+    """Return a batch size from text. Errors: ValueError, with one message for all forms of a batch size."""
+    size = int(value) if isinstance(value, str) and re.fullmatch(r"\d{1,9}", value.strip()) else value
+    number = isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= MAX_BATCH
+    if not number and size not in BATCH_WORDS:
         raise ValueError(f"{value!r} is neither a number from 1 to {MAX_BATCH} nor one of {', '.join(BATCH_WORDS)}")
-    return read
+    return size
 
 
 # Named aliases, because their names are what `--help` shows.
@@ -57,7 +57,7 @@ PRECISIONS = TypeAliasType(
 
 
 class BenchmarkSpec(Spec):
-    """Time models on this machine: inference or training, in several ways side by side."""
+    """Time models on this machine: inference or training, with several variants side by side."""
 
     kind: ClassVar[str] = "benchmark"
     attempts: ClassVar[int] = 2
@@ -172,21 +172,20 @@ class BenchmarkSpec(Spec):
 
     @property
     def plan(self) -> tuple[Variant, ...]:
-        """Every variant at every precision, each once, the baseline first."""
-        found: dict[Variant, None] = {}
+        """Return every variant at every precision, without duplicates, baseline first."""
+        variants: dict[Variant, None] = {}
         for text in self.variants:
             variant = Variant.parse(text)
             precisions = (variant.precision,) if variant.precision else self.precision
             for precision in precisions:
                 more = {"precision": precision, "channels_last": variant.channels_last or self.channels_last}
-                found[variant.model_copy(update=more)] = None
-        return tuple(found)
+                variants[variant.model_copy(update=more)] = None
+        return tuple(variants)
 
     def baseline(self, variant: Variant) -> Variant | None:
-        """Return what a variant is compared with: the first of the same precision and memory format, or else the
-        first of all.
+        """Return the baseline of a variant: the first one with its precision and memory format.
 
-        None for the first of all.
+        That one itself is compared with the first variant of all, which has no baseline (None).
         """
         kind = variant.precision, variant.channels_last
         first = next(v for v in self.plan if (v.precision, v.channels_last) == kind)
@@ -194,13 +193,13 @@ class BenchmarkSpec(Spec):
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        """inference, training or both, one after the other."""
+        """Return the modes to time, in order."""
         return ("inference", "training") if self.mode == "both" else (self.mode,)
 
     def batch_sizes(self, model: ModelName) -> tuple[int, ...]:
-        """Return the batch sizes at which a model is timed, in turn; none where the run finds the largest that fits.
+        """Return the batch sizes at which to time a model, in order; empty when the run finds the largest that fits.
 
-        Errors: Refused when the suite's own is asked for and it has none for this model.
+        Errors: Refused when batch size `recorded` is requested and the suite has none for this model.
         """
         if self.batch_size == "max":
             return ()
@@ -214,29 +213,31 @@ class BenchmarkSpec(Spec):
 
     @property
     def processes(self) -> int:
-        """Fresh processes per model and batch size. Comparing results needs but one."""
+        """Return the number of fresh processes per model and batch size. Comparing results needs only one."""
         if self.purpose != "performance":
             return 1
         return processes(self.replicates, self.publishable)
 
     @property
     def reproducible(self) -> bool:
-        """Whether deterministic algorithms run: asked for, or, where torch has some, when results are compared."""
+        """Return whether to use deterministic algorithms: on request, and for accuracy checks where torch has them."""
         return self.deterministic or self.purpose == "accuracy"
 
     @property
     def floor_samples(self) -> int:
-        """At least so many samples per process and variant."""
+        """Return the least number of samples per process and variant."""
         return self.min_samples or 10
 
     @property
     def floor_seconds(self) -> float:
-        """At least so much sampled time per process and variant, in s."""
+        """Return the least sampled time per process and variant, in seconds."""
         return floor_seconds(self.min_seconds, self.publishable)
 
     @property
     def below_floor(self) -> bool:
-        """Whether less was asked for than a result needs. One process is a quick look, which says so by itself."""
+        """Return whether the request is below the minimum of a quotable result. A single process does not count as
+        below.
+        """
         return below_floor(self.processes, self.floor_samples, self.floor_seconds, self.publishable)
 
     @property

@@ -1,4 +1,4 @@
-"""Fields that training and evaluation of CLIP share: pairs, model, device."""
+"""Fields that training and evaluation of CLIP share: data, model, loading."""
 
 import math
 import os
@@ -15,20 +15,20 @@ from engine.specs.model_name import ModelName
 DIGITS_MODEL = "digits-clip"
 """Our own small configuration, which fits scikit-learn's handwritten digits (engine/models/clip_configs/)."""
 EMBEDDED = ("digits", "synthetic")
-"""Data that need no file."""
+"""Data sources that need no file."""
 MAX_CLASSES = 10_000
 LONGEST_TEXT = 1000
 MOST_DEFAULT_WORKERS = 8
-"""Loading processes beyond this seldom help a single training process; each takes some 500 MB."""
+"""Default limit of loading processes. More seldom help a single training process, and each takes about 500 MB."""
 
 SAME_PAIRS = ("data", "data_kind", "samples", "val_fraction", "classes", "templates")
-"""Fields by which two runs are about the same pairs and classes."""
+"""Fields that must be equal for two runs to use the same pairs and classes."""
 
 DataKind = Literal["auto", "digits", "synthetic", "csv", "folder", "webdataset"]
 ClipPrecision = Literal["fp32", "bf16", "fp16", "amp", "amp_bf16"]
 TrainPrecision = Literal["auto", "fp32", "bf16", "fp16", "amp", "amp_bf16"]
 
-# The fields that both have, each with its bounds; a spec gives their defaults.
+# Fields that both specs have, each with its bounds; the specs set the defaults.
 ClipModel = Annotated[
     str,
     Field(
@@ -68,12 +68,12 @@ Workers = Annotated[int, Field(ge=0, le=64, description="Processes that load ima
 
 
 def split_lines(value: Any) -> Any:
-    """Return the lines of a text without empty ones; a list stays as it is."""
+    """Return the non-empty lines of a text; other values unchanged."""
     return [line.strip() for line in value.splitlines() if line.strip()] if isinstance(value, str) else value
 
 
 def with_place_for_names(templates: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the templates. Errors: ValueError of one that has no place for the name of a class."""
+    """Return the templates. Errors: ValueError when one has no {} for the class name."""
     for template in templates:
         if "{}" not in template:
             raise ValueError(f"a template has {{}} where the class name goes, unlike {template!r}")
@@ -90,40 +90,43 @@ Templates = Annotated[
     Field(description="Prompts with {} for the class name. Default: the data's own, or open_clip's."),
 ]
 WARMUP = TypeAliasType("WARMUP", Annotated[str, BeforeValidator(lambda value: str(value).strip())])
-"""`200` steps, or `10%` of them."""
+"""A number of steps such as `200`, or a share of them such as `10%`."""
 
 
 def warmup_steps(warmup: str, steps: int) -> int:
-    """Optimizer steps of warm-up out of `steps` in all. Errors: ValueError of what is neither N nor S%."""
+    """Return the warm-up steps of a training with `steps` optimizer steps. Errors: ValueError for neither N nor S%."""
     if match := re.fullmatch(r"(\d{1,9})", warmup):
         return int(match[1])
     if (match := re.fullmatch(r"(\d{1,3}(?:\.\d+)?)\s*%", warmup)) and float(match[1]) <= 100:
         share = math.ceil(float(match[1]) / 100 * steps)
-        return min(share, max(0, steps - 1))  # leaves a step at the full rate
+        return min(share, max(0, steps - 1))  # leaves at least one step at the full rate
     raise ValueError(f"warm-up {warmup!r} is neither a number of steps nor a share of them, such as 200 or 10%")
 
 
 def registered(*models: str) -> tuple[ModelName, ...]:
-    """These models as the catalogue names them; our own small one, and a run by its number, are not in it."""
+    """Return the qualified names of these models, without those that the catalogue does not have: digits-clip and run
+    numbers.
+    """
     named = (model for model in models if model and model != DIGITS_MODEL and not model.isdecimal())
     return tuple(name if name.is_own else ModelName.of("open_clip", name) for name in map(ModelName, named))
 
 
 def split_sources(data: str) -> list[str]:
-    """Several sources are mixed with `::` between them."""
+    """Return the sources of mixed data, which are separated by `::`."""
     return [part.strip() for part in data.split("::") if part.strip()]
 
 
 def same_sources(one: str, other: str) -> bool:
-    """Return whether both name the same data, however written."""
+    """Return whether two texts name the same data, even if the paths are written differently."""
     parts = [[part if part in EMBEDDED else os.path.realpath(part) for part in split_sources(d)] for d in (one, other)]
     return parts[0] == parts[1]
 
 
 def default_workers(device: str, data: str, cpus: int, nproc: int) -> int:
-    """Return how many processes should load images for each of `nproc` training processes, on so many CPUs.
+    """Return the number of processes that load images for each of `nproc` training processes on a host with `cpus`
+    CPUs.
 
-    None (0) load data that are in memory, nor on a CPU, whose cores the training itself uses.
+    0 for data in memory, and for training on the CPU, which needs all cores itself.
     """
     if device == "cpu" or all(source in EMBEDDED for source in split_sources(data)):
         return 0
@@ -131,5 +134,5 @@ def default_workers(device: str, data: str, cpus: int, nproc: int) -> int:
 
 
 def default_precision(device: str, *, bf16: bool) -> ClipPrecision:
-    """Return what `auto` stands for: mixed precision on an accelerator that computes bfloat16 natively, else fp32."""
+    """Return the precision for `auto`: amp_bf16 on an accelerator that computes bfloat16 natively, else fp32."""
     return "amp_bf16" if device != "cpu" and bf16 else "fp32"

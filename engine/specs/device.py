@@ -17,7 +17,7 @@ RATE_TYPES = TypeAliasType(
 
 
 class DeviceSpec(Spec):
-    """Measure what a device can do: matrix products per data type, and copying memory."""
+    """Measure the speed of a device: matrix products per data type, and memory copies."""
 
     kind: ClassVar[str] = "device"
     attempts: ClassVar[int] = 2

@@ -73,7 +73,7 @@ class EvaluateSpec(Spec):
 
     @property
     def models(self) -> tuple[str, ...]:
-        """What must be known to the catalogue."""
+        """Return the models that the catalogue must have."""
         return registered(self.model)
 
     @property

@@ -1,15 +1,15 @@
-"""The name of a model: `timm:resnet50`, of a library and the model's name in it."""
+"""The qualified name of a model, such as `timm:resnet50`: a library and the model's name in it."""
 
 from typing import Any, Self
 
 from pydantic_core import CoreSchema, core_schema
 
 OWN = "config"
-"""In place of a library: an open_clip configuration that a request brings along."""
+"""Prefix in place of a library, for an open_clip configuration that is part of the request."""
 
 
 class ModelName(str):
-    """A qualified name, `library:model`. A str, so that it is a key, a cell of a table and JSON as it is."""
+    """A qualified name, `library:model`. A subclass of str, so that it works as a key, in tables and in JSON."""
 
     __slots__ = ()
 
@@ -20,20 +20,20 @@ class ModelName(str):
 
     @property
     def library(self) -> str:
-        """The part before the first colon; the whole of a name without one."""
+        """Return the part before the first colon; the whole name if it has none."""
         return self.partition(":")[0]
 
     @property
     def model(self) -> str:
-        """The part after the first colon; empty for a name without one."""
+        """Return the part after the first colon; empty if the name has none."""
         return self.partition(":")[2]
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
-        """Let fields of requests and messages have this type: read from any string, written as one."""
+        """Let pydantic fields have this type: it is parsed from any string and serialised as one."""
         return core_schema.no_info_after_validator_function(cls, core_schema.str_schema())
 
     @property
     def is_own(self) -> bool:
-        """Whether it is a configuration of the request's own."""
+        """Return whether the name refers to a configuration that is part of the request."""
         return self.library == OWN

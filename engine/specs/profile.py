@@ -1,4 +1,4 @@
-"""The request of a count."""
+"""The request of a profile run, which counts what models cost."""
 
 import json
 from typing import Annotated, Any, ClassVar, Literal
@@ -17,7 +17,7 @@ from engine.specs.base import (
 )
 from engine.words import shortened
 
-# What a configuration of one's own may ask for: several times the largest published model.
+# Limits of a user's own configuration: several times the largest published model.
 MAX_CONFIG_BYTES = 65_536
 MAX_LAYERS = 1024
 MAX_WIDTH = 65_536
@@ -25,11 +25,11 @@ MAX_VOCABULARY = 10_000_000
 
 
 def _check_tower(where: str, config: Any) -> None:
-    """Refuse figures of a tower beyond what the same figures may be on the form. Errors: ValueError."""
+    """Check the sizes of a tower against the limits that the form has too. Errors: ValueError."""
     if not isinstance(config, dict):
         return
     limits = {
-        "layers": (_listed(config.get("layers", 0)), MAX_LAYERS),  # a ResNet has a number per stage
+        "layers": (_listed(config.get("layers", 0)), MAX_LAYERS),  # a ResNet lists one number per stage
         "image_size": (_listed(config.get("image_size", 0)), MAX_PIXELS_PER_SIDE),
         "context_length": ([config.get("context_length", 0)], MAX_CONTEXT),
         "width": ([config.get("width", 0)], MAX_WIDTH),
@@ -42,7 +42,7 @@ def _check_tower(where: str, config: Any) -> None:
 
 
 def check_configs(configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Refuse configurations that are too long or ask for too much. Errors: ValueError."""
+    """Return the configurations if their length and sizes are within the limits. Errors: ValueError."""
     for name, config in configs.items():
         if (size := len(json.dumps(config))) > MAX_CONFIG_BYTES:
             raise ValueError(f"{name}: a configuration has at most {MAX_CONFIG_BYTES:,} bytes, this one {size:,}")

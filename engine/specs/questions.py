@@ -1,6 +1,6 @@
-"""Questions of pages that need the heavy libraries but are no runs, such as memory estimates.
+"""Questions of pages that need the heavy libraries but are not runs, such as memory estimates.
 
-`engine/jobs/answers.py` puts them to one process. A subclass has its `name`; `engine/tasks/answers.py` maps names to
+`engine/jobs/answers.py` sends them to one process. Each subclass has a `name`; `engine/tasks/answers.py` maps names to
 modules.
 """
 
@@ -17,7 +17,7 @@ MOST_HITS = 1000
 
 
 class Question(BaseModel):
-    """A question. Equal questions get the same answer for a while."""
+    """A question. For a while, equal questions get the same answer."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -25,25 +25,25 @@ class Question(BaseModel):
 
 
 class Search(Question):
-    """Find the evaluated images nearest to a text. Answered by `engine.results.answers.Hits`."""
+    """Find the evaluated images nearest to a text. The answer is an `engine.results.answers.Hits`."""
 
     name: ClassVar[str] = "search"
 
     spec: EvaluateSpec
-    """As the evaluation was run."""
+    """The spec of the evaluation."""
     folder: Path
-    """Where it has written its embeddings."""
+    """The folder with the evaluation's embeddings."""
     text: str = Field(min_length=1, max_length=LONGEST_TEXT)
     top: int = Field(12, ge=1, le=MOST_HITS)
 
 
 class Outlook(Question):
-    """Look whether the files of a training or evaluation are there and its memory suffices. Answered by `Prospect`."""
+    """Check the files of a training or evaluation and whether its memory suffices. The answer is a `Prospect`."""
 
     name: ClassVar[str] = "outlook"
 
     spec: TrainSpec | EvaluateSpec
-    """With a batch size, which the data may have decided."""
+    """The spec with a batch size, which may come from the data."""
 
     @classmethod
     def of(cls, spec: TrainSpec | EvaluateSpec, batch_size: int) -> "Outlook":
@@ -53,7 +53,9 @@ class Outlook(Question):
 
 
 def load(name: str, payload: object) -> Question:
-    """Return the question of this name. Errors: LookupError of an unknown name, ValidationError of a bad payload."""
+    """Return the question with this name. Errors: LookupError for an unknown name, ValidationError for a bad
+    payload.
+    """
     for question in Question.__subclasses__():
         if question.name == name:
             return question.model_validate(payload)

@@ -1,4 +1,4 @@
-"""What a benchmark of recurrent layers times: runners, shapes, samples and processes."""
+"""The request of a benchmark of recurrent layers: runners, shapes, samples and processes."""
 
 from difflib import get_close_matches
 from math import ceil
@@ -25,12 +25,12 @@ from engine.words import shortened
 
 LONGEST, DEEPEST, WIDEST, LARGEST_BATCH = 10_000, 64, 16_384, 65_536
 BOUNDS = {"seq_length": LONGEST, "hidden_size": WIDEST, "mini_batch": LARGEST_BATCH}
-"""Sizes that can be swept, with their largest value."""
+"""The sizes that a sweep can vary, with their largest values."""
 MOST_POINTS = 12
 KNOBS = ("cuda_pointwise_loop_level", "cuda_pointwise_block_count", "cuda_pointwise_block_size")
 """Options of the te fuser on CUDA."""
 SHORTEST = 0.3
-"""Shortest sequence as a share of seq_length, when lengths differ: 30 of 100, as in fastrnns."""
+"""Shortest sequence as a share of seq_length, for runners with mixed lengths: 30 of 100, as in fastrnns."""
 
 RUNNER_NAMES = TypeAliasType("RUNNER_NAMES", Annotated[tuple[str, ...], split_words, Field(max_length=len(RUNNERS))])
 GROUPS = TypeAliasType("GROUPS", Annotated[tuple[Group, ...], split_words, Field(max_length=len(get_args(Group)))])
@@ -38,7 +38,7 @@ NUMBERS = TypeAliasType("NUMBERS", Annotated[tuple[int, ...], split_words, Field
 
 
 class RecurrentSpec(Spec):
-    """Time recurrent layers, forward and backward, in many ways side by side; and a few ResNets."""
+    """Time recurrent layers forward and backward, with many runners side by side, and a few ResNets."""
 
     kind: ClassVar[str] = "recurrent"
     attempts: ClassVar[int] = 2
@@ -50,7 +50,9 @@ class RecurrentSpec(Spec):
     PACED_ALIKE: ClassVar[set[str]] = {
         *("baseline", "seed", "time_limit", "publishable", "replicates", "min_seconds", "min_samples")
     }
-    """Fields that do not change how long it takes, beside those of how thoroughly it is timed."""
+    """Fields that do not determine how long a unit of work takes. `pace` has processes and floor_seconds in their
+    place.
+    """
     exclusive: ClassVar[bool] = True
     batch_field: ClassVar[str] = "mini_batch"
 
@@ -148,13 +150,13 @@ class RecurrentSpec(Spec):
 
     @property
     def chosen(self) -> tuple[str, ...]:
-        """All runners of the request, each once. A group's runners that the device rules out are left out."""
+        """Return all chosen runners, without duplicates and without `left_out`."""
         left_out = self.left_out
         return tuple(dict.fromkeys([*(name for name in self._grouped if name not in left_out), *self.runners]))
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """Runners of the groups that need cuDNN, where the device is no GPU; those asked for by name stay."""
+        """Return the groups' runners that need cuDNN when the device is no GPU. Runners requested by name stay."""
         if self.device.startswith("cuda"):
             return ()
         return tuple(name for name in self._grouped if RUNNERS[name].needs_cudnn and name not in self.runners)
@@ -166,7 +168,7 @@ class RecurrentSpec(Spec):
 
     @property
     def swept(self) -> tuple[int, ...]:
-        """The values of the sweep, each once, from the smallest; empty without one."""
+        """Return the values of the sweep in ascending order, without duplicates; empty without a sweep."""
         if self.sweep == "off":
             return ()
         own: int = getattr(self, self.sweep)
@@ -174,26 +176,26 @@ class RecurrentSpec(Spec):
 
     @property
     def comparisons(self) -> tuple["RecurrentSpec", ...]:
-        """The specs that are timed side by side: without a sweep, with runners of one family.
+        """Return one spec per comparison: each without a sweep and with runners of one family.
 
-        ResNets have no time steps and no hidden state, so they are timed once in a sweep of those.
+        ResNets have no time steps and no hidden state, so a sweep of those sizes times them only once.
         """
         sizes = [{self.sweep: value} for value in self.swept] or [{}]
         families: dict[Family, list[str]] = {}
         for name in self.chosen:
             families.setdefault(RUNNERS[name].family, []).append(name)
-        found = []
+        specs = []
         for family, names in families.items():
             alike = family == "resnet" and self.sweep != "mini_batch"
             for size in sizes[:1] if alike else sizes:
                 own = {"baseline": self.baseline if self.baseline in names else ""}
                 plain = {"groups": (), "runners": tuple(names), "sweep": "off", "sweep_values": ()}
-                found.append(self.model_copy(update=plain | own | ({} if alike else size)))
-        return tuple(found)
+                specs.append(self.model_copy(update=plain | own | ({} if alike else size)))
+        return tuple(specs)
 
     @property
     def family(self) -> Family:
-        """The family of the runners of one of the `comparisons`."""
+        """Return the family of the runners. Use it only on one of the `comparisons`."""
         return RUNNERS[self.chosen[0]].family
 
     @property
@@ -203,17 +205,17 @@ class RecurrentSpec(Spec):
 
     @property
     def processes(self) -> int:
-        """Fresh processes per comparison."""
+        """Return the number of fresh processes per comparison."""
         return processes(self.replicates, self.publishable)
 
     @property
     def floor_seconds(self) -> float:
-        """Least sampled time per process and runner, in s."""
+        """Return the least sampled time per process and runner, in seconds."""
         return floor_seconds(self.min_seconds, self.publishable)
 
     @property
     def below_floor(self) -> bool:
-        """Whether less was asked for than a result needs."""
+        """Return whether the request is below the minimum of a quotable result."""
         return below_floor(self.processes, self.loops, self.floor_seconds, self.publishable)
 
     @property

@@ -1,12 +1,16 @@
-"""Ways to run a recurrent layer, by name: the runners of PyTorch's fastrnns benchmark, and those it lacks."""
+"""Runners by name: ways to run a recurrent layer. They are those of PyTorch's fastrnns benchmark and some of our
+own.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
 
 Family = Literal["lstm", "vl_lstm", "gru", "rnn_relu", "rnn_tanh", "milstm", "resnet"]
-"""What is compared with each other, under the names that fastrnns gives its groups of results."""
+"""Families of runners that are compared with each other, named as the groups of results in fastrnns."""
 GATES: dict[Family, int] = {"gru": 3, "rnn_relu": 1, "rnn_tanh": 1}
-"""How many products each step of a cell makes of its input, and of its state; an LSTM's 4 where nothing is said."""
+"""Number of gates per cell, by family: each is one product with the input and one with the state. Default: 4, as in
+LSTMs.
+"""
 Group = Literal["rnns", "cnns", "vl", "norms", "compiled", "cells"]
 
 
@@ -18,28 +22,28 @@ class Runner:
     family: Family
     group: Group
     does: str
-    """For people, beginning with a capital letter."""
+    """Description for users, beginning with a capital letter."""
     network: str
-    """What is computed: two runners of one network should give the same."""
+    """Name of the computation. Runners with the same network should give the same result."""
 
     @property
     def library(self) -> str:
-        """The library that the network comes from."""
+        """Return the library that the network comes from."""
         return "torchvision" if self.family == "resnet" else "torch"
 
     @property
     def needs_cudnn(self) -> bool:
-        """Whether there is nothing to run without an NVIDIA GPU."""
+        """Return whether the runner needs an NVIDIA GPU."""
         return "cudnn" in self.name
 
     @property
     def one_by_one(self) -> bool:
-        """Whether the sequences of a batch are run one after the other, which takes very long."""
+        """Return whether the sequences of a batch run one after the other, which takes very long."""
         return self.name in ("vl_jit", "vl_py")
 
     @property
     def execution(self) -> Literal["eager", "script", "trace", "compile"]:
-        """How its Python runs: plainly, by TorchScript, or by torch.compile."""
+        """Return how the code runs: as plain Python, by TorchScript (script or trace), or by torch.compile."""
         words = self.name.split("_")
         if "compile" in words:
             return "compile"
@@ -53,7 +57,7 @@ def _lstm(name: str, group: Group, does: str, network: str = "lstm", family: Fam
 
 
 def _cell(name: str, layer: str | None) -> tuple[Runner, ...]:
-    """Return all ways to run one more cell. layer: the class of torch.nn that has it, None where torch has none."""
+    """Return all runners of one more cell. layer: its class in torch.nn; None if torch has none."""
     ways = {
         "cudnn": f"nn.{layer} on cuDNN",
         "aten": f"nn.{layer} with cuDNN switched off",
@@ -98,7 +102,7 @@ _ALL = (
     ),
     _lstm("compile_cell", "compiled", "An LSTM cell compiled by torch.compile, in a Python loop over steps"),
     _lstm("compile_loop", "compiled", "The whole loop over steps compiled by torch.compile, which unrolls it"),
-    _lstm("compile_lstm", "compiled", "nn.LSTM under torch.compile as it is"),
+    _lstm("compile_lstm", "compiled", "nn.LSTM under torch.compile, unchanged"),
     _lstm("vl_cudnn", "vl", "Sequences of different lengths, packed, nn.LSTM on cuDNN", "vl_lstm", "vl_lstm"),
     _lstm("vl_aten", "vl", "Sequences of different lengths, packed, nn.LSTM without cuDNN", "vl_lstm", "vl_lstm"),
     _lstm("vl_jit", "vl", "Sequences of different lengths, one after the other, scripted", "vl_lstm", "vl_lstm"),
@@ -113,7 +117,7 @@ _ALL = (
     Runner("resnet50_jit", "resnet", "cnns", "torchvision's ResNet-50, traced", "resnet50"),
 )
 RUNNERS: dict[str, Runner] = {runner.name: runner for runner in _ALL}
-"""By name, in the order they are shown."""
+"""All runners by name, in the order in which they are shown."""
 
 
 def of_group(group: str) -> tuple[str, ...]:

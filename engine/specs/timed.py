@@ -1,13 +1,13 @@
-"""Fields of all timings: processes, seconds, threads."""
+"""Fields and minimums that all timings share: processes, seconds, threads."""
 
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
 QUOTABLE, PUBLISHABLE = 3, 5
-"""Fresh processes of a result that can be quoted, and of one that can be published."""
+"""Fresh processes needed for a result that can be quoted, and for one that can be published."""
 LEAST_SAMPLES, LEAST_SECONDS, LEAST_SECONDS_PUBLISHABLE = 10, 2.0, 10.0
-"""Per process; less is honoured and marked."""
+"""Minimums per process of a quotable or publishable result. Smaller values are allowed, and the result is marked."""
 
 
 def _split(value: Any) -> Any:
@@ -15,9 +15,9 @@ def _split(value: Any) -> Any:
 
 
 split_words = BeforeValidator(_split)
-"""Reads `a,b` as (a, b)."""
+"""Validator that reads `a,b` as (a, b)."""
 
-# The fields that timings share, each with its bounds; a spec gives their defaults.
+# Fields that timings share, each with its bounds; the specs set the defaults.
 Publishable = Annotated[
     bool,
     Field(
@@ -43,16 +43,18 @@ Threads = Annotated[
 
 
 def processes(replicates: int | None, publishable: bool) -> int:
-    """Fresh processes per comparison."""
+    """Return the number of fresh processes per comparison."""
     return replicates or (PUBLISHABLE if publishable else QUOTABLE)
 
 
 def floor_seconds(min_seconds: float | None, publishable: bool) -> float:
-    """At least so much sampled time per process, in s."""
+    """Return the least sampled time per process, in seconds."""
     return min_seconds or (LEAST_SECONDS_PUBLISHABLE if publishable else LEAST_SECONDS)
 
 
 def below_floor(processes: int, samples: int, seconds: float, publishable: bool) -> bool:
-    """Return whether less is asked for than a result needs. One process is a quick look, which says so by itself."""
+    """Return whether the request is below the minimum of its kind of result. A single process does not count as
+    below.
+    """
     few = 1 < processes < (PUBLISHABLE if publishable else QUOTABLE)
     return few or samples < LEAST_SAMPLES or seconds < floor_seconds(None, publishable)

@@ -1,4 +1,4 @@
-"""The request of a training of CLIP, and the schedule that follows from it."""
+"""The request of a training of CLIP, and its schedule of steps."""
 
 import math
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ from engine.specs.timed import Threads, split_words
 SCRATCH_LR, FINE_TUNE_LR = 1e-3, 1e-5
 EPOCHS = 15
 LEAST_STEPS, MOST_BATCH = 16, 256
-"""A batch size that nobody has given leaves at least so many steps per epoch, and is no larger than this."""
+"""Limits of the default batch size: it leaves at least LEAST_STEPS steps per epoch and is at most MOST_BATCH."""
 
 Optimizer = Annotated[str, Field(pattern=r"^(adamw|timm/[a-z0-9_]{1,40})$", description="adamw, or timm/NAME.")]
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
@@ -127,8 +127,12 @@ class TrainSpec(Spec):
         0.2, ge=0, le=100, allow_inf_nan=False, description="Weight decay; not applied to gains and biases."
     )
     beta1: Share | None = Field(None, description="First momentum coefficient of AdamW. Default: 0.9.")
-    beta2: Share | None = Field(None, description="Second one. Default: 0.98; for convolutional image towers 0.999.")
-    eps: float | None = Field(None, gt=0, le=1, allow_inf_nan=False, description="Default: 1e-6, convolutional 1e-8.")
+    beta2: Share | None = Field(
+        None, description="Second momentum coefficient. Default: 0.98; for convolutional image towers 0.999."
+    )
+    eps: float | None = Field(
+        None, gt=0, le=1, allow_inf_nan=False, description="Epsilon of AdamW. Default: 1e-6; convolutional 1e-8."
+    )
     momentum: Share | None = Field(None, description="Momentum of timm's optimizers.")
     grad_clip_norm: float | None = Field(None, gt=0, allow_inf_nan=False, description="Clip gradients to this norm.")
 
@@ -141,8 +145,12 @@ class TrainSpec(Spec):
         "cosine", description="Learning rate after warm-up."
     )
     epochs_cooldown: int | None = Field(None, ge=1, le=100_000, description="Cooldown epochs of const-cooldown.")
-    lr_cooldown_power: float = Field(1.0, gt=0, le=10, allow_inf_nan=False, description="Exponent; 1: linear.")
-    lr_cooldown_end: float = Field(0.0, ge=0, le=100, allow_inf_nan=False, description="Final learning rate.")
+    lr_cooldown_power: float = Field(
+        1.0, gt=0, le=10, allow_inf_nan=False, description="Exponent of the cooldown; 1: linear."
+    )
+    lr_cooldown_end: float = Field(
+        0.0, ge=0, le=100, allow_inf_nan=False, description="Learning rate at the end of the cooldown."
+    )
     overfit: bool = Field(False, description="Train on one batch only, as a check: the loss must fall.")
 
     device: RealDevice = Field("cpu", description="Device to train on: cpu, cuda, cuda:0, mps, ...")
@@ -154,7 +162,7 @@ class TrainSpec(Spec):
         None,
         ge=0,
         le=64,
-        description="Processes that load images; 0 loads in the training process. Default: as many as CPUs allow.",
+        description="Processes that load images; 0: the training process loads them. Default: as many as CPUs allow.",
     )
     threads: Threads = None
     seed: int = Field(0, ge=0, lt=2**31, description="Random seed of weights, order and crops.")
@@ -165,7 +173,9 @@ class TrainSpec(Spec):
     save_frequency: int = Field(1, ge=0, le=100_000, description="Epochs between checkpoints; 0: only the last.")
     save_every_steps: int = Field(0, ge=0, le=100_000_000, description="Steps between checkpoints to resume from.")
     keep_last: int = Field(1, ge=0, le=100_000, description="Checkpoints to keep besides the best; 0: all.")
-    best_metric: str = Field("", max_length=100, description="Metric that selects the best one. Default: by the data.")
+    best_metric: str = Field(
+        "", max_length=100, description="Metric that selects the best checkpoint. Default: by the data."
+    )
     tensorboard: bool = Field(True, description="Write TensorBoard files.")
     wandb: bool = Field(False, description="Log to Weights & Biases; WANDB_MODE=offline works.")
     resume: str = Field("", max_length=1000, description="Checkpoint or run folder to continue from, exactly.")
@@ -205,12 +215,14 @@ class TrainSpec(Spec):
 
     @property
     def models(self) -> tuple[str, ...]:
-        """What must be known to the catalogue."""
+        """Return the models that the catalogue must have."""
         return registered(self.model, self.distill_model)
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """One for each process where they are accelerators: the first `nproc` of their kind."""
+        """Return the devices that the run must hold. Several processes use the first `nproc` accelerators of the
+        kind.
+        """
         kind, _, _number = self.device.partition(":")
         if self.nproc == 1 or kind == "cpu":
             return super().devices
@@ -218,7 +230,7 @@ class TrainSpec(Spec):
 
     @property
     def peak_lr(self) -> float:
-        """The learning rate after the warm-up."""
+        """Return the learning rate at the end of the warm-up."""
         return self.lr or (FINE_TUNE_LR if self.pretrained else SCRATCH_LR)
 
     @property
@@ -229,37 +241,38 @@ class TrainSpec(Spec):
 
 @dataclass(frozen=True)
 class Schedule:
-    """Steps, batches and learning rates of a spec with a number of pairs."""
+    """Steps, epochs and batches that follow from a spec and a number of pairs."""
 
     batch_size: int
-    """Per process and forward pass."""
+    """Pairs per process and forward pass."""
     batches: int
-    """Per epoch and process, of full size; a multiple of accum_freq."""
+    """Full batches per epoch and process; a multiple of accum_freq."""
     steps_per_epoch: int
     steps: int
-    """Optimizer steps in all."""
+    """Optimizer steps of the whole training."""
     epochs: int
-    """The last may be shorter, when steps were asked for."""
+    """Number of epochs. The last may be shorter if the spec gives steps."""
     warmup_steps: int
     cooldown_steps: int
 
     @property
     def problems(self) -> list[str]:
-        """Sentences on what cannot work, or not as meant."""
-        found = []
+        """Return sentences that describe what is wrong with the schedule; empty if nothing is."""
+        sentences = []
         if self.steps_per_epoch < 1:
-            found.append(f"the data are smaller than one step of {self.batch_size} pairs: take a smaller batch size")
+            sentences.append(
+                f"the data are smaller than one step of {self.batch_size} pairs: take a smaller batch size"
+            )
         elif self.warmup_steps >= self.steps:
-            found.append(
+            sentences.append(
                 f"a warm-up of {self.warmup_steps} steps out of {self.steps} never reaches the learning rate: "
                 "take a shorter one, such as 10%"
             )
-        return found
+        return sentences
 
 
 def schedule(spec: TrainSpec, pairs: int) -> Schedule:
-    """Return how many steps of what size a training on so many pairs has. Batches are full: the rest of an epoch
-    waits."""
+    """Return the schedule of a training on `pairs` pairs. Only full batches count: the rest of an epoch is left out."""
     batch = spec.batch_size or default_batch(pairs // (spec.nproc * spec.accum_freq))
     per_step = batch * spec.nproc * spec.accum_freq
     steps_per_epoch = 1 if spec.overfit and pairs >= per_step else pairs // per_step
@@ -279,5 +292,5 @@ def schedule(spec: TrainSpec, pairs: int) -> Schedule:
 
 
 def default_batch(pairs: int) -> int:
-    """Return the largest power of two that leaves LEAST_STEPS steps, from 2 to MOST_BATCH."""
+    """Return the largest power of two from 2 to MOST_BATCH that leaves LEAST_STEPS steps per epoch."""
     return max(2, min(MOST_BATCH, 1 << int(math.log2(max(2, pairs / LEAST_STEPS)))))

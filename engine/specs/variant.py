@@ -1,7 +1,7 @@
-"""Variants: the ways to run one model that can be timed side by side, and their notation.
+"""Variants: ways to run a model that can be timed side by side, and their notation.
 
 `eager`, `compile`, `compile:max-autotune`, `compile:aot_eager`, `compile:inductor:reduce-overhead`, `trace`, `export`,
-`cudagraphs`, each with modifiers behind a plus sign: `eager+channels_last+bfloat16`, `compile+reparameterized`.
+`cudagraphs`, each with modifiers after a plus sign: `eager+channels_last+bfloat16`, `compile+reparameterized`.
 """
 
 import re
@@ -11,7 +11,9 @@ from pydantic import BaseModel, ConfigDict
 
 Execution = Literal["eager", "compile", "trace", "export", "cudagraphs"]
 RunPrecision = Literal["float32", "tf32", "float16", "bfloat16", "amp", "amp_float16", "amp_bfloat16"]
-"""amp: autocast in the device's own type (float16 on CUDA, bfloat16 on CPU); the row says which it was."""
+"""Precisions of a run. amp: autocast in the device's own type (float16 on CUDA, bfloat16 on CPU), which the row
+names.
+"""
 EXECUTIONS: tuple[str, ...] = get_args(Execution)
 PRECISIONS: tuple[str, ...] = get_args(RunPrecision)
 MODIFIERS = ("channels_last", "reparameterized", "fast_norm", "checkpointing")
@@ -26,10 +28,10 @@ class Variant(BaseModel):
 
     execution: Execution = "eager"
     backend: str = ""
-    """Of torch.compile; empty: inductor."""
+    """Backend of torch.compile; empty: inductor."""
     compile_mode: str = ""
     precision: RunPrecision | None = None
-    """None until a spec's precisions are spread over its variants."""
+    """None until a spec combines its variants with its precisions."""
     channels_last: bool = False
     reparameterized: bool = False
     fast_norm: bool = False
@@ -37,26 +39,26 @@ class Variant(BaseModel):
 
     @classmethod
     def parse(cls, text: str) -> "Variant":
-        """Return the variant of a notation. Errors: ValueError, naming the unknown word and the known ones."""
+        """Return the variant for a notation. Errors: ValueError that names the unknown word and the known ones."""
         execution, *words = text.strip().split("+")
         name, *options = execution.strip().split(":")
         if name not in EXECUTIONS:
             raise ValueError(f"{text!r}: a variant begins with one of {', '.join(EXECUTIONS)}, not with {name!r}")
-        found: dict[str, object] = {"execution": name, **_compile_options(text, name, options)}
+        fields: dict[str, object] = {"execution": name, **_compile_options(text, name, options)}
         for word in (word.strip() for word in words):
             if word in PRECISIONS:
-                if "precision" in found:
+                if "precision" in fields:
                     raise ValueError(f"{text!r} names two precisions")
-                found["precision"] = word
+                fields["precision"] = word
             elif word in MODIFIERS:
-                found[word] = True
+                fields[word] = True
             else:
                 raise ValueError(f"{text!r}: {word!r} is none of {', '.join((*MODIFIERS, *PRECISIONS))}")
-        return cls.model_validate(found)
+        return cls.model_validate(fields)
 
     @property
     def label(self) -> str:
-        """The notation of this variant, without float32."""
+        """Return the notation of this variant, without float32."""
         parts = [":".join(part for part in (self.execution, self.backend, self.compile_mode) if part)]
         parts += [name for name in MODIFIERS if getattr(self, name)]
         if self.precision not in (None, "float32"):

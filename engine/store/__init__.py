@@ -1,4 +1,4 @@
-"""The only SQL: runs, their attempts and results, on SQLite or PostgreSQL."""
+"""The database layer, and the only place with SQL: runs, their attempts and results, on SQLite or PostgreSQL."""
 
 from engine.store.database import Busy, Damaged, Unavailable
 from engine.store.find import Filter

@@ -1,4 +1,4 @@
-"""Runs that were made elsewhere."""
+"""Insert runs that were made on another machine."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ from engine.store.tables import changes, run_tags, runs
 
 @dataclass(frozen=True)
 class Imported:
-    """A run that has ended, with all that came of it."""
+    """A run that has ended, with all its results."""
 
     spec: Spec
     columns: dict[str, Any]
-    """Of `runs`: state, cause, error and the moments."""
+    """Values for the table `runs`: state, cause, error, progress and times."""
     name: str
     environment: Environment | None
     rows: list[Row]
@@ -33,15 +33,17 @@ class Imported:
 
 
 def insert_run(database: Database, imported: Imported, key: str, write_files: Callable[[int], None]) -> int:
-    """Return the id of the run inserted under this key, now or before. Files are written before anybody can see the
-    run."""
+    """Insert a run under a key and return its id; return the id of an earlier run with the same key instead.
+
+    The files are written inside the transaction, before any reader can see the run.
+    """
     with database.write() as connection:
-        if (known := connection.scalar(select(runs.c.id).where(runs.c.key == key))) is not None:
-            return int(known)
+        if (run_id_before := connection.scalar(select(runs.c.id).where(runs.c.key == key))) is not None:
+            return int(run_id_before)
         values = run_values(imported.spec, imported.name, imported.columns["created_at"]) | imported.columns
         environment = imported.environment.model_dump_json() if imported.environment else None
         values |= {"key": key, "environment": environment, "notes": imported.notes}
-        # It was tried elsewhere: a retry is a later attempt, which keeps the imported files.
+        # One attempt was made elsewhere. A retry gets the next number, so it keeps the imported files.
         values |= {"attempt": 1, "tries_left": 0}
         values["revision"] = select(changes.c.revision + 1).scalar_subquery()
         run_id = int(connection.execute(insert(runs).values(values).returning(runs.c.id)).scalar_one())

@@ -1,6 +1,6 @@
-"""Writes of attempts, allowed only to a run's latest one, and what the end of an attempt means for its run.
+"""Write attempts, which is allowed only to a run's latest one, and update the run when its attempt ends.
 
-Every write names the attempt and the states it expects. A stale attempt changes nothing and gets `StaleAttempt`.
+Every write names the attempt and the states that it expects. A stale attempt changes nothing and raises `StaleAttempt`.
 """
 
 import json
@@ -19,7 +19,7 @@ from engine.store.records import ATTEMPTS, UNSTARTED, change_run, storable, to_a
 from engine.store.tables import artifacts, attempts, metrics, rows, runs, slots
 
 MOST_STARTS = 10
-"""Attempts that never began (their process died before) cost no try, but there are at most this many."""
+"""Most attempts of a run whose process died before it began. Such attempts do not use up a try."""
 
 
 def open_attempts(database: Database) -> list[Attempt]:
@@ -30,7 +30,7 @@ def open_attempts(database: Database) -> list[Attempt]:
 
 
 def get(database: Database, token: int) -> Attempt:
-    """Return the attempt with this token. Errors: LookupError."""
+    """Return the attempt with this token. Errors: LookupError when there is none."""
     with database.read() as connection:
         if (row := connection.execute(ATTEMPTS.where(attempts.c.id == token)).first()) is None:
             raise LookupError(f"there is no attempt {token}")
@@ -38,7 +38,7 @@ def get(database: Database, token: int) -> Attempt:
 
 
 def current(database: Database, run_id: int) -> Attempt | None:
-    """Return the latest attempt of a run while it is open."""
+    """Return the latest attempt of a run; None when it is closed or there is none."""
     mine = (attempts.c.run_id == run_id, attempts.c.id == runs.c.attempt_id, attempts.c.closed_at.is_(None))
     with database.read() as connection:
         row = connection.execute(ATTEMPTS.where(*mine)).first()
@@ -46,9 +46,9 @@ def current(database: Database, run_id: int) -> Attempt | None:
 
 
 def begin(database: Database, attempt: Attempt) -> None:
-    """Note that the worker has started. Rows of an earlier attempt are dropped: results are never mixed.
+    """Record that the worker has started. Rows of earlier attempts are deleted, so that results are never mixed.
 
-    Errors: StaleAttempt also when another worker has begun this very attempt.
+    Errors: StaleAttempt, also when another worker has begun this very attempt.
     """
     now = time.time()
     unbegun = (attempts.c.id == attempt.token, attempts.c.begun_at.is_(None), attempts.c.closed_at.is_(None))
@@ -60,7 +60,7 @@ def begin(database: Database, attempt: Attempt) -> None:
 
 
 def heartbeat(database: Database, attempt: Attempt) -> bool:
-    """Record that the worker is alive, and return whether it should stop. A vanished run is running again.
+    """Record that the worker is alive, and return whether it should stop. A vanished run becomes running again.
 
     Errors: StaleAttempt.
     """
@@ -76,7 +76,7 @@ def heartbeat(database: Database, attempt: Attempt) -> bool:
 
 
 def record(database: Database, attempt: Attempt, events: Sequence[Event]) -> None:
-    """Store events in order, all or none; the first makes the run `running`. Errors: StaleAttempt."""
+    """Store events in order, all or none. The first call sets the run to `running`. Errors: StaleAttempt."""
     with database.write() as connection:
         silent = runs.c.state.in_((State.STARTING, State.VANISHED))
         values: dict[str, Any] = {"state": case((silent, State.RUNNING), else_=runs.c.state)}
@@ -98,7 +98,7 @@ def count_rows(database: Database, attempt: Attempt) -> int:
 
 
 def finish(database: Database, attempt: Attempt, state: State, cause: Cause | None = None, error: str = "") -> None:
-    """Store the worker's final state. Its slots stay taken until its process has ended. Errors: StaleAttempt."""
+    """Store the worker's final state. Its slots stay occupied until its process has ended. Errors: StaleAttempt."""
     assert state.ended
     assert (cause is None) == (state != State.FAILED)
     with database.write() as connection:
@@ -106,7 +106,7 @@ def finish(database: Database, attempt: Attempt, state: State, cause: Cause | No
 
 
 def mark_stopping(database: Database, attempt: Attempt) -> None:
-    """Note that a cancelled attempt was asked to stop."""
+    """Record that a cancelled attempt was asked to stop."""
     with database.write() as connection:
         unasked = (attempts.c.id == attempt.token, attempts.c.stop_at.is_(None))
         connection.execute(update(attempts).where(*unasked).values(stop_at=time.time()))
@@ -121,10 +121,10 @@ def mark_vanished(database: Database, attempt: Attempt) -> None:
 
 
 def close(database: Database, attempt: Attempt, exit: Exit, cause: Cause, error: str) -> None:
-    """End an attempt whose process is gone: free its slots and, unless the worker set the final state, set the run's.
+    """Close an attempt whose process has ended: free its slots, and set the run's state unless the worker has set it.
 
-    The run is cancelled if that was requested, queued again if it was killed from outside and has tries left, else
-    failed.
+    The run is cancelled if that was requested. It is queued again if it was killed from outside and has tries left.
+    Otherwise it fails.
     """
     now = time.time()
     with database.write() as connection:
@@ -162,7 +162,7 @@ def insert_event(connection: Connection, run_id: int, token: int, event: Event) 
     of_run = {"run_id": run_id}
     match event:
         case Progress() | Environment():
-            pass  # columns of the run itself
+            pass  # stored as columns of the run itself
         case Row():
             payload = event.model_dump_json()
             promoted = {"library": event.library, "model": event.model, "status": event.status}

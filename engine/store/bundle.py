@@ -35,20 +35,20 @@ from engine.store.records import storable
 from engine.store.store import Store
 
 ARTIFACT_BYTES = 50_000_000
-"""All artifacts of a bundle together; the others stay behind and are named."""
+"""At most this many bytes for all artifacts of a bundle. The others are only listed."""
 LIMITS = archives.Limits(files=10_000, total_bytes=500_000_000, file_bytes=ARTIFACT_BYTES)
 TEXT_BYTES = 20_000_000
-"""Every member that is not an artifact: rows, metrics, log and so on."""
+"""At most this many bytes for every other member: rows, metrics, log and so on."""
 MOST_ROWS, MOST_METRICS = 10_000, 100_000
 EPOCH = (1980, 1, 1, 0, 0, 0)
-"""Every member's date, so that two exports of one run are the same file."""
+"""The date of every member. A fixed one makes two exports of one run identical files."""
 
 OF_RUN = ("kind", "name", "state", "cause", "error", "done", "total", "note", "notes", "tags")
-"""The fields that `run.json` takes from a run as they are."""
+"""The fields that `run.json` copies from a run unchanged."""
 
 
 def export_bundle(store: Store, settings: Settings, run_id: int) -> bytes:
-    """Return the bundle of a run that has ended. Errors: LookupError, Refused."""
+    """Return the bundle of a run as zip bytes. Errors: LookupError; Refused when the run has not ended."""
     run = store.run(run_id)
     if not run.state.ended:
         raise Refused(f"run {run_id} is {run.state}: a bundle is made of a run that has ended")
@@ -71,9 +71,9 @@ def export_bundle(store: Store, settings: Settings, run_id: int) -> bytes:
 
 
 def import_bundle(store: Store, settings: Settings, path: Path) -> int:
-    """Return the id of a new run made of a bundle, or of the run that an earlier import of the same bundle has made.
+    """Import a bundle and return the id of its run. A second import of the same bundle returns the first one's run.
 
-    Errors: Refused when the file is not a bundle, is damaged, or holds what no bundle holds.
+    Errors: Refused when the file is not a bundle, is damaged, or has contents that no run can have.
     """
     try:
         with path.open("rb") as file:
@@ -91,7 +91,7 @@ def import_bundle(store: Store, settings: Settings, path: Path) -> int:
 
 
 def _moments(run: Run) -> dict[str, float | None]:
-    """Return when a run was created, started and ended, in this order even if the clock was set back meanwhile."""
+    """Return when a run was created, started and ended. The times ascend even if the clock was set back meanwhile."""
     latest, moments = 0.0, {}
     for name in ("created_at", "started_at", "ended_at"):
         moment = getattr(run, name)
@@ -105,10 +105,10 @@ def _lines(events: list[Any]) -> bytes:
 
 
 def _contents(run_dir: Path, artifacts: list[StoredArtifact]) -> dict[str, bytes]:
-    """Artifacts that are there unchanged, the smallest first, as long as there is room; none from other folders."""
+    """Return unchanged artifacts below the run's folder, smallest first, up to ARTIFACT_BYTES in total."""
     roots = (run_dir.resolve(),)
     room = ARTIFACT_BYTES
-    found = {}
+    contents = {}
     for artifact in sorted(artifacts, key=lambda artifact: artifact.size):
         path = run_dir / artifact.name
         if artifact.size > room or not file_within(path, roots):
@@ -116,9 +116,9 @@ def _contents(run_dir: Path, artifacts: list[StoredArtifact]) -> dict[str, bytes
         with open_within(path, roots) as file:
             content = file.read()
         if sha256(content).hexdigest() == artifact.sha256:
-            found[f"artifacts/{artifact.name}"] = content
+            contents[f"artifacts/{artifact.name}"] = content
             room -= artifact.size
-    return found
+    return contents
 
 
 def _zip(members: dict[str, bytes]) -> bytes:
@@ -132,7 +132,7 @@ def _zip(members: dict[str, bytes]) -> bytes:
 
 
 def _read(file: BinaryIO, packed: int) -> dict[str, bytes]:
-    """Return all members, after everything that can be known without unpacking them has been looked at."""
+    """Return all members, after checks of everything that is visible without unpacking them."""
     names: set[str] = set()
     for entry in archives.entries(file, "zip", packed, LIMITS):
         if not is_plain(entry.name):
@@ -146,12 +146,12 @@ def _read(file: BinaryIO, packed: int) -> dict[str, bytes]:
 
 
 def _checked(members: dict[str, bytes]) -> dict[str, bytes]:
-    """Return the members without their manifest. Errors: Refused where they are not those that it names."""
+    """Return the members without their manifest. Errors: Refused when they differ from the manifest."""
     manifest = Manifest.model_validate_json(members.pop("manifest.json"))
     if (manifest.format, manifest.version) != (FORMAT, VERSION):
         raise Refused(f"the bundle is {manifest.format} {manifest.version}, and {FORMAT} {VERSION} is known here")
-    found = {name: Member(size=len(data), sha256=sha256(data).hexdigest()) for name, data in members.items()}
-    if found != manifest.files:
+    files = {name: Member(size=len(data), sha256=sha256(data).hexdigest()) for name, data in members.items()}
+    if files != manifest.files:
         raise Refused("the bundle's contents are not those of its manifest: it is damaged")
     return members
 
@@ -164,8 +164,8 @@ def _lines_of(members: dict[str, bytes], name: str, most: int) -> list[bytes]:
 
 
 def _row(kind: str, line: bytes) -> Row:
-    # from_json refuses NaN and deep nesting with a ValueError, where the json module takes the one and overflows its
-    # stack on the other.
+    # from_json raises ValueError for NaN and deep nesting. The json module accepts NaN, and
+    # overflows its stack on deep nesting.
     row = results.load(kind, from_json(line, allow_inf_nan=False))
     if not LIBRARY.fullmatch(row.library):
         raise Refused(f"a row's library is {row.library[:60]!r}, which is not a plain name")

@@ -1,9 +1,9 @@
-"""The members of a run bundle, and the limits that each must keep.
+"""The members of a run bundle, and the limits of each.
 
 manifest.json       format, version, size and SHA-256 of every other member
-run.json            what was asked, how it went, where
-rows.jsonl          one result a line
-metrics.jsonl       one point of a curve a line
+run.json            the request, its outcome and the host
+rows.jsonl          one result per line
+metrics.jsonl       one point of a curve per line
 artifacts.json      every file of the run, including files too large for the bundle
 log.txt             the run's log
 artifacts/...       the files themselves, up to a limit
@@ -23,13 +23,13 @@ from engine.store.records import LONGEST_TEXT
 
 FORMAT, VERSION = "model-vitals-run", 1
 LONGEST_PATH = 300
-"""Characters of a file's name: what its column takes."""
+"""Characters of a file name, as many as its column takes."""
 LIBRARY = re.compile(r"[\w-]{1,40}")
-"""A row's library becomes part of a file's name."""
+"""Allowed names of a row's library, which become part of file names."""
 
 
 def is_plain(name: str) -> bool:
-    """Return whether a file's name stays below its folder on any system."""
+    """Return whether a file name stays below its folder on any operating system."""
     parts = PurePosixPath(name).parts
     return (
         0 < len(name) <= LONGEST_PATH
@@ -62,16 +62,16 @@ def _check_environment(environment: Environment) -> Environment:
 
 
 Moment = Annotated[float, Field(ge=0, le=4e9, allow_inf_nan=False)]
-"""Seconds since the epoch. Later moments could be stored but not be shown as dates."""
+"""Seconds since the epoch. The limit keeps times displayable as dates."""
 Count = Annotated[int, Field(ge=0, lt=2**31)]
-"""A number that an integer column takes."""
+"""A number that fits an integer column."""
 LongText = Annotated[str, Field(max_length=LONGEST_TEXT)]
-"""An error or a note. The store cuts those of its own runs at this length."""
+"""An error or a note. The store cuts those of its own runs to this length."""
 Label = Annotated[str, Field(min_length=1), AfterValidator(_check_printable)]
 
 
 class RunRecord(BaseModel):
-    """`run.json`: a run that has ended. `run_values` limits its name, as for every run of the store."""
+    """The content of `run.json`: a run that has ended. `run_values` limits its name, as for every run of the store."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -90,7 +90,7 @@ class RunRecord(BaseModel):
     environment: Annotated[Environment, AfterValidator(_check_environment)] | None
     notes: Annotated[str, Field(max_length=LONGEST_NOTES)] = ""
     tags: Annotated[tuple[Annotated[str, AfterValidator(tag)], ...], Field(max_length=MOST_TAGS)] = ()
-    """Notes and tags are left out if there are none, as in bundles of older versions."""
+    """Notes and tags are omitted when empty, as in bundles of older versions."""
 
     @model_validator(mode="after")
     def _check_agreement(self) -> Self:
@@ -114,7 +114,7 @@ class RunRecord(BaseModel):
 
 
 class BundledMetric(Metric):
-    """One line of `metrics.jsonl`: a metric that its table takes."""
+    """One line of `metrics.jsonl`: a metric that fits its table."""
 
     step: Count
     name: Annotated[Label, Field(max_length=100)]
@@ -138,7 +138,7 @@ class Member(BaseModel):
 
 
 class Manifest(BaseModel):
-    """`manifest.json`."""
+    """The content of `manifest.json`."""
 
     format: Annotated[str, Field(max_length=100)]
     version: int

@@ -1,6 +1,6 @@
 """A connection to the store's database: SQLite in WAL mode, or PostgreSQL.
 
-There is one writer at a time on both, so that a decision and the write it leads to cannot be interleaved.
+Both allow one writer at a time, so that no other write can come between a decision and the write that follows from it.
 """
 
 import math
@@ -17,33 +17,35 @@ from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
 from engine.store.tables import HEAD, metadata
 
 BUSY_S = 60.0
-"""Seconds to wait for another process's lock: longer than any transaction of ours takes on a slow disk."""
+"""Wait at most this many seconds for another process's lock: longer than any of our transactions takes on a slow
+disk.
+"""
 CONNECT_S = 10
-"""Seconds to wait for PostgreSQL to take a connection; without a limit an unreachable host takes two minutes."""
+"""Wait at most this many seconds for a PostgreSQL connection; without a limit an unreachable host takes two minutes."""
 ONE_WRITER = 0x7669_7461_6C73
-"""Key of the advisory lock that makes PostgreSQL's writers queue up as SQLite's do."""
+"""Key of the advisory lock that makes PostgreSQL's writers wait for each other as SQLite's do."""
 LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
 
 
 class Unavailable(OSError):
-    """The store cannot be read or written. The message names it, the cause and the remedy."""
+    """The store cannot be read or written. The message names the store, the cause and the remedy."""
 
     def __init__(self, place: str, cause: str, remedy: str) -> None:
         super().__init__(f"the store {place} {cause}. {remedy}")
         self.cause = f"the store {cause}"
-        """The message without the place, which not everybody may know."""
+        """The message without the place, which not every reader may see."""
 
 
 class Busy(Unavailable):
-    """The store is locked or out of reach at the moment: a later try may succeed."""
+    """The store is locked or out of reach for the moment; a later try may succeed."""
 
 
 class Damaged(Unavailable):
-    """The store's file is no database, or parts of it cannot be read."""
+    """The store's file is not a database, or parts of it cannot be read."""
 
 
 Fault = tuple[type[Unavailable], str, str]
-"""Class, cause and remedy of an error."""
+"""Class, cause and remedy of a database error."""
 
 RESTORE = (
     "Stop the app, run `python -m engine stop`, then `python -m engine runs restore`, which keeps what can be read; "
@@ -69,7 +71,9 @@ SQLITE_FAULTS: dict[int, Fault] = {
         (Busy, "is locked by another process", "Wait until that process is done, or end it: `fuser` names it"),
     ),
 }
-"""By SQLite's primary error codes, see https://sqlite.org/rescode.html. Other codes are faults of our own queries."""
+"""Faults by SQLite's primary error code (https://sqlite.org/rescode.html). Other codes mean errors in our own
+queries.
+"""
 POSTGRES_FAULTS: dict[str, Fault] = {
     "53100": (Unavailable, "cannot be written because the disk is full", FREE_SPACE),
     "25006": (Unavailable, "is read-only", "Connect to a server that takes writes"),
@@ -79,9 +83,9 @@ POSTGRES_FAULTS: dict[str, Fault] = {
     "XX002": (Damaged, "is damaged: an index cannot be read", "Rebuild its indexes with REINDEX"),
     "42P01": (Damaged, "does not have the tables of this program", "Restore it from a backup"),
 }
-"""By SQLSTATE, see https://www.postgresql.org/docs/current/errcodes-appendix.html."""
+"""Faults by SQLSTATE (https://www.postgresql.org/docs/current/errcodes-appendix.html)."""
 OUT_OF_REACH = ("08", "28", "3D", "57P", "53300")
-"""SQLSTATEs begin so when a connection is lost, a login fails, the database is absent, the server stops or is full."""
+"""Prefixes of SQLSTATE for: connection lost, login failed, no such database, server stopped, too many connections."""
 NO_ANSWER: Fault = (
     Busy,
     "does not answer",
@@ -90,9 +94,9 @@ NO_ANSWER: Fault = (
 
 
 class Database:
-    """Opens connections lazily; safe to share between threads, not across a fork.
+    """Opens connections when needed. Threads may share it; processes after a fork may not.
 
-    busy_s: seconds to wait for locks. on_failure: called with what `read` and `write` are about to raise.
+    busy_s: seconds to wait for locks. on_failure: called with each Unavailable before `read` or `write` raises it.
     """
 
     def __init__(
@@ -112,7 +116,7 @@ class Database:
 
     @property
     def place(self) -> str:
-        """The place of the database, without a password."""
+        """Return where the database is, without a password."""
         if self.sqlite:
             return self.url.database or "in memory"
         return f"{self.url.database} on {self.url.host or 'localhost'}:{self.url.port or 5432}"
@@ -125,23 +129,23 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """Open a transaction that may write; nobody else can until it ends. Errors: Unavailable."""
+        """Open a transaction that may write; no other can until it ends. Errors: Unavailable."""
         with self._explained(), self._writer.begin() as connection:
             yield connection
 
     def close(self) -> None:
-        """Give all connections back."""
+        """Close all connections."""
         self._engine.dispose()
 
     def fail(self, failure: Unavailable, error: Exception) -> NoReturn:
-        """Raise what an error of the database, or of its contents, means to whoever uses it."""
+        """Report a failure to `on_failure` and raise it from the original error."""
         if self._on_failure:
             self._on_failure(failure)
         raise failure from error
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Raise an error of the database as Unavailable, and open new connections the next time."""
+        """Raise a database error as Unavailable, and discard the open connections."""
         try:
             yield
         except DBAPIError as error:
@@ -152,18 +156,18 @@ class Database:
             self.fail(kind(self.place, cause, remedy), error)
 
     def _fault(self, error: DBAPIError) -> Fault | None:
-        """Return what an error means; None for a fault of our own queries."""
+        """Return the fault for a database error; None when our own query is wrong."""
         if not self.sqlite:
             state = str(getattr(error.orig, "sqlstate", None) or "")
-            # an error of connecting has no SQLSTATE
+            # a failed connection attempt has no SQLSTATE
             lost = error.connection_invalidated or (not state and isinstance(error, OperationalError))
             return NO_ANSWER if lost or state.startswith(OUT_OF_REACH) else POSTGRES_FAULTS.get(state)
         code = getattr(error.orig, "sqlite_errorcode", None)
-        if code is None:  # of Python's own module, which cannot decode a text
+        if code is None:  # raised by Python's sqlite3 module itself, when it cannot decode a text
             return SQLITE_FAULTS[sqlite3.SQLITE_CORRUPT] if isinstance(error.orig, sqlite3.OperationalError) else None
         if code == sqlite3.SQLITE_ERROR:
             return None if self._has_our_tables() else NOT_OURS
-        return SQLITE_FAULTS.get(code & 0xFF)  # the primary code of an extended one
+        return SQLITE_FAULTS.get(code & 0xFF)  # the low byte is the primary code
 
     def _has_our_tables(self) -> bool:
         try:
@@ -177,28 +181,29 @@ class Database:
     def _begin(self, connection: Connection) -> None:
         writes = connection.get_execution_options().get("writes", False)
         if self.sqlite:
-            # the busy timeout does not cover a read that turns into a write: say so from the start
+            # the busy timeout does not cover a read transaction that starts to write, so lock from the start
             connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
         elif writes:
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{self._busy_s:g}s'")
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({ONE_WRITER})")
 
     def _configure_sqlite(self, connection: sqlite3.Connection, record: Any) -> None:
-        connection.isolation_level = None  # transactions begin where we say, DDL included
+        connection.isolation_level = None  # we begin transactions ourselves, for DDL too
         cursor = connection.cursor()
         try:
             cursor.execute("PRAGMA foreign_keys = ON")
-            cursor.execute("PRAGMA synchronous = NORMAL")  # in WAL mode: a killed process loses nothing
+            cursor.execute("PRAGMA synchronous = NORMAL")  # in WAL mode a killed process loses nothing
             self._use_wal(cursor)
         except sqlite3.Error:
-            connection.close()  # or it would keep a damaged file open until the error is forgotten
+            connection.close()  # an open connection would hold a damaged file until the error is garbage-collected
             raise
         cursor.close()
         record.info["file"] = self._file()
 
     def _use_wal(self, cursor: sqlite3.Cursor) -> None:
-        """Set WAL mode, which lasts in the file. First openers collide here, which SQLite's busy timeout does not
-        cover."""
+        """Set WAL mode, which the file keeps. Retry, because SQLite's busy timeout does not cover collisions of first
+        openers.
+        """
         deadline = time.monotonic() + self._busy_s
         while True:
             try:
@@ -210,14 +215,16 @@ class Database:
                 time.sleep(0.01)
 
     def _check_file(self, _connection: object, record: Any, _proxy: object) -> None:
-        """Let the pool open a new connection when the file was replaced, as by a backup, since this one was opened."""
+        """Make the pool open a new connection if the file was replaced since this one was opened, for example by a
+        backup.
+        """
         if record.info["file"] != self._file():
             raise DisconnectionError
 
     def _file(self) -> tuple[int, int] | None:
-        """Return what tells the file from one that takes its place; None without a file."""
+        """Return device and inode of the file, which change when it is replaced; None without a file."""
         try:
-            found = Path(self.url.database or "").stat()
+            status = Path(self.url.database or "").stat()
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino

@@ -1,4 +1,4 @@
-"""The names of a run's files, in one place."""
+"""The file names of a run."""
 
 import re
 import time
@@ -10,7 +10,7 @@ OWN_FILE = re.compile(r"log(\.older)?\.txt|(exit|process)(-\d+)?\.json(\.part)?"
 
 
 def is_own_file(name: str) -> bool:
-    """Return whether a name in a run's folder is one that `RunFiles` uses itself, so that no artifact may have it."""
+    """Return whether `RunFiles` uses this name in a run's folder itself, so that no artifact may have it."""
     return OWN_FILE.fullmatch(name) is not None
 
 
@@ -23,36 +23,37 @@ class RunFiles:
 
     @property
     def dir(self) -> Path:
-        """The folder of a run's artifacts."""
+        """Return the folder of a run's artifacts."""
         return self.runs_dir / str(self.run_id)
 
     @property
     def log(self) -> Path:
-        """The newest half of what the run has printed, of all its attempts."""
+        """Return the log file: the newest half of the output of all attempts."""
         return self.dir / "log.txt"
 
     @property
     def older_log(self) -> Path:
-        """The half before that, once the log has reached its limit."""
+        """Return the file of the older half of the output, which exists once the log has reached its limit."""
         return self.dir / "log.older.txt"
 
     def exit(self, attempt: int = 1) -> Path:
-        """Return how an attempt's process ended: `exit.json`, later ones `exit-2.json` and so on."""
+        """Return the file with an attempt's exit: `exit.json`, `exit-2.json` for the second attempt, and so on."""
         return self.dir / ("exit.json" if attempt == 1 else f"exit-{attempt}.json")
 
     def process(self, attempt: int = 1) -> Path:
-        """Return which processes an attempt has: pid and start time."""
+        """Return the file with the pids and start times of an attempt's processes."""
         return self.dir / ("process.json" if attempt == 1 else f"process-{attempt}.json")
 
     def prepare(self) -> None:
-        """Make an empty folder for a new run. A folder that an earlier store left is moved aside."""
+        """Make an empty folder for a new run. A folder left by an earlier store is renamed."""
         if self.dir.exists():
             self.dir.rename(self.dir.with_name(f"{self.run_id}.before-{time.time_ns()}"))
         self.dir.mkdir(parents=True)
 
     def log_tail(self, lines: int) -> str:
-        """Return the last lines of the log. What is not UTF-8 is shown as replacement characters; nothing is
-        interpreted."""
+        """Return the last lines of the log, unchanged except that bytes that are not UTF-8 become replacement
+        characters.
+        """
         last: deque[str] = deque(maxlen=lines)
         for path in (self.older_log, self.log):
             if path.is_file():

@@ -1,4 +1,4 @@
-"""Runs by what they are about: filtered, counted and paged by the database, which reads no results for it."""
+"""Filter, count and page runs in the database, without reading their results."""
 
 import json
 from collections.abc import Iterator
@@ -19,28 +19,28 @@ from engine.store.tables import run_models, run_tags, run_texts, runs
 WILDCARDS = {"*": "%", "?": "_"}
 BATCH = 500
 LONGEST_SEARCH = 200
-"""Characters: each word is a condition of the query, and SQLite takes 1,000."""
+"""Characters of one search text. Each word becomes a condition of the query, and SQLite allows 1,000."""
 
 
 @dataclass(frozen=True)
 class Filter:
-    """Which runs, and in which order. What is empty narrows nothing down."""
+    """Conditions and order of a list of runs. Empty fields do not restrict it."""
 
     kinds: tuple[str, ...] = ()
     states: tuple[State, ...] = ()
     model: str = ""
-    """Part of the name of a model that a run was asked for or has a row of; with `*` or `?`, all of it."""
+    """Part of the name of a model that the run requested or has a row for; the full name if it contains `*` or `?`."""
     only_model: str = ""
-    """The whole name, qualified or not, of such a model."""
+    """The full name of such a model, with or without its library."""
     device: str = ""
     tags: tuple[str, ...] = ()
-    """Runs that have all of these."""
+    """The run must have all of these tags."""
     text: str = ""
-    """Words that all stand in a run's name, summary, notes or error."""
+    """Words that must all occur in the run's name, summary, notes or error."""
     oldest_first: bool = False
 
     def __post_init__(self) -> None:
-        """Errors: Refused of a text that no query can hold."""
+        """Errors: Refused when a text is too long or contains a NUL character."""
         for searched in (self.model, self.only_model, self.text):
             if len(searched) > LONGEST_SEARCH:
                 raise Refused(
@@ -51,25 +51,25 @@ class Filter:
 
 
 def find(database: Database, wanted: Filter, *, limit: int, offset: int = 0) -> list[Run]:
-    """Return a page of runs. One that this version cannot read is left out of it."""
+    """Return one page of the matching runs. Runs that this version cannot read are left out."""
     order = runs.c.id.asc() if wanted.oldest_first else runs.c.id.desc()
     page = select(runs.c.id).where(*_conditions(wanted)).order_by(order).limit(limit).offset(offset)
     with database.read() as connection:
-        ids = list(connection.scalars(page))  # first, from indexes alone: rows of `runs` are wide
-        found = connection.execute(RUNS.where(runs.c.id.in_(ids)).order_by(order))
-        return [run for row in found if (run := readable_run(row))]
+        ids = list(connection.scalars(page))  # ids first, from indexes alone: rows of `runs` are wide
+        table_rows = connection.execute(RUNS.where(runs.c.id.in_(ids)).order_by(order))
+        return [run for row in table_rows if (run := readable_run(row))]
 
 
 def count(database: Database, wanted: Filter) -> int:
-    """Return how many runs there are on all pages."""
+    """Return the number of matching runs on all pages."""
     with database.read() as connection:
         return connection.scalar(select(func.count()).select_from(runs).where(*_conditions(wanted))) or 0
 
 
 def lines(database: Database, wanted: Filter) -> Iterator[list[dict[str, Any]]]:
-    """Yield all runs, some hundred at a time, as they are written to a table; no spec is parsed for it.
+    """Yield all matching runs as columns of a table, in batches of BATCH. No spec is parsed.
 
-    Times are UTC; `devices` and `tags` are joined by semicolons.
+    Times are UTC in ISO format; `devices` and `tags` are joined by semicolons.
     """
     order = runs.c.id.asc() if wanted.oldest_first else runs.c.id.desc()
     with database.read() as connection:
@@ -81,7 +81,7 @@ def lines(database: Database, wanted: Filter) -> Iterator[list[dict[str, Any]]]:
 
 
 def devices(database: Database) -> list[str]:
-    """Return all that runs have asked for."""
+    """Return all devices that any run has requested, sorted."""
     with database.read() as connection:
         lists = connection.scalars(select(runs.c.devices).distinct())
         return sorted({device for devices in lists for device in devices_of(devices)})
@@ -108,7 +108,10 @@ def _conditions(wanted: Filter) -> Iterator[ColumnElement[bool]]:
 
 
 def _of_model(pattern: str) -> Select[Any]:
-    """Runs of models whose names match. The names, few beside the runs that share them, are hopped along the index."""
+    """Return a query for runs of models whose names match.
+
+    Distinct names are few, so a recursive query jumps from name to name along the index instead of reading every run.
+    """
     first = select(func.min(run_models.c.model).label("model")).cte("names", recursive=True)
     following = select(func.min(run_models.c.model)).where(run_models.c.model > first.c.model).scalar_subquery()
     names = first.union_all(select(following).where(first.c.model.is_not(None)))
@@ -117,7 +120,7 @@ def _of_model(pattern: str) -> Select[Any]:
 
 
 def _like(pattern: str) -> str:
-    """Return a name's wildcards, or a part of it, as LIKE has them."""
+    """Return a LIKE pattern for a name with wildcards; for a name without, one that matches any part."""
     whole = any(sign in pattern for sign in WILDCARDS)
     escaped = "".join(f"/{sign}" if sign in "/%_" else WILDCARDS.get(sign, sign) for sign in pattern)
     return escaped if whole else f"%{escaped}%"
@@ -149,4 +152,4 @@ def _moment(seconds: float | None) -> str:
     try:
         return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if seconds is not None else ""
     except (*UNREADABLE, OSError):
-        return ""  # of a run that this version cannot read
+        return ""  # a run that this version cannot read

@@ -1,4 +1,4 @@
-"""Who schedules: a lease on a name, held by one process at a time, with the fingerprint of the code it runs."""
+"""Leases, which decide who schedules: one process at a time holds a name, with the fingerprint of its code."""
 
 import time
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from engine.store.model import State
 from engine.store.tables import attempts, leases, runs
 
 KEPT_S = 7 * 86_400.0
-"""Seconds after which an expired lease is forgotten: a host has a new name for its lease after each start."""
+"""Delete expired leases after this many seconds (7 days). A host uses a new lease name after each start."""
 
 
 @dataclass(frozen=True)
 class Lease:
-    """A lease as it was read."""
+    """A lease as read from the database."""
 
     name: str
     holder: str
@@ -24,21 +24,21 @@ class Lease:
 
     @property
     def expired(self) -> bool:
-        """Whether its holder has been silent for too long."""
+        """Return whether the holder has not renewed the lease in time."""
         return time.time() > self.expires_at
 
 
 def read(database: Database, name: str) -> Lease | None:
-    """Return the lease of this name, if anyone has it."""
+    """Return the lease of this name; None if there is none."""
     with database.read() as connection:
         row = connection.execute(select(leases).where(leases.c.name == name)).first()
         return Lease(row.name, row.holder, row.fingerprint, row.expires_at) if row else None
 
 
 def take(database: Database, name: str, holder: str, fingerprint: str, seconds: float, seen: Lease | None) -> bool:
-    """Take the lease that was seen free, expired or outdated; False when somebody else did so first.
+    """Take a lease that was last seen as `seen`; return False when another process has taken it since.
 
-    Leases of hosts that no longer exist go on the way.
+    Also deletes leases that expired more than KEPT_S ago.
     """
     values = {"holder": holder, "fingerprint": fingerprint, "expires_at": time.time() + seconds}
     with database.write() as connection:
@@ -53,7 +53,9 @@ def take(database: Database, name: str, holder: str, fingerprint: str, seconds: 
 
 
 def renew(database: Database, name: str, holder: str, seconds: float) -> bool:
-    """False when the lease is another's by now: its former holder must claim nothing more."""
+    """Extend the lease; return False when another process holds it, and then the former holder must claim no more
+    runs.
+    """
     mine = (leases.c.name == name, leases.c.holder == holder)
     with database.write() as connection:
         extended = update(leases).where(*mine).values(expires_at=time.time() + seconds)
@@ -61,8 +63,11 @@ def renew(database: Database, name: str, holder: str, seconds: float) -> bool:
 
 
 def release(database: Database, name: str, holder: str, *, host: str = "", only_idle: bool = False) -> bool:
-    """Give the lease back. only_idle: not while a run waits or an attempt on `host` is open, in one statement, so that
-    a run queued at this moment either finds a scheduler or finds that there is none.
+    """Give the lease back and return whether this succeeded.
+
+    only_idle: keep the lease while a run waits or an attempt on `host` is open. One statement checks and deletes, so
+    that a
+    run queued at this moment finds either a live scheduler or no lease.
     """
     mine = [leases.c.name == name, leases.c.holder == holder]
     if only_idle:

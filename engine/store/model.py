@@ -11,7 +11,7 @@ from engine.specs import Refused, Spec
 
 
 class State(StrEnum):
-    """The states of a run; the ways between them are those of `store.attempts` and `store.queue`."""
+    """The states of a run. `store.attempts` and `store.queue` make the transitions."""
 
     QUEUED = "queued"
     STARTING = "starting"
@@ -24,19 +24,19 @@ class State(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether the run is in a final state."""
+        """Return whether the state is final."""
         return self in ENDED
 
 
 ACTIVE = (State.STARTING, State.RUNNING, State.STOPPING, State.VANISHED)
-"""An attempt is under way."""
+"""An attempt is open in these states."""
 ENDED = (State.FINISHED, State.FAILED, State.CANCELLED)
 RETRYABLE = (State.FAILED, State.CANCELLED)
 """An ended run in one of these states can be queued again."""
 
 
 class Cause(StrEnum):
-    """Why a run failed."""
+    """The reasons why a run can fail."""
 
     ERROR = "error"
     OUT_OF_MEMORY = "out_of_memory"
@@ -48,14 +48,14 @@ class Cause(StrEnum):
 
 
 class QueueFull(Refused):
-    """Too many runs wait already."""
+    """Raised when too many runs wait already."""
 
 
 class StaleAttempt(RuntimeError):
-    """This attempt is no longer the run's: another took its place, or the run has ended. It must write nothing."""
+    """Raised when an attempt must not write: a newer one has replaced it, or the run has ended."""
 
 
-@checked_dataclass(frozen=True)  # of values that SQLite does not check: a damaged store may hold any
+@checked_dataclass(frozen=True)  # checked, because SQLite does not check types and a damaged store may hold any value
 class Run:
     """One execution of a spec."""
 
@@ -71,30 +71,30 @@ class Run:
     ended_at: datetime | None
     cancel_requested: bool
     attempt: int
-    """How many attempts there have been."""
+    """The number of attempts so far."""
     done: int
     total: int | None
     note: str
     environment: Environment | None
     revision: int
-    """Grows with every stored event and every change of state."""
+    """Increases with every stored event and every change of state."""
     notes: str = ""
     tags: tuple[str, ...] = ()
 
     @property
     def host(self) -> str:
-        """The host it ran on; empty if it has not begun."""
+        """Return the host on which the run ran; empty if it has not begun."""
         return self.environment.host if self.environment else ""
 
     def seconds(self, now: datetime | None = None) -> float | None:
-        """Return how long it has run, or ran; None before its start."""
+        """Return the seconds since its start, or its duration once it has ended; None before its start."""
         if self.started_at is None:
             return None
         seconds = ((self.ended_at or now or datetime.now(UTC)) - self.started_at).total_seconds()
         return max(seconds, 0.0)  # the clock may have been set back meanwhile
 
     def seconds_left(self, now: datetime | None = None) -> float | None:
-        """Return an estimate from the pace so far; None where there is none."""
+        """Return the estimated seconds left at the pace so far; None without progress or total, and after the end."""
         elapsed = self.seconds(now)
         if self.state.ended or elapsed is None or not self.total or not self.done:
             return None
@@ -106,10 +106,10 @@ class Attempt:
     """One try of a run."""
 
     token: int
-    """Fences: later attempts have greater ones, and only the latest may write."""
+    """Fencing token: a later attempt has a greater one, and only the latest attempt may write."""
     run_id: int
     number: int
-    """1 for a run's first."""
+    """1 for a run's first attempt."""
     host: str
     created_at: float
     begun_at: float | None
@@ -120,18 +120,18 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Exit:
-    """How an attempt's process ended."""
+    """The end of an attempt's process."""
 
     code: int | None = None
-    """Exit code; negative: the signal that killed it; None: nobody saw it end."""
+    """Exit code; negative: the number of the signal that killed it; None: nobody saw its end."""
     out_of_memory: bool = False
-    """The kernel killed something for want of memory meanwhile."""
+    """True if the kernel killed a process for lack of memory during the attempt."""
     note: str = ""
 
 
 class StoredArtifact(Artifact):
-    """An artifact with what proves it whole."""
+    """An artifact with the size and hash that prove it complete."""
 
     size: int
-    """Bytes."""
+    """Size in bytes."""
     sha256: str

@@ -1,4 +1,4 @@
-"""How runs wait and how they are taken: in order, each by one attempt, when every slot they need is free."""
+"""The queue: runs wait in order, and an attempt takes a run when all slots that it needs are free."""
 
 import json
 import time
@@ -18,11 +18,16 @@ DAMAGED = "the store no longer holds which devices this run needs: its file is d
 
 
 def enqueue(database: Database, spec: Spec, *, name: str, key: str | None, limit: int) -> int:
-    """Return a new queued run, or the one that was made with the same key. Errors: QueueFull, Refused (a name too
-    long)."""
+    """Queue a run and return its id, or the id of the run made earlier with the same key.
+
+    Errors: QueueFull; Refused when the name is too long.
+    """
     with database.write() as connection:
-        if key is not None and (known := connection.scalar(select(runs.c.id).where(runs.c.key == key))) is not None:
-            return int(known)
+        if (
+            key is not None
+            and (earlier_id := connection.scalar(select(runs.c.id).where(runs.c.key == key))) is not None
+        ):
+            return int(earlier_id)
         waiting = connection.scalar(select(func.count()).where(runs.c.state == State.QUEUED)) or 0
         if waiting >= limit:
             raise QueueFull(f"{waiting} runs are waiting and {limit} may: cancel some or try later")
@@ -30,21 +35,21 @@ def enqueue(database: Database, spec: Spec, *, name: str, key: str | None, limit
 
 
 def claim(database: Database, host: str, run_id: int | None = None) -> Attempt | None:
-    """Return an attempt at the oldest queued run whose slots are free (or at run_id); None when there is none.
+    """Start an attempt of the oldest queued run whose slots are free (or of run_id). Return None when there is none.
 
-    A run that waits for its slots keeps them from younger ones, so that none waits for ever.
+    A waiting run reserves its slots against younger runs, so that no run waits for ever.
     """
     waiting = (
         select(runs.c.id, runs.c.devices, runs.c.exclusive).where(runs.c.state == State.QUEUED).order_by(runs.c.id)
     )
-    with database.read() as connection:  # most often nothing waits, and then no writer need be held up
+    with database.read() as connection:  # usually nothing waits, and then no write lock is needed
         if connection.execute(waiting.limit(1)).first() is None:
             return None
     with database.write() as connection:
         taken, alone = _taken(connection, host)
         for run in connection.execute(waiting).all():
             devices = set(devices_of(run.devices))
-            if not devices:  # every spec names one
+            if not devices:  # every spec names at least one device
                 damaged = {"state": State.FAILED, "cause": Cause.ERROR, "error": DAMAGED, "ended_at": _now()}
                 change_run(connection, runs.c.id == run.id, **damaged)
                 continue
@@ -57,7 +62,9 @@ def claim(database: Database, host: str, run_id: int | None = None) -> Attempt |
 
 
 def claim_new(database: Database, host: str, spec: Spec, *, name: str) -> Attempt | None:
-    """Record a run and start its only attempt at once, past the queue; None when a slot it needs is held."""
+    """Record a run and start its only attempt at once, ahead of the queue. Return None when a slot it needs is
+    occupied.
+    """
     with database.write() as connection:
         taken, alone = _taken(connection, host)
         if alone or taken & set(spec.devices) or (spec.exclusive and taken):
@@ -66,7 +73,7 @@ def claim_new(database: Database, host: str, spec: Spec, *, name: str) -> Attemp
 
 
 def holders(database: Database, host: str) -> dict[str, int]:
-    """Return the ids of runs that hold devices, by device."""
+    """Return the id of the run that holds each device of a host, by device."""
     with database.read() as connection:
         return {
             slot.device: slot.run_id
@@ -75,7 +82,7 @@ def holders(database: Database, host: str) -> dict[str, int]:
 
 
 def position(database: Database, run_id: int) -> int | None:
-    """1 for the run that is next; None for one that does not wait."""
+    """Return a run's position in the queue, 1 for the next one; None if it does not wait."""
     with database.read() as connection:
         state = connection.scalar(select(runs.c.state).where(runs.c.id == run_id))
         if state != State.QUEUED:
@@ -84,7 +91,7 @@ def position(database: Database, run_id: int) -> int | None:
 
 
 def request_cancel(database: Database, run_id: int) -> None:
-    """End a queued run now; ask for the end of an active one; leave an ended one as it is."""
+    """Cancel a queued run at once; request the end of an active one; leave an ended one unchanged."""
     with database.write() as connection:
         this = runs.c.id == run_id
         if not change_run(
@@ -99,7 +106,7 @@ def request_cancel(database: Database, run_id: int) -> None:
 
 
 def retry(database: Database, run: Run) -> bool:
-    """Queue a failed or cancelled run again, with all its attempts before it; False when it is neither.
+    """Queue a failed or cancelled run again with all its tries; return False when it is in another state.
 
     Its rows stay until the next attempt begins.
     """
@@ -127,13 +134,13 @@ def _insert(connection: Connection, spec: Spec, name: str, **more: Any) -> int:
 
 
 def _taken(connection: Connection, host: str) -> tuple[set[str], bool]:
-    """Devices held on a host, and whether one holder wants it for itself."""
+    """Return the occupied devices of a host, and whether one holder needs the host exclusively."""
     held = connection.execute(select(slots.c.device, slots.c.exclusive).where(slots.c.host == host)).all()
     return {slot.device for slot in held}, any(slot.exclusive for slot in held)
 
 
 def _occupy(connection: Connection, host: str, run_id: int) -> Attempt:
-    """Start an attempt at a queued run. We are the only writer, yet each step states what it relies on."""
+    """Start an attempt of a queued run. Each statement checks its precondition, although there is only one writer."""
     run = connection.execute(select(runs.c.attempt, runs.c.devices, runs.c.exclusive).where(runs.c.id == run_id)).one()
     values = {"run_id": run_id, "number": run.attempt + 1, "host": host, "created_at": _now(), "heartbeat_at": _now()}
     token = connection.execute(insert(attempts).values(values).returning(attempts.c.id)).scalar_one()

@@ -1,4 +1,4 @@
-"""Between database rows and what the store hands out, and the one way in which a run's row is changed."""
+"""Convert database rows to the store's objects, and change a run's row in the one allowed way."""
 
 import json
 import logging
@@ -17,25 +17,25 @@ log = logging.getLogger(__name__)
 
 LONGEST_TEXT = 20_000
 LONGEST_NAME = 200
-"""Characters of a run's name, which stands in one line of a list."""
+"""Characters of a run's name, which is shown in one line of a list."""
 UNREADABLE = (LookupError, ValueError, TypeError, OverflowError)
-"""What values lead to that are damaged, or of another version of this program."""
+"""Exceptions that damaged values, or values of another version of this program, can raise."""
 
 UNSTARTED: dict[str, Any] = {"started_at": None, "done": 0, "total": None, "note": ""}
-"""How far a run is while no attempt has begun."""
+"""The progress columns of a run while no attempt has begun."""
 
 _TAGS = select(func.aggregate_strings(run_tags.c.tag, "\n")).where(run_tags.c.run_id == runs.c.id).scalar_subquery()
 RUNS: Select[Any] = select(runs, _TAGS.label("tags"))
-"""Runs, each with its tags in lines: what `to_run` reads."""
+"""Query for runs with their tags, joined by newlines. `to_run` reads its rows."""
 
 ATTEMPTS: Select[Any] = select(attempts, runs.c.cancel_requested).join_from(attempts, runs)
-"""Attempts, each with what its run is asked: what `to_attempt` reads."""
+"""Query for attempts with the cancel request of their run. `to_attempt` reads its rows."""
 
 
 def change_run(connection: Connection, *where: ColumnElement[bool], **values: Any) -> bool:
-    """Compare and set in one statement: change the run that `where` names if it still is as `where` says.
+    """Change the run that meets all conditions of `where`, in one statement; return whether there was one.
 
-    Answers whether it was. Revisions grow only then.
+    The revisions increase only then.
     """
     following = select(changes.c.revision + 1).scalar_subquery()
     done = connection.execute(update(runs).where(*where).values(revision=following, **values)).rowcount == 1
@@ -45,12 +45,12 @@ def change_run(connection: Connection, *where: ColumnElement[bool], **values: An
 
 
 def mark_change(connection: Connection) -> None:
-    """Let readers know that there is something new."""
+    """Increase the revision that readers poll."""
     connection.execute(update(changes).values(revision=changes.c.revision + 1))
 
 
 def to_run(row: Row[Any]) -> Run:
-    """Return the run of a row of RUNS."""
+    """Return the run in a row of RUNS. Errors: those of UNREADABLE."""
     return Run(
         id=row.id,
         kind=row.kind,
@@ -75,7 +75,7 @@ def to_run(row: Row[Any]) -> Run:
 
 
 def readable_run(row: Row[Any]) -> Run | None:
-    """Return the run of a row; None for one that this version cannot read, such as a damaged one."""
+    """Return the run in a row of RUNS; None if this version cannot read it, for example because it is damaged."""
     try:
         return to_run(row)
     except UNREADABLE as error:
@@ -84,7 +84,7 @@ def readable_run(row: Row[Any]) -> Run | None:
 
 
 def devices_of(text: str) -> list[str]:
-    """Return what a run's column of devices names; nothing where it is damaged."""
+    """Return the devices in a run's `devices` column; an empty list if it is damaged."""
     try:
         return [str(device) for device in json.loads(text)]
     except UNREADABLE:
@@ -92,7 +92,7 @@ def devices_of(text: str) -> list[str]:
 
 
 def to_attempt(row: Row[Any]) -> Attempt:
-    """Return the attempt of a row of ATTEMPTS."""
+    """Return the attempt in a row of ATTEMPTS."""
     return Attempt(
         token=row.id,
         run_id=row.run_id,
@@ -107,7 +107,7 @@ def to_attempt(row: Row[Any]) -> Attempt:
 
 
 def run_values(spec: specs.Spec, name: str, now: float) -> dict[str, Any]:
-    """Return the columns of a new run, all but its state. Errors: Refused if the name is too long."""
+    """Return the columns of a new run except its state. Errors: Refused if the name is too long."""
     if len(name) > LONGEST_NAME:
         raise Refused(f"a run's name has at most {LONGEST_NAME} characters, this one {len(name):,}")
     return {
@@ -129,7 +129,7 @@ def run_values(spec: specs.Spec, name: str, now: float) -> dict[str, Any]:
 
 
 def storable(text: str) -> str:
-    """Text as every database takes it: no NUL, no lone surrogates, not without end."""
+    """Return text that every database accepts: at most LONGEST_TEXT characters, without NUL and lone surrogates."""
     return text[:LONGEST_TEXT].replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
 
 

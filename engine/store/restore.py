@@ -1,7 +1,7 @@
-"""A damaged SQLite store, rebuilt from what can be read of it.
+"""Rebuild a damaged SQLite store from its readable parts.
 
-Every table is read row by row into a fresh store, past the rows on damaged pages. What follows from other tables is
-made anew: the slots that runs hold, and what runs are found by.
+Every table is read row by row into a fresh store, without the rows on damaged pages. Derived data are computed again:
+the slots that runs hold, and the search data.
 """
 
 import sqlite3
@@ -28,26 +28,26 @@ from engine.store.store import open_store
 from engine.store.tables import artifacts, attempts, changes, machines, metrics, rows, run_tags, runs, slots
 
 COPIED = (runs, attempts, rows, run_tags, metrics, artifacts, machines)
-"""A run first, then what belongs to it."""
+"""The tables to copy. `runs` comes first, because the others refer to it."""
 MOST_MISSES = 30_000
-"""Row ids tried in a row without success before the rest of a table is given up: a damaged page leads to fewer rows."""
+"""Give up the rest of a table after this many successive unreadable row ids. A damaged page holds fewer rows."""
 BATCH = 1000
-"""Rows written at once, so that memory stays small."""
+"""Rows written at once, which limits memory use."""
 
 
 @dataclass(frozen=True)
 class Restored:
-    """The new place of the damaged file, and the rows that were recovered."""
+    """The new path of the damaged file, and the numbers of recovered rows."""
 
     aside: Path
     kept: dict[str, int]
-    """Rows by table."""
+    """Recovered rows by table."""
     found: dict[str, int | None]
-    """Rows that the damaged file had, by table; None where they can no longer be counted."""
+    """Rows of the damaged file by table; None where they cannot be counted."""
 
 
 def store_file(settings: Settings) -> Path:
-    """Return the file of a SQLite store. Errors: Refused of another database."""
+    """Return the file of a SQLite store. Errors: Refused for another database."""
     database = Database(settings.store_url)
     if not database.sqlite:
         raise Refused(f"the store {database.place} is a PostgreSQL database: restore it from its own backup")
@@ -55,7 +55,9 @@ def store_file(settings: Settings) -> Path:
 
 
 def check_damage(settings: Settings) -> None:
-    """Return if the store is damaged. Errors: Refused of a store that is whole; Unavailable of any other fault."""
+    """Check that the store is damaged. Errors: Refused when it is missing or not damaged; Unavailable for any other
+    fault.
+    """
     path = store_file(settings)
     if not path.is_file():
         raise Refused(f"there is no store at {path}: nothing can be restored")
@@ -69,14 +71,15 @@ def check_damage(settings: Settings) -> None:
 
 
 def restore(settings: Settings) -> Restored:
-    """Put a fresh store with all that can be read in the place of a damaged one, which is kept under a dated name.
+    """Replace a damaged store by a fresh one with all readable rows. The damaged file is kept under a dated name.
 
-    Nobody may have the store open. Errors: Unavailable, such as for a full disk; the damaged store stays in place then.
+    No process may have the store open. Errors: Unavailable, such as for a full disk; then the damaged store stays in
+    place.
     """
     path = store_file(settings)
     aside = path.with_name(f"{path.stem}-damaged-{datetime.now(UTC):%Y%m%d-%H%M%S}{path.suffix}")
     fresh = path.with_name(f"{path.stem}-restoring{path.suffix}")
-    _remove(fresh)  # of a restore that was interrupted
+    _remove(fresh)  # left by an interrupted restore
     database = Database(f"sqlite:///{fresh}")
     try:
         migrations.upgrade(database)
@@ -102,16 +105,17 @@ def _remove(path: Path) -> None:
 
 
 def _open_damaged(path: Path) -> sqlite3.Connection:
-    """Open for reading alone, so that the damaged file stays as it is."""
+    """Open the file read-only, so that it stays unchanged."""
     connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)
     connection.text_factory = lambda text: text.decode(errors="replace")
-    connection.execute("PRAGMA writable_schema = ON")  # tables can be read although an index is described wrongly
+    # lets tables be read although the schema entry of an index is wrong
+    connection.execute("PRAGMA writable_schema = ON")
     return connection
 
 
 def _copy(old: sqlite3.Connection, connection: Connection) -> dict[str, int | None]:
-    """Copy what can be read of every table; return how many rows there were."""
-    connection.exec_driver_sql("PRAGMA defer_foreign_keys = ON")  # until what belongs to lost runs is deleted
+    """Copy the readable rows of every table; return how many rows each table had."""
+    connection.exec_driver_sql("PRAGMA defer_foreign_keys = ON")  # until rows of lost runs are deleted below
     found: dict[str, int | None] = dict.fromkeys(table.name for table in COPIED)
     for table in COPIED:
         columns = [name for name in _columns(old, table.name) if name in table.c]
@@ -125,7 +129,7 @@ def _copy(old: sqlite3.Connection, connection: Connection) -> dict[str, int | No
         if "run_id" in table.c:
             connection.execute(table.delete().where(table.c.run_id.not_in(select(runs.c.id))))
     for name, number in _readable(old, "sqlite_sequence", ["name", "seq"]):
-        if name in found and isinstance(number, int):  # ids of lost runs are not given again either
+        if name in found and isinstance(number, int):  # the ids of lost runs must not be reused either
             connection.exec_driver_sql("DELETE FROM sqlite_sequence WHERE name = ?", (name,))
             connection.exec_driver_sql("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", (name, number))
     revisions = [number for (number,) in _readable(old, "changes", ["revision"]) if isinstance(number, int)]
@@ -135,7 +139,7 @@ def _copy(old: sqlite3.Connection, connection: Connection) -> dict[str, int | No
 
 
 def _columns(old: sqlite3.Connection, table: str) -> list[str]:
-    """Return the names of a table's columns; none where the file does not even tell its tables."""
+    """Return the column names of a table; an empty list if the file's schema cannot be read."""
     try:
         return [name for _, name, *_ in old.execute(f"PRAGMA table_info({table})")]
     except sqlite3.DatabaseError:
@@ -143,7 +147,9 @@ def _columns(old: sqlite3.Connection, table: str) -> list[str]:
 
 
 def _count_damaged(old: sqlite3.Connection, table: str) -> int | None:
-    """Return how many rows a table has: by an index if one is whole, else by the table."""
+    """Return the number of rows of a table, from an intact index or from the table itself; None if neither can be
+    read.
+    """
     for how in ("", "NOT INDEXED"):
         try:
             return int(old.execute(f"SELECT count(*) FROM {table} {how}").fetchone()[0])  # noqa: S608
@@ -153,7 +159,7 @@ def _count_damaged(old: sqlite3.Connection, table: str) -> int | None:
 
 
 def _readable(old: sqlite3.Connection, table: str, columns: list[str]) -> Iterator[tuple[object, ...]]:
-    """Yield the rows of a table in the order of their ids, past those that cannot be read."""
+    """Yield the readable rows of a table in the order of their ids."""
     query = f"SELECT rowid, {', '.join(columns)} FROM {table} NOT INDEXED WHERE rowid > ? ORDER BY rowid"  # noqa: S608
     start = misses = 0
     while misses < MOST_MISSES:
@@ -168,12 +174,12 @@ def _readable(old: sqlite3.Connection, table: str, columns: list[str]) -> Iterat
 
 
 def _derive(connection: Connection) -> None:
-    """Make anew what runs are found by and the slots they hold; end runs whose attempt is lost."""
+    """Compute the search data and the occupied slots again, and fail active runs whose attempt is lost."""
     for run in connection.execute(select(runs.c.id, runs.c.kind, runs.c.spec, runs.c.name, runs.c.notes)).all():
         try:
             insert_listing(connection, run.id, specs.load(run.kind, run.spec), run.name, run.notes)
         except UNREADABLE:
-            continue  # lists leave such a run out
+            continue  # lists do not show such a run
     for run_id, model in connection.execute(select(rows.c.run_id, rows.c.model).distinct()).all():
         if isinstance(model, str):
             insert_model(connection, run_id, model)

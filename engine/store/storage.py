@@ -27,14 +27,14 @@ class Size:
 
 @dataclass(frozen=True)
 class Usage:
-    """Sizes that the store knows without reading any folder."""
+    """Sizes that are known without reading any folder."""
 
     runs: int
     database: int
     artifacts: Size
-    """As they were recorded; logs are not among them."""
+    """Artifacts as recorded in the database, without logs."""
     free: int
-    """On the disk that has the runs."""
+    """Free bytes on the disk with the runs."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Largest:
 
 
 def usage(database: Database, settings: Settings) -> Usage:
-    """Return sizes from the database."""
+    """Return the number of runs, the sizes in the database, and the free disk space."""
     with database.read() as connection:
         stored = connection.execute(select(func.count(), func.coalesce(func.sum(artifacts.c.size), 0))).one()
         return Usage(
@@ -66,19 +66,20 @@ def largest(database: Database, limit: int = 10) -> list[Largest]:
     top = sums.order_by(total.desc(), artifacts.c.run_id.desc()).limit(limit).subquery()
     query = select(top, runs.c.kind, runs.c.name, runs.c.summary).join(runs, runs.c.id == top.c.run_id)
     with database.read() as connection:
-        found = connection.execute(query.order_by(top.c.total.desc(), top.c.run_id.desc()))
+        sums_of_runs = connection.execute(query.order_by(top.c.total.desc(), top.c.run_id.desc()))
         return [
-            Largest(row.run_id, row.kind, row.name or row.summary, Size(row.files, int(row.total))) for row in found
+            Largest(row.run_id, row.kind, row.name or row.summary, Size(row.files, int(row.total)))
+            for row in sums_of_runs
         ]
 
 
 def of_runs(settings: Settings, run_ids: list[int]) -> Size:
-    """Return the size of all files in the folders of these runs, with logs and unrecorded files."""
+    """Return the size of all files in the folders of these runs, including logs and unrecorded files."""
     return sum((_folder(RunFiles(settings.runs_dir, run_id).dir) for run_id in run_ids), Size())
 
 
 def folders(settings: Settings) -> tuple[Size, Size]:
-    """Return the sizes of all runs' folders and of everything else there (uploads, logs). Reads every folder."""
+    """Return the size of all runs' folders, and of everything else in runs_dir (uploads, logs). Reads every folder."""
     of_runs, others = Size(), Size()
     for entry in os.scandir(settings.runs_dir):
         if entry.is_dir(follow_symlinks=False) and entry.name.isdecimal():
@@ -91,7 +92,7 @@ def folders(settings: Settings) -> tuple[Size, Size]:
 
 
 def _folder(folder: Path) -> Size:
-    """Return the size of a folder; 0 if it is absent or disappears meanwhile. Links are not followed."""
+    """Return the size of a folder; 0 if it does not exist or disappears meanwhile. Links are not followed."""
     size, pending = Size(), [str(folder)]
     while pending:
         try:

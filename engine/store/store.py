@@ -1,4 +1,6 @@
-"""The store as submitters and readers see it. Those who execute runs use `store.attempts`, `queue` and `leases` too."""
+"""The store for processes that submit and read runs. Those that execute runs also use `store.attempts`, `queue`,
+`leases`.
+"""
 
 import json
 import socket
@@ -22,9 +24,9 @@ from engine.store.tables import artifacts, attempts, changes, machines, metrics,
 
 
 def open_store(settings: Settings, *, on_failure: Callable[[Unavailable], object] | None = None) -> "Store":
-    """Return the store that settings name, created or migrated when that is due.
+    """Open the store of these settings; create or migrate it first if needed.
 
-    on_failure: called with what a use of the store is about to raise. Errors: Unavailable.
+    on_failure: called with each Unavailable before it is raised. Errors: Unavailable.
     """
     try:
         settings.make_runs_dir()
@@ -42,14 +44,14 @@ def open_store(settings: Settings, *, on_failure: Callable[[Unavailable], object
 
 
 class Store:
-    """Runs and what came of them. Safe to share between threads; open one's own after a fork."""
+    """Runs and their results. Threads may share it; a forked process must open its own."""
 
     def __init__(self, database: Database, queue_limit: int) -> None:
         self.database = database
         self.queue_limit = queue_limit
 
     def enqueue(self, spec: Spec, *, name: str = "", key: str | None = None) -> int:
-        """Return the id of a new queued run, or of the run once made with this key. Errors: QueueFull, Refused."""
+        """Return the id of a new queued run, or of the earlier run with this key. Errors: QueueFull, Refused."""
         return queue.enqueue(self.database, spec, name=name, key=key, limit=self.queue_limit)
 
     def run(self, run_id: int) -> Run:
@@ -62,36 +64,40 @@ class Store:
             return to_run(row)
 
     def runs(self, *, kind: str | None = None, states: Iterable[State] | None = None, limit: int = 200) -> list[Run]:
-        """Newest first. A run that this version cannot read is left out; by its id it can be deleted."""
+        """Return runs, newest first. Runs that this version cannot read are left out; they can still be deleted by
+        id.
+        """
         kinds = () if kind is None else (kind,)
         return self.find(Filter(kinds=kinds, states=tuple(states or ())), limit=limit)
 
     def find(self, wanted: Filter, *, limit: int, offset: int = 0) -> list[Run]:
-        """Return a page of the runs that a filter lets through."""
+        """Return one page of the runs that match a filter."""
         return find.find(self.database, wanted, limit=limit, offset=offset)
 
     def count(self, wanted: Filter) -> int:
-        """Return how many runs a filter lets through."""
+        """Return the number of runs that match a filter."""
         return find.count(self.database, wanted)
 
     def lines(self, wanted: Filter) -> Iterator[list[dict[str, Any]]]:
-        """Yield all runs that a filter lets through, some hundred at a time, as plain columns."""
+        """Yield all runs that match a filter as plain columns, in batches of some hundred."""
         return find.lines(self.database, wanted)
 
     def devices(self) -> list[str]:
-        """Return all that runs have asked for."""
+        """Return all devices that any run has requested, sorted."""
         return find.devices(self.database)
 
     def tags(self) -> dict[str, int]:
-        """Return every tag there is, with how many runs have it."""
+        """Return the number of runs of every tag."""
         return notes.tags(self.database)
 
     def set_tags(self, run_id: int, tags: Iterable[str]) -> None:
-        """Give a run these tags and no others. Errors: LookupError, Refused."""
+        """Replace the tags of a run. Errors: LookupError, Refused."""
         notes.set_tags(self.database, run_id, tags)
 
     def change_tags(self, run_ids: Iterable[int], *, add: Iterable[str] = (), remove: Iterable[str] = ()) -> None:
-        """Give tags to runs and take others away, at all of them or none. Errors: LookupError, Refused."""
+        """Add and remove tags of several runs, in one transaction. Errors: LookupError, Refused; then nothing is
+        changed.
+        """
         notes.change_tags(self.database, run_ids, add, remove)
 
     def set_notes(self, run_id: int, text: str) -> None:
@@ -99,11 +105,11 @@ class Store:
         notes.set_notes(self.database, run_id, text)
 
     def position(self, run_id: int) -> int | None:
-        """Place in the queue, 1 is next; None for a run that does not wait."""
+        """Return a run's position in the queue, 1 for the next one; None if it does not wait."""
         return queue.position(self.database, run_id)
 
     def request_cancel(self, run_id: int) -> None:
-        """Cancel a queued run at once, ask an active one to stop; a run that has ended stays as it is."""
+        """Cancel a queued run at once; request the end of an active one; leave an ended one unchanged."""
         queue.request_cancel(self.database, run_id)
 
     def retry(self, run_id: int) -> None:
@@ -113,7 +119,9 @@ class Store:
             raise Refused(f"run {run_id} is {run.state}: only a failed or cancelled run can be tried again")
 
     def delete(self, run_id: int) -> None:
-        """Forget a run that has ended, with all its results. Files are the caller's. Errors: LookupError, Refused."""
+        """Delete a run that has ended, with all its results. The caller deletes its files. Errors: LookupError,
+        Refused.
+        """
         unclosed = select(attempts.c.id).where(attempts.c.run_id == run_id, attempts.c.closed_at.is_(None))
         with self.database.write() as connection:
             state = connection.scalar(select(runs.c.state).where(runs.c.id == run_id))
@@ -127,34 +135,38 @@ class Store:
             mark_change(connection)
 
     def rows(self, run_id: int, model: str | None = None) -> list[Row]:
-        """Results in the order they came. model: only those of this name, which its library gives it."""
+        """Return the rows of a run in the order they were stored. model: only rows with this unqualified name."""
         query = select(rows.c.kind, rows.c.payload).where(rows.c.run_id == run_id).order_by(rows.c.id)
         if model is not None:
             query = query.where(rows.c.model == model)
         with self.database.read() as connection:
-            found = connection.execute(query).all()
+            table_rows = connection.execute(query).all()
         with self._parsing(run_id, "a row"):
-            return [results.load(row.kind, json.loads(row.payload)) for row in found]
+            return [results.load(row.kind, json.loads(row.payload)) for row in table_rows]
 
     def metrics(self, run_id: int) -> list[Metric]:
         """Return the metrics of a run, by name, then step."""
         columns = (metrics.c.step, metrics.c.name, metrics.c.value)
         query = select(*columns).where(metrics.c.run_id == run_id).order_by(metrics.c.name, metrics.c.step)
         with self.database.read() as connection:
-            found = connection.execute(query).all()
+            table_rows = connection.execute(query).all()
         with self._parsing(run_id, "a metric"):
-            return [Metric(step=row.step, name=row.name, value=row.value) for row in found]
+            return [Metric(step=row.step, name=row.name, value=row.value) for row in table_rows]
 
     def artifacts(self, run_id: int) -> list[StoredArtifact]:
-        """Files of a run, by name, with size and SHA-256."""
+        """Return the artifacts of a run, sorted by name."""
         query = select(artifacts).where(artifacts.c.run_id == run_id).order_by(artifacts.c.name)
         with self.database.read() as connection:
-            found = connection.execute(query).all()
+            table_rows = connection.execute(query).all()
         with self._parsing(run_id, "an artifact"):
-            return [StoredArtifact(name=row.name, kind=row.kind, size=row.size, sha256=row.sha256) for row in found]
+            return [
+                StoredArtifact(name=row.name, kind=row.kind, size=row.size, sha256=row.sha256) for row in table_rows
+            ]
 
     def machine(self) -> Machine | None:
-        """This host as last probed, else the host probed last (the scheduler may be elsewhere), else None."""
+        """Return the last probe of this host, else the latest of any host (the scheduler may be elsewhere); None
+        without one.
+        """
         own_first = (machines.c.host == socket.gethostname()).desc()
         query = select(machines.c.payload).order_by(own_first, machines.c.probed_at.desc()).limit(1)
         with self.database.read() as connection:
@@ -165,7 +177,7 @@ class Store:
             return None
 
     def save_machine(self, machine: Machine, fingerprint: str = "") -> None:
-        """Replace what was known of its host. fingerprint: of the code and boot that probed it."""
+        """Store the probe of a host in place of the previous one. fingerprint: of the code that probed it."""
         values: dict[str, Any] = {"host": machine.host, "payload": machine.model_dump_json()}
         with self.database.write() as connection:
             connection.execute(delete(machines).where(machines.c.host == machine.host))
@@ -173,20 +185,20 @@ class Store:
             mark_change(connection)
 
     def machine_age(self, host: str, fingerprint: str) -> float | None:
-        """Seconds since a host was probed by the code of this fingerprint; None when it never was."""
+        """Return the seconds since a host was probed by code with this fingerprint; None if it never was."""
         same = (machines.c.host == host, machines.c.fingerprint == fingerprint)
         with self.database.read() as connection:
             probed_at = connection.scalar(select(machines.c.probed_at).where(*same))
         return None if probed_at is None else time.time() - probed_at
 
     def revision(self) -> int:
-        """Grows whenever a reader could see something new, in any run."""
+        """Return a number that increases whenever readers can see a change in any run."""
         with self.database.read() as connection:
             return int(connection.execute(select(changes.c.revision)).scalar_one())
 
     @contextmanager
     def _parsing(self, run_id: int, what: str) -> Iterator[None]:
-        """Raise what unreadable values of a run lead to as Damaged. what: which values."""
+        """Raise Damaged when stored values of a run cannot be parsed. what: name of the values, for the message."""
         try:
             yield
         except UNREADABLE as error:
@@ -196,5 +208,5 @@ class Store:
             self.database.fail(Damaged(self.database.place, cause, remedy), error)
 
     def close(self) -> None:
-        """Give connections back."""
+        """Close all connections."""
         self.database.close()

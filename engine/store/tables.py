@@ -1,9 +1,9 @@
-"""The tables of the store. Times are seconds since the epoch (UTC); JSON is kept as text on every database."""
+"""The tables of the store. Times are seconds since the epoch (UTC). JSON is stored as text in every database."""
 
 from sqlalchemy import BigInteger, Boolean, Column, Float, ForeignKey, Index, Integer, MetaData, String, Table, Text
 
 HEAD = "0002"
-"""The newest migration. Kept here so that opening an up-to-date store need not import Alembic."""
+"""The newest migration. Kept here so that opening an up-to-date store does not import Alembic."""
 
 metadata = MetaData()
 
@@ -16,12 +16,12 @@ runs = Table(
     "runs",
     metadata,
     Column("id", Integer, primary_key=True),
-    Column("key", String(200), unique=True),  # idempotency: asking twice with one key is asking once
+    Column("key", String(200), unique=True),  # idempotency key: two submissions with one key make one run
     Column("kind", String(40), nullable=False),
     Column("name", Text, nullable=False, default=""),
     Column("spec", Text, nullable=False),
-    Column("summary", Text, nullable=False, server_default=""),  # of the spec, so that a list of all need read none
-    Column("devices", Text, nullable=False),  # JSON list, so that the queue need not read specs
+    Column("summary", Text, nullable=False, server_default=""),  # copied from the spec, so that a list parses no specs
+    Column("devices", Text, nullable=False),  # JSON list, so that the queue parses no specs
     Column("exclusive", Boolean, nullable=False),
     Column("state", String(20), nullable=False),
     Column("cause", String(20)),
@@ -39,23 +39,23 @@ runs = Table(
     Column("environment", Text),
     Column("notes", Text, nullable=False, server_default=""),
     Column("revision", Integer, nullable=False, default=0),
-    Index("runs_by_state", "state", "id", "kind", "devices"),  # both cover what runs are filtered by: counting them
-    Index("runs_by_kind", "kind", "id", "state", "devices"),  # reads no specs
-    sqlite_autoincrement=True,  # the number of a deleted run is never given again
+    Index("runs_by_state", "state", "id", "kind", "devices"),  # both indexes cover the common filters, so that
+    Index("runs_by_kind", "kind", "id", "state", "devices"),  # counts read no specs
+    sqlite_autoincrement=True,  # the number of a deleted run is never reused
 )
 
 attempts = Table(
     "attempts",
     metadata,
-    Column("id", Integer, primary_key=True),  # grows for ever, hence a fencing token
+    Column("id", Integer, primary_key=True),  # never reused, so that it can serve as fencing token
     _of_run(),
     Column("number", Integer, nullable=False),
     Column("host", String(255), nullable=False),
     Column("created_at", Float, nullable=False),
-    Column("begun_at", Float),  # its worker reported; only one ever can
+    Column("begun_at", Float),  # when its worker reported; only one worker can
     Column("heartbeat_at", Float, nullable=False),
-    Column("stop_at", Float),  # asked to stop
-    Column("closed_at", Float),  # its process is known to be gone, its slots are free
+    Column("stop_at", Float),  # when it was asked to stop
+    Column("closed_at", Float),  # when its process was known to have ended; its slots are free
     Column("exit", Text),
     Index("attempts_by_host", "host", "closed_at"),
     Index("attempts_by_run", "run_id"),
@@ -88,7 +88,7 @@ run_models = Table(
     "run_models",
     metadata,
     _of_run(primary_key=True),
-    Column("model", String(300), primary_key=True),  # casefolded; asked for, or that there was a row of
+    Column("model", String(300), primary_key=True),  # casefolded; requested, or the name of a row
     Index("runs_by_model", "model", "run_id"),
 )
 
@@ -96,7 +96,7 @@ run_texts = Table(
     "run_texts",
     metadata,
     _of_run(primary_key=True),
-    Column("text", Text, nullable=False),  # casefolded; apart from `runs`, so that a search reads nothing else
+    Column("text", Text, nullable=False),  # casefolded; outside `runs`, so that a search reads only this text
 )
 
 metrics = Table(
@@ -125,7 +125,7 @@ slots = Table(
     Column("device", String(40), primary_key=True),
     Column("attempt_id", Integer, nullable=False),
     _of_run(),
-    Column("exclusive", Boolean, nullable=False),  # the holder wants the host for itself
+    Column("exclusive", Boolean, nullable=False),  # the holder needs the whole host
 )
 
 leases = Table(
@@ -147,4 +147,4 @@ machines = Table(
 )
 
 changes = Table("changes", metadata, Column("revision", Integer, nullable=False))
-"""One row: how many changes readers could see there have been. Pages poll it instead of everything."""
+"""One row: the number of changes that readers could see. Pages poll this number only."""

@@ -1,5 +1,7 @@
-"""What starts attempts, here or elsewhere. Everything about an attempt is found by its run and number alone, so that a
-new scheduler knows what an old one has started.
+"""The interface of executors, which start attempts on this host or elsewhere.
+
+An executor finds everything about an attempt by its run and number alone, so a new scheduler can take over the attempts
+that an old one started.
 """
 
 from typing import Protocol
@@ -9,24 +11,24 @@ from engine.store import Attempt, Exit
 
 
 class Executor(Protocol):
-    """Implemented by the modules of this package, each as `Executor(settings)`."""
+    """The protocol that each module of this package implements as `Executor(settings)`."""
 
     def __init__(self, settings: Settings) -> None: ...
 
     def start(self, attempt: Attempt) -> None:
-        """Begin; returns at once."""
+        """Start the attempt and return at once."""
 
     def alive(self, attempt: Attempt) -> bool:
-        """Return whether a process has it, or is about to."""
+        """Return whether a process runs the attempt or is about to."""
 
     def exit(self, attempt: Attempt) -> Exit | None:
-        """Return how it ended, once it has and all its processes are gone."""
+        """Return how the attempt ended, once all its processes have ended; None before."""
 
     def stop(self, attempt: Attempt, *, force: bool) -> None:
-        """Ask it to end; with force: end it."""
+        """Ask the attempt to end; with force, kill it."""
 
     def tend(self) -> None:
-        """Called now and then: keep up what starts attempts."""
+        """Keep the processes that start attempts running. The scheduler calls this at every turn."""
 
     def close(self) -> None:
-        """Leave; what was started goes on."""
+        """Release the executor's own resources; started attempts keep running."""

@@ -1,4 +1,4 @@
-"""Attempts as processes of this host, forked from the warm process or started cold."""
+"""Run attempts as processes of this host, forked from the warm process or started cold."""
 
 import signal
 import subprocess
@@ -13,7 +13,9 @@ from engine.store import Attempt, Exit
 from engine.store.files import RunFiles
 
 PATIENCE_LEASES = 8
-"""Leases that the warm process may take to show the processes of an attempt: it may still be importing."""
+"""Give up an attempt whose processes the warm process has not started within this many leases; it may still be
+importing.
+"""
 
 
 class Executor:
@@ -23,9 +25,9 @@ class Executor:
         self._settings = settings
         self._warm = WarmProcess(settings)
         self._asked: dict[int, tuple[Attempt, float]] = {}
-        """By token: attempts that the warm process was asked for, while no process of theirs is there, and when."""
+        """Attempts requested from the warm process that have no process yet, with the time of the request, by token."""
         self._cold: dict[int, subprocess.Popen[bytes]] = {}
-        """By token: supervisors that are our children, to be waited for."""
+        """Cold-started supervisors, by token. They are our children, so we must wait for them."""
 
     def start(self, attempt: Attempt) -> None:
         """Start an attempt from the warm process if there is one, else from a new interpreter."""
@@ -33,14 +35,14 @@ class Executor:
         if attempt.number == 1:
             files.prepare()
         else:
-            files.dir.mkdir(parents=True, exist_ok=True)  # the first may have died before it had one
+            files.dir.mkdir(parents=True, exist_ok=True)  # the first attempt may have died before it made the folder
         if self._warm.ask(attempt.run_id):
             self._asked[attempt.token] = attempt, time.monotonic()
         else:
             self._start_cold(attempt)
 
     def alive(self, attempt: Attempt) -> bool:
-        """Also while the warm process, or one starting cold, has yet to show its processes."""
+        """Return whether its processes run, or whether the warm or a cold process may still start them."""
         if processes := self._processes(attempt):
             self._asked.pop(attempt.token, None)
             return processes.supervisor.alive() or processes.worker.alive()
@@ -48,11 +50,14 @@ class Executor:
         return attempt.token in self._asked or (cold is not None and cold.poll() is None)
 
     def exit(self, attempt: Attempt) -> Exit | None:
-        """Return the recorded exit. A killed supervisor leaves none, so its worker is ended and the record is made
-        here."""
+        """Return the recorded exit; None while the attempt runs.
+
+        A killed supervisor leaves no record, so this kills its worker and writes the record.
+        """
         path = self._files(attempt).exit(attempt.number)
         processes = self._processes(attempt)
-        gone = processes is not None and not processes.supervisor.alive()  # looked at first: the record comes before
+        # checked before the record is read, because a supervisor writes the record before it ends
+        gone = processes is not None and not processes.supervisor.alive()
         if record := read_json(path):
             return Exit(record["code"], record["out_of_memory"], record.get("note", ""))
         if processes is None or not gone:
@@ -65,12 +70,12 @@ class Executor:
         return end
 
     def stop(self, attempt: Attempt, *, force: bool) -> None:
-        """Stop an attempt by a signal. An attempt without a process yet gets it as soon as it has one."""
+        """Signal the attempt's worker. Without a process yet nothing is sent; the scheduler calls again later."""
         if processes := self._processes(attempt):
             processes.signal_worker(signal.SIGKILL if force else signal.SIGTERM)
 
     def tend(self) -> None:
-        """Keep a warm process. What a dead one was asked for is started cold; what one never showed is given up."""
+        """Keep a warm process running. Start cold the requests of a dead one; drop those that stayed open too long."""
         for token in [token for token, process in self._cold.items() if process.poll() is not None]:
             del self._cold[token]
         oldest = time.monotonic() - PATIENCE_LEASES * self._settings.lease_s
@@ -83,7 +88,7 @@ class Executor:
         self._warm.ensure()
 
     def close(self) -> None:
-        """End the warm process; supervisors and workers stay."""
+        """End the warm process; supervisors and workers keep running."""
         self._warm.close()
 
     def _start_cold(self, attempt: Attempt) -> None:

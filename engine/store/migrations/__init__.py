@@ -1,4 +1,4 @@
-"""Bring a database to the newest schema, all or nothing, once however many processes open it."""
+"""Migrate a database to the newest schema: in one transaction, and only once when several processes open it."""
 
 from typing import TYPE_CHECKING
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 def upgrade(database: Database) -> None:
-    """Run what is due. Errors: Unavailable, also when the database was written by a newer version."""
+    """Apply the missing migrations. Errors: Unavailable, also when the database was written by a newer version."""
     with database.read() as connection:
         if _version(connection) == HEAD:
             return
     with database.write() as connection:
-        found = _version(connection)  # again: somebody may have done it while we waited
-        if found != HEAD:
-            _run(database, connection, found)
+        version = _version(connection)  # read again: another process may have migrated while we waited
+        if version != HEAD:
+            _run(database, connection, version)
 
 
 def _version(connection: Connection) -> str | None:
@@ -29,12 +29,12 @@ def _version(connection: Connection) -> str | None:
 
 
 def _run(database: Database, connection: Connection, found: str | None) -> None:
-    from alembic import command  # slow to import and seldom needed
+    from alembic import command  # imported late: slow to import and seldom needed
     from alembic.script import ScriptDirectory
 
     config = alembic_config()
-    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    if found is not None and found not in known:
+    revisions = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    if found is not None and found not in revisions:
         cause = f"is at schema {found}, which this version of the program (schema {HEAD}) does not know"
         raise Unavailable(database.place, cause, "Upgrade the program, or name another folder in VITALS_RUNS_DIR")
     config.attributes["connection"] = connection
@@ -42,7 +42,7 @@ def _run(database: Database, connection: Connection, found: str | None) -> None:
 
 
 def alembic_config() -> "Config":
-    """Alembic's configuration, without a file: it lives in this package and is given a connection."""
+    """Return Alembic's configuration. It has no file, because it lives in this package and gets a connection."""
     from alembic.config import Config
 
     config = Config()

@@ -1,4 +1,4 @@
-"""Alembic's entry: migrate over the connection, and within the transaction, that `upgrade` hands over."""
+"""Alembic's entry point: migrate with the connection, and in the transaction, that `upgrade` passes."""
 
 from alembic import context
 
@@ -7,6 +7,6 @@ from engine.store.tables import metadata
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=metadata,
-    transactional_ddl=True,  # SQLite too, as our connections begin their transactions themselves
+    transactional_ddl=True,  # for SQLite too, because our connections begin their transactions themselves
 )
 context.run_migrations()

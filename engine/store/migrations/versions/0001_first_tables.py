@@ -14,7 +14,7 @@ def _run_id(*, primary_key: bool = False) -> "sa.Column[int]":
 
 
 def upgrade() -> None:
-    """Apply."""
+    """Apply the migration."""
     _runs()
     _attempts()
     _results()
@@ -128,6 +128,6 @@ def _holdings() -> None:
 
 
 def downgrade() -> None:
-    """Take back."""
+    """Undo the migration."""
     for table in ("changes", "machines", "leases", "slots", "artifacts", "metrics", "rows", "attempts", "runs"):
         op.drop_table(table)

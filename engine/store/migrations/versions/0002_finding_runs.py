@@ -1,4 +1,4 @@
-"""Tags, notes, and what runs are found by."""
+"""Add tags, notes and the search data of runs."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ BATCH = 1000
 
 
 def upgrade() -> None:
-    """Apply."""
+    """Apply the migration."""
     op.add_column("runs", sa.Column("summary", sa.Text, nullable=False, server_default=""))
     op.add_column("runs", sa.Column("notes", sa.Text, nullable=False, server_default=""))
     op.drop_index("runs_by_state", "runs")
@@ -30,7 +30,7 @@ def _of_runs(name: str, column: "sa.Column[str]") -> None:
 
 
 def _fill(connection: sa.Connection) -> None:
-    """Make stored runs findable; those that this version cannot read, by their names and rows."""
+    """Add the search data of stored runs. Runs that this version cannot read are found only by name and rows."""
     from engine import specs
     from engine.store.listing import asked_for, folded_model, searchable
 
@@ -63,7 +63,7 @@ def _fill(connection: sa.Connection) -> None:
 
 
 def downgrade() -> None:
-    """Take back."""
+    """Undo the migration."""
     for table in ("run_texts", "run_models", "run_tags"):
         op.drop_table(table)
     op.drop_index("runs_by_kind", "runs")
