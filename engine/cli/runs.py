@@ -78,7 +78,7 @@ class Hosts(BaseModel):
                 for host in hosts.open_hosts(store):
                     here = " (this host)" if host.is_this else ""
                     runs = ", ".join(map(str, host.run_ids))
-                    print(f"{printable(host.id)}{here}: last heartbeat {host.silent_s:.0f} s ago, runs {runs}")
+                    print(f"{printable(host.id)}{here}: last heartbeat {abs(host.silent_s):.0f} s ago, runs {runs}")
         if self.gone:
             jobs.ensure_scheduler(Settings())
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import closing, nullcontext
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -143,7 +143,8 @@ def _schedulers(settings: Settings) -> list[Identity]:
         command, variables = process.info["cmdline"] or [], process.info["environ"] or {}
         same = variables.get("VITALS_RUNS_DIR") == str(settings.runs_dir)
         if same and command[-3:] == ["-m", "engine", "scheduler"]:
-            schedulers.append(Identity.of(process.pid))
+            with suppress(ProcessLookupError):  # it has ended since
+                schedulers.append(Identity.of(process.pid))
     return schedulers
 
 

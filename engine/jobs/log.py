@@ -31,9 +31,10 @@ class BoundedLog:
                 if self._size >= self._half:
                     self._turn()
                 piece = data[: self._half - self._size]
-                written = self._file.write(piece) or 0
+                if not (written := self._file.write(piece)):
+                    return  # the disk takes no more
                 self._size += written
-                data = data[len(piece) :]
+                data = data[written:]
         except OSError:
             pass
 
