@@ -1,4 +1,4 @@
-"""The launcher: `streamlit run app.py` serves the pages, keeps a scheduler alive and answers /health."""
+"""Launch the dashboard with `streamlit run app.py`: serve the pages, keep a scheduler alive and answer /health."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ from engine.store import ACTIVE, Filter, State, open_store
 log = logging.getLogger(__name__)
 
 HEALTH_S = 4.0
-"""Most seconds until /health answers, even if the store hangs. Monitors commonly wait 5 s."""
+"""/health answers within this many seconds, even if the store hangs. Monitors commonly wait 5 s."""
 SILENT = Health(well=False, store=f"the store does not answer within {HEALTH_S:g} s", scheduler="unknown")
 health_lock = Lock()
 health_threads = anyio.CapacityLimiter(8)
@@ -37,7 +37,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
 }
-"""Sent with every response, so that no other site can show the pages in a frame or learn their addresses."""
+"""Headers of every response. They stop other sites from showing the pages in a frame or learning their addresses."""
 
 
 class SecurityHeaders:
@@ -57,9 +57,9 @@ class SecurityHeaders:
 
 
 def failed(_request: Request, _error: Exception) -> PlainTextResponse:
-    """Return the response to a request that raised. The traceback is in the log.
+    """Return status 500 for a request whose handler raised an exception. The log has the traceback.
 
-    It gets HEADERS here, because this response does not pass through the middleware.
+    HEADERS are added here, because this response does not pass through the middleware.
     """
     return PlainTextResponse("Internal Server Error", 500, HEADERS)
 
@@ -101,18 +101,18 @@ def refuse_strangers(settings: Settings, address: str | None) -> None:
 async def _keep_scheduler(settings: Settings) -> None:
     """Start a scheduler with the server, and again whenever runs need one. Failures do not stop the server."""
 
-    def ensure_if_needed(wanted: bool) -> None:
+    def ensure_if_needed(always: bool) -> None:
         with closing(open_store(settings)) as store:
-            if wanted or store.count(Filter(states=(State.QUEUED, *ACTIVE))):
+            if always or store.count(Filter(states=(State.QUEUED, *ACTIVE))):
                 ensure_scheduler(settings, store)
 
-    failures = FailureLog(log, "looking after the scheduler")
-    known = False  # at the start and after a failure, it is unknown whether runs are waiting
+    failures = FailureLog(log, "keeping the scheduler alive")
+    checked = False  # at the start and after a failure, runs may be waiting although the store could not be checked
     while True:
-        wanted, known = not known, False
+        always, checked = not checked, False
         with failures.catching():
-            await anyio.to_thread.run_sync(ensure_if_needed, wanted)
-            known = True
+            await anyio.to_thread.run_sync(ensure_if_needed, always)
+            checked = True
         await anyio.sleep(settings.lease_s)
 
 

@@ -1,4 +1,4 @@
-"""The frame around every page: title, width and navigation. Each page is a folder beside this file."""
+"""Draw the frame around every page: title, width and navigation. Each page is a folder beside this file."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -9,7 +9,7 @@ from pages.shared import backend, links, rerun
 from pages.shared.rerun import PageEnd
 from pages.shared.text import plain
 
-# before st.navigation: otherwise the browser fetches the page's icon from a Google host
+# This call comes before st.navigation. Otherwise the browser fetches the page's icon from a Google host.
 st.set_page_config(page_icon=Path(__file__).parent / "static" / "icon.svg", layout="wide")
 page = st.navigation(
     {

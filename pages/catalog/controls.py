@@ -55,7 +55,10 @@ def reset() -> None:
 
 
 def limit(column: str) -> tuple[str, float | None]:
-    """Draw a field for a column's limit and return its name and value. It is a minimum where larger is better."""
+    """Draw the field for a column's limit and return the limit's name and value.
+
+    The limit is a minimum if larger values are better, else a maximum.
+    """
     side, sign = ("min", "≥") if QUANTITIES[column].better == "larger" else ("max", "≤")
     largest = 100.0 if QUANTITIES[column].unit == "%" else None
     value = st.number_input(
@@ -71,7 +74,7 @@ def limit(column: str) -> tuple[str, float | None]:
 
 
 def unit() -> bool:
-    """Draw the choice between MACs and FLOPs and return whether it is FLOPs. A limit that is set is converted."""
+    """Draw the choice between MACs and FLOPs and return True for FLOPs. Changing the choice converts the limit."""
     chosen = st.segmented_control(
         "Unit",
         ["MACs", "FLOPs"],
@@ -105,7 +108,8 @@ def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], flops: b
             type="search",
             live="50ms",
             placeholder="ViT-B-*, timm:resnet*, clip large",
-            help="Type words of a name or family, or a pattern for whole names with * ? [ ] { }. A comma means or.",
+            help="Type words of a name or family, or a pattern for the whole name with * ? [ ] { }. Separate "
+            "alternatives with commas.",
         )
         library = st.pills("Library", sorted(everything["library"].unique()), key="catalog_library", bind=BIND)
         families = st.multiselect("Family", catalog.families(everything), key="catalog_families", bind=BIND)
@@ -129,7 +133,7 @@ def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], flops: b
             list(labels),
             key="catalog_setting",
             bind=BIND,
-            help="Show only timings made with these settings. Make others on the page Vision speed.",
+            help="Show only timings made with these settings. Use the page Vision speed to time with other settings.",
         )
         bounds |= _limits(MEASURED)
         st.button(
@@ -145,17 +149,19 @@ def _limits(columns: Sequence[str]) -> dict[str, float | None]:
 
 PREFIX = "catalog"
 PRESETS: presets.Presets = {
-    "Cost": presets.Preset("MACs against parameters.", {"x": "gmacs", "y": "mparams", "log_x": True, "log_y": True}),
+    "Cost": presets.Preset(
+        "Plot MACs against parameters.", {"x": "gmacs", "y": "mparams", "log_x": True, "log_y": True}
+    ),
     "ImageNet against MACs": presets.Preset(
-        "Published top-1 accuracy of every pretrained timm model against its MACs at that image size.",
+        "Plot the published top-1 accuracy of every pretrained timm model against its MACs at that image size.",
         {"x": "gmacs", "y": "imagenet_top1", "log_x": True, "log_y": False},
     ),
     "Zero-shot against MACs": presets.Preset(
-        "Published zero-shot average over 38 data sets of every pretrained CLIP model against its MACs.",
+        "Plot the published zero-shot average over 38 data sets of every pretrained CLIP model against its MACs.",
         {"x": "gmacs", "y": "zeroshot_average_38", "log_x": True, "log_y": False},
     ),
     "ImageNet against latency here": presets.Preset(
-        "Published top-1 accuracy against latency measured on this machine.",
+        "Plot published top-1 accuracy against latency measured on this machine.",
         {"x": "latency_ms", "y": "imagenet_top1", "log_x": True, "log_y": False},
     ),
 }
@@ -168,15 +174,15 @@ class Axes:
     x: str
     y: str
     colour: str | None
-    """None: colour by family."""
+    """Column that sets the colour of a point; None for one colour per family."""
     size: str | None
-    """None: all points have the same size."""
+    """Column that sets the size of a point; None for points of equal size."""
     log_x: bool
     log_y: bool
     flops: bool
     """Show work in FLOPs instead of MACs."""
     front: bool
-    """Draw the Pareto front. It is not drawn for two costs: a cheap model is small in both."""
+    """Draw the Pareto front. False if both axes are costs, because a cheap model is small in both."""
 
     @property
     def published(self) -> list[str]:

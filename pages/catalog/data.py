@@ -85,7 +85,10 @@ def rows(axes: Axes, filters: Filters) -> pd.DataFrame:
 
 
 def settings(timed: pd.DataFrame) -> list[Setting]:
-    """Return the timing settings to choose from: this machine's with timings, one per device, then other machines'."""
+    """Return the timing settings to choose from.
+
+    The order is: settings with timings of this machine, a default for each of its devices, settings of other machines.
+    """
     machine, existing = backend.store().machine(), stored.settings(timed)
     if machine is None:
         defaults = [Setting()]
@@ -120,14 +123,14 @@ def draw_import() -> None:
             rows = counts.loc[kind]
             missing = f"{rows['unmatched']} match no counted model" if rows["unmatched"] else "all match a model"
             source = f"{', '.join(table.files)}: {rows['rows']:,} rows of {table.source}; {missing}."
-            st.caption(plain(f"{source} Rows are as shipped unless their source says imported."))
+            st.caption(plain(f"{source} Rows were shipped with this program unless their source says imported."))
         if len(matched.unmatched):
             results_table(matched.unmatched, key="catalog_unmatched", alt="Published rows without a model", height=220)
         _import()
 
 
 def _import_open() -> bool:
-    """Return whether a file is chosen or just imported, so that closing the section must not lose it."""
+    """Return whether the closed section must be rendered, because a file is chosen or was just imported."""
     return any(st.session_state.get(name) for name in (FILE, DONE))
 
 

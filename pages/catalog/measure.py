@@ -20,7 +20,7 @@ SENT = "catalog_sent"
 
 @dataclass(frozen=True)
 class Plan:
-    """The runs to submit, with a sentence about them."""
+    """Runs to submit, and a sentence that describes them."""
 
     specs: tuple[BenchmarkSpec, ...]
     """One spec per image size, because a benchmark has one image size."""

@@ -1,4 +1,4 @@
-"""The catalogue: cost, published accuracy and speed of every model, as a plot and a table of the same rows."""
+"""Draw the catalogue: cost, published accuracy and speed of every model, as a plot and a table of the same rows."""
 
 from functools import partial
 
@@ -31,7 +31,7 @@ st.title("What does a vision model cost?", anchor=False)
 counted_with = shipped.versions(backend.settings().catalog_dir)
 everything = backend.catalogue()
 if everything.empty:
-    st.info("No model is counted yet. This command counts the whole catalogue:", icon=":material/table_view:")
+    st.info("The catalogue is empty. Run this command to count all models:", icon=":material/table_view:")
     verbatim("python -m engine catalog-build", key="catalog_build")
     raise PageEnd
 st.caption(
@@ -42,7 +42,7 @@ st.caption(
 if different := shipped.mismatches(counted_with):
     st.warning(
         "The catalogue was counted with other library versions than those installed: "
-        + plain("; ".join(f"{name} {here} instead of {then}" for name, (then, here) in different.items()))
+        + plain("; ".join(f"{name} {used}, installed {installed}" for name, (used, installed) in different.items()))
         + ". A model may have changed. Profile it, or recount all models with `python -m engine catalog-build`.",
         icon=":material/warning:",
     )
@@ -139,5 +139,5 @@ with bar:
             key="catalog_profile",
             help="Open the form to count these models again, for example at another image size.",
         )
-    # a partial of data.rows: a function of this script would keep all tables of the page in the session
+    # Use a partial of data.rows, because a function defined in this script would keep all its tables in the session.
     download_table(partial(data.rows, axes, filters), "catalogue", key="catalog", label=f"{len(selected):,} rows")

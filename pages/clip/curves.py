@@ -12,7 +12,7 @@ FOLDED = "Learning rate, throughput, gradients, memory, ranks"
 
 
 def curve_points(run: Run) -> pd.DataFrame:
-    """Return the curves of a run, cached by its revision: see training.frame."""
+    """Return the curves of a run as a frame of `training.frame`, cached by the run's revision."""
     return points_of(backend.settings().store_url, run.id, run.revision)
 
 

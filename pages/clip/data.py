@@ -22,12 +22,12 @@ from pages.shared.rerun import fold
 from pages.shared.text import plain
 
 LOOK_S = 3
-"""Most seconds spent on opening images for the preview, so that the form responds."""
+"""The preview opens images for at most this many seconds, so that the form stays responsive."""
 THUMBNAIL, SHOWN_WIDTH = 128, 84
 FEW_CLASSES = 12
-"""Most classes listed in a sentence; more are shown as a table."""
+"""Up to this many classes are listed in a sentence, more in a table."""
 MOST_STAMPED = 1000
-"""Most files of a folder whose modification times are read, because each drawing of the form reads them."""
+"""Read the modification times of at most this many files per folder, because the form reads them on every redraw."""
 
 
 @dataclass(frozen=True)
@@ -137,13 +137,14 @@ def count_pairs(arguments: Mapping[str, Any], preview: Look, *, val_data: str, v
     """Return the numbers of training and held-out pairs with the facts of the preview. Errors: DataProblem."""
     train = preview.count - len(preview.unreadable)
     if val_data:
-        held = len(pairs({**arguments, "data": val_data, "samples": None}))
+        held_out = len(pairs({**arguments, "data": val_data, "samples": None}))
     else:
-        held = _held(tuple(sorted(arguments.items())), stamp(arguments["data"]), val_fraction) if val_fraction else 0
-        train -= held
+        key = tuple(sorted(arguments.items()))
+        held_out = _held_out(key, stamp(arguments["data"]), val_fraction) if val_fraction else 0
+        train -= held_out
     return Data(
         train=train,
-        held=held,
+        held=held_out,
         captions=preview.captions,
         distinct_captions=preview.distinct_captions,
         classes=preview.classes,
@@ -153,7 +154,7 @@ def count_pairs(arguments: Mapping[str, Any], preview: Look, *, val_data: str, v
 
 
 @st.cache_data(max_entries=16, show_spinner=False)
-def _held(arguments: tuple[tuple[str, Any], ...], stamp: int, fraction: float) -> int:
+def _held_out(arguments: tuple[tuple[str, Any], ...], stamp: int, fraction: float) -> int:
     return len(split(_pairs(arguments, stamp), fraction, 0)[1])
 
 
@@ -204,5 +205,5 @@ def _classes(facts: Look) -> None:
 def _unreadable(facts: Look) -> None:
     label = f"{len(facts.unreadable):,} of {facts.looked_at:,} images opened cannot be read"
     if section := fold(label, icon=":material/broken_image:", key="clip_data_unreadable"):
-        table = {"image": [name for name, _ in facts.unreadable], "why": [why for _, why in facts.unreadable]}
+        table = {"image": [name for name, _ in facts.unreadable], "reason": [reason for _, reason in facts.unreadable]}
         section.dataframe(table, hide_index=True, alt="Images that cannot be read")

@@ -28,7 +28,7 @@ ICONS = {
     "waiting": ":gray[:material/hourglass_top:]",
 }
 SPOKEN = ("warning", "error")
-"""Marks that are also written as words, because not everybody can read colours and icons."""
+"""Marks that are also written as words, for readers who cannot see colours or icons."""
 
 
 def models(own: Iterable[str] = ()) -> list[str]:
@@ -50,7 +50,7 @@ def data(
 
 
 def draw_checks(checks: Sequence[Check]) -> bool:
-    """Draw the list of checks. Return whether none is an error."""
+    """Draw the list of checks and return True if no check is an error."""
     st.markdown("  \n".join(_line(check) for check in checks))
     return all(check.mark != "error" for check in checks)
 
@@ -64,7 +64,7 @@ WAITING = Check("waiting", "Checking weights, tokenizer and memory.")
 
 
 def checks(spec: TrainSpec | EvaluateSpec, batch_size: int) -> tuple[list[Check], bool]:
-    """Return checks of files, tokenizer and memory, and whether they include memory.
+    """Return checks of files, tokenizer and memory, and True if they include memory.
 
     Until the answer arrives, return one waiting check; the page is redrawn when it arrives. batch_size: pairs per
     forward pass, after defaults from the data are applied.

@@ -1,4 +1,4 @@
-"""Show images of an evaluation, if its data still exist."""
+"""Show the images of an evaluation while its data exist."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,15 +18,19 @@ Line = dict[Any, Any]
 
 @st.cache_resource(max_entries=4, show_spinner="Reading the data")
 def _indices(arguments: tuple[tuple[str, Any], ...], stamp: int) -> dict[str, int]:
-    """Return the index of each pair by its source. An evaluation stores sources, because it may use a part of them."""
+    """Return the index of each pair by its source.
+
+    An evaluation stores sources and not indices, because it may use only some of the pairs.
+    """
     pairs = data.pairs(dict(arguments))
     return {pairs.source(index): index for index in range(len(pairs))}
 
 
 def grid(run: Run, lines: pd.DataFrame, caption: Callable[[Line], str], alt: Callable[[Line], str]) -> bool:
-    """Draw one picture per line, side by side. Return whether all could be shown.
+    """Draw one picture per row of `lines`, side by side. Return True if all could be shown.
 
-    lines: with a column `source`. caption: makes a line's caption in Markdown. alt: makes its text alternative.
+    lines: frame with a column `source`. caption: makes the caption of a row, in Markdown. alt: makes the text
+    alternative of a row.
     """
     assert isinstance(run.spec, EvaluateSpec)
     try:

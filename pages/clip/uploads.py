@@ -1,4 +1,4 @@
-"""Uploads of the user's own data. Each is unpacked into a folder, can be used again, and can be deleted."""
+"""Uploads of the user's own data. An upload is unpacked into a folder, can be used again, and can be deleted."""
 
 import re
 from hashlib import sha256
@@ -19,7 +19,7 @@ from pages.shared.text import plain, size
 
 UPLOADS = "uploads"
 RUNS = 1000
-"""Most runs per kind that are checked for the use of an upload before it is deleted."""
+"""Check at most this many runs per kind for the use of an upload before it is deleted."""
 
 
 def folder() -> Path:
@@ -41,8 +41,8 @@ def _earlier(path: str, stamp: int) -> list[Kept]:
 def take_in(prefix: str) -> None:
     """Unpack a new upload once and make it the data of the form. Call this before the form's fields are drawn.
 
-    This is not a callback of the upload field. The first message with the file may come from a timer, which draws no
-    field of the form; the browser would not receive the new value and would overwrite it with its next message.
+    A callback of the upload field cannot do this. The first message with the file may come from a timer, whose run
+    draws no field of the form. The browser would not receive the new value and would overwrite it.
     """
     key = f"{prefix}_upload"
     file = st.session_state.get(key)
@@ -117,7 +117,7 @@ def _use(prefix: str, path: Path, kind: str) -> None:
 
 
 def _unpacked(prefix: str, file: Any) -> str:
-    """Unpack a file into a folder named by its content, and use it as data. Return the error message, or empty."""
+    """Unpack a file into a folder named by its content and use it as data. Return the error message, if any."""
     digest = sha256(file.getbuffer()).hexdigest()[:16]
     stem = re.sub(r"[^\w-]+", "_", Path(file.name).stem)[:40]
     target = folder() / f"{stem}-{digest}"

@@ -12,12 +12,12 @@ from pages.shared.text import plain
 
 # Kinds with their own comparison; all others get a table of values side by side.
 DRAW = {"benchmark": timings.draw, "recurrent": timings.draw, "train": training.draw}
-# Kinds of which a single run has rows to compare with each other.
+# Kinds of runs whose rows can be compared within one run.
 ALONE = ("benchmark", "recurrent")
 
 
 def check_one_kind(runs: Sequence[Run]) -> bool:
-    """Return whether all runs are of one kind. If not, draw links that keep the runs of one kind."""
+    """Return True if all runs are of one kind. Otherwise draw a link per kind that keeps only its runs."""
     kinds: dict[str, list[str]] = {}
     for run in runs:
         kinds.setdefault(run.kind, []).append(str(run.id))
@@ -61,7 +61,7 @@ def draw_runs() -> None:
     if not check_one_kind(runs):
         return
     if len(runs) == 1 and runs[0].kind not in ALONE:
-        st.info("Choose another run to compare this one with.", icon=":material/compare_arrows:")
+        st.info("Choose a second run to compare with this one.", icon=":material/compare_arrows:")
         return
     if len(runs) > 1:
         settings.draw(runs)

@@ -24,7 +24,7 @@ def draw(runs: Sequence[Run]) -> None:
     differing, equal = frame[~frame["same"]], frame[frame["same"]]
     st.header("Settings that differ", anchor=False)
     if differing.empty:
-        st.caption("None. All settings and environments are the same.")
+        st.caption("All settings and environments are the same.")
     else:
         _table(differing.drop(columns="same"), "compare_settings", "Settings and environment that differ")
     if section := fold(f"{len(equal)} settings are the same", icon=":material/drag_handle:", key="compare_alike"):

@@ -17,12 +17,12 @@ from pages.shared.comparison_link import BIND
 from pages.shared.table import download_table, results_table
 from pages.shared.text import plain
 
-ALIKE, ALL = "rows of the same", "all rows with one"
+ALIKE, ALL = "matching rows", "all with one row"
 COLUMNS = (
     *("what", "model", "mode", "variant", "batch_size", "run", "ms", "baseline_ms", "speedup", "speedup_low"),
     *("speedup_high", "verdict", "differs_in", "flags", "note"),
 )
-SPEEDUP = "Speed-up: ratio of medians, baseline / other, averaged over the processes, from all kept samples."
+SPEEDUP = "The speed-up is the ratio of the medians of all samples, baseline / other row, averaged over the processes."
 BETWEEN = (
     " Rows of different runs get a verdict only if each request has at least 3 runs on one host; then the medians of "
     "whole runs are compared. Otherwise the interval does not include the differences between runs."
@@ -65,17 +65,17 @@ def _timed_rows(url: str, revision: int, run_id: int) -> list[Timed]:
 
 
 def _how(runs: int) -> str:
-    """Draw the choice of what is compared, and return it. A single run always compares all rows with one."""
+    """Draw the choice of the rows to compare, and return it. For a single run it is always ALL."""
     if runs == 1:
         return ALL
-    help = "Compare rows of the same model and settings between runs, or all rows of all runs with one row."
+    help = "Compare rows with the same model and settings between runs, or all rows of all runs with one row."
     return st.segmented_control(
         "Rows", [ALIKE, ALL], default=ALIKE, required=True, key="compare_how", bind=BIND, help=help
     )
 
 
 def _draw_unmatched(timed: Mapping[int, Sequence[Timed]], pairs: Sequence[tuple[Timed, Timed]]) -> None:
-    """Draw how many rows have no row of the same model and settings in another run."""
+    """Draw the number of rows of each run without a row of the same model and settings in another run."""
     matched = {id(entry) for pair in pairs for entry in pair}
     unmatched = {run: [entry for entry in entries if id(entry) not in matched] for run, entries in timed.items()}
     if not pairs:
@@ -95,7 +95,7 @@ def _ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, seed: int, modifi
 
 
 def _modified_ns(timed: Timed) -> int:
-    """Return the modification time of the samples, a key of the cache of ratios; 0 if there are none."""
+    """Return the modification time of the samples in ns, a key of the cache of ratios; 0 without samples."""
     return backend.modified_ns(timed.folder, timed.row.samples_file)
 
 

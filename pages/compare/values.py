@@ -20,11 +20,11 @@ from pages.shared.comparison_link import BIND
 from pages.shared.table import download_table, results_table
 
 FIRST = ("gmacs", "zeroshot_top1_percent", "acc1_percent", "image_to_text_r1_percent")
-"""Metrics drawn by default: the first of these that the rows have."""
+"""Metrics for the chart. The default is the first one that the rows have."""
 CAPTIONS: dict[How, str] = {
     "ratio": "Ratios are relative to the baseline: 2 is twice as much. Counts are exact, so they have no interval.",
-    "difference": "Differences are relative to the baseline, for shares in percentage points. Each value is of one run "
-    "with one seed.",
+    "difference": "Differences are relative to the baseline, those of shares in percentage points. Each value comes "
+    "from one run with one seed.",
 }
 RATES = "Ratios are relative to the baseline: 2 is twice as much. Each rate is a median, shown without its spread."
 

@@ -1,4 +1,4 @@
-"""This machine: its hardware, the measured peak rates of its devices, and the roofline with timed models."""
+"""The page Device: this machine's hardware, the measured peak rates, and the roofline with timed models."""
 
 from typing import Any
 
@@ -73,8 +73,8 @@ def draw_peaks(rates: pd.DataFrame) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         download_table(lambda: rates, "device-rates", key="device_rates")
         st.caption(
-            "Best median over several sizes. A matrix product is 2 n³ FLOPs; a copy counts bytes read and written. "
-            "Select a row to open its run."
+            "Each rate is the best median over several sizes. A matrix product has 2 n³ FLOPs; a copy counts the bytes "
+            "read and written. Select a row to open its run."
         )
 
 

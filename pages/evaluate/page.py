@@ -15,7 +15,7 @@ from pages.shared.form import groups, spec_form
 from pages.shared.text import duration, plain
 
 PREFIX = "evaluate"
-# Names of the tasks that need a class per image.
+# Tasks that need a class per image, with their names for messages.
 TASK_NAMES = {"zeroshot": "zero-shot", "linear-probe": "linear probe"}
 DATA = {
     "Data format": ("data_kind", "samples"),
@@ -26,7 +26,7 @@ FURTHER = {
     "Model": ("image_size", "context_length"),
     "Execution": ("device", "precision", "batch_size", "workers", "threads", "seed"),
 }
-# Most trainings offered as models.
+# Offer at most this many trainings as models.
 RUNS = 50
 
 
@@ -69,14 +69,14 @@ def draw_classes(preview: data.Preview) -> dict[str, Any]:
         spec, _ = spec_form.build(EvaluateSpec, values)
         if isinstance(spec, EvaluateSpec):
             shown, total = prompts(spec.classes or own, spec.templates or preview.templates)
-            st.text("\n".join(shown) if shown else "None: the data have no classes, and no class names are given.")
+            st.text("\n".join(shown) if shown else "No prompts: the data have no classes. Enter class names.")
             if total > len(shown):
                 st.caption(f"{total:,} prompts in total, averaged for each class")
     return values
 
 
 def find_problems(spec: EvaluateSpec, preview: data.Preview) -> list[str]:
-    """Return what prevents the evaluation, one sentence each."""
+    """Return one sentence per problem that prevents the evaluation."""
     if preview.look is None:
         return []  # the data section shows the problem
     own, problems = preview.look.classes, []

@@ -54,7 +54,7 @@ HELP = {
     "text_to_image_mean_rank": "Mean rank of a caption's own image. 1 is best.",
 }
 DEFAULT_SHOWN, MOST_SHOWN = 24, 96
-"""Images shown by default, and the most that can be shown, because each is read from the data."""
+"""Number of images shown by default, and its maximum, because each image is read from the data."""
 KINDS = ("Mistakes", "Right", "All")
 
 

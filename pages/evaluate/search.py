@@ -39,7 +39,7 @@ def draw(run: Run) -> None:
         ).strip()
         top = st.number_input("Images", 1, MOST_SHOWN, DEFAULT_SHOWN, key=f"search_top_{run.id}", width=140)
     if not text:
-        st.caption("Describe the images you look for and press Enter.")
+        st.caption("Describe the images to find and press Enter.")
         return
     try:
         answer = _request(run, search_question(backend.settings(), run, text, top))
@@ -65,7 +65,7 @@ def _draw_answer(run: Run, answer: Answer, ticking: bool, text: str) -> None:
         st.caption("Searching. The first search takes longer because it loads the model.")
         return
     if ticking:
-        rerun.page()  # the answer is here: redraw once without the timer
+        rerun.page()  # the answer has arrived: redraw once without the timer
     try:
         result = Hits.model_validate(answer.result())
     except Refused as refused:

@@ -22,7 +22,7 @@ def key(name: str) -> str:
 
 
 def go_to_first_page() -> None:
-    """Show the list from its beginning, after a filter was changed."""
+    """Go to the first page of the list. Call this after a filter has changed."""
     st.session_state[key("page")] = 1
 
 

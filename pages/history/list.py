@@ -57,18 +57,18 @@ def _draw_page(filter: Filter, size: int, first: int) -> None:
 
 @st.cache_data(max_entries=64, show_spinner=False)
 def _count(url: str, revision: int, filter: Filter) -> int:
-    """Return the number of runs that match. Cached by the store's revision, so that turning a page does not count."""
+    """Return the number of runs that match, cached by the store's revision, because all pages of the list need it."""
     return backend.store().count(filter)
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
 def _page(url: str, revision: int, filter: Filter, size: int, first: int) -> list[Run]:
-    """Return one page of runs. Cached by the store's revision, so that a selection does not read them again."""
+    """Return one page of runs, cached by the store's revision, so that a selection does not read them again."""
     return backend.store().find(filter, limit=size, offset=first)
 
 
 def _draw_empty(filter: Filter) -> None:
-    """Draw what to do when no runs are listed."""
+    """Draw the message of an empty list: the first steps without any runs, else a button that clears the filters."""
     if filter in (Filter(), Filter(oldest_first=True)):
         st.info("No runs yet.", icon=":material/history:")
         tour.draw()

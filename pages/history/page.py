@@ -17,7 +17,7 @@ from pages.shared.run_view import badge, progress, sentence
 from pages.shared.text import plain
 
 TICK_S = 1
-# Most running and most queued runs shown above the list.
+# At most this many running and queued runs are shown above the list.
 MOST_ACTIVE, MOST_QUEUED = 50, 10
 OPEN = (State.QUEUED, *ACTIVE)
 
@@ -76,7 +76,7 @@ def _import() -> None:
     file = st.file_uploader("Run bundle (.zip)", type="zip", key="runs_bundle")
     if file and st.button("Import", icon=":material/unarchive:", key="runs_import"):
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / Path(file.name).name  # error messages show this name
+            path = Path(folder) / Path(file.name).name  # keep the file's name, because error messages show it
             path.write_bytes(file.getvalue())
             try:
                 run_id = import_bundle(backend.store(), backend.settings(), path)

@@ -53,7 +53,7 @@ def draw_head(name: str, sizes: pd.DataFrame) -> None:
 
 
 def counts(sizes: pd.DataFrame) -> None:
-    """Draw the costs by tower and by image size. sizes: as for draw."""
+    """Draw the costs by tower and by image size. sizes: as for draw_head."""
     own = sizes.iloc[0]
     _towers(own)
     results_table(
@@ -99,11 +99,11 @@ def _actions(name: str) -> None:
 
 
 LATEST = 50
-"""Most profile runs that are checked for a table of modules, newest first."""
+"""Check at most this many profile runs for a table of modules, newest first."""
 
 
 def draw_modules(name: str) -> None:
-    """Draw treemap and table. While a count started here is active, draw its progress instead."""
+    """Draw the treemap and the table of modules. While a count started here is active, draw its progress instead."""
     linked = backend.linked_run()
     if linked and linked.kind == "profile" and linked.spec == count_request(name) and _modules(linked, name) is None:
         run_view.follow(linked, beside_form=True)
@@ -148,7 +148,10 @@ def _modules(run: Run, name: str) -> pd.DataFrame | None:
 
 
 def _draw_count_button(name: str) -> None:
-    st.caption("The catalogue has no costs of single modules. A count on meta takes seconds and allocates no weights.")
+    st.caption(
+        "The catalogue has no costs of single modules. A count on the meta device takes seconds and allocates no "
+        "weights."
+    )
     if st.button("Count modules", key="model_count", icon=":material/account_tree:", type="primary"):
         launch.start(count_request(name))
     verbatim(command(count_request(name)), key="model_count_command")

@@ -1,4 +1,4 @@
-"""Draw what is known of a model besides its costs: published values, timings and trainings on this machine."""
+"""Draw the published values of a model, and its timings and trainings on this machine."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ SPEEDS = ("setup", "mode", "image_size", "batch_size", "samples_per_s")
 
 
 def draw_published(name: str, lines: pd.DataFrame) -> None:
-    """Draw both tables. lines: published accuracies of the model, one per row."""
+    """Draw the tables of published accuracies and speeds. lines: published accuracies of the model, one per row."""
     stem = name.partition(":")[2]
     st.header("Accuracies (%)", anchor=False)
     if lines.empty:
@@ -84,7 +84,7 @@ def _run_timings(url: str, run_id: int, revision: int, name: str) -> pd.DataFram
 
 
 def draw_timings(name: str) -> None:
-    """Draw the tab of timings. Without any, draw a link to the form that times the model."""
+    """Draw the tab of timings. If there are none, draw a link to the form that times the model."""
     frame = timings(name)
     if frame.empty:
         st.caption("No timings of this model yet.")
@@ -94,7 +94,7 @@ def draw_timings(name: str) -> None:
         chart(by_model.over_time(frame), key="model_over_time", alt="Median latency of every timing, by date")
         st.caption(
             "Whiskers go from the fastest process to the slowest. Hollow points have flags, listed in the table. "
-            "A jump between dates can come from the machine, the library versions or the flags. Check these first."
+            "The machine, the library versions or a flag can explain a jump between dates."
         )
     shown = informative_columns(frame, ("tower", "purpose", "cache"))
     runs_table(
@@ -115,7 +115,7 @@ def draw_timings(name: str) -> None:
 
 
 LATEST = 100
-"""Most trainings, and most evaluations, that are read, newest first."""
+"""Read at most this many trainings and as many evaluations, newest first."""
 SHARES = {
     "zeroshot_top1": "Zero-shot top-1",
     "linear_probe_top1": "Linear probe top-1",
@@ -126,7 +126,7 @@ TRAINED = ("run", "date", "what", "state", *SHARES, "clip_val_loss", "data", "be
 
 
 def draw_trainings(name: ModelName) -> None:
-    """Draw the tab of trainings. Without any, draw a link to the form that trains the model."""
+    """Draw the tab of trainings. If there are none, draw a link to the form that trains the model."""
     frame = _trainings(name)
     if frame.empty:
         st.caption("No trainings or evaluations of this model yet.")
@@ -175,7 +175,7 @@ FORMATS = {
 def runs_table(
     frame: pd.DataFrame, *, key: str, alt: str, columns: Sequence[str], config: Mapping[str, Any] | None = None
 ) -> None:
-    """Draw a frame with a column `run`. config: as for results_table."""
+    """Draw the table of a frame whose column `run` opens the run. config: as for results_table."""
     if (click := st.session_state.get(f"{key}_open")) is not None:
         st.switch_page("run/page.py", query_params={"run": click.label})
     column = st.column_config

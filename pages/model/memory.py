@@ -1,4 +1,4 @@
-"""Estimated memory of a model by batch size and data type, with this machine's memory and measured peaks."""
+"""Draw the estimated memory of a model by batch size and data type, this machine's memory and measured peaks."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def draw(name: str, sizes: pd.DataFrame) -> None:
     for device, gb in available.items():
         fits = memory.largest(estimated, gb)
         batches = ", ".join(f"{precision} {batch or 'none'}" for precision, batch in fits.items())
-        st.caption(plain(f"{device}, {size(gb)}: largest of these batch sizes that should fit: {batches}."))
+        st.caption(plain(f"{device}, {size(gb)}: largest batch size below that should fit: {batches}."))
     if not available:
         st.caption("This machine's memory is not known yet. See the page Device.")
     st.caption(

@@ -22,7 +22,7 @@ FURTHER = {
 
 
 def draw_copied_configurations() -> None:
-    """Draw the configurations of the run whose copy is edited. The session keeps them: no address can hold them."""
+    """Draw the configurations of the copied run. The session keeps them, because an address cannot hold them."""
     if own := st.session_state.get(spec_form.key(PREFIX, "configs"), {}):
         with st.container(horizontal=True, vertical_alignment="center"):
             st.text(f"and {plural(len(own), 'configuration')} of the copied run: {', '.join(own)}")
@@ -52,7 +52,8 @@ def read_files(key: str) -> tuple[list[str], dict[str, Any]]:
         type=["txt", "csv", "json"],
         accept_multiple_files=True,
         key=key,
-        help="A text has one name or pattern per line, a CSV a column `model`, a JSON file an open_clip configuration.",
+        help="A text file has one name or pattern per line. A CSV has a column `model`. A JSON file is an open_clip "
+        "configuration.",
     ):
         text = file.getvalue().decode("utf-8-sig", errors="replace")
         try:

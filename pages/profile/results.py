@@ -73,7 +73,7 @@ def _reference(counter: Literal["torch", "fvcore"], rows: Sequence[ProfileRow]) 
 
 
 def _comparison(run: Run, frame: pd.DataFrame) -> None:
-    """Draw bars of one metric of all models, or one metric against another."""
+    """Draw one metric of all models as bars, or two metrics as a scatter plot."""
     assert isinstance(run.spec, ProfileSpec)
     source = f"run {run.id}, counter {run.spec.counter} on {run.spec.device}"
     bars, against = st.tabs(["Bars", "Scatter"], key=f"compare_{run.id}", on_change="rerun")
@@ -186,12 +186,12 @@ def _cross_check(run: Run, row: ProfileRow, tag: str) -> None:
         if frame.empty:
             st.caption("fvcore and the torch counter agree on every operator.")
         else:
-            results_table(frame, key=f"differences_{tag}", alt="Where the counters disagree", pinned="operator")
+            results_table(frame, key=f"differences_{tag}", alt="Differences between the counters", pinned="operator")
         if row.fvcore_unsupported:
             skipped = ", ".join(f"{operator} ({calls})" for operator, calls in row.fvcore_unsupported.items())
             st.caption(plain(f"fvcore skipped: {skipped}"))
         return
-    st.caption("fvcore traces the real model on the CPU, with its weights in memory. Differences are explained.")
+    st.caption("fvcore traces the real model on the CPU, with its weights in memory. A table explains each difference.")
     if st.button("Cross-check with fvcore", key=f"check_{tag}", icon=":material/compare_arrows:"):
         _again(run, row, counter="both", device="cpu")
 

@@ -19,16 +19,18 @@ FASTRNNS = {
     **{"mini_batch": 64, "num_layers": 1, "warmup": 10, "loops": 100, "replicates": None},
 }
 PRESETS: presets.Presets = {
-    "As fastrnns": presets.Preset("The defaults of PyTorch's benchmark fastrnns, in three fresh processes.", FASTRNNS),
+    "As fastrnns": presets.Preset(
+        "Use the defaults of PyTorch's benchmark fastrnns in three fresh processes.", FASTRNNS
+    ),
     "Small, for a CPU": presets.Preset(
-        "An LSTM of 64 features with every runner that needs no cuDNN.",
+        "Time an LSTM of 64 features with every runner that needs no cuDNN.",
         {
             **{"groups": ["rnns"], "runners": [], "seq_length": 20, "input_size": 64, "hidden_size": 64},
             **{"mini_batch": 8, "num_layers": 1, "warmup": 10, "loops": 30, "replicates": None},
         },
     ),
     "Compiled too": presets.Preset(
-        "The LSTM with torch.compile, without the ResNets.", FASTRNNS | {"groups": ["rnns", "compiled"]}
+        "Time the LSTM also with torch.compile, without the ResNets.", FASTRNNS | {"groups": ["rnns", "compiled"]}
     ),
 }
 SHAPES = ("seq_length", "mini_batch", "input_size", "hidden_size", "num_layers")
@@ -39,7 +41,7 @@ FURTHER = {
     "Processes": ("replicates", "publishable", "threads", "seed"),
     "TorchScript": ("fuser", "executor", *KNOBS),
 }
-MOST_NAMED = 8  # runners named in a sentence
+MOST_NAMED = 8  # a sentence names at most this many runners
 
 
 def describe(spec: RecurrentSpec) -> str:
@@ -73,7 +75,10 @@ def warnings(spec: RecurrentSpec) -> list[str]:
 
 
 def memory(spec: RecurrentSpec) -> tuple[str, bool]:
-    """Return a sentence on the least memory needed, empty if the device's is unknown, and whether it is too much."""
+    """Return a sentence on the minimum memory needed, and True if it exceeds the memory of the device.
+
+    The sentence is empty if the memory of the device is unknown.
+    """
     need, available = timings_needs.recurrent_least_gb(spec), launch.device_memory_gb(spec.device)
     if available is None:
         return "", False

@@ -24,7 +24,7 @@ from pages.shared.table import download, download_rows, from_rows, informative_c
 from pages.shared.text import plain
 
 PASSES = {"forward_ms": "forward", "backward_ms": "backward", samples.TOTAL: "both"}
-"""What can be compared, by its column among samples."""
+"""Name of each pass that can be compared, by its column in the samples."""
 CONSTANT = (
     *("family", "seq_length", "mini_batch", "input_size", "hidden_size", "num_layers", "image_size", "precision"),
     *("fuser", "executor", "tolerance"),
@@ -113,8 +113,8 @@ def _downloads(run: Run, rows: Sequence[RecurrentRow]) -> None:
 def _charts(run: Run, rows: Sequence[RecurrentRow]) -> None:
     """Draw a tab per chart that has data."""
     timed_rows = [row for row in rows if row.forward_ms is not None]
-    kept = [row for row in timed_rows if row.samples_file]
-    groups = timings.groups(kept)
+    sampled = [row for row in timed_rows if row.samples_file]
+    groups = timings.groups(sampled)
     contents: dict[str, Any] = {}
     if timed_rows:
         contents["Forward and backward"] = lambda: _bars(run, timed_rows)
@@ -122,7 +122,7 @@ def _charts(run: Run, rows: Sequence[RecurrentRow]) -> None:
         contents["Speed-up"] = lambda: _speedups(run, groups)
     if timings.swept(timed_rows):
         contents["Sizes"] = lambda: _curves(run, timed_rows)
-    if kept:
+    if sampled:
         contents["Samples"] = lambda: _samples(run, groups)
     tabs(contents, key=f"charts_{run.id}")
 
@@ -141,8 +141,8 @@ def _bars(run: Run, rows: Sequence[RecurrentRow]) -> None:
             alt=f"Median time forward and backward of every runner, {name}",
         )
     st.caption(
-        "Bars show the median of the processes' medians, whiskers the fastest and the slowest process. Above 5 % a row "
-        "is flagged unstable. Flags are written beside the bar."
+        "Bars show the median of the processes' medians, whiskers the fastest and the slowest process. A row "
+        "with a spread above 5 % is flagged unstable. Flags are written beside the bar."
     )
 
 
@@ -166,7 +166,8 @@ def _speedups(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
     pairs = [(places[members.index(by_runner[baseline])], place) for place in places if place.row.model != baseline]
     speedups = _ratios(pairs, phase, _spec(run).seed, timed.stamp(run, members[0]))
     if speedups.empty:
-        st.caption(plain(f"Nothing to compare {baseline} with. Both runners must have been timed in the chosen pass."))
+        message = f"No other runner can be compared with {baseline}. Both must have been timed in the chosen pass."
+        st.caption(plain(message))
         return
     chart(
         speed.speedups(speedups, source=timed.source(run)),
@@ -199,7 +200,7 @@ def _curves(run: Run, rows: Sequence[RecurrentRow]) -> None:
         key=f"curves_{run.id}",
         alt=f"Time forward and backward over {timings.SIZES[size].lower()}, one line per runner",
     )
-    st.caption("Both axes are logarithmic. Where a line rises one decade per decade, the time is proportional to size.")
+    st.caption("Both axes are logarithmic. Where a line rises one decade per decade, time is proportional to the size.")
 
 
 def _samples(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
@@ -225,7 +226,7 @@ def _pass(place: str, run: Run) -> str:
 
 
 def _choose(run: Run, place: str, names: list[str]) -> str:
-    """Draw the choice of a group of runners timed side by side, and return it. A single group needs no choice."""
+    """Draw the choice of a group of runners timed side by side, and return it. A single group is returned directly."""
     return st.selectbox("Group", names, key=f"{place}_of_{run.id}") if len(names) > 1 else names[0]
 
 

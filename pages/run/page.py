@@ -16,7 +16,7 @@ from pages.shared.rerun import PageEnd
 from pages.shared.table import download
 from pages.shared.text import quoted
 
-# Lines shown from the end of the log.
+# The page shows this many lines from the end of the log.
 LOG_LINES = 400
 # Seconds between updates of log and environment while the run is active.
 TICK_S = 2
@@ -40,7 +40,7 @@ def draw_request(run: Run) -> None:
 def draw_environment(run: Run) -> None:
     """Draw host, device and library versions of the run."""
     if run.environment is None:
-        st.caption("Not recorded yet. The run's first event records it.")
+        st.caption("The environment is not recorded yet. The run's first event records it.")
         return
     facts = run.environment.model_dump()
     versions, gpu = facts.pop("versions"), facts.pop("gpu")

@@ -19,7 +19,7 @@ from engine.store.files import RunFiles
 from pages.shared.text import plain
 
 LONGEST_ID = 18
-"""Most digits of a run's number in a link. The 64-bit integers of every database hold 18 digits."""
+"""Maximum number of digits of a run's number in a link. The 64-bit integers of every database hold 18 digits."""
 
 
 def settings() -> Settings:
@@ -29,11 +29,11 @@ def settings() -> Settings:
 
 @lru_cache(maxsize=4)
 def _settings(environment: tuple[tuple[str, str], ...]) -> Settings:
-    return Settings()  # cached, because a page asks a dozen times and each call reads all sources
+    return Settings()  # cached, because a page asks for them a dozen times and each call reads all sources
 
 
 def store() -> Store:
-    """Return the store, shared by all sessions. If it is or becomes unusable, the page shows the reason and stops."""
+    """Return the store, which all sessions share. If it is or becomes unusable, the page shows the reason and stops."""
     try:
         return _open(settings())
     except Unavailable as failure:

@@ -10,22 +10,25 @@ from pages.shared import backend
 from pages.shared.text import plain, quoted
 
 MOST = 8
-"""Most runs or models in one comparison: more columns do not fit on a screen."""
+"""Maximum number of runs or models in one comparison. More columns do not fit on a screen."""
 RECENT = 200
-"""Newest runs offered in the field. An older run can be typed by its number."""
+"""The field offers this many newest runs. An older run can be typed by its number."""
 RUNS, MODELS = "compare_runs", "compare_models"
 WHAT = "compare_what"
 BIND: Final = "query-params"
 
 
 def named(parameter: str) -> list[str]:
-    """Return the values of an address parameter without repeats. It is `12,15`, or occurs several times."""
+    """Return the values of an address parameter, without duplicates.
+
+    The parameter is a list such as `12,15`, or occurs several times.
+    """
     parts = ",".join(st.query_params.get_all(parameter)).split(",")
     return list(dict.fromkeys(part.strip() for part in parts if part.strip()))
 
 
 def subject() -> str:
-    """Draw the choice between runs and models and return it. By default it follows from the address."""
+    """Draw the choice between runs and models and return it. The address sets the default."""
     choice = st.query_params.get(WHAT) or ("models" if named(MODELS) and not named(RUNS) else "runs")
     if choice not in ("runs", "models"):
         st.warning(plain(f"{quoted(choice)} cannot be compared. Choose runs or models."), icon=":material/warning:")
@@ -52,7 +55,7 @@ def runs() -> list[Run]:
     chosen = list(dict.fromkeys(str(int(number)) if _is_number(number) else number for number in named(RUNS)))
     recent = {str(run.id): run for run in store.runs(limit=RECENT)}
     existing = recent | {number: run for number in chosen if number not in recent and (run := _run(number))}
-    # labels as text: the session keeps what format_func refers to, and would keep the runs
+    # The labels are text, because the session keeps everything that format_func refers to. It must not keep the runs.
     labels = {number: _label(run) for number, run in existing.items()}
     st.session_state["compare_choose_runs"] = chosen[:MOST]
     st.multiselect(

@@ -42,7 +42,7 @@ def devices() -> list[str]:
 
 
 def device_memory_gb(device: str) -> float | None:
-    """Return the memory of a device in GB, for the CPU that of the host. None if the probe has not found it."""
+    """Return the memory of a device in GB, or None if the probe has not found it. The CPU has the host's memory."""
     machine = backend.store().machine()
     if machine is None or device == "cpu":
         return machine.memory_gb if machine else None
@@ -50,7 +50,7 @@ def device_memory_gb(device: str) -> float | None:
 
 
 def bf16_advice(device: str, setting: str) -> str:
-    """Return a sentence that proposes bfloat16 where the rates measured on this machine say that it pays."""
+    """Return a sentence that recommends bfloat16 if it is clearly faster by this machine's measured rates."""
     store = backend.store()
     if (machine := store.machine()) is None:
         return ""
@@ -63,7 +63,7 @@ def _bf16_advice(store: str, revision: int, host: str, device: str, setting: str
 
 
 def last_similar_run(spec: Spec) -> Run | None:
-    """Return the latest finished run of this kind with the same pace, or None. It predicts the duration."""
+    """Return the latest finished run of this kind with the same pace, or None. Its duration predicts the next run's."""
     finished = backend.store().runs(kind=spec.kind, states=[State.FINISHED], limit=50)
     return next((run for run in finished if run.spec.pace == spec.pace), None)
 
@@ -80,7 +80,7 @@ def _start_s(runs_dir: str, run_id: int) -> needs.Span:
 
 
 def models_field(spec: type[Spec], prefix: str, groups: Sequence[str] = ()) -> list[str]:
-    """Draw the field of models and return its names. groups: names of sets of models, offered as well."""
+    """Draw the field of models and return its names. groups: names of sets of models, which the field also offers."""
     names = [*families(), "all", *(f"{library}:all" for library in LIBRARIES), *groups]
     typed = st.session_state.get(spec_form.key(prefix, "models"), [])
     chips = st.multiselect(
@@ -98,13 +98,13 @@ def models_field(spec: type[Spec], prefix: str, groups: Sequence[str] = ()) -> l
 
 
 def _long_list(key: str) -> list[str]:
-    """Draw and return the list of models that was too long for the address. Only the tab that made it has it."""
+    """Draw and return the list of models that was too long for the address. Only the tab that created it holds it."""
     models = list(st.session_state.get(key, []))
     if (count := st.query_params.get(key)) is None:
         return []
     if count != str(len(models)):
         message = (
-            f"This link refers to a list of {count[:20]} models that only another tab has. Choose the models again."
+            f"This link refers to a list of {count[:20]} models that only another tab holds. Choose the models again."
         )
         st.warning(plain(message), icon=":material/link_off:")
         return []
@@ -171,7 +171,7 @@ def start(spec: Spec) -> None:
 
 
 def linked_run(kind: str, empty: str) -> None:
-    """Draw the run that the address names and follow it. empty: text shown when the address names no run."""
+    """Draw the run that the address names, with live updates. empty: text shown when the address names no run."""
     run = backend.linked_run()
     if run and run.kind == kind:
         with st.container(horizontal=True, vertical_alignment="center"):
@@ -182,7 +182,7 @@ def linked_run(kind: str, empty: str) -> None:
                 icon=":material/receipt_long:",
                 query_params={"run": str(run.id)},
             )
-        st.caption(plain(run.spec.summary))  # the form above may have been changed since
+        st.caption(plain(run.spec.summary))  # the form above may have changed since this run was submitted
         run_view.follow(run, beside_form=True)
     elif number := st.query_params.get("run", ""):
         st.warning(

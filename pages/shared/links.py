@@ -1,4 +1,4 @@
-"""Warn about values in a link that no field of the page accepts. Streamlit drops them without a message."""
+"""Warn about values in a link that no field of the page accepts, because Streamlit drops them without a message."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ from pages.shared.text import plain, quoted
 
 LEFT_OUT = "links_left_out"
 MOST_NAMED = 10
-"""Most lines of the warning, so that the page below stays visible."""
+"""Maximum number of lines of the warning, so that the page below stays visible."""
 
 
 def parameters() -> dict[str, list[str]]:
-    """Return the address parameters of fields that are not drawn yet, with all their values. Call before the page.
+    """Return the address parameters of fields that are not drawn yet, with all values. Call this before the page runs.
 
     A field that is drawn holds its own value, and the address follows it.
     """
@@ -28,9 +28,9 @@ def report(parameters: dict[str, list[str]], page: str) -> None:
     """
     before: dict[tuple[str, str], tuple[Any, str]] = st.session_state.get(LEFT_OUT, {})
     warnings = {
-        (path, name): (held, line)
-        for (path, name), (held, line) in before.items()
-        if path == page and name in st.session_state and st.session_state[name] == held
+        (path, name): (value, line)
+        for (path, name), (value, line) in before.items()
+        if path == page and name in st.session_state and st.session_state[name] == value
     }
     for name, values in parameters.items():
         if line := _left_out(name, values):
@@ -47,20 +47,20 @@ def _left_out(name: str, values: list[str]) -> str:
     """Return a line about the values that a field did not accept; empty if it accepted all of them."""
     if name not in st.session_state:
         return ""  # not a field: the page reads and checks this parameter itself
-    held = st.session_state[name]
-    several = isinstance(held, list | tuple)
+    current = st.session_state[name]
+    several = isinstance(current, list | tuple)
     if st.query_params.get_all(name) == values and (several or len(values) == 1):
         return ""
-    lost = [value for value in values if not _holds(held, value)]
+    lost = [value for value in values if not _holds(current, value)]
     if not lost:
         return ""
-    if not several and _holds(held, values[-1]):
+    if not several and _holds(current, values[-1]):
         return f"{name} {quoted(lost[0])}: only the last of several values is used"
     return f"{_problem(name, lost[0])}{f' (and {len(lost) - 1} more)' if len(lost) > 1 else ''}"
 
 
 def _holds(held: Any, text: str) -> bool:
-    """Return whether a field has the value that the text means. The address omits a field that has its default."""
+    """Return True if a field has the value that the text means. The address omits a field that has its default."""
     if isinstance(held, list | tuple):
         return text == "" or text in map(str, held)
     if isinstance(held, int | float) and not isinstance(held, bool):
@@ -72,7 +72,7 @@ def _holds(held: Any, text: str) -> bool:
 
 
 def _problem(name: str, text: str) -> str:
-    """Return a line on why a value is not accepted. For a field of a spec it has the spec's error message."""
+    """Return a line with the reason why a value is not accepted: for a field of a spec, the spec's error message."""
     for spec in Spec.__subclasses__():
         field = name.removeprefix(f"{spec.kind}_")
         if field != name and field in spec.model_fields:

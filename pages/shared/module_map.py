@@ -14,7 +14,7 @@ AREAS = ("gmacs", "mparams", "macts")
 
 
 def draw(frame: pd.DataFrame, tag: str) -> None:
-    """Draw treemap and table. frame: from frames.modules. tag: part of the widget keys, unique on the page."""
+    """Draw the treemap and the table. frame: from frames.modules. tag: part of the widget keys, unique on the page."""
     options: dict[str, Any] = {
         "default": AREAS[0],
         "required": True,

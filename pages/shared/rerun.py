@@ -1,22 +1,23 @@
-"""Redraw a page without losing what the user has entered, and what has to survive a redraw: toasts, open sections."""
+"""Redraw a page without losing entered values, toasts and open sections."""
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from pages.shared.text import plain
 
-# Each timer message carries the widget values of the browser. A preset or an upload sets values on the server. Until
-# the browser has received them, its messages carry the old ones. Drawing the form with these would undo the new ones.
+# Each timer message carries the widget values of the browser. After a preset or an upload has set new values on the
+# server, messages carry the old values until the browser has received the new ones. Drawing the form with old values
+# would undo the change.
 HELD = "drawn_fields"
 
 
 def hold(field: str) -> None:
-    """Note the value that a field was just drawn with. field: the field's key."""
+    """Store the value that a field was just drawn with. field: the field's key."""
     st.session_state.setdefault(HELD, {})[field] = st.session_state.get(field)
 
 
 def release(field: str) -> None:
-    """Forget a field that is not drawn any more."""
+    """Remove the stored value of a field that is not drawn any more."""
     st.session_state.get(HELD, {}).pop(field, None)
 
 
@@ -25,8 +26,8 @@ def page() -> None:
 
     Returns only if the page is not redrawn.
     """
-    held = st.session_state.get(HELD, {})
-    if all(st.session_state[field] == value for field, value in held.items() if field in st.session_state):
+    drawn = st.session_state.get(HELD, {})
+    if all(st.session_state[field] == value for field, value in drawn.items() if field in st.session_state):
         st.rerun()
 
 
@@ -53,7 +54,8 @@ def show(message: str, icon: str) -> None:
 def fold(label: str, *, key: str, icon: str | None = None, filled: bool = False) -> DeltaGenerator | None:
     """Draw a collapsed section and return its container, or None while it is closed.
 
-    key: of the state open or closed. filled: render it even when closed, because a field in it has a value.
+    key: key of the open or closed state. filled: render the section even when closed, because a field in it has a
+    value.
     """
     section = st.expander(label, icon=icon, key=key, on_change="rerun")
     return section if section.open or filled else None

@@ -17,7 +17,7 @@ from pages.shared.table import download_formats
 from pages.shared.text import size
 
 MOST_SCANNED = 2000
-"""Most runs whose folders are scanned without asking; more take seconds."""
+"""Up to this many runs, folders are scanned without asking. Scanning more takes seconds."""
 USAGE_S, FOLDERS_S = 30, 600
 """Seconds until the database's totals and the scanned folders are read again."""
 
@@ -55,14 +55,14 @@ def draw_storage() -> None:
 
 
 def clear_cache() -> None:
-    """Forget the cached sizes, after runs were deleted."""
+    """Clear the cached sizes. Call this after runs were deleted."""
     for function in (_usage, _largest, _scan):
         function.clear()
 
 
 def _folders(runs: int) -> None:
-    """Draw the size of all files, with logs and checkpoints. With many runs, only when the user asks for it."""
-    help = "With this many runs it takes several seconds."
+    """Draw the size of all files, with logs and checkpoints. With many runs, wait until the user asks for it."""
+    help = "Scanning the folders of this many runs takes several seconds."
     if runs > MOST_SCANNED and not st.toggle("Scan all folders", key="runs_walk", help=help):
         return
     folders, others = _scan(str(backend.settings().runs_dir))
@@ -88,12 +88,12 @@ def _scan(folder: str) -> tuple[storage.Size, storage.Size]:
 
 
 NAMED = 5
-"""Most runs named in the dialog."""
+"""The dialog names at most this many runs."""
 REQUESTED, DONE = "runs_delete_asked", "runs_deleted"
 
 
 def take_deleted() -> bool:
-    """Return whether runs were just deleted, and clear that mark."""
+    """Return True if runs were just deleted, and clear that mark."""
     return bool(st.session_state.pop(DONE, False))
 
 
@@ -175,9 +175,10 @@ TAGGED = "runs_tagged"
 
 
 def draw_actions(runs: Sequence[Run]) -> None:
-    """Draw the actions for the selected runs. They are drawn, disabled, without a selection too.
+    """Draw the actions for the selected runs.
 
-    So the first tick neither moves the list below nor adds widgets to the page.
+    Without a selection they are drawn disabled, so that the first selection neither moves the list below nor adds
+    widgets to the page.
     """
     if st.session_state.pop(TAGGED, False):
         st.rerun()  # the filters must offer the new tags and apply them
@@ -216,7 +217,7 @@ def draw_actions(runs: Sequence[Run]) -> None:
 
 
 def retry(run_ids: Sequence[int]) -> None:
-    """Queue runs again under their numbers and redraw the page. Show why a run is refused."""
+    """Queue runs again under their numbers and redraw the page. If a run is refused, show why."""
     for run_id in run_ids:
         try:
             jobs.retry(backend.store(), backend.settings(), run_id)

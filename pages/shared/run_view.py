@@ -18,7 +18,7 @@ from pages.shared.text import duration, ordinal, plain
 TICK_S = 1
 """Seconds between updates of a run that has not ended."""
 TIMING_TICK_S = 3
-"""The same for a timing run. Updates use the CPU and disturb the timing, so they are fewer."""
+"""Seconds between updates of a timing run: longer, because updates use the CPU and disturb the timing."""
 COPY_HELP = "Open the form with this run's settings."
 RESTART = "Restart", ":material/replay:", "Queue this run again under the same number. Its rows are replaced."
 RESUME = "Resume", ":material/play_arrow:", "Continue from the newest complete checkpoint."
@@ -67,7 +67,7 @@ def actions(run: Run, beside_form: bool) -> None:
 
 
 def _declare_gone(run: Run) -> None:
-    """Draw the button that closes the attempts of a lost host, such as a container that was recreated."""
+    """Draw the button that declares a lost host gone and closes its attempts, such as those of an old container."""
     lost = hosts.lost_host(backend.store(), backend.settings(), run.id)
     if lost is None:
         return
@@ -107,7 +107,7 @@ def _retry(run_id: int) -> None:
 
 
 def more_processes(run: Run, **more: Any) -> None:
-    """Draw the button that repeats a timing of too few processes in enough of them. more: other fields to change."""
+    """Draw the button that repeats a timing in enough processes if it had too few. more: other fields to change."""
     if run.state.ended and isinstance(run.spec, BenchmarkSpec | RecurrentSpec) and run.spec.processes < QUOTABLE:
         spec = run.spec.model_copy(update={"replicates": None, "min_seconds": None, **more})
         help = "Start a new run with the same settings in enough fresh processes to give a spread and verdicts."

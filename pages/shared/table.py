@@ -27,7 +27,9 @@ def column_config(frame: pd.DataFrame, pinned: str) -> dict[str, Any]:
     """Return the column configuration of a frame: headers with units, number formats and help texts."""
     config: dict[str, Any] = {}
     for column in frame.columns:
-        if column in QUANTITIES and not pd.api.types.is_numeric_dtype(frame[column]):  # values, or why one is missing
+        if column in QUANTITIES and not pd.api.types.is_numeric_dtype(
+            frame[column]
+        ):  # text: a value, or why it is missing
             config[column] = st.column_config.TextColumn(title(column), help=QUANTITIES[column].help, alignment="right")
         elif column in QUANTITIES:
             config[column] = st.column_config.NumberColumn(
@@ -135,7 +137,7 @@ def from_rows(run: Run, make: Callable[[Sequence[Any]], Any]) -> Callable[[], An
 def download_rows(run: Run, frame: Callable[[Sequence[Any]], pd.DataFrame], *, label: str = "") -> None:
     """Draw buttons that download the rows of a run with its environment.
 
-    frame: makes a table of the rows. label: as for table.
+    frame: makes a table of the rows. label: as for download_table.
     """
     content = from_rows(run, lambda rows: frames.with_environment(frame(rows), run))
     download_table(content, f"{run.kind}-{run.id}", key=f"rows_{run.id}", label=label)
@@ -144,7 +146,7 @@ def download_rows(run: Run, frame: Callable[[Sequence[Any]], pd.DataFrame], *, l
 def download_formats(
     content: Callable[[str], str | bytes], file_name: str, *, key: str, label: str = "", **more: Any
 ) -> None:
-    """Draw one button per format. content: makes the file of a format. file_name: `{}` stands for the extension."""
+    """Draw one button per format. content: makes the file of a format. file_name: with `{}` for the extension."""
     names = {"csv": f"CSV of {label}" if label else "CSV", "json": "JSON", "parquet": "Parquet"}
     help = f"{label[0].upper()}{label[1:]} with all columns." if label else "All columns of all rows."
     for format, name in names.items():

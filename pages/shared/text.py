@@ -6,7 +6,7 @@ from engine.report.style import digits
 from engine.report.timings.needs import Span
 
 LONGEST_QUOTED = 60
-"""Most characters that a message repeats of a text from a link."""
+"""A message repeats at most this many characters of a text from a link."""
 
 
 def plain(text: str) -> str:
@@ -15,7 +15,7 @@ def plain(text: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return a text from a link for use in a message: in quotes, control characters escaped, long text cut."""
+    """Return a text from a link for use in a message: quoted, with control characters escaped, cut if too long."""
     return repr(text) if len(text) <= LONGEST_QUOTED else f"{text[:LONGEST_QUOTED]!r}... ({len(text):,} characters)"
 
 

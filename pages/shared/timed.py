@@ -32,7 +32,7 @@ def card(
     """Draw everything known about one row.
 
     values: fields to show, in order. utilisation: FLOP utilisation as a share, or None if unknown. conditions: sizes
-    and settings of this kind of timing; those of all timings are added. further: other values, by title.
+    and settings of this kind of timing; settings common to all timings are added. further: other values, by title.
     """
     with st.container(border=True):
         st.header(plain(name), anchor=False)
@@ -75,7 +75,7 @@ def _verdict(row: TimedRow) -> None:
     interval = f"{digits(row.speedup_low)} to {digits(row.speedup_high)}, 99 %"
     ratio = f"{digits(row.speedup)} times as fast as {row.baseline} ({interval})"
     differs = f" They differ in {readable.words(row.differs_in)}." if row.differs_in else ""
-    assert row.verdict, "a row with a ratio has one"
+    assert row.verdict, "a row with a ratio has a verdict"
     st.markdown(plain(f"{row.verdict}{row.compared_in}: {ratio}. {VERDICTS[row.verdict]}{differs}"))
 
 
@@ -87,11 +87,11 @@ def _device(row: TimedRow) -> list[str]:
 
 
 def _durations(row: TimedRow) -> list[str]:
-    """Return notes on what ran before the first call and how long the parts of the timing took."""
+    """Return notes on the variants that ran before the first call and on the duration of the timing's parts."""
     notes = []
     if row.first_call_after:
         earlier = ", ".join(row.first_call_after)
-        notes.append(f"First call after {earlier} in the same process, which may have loaded kernels it shares.")
+        notes.append(f"First call after {earlier} in the same process, which may have loaded shared kernels.")
     if row.parts and row.seconds is not None:
         notes.append(f"All rows timed side by side took {duration(row.seconds)}: {readable.spent(row.parts)}.")
     return notes

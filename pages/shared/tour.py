@@ -40,7 +40,8 @@ STEPS = (
     Step(
         "Is training worth it?",
         ":material/model_training:",
-        "Train a small CLIP on the included handwritten digits: curves, accuracy, a checkpoint. Takes about a minute.",
+        "Train a small CLIP on the included handwritten digits, with curves, accuracy and a checkpoint. Takes about a "
+        "minute.",
         TrainSpec(),
         "Train one",
     ),

@@ -59,7 +59,7 @@ FURTHER = {
 
 
 def read_configurations() -> dict[str, Any]:
-    """Return the uploaded open_clip configurations and those of the run whose copy is edited."""
+    """Draw the upload of open_clip configurations. Return the uploaded ones and those of the copied run."""
     configs: dict[str, Any] = dict(st.session_state.get(spec_form.key(PREFIX, "configs"), {}))
     files = f"{PREFIX}_files"
     if not (section := fold("Your own model", key=f"{PREFIX}_own", filled=bool(st.session_state.get(files)))):
@@ -103,7 +103,7 @@ def settings(configs: dict[str, Any], pairs: int) -> dict[str, Any]:
 
 
 def draw_checks(spec: TrainSpec, counts: Data) -> bool:
-    """Draw the list of checks. Return whether none is an error."""
+    """Draw the list of checks and return True if no check is an error."""
     checks, plan = training.checks(spec, counts), schedule(spec, counts.train)
     if plan.steps_per_epoch:
         needs, has_memory = clip_form.checks(spec, plan.batch_size)
@@ -131,11 +131,11 @@ def count_pairs(values: dict[str, Any], preview: data.Preview) -> tuple[Data | N
     if preview.look is None:
         return None, ""  # the data section shows the problem
     valid = spec_form.valid(TrainSpec, values)
-    held = valid.get("val_fraction")
-    held = TrainSpec().val_fraction if held is None else held
+    fraction = valid.get("val_fraction")
+    fraction = TrainSpec().val_fraction if fraction is None else fraction
     try:
         arguments, val_data = data.source(valid), valid.get("val_data") or ""
-        return data.count_pairs(arguments, preview.look, val_data=val_data, val_fraction=held), ""
+        return data.count_pairs(arguments, preview.look, val_data=val_data, val_fraction=fraction), ""
     except DataProblem as problem:
         return None, f"Held-out data: {problem}"
 

@@ -26,9 +26,9 @@ from pages.shared.text import duration, plain
 
 CHECKPOINTS, RESULTS = "checkpoints", "results.jsonl"
 LARGEST_DOWNLOAD = 1_000_000_000
-"""Most bytes of a checkpoint offered for download, because the server reads it into memory."""
+"""Offer a checkpoint of at most this many bytes for download, because the server reads it into memory."""
 OTHERS = 50
-"""Most other trainings offered for an overlay."""
+"""Offer at most this many other trainings for an overlay."""
 BEST = "★ best"
 COLUMNS = (
     *("epoch", "mark", "step", "train_loss", "clip_val_loss", "val_generative_loss"),
@@ -62,7 +62,7 @@ def draw(run: Run, rows: Sequence[TrainRow]) -> None:
 
 
 def _values(rows: Sequence[TrainRow], best: TrainRow | None, points: pd.DataFrame) -> None:
-    """Draw the latest values and their change in the last epoch."""
+    """Draw the latest values. Values of an epoch show their change since the epoch before."""
     loss = points[points["name"] == "train/loss"]["value"]
     last, before = (rows[-1] if rows else None), (rows[-2] if len(rows) > 1 else None)
     with st.container(horizontal=True):
@@ -79,7 +79,11 @@ def _values(rows: Sequence[TrainRow], best: TrainRow | None, points: pd.DataFram
             help = CLIP_LABELS["zeroshot_top1" if best.zeroshot_top1 is not None else "image_to_text_r1"]
             st.metric(f"Best (epoch {best.epoch})", text, width="content", help=help)
         if last is not None and last.samples_per_s is not None:
-            waiting = "" if last.data_share is None else f"{100 * last.data_share:.0f} % of a step is waiting for data."
+            waiting = (
+                ""
+                if last.data_share is None
+                else f"{100 * last.data_share:.0f} % of the step time is spent waiting for data."
+            )
             st.metric("Pairs/s", digits(last.samples_per_s), width="content", help=waiting or None)
         if last is not None and last.seconds is not None:
             st.metric("Training time", duration(last.seconds), width="content")
@@ -181,7 +185,7 @@ def _checkpoints(run: Run) -> list[Path]:
         try:
             if path.with_name(f"{path.name}.json").is_file():
                 times[path] = path.stat().st_mtime_ns
-        except FileNotFoundError:  # a running training has removed this old checkpoint
+        except FileNotFoundError:  # the training has removed this old checkpoint since
             continue
     return sorted(times, key=times.__getitem__, reverse=True)
 
@@ -211,7 +215,7 @@ def _evaluation(run: Run) -> EvaluateSpec:
     assert isinstance(spec, TrainSpec)
     shared = {name: getattr(spec, name) for name in ("csv_separator", "csv_img_key", "csv_caption_key", "classes")}
     shared |= {name: getattr(spec, name) for name in ("data_kind", "templates", "device")}
-    if spec.precision != "auto":  # of an older or imported run that was not resolved
+    if spec.precision != "auto":  # an older or imported run may not be resolved
         shared["precision"] = spec.precision
     held = {"data": spec.val_data, "held_out": False} if spec.val_data else {"data": spec.data, "samples": spec.samples}
     return EvaluateSpec.model_validate({"model": str(run.id), **shared, **held})

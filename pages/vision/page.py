@@ -19,16 +19,16 @@ PREFIX = "benchmark"
 HALF = ("bfloat16", "float16", "amp", "amp_bfloat16", "amp_float16")
 PRESETS: presets.Presets = {
     "Quick look": presets.Preset(
-        "One process, eager. A first impression: it gives no spread between processes and no verdicts.",
+        "Time eager models in one process. This gives a first impression, without a spread or verdicts.",
         {"replicates": 1, "variants": ["eager"], "publishable": False},
     ),
     "Quotable": presets.Preset(
-        "Three fresh processes, 2 s of samples each. Gives the spread between processes: enough to quote the value.",
+        "Sample eager models for 2 s in each of three fresh processes. This gives a value with its spread to quote.",
         {"replicates": None, "variants": ["eager"], "publishable": False},
         label="3 processes",
     ),
     "Compile or not?": presets.Preset(
-        "Three fresh processes, eager and torch.compile interleaved. Gives a speed-up with a verdict.",
+        "Time eager and torch.compile interleaved in three fresh processes. This gives a speed-up with a verdict.",
         {"replicates": None, "variants": ["eager", "compile"], "publishable": False},
     ),
 }
@@ -40,7 +40,7 @@ FURTHER = {
     "Conditions": ("threads", "max_batch_size", "seed", "cache", "cudnn_benchmark", "deterministic"),
     "Model filters": ("filter", "exclude", "exclude_exact", "partition"),
 }
-TIGHT = 0.8  # above this share of the memory, the estimate is reported as tight
+TIGHT = 0.8  # an estimate above this share of the memory is reported as tight
 
 
 def describe(spec: BenchmarkSpec, models: Sequence[ModelName]) -> str:
@@ -68,7 +68,7 @@ def expected_s(runs_dir: str, run_id: int, models: int) -> float | None:
 
 
 def memory(spec: BenchmarkSpec, models: Sequence[ModelName]) -> str:
-    """Return a sentence on whether the models should fit into memory, from the catalogue's counts."""
+    """Return a sentence that compares the estimated memory, from the catalogue's counts, with the device's."""
     need = needs.memory(spec, models, backend.catalogue())
     if need is None:
         return "Memory: the run finds the largest batch that fits." if spec.batch_size == "max" else ""

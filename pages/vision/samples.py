@@ -1,4 +1,4 @@
-"""The raw samples of a benchmark as a chart, and a comparison of any two variants."""
+"""Draw the raw samples of a benchmark, and a comparison of any two variants."""
 
 from collections.abc import Sequence
 

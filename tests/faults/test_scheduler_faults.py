@@ -186,7 +186,7 @@ def test_the_server_gets_a_scheduler_again_after_the_store_was_out_of_reach(
     def outage() -> None:
         before = house.scheduler()
         rename("runs", "gone")
-        until(lambda: "looking after the scheduler failed: the store" in caplog.text, "the outage to be seen")
+        until(lambda: "keeping the scheduler alive failed: the store" in caplog.text, "the outage to be seen")
         jobs.stop_scheduler(house.settings)
         rename("gone", "runs")
         assert house.scheduler(other_than=before.pid), "there is nothing to run, but nobody could know"

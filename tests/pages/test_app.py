@@ -135,7 +135,7 @@ def test_the_server_stays_up_with_a_damaged_store_and_logs_that_once(
             tasks.cancel_scope.cancel()
 
     anyio.run(serve)
-    assert caplog.text.count("looking after the scheduler failed: the store") == 1
+    assert caplog.text.count("keeping the scheduler alive failed: the store") == 1
     assert "Traceback" not in caplog.text
 
 

@@ -119,7 +119,7 @@ def test_every_row_can_be_compared_with_one(store: Store, settings: Settings) ->
     other = benchmark(store, settings, 5.0, "trace")
     app = open_page(PAGE, compare_runs=f"{run_id},{other}")
     assert "No two rows of different runs have the same model and settings" in said(app)
-    app.get_by_key("compare_how").set_value("all rows with one").run()
+    app.get_by_key("compare_how").set_value("all with one row").run()
     assert not app.exception
     assert list(table(app, "speedup")["variant"]) == ["compile", "trace"]
     assert table(app, "speedup")["speedup"].tolist() == pytest.approx([2, 4], rel=0.01)
@@ -258,7 +258,7 @@ def test_other_kinds_are_told_apart_and_can_be_left_out(store: Store) -> None:
 def test_one_run_without_rows_to_compare_asks_for_another(store: Store) -> None:
     app = open_page(PAGE, compare_runs=str(fill(store, "profile")))
     assert not app.exception
-    assert "Choose another run" in said(app)
+    assert "Choose a second run" in said(app)
 
 
 GONE: list[Callable[[int], str]] = [

@@ -149,8 +149,8 @@ def test_memory_is_estimated_beside_what_there_is_and_was_measured(store: Store)
     app = opened("resnet18", "Memory")
     said = plainly(app)
     # 46.8 MB of weights and 9.2 MB an image; half of both in half precision
-    assert "this host, 500 MB: largest of these batch sizes that should fit: float32 32, amp 32, bfloat16 64" in said
-    assert "cuda:0 y, 80 GB: largest of these batch sizes that should fit: float32 256" in said
+    assert "this host, 500 MB: largest batch size below that should fit: float32 32, amp 32, bfloat16 64" in said
+    assert "cuda:0 y, 80 GB: largest batch size below that should fit: float32 256" in said
     assert "estimates from the catalogue's counts" in said
     assert table(app, "float32")[3] == pytest.approx((46.8 + 8 * 9.2) / 1000)
     assert table(app, "peak_gb") == [0.3]

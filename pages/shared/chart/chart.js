@@ -21,8 +21,8 @@ class Chart {
     this.sizes.observe(element);
   }
 
-  show(text, tell) {
-    this.tell = tell;
+  show(text, report) {
+    this.report = report;
     if (text !== this.text) {
       this.text = text;
       this.element.setAttribute("aria-busy", "true");
@@ -81,7 +81,7 @@ class Chart {
   select(points) {
     if (this.drawing) return;
     this.labels = points.filter((point) => point.customdata).map((point) => point.customdata[0]);
-    this.tell(this.labels);
+    this.report(this.labels);
   }
 
   leave() {

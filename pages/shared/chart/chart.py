@@ -20,7 +20,7 @@ def component(name: str) -> Callable[..., Any]:
     return st.components.v2.component(name, html=html, css=css, js=js, isolate_styles=False)
 
 
-# Our own component, because st.plotly_chart loads all of plotly.js and draws each figure two or three times.
+# This is our own component, because st.plotly_chart loads all of plotly.js and draws each figure two or three times.
 _draw = component("chart")
 
 
@@ -33,7 +33,7 @@ def chart(figure: go.Figure, *, key: str, alt: str, selectable: bool = False, **
     if missing := {trace.type for trace in figure.data} - TRACES:
         raise ValueError(f"no chart can draw {', '.join(sorted(missing))} yet: add it to frontend/plotly.js")
     content = figure.to_plotly_json() | {"alt": alt, "selectable": selectable, "config": config}
-    # without the figure's template, so that the theme of the page applies
+    # Drop the figure's template, so that the theme of the page applies.
     content["layout"] = {name: value for name, value in content["layout"].items() if name != "template"}
     encoded = pio.json.to_json_plotly(content).encode()
     result = _draw(data=encoded, key=key, on_selected_change=_ignore_selection)

@@ -1,6 +1,6 @@
 // Shows plain text with a copy button.
 
-const NOTICE_MS = 1500; // how long the button shows its message
+const NOTICE_MS = 1500; // the button shows its message for this time
 
 export default function ({ data, parentElement }) {
   const text = new TextDecoder().decode(data);

@@ -2,7 +2,7 @@
 
 from pages.shared.chart.chart import component
 
-# Not st.code: it loads a highlighter of 1.5 MB even for plain text, which delays every page with a command by 0.5 s.
+# st.code would load a highlighter of 1.5 MB even for plain text, which delays every page with a command by 0.5 s.
 _draw = component("verbatim")
 
 

@@ -17,7 +17,7 @@ HELP = "Choose the groups of settings to show. A group with a changed setting is
 
 
 class Undrawn(Enum):
-    """Mark a field in the session state that is not drawn yet.
+    """Marks a field in the session state that has not been drawn yet.
 
     Streamlit writes a value set by a preset into the address only if the state already knew the field.
     """
@@ -42,7 +42,7 @@ def draw(
         st.session_state[widget] = list(dict.fromkeys([*chosen, *in_use]))
     shown = st.pills(label, list(groups), selection_mode="multi", key=widget, help=HELP, wrap=True)
     for group, names in groups.items():
-        place = st.container()  # even if empty: a field that changes its position would drop out of the address
+        place = st.container()  # kept even if empty: a field that changes its position would drop out of the address
         if group in shown:
             with place:
                 values |= _group(spec, prefix, group, names, choices)
@@ -79,7 +79,7 @@ def _default(spec: type[Spec], name: str, choices: Sequence[str] | None) -> Any:
 
 
 def _is_set(widget: str, default: Any) -> bool:
-    """Return whether the address, a preset or the user has changed a field from its default."""
+    """Return True if the address, a preset or the user has changed a field from its default."""
     if widget in st.query_params:
         return True
     value = st.session_state.get(widget)

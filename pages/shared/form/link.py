@@ -1,4 +1,4 @@
-"""Open a form filled with a spec. It is a link where the address can hold the spec, so that Back returns here."""
+"""Open a form filled with a spec, by a link if the address can hold the spec, so that the Back button works."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from pages.shared.form import spec_form
 from pages.shared.kinds import form_page
 
 IN_LINK = 40
-"""Most models in a link. Longer links cannot be reloaded."""
+"""Maximum number of models in a link. Longer links cannot be reloaded."""
 
 
 def form_link(spec: Spec, label: str, *, icon: str, key: str, help: str | None = None) -> None:
@@ -50,7 +50,7 @@ def in_link(spec: Spec) -> bool:
 
 
 def put_aside(prefix: str, spec: Spec) -> None:
-    """Keep the values that no address can hold for the form, until this tab is closed."""
+    """Keep the values that an address cannot hold in the session, for the form. They are lost when the tab closes."""
     if configs := getattr(spec, "configs", {}):
         st.session_state[spec_form.key(prefix, "configs")] = configs
     if len(models := getattr(spec, "models", ())) > IN_LINK:

@@ -1,4 +1,4 @@
-"""Presets of a form: buttons that fill some of its fields. A preset whose values all fields have is ticked."""
+"""Presets of a form: buttons that fill some of its fields. A preset is ticked while its fields have its values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class Preset:
     """Values for some fields of a form."""
 
     help: str
-    """One or two sentences: what the preset is for."""
+    """Purpose of the preset, in one or two sentences."""
     fields: Mapping[str, Any]
     """Value of each field, by name."""
     label: str = ""
@@ -35,9 +35,9 @@ def prefill(prefix: str, preset: Preset) -> None:
 def draw(place: Any, prefix: str, presets: Presets, values: Mapping[str, Any]) -> None:
     """Draw the presets in `place`, a container above the fields that is filled when their values are known.
 
-    They are buttons. A selection widget whose value is set by the server would be sent back with its old value by a
-    browser that has not received the new one yet, together with the next typed character. Streamlit would take that
-    for a click and overwrite the typed text.
+    The presets are buttons, because a selection widget would lose input. A browser that has not received a selection
+    set by the server sends the old selection with the next typed character. Streamlit would treat that as a click and
+    overwrite the typed text.
     """
     with place, st.container(horizontal=True, vertical_alignment="center"):
         st.caption("Presets", width="content")
@@ -52,5 +52,5 @@ def draw(place: Any, prefix: str, presets: Presets, values: Mapping[str, Any]) -
 
 
 def _same(value: Any, preset: Any) -> bool:
-    """Return whether a field has a preset's value. The order of names in a list does not matter."""
+    """Return True if a field has a preset's value. The order of names in a list does not matter."""
     return sorted(value) == sorted(preset) if isinstance(preset, list) else bool(value == preset)

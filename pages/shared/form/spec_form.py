@@ -22,7 +22,7 @@ from pages.shared.text import quoted
 BIND: Final = "query-params"
 Request = TypeVar("Request", bound=Spec)
 LONGEST_MESSAGE = 500
-"""Most characters of an error message. A message may repeat a value from a link, and links can be very long."""
+"""Maximum number of characters of an error message. A message may repeat a value from a link of any length."""
 LISTED = "listed"
 """Address parameter: the length of a list of models that is too long for the address."""
 LISTS = ("classes", "templates")
@@ -93,7 +93,7 @@ def _widget(
     if annotation in (int, float):
         return _number(label, info, annotation, hint, shared)
     if choices is not None and (free or info.default == ""):
-        # a typed or linked value stays even if it is not offered (any more); the engine checks it
+        # Keep a typed or linked value even if it is not offered (any more). The engine checks it.
         typed = st.session_state.get(shared["key"], st.query_params.get(shared["key"]))
         options = list(dict.fromkeys([*choices, *([typed] if typed else [])]))
         index = None if info.default == "" else 0
@@ -109,7 +109,7 @@ def _widget(
 def _words(
     label: str, default: Any, item: Any, choices: Sequence[str] | None, shared: dict[str, Any], pills: bool
 ) -> list[str]:
-    """Draw a list of words. If the field's type does not fix the words, others can be typed."""
+    """Draw a list of words. Other words can be typed unless the field's type fixes the choices."""
     fixed = get_args(item) if get_origin(item) is Literal else None
     if fixed and pills:
         return st.pills(label, fixed, default=list(default), selection_mode="multi", wrap=True, **shared)
@@ -183,7 +183,7 @@ def _message(error: Any) -> str:
     message: str = error["msg"].removeprefix("Value error, ")
     if len(message) <= LONGEST_MESSAGE:
         return message
-    # keep the end, which states the allowed values
+    # Keep the end, which states the allowed values.
     return f"{message[: LONGEST_MESSAGE // 2]} ... {message[-LONGEST_MESSAGE // 2 :]}"
 
 
@@ -195,7 +195,7 @@ def _plain(annotation: Any) -> Any:
 
 
 def _without_none(annotation: Any) -> tuple[Any, bool]:
-    """Return a type without None, and whether it allowed None: (int, True) for `int | None`."""
+    """Return a type without None, and True if it allowed None: (int, True) for `int | None`."""
     annotation = _plain(annotation)
     parts = get_args(annotation) if get_origin(annotation) in UNIONS else ()
     if types.NoneType in parts:
