@@ -47,7 +47,7 @@ class Submit(BaseModel):
 
 
 class Engine(BaseModel):
-    """What does a vision model cost, and is it worth it, on the machine in front of you?"""
+    """Measure what a vision model costs, how fast it runs here, and whether training it is worth it."""
 
     model_config = SettingsConfigDict(
         cli_prog_name="python -m engine", cli_kebab_case=True, cli_implicit_flags=True, cli_hide_none_type=True
