@@ -46,9 +46,9 @@ def so_far(device: str) -> float | None:
 
 
 def give_back_workspaces(device: str) -> None:
-    """Free the workspace that cuBLAS keeps from its first product on (32 MB on Hopper).
+    """Free the workspace that cuBLAS keeps after its first product (32 MB on Hopper).
 
-    Otherwise the first of several measurements would include it and the others would not.
+    Otherwise only the first of several measurements would include its allocation.
     """
     if device.startswith("cuda"):
         torch._C._cuda_clearCublasWorkspaces()

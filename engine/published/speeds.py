@@ -30,9 +30,9 @@ def speeds(path: Path = SPEEDS) -> pd.DataFrame:
 
 
 def setups(published: pd.DataFrame, rows: Sequence[BenchmarkRow]) -> list[str]:
-    """Return the setups that have speeds for some of the rows, with the most speeds first.
+    """Return the setups that have speeds for some of the rows.
 
-    CPUs come before GPUs if a row was timed on a CPU, otherwise GPUs come first.
+    CPUs come first if a row was timed on a CPU, otherwise GPUs. Within both, setups with the most speeds come first.
     """
     counts = beside(rows, published)["setup"].value_counts()
     on_cpu = any(row.device == "cpu" for row in rows)

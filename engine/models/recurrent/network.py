@@ -35,7 +35,7 @@ class Network:
 
 
 def settings(found: Numbers, *, cudnn: bool = True) -> Around:
-    """Set what `variants.switches` sets for training, without cuDNN if so asked, forward and backward."""
+    """Return a context manager with the settings of `variants.switches` for training. cudnn: whether cuDNN is on."""
     return partial(_settings, found, cudnn)
 
 
