@@ -46,7 +46,7 @@ class Step:
     """One step of training."""
 
     def __init__(self, forward: Callable[[], torch.Tensor], optimizer: torch.optim.Optimizer) -> None:
-        """forward: returns the loss, a scalar."""
+        """Create a step. forward: returns the loss, a scalar."""
         self._forward = forward
         self._optimizer = optimizer
         self._loss: torch.Tensor | None = None

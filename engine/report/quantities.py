@@ -123,7 +123,7 @@ QUANTITIES: dict[str, Quantity] = {
     "gradient_error": Quantity(
         "Gradient error",
         "",
-        "Difference of the gradients to the control, for the worst parameter. With ReLUs: squared, all gradients together.",
+        "Difference of the gradients to the control, for the worst parameter. With ReLUs: squared, over all together.",
     ),
     "tolerance": Quantity(
         "Tolerance",
