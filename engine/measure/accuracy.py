@@ -1,4 +1,4 @@
-"""Decide whether two variants compute the same, by the rule of PyTorch's dynamo benchmark."""
+"""Decide whether two variants compute the same results, by the rule of PyTorch's dynamo benchmark."""
 
 import math
 from collections.abc import Iterator
@@ -12,14 +12,15 @@ from engine import suite
 from engine.specs import ModelName
 
 SAME_DIRECTION = 0.99
-"""Cosine similarity from which results are the same, where there is no reference in float64."""
+"""Results count as equal from this cosine similarity on. It is used only when there is no reference in float64."""
 HALF = (torch.float16, torch.bfloat16)
 FEW, LARGE_TOLERANCE = 1000, 2e-2
-"""Below so many elements, or from such a tolerance on, noise decides much of a root mean square."""
+"""With fewer elements than FEW, or a tolerance of LARGE_TOLERANCE or more, noise dominates the root mean square error,
+so it may be three times eager's instead of twice."""
 
 
 def tolerance(name: ModelName, *, training: bool, frozen: bool = False) -> float:
-    """Return what a model's results may differ by. frozen: whether inductor folds weights into constants."""
+    """Return the tolerance for a model's results. frozen: inductor folds the weights into constants."""
     if training:
         if suite.is_in(name, {suite.LEVIT}):
             return 8e-2
@@ -28,24 +29,24 @@ def tolerance(name: ModelName, *, training: bool, frozen: bool = False) -> float
 
 
 def same(eager: Any, result: Any, reference: Any | None, tol: float) -> bool:
-    """Return whether every tensor of `result` is what eager gave, or as near to the reference as eager is.
+    """Return whether every tensor of `result` equals eager's within `tol`, or is about as near to the reference.
 
-    reference: the same computed in float64; None where that was not possible, and then directions are compared.
+    reference: the same results computed in float64. None if that was not possible: cosine similarity is compared then.
     """
     _, shape = tree_flatten(eager)
-    found, found_shape = tree_flatten(result)
-    if found_shape != shape:
+    leaves, result_shape = tree_flatten(result)
+    if result_shape != shape:
         return False
     wanted = tree_leaves(eager)
     exact = [None] * len(wanted) if reference is None else tree_leaves(reference)
     return len(exact) == len(wanted) and all(
         _same(one, other, true, tol, cosine=reference is None)
-        for one, other, true in zip(wanted, found, exact, strict=True)
+        for one, other, true in zip(wanted, leaves, exact, strict=True)
     )
 
 
 def identical(one: Any, other: Any) -> bool:
-    """Return whether two runs gave the same bits; NaN is equal to NaN."""
+    """Return whether two results are equal bit by bit. NaN equals NaN."""
     ones, others = tree_leaves(one), tree_leaves(other)
     return len(ones) == len(others) and all(_equal(a, b) for a, b in zip(ones, others, strict=True))
 
@@ -63,7 +64,7 @@ def _same(eager: Any, result: Any, reference: Any, tol: float, *, cosine: bool) 
         return _equal(eager, result)
     if eager.dtype != result.dtype or eager.shape != result.shape:
         return False
-    # where a half precision overflows in eager, it may do so here
+    # in half precision eager may overflow to NaN, so NaN is accepted where eager has it
     if torch.allclose(eager, result, rtol=tol, atol=tol, equal_nan=eager.dtype in HALF):
         return True
     if cosine:
@@ -74,14 +75,14 @@ def _same(eager: Any, result: Any, reference: Any, tol: float, *, cosine: bool) 
 
 
 def rmse(reference: torch.Tensor, result: torch.Tensor) -> float:
-    """Root of the mean squared difference, in float64."""
+    """Return the root mean squared error of `result`, computed in float64."""
     return float((reference.double() - result.double()).square().mean().sqrt())
 
 
 def relative(reference: Any, result: Any) -> float:
-    """norm(result - reference) / norm(reference), of all tensors as one vector, in float64."""
+    """Return norm(result - reference) / norm(reference) in float64, with all tensors taken as one vector."""
     pairs = zip(tree_leaves(reference), tree_leaves(result), strict=True)
-    # on the CPU, as not every accelerator has float64
+    # on the CPU, because not every accelerator has float64
     every = [(one.cpu().double(), other.cpu().double()) for one, other in pairs if isinstance(one, torch.Tensor)]
     apart = math.hypot(*(float((one - other).norm()) for one, other in every))
     size = math.hypot(*(float(one.norm()) for one, _ in every))
@@ -98,7 +99,10 @@ class Deviation:
 
 
 def deviation(reference: Any, result: Any) -> Deviation:
-    """Errors: ValueError where there is nothing to compare, or the shapes differ."""
+    """Return how far `result` is from `reference`.
+
+    Errors: ValueError when there are no floating point tensors, when shapes differ, or when a value is not finite.
+    """
     parts = list(_deviations(reference, result))
     if not parts:
         raise ValueError("the results hold no floating point tensors to compare")
@@ -110,8 +114,8 @@ def deviation(reference: Any, result: Any) -> Deviation:
 
 
 def _deviations(reference: Any, result: Any) -> Iterator[torch.Tensor]:
-    wanted, found = tree_leaves(reference), tree_leaves(result)
-    for one, other in zip(wanted, found, strict=True):
+    wanted, results = tree_leaves(reference), tree_leaves(result)
+    for one, other in zip(wanted, results, strict=True):
         if isinstance(one, torch.Tensor) and one.is_floating_point():
             if one.shape != other.shape:
                 raise ValueError(f"a result has the shape {tuple(other.shape)} where {tuple(one.shape)} is right")

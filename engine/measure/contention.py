@@ -1,4 +1,4 @@
-"""Who else used the CPUs while something was timed."""
+"""Measure how much other processes used the CPUs during a timing."""
 
 import os
 import resource
@@ -14,26 +14,27 @@ LEAST_CPU_SHARE = 0.9
 MOST_NEIGHBOUR_SHARE = 0.05
 MOST_SWITCHES_PER_S = 100.0
 SHORTEST_S = 1.0
-"""The system counts each CPU's time in steps of 10 ms. Over less than this, two steps would be 2 % and more."""
+"""Measure shares of the CPUs only over at least this many seconds. The system counts CPU time in steps of 10 ms, so two
+steps would be 2 % or more of a shorter time."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Counters at one moment; only differences mean anything."""
+    """Counters at one moment. Only differences between two moments have a meaning."""
 
     wall_s: float
     own_s: float
     """CPU time of this process, all its threads."""
     busy_s: float
-    """What all processes, and the hypervisor's other guests, used of the CPUs that this process may use."""
+    """CPU time of all processes, and of the hypervisor's other guests, on the CPUs that this process may use."""
     cpus: int
-    """How many those are."""
+    """Number of CPUs that this process may use."""
     switches: int
-    """Times that a thread of this process was made to wait though it could have gone on."""
+    """Involuntary context switches: a thread of this process was ready to run but had to wait."""
 
 
 def snapshot() -> Usage:
-    """Return the counters now. Costs about 0.1 ms."""
+    """Return the current counters. Takes about 0.1 ms."""
     per_cpu = psutil.cpu_times(percpu=True)
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(per_cpu))
     counted = [per_cpu[cpu] for cpu in allowed]
@@ -47,16 +48,17 @@ def snapshot() -> Usage:
 
 
 def _busy(times: dict[str, float]) -> float:
-    """Seconds one CPU did not idle. Guests' time is counted within user and nice already."""
+    """Return the seconds for which one CPU was not idle. user and nice already include the time of guests."""
     return sum(seconds for name, seconds in times.items() if name not in ("idle", "iowait", "guest", "guest_nice"))
 
 
 def contention(before: Usage, after: Usage, threads: int | None) -> Contention:
-    """Return what the CPUs did between two snapshots.
+    """Return how the CPUs were used between two snapshots.
 
-    threads: those that should be busy; None where the CPU waits for an accelerator, and then there is no cpu_share.
-    cpu_share is CPU time / (wall time x threads). It falls when others take the CPUs, and just so when a model is too
-    small to keep its threads busy, or waits for a disk or a lock; neighbour_share and switches_per_s tell these apart.
+    threads: number of threads that should be busy. None with an accelerator, for which the CPU waits; there is no
+    cpu_share then. cpu_share is CPU time / (wall time x threads). It falls when other processes take the CPUs, but also
+    when a model is too small to keep its threads busy or waits for a disk or a lock. neighbour_share and switches_per_s
+    show which of these it is.
     """
     wall = after.wall_s - before.wall_s
     own = after.own_s - before.own_s
@@ -69,7 +71,7 @@ def contention(before: Usage, after: Usage, threads: int | None) -> Contention:
 
 
 def contended(found: Contention) -> list[str]:
-    """In what a timing was disturbed, in words; empty when it was not."""
+    """Return the reasons why a timing was disturbed, one text each. Empty when it was not disturbed."""
     reasons = []
     if found.cpu_share is not None and found.cpu_share < LEAST_CPU_SHARE:
         reasons.append(
@@ -84,12 +86,12 @@ def contended(found: Contention) -> list[str]:
 
 
 NAME_LENGTH = 15
-"""Characters kept of a name, as many as Linux keeps. psutil completes longer ones from the command line, which may hold
-secrets."""
+"""Process names are cut to this many characters, as Linux does. psutil completes longer names from the command line,
+which may contain secrets."""
 MOST_NAMES = 3
-"""Names reported: those that matter, in a note of one line."""
+"""Report at most this many names, so that the note fits on one line."""
 LEAST_SHARE = 0.01
-"""Smaller shares of the CPUs are left out: a desktop has dozens, and they disturb nothing."""
+"""Leave out processes with a smaller share of the CPUs. A desktop has dozens of them, and they disturb nothing."""
 
 
 @dataclass(frozen=True)
@@ -98,29 +100,29 @@ class Process:
 
     name: str
     cpu_s: float
-    """CPU time so far, all its threads."""
+    """CPU time of all its threads since it started."""
 
 
 Snapshot = Mapping[tuple[int, float], Process]
-"""By process id and time of its start, because ids are used again."""
+"""Processes by process id and start time. The start time is needed because process ids are reused."""
 
 
 def processes_now() -> Snapshot:
-    """Return all other processes that can be seen. Costs about 0.2 ms per process."""
-    found = {}
+    """Return all other processes that are visible. Takes about 0.2 ms per process."""
+    processes = {}
     for process in psutil.process_iter(["pid", "create_time", "name", "cpu_times"]):
-        known = process.info
-        if known["pid"] != os.getpid() and known["cpu_times"] is not None:
-            cpu_s = known["cpu_times"].user + known["cpu_times"].system
-            found[known["pid"], known["create_time"]] = Process((known["name"] or "?")[:NAME_LENGTH], cpu_s)
-    return found
+        info = process.info
+        if info["pid"] != os.getpid() and info["cpu_times"] is not None:
+            cpu_s = info["cpu_times"].user + info["cpu_times"].system
+            processes[info["pid"], info["create_time"]] = Process((info["name"] or "?")[:NAME_LENGTH], cpu_s)
+    return processes
 
 
 def busiest(before: Snapshot, after: Snapshot, wall_s: float, cpus: int) -> dict[str, float]:
     """Return the share of the CPUs that other processes used between two snapshots, by name, the busiest first.
 
-    Processes of one name are added up. One that began and ended in between is not seen. Nothing is known of less than
-    a second, because the system counts CPU time in steps of 10 ms.
+    Processes with the same name are added up. A process that began and ended in between is not seen. Empty for less
+    than a second, because the system counts CPU time in steps of 10 ms.
     """
     if wall_s < SHORTEST_S:
         return {}
@@ -133,5 +135,5 @@ def busiest(before: Snapshot, after: Snapshot, wall_s: float, cpus: int) -> dict
 
 
 def named(shares: Mapping[str, float]) -> str:
-    """Return `ffmpeg 41.0%, python 12.3% of the CPUs`."""
+    """Return the shares as text, such as `ffmpeg 41.0%, python 12.3% of the CPUs`."""
     return ", ".join(f"{name} {share:.1%}" for name, share in shares.items()) + " of the CPUs"

@@ -1,4 +1,4 @@
-"""The host, its devices and the versions of libraries that counts and times depend on."""
+"""Describe the host, its devices and the versions of libraries that affect counts and timings."""
 
 import os
 import platform
@@ -29,8 +29,8 @@ class DeviceNotFound(Refused):
 
 
 def current(device: str, seed: int | None = None) -> Environment:
-    """Return the environment of a run on this device. Errors: DeviceNotFound, which names the devices there are."""
-    found = _device(device)
+    """Return the environment of a run on this device. Errors: DeviceNotFound, which lists the available devices."""
+    selected = _device(device)
     return Environment(
         host=socket.gethostname(),
         platform=platform.platform(),
@@ -39,10 +39,10 @@ def current(device: str, seed: int | None = None) -> Environment:
         threads=threads(),
         memory_gb=_memory_gb(),
         device=device,
-        device_name=found.model,
-        driver=found.driver,
+        device_name=selected.model,
+        driver=selected.driver,
         versions=versions() | builds(),
-        gpu=nvml.facts(found.name),
+        gpu=nvml.facts(selected.name),
         tf32=torch.backends.cuda.matmul.allow_tf32,
         seed=seed,
         date=_now(),
@@ -50,7 +50,7 @@ def current(device: str, seed: int | None = None) -> Environment:
 
 
 def probe() -> Machine:
-    """This host with all its devices, as the light side needs to know them."""
+    """Return this host with all its devices, for the code that must not import torch."""
     return Machine(
         host=socket.gethostname(),
         platform=platform.platform(),
@@ -66,16 +66,16 @@ def probe() -> Machine:
 
 
 def devices() -> tuple[Device, ...]:
-    """cpu, then every device of torch's accelerator."""
-    found = [Device(name="cpu", model=cpu_name(), memory_gb=_memory_gb())]
+    """Return the CPU, followed by every device of torch's accelerator."""
+    available = [Device(name="cpu", model=cpu_name(), memory_gb=_memory_gb())]
     if (accelerator := torch.accelerator.current_accelerator(check_available=True)) is not None:
         for index in range(torch.accelerator.device_count()):
-            found.append(_accelerator(accelerator.type, index))
-    return tuple(found)
+            available.append(_accelerator(accelerator.type, index))
+    return tuple(available)
 
 
 def _accelerator(kind: str, index: int) -> Device:
-    """`mps` has one device and no number; the others are numbered."""
+    """Return one accelerator. Its name has a number, except for `mps`, which has only one device."""
     if kind == "cuda":
         properties = torch.cuda.get_device_properties(index)
         return Device(
@@ -89,7 +89,7 @@ def _accelerator(kind: str, index: int) -> Device:
 
 
 def computes_bf16(device: str) -> bool:
-    """Return whether an accelerator computes bfloat16 natively: NVIDIA's from compute capability 8.0 on."""
+    """Return whether an accelerator computes bfloat16 natively. NVIDIA GPUs do from compute capability 8.0 on."""
     if torch.device(device).type != "cuda":
         return False
     if torch.version.hip:
@@ -100,14 +100,14 @@ def computes_bf16(device: str) -> bool:
 def _device(name: str) -> Device:
     if name == "meta":
         return Device(name="meta", model="shapes only")
-    known = {device.name: device for device in devices()}
-    if (device := known.get(numbered(name))) is None:
-        raise DeviceNotFound(f"this machine has no device {name!r}; it has meta, {', '.join(known)}")
+    by_name = {device.name: device for device in devices()}
+    if (device := by_name.get(numbered(name))) is None:
+        raise DeviceNotFound(f"this machine has no device {name!r}; it has meta, {', '.join(by_name)}")
     return device
 
 
 def nvidia_driver() -> str:
-    """Return the NVIDIA driver's version; empty on an AMD build of torch, or where NVML does not answer."""
+    """Return the NVIDIA driver's version. Empty on an AMD build of torch, or when NVML fails."""
     import pynvml  # loads a system library when it is used, so not before there is an NVIDIA device
 
     try:
@@ -122,13 +122,16 @@ def nvidia_driver() -> str:
 
 
 def threads(cgroups: Path = CGROUPS, own: Path = OWN_CGROUP) -> int:
-    """CPUs this process may use: its affinity, cut by the quotas of the control groups (v2) it is in."""
+    """Return how many CPUs this process may use: its affinity, limited by the quotas of its control groups (v2)."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([allowed, *_quotas(cgroups, own)]))
 
 
 def _quotas(cgroups: Path, own: Path) -> Iterator[int]:
-    """Whole CPUs that each group allows; its cpu.max holds `max 100000` or `150000 100000`: quota and period in us."""
+    """Yield the number of whole CPUs that each group allows.
+
+    cpu.max holds `max 100000` or `150000 100000`: quota and period in us.
+    """
     for folder in _groups(cgroups, own):
         limit = folder / "cpu.max"
         if limit.is_file():
@@ -138,7 +141,7 @@ def _quotas(cgroups: Path, own: Path) -> Iterator[int]:
 
 
 def _groups(cgroups: Path, own: Path) -> Iterator[Path]:
-    """Yield the folder of each group from this process's own up to the root. own holds `0::/path/of/group`."""
+    """Return the folders of this process's own group and of all groups above it. own holds `0::/path/of/group`."""
     lines = own.read_text().splitlines() if own.is_file() else []
     path = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "/")
     group = cgroups / path.strip("/")
@@ -146,7 +149,7 @@ def _groups(cgroups: Path, own: Path) -> Iterator[Path]:
 
 
 def available_bytes(cgroups: Path = CGROUPS, own: Path = OWN_CGROUP) -> int:
-    """Memory that can still be had: what the system has left, cut by the limits of our control groups (v2)."""
+    """Return the free memory in bytes: the system's available memory, limited by our control groups (v2)."""
     left = [int(psutil.virtual_memory().available)]
     for folder in _groups(cgroups, own):
         limit, used = folder / "memory.max", folder / "memory.current"
@@ -156,7 +159,7 @@ def available_bytes(cgroups: Path = CGROUPS, own: Path = OWN_CGROUP) -> int:
 
 
 def cpu_name() -> str:
-    """Return the processor as its maker calls it."""
+    """Return the processor's model name."""
     if CPUINFO.is_file():
         for line in CPUINFO.read_text().splitlines():
             if line.startswith("model name"):
@@ -165,51 +168,51 @@ def cpu_name() -> str:
 
 
 def caches(folder: Path = CACHES) -> dict[str, int]:
-    """Bytes of each cache that a core sees, by name, such as {"L1d": 49152, "L2": 1048576, "L3": 33554432}.
+    """Return the bytes of each cache that a core uses, by name, such as {"L1d": 49152, "L2": 1048576, "L3": 33554432}.
 
-    Smallest level first; empty where the system does not tell.
+    Sorted by name, so the smallest level is first. Empty when the system does not report caches.
     """
-    found = {}
+    sizes = {}
     for index in (path.parent for path in folder.glob("index*/size")):
         level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
         name = f"L{level}{kind[0].lower() if kind != 'Unified' else ''}"
-        found[name] = int(size.removesuffix("K")) * 1024
-    return dict(sorted(found.items()))
+        sizes[name] = int(size.removesuffix("K")) * 1024
+    return dict(sorted(sizes.items()))
 
 
 def last_level_cache(device: str) -> int:
-    """Bytes of a processor's largest cache, or of a GPU's L2; 0 where the system does not tell."""
+    """Return the bytes of a processor's largest cache, or of a GPU's L2. 0 when the system does not report it."""
     if device.startswith("cuda"):
         return int(torch.cuda.get_device_properties(device).L2_cache_size)
     return max(caches().values(), default=0) if device == "cpu" else 0
 
 
 def _binary(size: int) -> str:
-    """`48 KiB`, `1 MiB`: how makers of processors write sizes of caches."""
+    """Return a cache size as processor makers write it: `48 KiB`, `1 MiB`."""
     return f"{size / 2**20:.4g} MiB" if size >= 2**20 else f"{size / 2**10:.4g} KiB"
 
 
 def versions() -> dict[str, str]:
-    """Return the installed versions of packages that decide on counts and timings, as their distributions have them."""
-    found = {}
+    """Return the installed versions of the packages that affect counts and timings, from their package metadata."""
+    installed = {}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            installed[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def builds() -> dict[str, str]:
     """Return torch's version with its build (`2.11.0+cu130`), and the versions of CUDA or HIP, cuDNN and Triton."""
-    found = {"torch": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip, "cudnn": _cudnn()}
+    build = {"torch": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip, "cudnn": _cudnn()}
     with suppress(PackageNotFoundError):
-        found["triton"] = version("triton")
-    return {name: str(value) for name, value in found.items() if value}
+        build["triton"] = version("triton")
+    return {name: str(value) for name, value in build.items() if value}
 
 
 def _cudnn() -> str | None:
-    """Return the version of cuDNN, which torch has as a number: 91900 is `9.19.0`."""
+    """Return the version of cuDNN. torch reports it as a number: 91900 is `9.19.0`."""
     try:
         number = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
     except RuntimeError:  # torch refuses a cuDNN that is not the one it was built for

@@ -1,7 +1,7 @@
-"""Counting what a forward pass costs, operator by operator, on meta or on a real device.
+"""Count the cost of a forward pass, operator by operator, on meta or on a real device.
 
-Our own dispatch mode over torch.utils.flop_counter's formulas: that library's FlopCounterMode follows modules through
-autograd and fails without gradients on some models; this one uses forward hooks.
+This is a dispatch mode of our own that uses the formulas of torch.utils.flop_counter. That library's FlopCounterMode
+follows modules through autograd and fails without gradients on some models; this one uses forward hooks.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ ANSWERED = "a value asked of a tensor without data (attention mask code) was ans
 
 @dataclass
 class Tally:
-    """Sums over the operator calls of one kind, or of one module with all below it."""
+    """Sums over the operator calls of one kind, or of one module including its submodules."""
 
     calls: int = 0
     flops: int = 0
@@ -39,14 +39,14 @@ class Tally:
 
 @dataclass(frozen=True)
 class Count:
-    """One forward pass of one batch."""
+    """The cost of one forward pass of one batch."""
 
     operators: tuple[OperatorCount, ...]
-    """Most FLOPs first."""
+    """Sorted by FLOPs, largest first."""
     modules: dict[str, Tally]
-    """By dotted path, "" the whole model; each with all modules below it."""
+    """Sums by dotted path; "" is the whole model. Each module includes all its submodules."""
     peak_bytes: int
-    """The most bytes alive at once beyond weights and inputs."""
+    """Peak of the bytes alive at the same time, without weights and inputs."""
     notes: tuple[str, ...]
 
     @property
@@ -63,19 +63,20 @@ class Count:
 
     @property
     def uncounted(self) -> dict[str, int]:
-        """Operators without a formula that are neither views nor elementwise, with their calls."""
+        """Return the calls of each operator that has no formula and is neither a view nor elementwise."""
         return {tally.operator: tally.calls for tally in self.operators if tally.work in ("minor", "unknown")}
 
     @property
     def unknown(self) -> dict[str, int]:
-        """Those among them whose work could be of any size, with their calls."""
+        """Return the calls of each uncounted operator whose work could be of any size."""
         return {tally.operator: tally.calls for tally in self.operators if tally.work == "unknown"}
 
 
 def count(model: torch.nn.Module, inputs: tuple[Any, ...], run: Callable[[], object] | None = None) -> Count:
-    """Count one forward pass. Gradients are as the caller has set them; `inference_mode` would hide every operator.
+    """Count one forward pass. The caller decides whether gradients are on.
 
-    run: what to count instead of model(*inputs). Errors: RuntimeError in inference mode, and whatever the model raises.
+    run: called instead of model(*inputs). Errors: RuntimeError in inference mode, which hides every operator; any error
+    that the model raises.
     """
     if torch.is_inference_mode_enabled():
         raise RuntimeError("counting needs no_grad or gradients: inference mode hides operators from the counter")
@@ -87,7 +88,7 @@ def count(model: torch.nn.Module, inputs: tuple[Any, ...], run: Callable[[], obj
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees every operator below autograd."""
+    """Count every operator below autograd."""
 
     def __init__(self, live: LiveBytes) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -155,7 +156,7 @@ def _read(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def _bytes(value: Any) -> int:
-    """Bytes of all tensors in an argument, in lists and tuples too."""
+    """Return the bytes of all tensors in an argument, including those in lists and tuples."""
     if isinstance(value, torch.Tensor):
         return value.numel() * value.element_size()
     if isinstance(value, tuple | list):
@@ -165,7 +166,10 @@ def _bytes(value: Any) -> int:
 
 @contextmanager
 def _modules_followed(model: torch.nn.Module, counter: _Counter) -> Iterator[None]:
-    """Books every operator under the innermost module being called, and hands sums outwards when it returns."""
+    """Add every operator to the innermost module being called.
+
+    When a module returns, its sums are added to its caller's.
+    """
     paths = {id(module): path for path, module in model.named_modules()}
 
     def enter(module: torch.nn.Module, _args: Any) -> None:
@@ -190,7 +194,7 @@ def _modules_followed(model: torch.nn.Module, counter: _Counter) -> Iterator[Non
 
 @contextmanager
 def unfused() -> Iterator[None]:
-    """Without the fast path, attention and encoder layers are made of operators that have formulas."""
+    """Turn off the fast path of attention and encoder layers, so that they run as operators that have formulas."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -201,10 +205,10 @@ def unfused() -> Iterator[None]:
 
 @contextmanager
 def _fused_on_meta() -> Iterator[None]:
-    """On meta, attention falls apart into matrix products that keep all scores in memory; real devices fuse it.
+    """Make attention on meta call the fused operator, so that FLOPs, traffic and memory are those of a real device.
 
-    Calling the fused operator by name gives meta the FLOPs, traffic and memory of a real device. The name is replaced,
-    as a mode for torch functions would not see the calls that torch.nn.functional makes of itself.
+    On meta, attention would be split into matrix products that keep all scores in memory. The function is replaced by
+    name, because a mode for torch functions would not see the calls made inside torch.nn.functional.
     """
     functional = torch.nn.functional
     real = functional.scaled_dot_product_attention
@@ -231,7 +235,7 @@ def _fused(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor | None:
-    """Return the output, or None where a real device would not fuse either, or where this is no meta tensor."""
+    """Return the output. None when a real device would not fuse either, or when the tensors are not on meta."""
     if not (query.dim() == key.dim() == value.dim()) or key.shape[:-1] != value.shape[:-1]:
         return None
     if query.dim() == 3 and (
@@ -247,7 +251,7 @@ def _fused(
     alike = heads % shared == 0 if enable_gqa and shared else heads == shared
     if not alike or query.shape[0] != key.shape[0] or (attn_mask is not None and attn_mask.requires_grad):
         return None
-    # dropout_p changes no shape and no count; the CPU operator, whose shape rules these are, takes none
+    # dropout_p is 0 because the CPU operator, used here for its shapes, has no dropout; shapes and counts do not change
     out, _ = aten._scaled_dot_product_flash_attention_for_cpu(
         query, key, value, 0.0, is_causal, attn_mask=attn_mask, scale=scale
     )

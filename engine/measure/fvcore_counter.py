@@ -1,6 +1,6 @@
-"""The second opinion: fvcore traces the real model and applies formulas of its own.
+"""Count a second time with fvcore, which traces the real model and applies its own formulas.
 
-fvcore calls a multiply-add one FLOP; its figures are MACs here. It cannot trace on meta.
+fvcore counts a multiply-add as one FLOP, so its numbers are MACs here. It cannot trace on meta.
 """
 
 import warnings
@@ -32,7 +32,7 @@ GROUPS: dict[str, frozenset[str]] = {
     ),
     "recurrent layers": frozenset({"mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn"}),
 }
-"""Operators of both counters, under what they have in common."""
+"""Groups of operators, by name. Each holds the names that either counter uses for such operators."""
 EXPLANATIONS = {
     "normalisation": "fvcore counts 1 to 5 operations per element; ours counts multiply-adds of products only",
     "pooling and resampling": "fvcore counts 1 to 4 operations per element; ours counts multiply-adds of products only",
@@ -41,9 +41,10 @@ PRODUCT_MAKERS = ("baddbmm", "addmv", "mv", "dot", "addbmm", "lstm", "gru", "rnn
 
 
 def figures(built: Built, counted: Count | None, batch_size: int) -> dict[str, Any]:
-    """Return the fvcore columns of a row, per sample; with the dispatch counter's result, also where the two differ.
+    """Return the fvcore columns of a row, per sample.
 
-    Errors: RuntimeError where torch.jit cannot trace the model.
+    With `counted`, the dispatch counter's result, the columns also hold the differences between both counters.
+    Errors: RuntimeError when torch.jit cannot trace the model.
     """
     fvcore = load()
     with torch.no_grad(), unfused(), _flat_output(built.model):
@@ -55,19 +56,19 @@ def figures(built: Built, counted: Count | None, batch_size: int) -> dict[str, A
             analysis.tracer_warnings("none").unsupported_ops_warnings(False).uncalled_modules_warnings(False)
             analysis.total()
     parts = {"": "", **{f"{tower}_": path for tower, path in built.towers.items()}}
-    found: dict[str, Any] = {"fvcore_unsupported": dict(macs.unsupported_ops().most_common())}
+    columns: dict[str, Any] = {"fvcore_unsupported": dict(macs.unsupported_ops().most_common())}
     for part, path in parts.items():
-        found[f"fvcore_{part}gmacs"] = macs.total(path) / batch_size / 1e9
-        found[f"fvcore_{part}macts"] = activations.total(path) / batch_size / 1e6
+        columns[f"fvcore_{part}gmacs"] = macs.total(path) / batch_size / 1e9
+        columns[f"fvcore_{part}macts"] = activations.total(path) / batch_size / 1e6
     if counted is not None:
-        found["differences"] = differences(counted, macs.by_operator(), macs.unsupported_ops(), batch_size)
-    return found
+        columns["differences"] = differences(counted, macs.by_operator(), macs.unsupported_ops(), batch_size)
+    return columns
 
 
 def differences(
     counted: Count, fvcore_macs: Counter[str], unsupported: Counter[str], batch_size: int
 ) -> tuple[Difference, ...]:
-    """Per group of operators where the two counters disagree, GMACs per sample and why."""
+    """Return the groups of operators for which the counters disagree, each with GMACs per sample and an explanation."""
     ours: Counter[str] = Counter()
     for operator in counted.operators:
         if operator.flops:
@@ -108,7 +109,10 @@ def _shape(value: Any) -> list[int]:
 
 
 def _attention_macs(inputs: list[Any], _outputs: list[Any]) -> int:
-    """Scores, then values. inputs: traced query (..., L, E), key (..., S, E), value (..., S, V), ..."""
+    """Return the MACs of scores and values.
+
+    inputs: traced query (..., L, E), key (..., S, E), value (..., S, V), ...
+    """
     query, value = _shape(inputs[0]), _shape(inputs[2])
     return prod(query[:-1]) * value[-2] * (query[-1] + value[-1])
 
@@ -119,7 +123,10 @@ def _attention_activations(inputs: list[Any], _outputs: list[Any]) -> int:
 
 
 def load() -> Any:
-    """fvcore.nn, imported when it is needed, which is seldom. Its losses are TorchScript, which torch deprecates."""
+    """Return the module fvcore.nn, imported only when needed.
+
+    Importing it warns, because its losses use TorchScript.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"`torch\.jit\.\w+` is deprecated")
         return import_module("fvcore.nn")
@@ -127,7 +134,7 @@ def load() -> Any:
 
 @contextmanager
 def _flat_output(model: torch.nn.Module) -> Iterator[None]:
-    """torch.jit does not trace a model that returns a dictionary, as CoCa does."""
+    """Make the model return a tuple. torch.jit cannot trace a model that returns a dictionary, such as CoCa."""
 
     def flatten(_module: torch.nn.Module, _args: Any, out: Any) -> Any:
         return tuple(leaf for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor))

@@ -1,6 +1,7 @@
-"""Watching an NVIDIA GPU while something is timed: clocks, reasons to hold them back, other processes, energy.
+"""Watch an NVIDIA GPU during a timing: clocks, reasons for throttling, other processes, energy.
 
-NVML tells. Where it does not (no NVIDIA GPU, an AMD build of torch, a locked-down container), the notes say so.
+All readings come from NVML. When it is not available (no NVIDIA GPU, an AMD build of torch, a locked-down container),
+the notes say so.
 """
 
 import time
@@ -16,10 +17,10 @@ from engine.measure.nvml import Gpu
 
 LOOK_EVERY_S = 0.5
 LEAST_CLOCK = 0.75
-"""Share of the maximum SM clock below which a GPU at work counts as throttled, whatever reasons it gives (nvbench's
-limit)."""
+"""A working GPU counts as throttled below this share of its maximum SM clock, whatever reasons NVML gives. This is
+nvbench's limit."""
 POWER_CAP = "software power cap"
-"""Normal at full load: most GPUs reach their power limit in large matrix products."""
+"""This reason is normal at full load: most GPUs reach their power limit in large matrix products."""
 REASONS = {
     0x4: POWER_CAP,
     0x8: "hardware slowdown",
@@ -27,33 +28,34 @@ REASONS = {
     0x40: "hardware thermal slowdown",
     0x80: "hardware power brake",
 }
-"""NVML's reasons for clocks below what was asked for, without the harmless: idle, application clocks, sync boost."""
+"""NVML's reasons for reduced clocks, by bit. The harmless ones are left out: idle, application clocks, sync boost."""
 IDLE = 0x1
 DISPLAY_SERVERS = frozenset(
     "Xorg X Xwayland gnome-shell mutter kwin_x11 kwin_wayland plasmashell cinnamon xfwm4 sway weston Hyprland".split()
 )
-"""Programs that draw a desktop. NVML lists some of them among the processes that compute, since they use Vulkan."""
+"""Programs that draw a desktop. NVML lists some of them as compute processes, because they use Vulkan."""
 LONGEST_QUEUE_S = 0.05
-"""Calls are made longer batches until a batch takes this long: short ones would leave the GPU idle in between, and
-calls that only enqueue work (a CUDA graph) would fill the queue with minutes of it."""
+"""Double the calls per batch until a batch takes this many seconds. Shorter batches would leave the GPU idle in
+between; much longer ones would queue minutes of work when calls only enqueue it (a CUDA graph)."""
 
 
 @dataclass(frozen=True)
 class Watched:
-    """Readings of a GPU during a timing, summed up."""
+    """Summary of the readings of a GPU during a timing."""
 
     clocks_mhz: tuple[int, int] | None
-    """Lowest and highest SM clock of a GPU at work; None when every look found it idle, just done with its work."""
+    """Lowest and highest SM clock of the working GPU. None when the GPU was idle at every reading."""
     reasons: tuple[str, ...]
-    """For which the clocks were held back at any look."""
+    """All reasons for reduced clocks that any reading gave."""
     others: int | None
-    """Most other processes at once that computed on the GPU; None where NVML lists not even this process."""
+    """Largest number of other processes that computed on the GPU at once. None when NVML does not even list this
+    process."""
     maximum_mhz: int | None = None
     """The highest SM clock the GPU can be set to."""
 
     @property
     def throttled(self) -> bool:
-        """Whether heat, power supply or hardware held the clocks back, or something held them far below the maximum."""
+        """Return whether heat, power supply or hardware reduced the clocks, or they were far below the maximum."""
         if set(self.reasons) - {POWER_CAP}:
             return True
         if self.clocks_mhz is None:
@@ -63,7 +65,7 @@ class Watched:
 
     @property
     def clocks(self) -> str:
-        """Describe the clocks and why they were held back."""
+        """Return a text with the clocks and the reasons why they were reduced."""
         low, high = self.clocks_mhz or ("?", "?")
         most = f" of at most {self.maximum_mhz} MHz" if self.maximum_mhz else ""
         why = f" ({', '.join(self.reasons)})" if self.reasons else ""
@@ -71,7 +73,7 @@ class Watched:
 
 
 class Watch:
-    """Looks at one GPU between samples."""
+    """Read the state of one GPU between samples."""
 
     def __init__(self, gpu: Gpu, clock: Callable[[], float] = time.perf_counter, every_s: float = LOOK_EVERY_S) -> None:
         self._gpu = gpu
@@ -83,7 +85,10 @@ class Watch:
         self._others: list[int] = []
 
     def look(self) -> None:
-        """Read the GPU's state, unless it was read a moment ago. What it does not tell stays unknown."""
+        """Read the GPU's state, unless the last reading is more recent than `every_s`.
+
+        Values that NVML lacks stay unknown.
+        """
         if self._clock() < self._next:
             return
         gpu = self._gpu
@@ -94,7 +99,7 @@ class Watch:
         self._reasons |= {name for bit, name in REASONS.items() if bits & bit}
         listed = gpu.read("nvmlDeviceGetComputeRunningProcesses", gpu.handle) or []
         if pids := {process.pid for process in listed if not self._draws_the_desktop(process.pid)}:
-            # Inside a container NVML numbers processes differently: one of those listed is this one all the same.
+            # Subtract 1 for this process. Its id is not compared, because NVML uses other ids inside a container.
             self._others.append(len(pids) - 1)
         self._next = self._clock() + self._every_s
 
@@ -103,7 +108,7 @@ class Watch:
         return PurePath(name.split(" ")[0]).name in DISPLAY_SERVERS
 
     def watched(self) -> Watched | None:
-        """Return all looks so far; None when there was none that told anything."""
+        """Return the summary of all readings so far. None when no reading gave a value."""
         if not (self._clocks or self._reasons or self._others):
             return None
         return Watched(
@@ -115,35 +120,38 @@ class Watch:
 
 
 def watch(device: str, library: Any = None) -> Watch | None:
-    """Return a watch on this device; None where NVML knows no such device. library: stands in for the module pynvml."""
+    """Return a watch on this device. None when NVML does not know it. library: replaces the module pynvml."""
     gpu = nvml.find(device, library)
     return Watch(gpu) if gpu else None
 
 
 def foreign(seen: Watched | None) -> tuple[str, ...]:
-    """Say who else computed on the GPU; empty where nobody did, or nobody knows."""
+    """Return a text that says how many other processes computed on the GPU.
+
+    Empty when there were none or it is unknown.
+    """
     return (f"{seen.others} other processes computed on the GPU",) if seen and seen.others else ()
 
 
 def throttling(seen: Watched | None) -> str:
-    """Say how the GPU was throttled; empty when it was not."""
+    """Return a text that says how the GPU was throttled. Empty when it was not."""
     return f"the GPU held its clocks back: {seen.clocks}" if seen and seen.throttled else ""
 
 
 def notes(device: str, seen: Watched | None) -> tuple[str, ...]:
-    """Say what is to be known of a watch without being a fault: what could not be watched, and a power cap."""
+    """Return remarks about a watch that are no faults: what could not be watched, and a power cap."""
     if device == "cpu":
         return ()
     if seen is None:
         return (f"not watched: clocks, throttling and other processes on {device}, of which NVML tells nothing",)
-    found = []
+    messages = []
     if seen.reasons == (POWER_CAP,) and not seen.throttled:
-        found.append(f"the GPU reached its power limit, which is normal at full load: {seen.clocks}")
+        messages.append(f"the GPU reached its power limit, which is normal at full load: {seen.clocks}")
     if seen.clocks_mhz is None:
-        found.append("not watched: the GPU's clocks, because every look found it idle or NVML tells none")
+        messages.append("not watched: the GPU's clocks, because every look found it idle or NVML tells none")
     if seen.others is None:
-        found.append("not watched: other processes on the GPU, because NVML lists none")
-    return tuple(found)
+        messages.append("not watched: other processes on the GPU, because NVML lists none")
+    return tuple(messages)
 
 
 def joules(
@@ -156,8 +164,8 @@ def joules(
 ) -> float | None:
     """Return J per call of `run`, from the GPU's own energy counter over at least `seconds` of calls without a pause.
 
-    The energy is that of the whole board, its idle share included; None of a MIG slice, which shares its board, and
-    where the GPU does not count. Calls are synchronised in batches of LONGEST_QUEUE_S to twice that.
+    The energy is that of the whole board, including its idle power. None for a MIG slice, which shares its board, and
+    for a GPU without an energy counter. Calls are synchronised in batches of LONGEST_QUEUE_S to twice that.
 
     Error: the counter has steps of 1 mJ and is updated every 0.02 to 0.1 s, so that over 1 s it is off by up to 10 %;
     the sensor behind it is off by up to 5 % (NVML API reference; Yang, Adámek, Armour: arXiv 2312.02741).

@@ -8,10 +8,10 @@ import torch
 
 
 class LiveBytes:
-    """Bytes of all storages alive, beyond those held throughout, and their peak.
+    """Count the bytes of all live storages, without those that are held throughout, and their peak.
 
-    Sees a tensor when an operator returns it and its end when Python frees it. Works on meta, where nothing is
-    allocated, as on a real device. An allocator's rounding and caching are not included.
+    A tensor counts from the moment an operator returns it until Python frees it. This works on meta, where nothing is
+    allocated, as well as on a real device. An allocator's rounding and caching are not included.
     """
 
     def __init__(self, held: Iterable[torch.Tensor]) -> None:
@@ -45,11 +45,11 @@ class LiveBytes:
 
 
 def tensor_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Return the bytes of the storages behind some tensors, each storage once."""
+    """Return the bytes of the tensors' storages. A storage that several tensors share counts once."""
     storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in tensors}
     return sum(storage.nbytes() for storage in storages.values())
 
 
 def state(model: torch.nn.Module) -> list[torch.Tensor]:
-    """Parameters and buffers."""
+    """Return the model's parameters and buffers."""
     return [*model.parameters(), *model.buffers()]

@@ -19,9 +19,9 @@ def training_peak_bytes(
 ) -> int:
     """Return the peak bytes of a training step: weights, inputs, gradients, AdamW's two moments, saved activations.
 
-    Runs a forward and a backward pass in training mode. step: what is run; by default the mean of all outputs is the
-    loss, because most losses add next to nothing. The moments count throughout, as from the second step on; gradients
-    are allocated by each backward pass. Leaves the model in training mode. Errors: whatever the model raises.
+    Runs a forward and a backward pass in training mode and leaves the model in that mode. step: run instead; by default
+    the loss is the mean of all outputs, because most losses add next to nothing. The moments count throughout, as they
+    do from the second step on; each backward pass allocates the gradients. Errors: any error that the model raises.
     """
 
     def mean() -> None:
@@ -37,5 +37,5 @@ def training_peak_bytes(
 
 
 def trained(model: torch.nn.Module) -> list[torch.nn.Parameter]:
-    """Return the parameters that have gradients, and moments."""
+    """Return the parameters that have gradients, and so moments."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]

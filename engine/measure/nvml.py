@@ -1,4 +1,4 @@
-"""NVML, the driver's own account of an NVIDIA GPU: the GPU that torch uses, found by its UUID, and facts about it."""
+"""Find the NVIDIA GPU that torch uses in NVML, by its UUID, and read facts about it."""
 
 import os
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import torch
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as NVML knows it. Of a MIG slice, the board has the clocks and the energy, the slice has the processes."""
+    """A GPU in NVML. For a MIG slice, clocks and energy belong to the board, processes to the slice."""
 
     nvml: Any
     """The module pynvml."""
@@ -20,7 +20,7 @@ class Gpu:
     is_slice: bool = False
 
     def read(self, function: str, *arguments: Any) -> Any:
-        """Return the answer of an NVML function, or None where the driver, the GPU or a permission gives none."""
+        """Return the value of an NVML function. None when the driver, the GPU or a permission does not allow it."""
         try:
             return getattr(self.nvml, function)(*arguments)
         except (self.nvml.NVMLError, UnicodeDecodeError):
@@ -28,9 +28,9 @@ class Gpu:
 
 
 def find(device: str, nvml: Any = None) -> Gpu | None:
-    """Return torch's device as NVML knows it; None of what is no NVIDIA GPU, or where NVML does not answer.
+    """Return torch's device in NVML. None when it is no NVIDIA GPU, or when NVML fails.
 
-    The GPU is found by its UUID, because CUDA_VISIBLE_DEVICES renumbers devices. nvml: stands in for the module pynvml.
+    The GPU is found by its UUID, because CUDA_VISIBLE_DEVICES renumbers devices. nvml: replaces the module pynvml.
     """
     if not device.startswith("cuda") or torch.version.cuda is None:
         return None
@@ -44,16 +44,17 @@ def find(device: str, nvml: Any = None) -> Gpu | None:
             handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
         except nvml.NVMLError:
             continue
-        found = Gpu(nvml, handle, handle)
-        if not found.read("nvmlDeviceIsMigDeviceHandle", handle):
-            return found
-        board = found.read("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
+        gpu = Gpu(nvml, handle, handle)
+        if not gpu.read("nvmlDeviceIsMigDeviceHandle", handle):
+            return gpu
+        board = gpu.read("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
         return Gpu(nvml, handle, handle if board is None else board, is_slice=True)
     return None
 
 
 def _uuids(device: str) -> list[str]:
-    """Return the names a device may have in NVML: torch's UUID has no prefix, and is the slice's or the board's."""
+    """Return the names that a device may have in NVML. torch's UUID has no prefix and is that of the slice or of the
+    board."""
     index = int(device.partition(":")[2] or 0)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     chosen = [visible[index].strip()] if index < len(visible) else []
@@ -62,7 +63,7 @@ def _uuids(device: str) -> list[str]:
 
 
 def facts(device: str, nvml: Any = None) -> dict[str, str]:
-    """Return the settings of a GPU on which times depend, by name; without what NVML does not tell."""
+    """Return the settings of a GPU that affect timings, by name. Settings that NVML does not report are left out."""
     gpu = find(device, nvml)
     if gpu is None:
         return {}

@@ -1,4 +1,4 @@
-"""Operators that the counter knows: a FLOP formula for each, or why it needs none."""
+"""Describe the operators that the counter knows: each has a FLOP formula or a reason why it needs none."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ from engine.results import Work
 
 aten = torch.ops.aten
 Figure = Callable[[tuple[Any, ...], dict[str, Any], Any], int]
-"""(args, kwargs, output) of one call -> FLOPs, or activations."""
+"""A formula: (args, kwargs, output) of one call -> FLOPs, or activations."""
 
 
 def _names(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
-# Overloads that differ in a trailing underscore (in place) count as one. Views, elementwise operators and reductions
-# are known by their schema and tags, and are not repeated here.
+# Names have no trailing underscore: in-place overloads count as the plain ones. Views, elementwise operators and
+# reductions are recognised by their schema and tags, so they are not listed here.
 MOVES = _names("""
     copy _to_copy cat stack repeat constant_pad_nd reflection_pad1d reflection_pad2d replication_pad2d roll flip
     pixel_shuffle pixel_unshuffle im2col col2im tril triu masked_fill masked_scatter scatter index_put _index_put_impl
@@ -30,11 +30,11 @@ MOVES = _names("""
     native_channel_shuffle channel_shuffle resize nonzero unfold_copy expand_copy permute_copy unsafe_split
     unsafe_split_with_sizes""")
 UNTAGGED = _names("hardswish floor_divide prelu _prelu_kernel _assert_async _assert_scalar")
-"""Elementwise operators, and checks, that carry no tag."""
+"""Elementwise operators and checks that have no tag."""
 UNMARKED_VIEWS = _names("_unsafe_view lift_fresh as_strided set_")
-"""Views whose schema does not say so, or says that they change their argument."""
+"""Views whose schema does not mark them as views, or marks them as changing their argument."""
 GATHERS = _names("embedding index index_select gather _unsafe_index take masked_select")
-"""These read what they return, not the whole of their source."""
+"""Operators that read only what they return, not their whole source."""
 CREATES = _names("""
     zeros ones empty full arange linspace logspace eye zeros_like ones_like empty_like full_like new_zeros new_ones
     new_empty new_full empty_strided new_empty_strided scalar_tensor rand randn randint randperm rand_like randn_like
@@ -73,10 +73,11 @@ def _int_mm(args: tuple[Any, ...], *_: Any) -> int:
 
 
 def _grouped_mm(args: tuple[Any, ...], *_: Any) -> int:
-    """Return the FLOPs of products (M, K) x (K, N), a group each.
+    """Return the FLOPs of grouped matrix products, (M, K) x (K, N) for each group.
 
-    A factor with two dimensions holds the groups side by side along M, N or, where both do, K: their sizes add up to
-    that side. Rows behind the last group are counted although they are not computed, as meta holds no offsets.
+    A factor with two dimensions holds the groups side by side along M or N; if both factors have two, along K. The
+    sizes of the groups add up to that dimension. Rows after the last group are counted although they are not computed,
+    because meta tensors hold no offsets.
     """
     first, second = args[:2]
     groups = int(first.shape[0]) if first.dim() == second.dim() == 3 else 1
@@ -86,8 +87,8 @@ def _grouped_mm(args: tuple[Any, ...], *_: Any) -> int:
 def _trilinear(args: tuple[Any, ...], *_: Any) -> int:
     """Return the FLOPs of nn.Bilinear: the product of the first two factors, then that with the third.
 
-    args: three factors; for each, the dimensions it lacks, of size 1 once they are added; the dimensions summed over.
-    Those that the third factor lacks are summed over in the first product.
+    args: three factors; for each factor, the dimensions it lacks, which are added with size 1; the dimensions summed
+    over. Dimensions that the third factor lacks are already summed over in the first product.
     """
     shapes = []
     for factor, lacking in zip(args[:3], args[3:6], strict=True):
@@ -102,7 +103,10 @@ def _trilinear(args: tuple[Any, ...], *_: Any) -> int:
 
 
 def _deformable(args: tuple[Any, ...], _kwargs: dict[str, Any], out: Any) -> int:
-    """Return the FLOPs of a convolution; reading its input between pixels is resampling, which is minor work."""
+    """Return the FLOPs of a deformable convolution.
+
+    Reading its input between pixels is resampling, which is minor work.
+    """
     return 2 * int(out.numel()) * int(prod(args[1].shape[1:]))
 
 
@@ -112,20 +116,22 @@ def _attention(args: tuple[Any, ...], *_: Any) -> int:
 
 
 def _attention_activations(args: tuple[Any, ...], *_: Any) -> int:
-    """Return the outputs of the two matrix products that attention is: scores, then values."""
+    """Return the output elements of attention's two matrix products: scores, then values."""
     query, value = args[0].shape, args[2].shape
     return int(prod(query[:-1])) * (int(value[-2]) + int(value[-1]))
 
 
 def _recurrent_weights(args: tuple[Any, ...]) -> list[torch.Tensor]:
-    """Return the matrices of a fused recurrent layer: mkldnn passes two, cuDNN a list of weights and biases."""
+    """Return the weight matrices of a fused recurrent layer. mkldnn passes two, cuDNN a list of weights and biases."""
     weights = args[1] if isinstance(args[1], list | tuple) else args[1:3]
     return [weight for weight in weights if weight.dim() == 2]
 
 
 def _recurrent(args: tuple[Any, ...], *_: Any) -> int:
-    """Return the FLOPs of a recurrent layer: every time step multiplies all weights; packed input holds real steps
-    only."""
+    """Return the FLOPs of a recurrent layer.
+
+    Every time step uses all weights once; packed input has no padded steps.
+    """
     steps = int(prod(args[0].shape[:-1]))
     return 2 * steps * sum(weight.numel() for weight in _recurrent_weights(args))
 
@@ -154,31 +160,31 @@ FORMULAS: dict[str, Figure] = {
     "_cudnn_rnn": _recurrent,
     "miopen_rnn": _recurrent,
 }
-"""Formulas that torch.utils.flop_counter lacks."""
+"""Formulas that are missing in torch.utils.flop_counter, by operator."""
 
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator overload with its formula."""
+    """One operator overload with its formulas and its use of memory."""
 
     kind: str
     flops: Figure | None
     activations: Figure | None
     work: Work
     moves_nothing: bool
-    """A view: reads and writes no memory."""
+    """It is a view: it reads and writes no memory."""
     gathers: bool
     overwrites: bool
-    """In place, without reading what was there."""
+    """It writes in place, without reading the old values."""
     allocates: bool
-    """May return new memory: not only what it was given, seen otherwise or changed in place."""
+    """It may return new memory, not only a view of an argument or an argument changed in place."""
     decomposes: bool
 
 
 @cache
 def describe(op: OpOverload) -> Operator:
-    """Looked up once per overload."""
-    # only torch's own operators are known by name; somebody else's `copy` may do anything
+    """Return the description of an overload. The result is cached."""
+    # only torch's own operators are recognised by their short name: another library's `copy` may do anything
     name = op._overloadpacket.__name__ if op.namespace == "aten" else op._schema.name
     base = name.removesuffix("_")
     flops = _formula(op, base)
@@ -206,7 +212,10 @@ def _work(op: OpOverload, base: str, view: bool, flops: Figure | None) -> Work:
 
 
 def _is_view(op: OpOverload, base: str) -> bool:
-    """Also `transpose_` and the like, which change a tensor's shape and none of its memory."""
+    """Return whether an operator is a view.
+
+    In-place ones such as `transpose_` count: they change a shape, but no memory.
+    """
     if op.is_view or base in UNMARKED_VIEWS:
         return True
     plain = getattr(aten, base, None) if op._schema.is_mutable else None
@@ -214,19 +223,22 @@ def _is_view(op: OpOverload, base: str) -> bool:
 
 
 def _tensor_view(op: OpOverload) -> bool:
-    """`copy` has overloads for TorchScript's lists and dictionaries that call themselves views."""
+    """Return whether an overload is a view of tensors.
+
+    `copy` has overloads for TorchScript's lists that claim to be views.
+    """
     return op.is_view and all(isinstance(returned.type, torch.TensorType) for returned in op._schema.returns)
 
 
 def _formula(op: OpOverload, base: str) -> Figure | None:
-    found = FORMULAS.get(base)
-    if found is None and (registered := flop_registry.get(op._overloadpacket)) is not None:
-        found = lambda args, kwargs, out: int(registered(*args, **kwargs, out_val=out))  # noqa: E731
-    return _of_real_numbers(found) if found and base in PRODUCTS else found
+    formula = FORMULAS.get(base)
+    if formula is None and (registered := flop_registry.get(op._overloadpacket)) is not None:
+        formula = lambda args, kwargs, out: int(registered(*args, **kwargs, out_val=out))  # noqa: E731
+    return _of_real_numbers(formula) if formula and base in PRODUCTS else formula
 
 
 def _of_real_numbers(formula: Figure) -> Figure:
-    """Return the formula of a product in which each multiply-add of complex numbers is four of real ones."""
+    """Return the formula of a product in real FLOPs: a multiply-add of complex numbers counts as four."""
 
     def flops(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
         return formula(args, kwargs, out) * (4 if args[0].is_complex() else 1)
@@ -235,7 +247,7 @@ def _of_real_numbers(formula: Figure) -> Figure:
 
 
 def _activations(base: str) -> Figure | None:
-    """fvcore's definition: the output elements of matrix products and convolutions."""
+    """Return the formula for activations in fvcore's sense: output elements of matrix products and convolutions."""
     if base in ATTENTION:
         return _attention_activations
     if base in ("mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn"):
@@ -244,7 +256,7 @@ def _activations(base: str) -> Figure | None:
 
 
 def kind_of(operator: Operator, args: tuple[Any, ...]) -> str:
-    """Return the operator's kind; convolutions are told apart by their groups, as they differ in speed.
+    """Return the operator's kind. Convolutions are split by their number of groups, because that affects their speed.
 
     args of a convolution: input (N, C, ...), weight, bias, stride, padding, dilation, transposed, output padding,
     groups.

@@ -1,4 +1,4 @@
-"""The most memory a model held, measured in a loop of its own, apart from all timing."""
+"""Measure a model's peak memory in a separate loop, apart from all timing."""
 
 import ctypes
 import gc
@@ -10,15 +10,15 @@ import torch
 CLEAR_REFS = Path("/proc/self/clear_refs")
 STATUS = Path("/proc/self/status")
 RESET_PEAK = "5"
-"""What to write there to set VmHWM back to what the process holds now (proc(5))."""
+"""Writing this to clear_refs resets VmHWM to the current resident memory (proc(5))."""
 
 
 def peak(run: Callable[[], object], device: str, calls: int = 3) -> tuple[float | None, float | None]:
-    """Most memory in some calls, in MB: allocated by torch on the accelerator, and resident of the whole process.
+    """Return the peak memory of some calls in MB: allocated by torch on the accelerator, and resident in the process.
 
-    The device's is None on a CPU, and where torch keeps no such account. The process's holds interpreter and libraries
-    too, and is None where Linux's high-water mark cannot be set back: a mark left by what was before would be no
-    measurement.
+    The first is None on a CPU, and when torch keeps no peak for the accelerator. The second includes the interpreter
+    and libraries. It is None when Linux's high-water mark cannot be reset, because an older peak would then be
+    reported.
     """
     gc.collect()
     counted = _reset_device_peak(device)
@@ -33,9 +33,9 @@ def peak(run: Callable[[], object], device: str, calls: int = 3) -> tuple[float 
 
 
 def so_far(device: str) -> float | None:
-    """Most memory since the process began, in MB: allocated by torch on an accelerator, else resident of the process.
+    """Return the peak memory since the process began in MB: allocated by torch on an accelerator, else resident.
 
-    None where it is not told: on mps, and on a CPU elsewhere than on Linux.
+    None when the system does not report it: on mps, and on a CPU outside Linux.
     """
     if device == "cpu":
         return _process_peak() if STATUS.is_file() else None
@@ -46,7 +46,10 @@ def so_far(device: str) -> float | None:
 
 
 def give_back_workspaces(device: str) -> None:
-    """Free what cuBLAS keeps from its first product on (32 MB on Hopper), or only the first of several would pay."""
+    """Free the workspace that cuBLAS keeps after its first product (32 MB on Hopper).
+
+    Otherwise only the first of several measurements would include its allocation.
+    """
     if device.startswith("cuda"):
         torch._C._cuda_clearCublasWorkspaces()
 
@@ -64,7 +67,7 @@ def _reset_device_peak(device: str) -> bool:
 def _reset_process_peak() -> bool:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
     if trim:
-        trim(0)  # what is free but still held would count as used
+        trim(0)  # memory that is free but still held would count as used
     try:
         CLEAR_REFS.write_text(RESET_PEAK)
     except OSError:
@@ -73,7 +76,7 @@ def _reset_process_peak() -> bool:
 
 
 def _process_peak() -> float | None:
-    """VmHWM, which Linux writes in kB of 1024 bytes."""
+    """Return VmHWM in MB. Linux writes it in kB of 1024 bytes."""
     for line in STATUS.read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024 / 1e6

@@ -10,25 +10,26 @@ from engine.measure.stopwatch import Phase
 from engine.results import Contention
 
 MOST_WARMUP = 0.5
-"""A warm-up ends after this share of the sampled time asked for, plateau or not: with the untimed calls before samples,
-a timing then takes at most twice what was asked for. The samples show whether it was too short."""
+"""A warm-up ends after this share of the requested sampled time, even without a plateau. With the untimed calls before
+samples, a timing then takes at most twice the requested time. The samples show whether the warm-up was too short."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """Something to time. One call runs its phases in turn."""
+    """Something to time. One call runs its phases in order."""
 
     name: str
     phases: Mapping[str, Phase]
     settings: Callable[[], AbstractContextManager[object]] = nullcontext
-    """Global switches (TF32, cuDNN, gradients), entered around its calls and outside the timed region."""
+    """Sets global switches (TF32, cuDNN, gradients). Entered around the calls, outside the timed region."""
     queued: bool = False
-    """Time its one phase back to back, each call queued up behind the one before it; else each on an idle device."""
+    """Time its only phase back to back, each call queued behind the previous one. Otherwise each call starts on an idle
+    device."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How thoroughly to time. Seconds are sampled time, and the flushing that belongs to it."""
+    """How many samples to take. Seconds are sampled time, including the flushing before samples."""
 
     min_samples: int = 10
     min_seconds: float = 2.0
@@ -36,11 +37,11 @@ class Plan:
     warmup_seconds: float = 0.5
     block_ms: float = 1.0
     seed: int = 1337
-    """Of the order of subjects in each round."""
+    """Seed for the random order of subjects in each round."""
 
     @property
     def most_warmup_seconds(self) -> float:
-        """Seconds after which a warm-up that has its calls ends without a plateau."""
+        """Return the seconds after which a warm-up with enough calls ends, even without a plateau."""
         return max(self.warmup_seconds, MOST_WARMUP * self.min_seconds)
 
 
@@ -49,33 +50,33 @@ class Timed:
     """All samples of one subject."""
 
     rounds: tuple[int, ...]
-    """In which round each sample was taken."""
+    """Round in which each sample was taken."""
     phases: Mapping[str, tuple[float, ...]]
-    """ms per call, one for each sample."""
+    """ms per call of each phase, one value per sample."""
     calls: tuple[int, ...]
-    """In each sample's block: more in later ones where a subject turned out faster than it was in the warm-up."""
+    """Calls in each sample's block. Later blocks have more when a subject proved faster than in the warm-up."""
     loop_ms: float
-    """What the timing loop itself costs per call; it is part of the samples."""
+    """Cost of the timing loop itself, in ms per call. The samples include it."""
     warmup_calls: int
     gc_runs: int
-    """Garbage collections within samples: the automatic ones are off, a subject may start its own."""
+    """Garbage collections within samples. Automatic ones are off, but a subject may start its own."""
 
     @property
     def samples_ms(self) -> tuple[float, ...]:
-        """ms per call, all phases together."""
+        """Return the ms per call of each sample, summed over all phases."""
         return tuple(math.fsum(parts) for parts in zip(*self.phases.values(), strict=True))
 
 
 @dataclass(frozen=True)
 class Session:
-    """Results of all subjects, and what the machine did meanwhile."""
+    """Results of all subjects, and the machine's load meanwhile."""
 
     timed: dict[str, Timed]
     failed: dict[str, Exception]
     contention: Contention | None
     gpu: Watched | None
     neighbours: Mapping[str, float] = field(default_factory=dict)
-    """The busiest other processes while sampling, by name, with their share of the CPUs."""
+    """Share of the CPUs that the busiest other processes used while sampling, by name."""
     warmup_seconds: float = 0.0
-    """Of all subjects together, as the sampled ones."""
+    """Sum over all subjects, like sampled_seconds."""
     sampled_seconds: float = 0.0

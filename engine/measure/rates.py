@@ -1,4 +1,4 @@
-"""Measure what a device can do: matrix products per data type and copying memory, each at its fastest size."""
+"""Measure the rates of a device: matrix products per data type and copying memory, each at its fastest size."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,14 +13,14 @@ from engine.models.built import out_of_memory
 from engine.models.variants import has_tf32
 
 SIZES = tuple(2**power for power in range(8, 16))
-"""Sides of the square matrices, small ones first."""
+"""Sides of the square matrices, ascending."""
 LONGEST_MS = 100.0
-"""Sizes grow while the next one's call should stay below."""
+"""Try the next size only if one call of it should take less than this many ms."""
 TRIES, TRIES_MS = 5, 100.0
-"""Calls, and time, that a size is tried for before the next."""
+"""Try each size with at least this many calls and this many ms before the next one."""
 SMALLEST_COPY = 256 * 2**20
 CACHES_APART = 4
-"""A copied tensor is so many times the last-level cache, as STREAM demands, so that memory is measured."""
+"""Copy a tensor this many times as large as the last-level cache, as STREAM requires, so that memory is measured."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Rate:
     """The best median rate of several sizes."""
 
     size: int
-    """Of a matmul: the side of its matrices. Of a copy: bytes of its source."""
+    """Side of the matrices for a matmul; bytes of the source for a copy."""
     per_s: float
-    """FLOPs, or bytes read plus bytes written."""
+    """FLOPs per second, or bytes read plus written per second."""
     latency_ms: float
-    """Median of one operation."""
+    """Median ms of one operation."""
     by_size: dict[int, float]
     """The median rate at every size, per s."""
     timed: Timed
@@ -41,10 +41,10 @@ class Rate:
 
 
 def matmul(device: str, dtype: str, plan: Plan) -> Rate:
-    """FLOPs per second of square matrix products, 2 n^3 each. dtype: as specs name it; `tf32` is float32 with TF32.
+    """Return the FLOPs per second of square matrix products, 2 n^3 each. All sizes are timed interleaved.
 
-    All sizes are timed interleaved. Errors: ValueError of tf32 where there is none; whatever torch raises of a data
-    type that the device cannot multiply, or of matrices that it cannot hold.
+    dtype: a name as in specs; `tf32` is float32 with TF32. Errors: ValueError for tf32 on a device without it; torch's
+    own errors for a data type that the device cannot multiply, or matrices that do not fit in memory.
     """
     if dtype == "tf32" and not has_tf32(device):
         raise ValueError("tf32 is a mode of NVIDIA's tensor cores, from Ampere on: this device has none")
@@ -55,9 +55,9 @@ def matmul(device: str, dtype: str, plan: Plan) -> Rate:
 
 
 def copy(device: str, plan: Plan) -> Rate:
-    """Bytes read plus bytes written per second by copying a tensor much larger than the caches.
+    """Return the bytes read plus written per second when copying a tensor much larger than the caches.
 
-    Errors: MemoryError when so much is not free; torch's own out-of-memory on an accelerator.
+    Errors: MemoryError when there is not enough free memory; torch's own out-of-memory error on an accelerator.
     """
     size = max(SMALLEST_COPY, CACHES_APART * environment.last_level_cache(device))
     free = environment.available_bytes()
@@ -75,7 +75,7 @@ def _best(
     plan: Plan,
     notes: list[str],
 ) -> Rate:
-    """Time one call of every size, interleaved. work: FLOPs or bytes of a call."""
+    """Time one call of every size, interleaved, and return the best rate. work: FLOPs or bytes of a call by size."""
     subjects = [Subject(str(size), {"call": call}, queued=device != "cpu") for size, call in calls.items()]
     threads = torch.get_num_threads() if device == "cpu" else None
     session = timing.measure(subjects, timing.stopwatch(device), plan, threads=threads, gpu=gpu_watch.watch(device))
@@ -95,8 +95,10 @@ def _best(
 
 
 def _products(device: str, dtype: torch.dtype, notes: list[str]) -> dict[int, Callable[[], object]]:
-    """Return a product of every size that fits and is quick enough, called already. Errors: when not even the
-    smallest is."""
+    """Return a product for every size that fits in memory and is quick enough. Each was called once.
+
+    notes: gets a note when a size does not fit. Errors: torch's own when even the smallest size fails.
+    """
     stopwatch = timing.stopwatch(device)
     products: dict[int, Callable[[], object]] = {}
     for size in SIZES:
@@ -115,7 +117,7 @@ def _products(device: str, dtype: torch.dtype, notes: list[str]) -> dict[int, Ca
 
 
 def _quickest(product: Callable[[], object], stopwatch: Stopwatch) -> float:
-    """ms of the quickest of several calls: whoever else is at work can only make them slower."""
+    """Return the ms of the quickest of several calls. Other processes can only make a call slower."""
     took: list[float] = []
     while len(took) < TRIES or sum(took) < TRIES_MS:
         took += stopwatch.block([product], 1)
@@ -130,7 +132,7 @@ def _product(size: int, device: str, dtype: torch.dtype) -> Callable[[], object]
 
 @contextmanager
 def _tf32(allowed: bool) -> Iterator[None]:
-    """TF32 in matrix products of float32, or none; as it was, afterwards."""
+    """Turn TF32 in float32 matrix products on or off, and restore the setting afterwards."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = allowed
     try:

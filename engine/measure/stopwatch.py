@@ -1,4 +1,4 @@
-"""Stopwatches: how long calls take on a device, each with the device synchronised before a clock is read."""
+"""Measure how long calls take on a device. Each stopwatch synchronises the device before it reads a clock."""
 
 import gc
 import math
@@ -20,26 +20,26 @@ class Stopwatch(Protocol):
     """Time blocks of calls on one kind of device. The host's clock is read only after the device is synchronised."""
 
     def block(self, phases: Sequence[Phase], calls: int) -> tuple[float, ...]:
-        """Return the ms each phase took in all `calls` calls together; a call runs all phases in turn.
+        """Return the ms each phase took in all `calls` calls together. A call runs all phases in order.
 
-        This is latency, as one request sees it: the device is idle when a phase begins, and its results are there when
-        it ends. One phase alone reads the clock twice per block, several once per phase and call.
+        This is latency, as one request sees it: the device is idle when a phase begins, and the results are ready when
+        it ends. With one phase the clock is read twice per block, with several once per phase and call.
         """
 
     def queued(self, call: Phase, calls: int) -> float:
-        """Return the ms that `calls` calls took back to back: each queues up behind the one before it.
+        """Return the ms that `calls` calls took back to back, each queued behind the previous one.
 
-        The device is synchronised after the last call, not between calls. Work queued before this is not counted.
+        The device is synchronised after the last call, not between calls. Work queued earlier is not counted.
         """
 
 
 @dataclass(frozen=True)
 class HostStopwatch:
-    """Read the host's clock."""
+    """Time with the host's clock."""
 
     synchronize: Callable[[], object]
     clock: Callable[[], float] = time.perf_counter
-    """In s."""
+    """Returns the time in s."""
 
     def block(self, phases: Sequence[Phase], calls: int) -> tuple[float, ...]:
         if len(phases) == 1:
@@ -86,12 +86,12 @@ def _timing_event() -> Event:
 
 @dataclass(frozen=True)
 class EventStopwatch(HostStopwatch):
-    """Let the device note when queued calls begin and end, on its own queue; latency is of the host's clock."""
+    """Time queued calls with events on the device's own queue. Latency is measured with the host's clock."""
 
     event: Callable[[], Event] = _timing_event
 
     def queued(self, call: Phase, calls: int) -> float:
-        # no wait before `begin`: while the device still works on earlier calls, the host launches the first of these
+        # no synchronisation before `begin`: the host launches the first calls while the device still works on others
         begin, end = self.event(), self.event()
         begin.record()
         for _ in range(calls):
@@ -102,7 +102,7 @@ class EventStopwatch(HostStopwatch):
 
 
 def stopwatch(device: str) -> Stopwatch:
-    """Return what times on this device: the host's clock and, for queued calls on CUDA, the device's own events."""
+    """Return the stopwatch for a device: the host's clock and, for queued calls on CUDA, the device's own events."""
     target = torch.device(device)
     if target.type == "cpu":
         return HostStopwatch(lambda: None)
@@ -113,16 +113,16 @@ def stopwatch(device: str) -> Stopwatch:
 
 
 def first_call(stopwatch: Stopwatch, phases: Sequence[Phase]) -> float:
-    """ms of one call as it comes, with all that only a first call does."""
+    """Return the ms of one call without a warm-up, which includes all one-time work."""
     return math.fsum(stopwatch.block(phases, 1))
 
 
 UNKNOWN_BYTES = 256 * 2**20
-"""Written where a device does not tell its cache's size; triton's benchmark takes as much."""
+"""Bytes to write when the size of a device's cache is unknown. triton's benchmark uses the same size."""
 
 
 def flusher(device: str) -> Callable[[], object]:
-    """Return a call that writes through twice the last-level cache (a GPU's L2) and waits until that is done."""
+    """Return a call that overwrites twice the last-level cache (a GPU's L2) and waits until that is done."""
     target = torch.device(device)
     size = 2 * environment.last_level_cache(device) or UNKNOWN_BYTES
     buffer = torch.empty(size, dtype=torch.uint8, device=target)
@@ -137,7 +137,10 @@ def flusher(device: str) -> Callable[[], object]:
 
 @contextmanager
 def no_automatic_collection() -> Iterator[None]:
-    """Collect only when told. What is alive now is left out of collections inside, so that they are quick."""
+    """Turn off automatic garbage collection.
+
+    Objects alive on entry are frozen, so that explicit collections are quick.
+    """
     was_on = gc.isenabled()
     gc.collect()
     gc.freeze()
@@ -152,7 +155,7 @@ def no_automatic_collection() -> Iterator[None]:
 
 @contextmanager
 def collections_counted() -> Iterator[list[int]]:
-    """Yield a list that gets the generation of every garbage collection inside."""
+    """Yield a list that collects the generation of every garbage collection inside the block."""
     seen: list[int] = []
 
     def note(phase: str, details: dict[str, int]) -> None:

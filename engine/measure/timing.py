@@ -1,6 +1,6 @@
-"""Timing several subjects side by side: warm-up, blocks of calls, interleaved rounds, every sample kept.
+"""Time several subjects side by side: warm-up, blocks of calls, interleaved rounds, every sample kept.
 
-Where the ideas come from: torch.utils.benchmark (blocks), triton.testing.do_bench (flushing), pyperf (calibration),
+Sources of the methods: torch.utils.benchmark (blocks), triton.testing.do_bench (flushing), pyperf (calibration),
 google-benchmark (interleaving), criterion (raw samples).
 """
 
@@ -48,50 +48,51 @@ __all__ = [
 
 LOOP_CALLS = 2_000
 LEAST_PLATEAU, MOST_PLATEAU = 6, 300
-"""Blocks that show whether a warm-up has reached its plateau: the latest half, within these bounds."""
+"""Number of blocks checked for a plateau in a warm-up: the latest half of them, within these limits."""
 LONG_TURN = 2
-"""Samples in a turn of a subject whose blocks are single calls: with one, the untimed call before it would double the
-cost."""
+"""Samples per turn of a subject whose blocks are single calls. With one sample per turn, the untimed call before it
+would double the cost."""
 LEAST_QUEUED = 2
-"""Calls in a block of queued ones, at least: of a single call, the untimed one before it would double the cost."""
+"""Smallest number of calls in a block of queued calls. With a single call, the untimed one before it would double the
+cost."""
 COLLECT_S = 0.1
-"""So much sampled time lies between two garbage collections, or a round where that takes longer."""
+"""Seconds of sampled time between two garbage collections. A longer round has one at its end."""
 QUICK_S = 0.01
-"""Blocks shorter than this tell what went on before: after a change of settings, a first call is some 13 us slower,
-after a garbage collection some 40."""
+"""Blocks shorter than this are affected by what ran before: the first call is some 13 us slower after a change of
+settings, and some 40 us slower after a garbage collection."""
 SLACK = 1.25
-"""Blocks are made longer than asked for by this, so that a faster stretch does not make them too short."""
+"""Make blocks longer than requested by this factor, so that they stay long enough if calls get faster."""
 
 
 @dataclass
 class _Run:
-    """A subject under way."""
+    """State of one subject during a session."""
 
     subject: Subject
     calls: int = 1
-    """Per block."""
+    """Calls per block."""
     warm_seconds: float = 0.0
-    """What a call took at the end of the warm-up."""
+    """Seconds per call in the warm-up, including flushing."""
     warmup_calls: int = 0
     seconds: float = 0.0
-    """Sampled so far."""
+    """Sampled seconds so far."""
     rounds: list[int] = field(default_factory=list)
     samples: list[tuple[float, ...]] = field(default_factory=list)
-    """ms per call of each phase."""
+    """ms per call of each phase, one tuple per sample."""
     sizes: list[int] = field(default_factory=list)
     """Calls of each sample's block."""
     share: float = 1.0
-    """Of the coming rounds, in which it takes part."""
+    """Share of the coming rounds in which this subject takes part."""
     gc_runs: int = 0
 
     @property
     def block_seconds(self) -> float:
-        """Return the expected seconds of a block, from its samples as soon as there are some."""
+        """Return the expected seconds of a block, from the samples if there are any."""
         per_call = self.seconds / sum(self.sizes) if self.sizes else self.warm_seconds
         return max(1e-9, self.calls * per_call)
 
     def lacks(self, plan: Plan, times: int = 1) -> float:
-        """Return the samples it lacks of `times` what was asked for; none where that is not above 0."""
+        """Return how many samples are missing until `times` the requested amount. 0 or less: nothing is missing."""
         samples = times * plan.min_samples - len(self.samples)
         return max(samples, (times * plan.min_seconds - self.seconds) / self.block_seconds)
 
@@ -106,7 +107,7 @@ class _Bench:
     clock: Callable[[], float]
 
     def turn(self, run: _Run, samples: int = 1, *, refill: bool = False) -> Iterator[tuple[float, tuple[float, ...]]]:
-        """Yield the seconds that count as sampled, and the ms per phase, of some blocks.
+        """Take some blocks. Yield for each the seconds that count as sampled, and the ms per phase.
 
         refill: make an untimed call first, which fills the caches or, before queued calls, the device's queue.
         """
@@ -133,7 +134,7 @@ class _Bench:
         return (self.stopwatch.queued(phase, calls),)
 
     def warm_up(self, run: _Run) -> None:
-        """Call until the latest half of the blocks shows no drift beyond noise; find the calls per block on the way."""
+        """Call until the latest half of the blocks shows no drift beyond noise, and set the calls per block."""
         plan, blocks, seconds = self.plan, list[float](), 0.0
         run.calls = least = LEAST_QUEUED if run.subject.queued else 1
         while True:
@@ -156,11 +157,11 @@ class _Bench:
         run.gc_runs = 0
 
     def sample(self, runs: list[_Run], failed: dict[str, Exception], look: Callable[[], object]) -> None:
-        """Take rounds until every subject has what was asked for; `look` is called after each.
+        """Sample in rounds until every subject has the requested amount. `look` is called after each round.
 
-        Shares of the rounds are estimated anew before each round, from what samples have taken, so that all subjects
-        are done at the same time. One that is done goes on as before while others are not, up to twice what was asked
-        for.
+        The shares of the rounds are estimated again before each round, from the time that samples took, so that all
+        subjects finish at the same time. A subject that has finished goes on until the others have, up to twice the
+        requested amount.
         """
         order = random.Random(self.plan.seed)  # noqa: S311 - nothing secret
         last, number, since_collection = "", 0, 0.0
@@ -183,11 +184,11 @@ class _Bench:
             look()
 
     def _turn(self, run: _Run) -> int:
-        """Return how many samples a subject takes in a turn."""
+        """Return how many samples a subject takes in one turn."""
         return 1 if self.flush or run.calls > 1 else LONG_TURN
 
     def _due(self, run: _Run, number: int, rounds_left: float) -> int:
-        """Return how many samples a subject takes in a round."""
+        """Return how many samples a subject takes in this round."""
         turn, allowed = self._turn(run), run.lacks(self.plan)
         if allowed > 0:
             run.share = allowed / turn / rounds_left
@@ -201,10 +202,10 @@ class _Bench:
         run.sizes.append(run.calls)
         run.samples.append(tuple(ms / run.calls for ms in spent))
         if self.flush is None and math.fsum(spent) < self.plan.block_ms:
-            run.calls *= 2  # faster than in the warm-up: the next block is long enough, or the one after it
+            run.calls *= 2  # calls are faster than in the warm-up: double until blocks are long enough
 
     def timed(self, run: _Run) -> Timed:
-        """Return what a subject's samples come to, with the cost of the loop around phases that do nothing."""
+        """Return the results of one subject, with the cost of the loop measured with empty phases."""
         phases = run.subject.phases
         loop = math.fsum(self.block(run.subject, [_nothing] * len(phases), LOOP_CALLS)) / LOOP_CALLS
         columns = zip(*run.samples, strict=True)
@@ -230,18 +231,18 @@ def measure(
     clock: Callable[[], float] = time.perf_counter,
     on_phase: Callable[[str], None] = lambda _: None,
 ) -> Session:
-    """Time the subjects, of different names, side by side.
+    """Time the subjects side by side. Their names must differ.
 
     Each is warmed up to its plateau. Then come rounds: in each, one turn of every subject, in random order, until all
-    have the samples and seconds asked for. A sample is a block of calls of at least plan.block_ms. A subject whose
-    blocks are longer needs fewer samples, and sits out evenly between the rounds. One untimed call before a turn
-    brings back to the caches what others drove out: another subject or, of a block shorter than QUICK_S, what
-    goes on between samples. With `flush`, which is called before every sample instead, the caches are empty, and a
-    sample is one call. Automatic garbage collection is off in samples and made up for between rounds, every COLLECT_S.
+    have the requested samples and seconds. A sample is a block of calls of at least plan.block_ms. A subject whose
+    blocks are longer needs fewer samples, and its turns are spread evenly over the rounds. One untimed call before a
+    turn refills the caches after another subject or, for a block shorter than QUICK_S, after the work between samples.
+    With `flush`, which is called before every sample instead, the caches are empty, and a sample is one call. Automatic
+    garbage collection is off during samples; instead, garbage is collected between rounds, every COLLECT_S.
 
-    threads: those that should be busy while sampling; None with an accelerator, for which the CPU waits. gpu: looked at
-    between rounds. clock: in s, for the time that flushing and warming up take. on_phase: told what begins. A subject
-    that raises is taken out, without samples, and is found in `failed`.
+    threads: number of threads that should be busy while sampling; None with an accelerator, for which the CPU waits.
+    gpu: read between rounds. clock: returns s; it times flushing and warm-up. on_phase: called with the name of each
+    phase of the session. A subject that raises is removed with its samples, and its error is in `failed`.
     """
     bench = _Bench(stopwatch, plan, flush, clock)
     runs, failed, begun = [_Run(subject) for subject in subjects], dict[str, Exception](), clock()
@@ -271,13 +272,14 @@ def measure(
 
 
 def _nothing() -> None:
-    """Costs no more than being called."""
+    """Do nothing: a call that costs only the call itself."""
 
 
 def _evenly(number: int) -> float:
-    """Return a number from 0 to below 1: the first 2^k of them are the multiples of 2^-k (van der Corput's sequence).
+    """Return a number in [0, 1): the first 2^k of them are the multiples of 2^-k (van der Corput's sequence).
 
-    Who takes part in a round where this is below its share takes part evenly, and in all rounds of those with less.
+    A subject takes part in a round when this number is below its share. Its rounds are then evenly spread, and include
+    all rounds of subjects with a smaller share.
     """
     return int(f"{number:b}"[::-1], 2) / (1 << number.bit_length())
 
@@ -286,6 +288,6 @@ def _evenly(number: int) -> float:
 def _guarded(name: str, failed: dict[str, Exception]) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # noqa: BLE001 - whatever a model raises is its own result
-        traceback.clear_frames(error.__traceback__)  # the tensors in their variables may be what took all memory
+    except Exception as error:  # noqa: BLE001 - a model may raise anything; it is reported as this model's result
+        traceback.clear_frames(error.__traceback__)  # frees the tensors in local variables, which may fill the memory
         failed[name] = error

@@ -1,4 +1,4 @@
-"""Built models, and the request for building one."""
+"""Define built models and the request for building one."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -9,7 +9,7 @@ from engine.results.base import tells_of_memory
 from engine.specs import Refused, format_image_size
 
 TOKEN = 3
-"""An ordinary token in every vocabulary; 0 and 1 are padding, which some towers mask out."""
+"""An ordinary token in every vocabulary. 0 and 1 are padding, which some towers mask out."""
 
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
@@ -28,12 +28,12 @@ class TowerRefused(Refused):
 
 
 class ConfigRefused(Refused):
-    """A configuration of one's own that does not describe a model that can be built here."""
+    """A user's configuration does not describe a model that can be built here."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """How a model is to be built; None leaves the model's own."""
+    """How to build a model. None means the model's own value."""
 
     device: str = "meta"
     batch_size: int = 1
@@ -42,13 +42,13 @@ class Wanted:
     context_length: int | None = None
     precision: str = "float32"
     config: dict[str, Any] | None = field(default=None, repr=False)
-    """An open_clip configuration, as its JSON files hold one; only for `config:NAME`."""
+    """An open_clip configuration, laid out as in its JSON files. Used only for `config:NAME`."""
     test_size: bool = False
-    """At the image size a timm model is tested at, where that is not the one it is trained at."""
+    """Use the image size at which a timm model is tested, which may differ from the one it is trained at."""
     tower: Literal["whole", "image", "text"] = "whole"
-    """Only this part of the model, with the inputs it takes."""
+    """Build only this part of the model, with the inputs it takes."""
     seed: int | None = None
-    """Of weights and inputs; None leaves weights to chance and fills inputs with ones, enough for counting."""
+    """Seed of weights and inputs. With None, weights are random and inputs are ones, which is enough for counting."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -66,26 +66,29 @@ class Built:
     family: str
     image_size: tuple[int, int]
     native_size: tuple[int, int]
-    """What the model is built for when nothing is asked."""
+    """The model's own image size, used when no other is requested."""
     test_size: tuple[int, int] | None = None
-    """What its publisher tests it at, where that is known."""
+    """Image size at which the publisher tests the model, if known."""
     context_length: int | None = None
     image_width: int | None = None
-    """Features the image tower's trunk ends in; the channels after the stem for a CLIP ResNet, as its papers count."""
+    """Features at the end of the image tower's trunk; for a CLIP ResNet, the channels after the stem, as its papers
+    count."""
     text_width: int | None = None
     embed_dim: int | None = None
-    """Size of the space both towers project to."""
+    """Size of the space to which both towers project."""
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Return whether a device ran out of memory: only CUDA has an exception of its own, the others raise
-    RuntimeError."""
+    """Return whether the error means that a device ran out of memory.
+
+    Only CUDA has its own exception for this; other devices raise RuntimeError.
+    """
     plain = isinstance(error, RuntimeError) and tells_of_memory(str(error))
     return plain or isinstance(error, torch.OutOfMemoryError | MemoryError)
 
 
 def images(wanted: Wanted, size: tuple[int, int], channels: int = 3) -> torch.Tensor:
-    """(batch, channels, height, width) of ones; with a seed, random bytes standardised by their mean and deviation."""
+    """Return images of ones (batch, channels, height, width). With a seed, they are random bytes, standardised."""
     shape = (wanted.batch_size, channels, *size)
     if wanted.seed is None:
         return torch.ones(shape, dtype=wanted.dtype, device=wanted.device)
@@ -94,7 +97,7 @@ def images(wanted: Wanted, size: tuple[int, int], channels: int = 3) -> torch.Te
 
 
 def tokens(wanted: Wanted, length: int, vocabulary: int) -> torch.Tensor:
-    """(batch, length), int64: one ordinary token throughout; with a seed, any but padding."""
+    """Return int64 tokens (batch, length), all the same ordinary one. With a seed, they are random, without padding."""
     shape = (wanted.batch_size, length)
     if wanted.seed is None:
         return torch.full(shape, min(TOKEN, vocabulary - 1), device=wanted.device)
@@ -103,7 +106,7 @@ def tokens(wanted: Wanted, length: int, vocabulary: int) -> torch.Tensor:
 
 
 def _generator(seed: int) -> torch.Generator:
-    """On the CPU, so that every device gets the same numbers."""
+    """Return a generator on the CPU, so that every device gets the same numbers."""
     return torch.Generator().manual_seed(seed)
 
 

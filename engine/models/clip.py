@@ -1,4 +1,4 @@
-"""open_clip's models, and one's own open_clip configurations, built without weights and without a network."""
+"""Build open_clip's models and users' own open_clip configurations, without weights and without a network."""
 
 import json
 import tempfile
@@ -17,26 +17,26 @@ from engine.models.timm_models import family as timm_family
 
 HF_CONFIGS = Path(__file__).parent / "hf_configs"
 HF_TEXT_LENGTH = 77
-"""Tokens per text for Hugging Face towers: what open_clip's tokenizers give. The towers' own `context_length` is the
-size of their position table (514, 1024), not what CLIP models are trained on."""
+"""Tokens per text for Hugging Face towers, as open_clip's tokenizers return them. The towers' own `context_length` is
+the size of their position table (514, 1024), not the length on which CLIP models are trained."""
 Config = dict[str, Any]
 
 
 def families() -> dict[str, str]:
-    """open_clip's models by name, with their family: how the two towers are built."""
+    """Return open_clip's models by name, with their family: how the two towers are built."""
     return {name: family(config(name)) for name in open_clip.list_models()}
 
 
 def config(name: str) -> Config:
     """Return a copy of open_clip's own configuration. Errors: ConfigRefused for an unknown name."""
-    found = open_clip.get_model_config(name)
-    if found is None:
+    cfg = open_clip.get_model_config(name)
+    if cfg is None:
         raise ConfigRefused(f"open_clip has no model {name!r}")
-    return deepcopy(found)
+    return deepcopy(cfg)
 
 
 def own_config(name: str, cfg: Config) -> Config:
-    """Return a copy of a user's configuration that has all parts that are looked into. Errors: ConfigRefused."""
+    """Return a copy of a user's configuration. Errors: ConfigRefused when a required part is missing or unknown."""
     for part, kind in (("embed_dim", int), ("vision_cfg", dict), ("text_cfg", dict)):
         if not isinstance(cfg.get(part), kind):
             raise ConfigRefused(f"configuration {name!r} has no {part} ({kind.__name__}), as open_clip's files do")
@@ -47,7 +47,7 @@ def own_config(name: str, cfg: Config) -> Config:
 
 
 def family(cfg: Config) -> str:
-    """`clip_vit`, `clip_resnet`, `clip_<timm family>`, `siglip`, `coca`, or `clip_<Hugging Face text model>`."""
+    """Return `clip_vit`, `clip_resnet`, `clip_<timm family>`, `siglip`, `coca`, or `clip_<Hugging Face text model>`."""
     vision, text = cfg["vision_cfg"], cfg["text_cfg"]
     if "multimodal_cfg" in cfg:
         return "coca"
@@ -59,24 +59,27 @@ def family(cfg: Config) -> str:
 
 
 def hf_folder(name: str) -> Path:
-    """Return the folder with the shipped architecture figures of a Hugging Face text model. Errors: ConfigRefused."""
-    known = sorted(path.parent.name.replace("--", "/") for path in HF_CONFIGS.glob("*/config.json"))
-    if name not in known:
+    """Return the folder with the shipped configuration of a Hugging Face text model.
+
+    Errors: ConfigRefused if unknown.
+    """
+    available = sorted(path.parent.name.replace("--", "/") for path in HF_CONFIGS.glob("*/config.json"))
+    if name not in available:
         raise ConfigRefused(
             f"text tower {name!r} would need a look-up at Hugging Face, which is never made; known here: "
-            + ", ".join(known)
+            + ", ".join(available)
         )
     return HF_CONFIGS / name.replace("/", "--")
 
 
 def hf_figures(name: str) -> Config:
-    """Return the architecture figures themselves."""
+    """Return the shipped configuration of a Hugging Face text model."""
     figures: Config = json.loads((hf_folder(name) / "config.json").read_text())
     return figures
 
 
 def build_own(name: str, cfg: Config, wanted: Wanted) -> Built:
-    """Return a user's configuration. Errors: ConfigRefused says which key or value is wrong."""
+    """Return the model of a user's configuration. Errors: ConfigRefused names the wrong key or value."""
     cfg = own_config(name, cfg)
     try:
         return build(name, cfg, wanted)
@@ -92,7 +95,7 @@ def build(name: str, cfg: Config, wanted: Wanted) -> Built:
     native_size = pair(vision.image_size)
     size = wanted.image_size or native_size
     length = set_context_length(name, cfg, wanted.context_length)
-    found = family(cfg)
+    family_name = family(cfg)
     try:
         model = _create(cfg, wanted, None if size == native_size else size)
     except (TypeError, ValueError, AssertionError, RuntimeError) as error:
@@ -103,7 +106,7 @@ def build(name: str, cfg: Config, wanted: Wanted) -> Built:
         model=model.to(wanted.dtype).eval(),
         inputs=(images(wanted, size), tokens(wanted, length, text.vocab_size)),
         towers={"image": "visual", "text": "text"},
-        family=found,
+        family=family_name,
         image_size=size,
         native_size=native_size,
         context_length=length,
@@ -115,7 +118,7 @@ def build(name: str, cfg: Config, wanted: Wanted) -> Built:
 
 
 def _tower(whole: Built, tower: str) -> Built:
-    """Return one tower with its own input; the rest of the model is let go."""
+    """Return one tower with its own input, without the rest of the model."""
     return replace(
         whole,
         model=whole.model.get_submodule(whole.towers[tower]),
@@ -127,14 +130,14 @@ def _tower(whole: Built, tower: str) -> Built:
 def create(cfg: Config, device: str, preprocess: Config | None = None, **options: Any) -> Any:
     """Return the model of a configuration with random weights, on a device or on meta.
 
-    preprocess: the configuration of its transforms. options: of open_clip.create_model.
+    preprocess: the configuration of its transforms. options: passed to open_clip.create_model.
     """
     cfg = deepcopy(cfg)
     if name := cfg["text_cfg"].get("hf_model_name"):
         cfg["text_cfg"]["hf_model_name"] = str(hf_folder(name))
     described = {"model_cfg": cfg} | ({} if preprocess is None else {"preprocess_cfg": preprocess})
     no_weights = {"load_weights": False, "pretrained_image": False, "pretrained_text": False}
-    # A folder is open_clip's own way in for a configuration that is not in its registry, and leaves that alone.
+    # open_clip loads a configuration from a folder without adding it to its registry.
     with tempfile.TemporaryDirectory() as folder, torch.device(device):
         (Path(folder) / "open_clip_config.json").write_text(json.dumps(described))
         return open_clip.create_model(f"local-dir:{folder}", device=device, **no_weights, **options)
@@ -147,12 +150,12 @@ def _create(cfg: Config, wanted: Wanted, image_size: tuple[int, int] | None) -> 
         force: Any = image_size[0]
     else:
         force = image_size
-    # force_custom_text: the text tower as a module of its own, model.text
+    # force_custom_text: makes the text tower a separate module, model.text
     return create(cfg, wanted.device, force_custom_text=True, force_image_size=force)
 
 
 def set_context_length(name: str, cfg: Config, wanted: int | None) -> int:
-    """Return the tokens of a text, after putting `wanted` into the configuration where it is written."""
+    """Set the context length in the configuration if `wanted` is given, and return it in tokens."""
     text = cfg["text_cfg"]
     decoder = cfg.get("multimodal_cfg")
     if hf_name := text.get("hf_model_name"):
@@ -170,8 +173,10 @@ def set_context_length(name: str, cfg: Config, wanted: int | None) -> int:
 
 
 def _positions(figures: Config) -> int | None:
-    """Return how long a text may be; None where positions are computed. RoBERTa's table begins behind its padding
-    id."""
+    """Return the longest possible text in tokens.
+
+    None if positions are computed. RoBERTa's table starts after its padding id.
+    """
     if "roberta" not in figures["model_type"]:
         return None
     return int(figures["max_position_embeddings"] - figures["pad_token_id"] - 1)
@@ -182,7 +187,7 @@ def _hf_width(figures: Any) -> int:
 
 
 def pair(size: int | Iterable[int]) -> tuple[int, int]:
-    """(height, width) in pixels of what a configuration says."""
+    """Return a configuration's image size as (height, width) in pixels."""
     if isinstance(size, int):
         return size, size
     height, width = size

@@ -1,4 +1,4 @@
-"""From a spec to a CLIP model: which configuration, at what sizes, whose activations; filled, random, or on meta."""
+"""Build the CLIP model of a spec: choose its configuration, sizes and activations, with weights, random, or on meta."""
 
 import json
 import math
@@ -24,14 +24,14 @@ from engine.specs.train import TrainSpec
 
 OWN_CONFIGS = Path(__file__).parent / "clip_configs"
 SIGLIP_SCALE, SIGLIP_BIAS = math.log(10), -10.0
-"""Where SigLIP's logits begin: https://arxiv.org/abs/2303.15343, section 3.2."""
+"""Initial scale and bias of SigLIP's logits: https://arxiv.org/abs/2303.15343, section 3.2."""
 CANNOT = (TypeError, ValueError, KeyError, AttributeError, AssertionError, RuntimeError)
-"""What open_clip, timm and torch raise of a model that cannot be built as asked."""
+"""Exceptions that open_clip, timm and torch raise when a model cannot be built as requested."""
 Config = dict[str, Any]
 
 
 def named_config(spec: TrainSpec | EvaluateSpec) -> tuple[str, Config]:
-    """Return the name of the model a spec asks for, and a copy of its configuration. Errors: ConfigRefused."""
+    """Return the name of a spec's model and a copy of its configuration. Errors: ConfigRefused."""
     library, _, name = spec.model.rpartition(":")
     if library == "config":
         if name not in spec.configs:
@@ -40,14 +40,14 @@ def named_config(spec: TrainSpec | EvaluateSpec) -> tuple[str, Config]:
     if name == DIGITS_MODEL:
         own: Config = json.loads((OWN_CONFIGS / f"{name}.json").read_text())
         return name, own
-    name = name.replace("/", "-")  # as open_clip reads them
+    name = name.replace("/", "-")  # as open_clip does
     if library not in ("", "open_clip") or name not in open_clip.list_models():
         raise ConfigRefused(f"{spec.model!r} is neither a model of open_clip, nor {DIGITS_MODEL}, nor config:NAME")
     return name, open_clip_config(name)
 
 
 def register() -> None:
-    """Make our own configurations known to open_clip in this process: `open_clip.create_model("digits-clip")`."""
+    """Register our own configurations with open_clip in this process: `open_clip.create_model("digits-clip")`."""
     if DIGITS_MODEL not in open_clip.list_models():
         open_clip.add_model_config(OWN_CONFIGS)
 
@@ -61,7 +61,7 @@ def sized(
     notes: list[str],
     device: str = "cpu",
 ) -> Any:
-    """Return the model with its weights; `cfg` says its sizes afterwards, and `notes` what is to be told of it."""
+    """Return the model with its weights. Writes its sizes to `cfg` and adds remarks to `notes`."""
     if trained := published or (stored.model_cfg if stored else {}):
         _follow(name, cfg, trained, notes)
     _set_logits(cfg, spec, stored)
@@ -84,7 +84,7 @@ def notes_on_random(spec: TrainSpec | EvaluateSpec, cfg: Config) -> list[str]:
 
 
 def _follow(name: str, cfg: Config, trained: Config, notes: list[str]) -> None:
-    """Take the activation that the weights were trained with: the other makes them worse, and nothing else tells."""
+    """Use the activation with which the weights were trained. The other one gives worse results without any error."""
     if trained.get("quick_gelu") and not cfg.get("quick_gelu"):
         cfg["quick_gelu"] = True
         notes.append(f"these weights are of {name}-quickgelu, as open_clip calls it: the model has its activations")
@@ -104,11 +104,11 @@ def _set_patch_dropout(name: str, cfg: Config, share: float) -> None:
 
 
 def _preprocessing(name: str, published: Config, stored: Stored | None) -> Config:
-    """Return how images are prepared: as the weights were trained. Random weights get open_clip's default."""
+    """Return the preprocessing with which the weights were trained. Random weights get open_clip's default."""
     if stored is None or published:
         return published
-    found: Config = stored.config.get("preprocess_cfg") or clip_files.agreed_preprocessing(name)
-    return found
+    preprocess: Config = stored.config.get("preprocess_cfg") or clip_files.agreed_preprocessing(name)
+    return preprocess
 
 
 def _build(
@@ -129,24 +129,24 @@ def _build(
             clip_files.load(model, name, stored)
         if of_timm and spec.image_size:
             model.visual.set_input_size(spec.image_size)  # adapts weights of another size
-        if spec.image_size and spec.precision != "fp16":  # for which CPUs have no convolutions
+        if spec.image_size and spec.precision != "fp16":  # CPUs have no convolutions in fp16
             _try(model, spec.image_size, spec.precision, device)
     return model
 
 
 def _create(cfg: Config, preprocess: Config, spec: TrainSpec | EvaluateSpec, device: str) -> Any:
-    """Build the model with random weights that depend on the seed alone; the random state outside stays as it is."""
+    """Build the model with random weights that depend only on the seed. The global random state does not change."""
     with torch.random.fork_rng(devices=[]), torch.device(device):
         torch.manual_seed(spec.seed)
         model = create(cfg, device, preprocess, precision=spec.precision, output_dict=True)
         if decoder := getattr(model, "text_decoder", None):
-            # open_clip leaves it as the memory was, which is neither random nor always finite.
+            # open_clip leaves this memory uninitialised: it is neither random nor always finite.
             nn.init.normal_(decoder.text_projection, std=decoder.width**-0.5)
     return model
 
 
 def _try(model: Any, size: int, precision: str, device: str) -> None:
-    """Some towers find out only here that an image does not divide into their patches."""
+    """Run the image tower once. Only then do some towers fail when their patch size does not divide the image size."""
     image = torch.zeros(1, 3, size, size, dtype=open_clip.get_input_dtype(precision), device=device)
     with torch.no_grad():
         model.visual.eval()(image)
@@ -155,7 +155,7 @@ def _try(model: Any, size: int, precision: str, device: str) -> None:
 
 @contextmanager
 def _explained(spec: TrainSpec | EvaluateSpec, name: str, native: tuple[int, int], size: Any) -> Iterator[None]:
-    """Say what was asked where building fails. Errors: SizeRefused, ConfigRefused."""
+    """Turn errors of building into ones that name the request. Errors: SizeRefused, ConfigRefused."""
     try:
         yield
     except CANNOT as error:

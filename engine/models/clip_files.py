@@ -1,4 +1,4 @@
-"""Files that hold weights of CLIP models: published ones by open_clip's tags, and checkpoints by their paths."""
+"""Find and read files with weights of CLIP models: published ones by open_clip's tags, checkpoints by their paths."""
 
 import pickle
 import warnings
@@ -26,7 +26,7 @@ Config = dict[str, Any]
 
 
 class WeightsRefused(Refused):
-    """Weights that are not there, or not weights, or not of this model."""
+    """The weights do not exist, are not weights, or belong to another model."""
 
 
 @dataclass(frozen=True)
@@ -35,33 +35,33 @@ class Stored:
 
     path: Path
     names: frozenset[str]
-    """Of the tensors."""
+    """Names of the tensors."""
     config: Config
-    """`model_cfg` and `preprocess_cfg`, in checkpoints of ours; else empty."""
+    """`model_cfg` and `preprocess_cfg` from our own checkpoints; empty for other files."""
     roots: Roots = None
-    """Below which the file must lie when its tensors are read."""
+    """Folders below which the file must lie when its tensors are read."""
 
     @property
     def model_cfg(self) -> Config:
-        """The configuration it was saved with; empty where nothing is said."""
+        """Return the configuration saved with the weights. Empty if there is none."""
         return _section(self.config, "model_cfg")
 
     @property
     def image_size(self) -> Any:
-        """In pixels, as configurations have it; None where nothing is said."""
+        """Return the image size in pixels, as in the configuration. None if it is not saved."""
         return _section(self.model_cfg, "vision_cfg").get("image_size")
 
     @property
     def context_length(self) -> int | None:
-        """In tokens; None where nothing is said."""
-        found: int | None = _section(self.model_cfg, "text_cfg").get("context_length")
-        return found
+        """Return the context length in tokens. None if it is not saved."""
+        length: int | None = _section(self.model_cfg, "text_cfg").get("context_length")
+        return length
 
 
 def find(model: str, weights: str, roots: Roots = None) -> Path | Remote:
-    """Return the file of a path; of a tag, the file in the cache or else at the hub.
+    """Return the file of a path, or the file of a tag in the cache or else at Hugging Face.
 
-    roots: below which a path must lead. Errors: Unreachable; WeightsRefused of what is neither.
+    roots: folders below which a path must lie. Errors: Unreachable; WeightsRefused if it is neither a file nor a tag.
     """
     if not (place := _hub_place(model, weights)):
         path = expand_home(weights)
@@ -80,42 +80,45 @@ def find(model: str, weights: str, roots: Roots = None) -> Path | Remote:
 
 
 def published(model: str, weights: str) -> Config:
-    """Return what open_clip says of a tag; empty of anything else."""
-    found: Config = open_clip.get_pretrained_cfg(model, weights)
-    return found
+    """Return open_clip's description of a tag. Empty for anything else."""
+    description: Config = open_clip.get_pretrained_cfg(model, weights)
+    return description
 
 
 def fetch(model: str, weights: str, roots: Roots = None) -> Generator[Progress, None, Path]:
-    """Return what `find` finds, brought into the cache where it is not. Errors: as those of find."""
-    found = find(model, weights, roots)
-    if isinstance(found, Path):
-        return found
+    """Return the file from `find`, downloaded into the cache if necessary. Errors: as find."""
+    location = find(model, weights, roots)
+    if isinstance(location, Path):
+        return location
     try:
-        return (yield from clip_hub.fetch(found))
+        return (yield from clip_hub.fetch(location))
     except Unreachable as error:
         raise _not_here(model, weights, error) from error
 
 
 def stored(model: str, weights: str, roots: Roots = None) -> Stored:
-    """Return what the file of `find` holds, fetched in silence where it is not here. Errors: as of find and peek."""
+    """Return the description of the weights from `find`, downloaded without progress if necessary.
+
+    Errors: as find and peek.
+    """
     fetching = fetch(model, weights, roots)
     while True:
         try:
             next(fetching)
         except StopIteration as fetched:
-            # the cache of published weights may lie anywhere
+            # roots do not apply to the cache of published weights
             return peek(fetched.value, None if _hub_place(model, weights) else roots)
 
 
 def peek(path: Path, roots: Roots = None) -> Stored:
-    """Return what a file holds, without reading the tensors themselves. Errors: WeightsRefused."""
+    """Return the description of a file, without reading its tensors. Errors: WeightsRefused."""
     try:
         with open_within(path, roots) as file:
             if path.suffix == ".safetensors":
                 with _path_of(file, path.suffix) as link, safe_open(link, "pt") as tensors_of:
-                    found = {"state_dict": dict.fromkeys(tensors_of.keys(), torch.empty(0, device="meta"))}
+                    content = {"state_dict": dict.fromkeys(tensors_of.keys(), torch.empty(0, device="meta"))}
             else:
-                found = torch.load(file, map_location="meta", weights_only=True)
+                content = torch.load(file, map_location="meta", weights_only=True)
     except pickle.UnpicklingError as error:
         raise WeightsRefused(
             f"{path} is not made of tensors, numbers and texts alone, and loading anything else can run any code"
@@ -124,26 +127,27 @@ def peek(path: Path, roots: Roots = None) -> Stored:
         if out_of_memory(error):
             raise
         raise WeightsRefused(f"{path} holds no weights that can be read: {_first_line(error)}") from error
-    tensors = found.get("state_dict", found) if isinstance(found, dict) else None
+    tensors = content.get("state_dict", content) if isinstance(content, dict) else None
     named = isinstance(tensors, dict) and all(isinstance(name, str) for name in tensors)
     if not named or not any(isinstance(tensor, torch.Tensor) for tensor in tensors.values()):
         raise WeightsRefused(f"{path} holds no weights: neither tensors by their names, nor a `state_dict` of them")
-    config = _section(found.get("vitals"), "config")
+    config = _section(content.get("vitals"), "config")
     return Stored(path, frozenset(name.removeprefix("module.") for name in tensors), config, roots)
 
 
 def _section(config: Any, name: str) -> Config:
-    """Return a part of a configuration; empty where there is none, or anything else in its place."""
-    found = config.get(name) if isinstance(config, dict) else None
-    return found if isinstance(found, dict) else {}
+    """Return a part of a configuration. Empty if it is missing or not a dictionary."""
+    section = config.get(name) if isinstance(config, dict) else None
+    return section if isinstance(section, dict) else {}
 
 
 def load(model: torch.nn.Module, name: str, stored: Stored) -> None:
-    """Fill a model as open_clip does, which adapts position tables; one on meta is only held against names and shapes.
+    """Load weights into a model with open_clip, which adapts position tables. On meta, only names and shapes are
+    compared.
 
-    Errors: WeightsRefused says what differs.
+    Errors: WeightsRefused names the differences.
     """
-    safe = stored.path.suffix == ".safetensors"  # which cannot be read onto meta
+    safe = stored.path.suffix == ".safetensors"  # safetensors cannot be read onto meta
     device = "cpu" if safe else next(model.parameters()).device.type
     try:
         with (
@@ -151,7 +155,7 @@ def load(model: torch.nn.Module, name: str, stored: Stored) -> None:
             _path_of(file, stored.path.suffix) as path,
             warnings.catch_warnings(),
         ):
-            warnings.filterwarnings("ignore", "for .*: copying from a non-meta parameter")  # shapes are all there is
+            warnings.filterwarnings("ignore", "for .*: copying from a non-meta parameter")  # only shapes are compared
             open_clip.load_checkpoint(model, str(path), strict=True, weights_only=True, device=device)
     except FileNotFoundError as error:
         raise WeightsRefused(f"{stored.path} cannot be read: {error.strerror}") from error
@@ -162,23 +166,28 @@ def load(model: torch.nn.Module, name: str, stored: Stored) -> None:
 
 
 def agreed_preprocessing(model: str) -> Config:
-    """Return how images are prepared for all published weights of a model; empty where these differ, or there are
-    none."""
+    """Return the preprocessing that all published weights of a model share.
+
+    Empty if they differ or there are no such weights.
+    """
     configs = [open_clip.get_pretrained_cfg(model, tag) for tag in open_clip.list_pretrained_tags_by_model(model)]
     keys = ("mean", "std", "interpolation", "resize_mode")
-    found = [{key: config.get(key) for key in keys} for config in configs]
-    return found[0] if found and all(one == found[0] for one in found) else {}
+    preprocessing = [{key: config.get(key) for key in keys} for config in configs]
+    return preprocessing[0] if preprocessing and all(one == preprocessing[0] for one in preprocessing) else {}
 
 
 def _hub_place(model: str, weights: str) -> str:
-    """Return where the weights of a tag lie at Hugging Face; empty of anything else, such as a path."""
+    """Return the location of a tag's weights at Hugging Face. Empty for anything else, such as a path."""
     place: str = published(model, weights).get("hf_hub", "")
     return place
 
 
 @contextmanager
 def _path_of(file: BufferedReader, suffix: str) -> Iterator[Path]:
-    """Yield a path to an open file, for libraries that take nothing else, whatever its own path leads to by now."""
+    """Yield a path to an open file, for libraries that only accept paths.
+
+    It leads to the opened file even if the file's own path now leads elsewhere.
+    """
     with TemporaryDirectory() as folder:
         link = Path(folder) / f"weights{suffix}"
         link.symlink_to(f"/dev/fd/{file.fileno()}")
@@ -197,10 +206,10 @@ def _alternatives(file: str) -> list[str]:
 
 
 def _differences(error: Exception) -> str:
-    """torch's lines on missing, unexpected and misshapen weights, shortened."""
+    """Return torch's lines on missing, unexpected and misshapen weights, shortened."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line if len(line) <= 200 else f"{line[:200]} …" for line in lines[1:5] or lines[:1]]
-    return "; ".join(told) + (f"; and {len(lines) - 5} more" if len(lines) > 5 else "")
+    shown = [line if len(line) <= 200 else f"{line[:200]} …" for line in lines[1:5] or lines[:1]]
+    return "; ".join(shown) + (f"; and {len(lines) - 5} more" if len(lines) > 5 else "")
 
 
 def _first_line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Files at Hugging Face: are they in the cache, how large are they, fetch them, or say at once why that cannot be."""
+"""Find files of Hugging Face in the cache, get their size, download them, or fail within seconds with a reason."""
 
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, wait
@@ -16,67 +16,68 @@ from engine.results import Progress
 from engine.specs import Refused
 
 ANSWER_S = 5.0
-"""So long the hub is waited for. Its own limits do not hold while a name is looked up, which can take a minute."""
+"""Wait at most this many seconds for an answer from Hugging Face. Its own time limits do not cover the name look-up,
+which can take a minute."""
 TICK_S = 0.5
-"""Between two words on a file that is being fetched, each of which gives leave to stop it."""
+"""Seconds between two progress reports of a download. It can be stopped at each of them."""
 SITE = "huggingface.co"
 
 
 class Unreachable(Refused):
-    """A file that is not here and cannot be fetched."""
+    """The file is not in the cache and cannot be downloaded."""
 
 
 class _Stopped(Exception):
-    """Nobody waits for this file any more."""
+    """The download was stopped."""
 
 
 @dataclass(frozen=True)
 class Remote:
-    """A file at the hub that is not here."""
+    """A file at Hugging Face that is not in the cache."""
 
     repo: str
     file: str
     size: int | None
-    """Bytes, where the hub says so."""
+    """Size in bytes, if Hugging Face reports it."""
 
     @property
     def address(self) -> str:
-        """`huggingface.co/org/name/file`."""
+        """Return the address, such as `huggingface.co/org/name/file`."""
         return f"{SITE}/{self.repo}/{self.file}"
 
     def come(self, done: int) -> Progress:
-        """Return how far a download is."""
+        """Return the progress of a download. done: bytes so far."""
         mb = f"{done / 1e6:,.0f}" + (f" of {self.size / 1e6:,.0f}" if self.size else "")
         return Progress(done=0, note=f"fetching {self.address}: {mb} MB into {cache()}")
 
 
 def cache() -> Path:
-    """Return where fetched files are kept."""
+    """Return the folder of downloaded files."""
     return Path(constants.HF_HUB_CACHE)
 
 
 def cached(repo: str, files: Sequence[str]) -> Path | None:
-    """Return the first of these files that lies in the cache."""
-    found = (try_to_load_from_cache(repo, file) for file in files)
-    return next((Path(path) for path in found if isinstance(path, str)), None)
+    """Return the path of the first of these files that is in the cache, or None."""
+    paths = (try_to_load_from_cache(repo, file) for file in files)
+    return next((Path(path) for path in paths if isinstance(path, str)), None)
 
 
 def locate(repo: str, files: Sequence[str]) -> Remote:
-    """Return the first of these files that is at the hub. Errors: Unreachable."""
+    """Return the first of these files that exists at Hugging Face. Errors: Unreachable."""
     for file in files:
         try:
             return Remote(repo, file, _in_time(partial(_metadata, repo, file)).size)
         except EntryNotFoundError:
             continue
-        except Exception as error:  # of the hub, of HTTP, of sockets, of time, of HF_HUB_OFFLINE
+        except Exception as error:  # from the hub, HTTP, sockets, a timeout or HF_HUB_OFFLINE
             raise _unreachable(f"{SITE}/{repo}", error) from error
     raise Unreachable(f"{SITE}/{repo} has none of {', '.join(files)}")
 
 
 def fetch(remote: Remote) -> Generator[Progress, None, Path]:
-    """Bring a file into the cache, telling how far it is. Closed, it ends the download, of which nothing stays.
+    """Download a file into the cache, yield progress and return its path. Closing the generator stops the download.
 
-    Errors: Unreachable.
+    A stopped download leaves no file. Errors: Unreachable.
     """
     bar = _told()
     download = _begin(partial(hf_hub_download, remote.repo, remote.file, etag_timeout=ANSWER_S, tqdm_class=bar))
@@ -88,7 +89,7 @@ def fetch(remote: Remote) -> Generator[Progress, None, Path]:
         raise _unreachable(remote.address, error) from error
     finally:
         bar.stopped = True
-        wait([download], ANSWER_S)  # it tidies up
+        wait([download], ANSWER_S)  # let it delete the partial file
     yield remote.come(path.stat().st_size)
     return path
 
@@ -105,7 +106,7 @@ def _unreachable(what: str, error: Exception) -> Unreachable:
 
 
 def _in_time(ask: Callable[[], Any]) -> Any:
-    """Return an answer within ANSWER_S. Errors: TimeoutError, and those of asking."""
+    """Return the result of `ask`. Errors: TimeoutError after ANSWER_S; any error of `ask`."""
     answer = _begin(ask)
     if wait([answer], ANSWER_S).not_done:
         raise TimeoutError(f"no answer within {ANSWER_S:.0f} seconds")
@@ -113,13 +114,13 @@ def _in_time(ask: Callable[[], Any]) -> Any:
 
 
 def _begin(ask: Callable[[], Any]) -> Future[Any]:
-    """Ask in a thread that no exit of the process waits for, as it would for a pool's."""
+    """Run `ask` in a daemon thread. Unlike a pool's threads, it does not delay the end of the process."""
     answer: Future[Any] = Future()
 
     def work() -> None:
         try:
             answer.set_result(ask())
-        except Exception as error:  # noqa: BLE001 raised again where the answer is taken
+        except Exception as error:  # noqa: BLE001 raised again by answer.result()
             answer.set_exception(error)
 
     Thread(target=work, daemon=True).start()
@@ -127,15 +128,18 @@ def _begin(ask: Callable[[], Any]) -> Future[Any]:
 
 
 def _told() -> Any:
-    """Return a class of progress bars that draw nothing: it knows the `most` bytes that any of them has seen, and,
-    `stopped`, ends the download at its next bytes."""
+    """Return a class of progress bars that draw nothing.
+
+    Its `most` is the largest number of bytes that any bar has reported. Setting `stopped` ends the download at its next
+    bytes.
+    """
 
     class Told(tqdm):  # type: ignore[misc]
         most = 0
         stopped = False
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
-            options.pop("name", None)  # huggingface_hub's own bars have one
+            options.pop("name", None)  # huggingface_hub passes it, tqdm does not know it
             super().__init__(*arguments, **{**options, "disable": False, "leave": False})
 
         def update(self, n: float | None = 1) -> bool | None:
@@ -146,6 +150,6 @@ def _told() -> Any:
             return drawn
 
         def display(self, *_: Any, **__: Any) -> None:
-            """Do nothing: the log is no place for progress bars."""
+            """Do nothing, because progress bars must not appear in the log."""
 
     return Told

@@ -1,4 +1,4 @@
-"""Tokenizers of CLIP models: open_clip's own, which it brings along, and others, which lie at Hugging Face."""
+"""Find and load tokenizers of CLIP models: open_clip's own, which it includes, and others from Hugging Face."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -14,25 +14,24 @@ from engine.models.built import ConfigRefused
 from engine.specs import Refused
 
 FILES = ("tokenizer.json", "sentencepiece.bpe.model", "spiece.model", "vocab.txt", "vocab.json")
-"""One of these is there wherever a tokenizer is."""
+"""Every tokenizer has at least one of these files."""
 OPTIONS = ("clean", "strip_sep_token")
-"""What a configuration may say of its tokenizer. Others would be handed to loaders that can run code they find."""
+"""Tokenizer options that a configuration may set. Others would be passed to loaders that can run code from files."""
 SIMPLE_VOCABULARY = 49408
 Config = dict[str, Any]
 Tokenizer = Callable[[list[str]], torch.Tensor]
-"""Texts to (texts, context length) of int64."""
+"""Converts texts to int64 tokens (texts, context length)."""
 
 
 class TokenizerMissing(Refused):
-    """A tokenizer that is neither here nor can be fetched."""
+    """The tokenizer is not in the cache and cannot be downloaded or loaded."""
 
 
 def find(model: str, config: Config) -> Path | clip_hub.Remote | None:
-    """Return a file of this model's tokenizer in the cache, else at the hub; None for open_clip's own. Nothing is
-    loaded.
+    """Return a file of this model's tokenizer in the cache, else at Hugging Face; None for open_clip's own.
 
-    config: as open_clip's JSON files hold one.
-    Errors: TokenizerMissing; ConfigRefused of one's own configuration.
+    Nothing is loaded. config: laid out as in open_clip's JSON files.
+    Errors: TokenizerMissing; ConfigRefused for a user's configuration.
     """
     if not (name := _named(model, config)):
         return None
@@ -53,7 +52,7 @@ def tokenizer(model: str, config: Config, context_length: int) -> Tokenizer:
     if not (name := _named(model, config)):
         return _own(context_length, **options)
     try:
-        found: Tokenizer = HFTokenizer(
+        loaded: Tokenizer = HFTokenizer(
             name,
             context_length=context_length,
             tokenizer_mode=text.get("tokenizer_mode"),
@@ -62,14 +61,17 @@ def tokenizer(model: str, config: Config, context_length: int) -> Tokenizer:
         )
     except (OSError, ValueError, ImportError) as error:
         raise TokenizerMissing(f"the tokenizer of {name}, which {model} needs, cannot be loaded: {error}") from error
-    return found
+    return loaded
 
 
 @lru_cache(maxsize=8)
 def _own(context_length: int, **options: Any) -> Tokenizer:
-    """Return open_clip's own tokenizer, kept: reading its 49,000 words takes longer than building a small model."""
-    found: Tokenizer = SimpleTokenizer(context_length=context_length, **options)
-    return found
+    """Return open_clip's own tokenizer.
+
+    It is cached, because reading its 49,000 words takes longer than building a small model.
+    """
+    tokenizer: Tokenizer = SimpleTokenizer(context_length=context_length, **options)
+    return tokenizer
 
 
 def _named(model: str, config: Config) -> str:
@@ -86,6 +88,6 @@ def _named(model: str, config: Config) -> str:
 
 
 def _known() -> list[str]:
-    """Tokenizers that open_clip's own models name: nothing else is fetched."""
+    """Return the tokenizers that open_clip's own models use. No others are downloaded."""
     configs = (open_clip.get_model_config(name) for name in open_clip.list_models())
     return sorted({name for config in configs if (name := config["text_cfg"].get("hf_tokenizer_name"))})

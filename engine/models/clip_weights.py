@@ -1,4 +1,4 @@
-"""CLIP models to train and to evaluate: with weights, transforms and tokenizer, as open_clip itself would load them."""
+"""Create CLIP models for training and evaluation, with weights, transforms and tokenizer, as open_clip loads them."""
 
 import warnings
 from collections.abc import Callable, Generator, Iterator
@@ -25,7 +25,7 @@ from engine.specs.train import TrainSpec
 __all__ = ["TEMPLATES", "Made", "arrange", "create", "fetch", "named_config", "prepare", "register", "sketch"]
 
 TEMPLATES: tuple[str, ...] = tuple(fill("{}") for fill in open_clip.SIMPLE_IMAGENET_TEMPLATES)
-"""open_clip's seven prompts, which do nearly as well as its eighty."""
+"""open_clip's seven prompts, which are nearly as accurate as its eighty."""
 Config = dict[str, Any]
 
 Transform = Callable[[Image.Image], torch.Tensor]
@@ -33,34 +33,35 @@ Transform = Callable[[Image.Image], torch.Tensor]
 
 @dataclass(frozen=True)
 class Made:
-    """A model on the CPU, in the precision asked for, with what it takes to feed it."""
+    """A model on the CPU in the requested precision, with the transforms and the tokenizer for its inputs."""
 
     model: nn.Module
     preprocess_train: Transform
-    """An RGB image to (3, height, width), float32: cropped at random to 90 % of its area or more, never flipped."""
+    """Converts an RGB image to (3, height, width), float32: cropped at random to 90 % of its area or more, never
+    flipped."""
     preprocess_val: Transform
     tokenizer: Tokenizer
     name: str
     config: Config
-    """`model_cfg` and `preprocess_cfg`, as an `open_clip_config.json` has them. A checkpoint that holds this under
-    `vitals.config` is loaded at the same sizes again, and gets its images in the same way."""
+    """`model_cfg` and `preprocess_cfg`, laid out as in an `open_clip_config.json`. A checkpoint with this under
+    `vitals.config` is loaded with the same sizes and the same preprocessing."""
     notes: list[str] = field(default_factory=list)
 
     @property
     def image_size(self) -> tuple[int, int]:
-        """(height, width) in pixels."""
+        """Return (height, width) in pixels."""
         return pair(self.config["preprocess_cfg"]["size"])
 
     @property
     def context_length(self) -> int:
-        """Tokens per text."""
+        """Return the tokens per text."""
         return int(self.config["model_cfg"]["text_cfg"]["context_length"])
 
 
 def fetch(spec: TrainSpec | EvaluateSpec, weights: str, roots: Roots = None) -> Generator[Progress]:
-    """Bring the weights of a tag into the cache, telling how far they are; a path's and random ones need nothing.
+    """Download the weights of a tag into the cache and yield progress. Paths and random weights need no download.
 
-    roots: below which a path must lead. Errors: all that create refuses before it builds anything.
+    roots: folders below which a path must lie. Errors: those that `create` raises before it builds a model.
     """
     name, cfg = named_config(spec)
     clip_tokenizers.find(name, cfg)
@@ -69,13 +70,12 @@ def fetch(spec: TrainSpec | EvaluateSpec, weights: str, roots: Roots = None) -> 
 
 
 def create(spec: TrainSpec | EvaluateSpec, *, weights: str, roots: Roots = None) -> Made:
-    """Build the model a spec asks for.
+    """Build the model of a spec.
 
-    weights: a tag of open_clip's, fetched here and in silence unless `fetch` has done so; the path of a checkpoint;
-    empty for random ones, which depend on the seed alone. The sizes a checkpoint of ours was saved with hold unless the
-    spec asks for others.
-    roots: below which a checkpoint must lie.
-    Errors: ConfigRefused, SizeRefused, clip_files.WeightsRefused, clip_hub.Unreachable, TokenizerMissing.
+    weights: a tag of open_clip's, downloaded here without progress unless `fetch` has done so; the path of a
+    checkpoint; or empty for random weights, which depend only on the seed. Sizes saved in a checkpoint of ours are used
+    unless the spec sets others. roots: folders below which a checkpoint must lie. Errors: ConfigRefused, SizeRefused,
+    clip_files.WeightsRefused, clip_hub.Unreachable, TokenizerMissing.
     """
     name, cfg = named_config(spec)
     clip_tokenizers.find(name, cfg)
@@ -100,8 +100,8 @@ def sketch(
 ) -> tuple[Any, tuple[Tensor, Tensor]]:
     """Build the same model on meta, and a batch of images (B, 3, height, width) and tokens (B, length) for it.
 
-    Nothing is fetched and nothing filled: of a checkpoint, names and shapes are held against the model's.
-    roots: below which a checkpoint must lie.
+    Nothing is downloaded and no values are loaded: a checkpoint's names and shapes are compared with the model's.
+    roots: folders below which a checkpoint must lie.
     Errors: ConfigRefused, SizeRefused, clip_files.WeightsRefused.
     """
     name, cfg = named_config(spec)
@@ -116,12 +116,12 @@ def sketch(
 
 
 def prepare(made: Made, spec: TrainSpec) -> None:
-    """Lock towers, checkpoint activations, order memory, as a training asks for. Errors: Refused."""
+    """Prepare a model for its training: lock towers, checkpoint activations, set the memory format. Errors: Refused."""
     made.notes.extend(arrange(made.model, spec))
 
 
 def arrange(model: Any, spec: TrainSpec) -> list[str]:
-    """Prepare a model as `prepare` does, and return the notes on it."""
+    """Prepare a model as `prepare` does, and return notes about it."""
     notes = []
     if spec.lock_image:
         lock_image(model, spec.lock_image_unlocked_groups, freeze_bn_stats=spec.lock_image_freeze_bn_stats)
@@ -145,13 +145,13 @@ def _listed(value: Any) -> Any:
 
 
 def lock_image(model: Any, unlocked_groups: int, *, freeze_bn_stats: bool) -> None:
-    """Lock the image tower but for its last groups of layers.
+    """Lock the image tower except its last `unlocked_groups` groups of layers.
 
-    Errors: Refused of towers that can only be locked as a whole.
+    Errors: Refused when the tower can only be locked as a whole.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # open_clip takes timm's functions from where they once were
+            warnings.simplefilter("ignore", FutureWarning)  # open_clip imports timm's functions from old paths
             model.visual.lock(unlocked_groups=unlocked_groups, freeze_bn_stats=freeze_bn_stats)
     except (AssertionError, AttributeError, KeyError, RuntimeError) as error:
         raise Refused(
@@ -160,7 +160,10 @@ def lock_image(model: Any, unlocked_groups: int, *, freeze_bn_stats: bool) -> No
 
 
 def lock_text(model: Any, unlocked_layers: int, *, freeze_norms: bool) -> None:
-    """Lock the text tower but for its last layers, and, without `freeze_norms`, for the norms of locked layers too."""
+    """Lock the text tower except its last `unlocked_layers` layers.
+
+    Without `freeze_norms`, norms stay unlocked everywhere.
+    """
     if (tower := getattr(model, "text", None)) is not None:
         tower.lock(unlocked_layers, freeze_layer_norm=True)
     else:
@@ -171,7 +174,7 @@ def lock_text(model: Any, unlocked_layers: int, *, freeze_norms: bool) -> None:
 
 
 def _text_norms(model: Any) -> Iterator[nn.Module]:
-    """Whatever they are called: LayerNorm, LayerNormFp32, T5LayerNorm, RMSNorm."""
+    """Yield the text tower's norm layers, whatever their class: LayerNorm, LayerNormFp32, T5LayerNorm, RMSNorm."""
     tower = getattr(model, "text", None)
     for part in [model.transformer, model.ln_final] if tower is None else [tower]:
         yield from (module for module in part.modules() if "Norm" in type(module).__name__)

@@ -1,6 +1,6 @@
-"""Every model we know by name: open_clip's, timm's, torchvision's ResNets, and one's own open_clip configurations.
+"""Build any model by its name: open_clip's, timm's, torchvision's ResNets, and users' own open_clip configurations.
 
-A library is imported when a name needs it: a process that times one timm model waits for timm alone.
+A library is imported only when a name needs it, so a process that times one timm model imports only timm.
 """
 
 import logging
@@ -28,15 +28,15 @@ def families() -> dict[ModelName, str]:
 
 
 def load(name: str) -> None:
-    """Import what building this model needs."""
+    """Import the modules that building this model needs."""
     modules = {"timm": "timm_models", "torchvision": "torchvision_models"}
     import_module(f"engine.models.{modules.get(ModelName(name).library, 'clip')}")
 
 
 def build(name: str, wanted: Wanted) -> Built:
-    """Return the model of this qualified name, randomly initialised (not at all on meta), with example inputs.
+    """Return the model of this qualified name with example inputs. Weights are random, or without values on meta.
 
-    Errors: ModelNotFound, SizeRefused (image size or context length), TowerRefused, ConfigRefused (one's own
+    Errors: ModelNotFound, SizeRefused (image size or context length), TowerRefused, ConfigRefused (a user's
     configuration).
     """
     qualified = ModelName(name)
@@ -66,7 +66,7 @@ def build(name: str, wanted: Wanted) -> Built:
 
 
 def run(name: str, built: Built) -> None:
-    """Run one forward pass. Errors: SizeRefused when it fails at an image size that is not the model's own."""
+    """Run one forward pass. Errors: SizeRefused when it fails at an image size other than the model's own."""
     try:
         built.model(*built.inputs)
     except (RuntimeError, AssertionError, ValueError, TypeError, IndexError) as error:
@@ -76,7 +76,8 @@ def run(name: str, built: Built) -> None:
 
 
 def _expected(record: logging.LogRecord) -> bool:
-    """False for what open_clip says of every model built without weights, which is how all of ours are built."""
+    """Return False for open_clip's warnings about missing weights, because all models are built without weights
+    here."""
     return not record.getMessage().startswith(
         ("No pretrained weights loaded for model", "Local config loaded, but no CLIP weights found")
     )
@@ -84,7 +85,7 @@ def _expected(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    # open_clip logs through logging.warning(), which installs a handler on a root logger that has none.
+    # open_clip logs through logging.warning(), which installs a handler if the root logger has no handler.
     root, placeholder = logging.getLogger(), logging.NullHandler()
     root.addFilter(_expected)
     root.addHandler(placeholder)

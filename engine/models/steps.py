@@ -1,4 +1,4 @@
-"""One call of a model: a forward pass, or a training step in three phases."""
+"""Define one call of a model: a forward pass, or a training step in three phases."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,18 +11,20 @@ from engine import suite
 from engine.specs import ModelName
 
 LEARNING_RATE = 1e-6
-"""So small that a timing's thousands of steps leave the weights where they were: numbers that overflow or vanish would
-be slower or faster than those of a training."""
+"""Learning rate for timings. It is so small that thousands of steps leave the weights almost unchanged: numbers that
+overflow or vanish would change the speed."""
 COMPARED_RATE = 1e-2
-"""Of the few steps whose results are compared, as in PyTorch's benchmark: the weights must be seen to move."""
+"""Learning rate of the few steps whose results are compared, as in PyTorch's benchmark: the weights must visibly
+change."""
 Optimizer = Literal["sgd", "adamw"]
 Phases = Mapping[str, Callable[[], object]]
 
 
 def loss(name: ModelName, output: Any) -> torch.Tensor:
-    """Sum / number of elements: of a tuple's first tensor, of an open_clip model's every feature tensor.
+    """Return the sum / number of elements of the first tensor, or of every feature tensor for an open_clip model.
 
-    Divided by 1000 for the models that PyTorch's benchmark does this for.
+    Divided by 1000 for the models for which PyTorch's benchmark does so. Errors: ValueError when no output has a
+    gradient.
     """
     leaves = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
     if not leaves:
@@ -34,7 +36,7 @@ def loss(name: ModelName, output: Any) -> torch.Tensor:
 
 
 def optimizer(kind: Optimizer, model: torch.nn.Module, rate: float = LEARNING_RATE) -> torch.optim.Optimizer:
-    """Over all of a model's parameters."""
+    """Return an optimizer of all parameters of a model."""
     if kind == "sgd":
         return torch.optim.SGD(model.parameters(), lr=rate)
     return torch.optim.AdamW(model.parameters(), lr=rate)
@@ -44,7 +46,7 @@ class Step:
     """One step of training."""
 
     def __init__(self, forward: Callable[[], torch.Tensor], optimizer: torch.optim.Optimizer) -> None:
-        """forward: gives the loss, a scalar."""
+        """Create a step. forward: returns the loss, a scalar."""
         self._forward = forward
         self._optimizer = optimizer
         self._loss: torch.Tensor | None = None
@@ -69,7 +71,7 @@ class Step:
 def phases(
     name: ModelName, model: torch.nn.Module, run: Callable[[], Any], *, training: bool, kind: Optimizer
 ) -> Phases:
-    """Return what a call of `run` (one forward pass of `model`) is made of."""
+    """Return the phases of a call: `run` alone (one forward pass of `model`), or those of a training step."""
     if not training:
         return {"forward": run}
     return Step(lambda: loss(name, run()), optimizer(kind, model)).phases

@@ -1,4 +1,4 @@
-"""timm's models."""
+"""Build timm's models."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,18 +11,18 @@ from engine.models.built import Built, Wanted, images, out_of_memory, size_refus
 
 
 def families() -> dict[str, str]:
-    """timm's models by name, with the module each is defined in: timm's own notion of an architecture family."""
+    """Return timm's models by name, with their architecture family: the timm module that defines each."""
     return {name: family(name) for name in timm.list_models()}
 
 
 def family(name: str) -> str:
-    """`vision_transformer` for `vit_base_patch16_224`."""
+    """Return a model's family, such as `vision_transformer` for `vit_base_patch16_224`."""
     entrypoint: Callable[..., Any] = model_entrypoint(name.partition(".")[0])
     return entrypoint.__module__.rpartition(".")[2]
 
 
 def build(name: str, wanted: Wanted) -> Built:
-    """Return a timm model. Errors: SizeRefused if it takes one image size and another was asked for."""
+    """Return a timm model. Errors: SizeRefused if it does not support the requested image size."""
     made_for, tested_at, channels = _input(timm.get_pretrained_cfg(name))
     native_size = tested_at if wanted.test_size else made_for
     size = wanted.image_size or native_size
@@ -41,15 +41,17 @@ def build(name: str, wanted: Wanted) -> Built:
 
 
 def _input(pretrained_cfg: Any) -> tuple[tuple[int, int], tuple[int, int], int]:
-    """Return the sizes that a model is trained and tested at, and its channels."""
+    """Return the image sizes at which a model is trained and tested, and its number of channels."""
     channels, *trained = pretrained_cfg.input_size
     _, *tested = pretrained_cfg.test_input_size or pretrained_cfg.input_size
     return tuple(trained), tuple(tested), channels
 
 
 def _resized(name: str, size: tuple[int, int], native: tuple[int, int]) -> Any:
-    """Return a model for another image size: told of it where its constructor wants to know, as it is where it does
-    not."""
+    """Return a model for another image size.
+
+    The size is passed to its constructor only if that has a parameter for it.
+    """
     try:
         return timm.create_model(name, img_size=size)
     except TypeError as error:

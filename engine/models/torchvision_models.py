@@ -1,4 +1,4 @@
-"""torchvision's ResNets."""
+"""Build torchvision's ResNets."""
 
 import torch
 import torchvision
@@ -10,13 +10,13 @@ FAMILY = "resnet"
 
 
 def families() -> dict[str, str]:
-    """torchvision's ResNets, ResNeXts and wide ResNets by name."""
+    """Return torchvision's ResNets, ResNeXts and wide ResNets by name."""
     names = torchvision.models.list_models(torchvision.models, include=["resnet*", "resnext*", "wide_resnet*"])
     return dict.fromkeys(names, FAMILY)
 
 
 def build(name: str, wanted: Wanted) -> Built:
-    """Takes images of any size its strides leave a pixel of."""
+    """Return a torchvision model. It takes images of any size that its strides do not reduce below one pixel."""
     with torch.device(wanted.device):
         model = torchvision.models.get_model(name, weights=None)
     size = wanted.image_size or NATIVE_SIZE

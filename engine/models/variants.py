@@ -1,6 +1,6 @@
 """Prepare a model to run as a variant: precision, memory format, changes to its modules, and execution.
 
-A variant that a device or model does not support is refused by name. Nothing falls back to another way.
+A variant that a device or model does not support is refused by name. There is no fallback.
 """
 
 import inspect
@@ -19,11 +19,12 @@ from engine.specs import Refused, Variant
 
 Builder = Callable[[str, Wanted], Built]
 GRAPH_WARMUP = 3
-"""Calls before a CUDA graph is captured, as PyTorch's documentation has it."""
+"""Calls before a CUDA graph is captured, as PyTorch's documentation recommends."""
 MOST_RECOMPILATIONS = 128
-"""Recompilations of one code object, where torch cannot count them apart: 8 for each of 16 variants."""
+"""Recompilations allowed for one code object when torch cannot count them per variant: 8 for each of 16 variants."""
 RECORDING_CALLS = 2
-"""Calls after the first of a model compiled into CUDA graphs: one records them, one is the first to replay them."""
+"""Calls after the first for a model compiled into CUDA graphs: one records them, the next is the first to replay
+them."""
 
 
 class VariantRefused(Refused):
@@ -66,8 +67,8 @@ def check(variant: Variant, device: str) -> None:
 def settling_calls(variant: Variant, device: str) -> int:
     """Return how many calls after the first still belong to compiling.
 
-    With CUDA graphs, torch.compile's first call warms up, the second records (torch._inductor.cudagraph_trees), and
-    only from the third on graphs are replayed.
+    With CUDA graphs, torch.compile's first call warms up and the second records (torch._inductor.cudagraph_trees).
+    Graphs are replayed from the third call on.
     """
     if variant.execution != "compile" or not device.startswith("cuda"):
         return 0
@@ -81,9 +82,9 @@ def settling_calls(variant: Variant, device: str) -> int:
 def switches(
     found: Numbers, *, training: bool, cudnn_benchmark: bool, deterministic: bool, strict: bool = True
 ) -> Iterator[None]:
-    """Set the global switches that decide what is computed, and restore them at the end.
+    """Set the global switches that affect results, and restore them at the end.
 
-    strict: raise an error where an operation has no deterministic form, instead of a warning in the log.
+    strict: raise an error when an operation has no deterministic form, instead of logging a warning.
     """
     matmul = torch.backends.cuda.matmul
     before = matmul.allow_tf32, torch.get_deterministic_debug_mode()
@@ -101,9 +102,9 @@ def switches(
 
 
 def build(name: str, wanted: Wanted, variant: Variant, *, training: bool, build: Builder = library.build) -> Built:
-    """Return a model of a variant's own, with the weights that every variant of the same seed has.
+    """Return a model for a variant. All variants with the same seed have the same weights.
 
-    Errors: VariantRefused where there is nothing in the model that the variant would change; those of library.build.
+    Errors: VariantRefused when the variant would change nothing in the model; those of library.build.
     """
     with _fast_norm() if variant.fast_norm else nullcontext():
         built = build(name, wanted)
@@ -129,7 +130,7 @@ def _format(tensor: torch.Tensor) -> torch.memory_format:
 
 @contextmanager
 def _fast_norm() -> Iterator[None]:
-    # layers read the switch when they are built
+    # layers read this switch when they are built
     from timm.layers import is_fast_norm, set_fast_norm  # type: ignore[attr-defined]
 
     before = is_fast_norm()  # type: ignore[no-untyped-call]
@@ -145,7 +146,7 @@ def _reparameterized(name: str, model: torch.nn.Module, training: bool) -> torch
         raise VariantRefused("a reparameterised model is for inference: its branches are merged")
     from timm.utils import reparameterize_model  # type: ignore[attr-defined]
 
-    with next(model.parameters()).device:  # where timm makes the merged layers
+    with next(model.parameters()).device:  # timm creates the merged layers on this device
         merged: torch.nn.Module = reparameterize_model(model, inplace=False)
     if merged.state_dict().keys() == model.state_dict().keys():
         raise VariantRefused(f"{name} has nothing to reparameterise")
@@ -190,7 +191,7 @@ def compiled(function: Callable[..., Any], **how: Any) -> Callable[..., Any]:
 
 def _traced(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Callable[..., Any]:
     with warnings.catch_warnings():
-        # TorchScript is deprecated, which is why one may want to know what it is still worth.
+        # TorchScript is deprecated. This variant measures it anyway.
         warnings.filterwarnings("ignore", message=r"`torch\.jit\.trace", category=FutureWarning)
         warnings.filterwarnings("ignore", message=r"`torch\.jit\.trace", category=DeprecationWarning)
         warnings.filterwarnings("ignore", category=torch.jit.TracerWarning)  # type: ignore[attr-defined]
@@ -209,7 +210,7 @@ def _under(context: Callable[[], AbstractContextManager[Any]], run: Callable[[],
 def _graphed(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Callable[[], Any]:
     """Return the forward pass as one CUDA graph; with gradients, one graph each for forward and backward."""
     if torch.is_grad_enabled():
-        with steps.buffers_kept(model):  # warming up moves them
+        with steps.buffers_kept(model):  # the warm-up changes the buffers
             graphed: Callable[..., Any] = torch.cuda.make_graphed_callables(model, inputs, allow_unused_input=True)
         return partial(graphed, *inputs)
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]

@@ -1,1 +1,1 @@
-"""Values measured by others: published accuracies and speeds, matched to models, imported from files."""
+"""Read values measured by others: published accuracies and speeds, matched to models, imported from files."""

@@ -1,6 +1,6 @@
-"""Accuracies that somebody else has published, joined to the catalogue: per model, pretrained tag and image size.
+"""Match published accuracies to the catalogue, by model, pretrained tag and image size.
 
-All in per cent. Figures of different publishers stand in different columns and are never combined.
+All are in per cent. Values from different publishers are in different columns and are never combined.
 """
 
 from collections.abc import Sequence
@@ -16,15 +16,14 @@ SHIPPED = ROOT / "data" / "published"
 KEY = ["library", "model", "pretrained", "image_size"]
 COLUMNS = [*KEY, "figure", "percent", "source"]
 QUICKGELU = "-quickgelu"
-"""What open_clip appends to a model's name for another activation, which costs no multiply-adds."""
+"""open_clip adds this to a model's name for another activation, which costs no multiply-adds."""
 
 
 def read(imported: Path | None = None, shipped: Path = SHIPPED) -> pd.DataFrame:
-    """Return every published accuracy, a line each: KEY, figure, percent, source. Imported ones stand in for shipped
-    ones.
+    """Return every published accuracy, one per line: KEY, figure, percent, source. Imported ones replace shipped ones.
 
-    imported: the folder of `accuracy_import`; `image_size` is empty where a publisher does not tell, which open_clip
-    does not, whose models have one size each.
+    imported: the folder of `accuracy_import`. `image_size` is empty when the publisher does not give it, as open_clip,
+    whose models have one size each.
     """
     parts = [*_imported(imported), *(_shipped(table, shipped) for table in TABLES.values())]
     return pd.concat(parts).drop_duplicates([*KEY, "figure"], ignore_index=True)
@@ -44,7 +43,10 @@ def _shipped(table: Table, folder: Path) -> pd.DataFrame:
 
 
 def tidy(frame: pd.DataFrame, table: Table, source: str) -> pd.DataFrame:
-    """Return a publisher's table, its figures under our names but in its own unit, as lines of COLUMNS."""
+    """Return a publisher's table as lines of COLUMNS.
+
+    frame: columns under our names, values in the publisher's unit.
+    """
     frame = frame.assign(library=table.library)
     if "image_size" not in frame:
         frame["image_size"] = ""
@@ -55,23 +57,23 @@ def tidy(frame: pd.DataFrame, table: Table, source: str) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Matched:
-    """Published accuracies with the rows of the catalogue they belong to."""
+    """Published accuracies with the rows of the catalogue to which they belong."""
 
     rows: pd.DataFrame
-    """A line per KEY: KEY, `place` (the catalogue's row label), and a column per figure, in per cent."""
+    """One line per KEY: KEY, `place` (the catalogue's row label), and one column per accuracy, in per cent."""
     sources: pd.DataFrame
-    """Of each figure of `rows`, who says so."""
+    """The source of each accuracy in `rows`."""
     counts: pd.DataFrame
-    """Per table: kind, rows, matched, unmatched."""
+    """One line per table: kind, rows, matched, unmatched."""
     unmatched: pd.DataFrame
-    """kind, KEY and the reason."""
+    """One line per row without a match: kind, KEY and the reason."""
 
     def beside(self, catalogue: pd.DataFrame, figures: Sequence[str]) -> pd.DataFrame:
-        """Return the catalogue with these figures: a row per model, size and tag that has one, and those that have
-        none.
+        """Return the catalogue with these accuracies: a row per model, size and tag that has one, and all rows that
+        have none.
 
-        Two columns more: `pretrained`, with the published model's name where it is counted under another, and
-        `published`, who says so.
+        It has two more columns: `pretrained`, which includes the published model's name if that differs from the
+        catalogue's, and `published`, the sources.
         """
         rows = self.rows.dropna(subset=list(figures), how="all")
         sources = self.sources.loc[rows.index, list(figures)].to_numpy()
@@ -84,16 +86,16 @@ class Matched:
 
 
 def match(published: pd.DataFrame, catalogue: pd.DataFrame, versions: dict[str, str]) -> Matched:
-    """Find the row of the catalogue, counted at the published image size, of every published row.
+    """Match every published row to the catalogue's row counted at the published image size.
 
-    versions: what the catalogue was counted with. Every row is matched, or unmatched with the reason.
+    versions: libraries with which the catalogue was counted. A row without a match gets a reason.
     """
     entries = published[KEY].drop_duplicates()
     find = _Finder(catalogue, versions)
-    found = [find(*entry) for entry in entries[["library", "model", "image_size"]].itertuples(index=False, name=None)]
-    at = [catalogue["image_size"].get(place, "") for place, _ in found]  # open_clip's tables name no size
-    entries = entries.assign(place=pd.array([place for place, _ in found], dtype="Int64"), counted_at=at)
-    lines = published.merge(entries.assign(reason=[reason for _, reason in found]), on=KEY)
+    matches = [find(*entry) for entry in entries[["library", "model", "image_size"]].itertuples(index=False, name=None)]
+    at = [catalogue["image_size"].get(place, "") for place, _ in matches]  # open_clip's tables contain no size
+    entries = entries.assign(place=pd.array([place for place, _ in matches], dtype="Int64"), counted_at=at)
+    lines = published.merge(entries.assign(reason=[reason for _, reason in matches]), on=KEY)
     lines["kind"] = lines["figure"].map({name: table.kind for name, table in OF.items()})
     per_row = lines.drop_duplicates(["kind", *KEY])
     counts = per_row.groupby("kind", sort=False)["place"].agg(rows="size", matched="count").reset_index()
@@ -107,13 +109,13 @@ def match(published: pd.DataFrame, catalogue: pd.DataFrame, versions: dict[str, 
 
 
 def _wide(lines: pd.DataFrame, values: str) -> pd.DataFrame:
-    """Return a line per KEY and place, a column per figure."""
+    """Return a line per KEY and place, with a column per accuracy."""
     wide = lines.pivot(index=[*KEY, "place"], columns="figure", values=values)
     return wide.reindex(columns=list(OF)).rename_axis(columns=None)
 
 
 class _Finder:
-    """Looks published rows up in the catalogue."""
+    """Find published rows in the catalogue."""
 
     def __init__(self, catalogue: pd.DataFrame, versions: dict[str, str]) -> None:
         names = catalogue[["library", "model", "image_size", "status", "error"]]
@@ -123,7 +125,7 @@ class _Finder:
         self.versions = {"timm": versions.get("timm", ""), "open_clip": versions.get("open_clip_torch", "")}
 
     def __call__(self, library: str, model: str, size: str) -> tuple[int | None, str]:
-        """Return the row's label, or None and why there is none."""
+        """Return the row's label, or None and the reason why there is none."""
         if (library, model) not in self.own and library == "open_clip":
             model = model.removesuffix(QUICKGELU)
         if (library, model) not in self.own:
@@ -137,5 +139,7 @@ class _Finder:
 
 def sizes(published: pd.DataFrame) -> dict[str, list[str]]:
     """Return the image sizes that accuracies are published for, by qualified model name."""
-    known = published.loc[published["image_size"] != "", ["library", "model", "image_size"]].drop_duplicates()
-    return {f"{library}:{model}": list(part) for (library, model), part in known.groupby(KEY[:2])["image_size"]}
+    published_sizes = published.loc[published["image_size"] != "", ["library", "model", "image_size"]].drop_duplicates()
+    return {
+        f"{library}:{model}": list(part) for (library, model), part in published_sizes.groupby(KEY[:2])["image_size"]
+    }

@@ -1,11 +1,11 @@
-"""Who publishes accuracies, on which data, and how their own tables and ours are laid out."""
+"""Describe the publishers of accuracies, their data sets, and the layout of their tables and ours."""
 
 from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One accuracy: what we call it, the publisher's heading for it, and the data it was measured on."""
+    """One accuracy: our name for it, the publisher's heading, a label, and the data on which it was measured."""
 
     name: str
     heading: str
@@ -15,29 +15,29 @@ class Figure:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of accuracies as one publisher lays it out."""
+    """A table of accuracies in one publisher's layout."""
 
     kind: str
     library: str
     repository: str
     licence: str
     commit: str
-    """Of the shipped figures."""
+    """The repository's commit from which the shipped values come."""
     shipped: str
-    """The file of data/published/."""
+    """File name in data/published/."""
     files: tuple[str, ...]
-    """What the publisher calls its own files."""
+    """The publisher's own file names."""
     files_in: str
-    """The folder of the repository that has those files."""
+    """Folder of these files in the repository."""
     scale: float
-    """From the publisher's unit to percentages."""
+    """Factor from the publisher's unit to per cent."""
     figures: tuple[Figure, ...] = field(repr=False)
     prefix: str = ""
-    """What our names of figures have in front of the shipped file's columns."""
+    """Our names of accuracies are this prefix and the column's name in the shipped file."""
 
     @property
     def source(self) -> str:
-        """Who says so, as shown beside every shipped figure."""
+        """Return the source, as shown beside every shipped value."""
         return f"{self.repository} at {self.commit[:7]} ({self.licence})"
 
     @property
@@ -54,7 +54,7 @@ TIMM_TESTS = {
     "results-imagenet-r.csv": ("imagenet_r", "ImageNet-R", "ImageNet-R: renditions, 200 classes"),
     "results-sketch.csv": ("imagenet_sketch", "Sketch", "ImageNet-Sketch"),
 }
-"""timm has a file per test set: our name of it, its label, what it is."""
+"""timm's files, one per test set: our name of the set, its label and its description."""
 
 ZEROSHOT_HEADINGS = {
     "average_38": "Average perf. on 38 datasets",
@@ -97,7 +97,7 @@ ZEROSHOT_HEADINGS = {
     "dollar_street": "Dollar Street",
     "geode": "GeoDE",
 }
-"""The columns of clip_zeroshot.csv with open_clip's headings."""
+"""Columns of clip_zeroshot.csv, with open_clip's headings."""
 
 
 def _tests() -> tuple[Figure, ...]:
@@ -163,6 +163,6 @@ RETRIEVAL = replace(
 )
 TABLES = {table.kind: table for table in (TIMM, ZEROSHOT, RETRIEVAL)}
 FIGURES = {figure.name: figure for table in TABLES.values() for figure in table.figures}
-"""Every accuracy by its name, in the order offered."""
+"""Every accuracy by its name, in the order in which they are offered."""
 OF = {figure.name: table for table in TABLES.values() for figure in table.figures}
-"""The table an accuracy comes from."""
+"""The table that contains an accuracy, by the accuracy's name."""

@@ -1,4 +1,4 @@
-"""Speeds that somebody else has published, beside ours: always with whose they are."""
+"""Read speeds published by others and put them beside our own, always with their publisher."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,11 +15,14 @@ SETTINGS = (
     "Timings here have TF32 and cuDNN's autotuning off unless they are asked for (precision tf32, cuDNN benchmark). "
     "PyTorch's default has TF32 on in convolutions, and timm's benchmark has autotuning on as well."
 )
-"""Why a published speed of an NVIDIA GPU may differ from one here on the same GPU."""
+"""Reasons why a published speed of an NVIDIA GPU may differ from one measured here on the same GPU."""
 
 
 def speeds(path: Path = SPEEDS) -> pd.DataFrame:
-    """Published images per second, with `setup`: the words that tell a row's device, precision and torch."""
+    """Return published images per second.
+
+    The column `setup` names a row's device, precision, compilation and torch version.
+    """
     frame = pd.read_csv(path, dtype={"image_size": str, "torch": str})
     how = frame["compiled"].map({True: "compiled", False: "eager"})
     frame["setup"] = frame["device"] + ", " + frame["precision"] + ", " + how + ", torch " + frame["torch"]
@@ -27,17 +30,19 @@ def speeds(path: Path = SPEEDS) -> pd.DataFrame:
 
 
 def setups(published: pd.DataFrame, rows: Sequence[BenchmarkRow]) -> list[str]:
-    """Return the setups that have figures for some of the rows: processors before GPUs if ours is one, then by how
-    many."""
+    """Return the setups that have speeds for some of the rows.
+
+    CPUs come first if a row was timed on a CPU, otherwise GPUs. Within both, setups with the most speeds come first.
+    """
     counts = beside(rows, published)["setup"].value_counts()
     on_cpu = any(row.device == "cpu" for row in rows)
     return sorted(counts.index, key=lambda setup: (("NVIDIA" in setup) == on_cpu, -counts[setup]))
 
 
 def beside(rows: Iterable[BenchmarkRow], published: pd.DataFrame) -> pd.DataFrame:
-    """Return each timed row of timm's with every published figure of the same model, image size and mode.
+    """Return each timed row of a timm model with every published speed of the same model, image size and mode.
 
-    Columns: name, model, family, mode, variant, image_size, batch_size, here (samples/s), and of the published:
+    Columns: name, model, family, mode, variant, image_size, batch_size, here (samples/s), and from the publisher:
     setup, theirs (samples/s), their_batch_size; `times` is theirs / here.
     """
     ours = pd.DataFrame(

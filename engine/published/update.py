@@ -1,4 +1,4 @@
-"""Takes in a newer version of a publisher's own table of accuracies: checked whole, then merged with what is there."""
+"""Import a newer version of a publisher's table of accuracies: check all of it, then merge it with earlier imports."""
 
 import re
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ from engine.settings import Settings
 from engine.specs import Refused
 
 LARGEST_FILE = 5_000_000
-"""Bytes; the publishers' own tables have a tenth of that."""
+"""Largest file accepted, in bytes. The publishers' own tables are a tenth of that."""
 MOST_ROWS = 20_000
 NAME = re.compile(r"[\w.:/+-]{1,200}")
 ADDRESS = re.compile(r"https?:|[\w+.-]{2,}://", re.IGNORECASE)
-"""The beginning of a web address. A single letter before the colon is a drive of Windows."""
+"""Matches the beginning of a web address. A single letter before the colon is a Windows drive."""
 LARGEST_SIDE = 8192
 WRONG = 0.011
-"""How far accuracy and error of one row may be from 100 together, in per cent: both are rounded."""
+"""Accuracy plus error of one row may differ from 100 by at most this, in per cent, because both are rounded."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class Imported:
     table: Table
     rows: int
     added: int
-    """Figures that were not there."""
+    """Values that did not exist before."""
     changed: int
-    """Figures that were there and are now others."""
+    """Values that existed and are now different."""
 
     @property
     def sentence(self) -> str:
-        """For people."""
+        """Return the changes as a sentence for the user."""
         return (
             f"{self.rows:,} rows of {self.table.repository}: {self.added:,} new figures, {self.changed:,} changed; "
             "imported ones stand in for shipped ones"
@@ -47,12 +47,12 @@ class Imported:
 
 
 def folder(settings: Settings) -> Path:
-    """Return where imported figures lie, beside the runs, so that the shipped ones stay as they are."""
+    """Return the folder of imported tables. It is beside the runs, so that the shipped tables stay unchanged."""
     return settings.runs_dir / "published"
 
 
 def open_table(path: str) -> BinaryIO:
-    """Open a publisher's table to read. Errors: Refused if `path` is the address of a web page; OSError."""
+    """Open a publisher's table for reading. Errors: Refused if `path` is a web address; OSError."""
     if ADDRESS.match(path.strip()):
         pages = " or ".join(dict.fromkeys(table.page for table in TABLES.values()))
         raise Refused(
@@ -63,10 +63,10 @@ def open_table(path: str) -> BinaryIO:
 
 
 def take(content: bytes, name: str, to: Path, *, kind: str | None = None) -> Imported:
-    """Merge a publisher's table into the folder `to`. Nothing changes when it is refused.
+    """Merge a publisher's table into the folder `to`. A refused table changes nothing.
 
-    name: the file's, which tells timm's test sets apart and is shown as the source with today's date; kind: one of
-    TABLES, found by the headings when left out. Errors: Refused.
+    name: file name, which identifies timm's test sets and is shown as the source with today's date. kind: one of
+    TABLES; found by the headings if None. Errors: Refused.
     """
     frame = _parsed(content, name)
     table = TABLES[kind] if kind else _recognised(frame, name)
@@ -74,8 +74,8 @@ def take(content: bytes, name: str, to: Path, *, kind: str | None = None) -> Imp
     source = f"{table.repository}, {name}, imported {datetime.now(UTC).date().isoformat()}"
     lines = tidy(ours, table, source)
     before = read(to)
-    known = lines.merge(before, on=[*KEY, "figure"], how="left", suffixes=("", "_before"))
-    new, same = known["percent_before"].isna(), known["percent_before"] == known["percent"]
+    compared = lines.merge(before, on=[*KEY, "figure"], how="left", suffixes=("", "_before"))
+    new, same = compared["percent_before"].isna(), compared["percent_before"] == compared["percent"]
     _merge(lines, to / f"{_stem(table, name)}.csv")
     return Imported(table, len(ours), int(new.sum()), int((~new & ~same).sum()))
 
@@ -85,7 +85,7 @@ def _parsed(content: bytes, name: str) -> pd.DataFrame:
         raise Refused(f"{name} has {len(content):,} bytes, at most {LARGEST_FILE:,} are taken")
     try:
         frame = pd.read_csv(StringIO(content.decode("utf-8-sig")), dtype=str, keep_default_na=False)
-    except (ValueError, pd.errors.ParserError) as error:  # among them UnicodeDecodeError
+    except (ValueError, pd.errors.ParserError) as error:  # ValueError includes UnicodeDecodeError
         raise Refused(f"{name} is no CSV that can be read: {error}") from error
     if not isinstance(frame.index, pd.RangeIndex):
         raise Refused(f"{name} has more cells in a line than it has columns")
@@ -95,7 +95,7 @@ def _parsed(content: bytes, name: str) -> pd.DataFrame:
 
 
 def _recognised(frame: pd.DataFrame, name: str) -> Table:
-    """Return the table whose headings these are. Errors: Refused."""
+    """Return the table that has these headings. Errors: Refused."""
     for table in TABLES.values():
         if _key_columns(table) <= set(frame) and {table.figures[0].heading} <= set(frame):
             return table
@@ -118,7 +118,10 @@ def _stem(table: Table, name: str) -> str:
 
 
 def _timm(frame: pd.DataFrame, name: str) -> pd.DataFrame:
-    """timm's layout: model with its tag, top1, top1_err, top5, top5_err, img_size; a file per test set."""
+    """Return the lines of a file in timm's layout. Errors: Refused.
+
+    Columns: model with its tag, top1, top1_err, top5, top5_err, img_size. There is one file per test set.
+    """
     if Path(name).name not in TIMM_TESTS:
         raise Refused(f"{name}: of timm's tables, these are taken, by their names: {', '.join(TIMM_TESTS)}")
     test = TIMM_TESTS[Path(name).name][0]
@@ -142,7 +145,8 @@ def _timm(frame: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def _clip(frame: pd.DataFrame, table: Table, name: str) -> pd.DataFrame:
-    """open_clip's layout: name, pretrained, and a column per data set, in fractions of 1."""
+    """Return the lines of a file in open_clip's layout: name, pretrained, and a column per data set, in fractions of
+    1."""
     _need(frame, ["name", "pretrained", *(figure.heading for figure in table.figures)], name)
     _names(frame, "name", name)
     _names(frame, "pretrained", name)
@@ -180,7 +184,7 @@ def _percentages(frame: pd.DataFrame, column: str, name: str, whole: float) -> "
 
 
 def _refuse_where(frame: pd.DataFrame, wrong: "pd.Series[bool]", column: str, name: str, right: str) -> None:
-    """Errors: Refused, naming the first line that is wrong and what would be right."""
+    """Refuse a table with wrong values. Errors: Refused, with the first wrong line and what would be right."""
     if wrong.any():
         place = int(wrong.to_numpy().argmax())
         given = str(frame[column].iloc[place])[:60]
@@ -196,7 +200,7 @@ def _once(ours: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def _merge(lines: pd.DataFrame, path: Path) -> None:
-    """Put lines before those that a file already has."""
+    """Write lines to a file. They replace the file's own lines for the same KEY and figure."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_file():
         before = pd.read_csv(path, dtype=str, na_filter=False)

@@ -1,4 +1,4 @@
-"""Results as tables. The page, the CSV and the command line show these same frames."""
+"""Return results as tables. The page, the CSV and the command line show these same frames."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ from engine.results.clip import EvaluateRow, TrainRow
 from engine.store.model import Run
 
 TOWERS = ("image", "text", "other")
-LEFT_OUT = {"operators"}  # they have a table of their own
+LEFT_OUT = {"operators"}  # operators have their own table
 NESTED = ("uncounted", "fvcore_unsupported", "differences")
 _WHAT = ("library", "model", "status", "error", "family")
 _BENCHMARK = (
@@ -54,9 +54,9 @@ _TRAIN = (
     *(*_WHAT[:4], "device", "precision", "epoch", "step", "samples_seen", "train_loss", "clip_val_loss"),
     *("zeroshot_top1", "zeroshot_top5"),
 )
-"""What stands in front: what was done, then the first figures. The other fields follow."""
+"""The first columns of each kind of table: what was done, then the main values. All other fields follow."""
 ENVIRONMENT = ("host", "platform", "driver", "seed", "date")
-"""Of a run's environment, beside the versions and the GPU's settings: what its rows do not have themselves."""
+"""Fields of a run's environment that its rows do not have. Versions and the GPU's settings are added to them."""
 FULL = ["library", "model", *(name for name in ProfileRow.model_fields if name not in {"library", "model", *LEFT_OUT})]
 
 _PARAMETERS = ["mparams", "image_mparams", "text_mparams"]
@@ -65,11 +65,11 @@ REFERENCE = {
     "torch": [*_HEAD, "gflops", "image_gflops", "text_gflops"],
     "fvcore": [*_HEAD, "gmacs", "macts", "image_gmacs", "image_macts", "text_gmacs", "text_macts"],
 }
-"""The columns of open_clip's own profiler, in its order."""
+"""Columns of open_clip's own profiler, in its order, by counter."""
 
 
 def profile(rows: Iterable[ProfileRow]) -> pd.DataFrame:
-    """Return every figure of every row, least costly first; failed models last."""
+    """Return every value of every row, sorted by cost, smallest first; failed models last."""
     records = []
     for row in rows:
         record = row.model_dump(mode="json", exclude=LEFT_OUT)
@@ -83,9 +83,9 @@ def profile(rows: Iterable[ProfileRow]) -> pd.DataFrame:
 
 
 def reference(rows: Iterable[ProfileRow], counter: Literal["torch", "fvcore"]) -> pd.DataFrame:
-    """Exactly the columns, order, rounding and sorting of open_clip's own profiler.
+    """Return exactly the columns, order, rounding and sorting of open_clip's own profiler.
 
-    Its `image_size` is the height in pixels. A failed model keeps its line, without figures.
+    Its `image_size` is the height in pixels. A failed model keeps its line, without values.
     """
     frame = profile(rows)
     frame["image_size"] = [int(size.partition("x")[0]) if size else None for size in frame["image_size"]]
@@ -100,43 +100,42 @@ def reference(rows: Iterable[ProfileRow], counter: Literal["torch", "fvcore"]) -
 
 
 def benchmark(rows: Iterable[BenchmarkRow]) -> pd.DataFrame:
-    """Return every figure of every row, in the order they came."""
+    """Return every value of every row, in the given order."""
     return _flat(rows, BenchmarkRow, _BENCHMARK)
 
 
 def recurrent(rows: Iterable[RecurrentRow]) -> pd.DataFrame:
-    """Return every figure of every row, in the order they came."""
+    """Return every value of every row, in the given order."""
     return _flat(rows, RecurrentRow, _RECURRENT)
 
 
 def device(rows: Iterable[DeviceRow]) -> pd.DataFrame:
-    """Return every figure of every row, in the order measured."""
+    """Return every value of every row, in the order of measurement."""
     return _flat(rows, DeviceRow, ("model",))
 
 
 def train(rows: Iterable[TrainRow]) -> pd.DataFrame:
-    """Return every figure of every row, epoch by epoch."""
+    """Return every value of every row, one line per epoch."""
     return _flat(rows, TrainRow, _TRAIN)
 
 
 def evaluate(rows: Iterable[EvaluateRow]) -> pd.DataFrame:
-    """Return every figure of every row, in the order they came."""
+    """Return every value of every row, in the given order."""
     return _flat(rows, EvaluateRow, (*_WHAT[:4], "task", "data"))
 
 
 def with_environment(frame: pd.DataFrame, run: Run) -> pd.DataFrame:
-    """Return a run's rows with what they were made in, the same of all: for who has nothing but the file."""
+    """Add a run's environment to each of its rows, so that a saved file is complete without the run."""
     here = run.environment
-    known = {name: getattr(here, name) if here else None for name in ENVIRONMENT}
+    facts = {name: getattr(here, name) if here else None for name in ENVIRONMENT}
     nested = {name: json.dumps(getattr(here, name)) if here else "" for name in ("versions", "gpu")}
-    return frame.assign(**known, **nested)
+    return frame.assign(**facts, **nested)
 
 
 def _flat(rows: Iterable[Row], kind: type[Row], first: Sequence[str]) -> pd.DataFrame:
-    """Return a line per row of that kind and a column per field: those of `first` in front, contention's, if any, at
-    the end.
+    """Return a line per row and a column per field: first those of `first`, then the others, then those of contention.
 
-    Several words in one cell are joined by semicolons, figures by name are JSON.
+    kind: the class of the rows. Lists are joined by semicolons, dictionaries are JSON.
     """
     columns = [name for name in dict.fromkeys([*first, *kind.model_fields]) if name != "contention"]
     contended = list(Contention.model_fields) if "contention" in kind.model_fields else []
@@ -160,7 +159,7 @@ def _cell(value: Any) -> Any:
 
 
 def towers(row: ProfileRow) -> pd.DataFrame:
-    """Parameters, MACs and activations of each tower, and the whole. Columns: tower, mparams, gmacs, macts."""
+    """Return parameters, MACs and activations of each tower and of the whole. Columns: tower, mparams, gmacs, macts."""
     records = [
         {"tower": tower} | {figure: getattr(row, f"{tower}_{figure}") for figure in ("mparams", "gmacs", "macts")}
         for tower in TOWERS
@@ -171,7 +170,10 @@ def towers(row: ProfileRow) -> pd.DataFrame:
 
 
 def operators(row: ProfileRow) -> pd.DataFrame:
-    """Return one line per operator kind, most work first; MACs and activations per sample, bytes of the whole batch."""
+    """Return one line per operator kind: unknown work first, then by MACs.
+
+    MACs and activations are per sample, bytes of the whole batch.
+    """
     records = [
         {
             "operator": count.operator,
@@ -188,25 +190,25 @@ def operators(row: ProfileRow) -> pd.DataFrame:
     frame = pd.DataFrame(records, columns=columns)
     total = frame["gmacs"].sum()
     frame["share"] = 100 * frame["gmacs"].astype(float) / total if total else 0.0
-    frame["unknown"] = frame["work"] == "unknown"  # what makes a count incomplete comes first
+    frame["unknown"] = frame["work"] == "unknown"  # operators that make a count incomplete come first
     frame = frame.sort_values(["unknown", "gmacs", "read_mb"], ascending=False, ignore_index=True)
     return frame.drop(columns="unknown")
 
 
 def differences(row: ProfileRow) -> pd.DataFrame:
-    """Return where the two counters disagree, per operator, in GMACs per sample."""
+    """Return the operators for which the two counters disagree, in GMACs per sample."""
     columns = ["operator", "torch_gmacs", "fvcore_gmacs", "explanation"]
     return pd.DataFrame([item.model_dump() for item in row.differences], columns=columns)
 
 
 def modules(counts: Iterable[ModuleCount]) -> pd.DataFrame:
-    """Return one line per module, outermost first, with the listed `parent` it lies in and its `name` from there.
+    """Return one line per module, outermost first, with its nearest listed `parent` and its `name` relative to that.
 
-    Figures include everything below a module. The whole model has path "" and no parent.
+    Values include all submodules. The whole model has path "" and no parent.
     """
     frame = pd.DataFrame([count.model_dump() for count in counts], columns=list(ModuleCount.model_fields))
-    known = set(frame["path"])
-    frame["parent"] = [_parent(path, known) for path in frame["path"]]
+    paths = set(frame["path"])
+    frame["parent"] = [_parent(path, paths) for path in frame["path"]]
     frame["name"] = [
         path.removeprefix(f"{parent}.") or "model" for path, parent in zip(frame["path"], frame["parent"], strict=True)
     ]
@@ -215,7 +217,7 @@ def modules(counts: Iterable[ModuleCount]) -> pd.DataFrame:
 
 
 def _parent(path: str, known: set[str]) -> str | None:
-    """Return the nearest listed module around this one; None for the whole model."""
+    """Return the path of the nearest listed module that contains this one. None for the whole model."""
     while path:
         path = path.rpartition(".")[0]
         if path in known:
@@ -224,7 +226,7 @@ def _parent(path: str, known: set[str]) -> str | None:
 
 
 def runs(runs: Iterable[Run], now: datetime | None = None) -> pd.DataFrame:
-    """Return one line per run as the list of runs shows it. Durations in seconds; of a running one, until now."""
+    """Return one line per run as in the list of runs. Durations are in seconds; for a running run, until now."""
     records = [
         {
             "id": run.id,
@@ -247,15 +249,18 @@ def runs(runs: Iterable[Run], now: datetime | None = None) -> pd.DataFrame:
 
 
 def expected_s(models: int, rows: Iterable[ProfileRow]) -> float | None:
-    """Seconds that counting so many models should take, from the median of rows counted before; None without any."""
+    """Return the seconds that counting `models` models should take, from the median of earlier rows.
+
+    None without rows.
+    """
     took = pd.Series([row.seconds for row in rows if row.seconds is not None], dtype=float)
     return float(took.median()) * models if len(took) else None
 
 
 def read_modules(run_dir: Path, name: str) -> pd.DataFrame | None:
-    """Return the modules in the detail artifact `name`, as frames.modules gives them; None where there is none.
+    """Return the modules in the detail artifact `name`, as from `modules`. None if there is no such file.
 
-    Errors: ValueError of a name that leads out of the run's folder.
+    Errors: ValueError when the name leads out of the run's folder.
     """
     path = (run_dir / name).resolve()
     if not path.is_relative_to(run_dir.resolve()):
@@ -266,7 +271,7 @@ def read_modules(run_dir: Path, name: str) -> pd.DataFrame | None:
 
 
 def machine_facts(machine: Machine) -> dict[str, str]:
-    """Return the ten lines, as text by name."""
+    """Return ten facts about a machine, as text by name."""
     accelerators = [device for device in machine.devices if device.name != "cpu"]
     versions = dict(machine.versions)
     torch = versions.pop("torch", "not installed")

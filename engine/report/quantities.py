@@ -1,4 +1,4 @@
-"""Label, unit and meaning of each column, for tables, axes and hover texts."""
+"""Define label, unit and meaning of each column, for tables, axes and hover texts."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,11 +14,11 @@ class Quantity:
     unit: str
     help: str
     better: Literal["smaller", "larger"] = "smaller"
-    """What one wants of it, where one wants anything."""
+    """Whether smaller or larger values are better."""
 
     @property
     def title(self) -> str:
-        """Label with unit, for headers and axis titles."""
+        """Return the label with its unit, for headers and axis titles."""
         return f"{self.label} ({self.unit})" if self.unit else self.label
 
 
@@ -69,13 +69,22 @@ QUANTITIES: dict[str, Quantity] = {
         "Time per call when calls are queued back to back on an accelerator. Median of the processes' medians.",
     ),
     "p90_ms": Quantity(
-        "p90", "ms", "90 % of the samples are faster. Needs 64 samples: then 2 lie above the true value (99 % sure)."
+        "p90",
+        "ms",
+        "90 % of the samples are faster. Needs 64 samples: then at least 2 lie above the true value with "
+        "a probability of 99 %.",
     ),
     "p95_ms": Quantity(
-        "p95", "ms", "95 % of the samples are faster. Needs 130 samples: then 2 lie above the true value (99 % sure)."
+        "p95",
+        "ms",
+        "95 % of the samples are faster. Needs 130 samples: then at least 2 lie above the true value with "
+        "a probability of 99 %.",
     ),
     "p99_ms": Quantity(
-        "p99", "ms", "99 % of the samples are faster. Needs 662 samples: then 2 lie above the true value (99 % sure)."
+        "p99",
+        "ms",
+        "99 % of the samples are faster. Needs 662 samples: then at least 2 lie above the true value with "
+        "a probability of 99 %.",
     ),
     "mean_ms": Quantity("Mean", "ms", "Mean time per call, with outliers."),
     "std_ms": Quantity("Deviation", "ms", "Standard deviation of the samples. A sample is the mean of its calls."),
@@ -114,10 +123,13 @@ QUANTITIES: dict[str, Quantity] = {
     "gradient_error": Quantity(
         "Gradient error",
         "",
-        "Difference of the gradients to the control, for the worst parameter. With ReLUs: of all together, squared.",
+        "Difference of the gradients to the control, for the worst parameter. With ReLUs: squared, over all together.",
     ),
     "tolerance": Quantity(
-        "Tolerance", "", "Largest allowed error: 1e-3, below float32 3 times the eager layer's. Above it: not timed."
+        "Tolerance",
+        "",
+        "Largest allowed error: 1e-3 in float32, 3 times the eager layer's error in lower precisions. "
+        "A runner with a larger error is not timed.",
     ),
     "optimizer_ms": Quantity("Optimizer", "ms", "Median time of the optimizer's update in a training step."),
     "first_call_ms": Quantity(
@@ -147,8 +159,8 @@ QUANTITIES: dict[str, Quantity] = {
         "×",
         "Median latency of the baseline / median latency of this variant. Back-to-back times are not used.",
     ),
-    "speedup_low": Quantity("Speed-up from", "×", "Lower end of its 99 % bootstrap interval."),
-    "speedup_high": Quantity("Speed-up to", "×", "Upper end of its 99 % bootstrap interval."),
+    "speedup_low": Quantity("Speed-up from", "×", "Lower end of the 99 % bootstrap interval of the speed-up."),
+    "speedup_high": Quantity("Speed-up to", "×", "Upper end of the 99 % bootstrap interval of the speed-up."),
     "device_peak_mb": Quantity(
         "Device peak", "MB", "Peak memory allocated on the accelerator, measured in a separate loop."
     ),
@@ -197,10 +209,10 @@ COMPARABLE = (
     "image_gmacs",
     "text_gmacs",
 )
-"""The quantities offered as axes, sizes and colours, most asked for first."""
+"""Quantities offered as axes, sizes and colours, the most frequently used first."""
 
 MEASURED = ("latency_ms", "samples_per_s")
-"""What is measured on this machine, and may stand on an axis beside them."""
+"""Quantities measured on this machine, which are also offered as axes."""
 
 CLIP_LABELS = {
     "mark": "Best",
@@ -232,11 +244,11 @@ CLIP_LABELS = {
     "gflop_per_s": "Rate (GFLOP/s)",
     "gb_per_s": "Rate (GB/s)",
 }
-"""Labels of columns of trainings, evaluations and rates. In a training, `seconds` counts from its start."""
+"""Labels of the columns of trainings, evaluations and rates. In a training, `seconds` counts from its start."""
 
 
 def title(column: str) -> str:
-    """Header of a column: its label with unit, or the name in words."""
+    """Return the header of a column: its label with unit, or its name as words."""
     if column in QUANTITIES:
         return QUANTITIES[column].title
     if column == "image_size":

@@ -1,4 +1,4 @@
-"""Style of all charts: colours, shapes, margins, axes, and how numbers and names are written."""
+"""Define the style of all charts: colours, shapes, margins, axes, and the format of numbers and names."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -19,11 +19,14 @@ Style = tuple[str, str]
 MARGIN = {"l": 8, "r": 8, "t": 8, "b": 8}
 LEGEND = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "normal"}
 LETTER = 0.011
-"""Of a chart's width, about what a letter beside a bar takes."""
+"""Width of a letter beside a bar, as a share of the chart's width. It is an estimate."""
 
 
 def family_styles(families: Sequence[str]) -> dict[str, Style]:
-    """Return the style of each family. families: of the whole catalogue, so that a family looks alike on every page."""
+    """Return the style of each family.
+
+    families: all families of the catalogue, so that each looks the same on every page.
+    """
     return {
         family: (COLOURS[rank % len(COLOURS)], SHAPES[rank // len(COLOURS) % len(SHAPES)])
         for rank, family in enumerate(families)
@@ -31,52 +34,56 @@ def family_styles(families: Sequence[str]) -> dict[str, Style]:
 
 
 def digits(value: float | None) -> str:
-    """Three significant digits, thousands apart: 1234.5 is 1,230 and 0.012345 is 0.0123."""
+    """Return a number with three significant digits and thousands separators: 1234.5 is 1,230 and 0.012345 is
+    0.0123."""
     if value is None or pd.isna(value):
         return "–"
     return f"{float(f'{value:.3g}'):,.10g}"
 
 
 def text(value: Any) -> str:
-    """Return a name as Plotly shows it literally: Plotly reads a few tags, and `%{x}` in hovers as a format."""
+    """Escape a name so that Plotly shows it literally.
+
+    Plotly interprets a few tags, and `%{x}` in hovers as a format.
+    """
     return escape(str(value), quote=False).replace("%{", "%&#123;")
 
 
 def compute(gflop_per_s: float) -> str:
-    """`112 GFLOP/s`, `1.23 TFLOP/s`."""
+    """Return a rate such as `112 GFLOP/s` or `1.23 TFLOP/s`."""
     return f"{digits(gflop_per_s / 1e3)} TFLOP/s" if gflop_per_s >= 1e3 else f"{digits(gflop_per_s)} GFLOP/s"
 
 
 def bandwidth(gb_per_s: float) -> str:
-    """`23.4 GB/s`, `4.1 TB/s`."""
+    """Return a rate such as `23.4 GB/s` or `4.1 TB/s`."""
     return f"{digits(gb_per_s / 1e3)} TB/s" if gb_per_s >= 1e3 else f"{digits(gb_per_s)} GB/s"
 
 
 def horizontal(figure: go.Figure, names: list[str], axis: str, *, row_px: int = 26) -> None:
-    """Bars or points beside names, one below the other as in the table. row_px: pixels per name."""
-    # on a phone, what is written beside the longest bar ends in the margin
+    """Lay out horizontal bars or points, one name below the other in the order of `names`. row_px: pixels per name."""
+    # on a phone, the text beside the longest bar extends into the margin
     figure.update_layout(height=90 + row_px * len(names), margin=MARGIN | {"r": 28}, legend=LEGEND, uirevision=axis)
     figure.update_xaxes(title_text=axis, tickformat=",~g", automargin=True)
-    # not in the order of the traces
+    # without categoryarray, plotly uses the order of the traces
     figure.update_yaxes(automargin=True, autorange="reversed", categoryorder="array", categoryarray=names)
 
 
 def write_beside(figure: go.Figure, labels: Iterable[dict[str, Any]]) -> None:
-    """Write a text to the right of each bar or point. labels: x, y, text and whatever else an annotation takes.
+    """Write a text to the right of each bar or point. labels: x, y, text and any other options of an annotation.
 
-    All at once: plotly checks every annotation again for each one that is added, so that 300 bars took seconds.
+    All are added at once: plotly checks every annotation again for each new one, so that 300 bars took seconds.
     """
     look = {"showarrow": False, "xanchor": "left"}
     figure.update_layout(annotations=[*figure.layout.annotations, *(look | label for label in labels)])
 
 
 def log(name: str, values: "pd.Series[Any]") -> dict[str, Any]:
-    """Return an axis over decades, labelled at 1, 2, 5 where there are few."""
+    """Return a logarithmic axis, with labels at 1, 2, 5 if it has few decades."""
     decades = np.log10(values.max() / values.min()) if len(values) else 0
     ticks = {"dtick": 1} if decades > 2 else {"dtick": "D2"} if decades > 0.8 else {"nticks": 6}
     return {"title_text": name, "type": "log", "tickformat": ",~g", **ticks}
 
 
 def room(end: float, written: str) -> float:
-    """Return how far an axis that begins at 0 must go for what is written beside a bar that ends there."""
+    """Return the end of an axis that begins at 0, with room for the text beside a bar of length `end`."""
     return end / (1 - min(0.7, (len(written) + 12) * LETTER))

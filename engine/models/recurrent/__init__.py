@@ -1,4 +1,5 @@
-"""Recurrent layers in every way they are timed, and a few ResNets: built by a runner's name, and checked."""
+"""Build recurrent layers in every timed implementation, and a few ResNets, by a runner's name, and check their
+results."""
 
 from engine.models.recurrent.build import build
 from engine.models.recurrent.control import Control, Errors

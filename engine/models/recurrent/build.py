@@ -1,4 +1,4 @@
-"""From a runner's name to its network; what cannot be done is refused by name."""
+"""Build the network of a runner by its name. Combinations that are not possible are refused with a reason."""
 
 from dataclasses import replace
 
@@ -12,33 +12,33 @@ from engine.specs import RecurrentSpec, Refused
 from engine.specs.runners import RUNNERS
 
 NATIVE = ("cudnn", "aten", "compile_lstm")
-"""How the names of runners of torch's own layers begin, behind their family's."""
+"""Runners of torch's own layers have names that start with one of these, after the family."""
 
 
 def build(name: str, spec: RecurrentSpec) -> Network:
-    """Return a runner, with the weights and inputs that the spec's seed gives all runners of its family.
+    """Return a runner's network. The spec's seed gives all runners of a family the same weights and inputs.
 
-    spec: one of RecurrentSpec.comparisons. Errors: Refused of what the device, the cell or the runner cannot do.
+    spec: one of RecurrentSpec.comparisons. Errors: Refused when the device, the cell or the runner does not support it.
     """
     _check(name, spec)
-    found = variants.numbers(spec.precision, spec.device)
+    numbers = variants.numbers(spec.precision, spec.device)
     if spec.family == "resnet":
-        network = resnet.build(name, spec, found)
+        network = resnet.build(name, spec, numbers)
     elif way(name).startswith(NATIVE):
         dropout = looped.DROPPED if name.endswith("_dropout") else 0.0
-        network = native.build(name, spec, found, dropout=dropout, cudnn=not way(name).startswith("aten"))
+        network = native.build(name, spec, numbers, dropout=dropout, cudnn=not way(name).startswith("aten"))
     else:
-        network = looped.build(name, spec, found)
+        network = looped.build(name, spec, numbers)
     return replace(network, notes=_notes(name, spec))
 
 
 def way(name: str) -> str:
-    """Return how a runner runs its network: its name without its family."""
+    """Return a runner's name without its family: the way it runs its network."""
     return name.removeprefix(f"{RUNNERS[name].family}_").removeprefix("vl_")
 
 
 def _check(name: str, spec: RecurrentSpec) -> None:
-    """Refuse runners that the device or the spec rules out. Errors: Refused."""
+    """Check that the device and the spec allow a runner. Errors: Refused."""
     family = RUNNERS[name].family
     if spec.device.startswith("cuda") and not torch.cuda.is_available():
         raise Refused(f"{name} was asked for on {spec.device}, but torch finds no such GPU on this machine")
@@ -57,12 +57,12 @@ def _check(name: str, spec: RecurrentSpec) -> None:
 
 
 def has_cudnn(device: str) -> bool:
-    """Return whether this is an NVIDIA GPU that torch has cuDNN for."""
+    """Return whether this is an NVIDIA GPU for which torch has cuDNN."""
     return device.startswith("cuda") and not torch.version.hip and torch.backends.cudnn.is_available()  # type: ignore[no-untyped-call]
 
 
 def _notes(name: str, spec: RecurrentSpec) -> tuple[str, ...]:
-    """Return what a row must say of a runner."""
+    """Return the notes that a runner's row must have."""
     notes: list[str] = []
     if name.endswith("_dropout"):
         nothing = spec.num_layers == 1
@@ -78,14 +78,14 @@ def _notes(name: str, spec: RecurrentSpec) -> tuple[str, ...]:
     if spec.family == "resnet":
         notes.append("gradients are checked all together: rounding decides which ReLUs are open")
     if spec.family == "vl_lstm":
-        found = lengths(spec)
-        notes.append(f"sequences of {min(found)} to {max(found)} steps, {sum(found) / len(found):.1f} on average")
+        steps = lengths(spec)
+        notes.append(f"sequences of {min(steps)} to {max(steps)} steps, {sum(steps) / len(steps):.1f} on average")
     if RUNNERS[name].execution in ("script", "trace"):
         notes.extend(torchscript.notes(spec))
     return tuple(notes)
 
 
 def _is_given_to_onednn(spec: RecurrentSpec) -> bool:
-    """Return whether torch uses oneDNN on a CPU: for LSTMs in float32 without a projection that are not packed."""
+    """Return whether torch uses oneDNN on a CPU: for float32 LSTMs that have no projection and are not packed."""
     plain = spec.family == "lstm" and not spec.proj_size and spec.precision == "float32"
     return plain and spec.device == "cpu" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
-"""Two cells that torch has no layer for, written a second time and in another way, for checking alone.
+"""Compute two cells that torch has no layer for a second time, with different code, only to check the timed ones.
 
-Nothing is shared with the cells that are timed: gates are an axis of their own here, products are sums over named
-indices, and steps are taken by index.
+Nothing is shared with the timed cells: gates have their own axis here, products are sums over named indices, and
+time steps are indexed.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,28 +15,28 @@ from engine.models.recurrent.weights import Inputs, directions
 from engine.specs import RecurrentSpec
 
 Own = Callable[[str], Tensor]
-"""The weight of a name in one layer and direction."""
+"""Returns the weight with a given name in one layer and direction."""
 
 
 def _product(matrix: Tensor, vectors: Tensor) -> Tensor:
-    """(4H, F) and (B, F) -> (4, B, H): a gate each."""
+    """Return the product of (4H, F) and (B, F) as (4, B, H), with one slice per gate."""
     return torch.einsum("ghf,bf->gbh", matrix.view(4, -1, matrix.shape[1]), vectors)
 
 
 def _of_gates(own: Own, name: str) -> Tensor:
-    """(4H) -> (4, 1, H)"""
+    """Return a weight (4H) as (4, 1, H)."""
     return own(name).view(4, 1, -1)
 
 
 def _multiplicative(own: Own, x: Tensor, h: Tensor) -> Tensor:
-    """Gates (4, B, H) by Wu et al. 2016: alpha * Wx * Uh + beta_ih * Wx + beta_hh * Uh + bias."""
+    """Return the gates (4, B, H) of Wu et al. 2016: alpha * Wx * Uh + beta_ih * Wx + beta_hh * Uh + bias."""
     wx, uh = _product(own("weight_ih"), x), _product(own("weight_hh"), h)
     both = _of_gates(own, "alpha") * wx * uh
     return both + _of_gates(own, "beta_ih") * wx + _of_gates(own, "beta_hh") * uh + _of_gates(own, "bias")
 
 
 def _normalized(own: Own, x: Tensor, h: Tensor) -> Tensor:
-    """Gates (4, B, H) by Ba et al. 2016: LN(Wx) + LN(Uh), each norm over all gates together."""
+    """Return the gates (4, B, H) of Ba et al. 2016: LN(Wx) + LN(Uh), each norm over all gates together."""
     return _norm_of_product(own, "ih", x) + _norm_of_product(own, "hh", h)
 
 
@@ -47,11 +47,11 @@ def _norm_of_product(own: Own, which: str, vectors: Tensor) -> Tensor:
 
 
 FORMULAS = {"milstm": _multiplicative, "lstm_layernorm": _normalized}
-"""By network."""
+"""Functions that compute the gates, by network."""
 
 
 def by_hand(spec: RecurrentSpec, network: str, weights: Mapping[str, Tensor], inputs: Inputs) -> tuple[Tensor, ...]:
-    """Return the output, as batch_first has it; the last h and c (layers x directions, batch, features)."""
+    """Return the output, laid out by batch_first, and the last h and c (layers x directions, batch, features)."""
     below = inputs.x.transpose(0, 1) if spec.batch_first else inputs.x
     finals = []
     for layer in range(spec.num_layers):
@@ -74,7 +74,7 @@ def _own(weights: Mapping[str, Tensor], place: str, name: str) -> Tensor:
 def _one_way(
     spec: RecurrentSpec, network: str, own: Own, xs: Tensor, backwards: bool, state: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Return all steps of one layer in one direction: outputs (steps, batch, features) and the last state."""
+    """Return all time steps of one layer in one direction: outputs (steps, batch, features) and the last state."""
     h, c = state
     shown = {}
     for step in sorted(range(len(xs)), reverse=backwards):

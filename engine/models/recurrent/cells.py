@@ -1,10 +1,9 @@
-"""One step of each recurrent cell, written so that TorchScript and torch.compile take it as it is.
+"""Define one time step of each recurrent cell, written so that TorchScript and torch.compile accept it unchanged.
 
 Shapes: B sequences at once, I features in, H hidden features, P features of the output (H without a projection).
 A step is `(x, state, weights) -> state`: x (B, I); state the output h (B, P) and the memory c (B, H). Cells without a
-memory hand on an empty tensor in its place. Weights come in the order that `Cell.weights` names, and where there is a
-projection its matrix is the last of them. Gates are in the order of nn.LSTM (in, forget, cell, out) and nn.GRU (reset,
-update, new).
+memory pass on an empty tensor as c. Weights are in the order of `Cell.weights`; the matrix of a projection comes last.
+Gates are in the order of nn.LSTM (in, forget, cell, out) and nn.GRU (reset, update, new).
 """
 
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from torch import Tensor
 State = tuple[Tensor, Tensor]
 Step = Callable[[Tensor, State, list[Tensor]], State]
 Hoist = Callable[[Tensor, list[Tensor]], Tensor]
-"""What is computed of all steps' inputs at once, before the loop: (T, B, I) -> (T, B, anything)."""
+"""Computes something from the inputs of all time steps at once, before the loop: (T, B, I) -> (T, B, anything)."""
 
 
 def _remember(gates: Tensor, c: Tensor) -> State:
@@ -27,26 +26,26 @@ def _remember(gates: Tensor, c: Tensor) -> State:
 
 
 def lstm(x: Tensor, state: State, weights: list[Tensor]) -> State:
-    """nn.LSTM's."""
+    """Return the new state of nn.LSTM's cell."""
     h, c = state
     gates = torch.mm(x, weights[0].t()) + torch.mm(h, weights[1].t()) + weights[2] + weights[3]
     return _remember(gates, c)
 
 
 def lstm_of_product(x: Tensor, state: State, weights: list[Tensor]) -> State:
-    """Return the same, with x (B, 4H) already multiplied by its weights."""
+    """Return the new state of an LSTM. x (B, 4H) is already multiplied by its weights."""
     h, c = state
     return _remember(x + torch.mm(h, weights[1].t()) + weights[2] + weights[3], c)
 
 
 def lstm_of_biased_product(x: Tensor, state: State, weights: list[Tensor]) -> State:
-    """Return the same, with x (B, 4H) already multiplied by its weights, and its bias added."""
+    """Return the new state of an LSTM. x (B, 4H) is already multiplied by its weights, and its bias is added."""
     h, c = state
     return _remember(x + torch.mm(h, weights[1].t()) + weights[3], c)
 
 
 def gru(x: Tensor, state: State, weights: list[Tensor]) -> State:
-    """nn.GRU's."""
+    """Return the new state of nn.GRU's cell."""
     h, none = state
     reset_x, update_x, new_x = (torch.mm(x, weights[0].t()) + weights[2]).chunk(3, 1)
     reset_h, update_h, new_h = (torch.mm(h, weights[1].t()) + weights[3]).chunk(3, 1)
@@ -56,19 +55,22 @@ def gru(x: Tensor, state: State, weights: list[Tensor]) -> State:
 
 
 def rnn_relu(x: Tensor, state: State, weights: list[Tensor]) -> State:
-    """nn.RNN's, with its nonlinearity relu."""
+    """Return the new state of nn.RNN's cell with nonlinearity relu."""
     h, none = state
     return torch.relu(torch.mm(x, weights[0].t()) + torch.mm(h, weights[1].t()) + weights[2] + weights[3]), none
 
 
 def rnn_tanh(x: Tensor, state: State, weights: list[Tensor]) -> State:
-    """nn.RNN's, with its nonlinearity tanh."""
+    """Return the new state of nn.RNN's cell with nonlinearity tanh."""
     h, none = state
     return torch.tanh(torch.mm(x, weights[0].t()) + torch.mm(h, weights[1].t()) + weights[2] + weights[3]), none
 
 
 def milstm(x: Tensor, state: State, weights: list[Tensor]) -> State:
-    """Multiplicative integration (Wu et al. 2016, arXiv:1606.06630, eq. 4): input and state multiply as well as add."""
+    """Return the new state of an LSTM with multiplicative integration: input and state are multiplied as well as added.
+
+    Source: Wu et al. 2016, arXiv:1606.06630, eq. 4.
+    """
     h, c = state
     from_x, from_h = torch.mm(x, weights[0].t()), torch.mm(h, weights[1].t())
     gates = weights[3] * from_x * from_h + weights[4] * from_x + weights[5] * from_h + weights[2]
@@ -76,7 +78,10 @@ def milstm(x: Tensor, state: State, weights: list[Tensor]) -> State:
 
 
 def lstm_layernorm(x: Tensor, state: State, weights: list[Tensor]) -> State:
-    """Norms of both products, and of the memory where it is shown (Ba et al. 2016, arXiv:1607.06450, eq. 20 to 22)."""
+    """Return the new state of an LSTM with norms of both products, and of the memory where it enters the output.
+
+    Source: Ba et al. 2016, arXiv:1607.06450, eq. 20 to 22.
+    """
     h, c = state
     from_x = torch.layer_norm(torch.mm(x, weights[0].t()), weights[2].shape, weights[2], weights[3])
     from_h = torch.layer_norm(torch.mm(h, weights[1].t()), weights[4].shape, weights[4], weights[5])
@@ -87,13 +92,14 @@ def lstm_layernorm(x: Tensor, state: State, weights: list[Tensor]) -> State:
 
 
 def _normalized(values: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Return a layer norm in single operations, which a fuser may join with others; 1e-5 is nn.LayerNorm's own."""
+    """Return a layer norm made of single operations, which a fuser may join with others. 1e-5 is nn.LayerNorm's
+    default."""
     centred = values - values.mean(-1, keepdim=True)
     return centred * torch.rsqrt((centred * centred).mean(-1, keepdim=True) + 1e-5) * scale + shift
 
 
 def lstm_layernorm_decomposed(x: Tensor, state: State, weights: list[Tensor]) -> State:
-    """Return the same as lstm_layernorm."""
+    """Return the same as lstm_layernorm, with norms made of single operations."""
     h, c = state
     from_x = _normalized(torch.mm(x, weights[0].t()), weights[2], weights[3])
     from_h = _normalized(torch.mm(h, weights[1].t()), weights[4], weights[5])
@@ -126,11 +132,11 @@ def _biased_product(xs: Tensor, weights: list[Tensor]) -> Tensor:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell and the weights it takes."""
+    """A cell and the weights it uses."""
 
     step: Step
     weights: tuple[str, ...] = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-    """Of one layer and direction: names begin with these."""
+    """Beginnings of the names of the weights of one layer and direction, in the order that `step` takes them."""
     hoist: Hoist = _nothing
 
 

@@ -1,8 +1,9 @@
-"""Check a runner: compute in float64, without its code, what it should have given, and say how far it is from that.
+"""Check a runner: compute the expected result in float64, without its code, and return the error.
 
-The truth is torch's own layer without cuDNN; of a ResNet, the network called plainly. Cells that torch has no layer for
-are written out a second time in `by_hand`. Weights and inputs are those of the spec, in the precision it asks for: only
-arithmetic is judged. How far a runner may be off in a lower precision is learned from the same layer in that precision.
+The truth comes from torch's own layer without cuDNN; for a ResNet, from calling the network directly. Cells that torch
+has no layer for are computed a second time in `by_hand`. Weights and inputs are those of the spec, in its precision, so
+only the arithmetic is checked. In a lower precision, the error of torch's own layer in that precision sets the
+tolerance.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,56 +25,58 @@ from engine.specs import RecurrentSpec
 from engine.specs.runners import RUNNERS
 
 AS_LSTM = {"lstm_dropout": "lstm", "lstm_and_layernorms": "lstm"}
-"""Networks whose truth is that of another: with their dropout off, and with norms that lead nowhere."""
+"""Networks that have the same truth as another one: their dropout is off, or their norms do not affect the output."""
 EPSILON = {"tf32": 2.0**-10, "float16": 2.0**-10, "bfloat16": 2.0**-7}
-"""The distance from 1 to the next number."""
+"""Distance from 1 to the next larger number, by precision."""
 TOLERANCE = 1e-3
-"""Largest error in float32, that of PyTorch's fastrnns benchmark; no other precision has to be nearer."""
+"""Largest error in float32, as in PyTorch's fastrnns benchmark. It is the limit of every precision without an
+EPSILON."""
 EAGERS = 3
-"""How many times the error of the eager layer in the same precision is allowed: the rule of PyTorch's dynamo benchmark,
-as in engine/measure/accuracy.py."""
+"""Allow this many times the error of the eager layer in the same precision. This is the rule of PyTorch's dynamo
+benchmark, as in engine/measure/accuracy.py."""
 LOOSEST = 0.5
-"""Errors above this mean that something else was computed, in any precision."""
+"""Largest tolerance in any precision. A larger error means that something else was computed."""
 ROUNDINGS = 4
-"""Least tolerance, in epsilons: a layer a few features wide has too few numbers for its error to say how large the next
-one is, and a ReLU that rounding opens changes a gradient by all of what flows through it."""
+"""Smallest tolerance, in epsilons. A layer a few features wide has too few numbers to predict the next error from its
+error, and a ReLU that rounding opens changes a gradient by everything that flows through it."""
 WITH_RELU = ("rnn_relu", "resnet")
-"""Families in which rounding decides which ReLUs are open: their gradients are judged all together."""
+"""Families in which rounding decides which ReLUs are open. Their gradients are compared all together."""
 SETTLED = 3
-"""Calls after which TorchScript has profiled, optimised and run what it will go on running."""
+"""Calls after which TorchScript has profiled, optimised and run its final code."""
 
 
 @dataclass(frozen=True)
 class Errors:
-    """Distance of a result from the truth: norm of the difference / norm of the truth, of the worst tensor."""
+    """Errors of a result: norm of the difference / norm of the truth, largest over all tensors."""
 
     output: float
-    """Of outputs and final states; inf where shapes differ or something is not finite."""
+    """Error of outputs and final states. inf when shapes differ or a value is not finite."""
     gradient: float | None
-    """Of the parameters; None of a runner that only goes forward. With ReLUs squared, and of all together."""
+    """Error of the parameters' gradients. None for a runner without a backward pass. With ReLUs it is squared, over all
+    parameters together."""
     tolerance: float
 
     @property
     def ok(self) -> bool:
-        """Whether the results agree with the reference."""
+        """Return whether the results agree with the truth."""
         return self.output <= self.tolerance and (self.gradient is None or self.gradient <= self.tolerance)
 
     @property
     def worst(self) -> float:
-        """The larger error."""
+        """Return the larger error."""
         return max(self.output, self.gradient or 0.0)
 
 
 @dataclass(frozen=True)
 class Truth:
-    """In float64, on the CPU."""
+    """The expected result, in float64 on the CPU."""
 
     outputs: tuple[Tensor, ...]
     gradients: Mapping[str, Tensor]
 
 
 class Control:
-    """Checks the runners of a comparison. Truths and tolerances are computed once, when they are first needed."""
+    """Check the runners of a comparison. Truths and tolerances are computed once, when they are first needed."""
 
     def __init__(self, spec: RecurrentSpec) -> None:
         self._spec = spec
@@ -81,9 +84,10 @@ class Control:
         self._tolerances: dict[tuple[str, bool, bool], float] = {}
 
     def errors(self, network: Network, run: Run) -> Errors:
-        """Return the errors of a captured runner, forward and backward. Its gradients are afterwards None.
+        """Return the errors of a captured runner, forward and backward. Sets its gradients to None.
 
-        TorchScript is called as often as it takes to run what it has optimised. Errors: whatever the run raises.
+        A TorchScript runner is called SETTLED times, so that its optimised code is checked. Errors: any that the run
+        raises.
         """
         calls = SETTLED if RUNNERS[network.name].execution in ("script", "trace") else 1
         with network.settings(), network.checked():
@@ -92,22 +96,23 @@ class Control:
         return self._errors(network.name, outputs, gradients, self.tolerance(network.name))
 
     def truth(self, name: str) -> Truth:
-        """Return what a runner of this name should give."""
+        """Return the expected result of a runner."""
         key = _truth_key(name)
         if key not in self._truths:
-            # mps has no float64, and other accelerators may have none
+            # the CPU replaces mps, which has no float64, and other accelerators, which may have none
             device = self._spec.device if self._spec.device.startswith("cuda") else "cpu"
             with torch.backends.cudnn.flags(enabled=False), torch.enable_grad():
                 outputs, gradients = _plainly(self._spec, name, device, torch.float64)
-            kept = {key: value.cpu() for key, value in (gradients or {}).items() if value is not None}
-            self._truths[key] = Truth(tuple(output.cpu() for output in outputs), kept)
+            gradients_64 = {key: value.cpu() for key, value in (gradients or {}).items() if value is not None}
+            self._truths[key] = Truth(tuple(output.cpu() for output in outputs), gradients_64)
         return self._truths[key]
 
     def tolerance(self, name: str) -> float:
-        """Return the largest error that a runner may have: 1e-3 in float32, otherwise EAGERS times the eager layer's.
+        """Return the largest allowed error of a runner: 1e-3 in float32, otherwise EAGERS times the eager layer's
+        error.
 
-        The eager layer runs operator by operator: on the CPU in half precision, because accelerators fuse its cells,
-        and fused cells round less often than a right runner may.
+        The eager layer runs operator by operator. In half precision it runs on the CPU, because accelerators fuse its
+        cells, and fused cells round less often than a correct runner may.
         """
         if self._spec.precision not in EPSILON:
             return TOLERANCE
@@ -127,19 +132,19 @@ class Control:
         self, name: str, outputs: tuple[Tensor, ...], gradients: Mapping[str, Tensor | None] | None, tolerance: float
     ) -> Errors:
         truth = self.truth(name)
-        found = None
+        gradient_error = None
         if gradients is not None:
             judge = _together if self._spec.family in WITH_RELU else _worst
-            found = judge(list(gradients.values()), [truth.gradients[parameter] for parameter in gradients])
-        return Errors(_worst(list(outputs), list(truth.outputs)), found, tolerance)
+            gradient_error = judge(list(gradients.values()), [truth.gradients[parameter] for parameter in gradients])
+        return Errors(_worst(list(outputs), list(truth.outputs)), gradient_error, tolerance)
 
 
 @contextmanager
 def _unfused(name: str) -> Iterator[None]:
-    """Keep oneDNN from fusing the steps of torch's LSTM on the CPU; nothing else is fused there."""
+    """Prevent oneDNN from fusing the time steps of torch's LSTM on the CPU. Nothing else is fused there."""
     runner = RUNNERS[name]
     fusible = runner.family in ("lstm", "vl_lstm") and runner.network not in FORMULAS
-    # not mkldnn.flags, which also sets TF32 and warns that only Intel's GPUs have it
+    # mkldnn.flags is not used, because it also sets TF32 and warns that only Intel's GPUs have it
     before, *_ = torch.backends.mkldnn.set_flags(_enabled=not fusible)  # type: ignore[no-untyped-call]
     try:
         with torch.enable_grad():
@@ -149,7 +154,8 @@ def _unfused(name: str) -> Iterator[None]:
 
 
 def _truth_key(name: str) -> tuple[str, bool]:
-    """Return what runners of one truth have in common: the network, and whether backward begins at the last state."""
+    """Return a key that runners with the same truth share: the network, and whether backward begins at the last
+    state."""
     network = RUNNERS[name].network
     return AS_LSTM.get(network, network), name == "jit_simple"
 
@@ -157,7 +163,7 @@ def _truth_key(name: str) -> tuple[str, bool]:
 def evaluated(
     run: Run, parameters: Mapping[str, torch.nn.Parameter], cotangent: Tensor | None
 ) -> tuple[tuple[Tensor, ...], dict[str, Tensor | None] | None]:
-    """Return one call: its outputs, and the parameters' gradients, of which none is left behind."""
+    """Call a runner once. Return its outputs and the parameters' gradients, and reset the gradients to None."""
     _clear(parameters)
     outputs = run()
     if cotangent is None:
@@ -174,14 +180,14 @@ def _clear(parameters: Mapping[str, torch.nn.Parameter]) -> None:
 
 
 def _worst(found: list[Tensor | None], wanted: list[Tensor]) -> float:
-    """Return the largest error of any tensor; inf where one is missing, of another shape, or not finite."""
+    """Return the largest error of any tensor. inf when one is missing, has another shape, or is not finite."""
     if len(found) != len(wanted):
         return inf
     return max(_error(one, true) for one, true in zip(found, wanted, strict=True))
 
 
 def _together(found: list[Tensor | None], wanted: list[Tensor]) -> float:
-    """Return the squared norm of the difference of all tensors together / that of what is wanted, or 1 if that is
+    """Return the squared norm of the difference of all tensors together / that of the truth, or / 1 if the truth is
     zero."""
     if any(one is None or one.shape != true.shape for one, true in zip(found, wanted, strict=True)):
         return inf
@@ -191,7 +197,7 @@ def _together(found: list[Tensor | None], wanted: list[Tensor]) -> float:
 
 
 def _error(found: Tensor | None, wanted: Tensor) -> float:
-    """Norm of the difference / norm of what is wanted."""
+    """Return the norm of the difference / norm of the truth."""
     if found is None or found.shape != wanted.shape:
         return inf
     return sqrt(_together([found], [wanted]))
@@ -200,7 +206,7 @@ def _error(found: Tensor | None, wanted: Tensor) -> float:
 def _plainly(
     spec: RecurrentSpec, name: str, device: str, dtype: torch.dtype
 ) -> tuple[tuple[Tensor, ...], dict[str, Tensor | None] | None]:
-    """Compute what a runner should give, without its code: outputs and gradients."""
+    """Compute a runner's expected outputs and gradients, without its code."""
     flat = name == "jit_simple"
     if spec.family == "resnet":
         parameters, run = _resnet(spec, name, device, dtype)
@@ -208,7 +214,7 @@ def _plainly(
     else:
         parameters, run = _recurrent(spec, name, device, dtype)
         cotangent = weights.cotangent(spec, of_states=flat)
-    # flat runners give no output: backward begins at the last h
+    # flat runners return no output, so backward begins at the last h
     begin = (lambda: run()[1:]) if flat else run
     return evaluated(begin, parameters, cotangent.to(device, dtype))
 
@@ -234,13 +240,16 @@ def _recurrent(
 
 
 def _one_by_one(layer: torch.nn.RNNBase, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Run each sequence of a batch on its own: its gradients are rounded each time the next one's are added to them."""
+    """Run each sequence of a batch separately.
+
+    Gradients are rounded each time the next sequence's are added to them.
+    """
     batch = 0 if layer.batch_first else 1
-    found = []
+    results = []
     for place, steps in enumerate(inputs.lengths):
         x = inputs.x.select(batch, place)[:steps].unsqueeze(batch)
         h, c = (state[:, place : place + 1].contiguous() for state in (inputs.h, inputs.c))
-        found.append(native.called_packed(layer, Inputs(x, h, c, [steps])))
-    outputs, *states = zip(*found, strict=True)
+        results.append(native.called_packed(layer, Inputs(x, h, c, [steps])))
+    outputs, *states = zip(*results, strict=True)
     padded = pad_sequence([output.squeeze(batch) for output in outputs], layer.batch_first)
     return (padded, *(torch.cat(states_of_one, dim=1) for states_of_one in states))

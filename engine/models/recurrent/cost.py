@@ -1,4 +1,4 @@
-"""FLOPs of a forward pass by hand: matrix products of all time steps; one multiply-add is 2 FLOPs."""
+"""Compute the FLOPs of a forward pass: matrix products of all time steps. One multiply-add is 2 FLOPs."""
 
 from engine.models.recurrent.weights import directions, lengths, output_size
 from engine.specs import RecurrentSpec
@@ -6,20 +6,25 @@ from engine.specs.runners import GATES
 
 
 def steps(spec: RecurrentSpec) -> int | None:
-    """Steps of a call: of the longest sequence; None of a ResNet."""
+    """Return the time steps of a call, which are those of its longest sequence. None for a ResNet."""
     return None if spec.family == "resnet" else max(lengths(spec))
 
 
 def gflops(spec: RecurrentSpec) -> float | None:
-    """Return GFLOPs of one forward pass of the mini-batch, real time steps only; None for a ResNet, which is
-    counted."""
+    """Return the GFLOPs of one forward pass of the mini-batch, without padded time steps.
+
+    None for a ResNet, whose FLOPs are counted instead.
+    """
     return None if spec.family == "resnet" else sum(lengths(spec)) * _flops(spec) / 1e9
 
 
 def gflops_per_step(spec: RecurrentSpec) -> float | None:
-    """Return the same of one step, on average, where sequences differ in length: of one step of the longest."""
-    found, longest = gflops(spec), steps(spec)
-    return None if found is None or longest is None else found / longest
+    """Return `gflops` divided by `steps`: the average over the time steps of the longest sequence.
+
+    None for a ResNet.
+    """
+    total, longest = gflops(spec), steps(spec)
+    return None if total is None or longest is None else total / longest
 
 
 def _flops(spec: RecurrentSpec) -> int:

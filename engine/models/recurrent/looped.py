@@ -1,4 +1,4 @@
-"""Our own loops around our own cells: plain Python, scripted, or compiled."""
+"""Build runners that use our own loops around our own cells: plain Python, scripted, or compiled."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,25 +18,25 @@ from engine.models.variants import Numbers, compiled
 from engine.specs import RecurrentSpec
 
 DROPPED = 0.4
-"""Of what goes from one layer to the next, in networks with dropout: fastrnns' share."""
+"""Share of the values between two layers that networks with dropout set to zero, as in fastrnns."""
 VARIED_CELLS = {
     "jit_premul": "lstm_premul",
     "jit_premul_bias": "lstm_premul_bias",
     "jit_layernorm": "lstm_layernorm",
     "jit_layernorm_decom": "lstm_layernorm_decom",
 }
-"""By runner, the cells in CELLS that are not those of their family."""
+"""Cells in CELLS, by runner, for runners that do not use the cell of their family."""
 
 
 @dataclass
 class Dropout:
-    """The share that is dropped, which a check sets to nothing."""
+    """The dropout share of a network. A check turns it off."""
 
     share: float
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """Drop nothing for as long as this lasts."""
+        """Turn dropout off inside the block."""
         before, self.share = self.share, 0.0
         try:
             yield
@@ -45,9 +45,9 @@ class Dropout:
 
 
 def build(name: str, spec: RecurrentSpec, found: Numbers) -> Network:
-    """Return a runner with a loop of ours."""
+    """Return the network of a runner with our own loop."""
     cell = VARIED_CELLS.get(name, "lstm" if spec.family == "vl_lstm" else spec.family)
-    # before the weights: sizes beyond all memory fail here, at once
+    # inputs come before the weights: sizes that do not fit in memory fail here, at once
     inputs = weights.inputs(spec).to(spec.device, weights.dtype(spec))
     own = {
         place: torch.nn.Parameter(value.to(spec.device, copy=True))
@@ -94,7 +94,7 @@ def _capture(
 
 
 def _loop(name: str, cell: str, spec: RecurrentSpec) -> Callable[..., Any]:
-    """Return what a runner calls, as it is called."""
+    """Return the function that a runner calls."""
     hoist = CELLS[cell].hoist
     step = projected(CELLS[cell].step) if spec.proj_size else CELLS[cell].step
     if name == "jit_simple":
@@ -113,5 +113,5 @@ def _loop(name: str, cell: str, spec: RecurrentSpec) -> Callable[..., Any]:
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile each shape into a graph of its own, with none of it left to Python."""
+    """Compile a function into one graph per shape, without falling back to Python."""
     return compiled(function, fullgraph=True, dynamic=False)

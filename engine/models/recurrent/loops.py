@@ -1,7 +1,7 @@
-"""The loops around a cell: over steps, over layers and directions, over sequences of different lengths.
+"""Define the loops around a cell: over time steps, over layers and directions, over sequences of different lengths.
 
-Each makes a function out of a function. TorchScript and torch.compile take what comes out whole, and any of the inner
-functions may be scripted or compiled on its own instead. T steps, B sequences, L layers times directions.
+Each loop takes a function and returns a function. TorchScript and torch.compile accept the result as a whole; any inner
+function may be scripted or compiled separately instead. T time steps, B sequences, L layers times directions.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ Layers = Callable[[Tensor, Tensor, Tensor, list[list[Tensor]], int, float], Foun
 
 
 def over_steps(step: Step, hoist: Hoist) -> Layer:
-    """Return one layer in one direction: (xs (T, B, I), state, weights, backwards) -> outputs (T, B, P), the last
+    """Return one layer in one direction: (xs (T, B, I), state, weights, backwards) -> outputs (T, B, P) and the last
     state."""
 
     def layer(xs: Tensor, state: State, weights: list[Tensor], backwards: bool) -> tuple[Tensor, State]:
@@ -39,7 +39,7 @@ def over_steps(step: Step, hoist: Hoist) -> Layer:
 
 
 def over_layers(layer: Layer) -> Layers:
-    """Layers on top of each other, in one direction or two; `dropped` of what goes from one to the next is zeroed."""
+    """Return stacked layers, in one direction or two. `dropped` is the share of values zeroed between two layers."""
 
     def layers(
         xs: Tensor, h: Tensor, c: Tensor, weights: list[list[Tensor]], directions: int, dropped: float
@@ -62,7 +62,7 @@ def over_layers(layer: Layer) -> Layers:
 
 
 def last_state_only(step: Step) -> Callable[[Tensor, list[Tensor], list[Tensor], list[Tensor]], tuple[Tensor, Tensor]]:
-    """Return all layers of one step before the next step, so that nothing but states is kept. Arguments are flat.
+    """Return a loop that runs all layers of a time step before the next one and keeps only states. Arguments are flat.
 
     (xs (T, B, I), h and c by layer, all weights one layer after the other) -> the last h (L, B, P) and c (L, B, H).
     """
@@ -81,7 +81,7 @@ def last_state_only(step: Step) -> Callable[[Tensor, list[Tensor], list[Tensor],
 
 
 def over_sequences(layers: Layers) -> Callable[[Tensor, Tensor, Tensor, list[list[Tensor]], int, list[int]], Found]:
-    """Sequence after sequence, each of its own length; outputs are padded with zeros to the longest."""
+    """Return a loop over sequences, each with its own length. Outputs are padded with zeros to the longest."""
 
     def sequences(
         xs: Tensor, h: Tensor, c: Tensor, weights: list[list[Tensor]], directions: int, lengths: list[int]

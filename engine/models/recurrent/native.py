@@ -1,4 +1,4 @@
-"""torch's own layers: on cuDNN, without it, on packed sequences, under torch.compile."""
+"""Build runners of torch's own layers: with cuDNN, without it, on packed sequences, under torch.compile."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,9 +17,12 @@ from engine.specs import RecurrentSpec
 
 
 def build(name: str, spec: RecurrentSpec, found: Numbers, *, dropout: float, cudnn: bool) -> Network:
-    """Return a runner of torch's own layers. dropout: the share dropped between them. cudnn: whether it may be used."""
+    """Return the network of torch's own layers.
+
+    dropout: share dropped between them. cudnn: whether cuDNN may be used.
+    """
     kind = weights.dtype(spec)
-    inputs = weights.inputs(spec).to(spec.device, kind)  # before the weights, as in looped
+    inputs = weights.inputs(spec).to(spec.device, kind)  # before the weights, to fail early, as in looped
     layer = weights.torch_layer(spec, dropout if spec.num_layers > 1 else 0.0).to(spec.device, kind)
     layer.flatten_parameters()
     bound = name.endswith("_layernorm")
@@ -35,7 +38,10 @@ def build(name: str, spec: RecurrentSpec, found: Numbers, *, dropout: float, cud
 
 @contextmanager
 def _undropped(layer: torch.nn.RNNBase) -> Iterator[None]:
-    """Without dropout but in training mode still, without which cuDNN has no backward pass."""
+    """Turn dropout off inside the block.
+
+    The layer stays in training mode, because cuDNN has no backward pass in eval mode.
+    """
     before, layer.dropout = layer.dropout, 0.0
     try:
         yield
@@ -52,12 +58,12 @@ def _capture(name: str, spec: RecurrentSpec, layer: torch.nn.RNNBase, inputs: In
 
 
 def called(layer: Callable[..., Any], inputs: Inputs) -> tuple[Tensor, ...]:
-    """Return the output, and the last states as flat as they come."""
+    """Return the output and the last states as one flat tuple."""
     return _flat(*layer(inputs.x, inputs.state))
 
 
 def called_packed(layer: Any, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Return the same of sequences of different lengths, packed before and padded with zeros after."""
+    """Return the same as `called` for sequences of different lengths: packed before, padded with zeros after."""
     first = layer.batch_first
     packed = pack_padded_sequence(inputs.x, torch.tensor(inputs.lengths), batch_first=first, enforce_sorted=False)
     output, last = layer(packed, inputs.state)
@@ -69,9 +75,9 @@ def _flat(output: Tensor, last: Any) -> tuple[Tensor, ...]:
 
 
 def _with_norms(run: Run, spec: RecurrentSpec) -> Run:
-    """Return a run, and as many layer norms of as many features as a layer-norm LSTM of its size has.
+    """Return `run` followed by as many layer norms, of the same sizes, as a layer-norm LSTM of this size has.
 
-    What they give is not used: they stand for what such an LSTM needs beyond a fused one, at the least.
+    Their results are not used. They show the least extra time that such an LSTM needs compared with a fused one.
     """
     sizes = (4 * spec.hidden_size, 4 * spec.hidden_size, spec.hidden_size)
     norms = [torch.nn.LayerNorm(size).to(spec.device, weights.dtype(spec)) for size in sizes]
@@ -79,10 +85,10 @@ def _with_norms(run: Run, spec: RecurrentSpec) -> Run:
     times = spec.seq_length * spec.num_layers * weights.directions(spec)
 
     def run_with_norms() -> tuple[Tensor, ...]:
-        found = run()
+        result = run()
         for _ in range(times):
             for norm, value in zip(norms, values, strict=True):
                 norm(value)
-        return found
+        return result
 
     return run_with_norms

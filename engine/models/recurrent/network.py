@@ -1,4 +1,4 @@
-"""Networks of runners, ready to be captured and called, and the settings around their calls."""
+"""Define the network of a runner, ready to be captured and called, and the settings around its calls."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -22,26 +22,26 @@ class Network:
 
     name: str
     capture: Callable[[], Run]
-    """Scripts, traces or wraps in torch.compile; nothing of it is done before. Backward begins at the first output."""
+    """Scripts, traces or wraps in torch.compile; nothing is captured earlier. Backward begins at the first output."""
     parameters: Mapping[str, torch.nn.Parameter]
-    """Under nn.LSTM's names: weight_ih_l0, ..., weight_hr_l0, ..._reverse."""
+    """Parameters under nn.LSTM's names: weight_ih_l0, ..., weight_hr_l0, ..._reverse."""
     cotangent: Tensor | None
-    """What backward begins with, shaped as the first output; None of a runner that only goes forward."""
+    """Gradient with which backward begins, shaped as the first output. None for a runner without a backward pass."""
     settings: Around
-    """cuDNN, TF32, gradients: to be entered around every call, forward and backward."""
+    """Sets cuDNN, TF32 and gradients. Enter it around every call, forward and backward."""
     notes: tuple[str, ...] = ()
     checked: Around = nullcontext
-    """To be entered around a call whose result is checked: drops nothing out, leaves the statistics of norms alone."""
+    """Turns off dropout and keeps the statistics of norms. Enter it around a call whose result is checked."""
 
 
 def settings(found: Numbers, *, cudnn: bool = True) -> Around:
-    """Set what `variants.switches` sets for training, without cuDNN if so asked, forward and backward."""
+    """Return a context manager with the settings of `variants.switches` for training. cudnn: whether cuDNN is on."""
     return partial(_settings, found, cudnn)
 
 
 @contextmanager
 def _settings(found: Numbers, cudnn: bool) -> Iterator[None]:
     with variants.switches(found, training=True, cudnn_benchmark=False, deterministic=False):
-        # switches sets it back together with the rest
+        # variants.switches restores it together with the rest
         torch.backends.cudnn.enabled = cudnn
         yield

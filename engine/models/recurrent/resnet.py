@@ -1,4 +1,4 @@
-"""torchvision's ResNets in training mode, called or traced."""
+"""Build runners of torchvision's ResNets in training mode, called directly or traced."""
 
 from functools import partial
 from importlib.util import find_spec
@@ -15,37 +15,40 @@ from engine.specs import RecurrentSpec, Refused
 from engine.specs.runners import RUNNERS
 
 CALM = 0.1
-"""Scale of the last norm of each block. With torchvision's own, which is one, the gradients of a ResNet-50 of random
-weights depend on which ReLUs rounding happens to open: in float32 they are a third off those in float64."""
+"""Scale of the last norm of each block. With torchvision's scale of 1, the gradients of a ResNet-50 with random weights
+depend on which ReLUs rounding happens to open: float32 gradients are a third off those in float64."""
 
 
 def model(spec: RecurrentSpec, name: str) -> torch.nn.Module:
-    """Return a ResNet with weights drawn by the seed, on the CPU in the spec's precision. Errors: Refused."""
+    """Return a ResNet on the CPU in the spec's precision, with weights drawn by the seed.
+
+    Errors: Refused without torchvision.
+    """
     if find_spec("torchvision") is None:
         raise Refused(f"{name} is torchvision's, which is not installed")
     import torchvision
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(spec.seed)
-        found: torch.nn.Module = torchvision.models.get_model(RUNNERS[name].network, weights=None)
-    for block in found.modules():
+        network: torch.nn.Module = torchvision.models.get_model(RUNNERS[name].network, weights=None)
+    for block in network.modules():
         if (last := getattr(block, "bn3", getattr(block, "bn2", None))) is not None:
             torch.nn.init.constant_(last.weight, CALM)
-    return found.train().to(weights.dtype(spec))
+    return network.train().to(weights.dtype(spec))
 
 
 def images(spec: RecurrentSpec) -> Tensor:
-    """(mini_batch, 3, height, width), random normal, on the CPU in the type of the spec's precision."""
+    """Return random normal images (mini_batch, 3, height, width) on the CPU in the spec's precision."""
     return weights.normal(spec, weights.INPUT, (spec.mini_batch, 3, *spec.image_size))
 
 
 def cotangent(spec: RecurrentSpec) -> Tensor:
-    """(mini_batch, 1000), random normal, on the CPU in the type of the spec's precision."""
+    """Return random normal numbers (mini_batch, 1000) on the CPU in the spec's precision."""
     return weights.normal(spec, weights.COTANGENT, (spec.mini_batch, 1000))
 
 
 def build(name: str, spec: RecurrentSpec, found: Numbers) -> Network:
-    """Return a runner of a ResNet. Errors: Refused without torchvision."""
+    """Return the network of a ResNet runner. Errors: Refused without torchvision."""
     own = model(spec, name).to(spec.device)
     return Network(
         name=name,

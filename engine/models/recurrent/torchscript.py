@@ -1,4 +1,4 @@
-"""Set up TorchScript (fuser, executor and options, which hold for the whole process), script and trace."""
+"""Set up TorchScript for the whole process (fuser, executor, options), and script or trace functions."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -13,9 +13,9 @@ from engine.specs import RecurrentSpec
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 EXECUTORS = {"legacy": (False, False), "simple": (True, False), "profiling": (True, True)}
-"""Whether the profiling executor is used, and whether it profiles."""
+"""Whether the profiling executor is used and whether it profiles, by executor."""
 OWN = {"te": "profiling", "old": "legacy", "none": "legacy"}
-"""The executor that goes with a fuser."""
+"""Default executor of each fuser."""
 
 
 def set_torchscript(spec: RecurrentSpec) -> None:
@@ -27,7 +27,7 @@ def set_torchscript(spec: RecurrentSpec) -> None:
     torch._C._jit_set_texpr_fuser_enabled(spec.fuser == "te")
     torch._C._jit_override_can_fuse_on_gpu(spec.fuser != "none")
     torch._C._jit_override_can_fuse_on_cpu(False)
-    # -1 is its own choice
+    # -1 means TorchScript's default
     knobs: Any = torch._C
     knobs._jit_set_te_cuda_pointwise_loop_levels(_knob(spec.cuda_pointwise_loop_level))
     knobs._jit_set_te_cuda_pointwise_block_count(_knob(spec.cuda_pointwise_block_count))
@@ -46,7 +46,7 @@ def notes(spec: RecurrentSpec) -> tuple[str, ...]:
 
 
 def scripted(function: Function) -> Function:
-    """Return a function, scripted with all that it calls."""
+    """Return the scripted function. All functions that it calls are scripted too."""
     with _knowing_of_its_end():
         done: Function = torch.jit.script(function)
     return done

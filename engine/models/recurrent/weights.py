@@ -1,4 +1,4 @@
-"""The weights, inputs and lengths of a comparison, drawn by its seed: the same for every runner and every device."""
+"""Draw the weights, inputs and lengths of a comparison by its seed: the same for every runner and every device."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,28 +18,32 @@ LAYERS: dict[str, Any] = {
     "rnn_relu": partial(torch.nn.RNN, nonlinearity="relu"),
     "rnn_tanh": partial(torch.nn.RNN, nonlinearity="tanh"),
 }
-"""torch's own layers by family; those of the others are nn.LSTM."""
+"""torch's own layers by family. The other families use nn.LSTM."""
 BEGIN = {"norm_hh_weight": 0.25}
-"""What weights are filled with that torch's own layers have not, if neither with one for scales nor zero for shifts.
+"""Initial values of weights that torch's own layers do not have and that are neither one for scales nor zero for
+shifts.
 
-With ones, a layer-norm LSTM of random weights is chaotic: after a hundred steps, two right ways to compute it part.
-"""
+With ones, a layer-norm LSTM with random weights is chaotic: after a hundred time steps, two correct implementations
+differ."""
 INPUT, HIDDEN, MEMORY, COTANGENT, LENGTHS = range(1, 6)
-"""What is drawn, each from a stream of its own."""
+"""Random streams. Each kind of values is drawn from its own stream."""
 
 
 def directions(spec: RecurrentSpec) -> int:
-    """1, or 2 where layers run both ways."""
+    """Return 2 for bidirectional layers, else 1."""
     return 2 if spec.bidirectional else 1
 
 
 def output_size(spec: RecurrentSpec) -> int:
-    """Features that a layer gives in one direction."""
+    """Return the output features of a layer in one direction."""
     return spec.proj_size or spec.hidden_size
 
 
 def torch_layer(spec: RecurrentSpec, dropout: float = 0.0) -> torch.nn.RNNBase:
-    """torch's own layer on the CPU in float32, with weights as torch draws them. All cells get theirs from here."""
+    """Return torch's own layer on the CPU in float32, with weights as torch draws them.
+
+    All cells take their weights from it.
+    """
     kind = LAYERS.get(spec.family, torch.nn.LSTM)
     projection = {} if spec.family in LAYERS else {"proj_size": spec.proj_size}
     with torch.random.fork_rng(devices=[]):
@@ -57,14 +61,14 @@ def torch_layer(spec: RecurrentSpec, dropout: float = 0.0) -> torch.nn.RNNBase:
 
 
 def drawn(spec: RecurrentSpec, cell: str) -> dict[str, Tensor]:
-    """Return the weights of all layers for a cell, named as nn.LSTM does, on the CPU in the type of the spec's
-    precision.
+    """Return the weights of all layers for a cell under nn.LSTM's names, on the CPU in the spec's precision.
 
-    Matrices and biases are torch's own; alpha, beta and scales of norms begin as ones, shifts as zeros, but for BEGIN.
+    Matrices and biases are torch's own. alpha, beta and scales of norms begin as ones, shifts as zeros, except in
+    BEGIN.
     """
     own = {name: value.detach() for name, value in torch_layer(spec).named_parameters()}
     gates = own["weight_ih_l0"].shape[0]
-    found = {}
+    weights = {}
     for place in places(spec):
         for name in names(spec, cell):
             if name == "bias":
@@ -74,18 +78,18 @@ def drawn(spec: RecurrentSpec, cell: str) -> dict[str, Tensor]:
             else:
                 size = spec.hidden_size if name.startswith("norm_cell") else gates
                 value = torch.full((size,), BEGIN.get(name, 0.0 if name.endswith("bias") else 1.0))
-            found[f"{name}_{place}"] = value.to(dtype(spec))
-    return found
+            weights[f"{name}_{place}"] = value.to(dtype(spec))
+    return weights
 
 
 def places(spec: RecurrentSpec) -> list[str]:
-    """Return how the names of weights end, layer by layer and direction by direction."""
+    """Return the endings of the names of weights, by layer and direction."""
     ways = ("", "_reverse")[: directions(spec)]
     return [f"l{layer}{way}" for layer in range(spec.num_layers) for way in ways]
 
 
 def names(spec: RecurrentSpec, cell: str) -> tuple[str, ...]:
-    """Return how the names of a cell's weights begin, in the order in which its step takes them."""
+    """Return the beginnings of the names of a cell's weights, in the order in which its step takes them."""
     return CELLS[cell].weights + (("weight_hr",) if spec.proj_size else ())
 
 
@@ -94,48 +98,51 @@ class Inputs:
     """Inputs of a call. None of them requires a gradient."""
 
     x: Tensor
-    """(steps, batch, features), or (batch, steps, features)."""
+    """(time steps, batch, features), or (batch, time steps, features)."""
     h: Tensor
-    """(layers x directions, batch, features of an output)"""
+    """(layers x directions, batch, features of an output)."""
     c: Tensor
-    """(layers x directions, batch, hidden features); without any features where cells have no memory."""
+    """(layers x directions, batch, hidden features); with 0 features for cells without memory."""
     lengths: list[int]
-    """Steps of each sequence."""
+    """Time steps of each sequence."""
 
     def to(self, device: str | torch.device, dtype: torch.dtype) -> "Inputs":
-        """Return the same numbers elsewhere."""
+        """Return the same inputs on another device or in another type."""
         return Inputs(self.x.to(device, dtype), self.h.to(device, dtype), self.c.to(device, dtype), self.lengths)
 
     @property
     def state(self) -> Any:
-        """The state as torch's own layers take it: (h, c), or h alone."""
+        """Return the state in the form that torch's own layers take: (h, c), or h alone."""
         return (self.h, self.c) if self.c.shape[-1] else self.h
 
 
 def inputs(spec: RecurrentSpec) -> Inputs:
-    """Random normal numbers, on the CPU in the type of the spec's precision."""
+    """Return random normal inputs on the CPU in the spec's precision."""
     states = spec.num_layers * directions(spec), spec.mini_batch
     x = normal(spec, INPUT, (spec.seq_length, spec.mini_batch, spec.input_size))
     h = normal(spec, HIDDEN, (*states, output_size(spec)))
     c = normal(spec, MEMORY, (*states, 0 if spec.family in LAYERS else spec.hidden_size))
-    found = lengths(spec)
-    x = x[: max(found)]
+    steps = lengths(spec)
+    x = x[: max(steps)]
     x = x.transpose(0, 1).contiguous() if spec.batch_first else x
-    return Inputs(x, h, c, found)
+    return Inputs(x, h, c, steps)
 
 
 def cotangent(spec: RecurrentSpec, *, of_states: bool = False) -> Tensor:
-    """Return what backward begins with, shaped as the output or as the last h; on the CPU in the precision asked
-    for."""
+    """Return the gradient with which backward begins, on the CPU in the spec's precision.
+
+    It has the shape of the output, or of the last h with `of_states`.
+    """
     ways, size = directions(spec), output_size(spec)
     if of_states:
         return normal(spec, COTANGENT, (spec.num_layers * ways, spec.mini_batch, size))
-    found = normal(spec, COTANGENT, (max(lengths(spec)), spec.mini_batch, ways * size))
-    return found.transpose(0, 1).contiguous() if spec.batch_first else found
+    values = normal(spec, COTANGENT, (max(lengths(spec)), spec.mini_batch, ways * size))
+    return values.transpose(0, 1).contiguous() if spec.batch_first else values
 
 
 def lengths(spec: RecurrentSpec) -> list[int]:
-    """Steps of each sequence: all the same, or from SHORTEST of seq_length to one step less than it, evenly drawn."""
+    """Return the time steps of each sequence: all equal, or for vl_lstm uniform from SHORTEST x seq_length to
+    seq_length - 1."""
     if spec.family != "vl_lstm":
         return [spec.seq_length] * spec.mini_batch
     longest = max(1, spec.seq_length - 1)
@@ -144,7 +151,7 @@ def lengths(spec: RecurrentSpec) -> list[int]:
 
 
 def normal(spec: RecurrentSpec, what: int, shape: Sequence[int]) -> Tensor:
-    """Return normal numbers of this seed and stream, on the CPU in the spec's precision."""
+    """Return random normal numbers of this seed and stream, on the CPU in the spec's precision."""
     return torch.randn(tuple(shape), generator=_stream(spec, what)).to(dtype(spec))
 
 
@@ -155,5 +162,5 @@ def dtype(spec: RecurrentSpec) -> torch.dtype:
 
 
 def _stream(spec: RecurrentSpec, what: int) -> torch.Generator:
-    """On the CPU, so that every device gets the same numbers."""
+    """Return a generator on the CPU, so that every device gets the same numbers."""
     return torch.Generator().manual_seed(8 * spec.seed + what)

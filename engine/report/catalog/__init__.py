@@ -1,1 +1,1 @@
-"""Tables of the catalogue: costs, choices within a budget, one model."""
+"""Make tables of the catalogue: costs, choices within a budget, one model."""

@@ -1,4 +1,4 @@
-"""The shipped catalogue as a table: one row per (library, model, image size), counted by our own engine."""
+"""Read the shipped catalogue as a table: one row per (library, model, image size), counted by our own engine."""
 
 import json
 from collections.abc import Callable, Collection
@@ -13,17 +13,17 @@ from engine.specs import Refused, split_patterns
 
 TEXT = ("library", "model", "family", "image_size", "test_size", "uncounted", "notes", "status", "error")
 LONGEST_SEARCH = 1000
-"""Characters: each alternative is compared with every row at every keystroke."""
+"""Longest search in characters. Each alternative is compared with every row at every keystroke."""
 SIZES = "sizes"
-"""The folder below the catalogue's for image sizes that are not the models' own."""
+"""Subfolder of the catalogue for image sizes other than the models' own."""
 COLUMNS = (*TEXT[:4], "mparams", "gmacs", "macts", "complete", *TEXT[4:])
 
 
 def read(catalog_dir: Path) -> pd.DataFrame:
-    """Return every row of the catalogue, with `name` (library:model) in front and `remark` behind.
+    """Return every row of the catalogue, with `name` (library:model) as the first column and `remark` as the last.
 
-    Models at their own image size first, then at sizes that accuracies are published for, where those were counted with
-    the same versions. Empty when nothing was built yet.
+    Models come at their own image size first, then at sizes with published accuracies, if those were counted with the
+    same versions. Empty if no catalogue was built yet.
     """
     files, sizes = sorted(catalog_dir.glob("*.csv")), catalog_dir / SIZES
     if shipped.versions(sizes) == shipped.versions(catalog_dir):
@@ -39,14 +39,14 @@ def read(catalog_dir: Path) -> pd.DataFrame:
 
 
 def _remark(row: Any) -> str:
-    """Return what a reader must know before trusting the figures; empty for a complete count."""
+    """Return a warning about a row's values: why it failed or is incomplete. Empty for a complete count."""
     if row.status != "ok":
         return f"{row.status}: {row.error}"
     return "" if row.complete else f"incomplete: {'; '.join(json.loads(row.notes or '[]'))}"
 
 
 def _numbers_only(path: Path) -> dict[str, list[str]]:
-    """Return the columns whose empty cells are missing numbers; in the others they are empty texts."""
+    """Return the columns in which empty cells are missing numbers. In all others they are empty texts."""
     columns = pd.read_csv(path, nrows=0).columns
     return {column: [""] for column in columns if column not in TEXT}
 
@@ -63,8 +63,8 @@ def select(
 ) -> pd.DataFrame:
     """Return the rows that meet every condition.
 
-    image_sizes: as the column writes them. image_size: a height in pixels. bounds: `min_` or `max_` with a column's
-    name; they leave out rows that lack the figure, such as failed ones.
+    image_sizes: as written in the column. image_size: a height in pixels. bounds: `min_` or `max_` with a column's
+    name; they remove rows without a value, such as failed ones.
     """
     keep = matches(frame, search)
     if library:
@@ -83,10 +83,10 @@ def select(
 
 
 def matches(frame: pd.DataFrame, search: str) -> "pd.Series[bool]":
-    """Return which rows a search means.
+    """Return which rows match a search.
 
-    Commas separate alternatives. One with a wildcard (`ViT-B-*`, `timm:resnet*`) must fit the whole name; one without
-    asks that each of its words occurs in name or family. Case does not matter. Errors: Refused of too long a search,
+    Commas separate alternatives. One with a wildcard (`ViT-B-*`, `timm:resnet*`) must match the whole name. In one
+    without, each word must occur in name or family. Case does not matter. Errors: Refused when the search is too long,
     and those of `expand`.
     """
     if len(search) > LONGEST_SEARCH:
@@ -100,7 +100,7 @@ def matches(frame: pd.DataFrame, search: str) -> "pd.Series[bool]":
 
 
 def _alternative(term: str) -> Callable[[str, str], bool]:
-    """Return the test of a name and a family that one alternative of a search stands for."""
+    """Return a function that tests a name and a family for one alternative of a search."""
     if term.startswith("family:"):
         whole = fits(term.removeprefix("family:"))
         return lambda name, family: whole(family)
@@ -117,13 +117,13 @@ def image_sizes(frame: pd.DataFrame) -> list[str]:
 
 
 def families(frame: pd.DataFrame) -> list[str]:
-    """Return the families that occur, most models first: the order that gives each family its colour."""
+    """Return the families that occur, most models first. This order gives each family its colour."""
     counts = frame.groupby("family").size().reset_index(name="models")
     return list(counts.sort_values(["models", "family"], ascending=[False, True])["family"])
 
 
 def describe(counted_with: dict[str, str]) -> str:
-    """`torch 2.15.0, timm 1.0.31 on 2026-11-20`: what decides the figures."""
+    """Return the versions that affect the counts, such as `torch 2.15.0, timm 1.0.31 on 2026-11-20`."""
     names = ("torch", "open_clip_torch", "timm", "torchvision")
     parts = [f"{name} {counted_with[name]}" for name in names if name in counted_with]
     date = counted_with.get("counted_on", "")

@@ -1,4 +1,4 @@
-"""The table one chooses from: costs counted, accuracies published, latency measured, each with where it comes from."""
+"""Make the table for choosing a model: counted costs, published accuracies and measured latency, with their sources."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,17 +12,17 @@ from engine.report.quantities import COMPARABLE, MEASURED, QUANTITIES, title
 from engine.report.timings import stored
 
 FLOPS = {"gmacs": "gflops", "image_gmacs": "image_gflops", "text_gmacs": "text_gflops"}
-"""What work is called in the other unit."""
+"""Columns in FLOPs, by the same column in MACs."""
 
 
 def offered(catalogue: pd.DataFrame) -> list[str]:
-    """Return the figures that may stand on an axis: costs in MACs, what is measured here, what is published."""
+    """Return the columns that can be an axis: costs in MACs, values measured here, published accuracies."""
     costs = [column for column in COMPARABLE if column in catalogue and column not in FLOPS.values()]
     return [*costs, *MEASURED, *FIGURES]
 
 
 def in_unit(column: str, flops: bool) -> str:
-    """Return a column of work in the unit chosen; other columns as they are."""
+    """Return the column in FLOPs if `flops` is set and there is one; otherwise `column` itself."""
     return FLOPS.get(column, column) if flops else column
 
 
@@ -34,11 +34,11 @@ def table(
     counted: str,
     setting: str = "",
 ) -> pd.DataFrame:
-    """Return the catalogue with published `figures` and timings: a row per model and image size, and per pretrained
-    tag where figures are asked for. Its labels tell what a row is, whatever else is shown.
+    """Return the catalogue with published accuracies `figures` and timings: a row per model and image size.
 
-    timed: of timings.within, in this setting, in words; counted: with what the catalogue was counted. Where the figures
-    come from, stands in `published` and `measured`, and for a reader in `provenance`, line by line.
+    With `figures` there is a row per pretrained tag. Row labels depend only on the row, not on the other rows shown.
+    timed: from stored.within. setting: its label. counted: versions with which the catalogue was counted. The columns
+    `published` and `measured` name the sources; `provenance` has all sources as text, one per line.
     """
     frame = published.beside(catalogue, figures) if figures else catalogue.assign(pretrained="", published="")
     frame = frame.merge(timed, on=stored.WHAT, how="left").fillna({"measured": ""})
@@ -56,17 +56,16 @@ def _said(counted: str, setting: str, pretrained: str, published: str, measured:
 
 
 def to_measure(frame: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
-    """Return the rows whose latency would tell most: the front, with MACs standing in for what is not measured yet."""
+    """Return the rows on the Pareto front, with MACs in place of latency. Measuring these rows first is most useful."""
     if x in MEASURED or y in MEASURED:
         x, y = (("gmacs" if column in MEASURED else column) for column in (x, y))
-    known = frame[frame["status"] == "ok"]
-    first = ranked(known, x, y)
+    counted = frame[frame["status"] == "ok"]
+    first = ranked(counted, x, y)
     return first[first["front"]]
 
 
 def sentence(frame: pd.DataFrame, kept: pd.DataFrame, x: str, y: str, front: int, selected: int) -> str:
-    """Return how many rows qualify, lack a figure, are on the front and are selected. kept: those that meet the
-    limits."""
+    """Return how many rows are shown, lack a value, are on the front and are selected. kept: rows within the limits."""
     lacking = int(kept[[x, y]].isna().any(axis=1).sum())
     parts = [f"**{len(kept) - lacking:,}** of {len(frame):,} shown"]
     parts += [f"{lacking:,} {'has' if lacking == 1 else 'have'} no value for this plot"] if lacking else []
@@ -76,8 +75,10 @@ def sentence(frame: pd.DataFrame, kept: pd.DataFrame, x: str, y: str, front: int
 
 
 def alone(frame: pd.DataFrame, limits: Mapping[str, float]) -> list[str]:
-    """Return how many rows each limit leaves by itself, to see which asks too much. limits: `min_` or `max_` with
-    a column."""
+    """Return, for each limit, how many rows it alone leaves, to show which is too strict.
+
+    limits: `min_` or `max_` with a column.
+    """
     lines = []
     for name, limit in limits.items():
         side, _, column = name.partition("_")
@@ -91,13 +92,14 @@ def alone(frame: pd.DataFrame, limits: Mapping[str, float]) -> list[str]:
 
 
 def front(frame: pd.DataFrame, x: str, y: str) -> "pd.Series[bool]":
-    """Return which rows are on the front of two figures, each of which one wants small or large as QUANTITIES says.
+    """Return which rows are on the Pareto front of two columns. QUANTITIES says whether small or large values are
+    better.
 
-    A row is on it if no other is at least as good in both and better in one; equals are on it together. Rows that lack
-    a figure are not.
+    A row is on the front if no other row is at least as good in both and better in one. Equal rows are on it together.
+    Rows without a value are not.
     """
     goodness = pd.DataFrame({"x": _goodness(frame, x), "y": _goodness(frame, y)}, index=frame.index).dropna()
-    best = goodness.groupby("x")["y"].max().sort_index(ascending=False)  # from the best x on
+    best = goodness.groupby("x")["y"].max().sort_index(ascending=False)  # the best x comes first
     before = best.cummax().shift(fill_value=-np.inf)
     leading = best[best > before]
     on = goodness["y"] == goodness["x"].map(leading)
@@ -105,8 +107,11 @@ def front(frame: pd.DataFrame, x: str, y: str) -> "pd.Series[bool]":
 
 
 def ranked(frame: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
-    """Return the rows in the order in which to look at them, with `front`: those on it by x, best first, then the
-    others by y (and x), those that lack a figure last."""
+    """Return the rows in order of interest, with the column `front`.
+
+    Rows on the front come first, sorted by x, then all others by y and x, both best first. Rows without a value come
+    last.
+    """
     on = front(frame, x, y)
     keys = pd.DataFrame({"x": -_goodness(frame, x), "y": -_goodness(frame, y)}, index=frame.index)
     first = keys[on].sort_values(["x", "y"], kind="stable").index

@@ -1,4 +1,4 @@
-"""One model of the catalogue: which one a name means, what it costs, and the requests that find its figures again."""
+"""Describe one model of the catalogue: resolve its name, and return its costs and the requests to measure it here."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -22,26 +22,26 @@ TRAINABLE = "open_clip"
 
 
 def find(asked: str, families: Mapping[ModelName, str]) -> ModelName:
-    """Return the model that a name or pattern means. families: as for names.resolve.
+    """Return the only model that matches a name or pattern. families: as for names.resolve.
 
-    Errors: ModelNotFound with the closest matches, or with those that a pattern means; Refused of what is no name.
+    Errors: ModelNotFound with the closest names, or with all matches of a pattern; Refused when the name is too long.
     """
     if len(asked) > LONGEST_NAME:
         raise Refused(f"a model's name has at most {LONGEST_NAME} characters, this one {len(asked):,}")
-    found = resolve([asked], families)
-    if len(found) > 1:
-        first = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
-        raise ModelNotFound(f"{asked!r} means {len(found)} models ({first}), and this page shows one")
-    return found[0]
+    matches = resolve([asked], families)
+    if len(matches) > 1:
+        first = ", ".join(matches[:3]) + (", ..." if len(matches) > 3 else "")
+        raise ModelNotFound(f"{asked!r} means {len(matches)} models ({first}), and this page shows one")
+    return matches[0]
 
 
 def sizes(catalogue: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Return the rows of the catalogue that a model has, its own image size first."""
+    """Return a model's rows in the catalogue, its own image size first."""
     return catalogue[catalogue["name"] == name].reset_index(drop=True)
 
 
 def towers(row: "pd.Series[Any]") -> pd.DataFrame:
-    """Return the towers of a catalogue row, as frames.towers has them; empty if they were not counted apart."""
+    """Return the towers of a catalogue row, as from frames.towers. Empty if they were not counted separately."""
     names = [
         f"{tower}{figure}" for tower in ("", "image_", "text_", "other_") for figure in ("mparams", "gmacs", "macts")
     ]
@@ -53,10 +53,10 @@ def towers(row: "pd.Series[Any]") -> pd.DataFrame:
 
 
 def published(accuracies: pd.DataFrame, name: ModelName, families: Mapping[ModelName, str]) -> pd.DataFrame:
-    """Return all accuracies published for a model, a line each: its columns, and `label`, what the figure is called.
+    """Return all accuracies published for a model, one per line: their columns, and `label`, the accuracy's label.
 
-    accuracies: of accuracies.read. A publisher's own name of the same model with another activation, which is not in
-    the catalogue, counts as the model.
+    accuracies: from published.match.read. A publisher's name for the same model with another activation counts as the
+    model if it is not in the catalogue.
     """
     quick = ModelName(f"{name}{QUICKGELU}")
     names = [name.model, *([quick.model] if name.library == TRAINABLE and quick not in families else [])]
@@ -65,9 +65,10 @@ def published(accuracies: pd.DataFrame, name: ModelName, families: Mapping[Model
 
 
 def by_tag(lines: pd.DataFrame) -> pd.DataFrame:
-    """Published accuracies with a row per figure and a column per pretrained tag (and image size where several differ).
+    """Return published accuracies with a row per figure and a column per pretrained tag (and image size if several
+    differ).
 
-    lines: of `published`. Columns: label, the tags, source (of the whole line).
+    lines: from `published`. Columns: label, the tags, source (of the whole line).
     """
     several = lines.groupby(["model", "pretrained"])["image_size"].transform("nunique") > 1
     named = lines["pretrained"].where(lines["pretrained"] != "", lines["model"])
@@ -79,9 +80,9 @@ def by_tag(lines: pd.DataFrame) -> pd.DataFrame:
 
 
 def requests(name: ModelName, accuracies: pd.DataFrame) -> dict[str, Spec]:
-    """Return what finds the figures of a model again, by what it does. accuracies: of `published`, for its tags."""
+    """Return requests that measure a model here, by their label. accuracies: from `published`, for its tags."""
     model, models = name.model, (name,)
-    found: dict[str, Spec] = {
+    specs: dict[str, Spec] = {
         "Count it, module by module": ProfileSpec(models=models, detail=True),
         "Time inference": BenchmarkSpec(models=models),
         "Time training": BenchmarkSpec(models=models, mode="training"),
@@ -91,22 +92,22 @@ def requests(name: ModelName, accuracies: pd.DataFrame) -> dict[str, Spec]:
     if name.library == TRAINABLE:
         tags = accuracies.loc[accuracies["model"] == model, "pretrained"] if len(accuracies) else accuracies
         tag = str(tags.iloc[0]) if len(tags) else ""
-        found["Train it from scratch"] = TrainSpec(model=model)
+        specs["Train it from scratch"] = TrainSpec(model=model)
         if tag:
-            found["Fine-tune it"] = TrainSpec(model=model, pretrained=tag)
-        found["Evaluate it"] = EvaluateSpec(model=model, checkpoint=tag)
-    return found
+            specs["Fine-tune it"] = TrainSpec(model=model, pretrained=tag)
+        specs["Evaluate it"] = EvaluateSpec(model=model, checkpoint=tag)
+    return specs
 
 
 SHARES = ("zeroshot_top1", "linear_probe_top1", "image_to_text_r1", "text_to_image_r1")
-"""Between 0 and 1."""
+"""Columns with values from 0 to 1."""
 COLUMNS = ["run", "date", "what", "state", "data", "begins_with", "epochs", *SHARES, "clip_val_loss", "seconds"]
 
 
 def of_runs(runs: Iterable[tuple[Run, Sequence[Row]]], name: ModelName) -> pd.DataFrame:
-    """Return a line per run: COLUMNS, newest first. runs: with their rows.
+    """Return a line per training or evaluation of a model: COLUMNS, newest first. runs: with their rows.
 
-    Of a training the figures are those of its best epoch, else of its last; of an evaluation those of its tasks.
+    A training has the values of its best epoch, or else of its last. An evaluation has those of its tasks.
     """
     lines = [line for run, rows in runs if (line := _line(run, rows, name.model))]
     frame = pd.DataFrame(lines, columns=COLUMNS)
@@ -140,13 +141,13 @@ def _trained(rows: Sequence[Row]) -> dict[str, object]:
 
 
 def _evaluated(rows: Sequence[Row]) -> dict[str, object]:
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     for row in rows:
         if not isinstance(row, EvaluateRow) or row.status != "ok":
             continue
         if row.task == "retrieval":
-            found |= {name: getattr(row, name) for name in (*SHARES[2:], "clip_val_loss")}
+            values |= {name: getattr(row, name) for name in (*SHARES[2:], "clip_val_loss")}
         else:
-            found[{"zeroshot": SHARES[0], "linear-probe": SHARES[1]}[row.task]] = row.acc1
+            values[{"zeroshot": SHARES[0], "linear-probe": SHARES[1]}[row.task]] = row.acc1
     took = [row.seconds for row in rows if isinstance(row, EvaluateRow) and row.seconds is not None]
-    return found | ({"seconds": sum(took)} if took else {})
+    return values | ({"seconds": sum(took)} if took else {})

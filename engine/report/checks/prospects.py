@@ -1,4 +1,4 @@
-"""Files, tokenizer and memory that a training or an evaluation needs, as lines of a list."""
+"""Check files, tokenizer and memory that a training or an evaluation needs."""
 
 from engine.report.checks.training import Check
 from engine.report.style import digits
@@ -8,14 +8,14 @@ from engine.specs.train import TrainSpec
 
 
 def checks(prospect: Prospect, spec: TrainSpec | EvaluateSpec, there_gb: float | None) -> list[Check]:
-    """Files first, then memory. there_gb: of the device, 1e9 bytes."""
+    """Return problems first, then files, then memory. there_gb: memory of the device, in 1e9 bytes."""
     problems = [Check("error", problem) for problem in prospect.problems]
     memory = [_memory(prospect, spec, there_gb)] if prospect.peak_mb is not None else []
     return [*problems, *_files(prospect), *memory]
 
 
 def unknown(spec: TrainSpec | EvaluateSpec, why: str) -> Check:
-    """There is no answer: that alone stands against nothing."""
+    """Return the check for needs that could not be looked up. It is only a warning, because a run may still work."""
     return Check("warning", f"What {spec.model} needs could not be looked up: {why}.")
 
 
@@ -37,11 +37,13 @@ def _file(needed: Needed, prospect: Prospect, *, enough: bool) -> Check:
 
 
 def _memory(prospect: Prospect, spec: TrainSpec | EvaluateSpec, there_gb: float | None) -> Check:
-    """Certainly too little is an error; an estimate beyond what there is may be meant."""
+    """Return the check of memory: an error if the state cannot fit, a warning if the estimated peak exceeds free
+    memory."""
     assert prospect.peak_mb is not None
     assert prospect.state_mb is not None
     training = isinstance(spec, TrainSpec)
-    sharing = spec.nproc if isinstance(spec, TrainSpec) and spec.device == "cpu" else 1  # accelerators have one each
+    # processes on a CPU share its memory; on accelerators each has its own
+    sharing = spec.nproc if isinstance(spec, TrainSpec) and spec.device == "cpu" else 1
     peak, held = (sharing * mb / 1e3 for mb in (prospect.peak_mb, prospect.state_mb))
     what = "weights, gradients and optimizer" if training else "weights"
     text = f"Memory: about {digits(peak)} GB, {digits(held)} GB of which for {what}, the rest for a batch"

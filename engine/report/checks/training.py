@@ -1,4 +1,4 @@
-"""What is to be known before a training is started: what it comes to, what stands against it, what it takes."""
+"""Check a training before it starts: its steps, problems with its settings and data, and the memory it needs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,22 +13,24 @@ from engine.words import plural
 
 Mark = Literal["ok", "warning", "error", "waiting"]
 NAMED = 3
-"""Files named in a text."""
+"""Name at most this many files in a text."""
 MB_PER_M = 16
-"""Memory of a million trained float32 weights: themselves, their gradients, AdamW's two moments."""
+"""MB of memory for a million trained float32 weights: the weights, their gradients, AdamW's two moments."""
 MB_PER_M_HALF = 8
 LEAST_BF16_LR = 1e-4
-"""Below this learning rate AdamW's steps are smaller than half the distance between neighbouring bfloat16 values of a
-typical weight, and round away. Of digits-clip's matrices 94 % stayed unchanged in 60 steps at 1e-5, 58 % at 1e-4, 1.4 %
-at 1e-3; with amp_bf16 none."""
+"""Warn below this learning rate. AdamW's steps are then smaller than half the distance between neighbouring bfloat16
+values of a typical weight, and round to zero. In 60 steps, 94 % of the values in digits-clip's matrices stayed
+unchanged at 1e-5, 58 % at 1e-4 and 1.4 % at 1e-3; with amp_bf16 0 %."""
 BF16_PAYS = 1.3
-"""Least ratio of the measured rates of bfloat16 and float32 products at which mixed precision is proposed."""
+"""Propose mixed precision if bfloat16 products are at least this many times as fast as float32 products, as
+measured."""
 MB_PER_M_LOCKED = 4
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing looked at. An error cannot work; a warning may be meant; what waits is not known yet."""
+    """Result of one check. "error": it cannot work. "warning": it may be intended. "waiting": the result is not known
+    yet."""
 
     mark: Mark
     text: str
@@ -46,7 +48,7 @@ class Data:
     distinct_captions: int
     classes: tuple[str, ...] = ()
     looked_at: int = 0
-    """Images opened."""
+    """Number of images opened."""
     unreadable: Sequence[tuple[str, str]] = ()
     """(source, reason)"""
 
@@ -54,10 +56,10 @@ class Data:
 def checks(spec: TrainSpec, data: Data) -> list[Check]:
     """Return checks of the request and its data, most important first."""
     plan = schedule(spec, data.train)
-    found = [*_pairs(data), *_captions(data, plan), *_images(data)]
+    results = [*_pairs(data), *_captions(data, plan), *_images(data)]
     if plan.steps_per_epoch < 1:
-        return [*found, *(Check("error", f"Batch: {problem}.") for problem in plan.problems)]
-    return [*found, _steps(spec, plan), _warmup(spec, plan), *_validation(spec, data), *_doubts(spec)]
+        return [*results, *(Check("error", f"Batch: {problem}.") for problem in plan.problems)]
+    return [*results, _steps(spec, plan), _warmup(spec, plan), *_validation(spec, data), *_doubts(spec)]
 
 
 def _pairs(data: Data) -> list[Check]:
@@ -121,35 +123,37 @@ def _validation(spec: TrainSpec, data: Data) -> list[Check]:
 
 
 def _doubts(spec: TrainSpec) -> list[Check]:
-    found = []
+    results = []
     if spec.precision == "fp16" and spec.device == "cpu":
-        found.append(Check("error", "Training in fp16 needs an accelerator: take fp32, bf16 or amp_bf16 on the CPU."))
+        results.append(Check("error", "Training in fp16 needs an accelerator: take fp32, bf16 or amp_bf16 on the CPU."))
     elif spec.precision == "fp16":
         text = "Pure fp16 weights often fail to train, because small gradients become 0. Take amp_bf16 or amp."
-        found.append(Check("warning", text))
+        results.append(Check("warning", text))
     if spec.precision == "bf16" and spec.opt == "adamw" and spec.peak_lr < LEAST_BF16_LR:
         text = (
             f"Pure bf16 weights with AdamW at a learning rate of {spec.peak_lr:g}: most weights will not change, "
             f"because such small updates round away. Take amp_bf16, or a learning rate of at least {LEAST_BF16_LR:g}."
         )
-        found.append(Check("warning", text))
+        results.append(Check("warning", text))
     locked = [name for name, is_locked in (("image", spec.lock_image), ("text", spec.lock_text)) if is_locked]
     if locked and not spec.pretrained and not spec.resume:
         towers = " and ".join(locked)
-        found.append(Check("warning", f"The {towers} tower is locked but has no trained weights: it stays random."))
+        results.append(Check("warning", f"The {towers} tower is locked but has no trained weights: it stays random."))
     if len(locked) == 2 and not spec.lock_image_unlocked_groups and not spec.lock_text_unlocked_layers:
-        found.append(Check("warning", "Both towers are locked, so almost nothing is trained."))
-    return found
+        results.append(Check("warning", "Both towers are locked, so almost nothing is trained."))
+    return results
 
 
 def memory(spec: TrainSpec, catalogue: pd.DataFrame, there_gb: float | None) -> Check | None:
-    """Return what weights, gradients and optimizer need at the least, beside what there is; None of a model the
-    catalogue does not know. catalogue: of report.catalog; there_gb: 1e9 bytes."""
-    known = catalogue[(catalogue["name"] == ModelName.of("open_clip", spec.model)) & (catalogue["status"] == "ok")]
-    if known.empty:
+    """Return the check of the least memory for weights, gradients and optimizer. None if the catalogue lacks the model.
+
+    catalogue: from report.catalog. there_gb: memory of the device, in 1e9 bytes.
+    """
+    rows = catalogue[(catalogue["name"] == ModelName.of("open_clip", spec.model)) & (catalogue["status"] == "ok")]
+    if rows.empty:
         return None
-    sharing = spec.nproc if spec.device == "cpu" else 1  # processes on accelerators have one each
-    need = sharing * _least_mb(spec, known.iloc[0].to_dict()) / 1e3
+    sharing = spec.nproc if spec.device == "cpu" else 1  # on accelerators, each process has its own memory
+    need = sharing * _least_mb(spec, rows.iloc[0].to_dict()) / 1e3
     text = f"Memory: at least {digits(need)} GB for weights, gradients and optimizer; activations come on top."
     if there_gb is None:
         return Check("ok", text)
@@ -172,16 +176,16 @@ def _figure(row: Mapping[Any, Any], name: str) -> float:
 
 
 def expected_s(spec: TrainSpec, pairs: int, *, seconds: float | None, steps: int) -> float | None:
-    """Seconds, going by a run alike that took so many of them for so many steps; None without one."""
+    """Return the expected seconds from a similar run that took `seconds` for `steps` steps. None without such a run."""
     if not seconds or not steps:
         return None
     return seconds / steps * schedule(spec, pairs).steps
 
 
 def bf16_advice(rates: pd.DataFrame, host: str, device: str, taken: str) -> str:
-    """Return a text that proposes bfloat16 where this device's measured rates say that it pays, or an empty text.
+    """Return a text that proposes bfloat16 if this device's measured rates show a gain, else an empty text.
 
-    rates: of `report.timings.rates.rates`; host: of this machine; taken: the setting to choose, such as `amp_bf16`.
+    rates: from report.timings.rates.rates. host: this machine's name. taken: the setting to choose, such as `amp_bf16`.
     """
     products = rates[(rates["operation"] == "matmul") & (rates["host"] == host) & (rates["device"] == device)]
     for _, measured in products.groupby("where", sort=False):

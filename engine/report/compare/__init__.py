@@ -1,1 +1,1 @@
-"""Runs and models side by side: settings, rows, values, ratios."""
+"""Compare runs and models side by side: settings, rows, values, ratios."""

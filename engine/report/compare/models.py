@@ -1,4 +1,4 @@
-"""The timings that a store has of several models, setting by setting, to lay over each other."""
+"""Find the stored timings of several models, setting by setting, to compare them."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,13 +10,13 @@ from engine.results import BenchmarkRow, Row
 from engine.store import Run, Store
 
 MOST_RUNS = 50
-"""Benchmarks looked through for each model, newest first."""
+"""Search at most this many benchmarks per model, newest first."""
 
 
 def runs(store: Store, names: Iterable[str]) -> list[Run]:
     """Return the benchmarks that may have timed some of these models (qualified names), newest first."""
-    found = {run.id: run for name in names for run in by_model.runs(store, name, limit=MOST_RUNS)}
-    return [found[number] for number in sorted(found, reverse=True)]
+    benchmarks = {run.id: run for name in names for run in by_model.runs(store, name, limit=MOST_RUNS)}
+    return [benchmarks[number] for number in sorted(benchmarks, reverse=True)]
 
 
 def timed(
@@ -26,14 +26,13 @@ def timed(
 
     newest_first: runs with their folders and rows.
     """
-    found: dict[Setting, dict[str, Timed]] = {}
+    by_setting: dict[Setting, dict[str, Timed]] = {}
     for run, folder, rows in newest_first:
         for row in rows:
             if not isinstance(row, BenchmarkRow) or row.name not in names:
                 continue
-            for setting in stored.settings(
-                stored.table(stored.of_run(run, [row]))
-            ):  # one, or none of what is no such timing
-                found.setdefault(setting, {}).setdefault(row.name, Timed(run.id, folder, row))
-    ordered = sorted(found.items(), key=lambda item: -len(item[1]))
+            # a row has one setting, or none if it is not an inference latency of a whole model
+            for setting in stored.settings(stored.table(stored.of_run(run, [row]))):
+                by_setting.setdefault(setting, {}).setdefault(row.name, Timed(run.id, folder, row))
+    ordered = sorted(by_setting.items(), key=lambda item: -len(item[1]))
     return [(setting, [latest[name] for name in names if name in latest]) for setting, latest in ordered]

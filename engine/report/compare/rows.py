@@ -1,4 +1,4 @@
-"""Rows of several runs: which of one run stands beside which of another."""
+"""Match the rows of several runs with each other."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "device": ("operation", "dtype"),
     "evaluate": ("library", "model", "task"),
 }
-"""What tells the rows of one run apart, by kind."""
+"""Fields that identify a row within its run, by kind."""
 WRITTEN = {
     "batch_size": "batch {}",
     "mini_batch": "batch {}",
@@ -29,39 +29,42 @@ Place = tuple[Any, ...]
 
 
 def keys(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return the fields that tell rows of this kind apart."""
+    """Return the fields that identify a row within its run. All rows are of one kind."""
     return KEYS.get(rows[0].kind, ("library", "model")) if rows else ()
 
 
 def axes(runs: Mapping[int, Sequence[Row]]) -> tuple[str, ...]:
-    """Return the fields in which whole runs differ, each having one value of its own: what was asked differently on
-    purpose.
+    """Return the fields in which whole runs differ. Each run has a single value of such a field, set on purpose.
 
     runs: rows of one kind by run.
     """
     groups = [rows for rows in runs.values() if rows]
-    found = []
+    differing = []
     for name in keys(groups[0]) if groups else ():
         values = [{getattr(row, name) for row in rows} for rows in groups]
         if all(len(distinct) == 1 for distinct in values) and len(set.union(*values)) > 1:
-            found.append(name)
-    return tuple(found)
+            differing.append(name)
+    return tuple(differing)
 
 
 def placed(rows: Sequence[Row], without: Sequence[str]) -> dict[Place, Row]:
-    """Return each row by what it is matched by: its keys but those of `without`. Of several alike, the last."""
+    """Return each row by the values that identify it, without the fields in `without`.
+
+    The last of equal rows is kept.
+    """
     return {place(row, without): row for row in rows}
 
 
 def place(row: Row, without: Sequence[str] = ()) -> Place:
-    """Return what a row is matched by: its keys but those of `without`."""
+    """Return the values that identify a row, without the fields in `without`."""
     return tuple(getattr(row, name) for name in keys([row]) if name not in without)
 
 
 def telling(rows: Sequence[Row], without: Sequence[str] = ()) -> list[str]:
-    """Return what tells each of these rows from the others, such as `eager · batch 8`; empty where nothing does.
+    """Return a label for each row with the fields in which the rows differ, such as `eager · batch 8`. Empty if none
+    differ.
 
-    without: fields that stand elsewhere.
+    without: fields that are shown elsewhere.
     """
     names = [name for name in keys(rows) if name not in without]
     differing = [name for name in names if len({getattr(row, name) for row in rows}) > 1]
@@ -69,7 +72,7 @@ def telling(rows: Sequence[Row], without: Sequence[str] = ()) -> list[str]:
 
 
 def named(row: Row) -> str:
-    """Return all that a row is of: `timm:resnet18 · inference · eager · batch 8 · 224 px`."""
+    """Return a row's full label, such as `timm:resnet18 · inference · eager · batch 8 · 224 px`."""
     names = [name for name in keys([row]) if name != "library"]
     return _written(row, ["library", *names] if row.kind in ("benchmark", "profile") else names)
 

@@ -1,4 +1,4 @@
-"""Settings and environments of runs side by side: what differs, and which differences matter."""
+"""Compare settings and environments of runs: which differ, and which differences matter."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from engine.words import numbered_runs
 
 ASKED, RAN = "asked", "ran"
 ELSEWHERE = ("host", "platform", "cpu", "memory_gb", "device", "device_name", "driver", "threads", "tf32", "python")
-"""Facts of an environment on which times depend."""
+"""Facts about an environment that affect times."""
 TIMED = ("benchmark", "recurrent", "device", "train")
 """Kinds of runs whose values include times."""
 WHY = {
@@ -28,22 +28,22 @@ WHY = {
     "templates": "the prompts are others",
     "loss": "losses of another kind are no losses of this one",
 }
-"""Why a setting of a training or evaluation matters."""
+"""Why a setting of a training or evaluation matters. Shown after the setting's values."""
 VERSION, GPU = "version of ", "GPU "
 BUILT_WITH = ("cuda", "hip", "cudnn", "triton")
-"""Versions on which times depend, and neither counts nor accuracies."""
+"""Versions that affect times, but neither counts nor accuracies."""
 COLUMNS = ["where", "what"]
 
 
 def facts(run: Run) -> dict[tuple[str, str], str]:
-    """Return all settings and facts of the environment of a run as text, by (section, name)."""
-    found = {(ASKED, name): _said(value) for name, value in run.spec.model_dump(mode="json").items()}
+    """Return all settings of a run and facts about its environment as text, by (section, name)."""
+    texts = {(ASKED, name): _said(value) for name, value in run.spec.model_dump(mode="json").items()}
     if run.environment is not None:
         ran = run.environment.model_dump(mode="json")
         ran |= {f"{VERSION}{name}": version for name, version in ran.pop("versions").items()}
         ran |= {f"{GPU}{name}": value for name, value in ran.pop("gpu").items()}
-        found |= {(RAN, name): _said(value) for name, value in ran.items()}
-    return found
+        texts |= {(RAN, name): _said(value) for name, value in ran.items()}
+    return texts
 
 
 def table(runs: Sequence[Run]) -> pd.DataFrame:
@@ -60,7 +60,7 @@ def table(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def warnings(runs: Sequence[Run]) -> list[str]:
-    """Return a sentence per difference that changes what the values mean. The runs are of one kind."""
+    """Return one sentence per difference that changes the meaning of the values. The runs are of one kind."""
     kind, columns = runs[0].kind, {run.id: facts(run) for run in runs}
     sentences = [f"The environment of run {run.id} is not recorded." for run in runs if run.environment is None]
     names = dict.fromkeys(name for column in columns.values() for name in column)
@@ -69,10 +69,10 @@ def warnings(runs: Sequence[Run]) -> list[str]:
             continue
         runs_by_value: dict[str, list[int]] = {}
         for run, column in columns.items():
-            if (where, name) in column:  # without an environment, that is said already
+            if (where, name) in column:  # a missing environment has its own sentence
                 value = column[where, name]
                 if kind not in TIMED and name == f"{VERSION}torch":
-                    value = value.partition("+")[0]  # counts and accuracies are of no build
+                    value = value.partition("+")[0]  # counts and accuracies do not depend on the build
                 runs_by_value.setdefault(value, []).append(run)
         if len(runs_by_value) > 1:
             parts = ", ".join(f"{value} ({numbered_runs(run_ids)})" for value, run_ids in runs_by_value.items())

@@ -1,4 +1,4 @@
-"""Timings of one run or of several over each other: ratios with intervals, computed anew from their samples."""
+"""Compare timings of one run or several: ratios with intervals, computed from their samples."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,40 +22,40 @@ FIGURES = {
     "backward_ms": "Backward",
     "optimizer_ms": "Optimizer",
 }
-"""What can be compared."""
+"""Times that can be compared, with their labels."""
 SHOWN = ("tower", "mode", "variant", "batch_size", "image_size", "seq_length", "hidden_size", "mini_batch")
 COLUMNS = [
     *("model", "library", *SHOWN, "run", "ms", "baseline", "baseline_ms"),
     *("speedup", "speedup_low", "speedup_high", "verdict", "differs_in", "flags", "note"),
 ]
 MOST = 100
-"""Ratios drawn up at once: each takes a tenth of a second."""
+"""Compute at most this many ratios at once. Each takes a tenth of a second."""
 MOST_REPEATS = 200
-"""Newest runs among which repeats of a run are looked for."""
+"""Search this many of the newest runs for repeats of a run."""
 SIZES = {"seq_length": "Sequence length (time steps)", "hidden_size": "Hidden size", "mini_batch": "Mini-batch"}
-"""What recurrent layers can be swept over, as axes are titled."""
+"""Sizes over which recurrent layers can be swept, with their axis titles."""
 
 
 @dataclass(frozen=True)
 class Timed:
-    """A timed row with where its samples lie."""
+    """A timed row with the location of its samples."""
 
     run: int
     folder: Path
     row: TimedRow
     publishable: bool = False
-    """Whether its run was asked for as a publishable one."""
+    """Whether its run was requested as publishable."""
     repeats: tuple[TimedRow, ...] = ()
-    """The same row of other runs of the same request on the same host with the same versions."""
+    """The same row of other runs with the same request, host and versions."""
 
     @property
     def name(self) -> str:
-        """`run 12: timm:resnet18 · inference · eager · batch 8`: unlike any other."""
+        """Return a unique label, such as `run 12: timm:resnet18 · inference · eager · batch 8`."""
         return f"run {self.run}: {compare_rows.named(self.row)}"
 
 
 def timed_rows(store: Store, run: Run, folder: Path) -> list[Timed]:
-    """Return the timed rows of a run, each with its repeats in other runs. folder: where the run's files lie."""
+    """Return the timed rows of a run, each with its repeats in other runs. folder: the run's folder."""
     rows = [row for row in store.rows(run.id) if isinstance(row, TimedRow)]
     repeated = [compare_rows.placed(store.rows(other.id), ()) for other in _repeats(store, run)]
     publishable = bool(getattr(run.spec, "publishable", False))
@@ -72,7 +72,7 @@ def timed_rows(store: Store, run: Run, folder: Path) -> list[Timed]:
 
 
 def _repeats(store: Store, run: Run) -> list[Run]:
-    """Return other runs of the same request that ran where this one did, with the same versions."""
+    """Return other finished runs of the same request on the same host with the same versions."""
     if run.environment is None:
         return []
     here = run.environment.host, run.environment.versions
@@ -87,30 +87,29 @@ def _repeats(store: Store, run: Run) -> list[Run]:
 
 
 def swept(rows: Sequence[RecurrentRow]) -> str:
-    """Return the size in which rows differ; empty where none does."""
+    """Return the size in which rows differ. Empty if they do not differ in size."""
     return next((size for size in SIZES if len({getattr(row, size) for row in rows} - {None}) > 1), "")
 
 
 def groups(rows: Sequence[RecurrentRow]) -> dict[str, list[RecurrentRow]]:
-    """Return the rows that were timed side by side, by what tells them from the others: `lstm`, `lstm, hidden size
-    64`."""
+    """Return groups of rows that were timed side by side, by their label: `lstm`, `lstm, hidden size 64`."""
     size = swept(rows)
-    found: dict[str, list[RecurrentRow]] = {}
+    rows_by_label: dict[str, list[RecurrentRow]] = {}
     for row in rows:
         value = getattr(row, size) if size else None
         at = "" if value is None else f", {size.replace('_', ' ')} {value:,}"
-        found.setdefault(row.family + at, []).append(row)
-    return found
+        rows_by_label.setdefault(row.family + at, []).append(row)
+    return rows_by_label
 
 
 def figures(rows: Iterable[Row]) -> list[str]:
-    """Return those of FIGURES that some row has."""
+    """Return the names in FIGURES for which at least one row has a time."""
     timed = [row for row in rows if isinstance(row, TimedRow)]
     return [name for name in FIGURES if any(milliseconds(row, name) is not None for row in timed)]
 
 
 def milliseconds(row: TimedRow, figure: str) -> float | None:
-    """Return the median that a row holds of one of FIGURES; None where it has none."""
+    """Return a row's median in ms for one of FIGURES. None if the row has none."""
     if figure in (samples.TOTAL, PER_SAMPLE):
         return None if row.latency_ms is None else row.latency_ms / _share(row, figure)
     value: float | None = getattr(row, figure, None)
@@ -118,7 +117,7 @@ def milliseconds(row: TimedRow, figure: str) -> float | None:
 
 
 def _share(row: TimedRow, figure: str) -> int:
-    """Return what a time is divided by."""
+    """Return the number by which a time is divided: the batch size for a time per sample, else 1."""
     if figure != PER_SAMPLE:
         return 1
     assert isinstance(row, BenchmarkRow | RecurrentRow)
@@ -126,7 +125,7 @@ def _share(row: TimedRow, figure: str) -> int:
 
 
 def alike(runs: Mapping[int, Sequence[Timed]], baseline: int) -> list[tuple[Timed, Timed]]:
-    """Rows of the other runs, each with the row of the baseline's run that is of the same. runs: by number."""
+    """Return pairs of matching rows: the baseline run's row first, then another run's. runs: rows by run number."""
     rows = {run: [timed_row.row for timed_row in timed] for run, timed in runs.items()}
     axes = compare_rows.axes(rows)
     baseline_rows = compare_rows.placed(rows[baseline], axes)
@@ -144,22 +143,25 @@ def over(pairs: Sequence[tuple[Timed, Timed]], figure: str, *, seed: int) -> pd.
     """Return how many times as fast each second row is as the first of its pair: COLUMNS, a line per pair.
 
     Within a run the interval (99 %) is that of statistics.ratio. Different runs differ by more than their processes do:
-    they get a verdict, and the interval of statistics.ratio_of_runs, only where both requests were run often enough.
-    Otherwise their processes are paired as they come, the first ones of unequally many, and the interval lacks what
-    differs between runs. Without samples the ratio is that of the medians, without an interval.
+    they get a verdict, and the interval of statistics.ratio_of_runs, only if both requests were run often enough.
+    Otherwise their processes are paired in order, extra processes are left out, and the interval does not include the
+    differences between runs. Without samples, the ratio is that of the medians, without an interval.
     """
     read = _Reader()
     return pd.DataFrame([_line(baseline, other, figure, read, seed) for baseline, other in pairs], columns=COLUMNS)
 
 
 class _Reader:
-    """Files of samples, each read once."""
+    """Read files of samples, each only once."""
 
     def __init__(self) -> None:
         self.files: dict[tuple[int, str], pd.DataFrame | None] = {}
 
     def phases(self, timed: Timed, figure: str) -> list[list[float]]:
-        """Per process a row's times in ms; none where none were kept. Errors: ValueError, OSError."""
+        """Return a row's times in ms, one list per process.
+
+        Empty if no samples were kept. Errors: ValueError, OSError.
+        """
         place = (timed.run, timed.row.samples_file)
         if place not in self.files:
             self.files[place] = samples.read(timed.folder, timed.row)
@@ -196,7 +198,7 @@ def _line(baseline: Timed, other: Timed, figure: str, read: _Reader, seed: int) 
 
 
 def _ratio_of_runs(baseline: Timed, other: Timed, figure: str) -> tuple[statistics.Ratio | None, str]:
-    """Return the ratio of two requests from all runs of both, and how many those are."""
+    """Return the ratio of two requests from all their runs, and a note with the number of runs."""
     sides = [
         [ms for row in (timed.row, *timed.repeats) if (ms := milliseconds(row, figure)) is not None]
         for timed in (baseline, other)
@@ -205,12 +207,12 @@ def _ratio_of_runs(baseline: Timed, other: Timed, figure: str) -> tuple[statisti
 
 
 def _ratio(baseline: Timed, other: Timed, figure: str, read: _Reader, seed: int) -> tuple[statistics.Ratio | None, str]:
-    """Return the ratio of two timings, with its interval, verdict and notes."""
+    """Return the ratio of two timings with its interval and verdict, and a note."""
     try:
         ones, twos = read.phases(baseline, figure), read.phases(other, figure)
     except (ValueError, OSError) as error:
         return None, f"no interval: {error}"
-    without = [timed.run for timed, found in ((baseline, ones), (other, twos)) if not found]
+    without = [timed.run for timed, times in ((baseline, ones), (other, twos)) if not times]
     if without:
         runs = " and ".join(f"run {run}" for run in dict.fromkeys(without))
         return None, f"no interval: {runs} kept no samples of it"
@@ -225,7 +227,7 @@ def _ratio(baseline: Timed, other: Timed, figure: str, read: _Reader, seed: int)
 
 
 def _differences(baseline: TimedRow, row: TimedRow, figure: str) -> list[str]:
-    """Return the settings for which the two are not comparable, in words. Per sample, batches may differ."""
+    """Return the settings that make two rows not comparable, as words. For times per sample, batch sizes may differ."""
     names = row.differences(baseline)
     return [
         name.replace("_", " ") for name in names if not (figure == PER_SAMPLE and name in ("batch_size", "mini_batch"))
@@ -237,7 +239,7 @@ def _missing(timed: Timed) -> str:
 
 
 def _one_way(row: TimedRow) -> bool:
-    """Return whether a recurrent layer has no backward pass."""
+    """Return whether the row is a recurrent layer without a backward pass."""
     return isinstance(row, RecurrentRow) and row.backward_ms is None
 
 

@@ -1,4 +1,4 @@
-"""Figures that need no interval (counts, rates, accuracies) of several runs or models side by side."""
+"""Compare values that need no interval (counts, rates, accuracies) of several runs or models."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,26 +12,26 @@ from engine.results import Row
 How = Literal["ratio", "difference"]
 SIGN: dict[How, str] = {"ratio": "/", "difference": "−"}
 HOW: dict[str, How] = {"train": "difference", "evaluate": "difference"}
-"""Kinds whose figures are told apart by what lies between them, such as accuracies; all others by their ratio."""
+"""Kinds whose values are compared by their difference, such as accuracies. All others are compared by their ratio."""
 LONG = ["what", "figure", "subject", "value"]
-_NO_FIGURES = {"seconds"}  # what a run took says nothing of what it found
+_NO_FIGURES = {"seconds"}  # a run's duration is not one of its results
 _WHOLE = ("epoch", "step", "samples_seen")
 _SHARES = re.compile(r"acc\d|mean_per_class_recall|zeroshot_top\d|.*_r\d+|data_share")
 PERCENT = "_percent"
-"""Behind the names of shares, which are compared in per cent: what lies between them is in points."""
+"""Ending of the names of shares. Shares are compared in per cent, and their differences are in percentage points."""
 
 
 def figures(kind: type[Row]) -> list[str]:
-    """Return the fields of a kind's rows that are figures, in their order."""
+    """Return the fields of a row class that can be compared, in their order."""
     fields = kind.model_fields.items()
     numbers = [name for name, field in fields if field.annotation == float | None or name in _WHOLE]
     return [name for name in numbers if name not in _NO_FIGURES]
 
 
 def of_runs(runs: Mapping[int, Sequence[Row]]) -> pd.DataFrame:
-    """LONG: every figure of every row, `what` telling the rows of a run apart; runs are called `run 12`.
+    """Return every value of every row as LONG. `what` identifies a row within its run; runs are called `run 12`.
 
-    runs: rows of one kind by run. What whole runs differ in, such as the model, is not in `what`: it is compared.
+    runs: rows of one kind by run. Fields in which whole runs differ, such as the model, are compared and not in `what`.
     """
     rows = [(run, row) for run, rows_of_run in runs.items() for row in rows_of_run if row.status == "ok"]
     whats = compare_rows.telling([row for _, row in rows], without=compare_rows.axes(runs))
@@ -44,14 +44,14 @@ def of_runs(runs: Mapping[int, Sequence[Row]]) -> pd.DataFrame:
 
 
 def _named(figure: str, value: float | None) -> tuple[str, float | None]:
-    """Shares in per cent, which their names then say."""
+    """Return a value with its name. Shares are converted to per cent and their name says so."""
     if not _SHARES.fullmatch(figure):
         return figure, value
     return figure + PERCENT, None if value is None else 100 * value
 
 
 def of_catalogue(catalogue: pd.DataFrame, names: Sequence[str], wanted: Sequence[str]) -> pd.DataFrame:
-    """LONG: those of the wanted columns that the catalogue has of models (qualified names) at their own image size."""
+    """Return the wanted columns of models (qualified names) in the catalogue as LONG, at their own image size."""
     own = catalogue[catalogue["name"].isin(list(names))].drop_duplicates("name").set_index("name")
     lines = [
         ("", figure, name, own.at[name, figure])
@@ -63,10 +63,10 @@ def of_catalogue(catalogue: pd.DataFrame, names: Sequence[str], wanted: Sequence
 
 
 def beside(values: pd.DataFrame, subjects: Sequence[str], baseline: str, how: How = "ratio") -> pd.DataFrame:
-    """Return a line per what and figure, a column per subject; then, of each but the baseline, its ratio or
-    difference to it.
+    """Return a line per what and figure, with a column per subject and columns for ratios or differences to the
+    baseline.
 
-    values: LONG. Ratios to nothing, and to what a subject has not, are missing.
+    values: LONG. A ratio is missing when the baseline is 0 or one of the values does not exist.
     """
     keys = values[["what", "figure"]].drop_duplicates()
     wide = values.drop_duplicates(LONG[:3], keep="last").set_index(LONG[:3])["value"].unstack("subject")
@@ -85,6 +85,6 @@ def _against(subject: str, baseline: str, how: How) -> str:
 
 
 def against(frame: pd.DataFrame, subjects: Sequence[str], baseline: str, how: How = "ratio") -> list[str]:
-    """Return the columns of `beside` that hold ratios or differences."""
+    """Return the columns of `beside` that contain ratios or differences."""
     names = [_against(subject, baseline, how) for subject in subjects if subject != baseline]
     return [name for name in names if name in frame]

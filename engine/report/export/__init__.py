@@ -1,1 +1,1 @@
-"""Files: CSV, JSON and Parquet, and the formats of other benchmarks."""
+"""Write files: CSV, JSON and Parquet, and the formats of other benchmarks."""

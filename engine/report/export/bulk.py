@@ -1,4 +1,4 @@
-"""Many runs as tables: a line per run, or the rows of each."""
+"""Export many runs as tables: one line per run, or the rows of each run."""
 
 import zipfile
 from collections.abc import Iterable, Mapping
@@ -18,21 +18,21 @@ TIMES = ("created", "started", "ended")
 
 
 def runs(store: Store, wanted: Filter) -> pd.DataFrame:
-    """Return a line for every run that a filter lets through: COLUMNS. Times are UTC."""
+    """Return a line for every run that matches a filter: COLUMNS. Times are UTC."""
     frame = pd.DataFrame([line for lines in store.lines(wanted) for line in lines], columns=COLUMNS)
     frame = frame.astype({"run": "Int64", "done": "Int64", "total": "Int64", "duration_s": float})
     return frame.assign(**{name: pd.to_datetime(frame[name], utc=True, format="ISO8601") for name in TIMES})
 
 
 def rows(store: Store, run_ids: Iterable[int]) -> dict[str, pd.DataFrame]:
-    """Return the rows of runs, each with its run in front: a table for each kind of run. Errors: LookupError."""
+    """Return the rows of runs as one table per kind, with the run's number as the first column. Errors: LookupError."""
     parts: dict[str, list[pd.DataFrame]] = {}
     for run_id in run_ids:
         run = store.run(run_id)
         frame = frames.with_environment(getattr(frames, run.kind)(store.rows(run_id)), run)
         frame.insert(0, "run", run_id)
         parts.setdefault(run.kind, []).append(frame)
-    return {kind: _together(found) for kind, found in parts.items()}
+    return {kind: _together(tables) for kind, tables in parts.items()}
 
 
 def _together(found: list[pd.DataFrame]) -> pd.DataFrame:
@@ -40,8 +40,10 @@ def _together(found: list[pd.DataFrame]) -> pd.DataFrame:
 
 
 def written(tables: Mapping[str, pd.DataFrame], format: str) -> bytes:
-    """Return one table as a file of a format (of export.FORMATS); of several, a zip with a file of each, named after
-    it."""
+    """Return a table as a file in a format (of tables.FORMATS).
+
+    Several tables become a zip with one file per table name.
+    """
     files = {name: export_tables.FORMATS[format](frame) for name, frame in tables.items()}
     contents = {name: file.encode() if isinstance(file, str) else file for name, file in files.items()}
     if len(contents) == 1:

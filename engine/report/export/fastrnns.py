@@ -1,6 +1,7 @@
-"""Timings of recurrent layers as PyTorch's fastrnns benchmark prints them: its table, and its JSON called oss and pep.
+"""Export timings of recurrent layers as PyTorch's fastrnns benchmark prints them: its table, and its JSON `oss` and
+`pep`.
 
-All three know one figure per runner and direction: what failed is absent, and sizes that are swept do not fit in.
+All three have one value per runner and direction. Failed runners are left out, and swept sizes cannot be represented.
 """
 
 import json
@@ -18,22 +19,24 @@ from engine.specs.runners import Family
 
 FORMATS = ("table", "oss", "pep")
 ORDER: tuple[Family, ...] = ("vl_lstm", "lstm", "gru", "rnn_relu", "rnn_tanh", "milstm", "resnet")
-"""The first two and the last are its own groups, in its order; those between it has cells for and no runner."""
+"""Order of the groups. The first two and the last are fastrnns' own groups, in its order. For the others it has cells,
+but no runner."""
 COLUMNS = ("name", "avg_fwd", "std_fwd", "info_fwd", "avg_bwd", "std_bwd", "info_bwd")
 WIDTH = 16
 
 
 def fits(rows: Sequence[RecurrentRow]) -> bool:
-    """Return whether every runner stands there at one size only."""
+    """Return whether every runner was timed at only one size."""
     return len({row.model for row in rows}) == len(rows)
 
 
 def table(rows: Sequence[RecurrentRow], separator: str = " ") -> str:
-    """Return a block of lines per group, with a header: means and deviations in ms, columns of 16 signs, no samples.
+    """Return a block of lines per group, with a header: means and deviations in ms, 16 characters per column, no
+    samples.
 
     fastrnns times single calls. Here short calls are timed in blocks, and means of blocks deviate less than calls do:
-    instead of None, the info of such a runner is `blocks_of_K`, K calls per sample. The deviation of a single sample,
-    and what a runner without a backward pass lacks, is `nan`. Errors: Refused.
+    the info of such a runner is `blocks_of_K` instead of None, with K calls per sample. The deviation of a single
+    sample and the missing values of a runner without a backward pass are `nan`. Errors: Refused.
     """
     return "\n".join(_block(members, separator) for members in _groups(rows).values())
 
@@ -55,19 +58,19 @@ def _cell(value: str | float | None) -> str:
 
 def oss(rows: Sequence[RecurrentRow]) -> str:
     """Return one line: {group: {runner: mean ms}}, each group followed by `<group>-backward`. Errors: Refused."""
-    found: dict[str, dict[str, float | None]] = {}
+    means: dict[str, dict[str, float | None]] = {}
     for group, members in _groups(rows).items():
-        found[group] = {row.model: row.forward_mean_ms for row in members}
-        found[f"{group}-backward"] = {row.model: row.backward_mean_ms for row in members if _trains(row)}
-    return json.dumps(found) + "\n"
+        means[group] = {row.model: row.forward_mean_ms for row in members}
+        means[f"{group}-backward"] = {row.model: row.backward_mean_ms for row in members if _trains(row)}
+    return json.dumps(means) + "\n"
 
 
 def pep(rows: Sequence[RecurrentRow], run_dir: Path) -> str:
-    """Return one line per sample, as they were taken: of each group forward, then of each group backward.
+    """Return one line per sample, in the order taken: each group first forward, then backward.
 
-    A sample is the mean of its calls, which are several where calls are short.
+    A sample is the mean of its calls, of which there are several if calls are short.
 
-    Errors: Refused; LookupError where a row's samples are gone; ValueError and OSError as samples.read.
+    Errors: Refused; LookupError when a row's samples were not kept; ValueError and OSError as samples.read.
     """
     files: dict[str, pd.DataFrame] = {}
     lines = []
@@ -94,11 +97,11 @@ def _observed(metric: str, ms: float) -> str:
 
 
 def _groups(rows: Sequence[RecurrentRow]) -> dict[str, list[RecurrentRow]]:
-    """Return what was timed, by group. Errors: Refused where a runner stands there at several sizes."""
+    """Return the timed rows by group. Errors: Refused when a runner has several sizes."""
     if not fits(rows):
         raise Refused("fastrnns' formats hold one size per runner, and here sizes were swept: take the CSV or JSON")
-    found = {family: [row for row in _timed(rows) if row.family == family] for family in ORDER}
-    return {family: members for family, members in found.items() if members}
+    members_by_family = {family: [row for row in _timed(rows) if row.family == family] for family in ORDER}
+    return {family: members for family, members in members_by_family.items() if members}
 
 
 def _timed(rows: Iterable[RecurrentRow]) -> list[RecurrentRow]:

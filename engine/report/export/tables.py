@@ -1,4 +1,4 @@
-"""Tables as files: CSV that no spreadsheet executes, JSON, and Parquet. All columns that a table has, all its rows."""
+"""Write whole tables as files: CSV that no spreadsheet executes, JSON, and Parquet."""
 
 import csv
 import io
@@ -14,15 +14,16 @@ import pandas as pd
 from engine.report.quantities import QUANTITIES
 
 IN_WORDS = {"%": "percent", "FLOP/B": "flops_per_byte"}
-"""Units that names of columns do not have by themselves."""
+"""Words for units. They are added to column names that do not contain them."""
 FORMULA = frozenset("=+-@＝＋－＠")
-"""Signs that begin a formula. Spreadsheets of some languages take the full-width ones too."""
+"""Characters that begin a formula. Spreadsheets in some languages also accept the full-width ones."""
 
 
 def guard(cell: Any) -> Any:
-    """Put an apostrophe in front of a text that a spreadsheet would take for a formula; numbers stay numbers.
+    """Put an apostrophe before a text that a spreadsheet would interpret as a formula. Numbers stay numbers.
 
-    Carriage returns become line feeds: the writer quotes only those, and an unquoted one would begin a new row.
+    Carriage returns become line feeds: the CSV writer quotes only line feeds, and an unquoted return would begin a new
+    row.
     """
     if not isinstance(cell, str):
         return cell
@@ -31,7 +32,7 @@ def guard(cell: Any) -> Any:
 
 
 def _is_formula(text: str) -> bool:
-    """Return whether the first sign that can be seen begins a formula: spreadsheets skip what stands before it."""
+    """Return whether the first visible character begins a formula. Spreadsheets skip invisible ones before it."""
     first = next((sign for sign in text if unicodedata.category(sign)[0] not in "CZ"), "")
     return first in FORMULA or text.startswith(("\t", "\r", "\n"))
 
@@ -45,7 +46,7 @@ def _is_number(text: str) -> bool:
 
 
 def to_csv(frame: pd.DataFrame) -> str:
-    """Return the whole table, without its index: units in headers, times as ISO 8601, texts and headers guarded."""
+    """Return the whole table without its index: units in headers, times as ISO 8601, texts and headers guarded."""
     frame = _headed(frame)
     texts = {str(name): column for name, column in frame.items() if not _numeric(column)}
     columns = {name: [guard(_written(cell)) for cell in column] for name, column in texts.items()}
@@ -54,31 +55,31 @@ def to_csv(frame: pd.DataFrame) -> str:
 
 
 def guarded(lines: Iterable[Sequence[str]]) -> str:
-    """Return the lines of a CSV file with every cell guarded, and otherwise as it is: `007` is no number here."""
+    """Return the lines as CSV with every cell guarded and otherwise unchanged, so that `007` stays a text."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([guard(cell) for cell in line] for line in lines)
     return text.getvalue()
 
 
 def to_json(frame: pd.DataFrame) -> str:
-    """Return a list of objects, one a row: figures to the last digit, times as ISO 8601; missing ones are null."""
-    records = _headed(frame).to_dict("records")  # pandas itself would write ten decimals, and so small figures as 0
+    """Return a list of objects, one per row: numbers with all digits, times as ISO 8601, missing values as null."""
+    records = _headed(frame).to_dict("records")  # pandas would write ten decimals, and so write small values as 0
     return orjson.dumps(records, default=_plain, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY).decode()
 
 
 def to_parquet(frame: pd.DataFrame) -> bytes:
-    """Return the same columns, each of one type; missing figures are null."""
+    """Return the table as Parquet, each column with one type. Missing values are null."""
     frame = _headed(frame)
     mixed = {str(name): column.map(_text) for name, column in frame.items() if _of_several_types(column)}
     return bytes(frame.assign(**mixed).to_parquet(index=False))
 
 
 FORMATS: dict[str, Callable[[pd.DataFrame], str | bytes]] = {"csv": to_csv, "json": to_json, "parquet": to_parquet}
-"""Every table can be had in each of these."""
+"""Functions that write a table, by format. Every table can be exported in each of them."""
 
 
 def save(frame: pd.DataFrame, path: Path, format: str | None = None) -> None:
-    """Write a table in this format (of FORMATS), else in the one that the file's name ends with."""
+    """Write a table in this format (of FORMATS), or else in the format of the file's extension."""
     content = FORMATS[format or path.suffix.removeprefix(".")](frame)
     path.write_bytes(content.encode() if isinstance(content, str) else content)
 
@@ -94,14 +95,14 @@ def _numeric(column: "pd.Series[Any]") -> bool:
 
 
 def _written(cell: Any) -> Any:
-    """Return a cell as a text file has it."""
+    """Return a cell as it is written to a text file."""
     if isinstance(cell, datetime):
         return "" if pd.isna(cell) else cell.isoformat(timespec="seconds")
     return "; ".join(map(str, cell)) if isinstance(cell, list | tuple) else cell
 
 
 def _plain(cell: Any) -> Any:
-    """Return what JSON has for a cell it has no word for."""
+    """Return a JSON value for a cell of a type that JSON does not have."""
     return None if cell is pd.NA or cell is pd.NaT else _written(cell)
 
 

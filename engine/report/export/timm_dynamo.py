@@ -1,6 +1,6 @@
-"""Timings in the formats of two other programs, column for column: timm's benchmark.py and PyTorch's dynamo benchmark.
+"""Export timings in the exact columns of timm's benchmark.py and of PyTorch's dynamo benchmark.
 
-What failed has empty figures, never 0.0, which would poison a mean.
+Failed rows have empty values, never 0.0, which would distort a mean.
 """
 
 import math
@@ -17,7 +17,7 @@ TIMM = [
     *("model", *(f"infer_{name}" for name in _PART), "infer_gmacs", "infer_macts"),
     *(*(f"train_{name}" for name in _PART), "param_count"),
 ]
-"""Of timm's benchmark.py, which synchronises after each step: images per s, ms per step, pixels, 1e9 MACs,
+"""Columns of timm's benchmark.py, which synchronises after each step: images per s, ms per step, pixels, 1e9 MACs,
 1e6 activations, 1e6 parameters."""
 
 GRAPHS = ["calls_captured", "unique_graphs", "graph_breaks", "unique_graph_breaks"]
@@ -29,7 +29,7 @@ DYNAMO = {
     "accuracy": ["dev", "name", "batch_size", "accuracy", *GRAPHS],
     "tolerance": ["dev", "name", "batch_size", "max", "mean", "std"],
 }
-"""Of PyTorch's dynamo benchmark, by purpose: latency in ms, compilation in s, memory in 1e9 bytes."""
+"""Columns of PyTorch's dynamo benchmark, by purpose: latency in ms, compilation in s, memory in 1e9 bytes."""
 
 NO_RESULT = {"out_of_memory": "OOM", "timeout": "timeout"}
 
@@ -37,7 +37,7 @@ Format = Literal["full", "timm", "dynamo"]
 
 
 def export(rows: Sequence[BenchmarkRow], format: Format, utilisation: Sequence[float | None]) -> pd.DataFrame:
-    """Return the rows in one of the formats. utilisation: of each row, a share, as `measured.utilisation` finds it."""
+    """Return the rows in one of the formats. utilisation: shares, one per row, from timings.rates.utilisation."""
     if format == "timm":
         return timm(rows)
     if format == "dynamo":
@@ -46,7 +46,7 @@ def export(rows: Sequence[BenchmarkRow], format: Format, utilisation: Sequence[f
 
 
 def full(frame: pd.DataFrame, utilisation: Sequence[float | None]) -> pd.DataFrame:
-    """Everything that is known of rows. utilisation: of each, as for `export`."""
+    """Return all columns of a benchmark's frame and the utilisation. utilisation: as for `export`."""
     return frame.assign(utilisation=[math.nan if share is None else share for share in utilisation])
 
 
@@ -57,7 +57,7 @@ def timm(rows: Iterable[BenchmarkRow]) -> pd.DataFrame:
     for row in rows:
         if row.baseline:
             continue
-        # a sweep has several batch sizes in each mode; elsewhere the two modes may have ended up at different ones
+        # a sweep has several batch sizes in each mode; without one, the two modes may have used different ones
         swept = row.batch_size if row.batch_size_requested == "sweep" else None
         line = lines.setdefault((_name(row), row.tower, row.batch_size_requested, swept), {"model": _name(row)})
         line |= _timm_part(row)
@@ -89,9 +89,10 @@ def _timm_part(row: BenchmarkRow) -> dict[str, Any]:
 
 
 def dynamo(rows: Sequence[BenchmarkRow]) -> pd.DataFrame:
-    """Return one line per model and variant that is not the baseline itself, in the columns of the rows' purpose.
+    """Return one line per model and variant other than the baseline, in the columns of the rows' purpose.
 
-    There a file holds one variant in one mode. Where ours hold more, `name` says which, in brackets.
+    A file of the dynamo benchmark holds one variant in one mode. If there are several here, `name` has both in
+    brackets.
     """
     compared = [row for row in rows if row.baseline]
     baselines = {_place(row, row.variant): row for row in rows}
@@ -124,7 +125,7 @@ def _dynamo_speed(row: BenchmarkRow, baseline: BenchmarkRow | None) -> dict[str,
 
 
 def _peak_gb(row: BenchmarkRow) -> float | None:
-    """Return the peak memory of the accelerator if there is one, else of the process."""
+    """Return the peak memory in 1e9 bytes: of the accelerator if there is one, else of the process."""
     peak = row.process_peak_mb if row.device_peak_mb is None else row.device_peak_mb
     return None if peak is None else peak / 1000
 
@@ -134,7 +135,7 @@ def _place(row: BenchmarkRow, variant: str) -> tuple[Any, ...]:
 
 
 def _name(row: BenchmarkRow) -> str:
-    """Both programs know timm's models alone; others carry their library's name."""
+    """Return the model's name, with its library unless that is timm. Both programs use only timm's models."""
     return row.model if row.library == "timm" else row.name
 
 

@@ -1,1 +1,1 @@
-"""Plotly figures."""
+"""Draw Plotly figures."""

@@ -1,4 +1,4 @@
-"""Figures of several runs or models as bars beside each other."""
+"""Draw the values of several runs or models as bars beside each other."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""What evaluations have written to files, read and drawn: confusion matrices, predictions, maps of embeddings."""
+"""Read and draw the files of evaluations: confusion matrices, predictions, maps of embeddings."""
 
 import csv
 from collections.abc import Sequence
@@ -16,20 +16,20 @@ from engine.results.embeddings import Embeddings
 from engine.roots import Roots, open_within
 
 WRITTEN_OUT = 20
-"""Up to so many classes, a confusion matrix has its counts written into its cells."""
+"""Write the counts into the cells of a confusion matrix with at most this many classes."""
 MOST_CLASSES = 60
-"""Of a confusion matrix that is drawn."""
+"""Draw at most this many classes of a confusion matrix."""
 MOST_DRAWN = 2000
-"""Images, and captions, of a map."""
+"""Draw at most this many images, and as many captions, on a map."""
 MOST_COLOURED = 24
-"""Classes that colour and shape can tell apart."""
+"""Colour classes only if there are at most this many. More cannot be distinguished by colour and shape."""
 PREDICTIONS = ("source", "index", "true", "predicted", "confidence")
 
 
 def read_confusion(path: Path, roots: Roots = None) -> pd.DataFrame:
-    """Read (C, C) counts: true classes as index, predicted ones as columns.
+    """Read a confusion matrix: counts (C, C), with true classes as index and predicted ones as columns.
 
-    roots: below which the file must lie. Errors: OSError, ValueError of another file.
+    roots: folders below which the file must lie. Errors: OSError; ValueError when the file is no confusion matrix.
     """
     with TextIOWrapper(open_within(path, roots), newline="", encoding="utf-8") as file:
         head, *lines = list(csv.reader(file)) or [[]]
@@ -42,7 +42,10 @@ def read_confusion(path: Path, roots: Roots = None) -> pd.DataFrame:
 
 
 def read_predictions(path: Path, roots: Roots = None) -> pd.DataFrame:
-    """Read source, index, true, predicted, confidence; and whether it is `right`. Errors: as of read_confusion."""
+    """Read source, index, true, predicted, confidence, and add whether a prediction is `right`.
+
+    Errors: as read_confusion.
+    """
     words = dict.fromkeys(("source", "true", "predicted"), str)
     with open_within(path, roots) as file:
         frame = pd.read_csv(file, dtype=words, keep_default_na=False)
@@ -53,8 +56,10 @@ def read_predictions(path: Path, roots: Roots = None) -> pd.DataFrame:
 
 
 def confusion(counts: pd.DataFrame, *, source: str = "") -> go.Figure:
-    """Return a cell per true and predicted class, coloured by its share of the true class; of many classes, only
-    those that are mistaken most often. counts: of read_confusion."""
+    """Return a cell per true and predicted class, coloured by its share of the true class. counts: from read_confusion.
+
+    With more than MOST_CLASSES classes, only those with the most mistakes are drawn.
+    """
     values, totals, names = _most_mistaken(counts)
     shares = np.divide(values, totals[:, None], out=np.zeros(values.shape), where=totals[:, None] > 0)
     places, written = list(range(len(names))), len(names) <= WRITTEN_OUT
@@ -68,7 +73,7 @@ def confusion(counts: pd.DataFrame, *, source: str = "") -> go.Figure:
     figure = go.Figure(
         go.Heatmap(
             z=shares,
-            x=places,  # two classes may have one name
+            x=places,  # positions, because two classes may have the same name
             y=places,
             text=np.where(values > 0, values.astype(str), "") if written else None,
             texttemplate="%{text}" if written else None,
@@ -90,26 +95,28 @@ def confusion(counts: pd.DataFrame, *, source: str = "") -> go.Figure:
 
 
 def _most_mistaken(counts: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64], list[str]]:
-    """Counts, how often each class truly occurs, and names: of all classes, or of those with most mistakes."""
+    """Return counts, totals per true class and names: of all classes, or of the MOST_CLASSES with most mistakes."""
     values = counts.to_numpy()
     totals = values.sum(axis=1)
     names = [text(name) for name in counts.columns]
     if len(names) <= MOST_CLASSES:
         return values, totals, names
     mistakes = totals + values.sum(axis=0) - 2 * values.diagonal()
-    kept = np.sort(np.argsort(-mistakes, kind="stable")[:MOST_CLASSES])
-    return values[np.ix_(kept, kept)], totals[kept], [names[place] for place in kept]
+    chosen = np.sort(np.argsort(-mistakes, kind="stable")[:MOST_CLASSES])
+    return values[np.ix_(chosen, chosen)], totals[chosen], [names[place] for place in chosen]
 
 
 def mistakes(counts: pd.DataFrame, most: int = 10) -> pd.DataFrame:
-    """Return what is taken for what most often: true, predicted, count, share of the true class. counts: of
-    read_confusion."""
+    """Return the most frequent mistakes: true, predicted, count, share of the true class.
+
+    counts: from read_confusion.
+    """
     values = counts.to_numpy()
     totals, wrong = values.sum(axis=1), values.copy()
     np.fill_diagonal(wrong, 0)
     order = np.argsort(-wrong, axis=None, kind="stable")[:most]
     rows, columns = np.unravel_index(order, wrong.shape)
-    found = [
+    lines = [
         {
             "true": counts.index[row],
             "predicted": counts.columns[column],
@@ -119,13 +126,13 @@ def mistakes(counts: pd.DataFrame, most: int = 10) -> pd.DataFrame:
         for row, column in zip(rows, columns, strict=True)
         if wrong[row, column]
     ]
-    return pd.DataFrame(found, columns=["true", "predicted", "count", "share"])
+    return pd.DataFrame(lines, columns=["true", "predicted", "count", "share"])
 
 
 def prompts(classes: Sequence[str], templates: Sequence[str], most: int = 6) -> tuple[list[str], int]:
-    """Some of the prompts that stand for classes, from different templates, and how many there are in all."""
+    """Return some of the prompts for the classes, from different templates, and the number of all prompts."""
     if not templates:
-        templates = ["a photo of a {}."]  # the first of open_clip's
+        templates = ["a photo of a {}."]  # open_clip's first template
     count = len(classes) * len(templates)
     some = [
         templates[place % len(templates)].replace("{}", classes[place % len(classes)])
@@ -135,9 +142,11 @@ def prompts(classes: Sequence[str], templates: Sequence[str], most: int = 6) -> 
 
 
 def pca(points: NDArray[Any], components: int = 2) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Coordinates (N, components) along the directions in which points (N, D) vary most, and each one's share of the
-    whole variance (components,). By singular value decomposition of the centred points; of each direction's two signs,
-    the one whose largest weight is positive."""
+    """Return coordinates (N, components) on the directions in which points (N, D) vary most, and shares of variance.
+
+    Shares (components,) are of the total variance. Method: singular value decomposition of the centred points. Each
+    direction has the sign that makes its largest weight positive.
+    """
     centred = points.astype(np.float64) - points.mean(axis=0, dtype=np.float64)
     _, lengths, directions = np.linalg.svd(centred, full_matrices=False)
     directions = directions[:components]
@@ -149,11 +158,10 @@ def pca(points: NDArray[Any], components: int = 2) -> tuple[NDArray[np.float64],
 
 
 def place(found: Embeddings, *, aligned: bool = True) -> tuple[pd.DataFrame, NDArray[np.float64]]:
-    """Return where images and captions are on a map, a line each: x, y, what, label, name; and the axes' shares of
-    variance.
+    """Return the places of images and captions on a map, one per line, and the axes' shares of variance.
 
-    aligned: images and captions are each centred on their own mean, since CLIP keeps the two apart, and else the gap
-    between them is all that a map shows. Of many, evenly spaced ones.
+    Columns: x, y, what, label, name. aligned: centre images and captions each on their own mean. Otherwise the map
+    shows only the gap between them, because CLIP keeps the two apart. Of many, evenly spaced ones are drawn.
     """
     chosen, chosen_texts = _some(len(found.images)), _some(len(found.texts))
     images, texts = (part.astype(np.float64) for part in (found.images[chosen], found.texts[chosen_texts]))
@@ -172,10 +180,9 @@ def _some(count: int) -> NDArray[np.int64]:
 
 
 def embeddings(places: pd.DataFrame, shares: Sequence[float], *, source: str = "") -> go.Figure:
-    """Return the map: images as points, captions as larger signs with a rim, coloured by class where there are few,
-    whose names stand in the middle of their images.
+    """Return the map: images as points, captions as larger symbols with a border. places, shares: from `place`.
 
-    places, shares: of place.
+    With few classes, they are coloured by class, and the class's name is in the middle of its images.
     """
     labels = sorted(set(places["label"]))
     if len(labels) > MOST_COLOURED:

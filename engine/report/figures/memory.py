@@ -1,4 +1,4 @@
-"""The memory that a model should take by batch size and data type, beside what timings have found it to take."""
+"""Draw a model's estimated memory by batch size and data type, beside the memory that timings measured."""
 
 from typing import Any
 
@@ -22,9 +22,9 @@ WHAT = {"device_peak_mb": "allocated on the device", "process_peak_mb": "whole p
 
 
 def estimate(row: pd.DataFrame, way: str) -> pd.DataFrame:
-    """GB (1e9 bytes) that a forward pass, or a step of training, should take: as estimates.memory says it.
+    """Return the GB (1e9 bytes) that a forward pass or a training step should need, from timings.needs.memory.
 
-    row: one row of the catalogue, counted; way: one of WAYS. Columns: batch_size, and one per precision.
+    row: one counted row of the catalogue. way: one of WAYS. Columns: batch_size, and one per precision.
     """
     name, size = row["name"].iloc[0], row["image_size"].iloc[0] or None
     lines: list[dict[str, Any]] = []
@@ -39,7 +39,7 @@ def estimate(row: pd.DataFrame, way: str) -> pd.DataFrame:
 
 
 def largest(estimated: pd.DataFrame, gb: float) -> dict[str, int | None]:
-    """Return, for each precision, the largest batch size that should fit into so many GB; None where none does."""
+    """Return, for each precision, the largest batch size that should fit into `gb` GB. None if no batch size does."""
     return {
         precision: int(fits.max()) if len(fits := estimated.loc[estimated[precision] <= gb, "batch_size"]) else None
         for precision in PRECISIONS
@@ -47,9 +47,9 @@ def largest(estimated: pd.DataFrame, gb: float) -> dict[str, int | None]:
 
 
 def peaks(timed: pd.DataFrame) -> pd.DataFrame:
-    """Return the peaks that timings have measured, a line each: MEASURED. timed: of model_timings.
+    """Return the peaks that timings measured, one per line: MEASURED. timed: from timings.by_model.together.
 
-    Of an accelerator that is what was allocated on it; of a CPU all memory of the process, PyTorch included.
+    On an accelerator, a peak is the memory allocated on it; on a CPU, all memory of the process, including PyTorch.
     """
     whole = timed[timed["tower"] == "whole"]
     on_device = whole["device_peak_mb"].notna()
@@ -57,14 +57,14 @@ def peaks(timed: pd.DataFrame) -> pd.DataFrame:
     peak = whole["device_peak_mb"].fillna(whole["process_peak_mb"]) / 1e3
     trained = "training, " + whole["optimizer"].map({"sgd": "SGD", "adamw": "AdamW"}).fillna("SGD")
     way = whole["mode"].where(whole["mode"] == "inference", trained)
-    found = whole.assign(peak_gb=peak, what=column.map(WHAT), way=way)
-    return found.loc[found["peak_gb"].notna(), MEASURED].reset_index(drop=True)
+    with_peaks = whole.assign(peak_gb=peak, what=column.map(WHAT), way=way)
+    return with_peaks.loc[with_peaks["peak_gb"].notna(), MEASURED].reset_index(drop=True)
 
 
 def figure(estimated: pd.DataFrame, measured: pd.DataFrame, limits: dict[str, float]) -> go.Figure:
-    """Memory against batch size: a line per estimate, a mark per measured peak, and what devices have.
+    """Return memory against batch size: a line per estimate, a mark per measured peak, and the devices' memory.
 
-    measured: of peaks, of the same way and image size; limits: GB by device.
+    measured: from peaks, for the same way and image size. limits: GB by device.
     """
     drawn = go.Figure()
     for place, (names, values) in enumerate(_alike(estimated).items()):
@@ -93,7 +93,7 @@ def figure(estimated: pd.DataFrame, measured: pd.DataFrame, limits: dict[str, fl
     for device, gb in limits.items():
         drawn.add_hline(y=gb, line={"color": GREY, "dash": "dash", "width": 1.2})
         label = f"{text(device)} has {digits(gb)} GB"
-        at = {"x": 0, "xref": "x domain", "xanchor": "left", "y": np.log10(gb), "yanchor": "bottom"}  # of a log axis
+        at = {"x": 0, "xref": "x domain", "xanchor": "left", "y": np.log10(gb), "yanchor": "bottom"}  # on a log axis
         drawn.add_annotation(text=label, showarrow=False, font={"size": 11}, **at)
     drawn.update_layout(height=380, margin=MARGIN, legend=LEGEND, showlegend=True, uirevision="memory")
     drawn.update_xaxes(title_text="Batch size", type="log", tickvals=list(BATCHES))
@@ -107,8 +107,8 @@ def figure(estimated: pd.DataFrame, measured: pd.DataFrame, limits: dict[str, fl
 
 
 def _alike(estimated: pd.DataFrame) -> "dict[str, pd.Series[float]]":
-    """Return the estimates that differ, each under the names of all that it is the estimate of."""
-    found: dict[tuple[float, ...], list[str]] = {}
+    """Return the different estimates, each under the names of all precisions that share it."""
+    precisions_by_values: dict[tuple[float, ...], list[str]] = {}
     for precision in PRECISIONS:
-        found.setdefault(tuple(estimated[precision]), []).append(precision)
-    return {", ".join(names): estimated[names[0]] for names in found.values()}
+        precisions_by_values.setdefault(tuple(estimated[precision]), []).append(precision)
+    return {", ".join(names): estimated[names[0]] for names in precisions_by_values.values()}

@@ -1,4 +1,4 @@
-"""Results of a run as plotly figures: every axis with its unit, every hover with model, figure, unit and source."""
+"""Draw the results of a run: every axis has its unit, every hover has model, quantity, unit and source."""
 
 import numpy as np
 import pandas as pd
@@ -9,7 +9,10 @@ from engine.report.style import COLOURS, TOWER_COLOURS, digits, text, write_besi
 
 
 def bars(frame: pd.DataFrame, column: str, *, source: str = "") -> go.Figure:
-    """Horizontal bars of one quantity per model, split into towers where the rows have them. frame: of a profile."""
+    """Return horizontal bars of one quantity per model, split into towers if the rows have them.
+
+    frame: from frames.profile.
+    """
     drawn = frame.dropna(subset=[column]).sort_values(column)
     names = (drawn["library"] + ":" + drawn["model"] + " @ " + drawn["image_size"]).map(text)
     parts = {tower: f"{tower}_{column}" for tower in TOWER_COLOURS if f"{tower}_{column}" in drawn}
@@ -40,7 +43,10 @@ def bars(frame: pd.DataFrame, column: str, *, source: str = "") -> go.Figure:
 
 
 def towers(frame: pd.DataFrame) -> go.Figure:
-    """Image against text tower: shares of parameters, MACs and activations, labelled. frame: of frames.towers."""
+    """Return image against text tower: labelled shares of parameters, MACs and activations.
+
+    frame: from frames.towers.
+    """
     figure = go.Figure()
     figures = ["macts", "gmacs", "mparams"]
     totals = frame[frame["tower"] == "total"].iloc[0]
@@ -70,9 +76,10 @@ def towers(frame: pd.DataFrame) -> go.Figure:
 
 
 def treemap(modules: pd.DataFrame, column: str) -> go.Figure:
-    """Return the model's modules as nested areas. modules: of frames.modules; column: mparams, gmacs or macts.
+    """Return the model's modules as nested areas. modules: from frames.modules; column: mparams, gmacs or macts.
 
-    A module's own area is what its listed children leave over, so shared or repeated modules cannot break the sum.
+    A module's own area is its value minus those of its listed children, so shared or repeated modules keep the sum
+    right.
     """
     inside = modules.groupby("parent")[column].sum()
     own = (modules[column] - modules["path"].map(inside).fillna(0)).clip(lower=0)
@@ -107,7 +114,7 @@ def treemap(modules: pd.DataFrame, column: str) -> go.Figure:
 
 
 def operators(frame: pd.DataFrame, *, most: int = 12) -> go.Figure:
-    """Share of MACs and of memory traffic per operator kind, most traffic or work first. frame: of frames.operators."""
+    """Return shares of MACs and of memory traffic per operator kind, most MACs first. frame: from frames.operators."""
     traffic = frame["read_mb"] + frame["written_mb"]
     shown = frame.assign(traffic=100 * traffic / (traffic.sum() or 1))
     shown = shown.sort_values(["share", "traffic"], ascending=False).head(most).iloc[::-1]

@@ -1,4 +1,4 @@
-"""Timings of recurrent layers as plotly figures: forward beside backward, and both over a size that is swept."""
+"""Draw timings of recurrent layers: forward beside backward, and both over a swept size."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,10 +30,9 @@ _PARTS = (("forward", COLOURS[0]), ("backward", COLOURS[1]))
 
 
 def bars(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
-    """Return a bar forward and one backward per runner, with flags written out; whiskers go from the fastest process
-    to the slowest.
+    """Return a forward and a backward bar per runner, with flags as text.
 
-    frame: of frames.recurrent, of runners that compare.
+    Whiskers go from the fastest process to the slowest. frame: from frames.recurrent, runners that are comparable.
     """
     drawn = frame.dropna(subset=["forward_ms"]).assign(label=labels)
     figure = go.Figure()
@@ -80,9 +79,10 @@ def _bar(drawn: pd.DataFrame, part: str, colour: str, source: str) -> dict[str, 
 
 
 def _ends(row: Mapping[Any, Any], part: str) -> tuple[float, float]:
-    """Return the medians of the fastest and of the slowest process, in ms; the median of all where there is but one."""
-    found = [float(ms) for ms in row[f"{part}_process_medians_ms"].split("; ") if ms] or [row[f"{part}_ms"]]
-    return min(found), max(found)
+    """Return the medians of the fastest and the slowest process in ms; the overall median if there is no list of
+    them."""
+    medians = [float(ms) for ms in row[f"{part}_process_medians_ms"].split("; ") if ms] or [row[f"{part}_ms"]]
+    return min(medians), max(medians)
 
 
 def _spread(share: float) -> str:
@@ -92,7 +92,7 @@ def _spread(share: float) -> str:
 def curves(frame: pd.DataFrame, size: str, *, source: str = "") -> go.Figure:
     """Return lines of the time per call over the swept size: one per runner, forward beside backward, log axes.
 
-    frame: of frames.recurrent, of one family; size: the swept column.
+    frame: from frames.recurrent, of one family. size: the swept column.
     """
     drawn = frame.dropna(subset=["forward_ms", size]).sort_values(size)
     runners = [name for name in RUNNERS if name in set(drawn["model"])]

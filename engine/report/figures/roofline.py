@@ -1,4 +1,4 @@
-"""The roofline of a device: what it was measured to do at most, and what the models timed on it made of that.
+"""Draw the roofline of a device: its measured maximum rates, and the rates that models reached on it.
 
 Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for multicore architectures", 2009.
 """
@@ -18,13 +18,14 @@ DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 MARKER = {"size": 8, "line": {"width": 0.5, "color": "rgba(128,128,128,0.6)"}}
 FUSED = "intensity of eager: what a compiler fuses moves less memory, so the true point lies further right"
 WIDE, HIGH = 0.6, 0.12
-"""What a label covers, in decades."""
+"""Width and height of a label, in decades. Labels closer than this would overlap."""
 
 
 def roofline(rates: pd.DataFrame, models: pd.DataFrame, *, styles: Mapping[str, Style]) -> go.Figure:
-    """FLOP/s against FLOPs per byte, both logarithmic: the measured rates as roofs, models as points.
+    """Return FLOP/s against FLOPs per byte, both logarithmic: the measured rates as roofs, models as points.
 
-    rates: of measured.rates, of one device: matmuls, and a copy for the slope. models: of measured.models, timed there.
+    rates: from timings.rates.rates, of one device: matmuls, and a copy for the slope. models: from
+    timings.rates.models, timed on that device.
     """
     peaks = rates[rates["operation"] == "matmul"].sort_values("gflop_per_s", ascending=False)
     copies = rates[rates["operation"] == "copy"]
@@ -51,19 +52,22 @@ def roofline(rates: pd.DataFrame, models: pd.DataFrame, *, styles: Mapping[str, 
 
 
 def _span(peaks: pd.DataFrame, models: pd.DataFrame, slope: float | None) -> tuple[float, float]:
-    """Ends of the x axis, FLOPs per byte: all points, and where the highest roof meets the slope, with room beside."""
+    """Return the ends of the x axis in FLOPs per byte.
+
+    It contains all points and the ridge of the highest roof, with room.
+    """
     seen = [1.0, *models["intensity"], *(peaks["gflop_per_s"].head(1) / slope if slope else ())]
     return min(seen) / 3, max(seen) * 10
 
 
 def _heights(peaks: pd.DataFrame, models: pd.DataFrame, slope: float | None, left: float) -> list[float]:
-    """Ends of the y axis, as exponents."""
+    """Return the ends of the y axis, as exponents of 10."""
     seen = [*peaks["gflop_per_s"], *models["gflop_per_s"], *([slope * left] if slope else [])] or [1.0]
     return [np.log10(min(seen) / 2), np.log10(max(seen) * 2.5)]
 
 
 def _roofs(peaks: pd.DataFrame, slope: float | None, left: float, right: float) -> list[dict[str, Any]]:
-    """Return each data type's roof, the slope up to the highest of them."""
+    """Return the roof of each data type, and the slope up to the highest roof."""
     roofs = []
     if slope and len(peaks):
         ridge = float(peaks["gflop_per_s"].iloc[0]) / slope
@@ -82,11 +86,8 @@ def _roofs(peaks: pd.DataFrame, slope: float | None, left: float, right: float) 
 
 def _line(x: tuple[float, float], y: tuple[float, float], line: dict[str, Any], hover: str) -> dict[str, Any]:
     shown = {"type": "scatter", "mode": "lines", "line": line, "hovertemplate": hover, "showlegend": False}
-    return {
-        "x": np.geomspace(x[0], x[1], 60),
-        "y": np.geomspace(y[0], y[1], 60),
-        **shown,
-    }  # many points, so that hovering finds it
+    # 60 points, because hovering works only at points
+    return {"x": np.geomspace(x[0], x[1], 60), "y": np.geomspace(y[0], y[1], 60), **shown}
 
 
 def _points(models: pd.DataFrame, styles: Mapping[str, Style]) -> list[dict[str, Any]]:
@@ -107,13 +108,13 @@ def _points(models: pd.DataFrame, styles: Mapping[str, Style]) -> list[dict[str,
 
 
 def _symbols(models: pd.DataFrame, shape: str) -> list[str]:
-    """Return the shape of each point: hollow where another model's traffic had to stand in for its own."""
+    """Return the shape of each point. It is hollow if the traffic was counted on the eager model instead."""
     hollow = f"{shape.removesuffix('-open')}-open"
     return [hollow if borrowed else shape.removesuffix("-open") for borrowed in models["intensity_of"] == "eager"]
 
 
 def _hover(row: Mapping[Any, Any]) -> str:
-    """Return what a point is, in lines."""
+    """Return the description of a point, as lines."""
     part = "training, its forward pass" if row["mode"] == "training" else row["mode"]
     lines = [
         f"<b>{text(row['name'])}</b>",
@@ -129,7 +130,10 @@ def _hover(row: Mapping[Any, Any]) -> str:
 
 
 def _peak_labels(peaks: pd.DataFrame, right: float) -> list[dict[str, Any]]:
-    """At the right end, above the line; of roofs that nearly touch, the lower one's below it."""
+    """Return a label at the right end of each roof, above it.
+
+    If two roofs nearly touch, the lower one's label is below it.
+    """
     labels, above = [], np.inf
     for peak in peaks.to_dict("records"):
         rate = float(peak["gflop_per_s"])
@@ -142,7 +146,7 @@ def _peak_labels(peaks: pd.DataFrame, right: float) -> list[dict[str, Any]]:
 
 
 def _model_labels(models: pd.DataFrame) -> list[dict[str, Any]]:
-    """Direct labels for what stands out, but none over another."""
+    """Return labels of the models that stand out. Labels that would overlap another are left out."""
     labels: list[dict[str, Any]] = []
     for index in standouts(models, "intensity", "gflop_per_s"):
         row = models.loc[index]
@@ -153,7 +157,7 @@ def _model_labels(models: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _label(x: float, y: float, label: str, **more: Any) -> dict[str, Any]:
-    """Annotations on a log axis are placed by the exponent."""
+    """Return an annotation. On a log axis it is placed by the exponent."""
     return {"x": np.log10(x), "y": np.log10(y), "text": label, "showarrow": False, "font": {"size": 11}, **more}
 
 

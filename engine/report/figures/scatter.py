@@ -1,4 +1,4 @@
-"""Any two quantities of many models against each other."""
+"""Draw any two quantities of many models against each other."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,9 +14,9 @@ Floats = np.ndarray[Any, Any]
 
 SHOWN_FAMILIES = 9
 MOST_NAMES = 8
-"""Of a front, about as many rows are named."""
+"""Name about this many rows of a Pareto front."""
 FAINT = {"color": GREY, "symbol": "circle", "opacity": 0.45}
-"""Of what has no colour of its own."""
+"""Marker of rows that have no colour of their own."""
 SMALLEST, LARGEST = 5, 22  # marker diameters in pixels
 
 
@@ -33,13 +33,14 @@ def scatter(
     source: str = "",
     front: Sequence[Any] = (),
 ) -> go.Figure:
-    """Return one point per row. frame: name, model, family, image_size and the quantities asked for; `provenance`,
-    where there is one, says of each row where its figures come from, as lines.
+    """Return one point per row.
 
-    colour: a quantity shown as a colour scale, grey where a row has none; None colours by family, with the largest
-    families in the legend and the others in grey. Rows without a `size` are small. Each point carries its row label in
-    `customdata[0]`, which a selection gives back.
-    front: labels of the rows on the Pareto front, drawn as a line, and named in place of what stands out.
+    frame: name, model, family, image_size and the requested quantities. An optional column `provenance` has each row's
+    sources, as lines.
+    colour: a quantity shown as a colour scale, grey for rows without a value. None colours by family, with the largest
+    families in the legend and the others in grey. Rows without a `size` are small. Each point has its row label in
+    `customdata[0]`, which a selection returns.
+    front: labels of the rows on the Pareto front, which is drawn as a line. These rows are named instead of standouts.
     """
     quantities = list(dict.fromkeys(column for column in (x, y, size, colour) if column))
     drawn = frame.dropna(subset=[x, y])
@@ -63,11 +64,11 @@ def scatter(
     named, rise = standouts(drawn, x, y), 0
     if len(line):
         traces.append(_front(line, x, y))
-        named, rise = front_names(line, x, y), 10 if QUANTITIES[y].better == "larger" else -10  # where nothing lies
+        named, rise = front_names(line, x, y), 10 if QUANTITIES[y].better == "larger" else -10  # no points lie there
     layout = {
         "height": 470,
         "margin": {"l": 70, "r": 8, "t": 8, "b": 60},
-        # beneath: beside it, a legend takes half of what a phone has
+        # the legend is below the plot: beside it, it would take half of a phone's width
         "legend": {"orientation": "h", "itemsizing": "constant", "x": 0, "y": -0.16, "yanchor": "top"},
         "hoverlabel": {"align": "left"},
         "dragmode": "pan",
@@ -76,18 +77,19 @@ def scatter(
         "xaxis": _axis(across, x, log_x),
         "yaxis": _axis(up, y, log_y),
     }
-    return go.Figure({"data": traces, "layout": layout})  # in one go: each update would validate everything again
+    return go.Figure({"data": traces, "layout": layout})  # built at once: each update would validate everything again
 
 
 def groups(
     frame: pd.DataFrame, colour: str | None, styles: Mapping[str, Style]
 ) -> list[tuple[str, Floats, dict[str, Any]]]:
-    """Return the traces, as label, row positions and marker: leading families and one for all others, or one in all."""
+    """Return the traces as (label, row positions, marker): by family, the small families together, or by colour
+    scale."""
     everything = np.arange(len(frame))
     if colour:
         values = frame[colour].to_numpy(float)
-        known, lacking = everything[~np.isnan(values)], everything[np.isnan(values)]
-        traces = [(title(colour), known, _colour_scale(values[known], colour))] if len(known) else []
+        coloured, lacking = everything[~np.isnan(values)], everything[np.isnan(values)]
+        traces = [(title(colour), coloured, _colour_scale(values[coloured], colour))] if len(coloured) else []
         return [*([(f"no {title(colour)}", lacking, FAINT)] if len(lacking) else []), *traces]
     families = frame["family"].to_numpy(object)
     counts = frame["family"].value_counts()
@@ -104,8 +106,10 @@ def groups(
 
 
 def _colour_scale(values: Floats, column: str) -> dict[str, Any]:
-    """Return a marker coloured by a share, or by the logarithm of a quantity, its bar labelled in the quantity
-    itself."""
+    """Return a marker coloured by a share, or by the logarithm of another quantity.
+
+    The colour bar shows the quantity.
+    """
     look: dict[str, Any] = {"colorscale": "Cividis", "opacity": 0.85}
     if QUANTITIES[column].unit == "%":
         return look | {
@@ -120,7 +124,10 @@ def _colour_scale(values: Floats, column: str) -> dict[str, Any]:
 
 
 def _diameters(values: "pd.Series[Any]") -> Floats:
-    """Marker diameters: area grows with the logarithm, since figures span decades. An absent one is smallest."""
+    """Return marker diameters in pixels.
+
+    The area grows with the logarithm, because values span decades. A missing value gets the smallest.
+    """
     logs = np.log10(values.to_numpy(float).clip(1e-6))
     least, most = (np.nanmin(logs), np.nanmax(logs)) if values.notna().any() else (0.0, 0.0)
     share = np.nan_to_num((logs - least) / (most - least)) if most > least else np.zeros(len(logs))
@@ -130,7 +137,7 @@ def _diameters(values: "pd.Series[Any]") -> Floats:
 def _axis(values: Floats, column: str, log: bool) -> dict[str, Any]:
     axis: dict[str, Any] = {"title": {"text": title(column)}, "zeroline": False, "automargin": False, "showgrid": True}
     if not log:
-        whole = QUANTITIES[column].unit == "%"  # what lies near its end would be squeezed together
+        whole = QUANTITIES[column].unit == "%"  # an axis from 0 would squeeze values near 100 % together
         return axis | {"type": "linear", "tickformat": ",~g", "rangemode": "normal" if whole else "tozero"}
     decades = np.log10(values.max() / values.min()) if len(values) else 0
     ticks = {"dtick": 1, "minor": {"dtick": "D1", "showgrid": False, "ticks": "outside"}} if decades > 2 else {}
@@ -138,7 +145,8 @@ def _axis(values: Floats, column: str, log: bool) -> dict[str, Any]:
 
 
 def standouts(frame: pd.DataFrame, x: str, y: str) -> list[Any]:
-    """Labels of the rows worth naming on a chart: the ends of either axis, and the ends of y for its x."""
+    """Return labels of the rows to name on a chart: the extremes of x, of y, and of y relative to a line fitted over
+    x."""
     if len(frame) < 3:
         return list(frame.index)
     across, up = (np.log10(frame[column].to_numpy(float).clip(1e-9)) for column in (x, y))
@@ -151,7 +159,7 @@ def standouts(frame: pd.DataFrame, x: str, y: str) -> list[Any]:
 
 
 def _front(line: pd.DataFrame, x: str, y: str) -> dict[str, Any]:
-    """Return the front as steps: beyond them nothing was found. line: its rows, x ascending."""
+    """Return the front as a line of steps. No row lies beyond it. line: the rows on the front, x ascending."""
     return {
         "type": "scatter",
         "mode": "lines",
@@ -169,7 +177,7 @@ def _front(line: pd.DataFrame, x: str, y: str) -> dict[str, Any]:
 
 
 def front_names(line: pd.DataFrame, x: str, y: str) -> list[Any]:
-    """Labels of those rows of a front, its ends first, that can be named without one name lying on another."""
+    """Return labels of rows on a front that can be named without overlap, its two ends first."""
     across, up = (line[column].rank(pct=True).to_numpy(float) for column in (x, y))
     order = [0, len(line) - 1, *range(1, len(line) - 1)]
     taken: list[int] = []
@@ -182,7 +190,7 @@ def front_names(line: pd.DataFrame, x: str, y: str) -> list[Any]:
 def _labels(
     frame: pd.DataFrame, named: Sequence[Any], x: str, y: str, log_x: bool, log_y: bool, rise: int
 ) -> list[dict[str, Any]]:
-    """Direct labels for these rows, so many pixels above. Annotations on a log axis are placed by the exponent."""
+    """Return labels for these rows, `rise` pixels above them. On a log axis they are placed by the exponent."""
     middle = frame[x].median() if len(frame) else 0
     labels = []
     for index in named:
@@ -204,7 +212,7 @@ def _labels(
 
 
 def _hover_data(frame: pd.DataFrame, quantities: Sequence[str]) -> Floats:
-    """Columns: index label, name, image size, family, the quantities, and the provenance where there is one."""
+    """Return the columns index label, name, image size, family, the quantities, and the provenance if there is one."""
     texts = [frame[column].map(text) for column in ("name", "image_size", "family")]
     columns = [frame.index.astype(str), *texts, *(frame[column] for column in quantities)]
     columns += [frame["provenance"].map(_lines)] if "provenance" in frame else []

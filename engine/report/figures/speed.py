@@ -1,4 +1,4 @@
-"""Timings as plotly figures: every figure with its unit, every flag and verdict in words."""
+"""Draw timings: every value with its unit, every flag and verdict in words."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,7 +31,7 @@ APART = (
     *(("tower", "{}"), ("mode", "{}"), ("variant", "{}"), ("phase", "{}"), ("batch_size", "batch {}")),
     *(("seq_length", "{} steps"), ("hidden_size", "hidden {}"), ("mini_batch", "batch {}")),
 )
-"""What may tell rows of one model apart, and how it is written."""
+"""Columns in which rows of one model may differ, with their format in labels."""
 VERDICTS = {
     "faster": ("triangle-right", COLOURS[2]),
     "slower": ("triangle-left", COLOURS[5]),
@@ -41,15 +41,17 @@ VERDICTS = {
     "needs 3 processes": ("hourglass-open", GREY),
     "needs 3 runs": ("hourglass-open", GREY),
 }
-"""Sign and colour of each verdict; it is also written beside its interval."""
+"""Symbol and colour of each verdict. The verdict is also written beside its interval."""
 REACH = 3
-"""How far an axis goes for intervals, in times the largest ratio on it: one that says next to nothing ends there, in
-words, or all others would be squeezed into a point."""
+"""Intervals end at this many times the largest ratio on the axis, and their true end is written. A very wide interval
+would squeeze all others into a point."""
 
 
 def labels(frame: pd.DataFrame) -> "pd.Series[str]":
-    """Return what tells the rows of a table apart: the model, its library where two have one of that name, and of
-    the rest what differs between them."""
+    """Return a label for each row of a table: the model, and the columns of APART in which rows differ.
+
+    The library is included if two libraries have a model of that name.
+    """
     parts = frame["model"].map(text)
     if "library" in frame:
         shared = frame.groupby("model")["library"].transform("nunique") > 1
@@ -64,10 +66,10 @@ def labels(frame: pd.DataFrame) -> "pd.Series[str]":
 
 
 def latency(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
-    """Return a bar to each median, a whisker to p90 where the samples suffice, a tick per process; flags are written
-    out.
+    """Return a bar up to each median, a whisker to p90 if there are enough samples, and a tick per process. Flags are
+    written as text.
 
-    frame: of frames.benchmark.
+    frame: from frames.benchmark.
     """
     drawn = frame.dropna(subset=["latency_ms"]).assign(label=labels)
     figure = go.Figure()
@@ -78,7 +80,7 @@ def latency(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
             y=rows["label"],
             orientation="h",
             name=text(variant),
-            showlegend=False,  # each bar says its variant beside it
+            showlegend=False,  # each bar's label has its variant
             marker_color=COLOURS[place % len(COLOURS)],
             error_x={"array": whisker.fillna(0), "arrayminus": [0] * len(rows), "thickness": 1.2, "color": GREY},
             customdata=np.stack([rows["samples"], rows["processes"], rows["flags"].map(words)], axis=-1),
@@ -97,12 +99,12 @@ def latency(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
     write_beside(figure, beside)
     horizontal(figure, list(drawn["label"]), title("latency_ms"))
     figure.update_layout(showlegend=True, barmode="overlay")
-    figure.update_xaxes(range=[0, widest or 1.0])  # for what is written beside the bars
+    figure.update_xaxes(range=[0, widest or 1.0])  # leaves room for the texts beside the bars
     return figure
 
 
 def _end(row: Mapping[Any, Any]) -> float:
-    """Return where the bar of a row ends, whisker and processes included, in ms."""
+    """Return the end of a row's bar in ms, including whisker and process ticks."""
     ends = [row["latency_ms"], row["p90_ms"], *_medians(row["process_medians_ms"])]
     return float(np.nanmax(ends))
 
@@ -122,7 +124,7 @@ def _process_ticks(frame: pd.DataFrame) -> dict[str, Any]:
 def speedups(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
     """Return each variant against its baseline: ratio, interval and verdict around the line of 1.
 
-    frame: of frames.benchmark.
+    frame: from frames.benchmark.
     """
     drawn = frame.dropna(subset=["speedup"]).assign(label=labels)
     last = REACH * max([1.0, *drawn["speedup"]])
@@ -165,10 +167,12 @@ def speedups(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
 
 
 def curves(frame: pd.DataFrame, styles: Mapping[str, Style], *, source: str = "") -> go.Figure:
-    """Throughput against latency, one line per model and variant, one point per batch size. frame: of
-    frames.benchmark."""
+    """Return throughput against latency: one line per model and variant, one point per batch size.
+
+    frame: from frames.benchmark.
+    """
     drawn = frame.dropna(subset=["latency_ms", "samples_per_s"]).sort_values("batch_size")
-    drawn = drawn.assign(label=labels(drawn.assign(batch_size=0)))  # a line is all batch sizes of a model
+    drawn = drawn.assign(label=labels(drawn.assign(batch_size=0)))  # a line has all batch sizes of a model
     dashes = dict(zip(drawn["variant"].drop_duplicates(), DASHES * 3, strict=False))
     figure = go.Figure()
     for label, rows in drawn.groupby("label", sort=False):
@@ -197,9 +201,9 @@ def curves(frame: pd.DataFrame, styles: Mapping[str, Style], *, source: str = ""
 def raw(
     samples: pd.DataFrame, names: Sequence[str], *, column: str = "variant", phase: str = "ms", source: str = ""
 ) -> go.Figure:
-    """Return every sample of a phase in the order it was taken, one panel per process.
+    """Return every sample of a phase in the order taken, one panel per process.
 
-    samples: of report.samples, of one mode; column: where in it the names stand.
+    samples: from timings.samples.read, of one mode. column: its column with the names.
     """
     processes = sorted(samples["process"].unique())
     titles = [f"Process {process}" for process in processes]
@@ -232,7 +236,10 @@ def raw(
 
 
 def against(both: pd.DataFrame, setup: str, styles: Mapping[str, Style]) -> go.Figure:
-    """Throughput here against somebody else's, one point per timed row. both: of published.beside, of one setup."""
+    """Return throughput here against published throughput, one point per timed row.
+
+    both: from published.speeds.beside, of one setup.
+    """
     figure = go.Figure()
     both = both.assign(label=both["model"].map(text).where(~both.duplicated("model"), ""))  # one label per model
     for family, rows in both.groupby("family", sort=False):
@@ -261,7 +268,7 @@ def against(both: pd.DataFrame, setup: str, styles: Mapping[str, Style]) -> go.F
 
 
 def times(ratio: float) -> str:
-    """`1.00×`: of a ratio, zeros are figures too; `0.0493×`, `19×`."""
+    """Return a ratio such as `1.00×`, `0.0493×` or `19×`. Unlike `digits`, it keeps trailing zeros."""
     return f"{ratio:.2f}×" if 0.1 <= ratio < 10 else f"{digits(ratio)}×"
 
 

@@ -1,4 +1,4 @@
-"""Trainings as plotly figures: curves of one run or of several laid over each other. Metrics as a run stores them."""
+"""Draw trainings: curves of the stored metrics of one run, or of several runs in the same plot."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,12 +13,13 @@ from engine.report.style import COLOURS, GREY, LEGEND, MARGIN, digits, log, text
 from engine.results import Metric
 
 MOST_POINTS = 1000
-"""Of a line: more cannot be told apart, and a page that follows a run draws them every second."""
+"""Draw at most this many points per line. More cannot be distinguished, and a page that follows a run draws them every
+second."""
 MARKED = 40
-"""Up to so many points, each of a line's is marked."""
+"""Mark each point of a line with at most this many points."""
 PER_ROW = 3
 BESIDE = ("top right", "bottom right", "middle right")
-"""Where lines' last figures stand in turn: those of two curves are often close."""
+"""Positions of the lines' last values, used in turn, because those of two curves are often close."""
 DASHES = ("solid", "dash", "dot", "dashdot")
 NAMES = {
     "train/loss": "training",
@@ -34,7 +35,7 @@ NAMES = {
     "val/image_to_text_R@1": "image to text R@1",
     "val/text_to_image_R@1": "text to image R@1",
 }
-"""What a metric is called in a legend, where its own name does not say it."""
+"""Names of metrics in a legend, for metrics whose own name is not clear."""
 
 
 @dataclass(frozen=True)
@@ -42,35 +43,35 @@ class Panel:
     """Curves that share an axis."""
 
     title: str
-    """With its unit."""
+    """The title, with its unit."""
     names: tuple[str, ...]
     share: bool = False
-    """Figures from 0 to 1, written in per cent."""
+    """Whether values are shares from 0 to 1, which are shown in per cent."""
     log: bool = False
 
 
 def frame(metrics: Mapping[str, Sequence[Metric]]) -> pd.DataFrame:
-    """Return all points, a line each: run, name, step, value. metrics: of each run, by what it is called."""
+    """Return all points, one per line: run, name, step, value. metrics: by the run's label."""
     records = [(run, point.name, point.step, point.value) for run, points in metrics.items() for point in points]
     return pd.DataFrame(records, columns=["run", "name", "step", "value"]).astype({"step": int, "value": float})
 
 
 def large(points: pd.DataFrame) -> list[Panel]:
-    """Return the loss, and how often the model is right: what says whether a training works."""
+    """Return the panels of loss and accuracy, which show whether a training works."""
     names = _names(points)
     losses = tuple(name for name in names if name in ("train/loss", "val/clip_val_loss"))
     right = tuple(name for name in names if name.endswith(("-top1", "-top5", "_R@1")))
-    found = (Panel("Loss", losses), Panel("Right (%)", right, share=True))
-    return [panel for panel in found if panel.names]
+    panels = (Panel("Loss", losses), Panel("Right (%)", right, share=True))
+    return [panel for panel in panels if panel.names]
 
 
 def small(points: pd.DataFrame) -> list[Panel]:
-    """Return all other curves."""
+    """Return the panels of all other curves."""
     metrics = {name for panel in large(points) for name in panel.names}
     names = [name for name in _names(points) if name not in metrics]
     parts = tuple(name for name in names if name.startswith("train/") and name.endswith("_loss"))
-    names = [name for name in names if name not in parts or len(parts) > 1]  # the only part is the whole
-    known = (
+    names = [name for name in names if name not in parts or len(parts) > 1]  # a single part equals the whole loss
+    panels = (
         Panel("Parts of the loss", parts),
         Panel("Learning rate", ("train/lr",)),
         Panel("Pairs per second", ("train/samples_per_s",)),
@@ -87,9 +88,11 @@ def small(points: pd.DataFrame) -> list[Panel]:
             for what in ("Mean", "Median")
         ),
     )
-    named = {name for panel in known for name in panel.names}
+    named = {name for panel in panels for name in panel.names}
     others = [Panel(_called(name).capitalize(), (name,)) for name in names if name not in named]
-    present = [Panel(part.title, tuple(filter(names.__contains__, part.names)), part.share, part.log) for part in known]
+    present = [
+        Panel(part.title, tuple(filter(names.__contains__, part.names)), part.share, part.log) for part in panels
+    ]
     return [panel for panel in [*present, *others] if panel.names]
 
 
@@ -98,14 +101,14 @@ def _names(points: pd.DataFrame) -> list[str]:
 
 
 def _called(name: str) -> str:
-    """`zero-shot top-1` of `val/digits-zeroshot-val-top1`."""
+    """Return a metric's name in words, such as `zero-shot top-1` for `val/digits-zeroshot-val-top1`."""
     if name in NAMES:
         return NAMES[name]
     plain = name.partition("/")[2] or name
     if "-zeroshot-" in plain:
         return f"zero-shot top-{plain[-1]}"
     if plain.endswith("_rank") or "_R@" in plain:
-        return " to ".join(plain.split("_")[:3:2])  # the panel says of what
+        return " to ".join(plain.split("_")[:3:2])  # the panel's title names the metric
     return plain.replace("_", " ")
 
 
@@ -117,8 +120,11 @@ def curves(
     best: Mapping[str, int] | None = None,
     source: str = "",
 ) -> go.Figure:
-    """Return one panel, large. points: of frame. smooth: steps between points over which a training's own curves are
-    averaged, the points themselves staying faintly in sight. best: of each run, the step of its best model."""
+    """Return one large panel. points: from `frame`.
+
+    smooth: number of steps over which a training's own curves are averaged; the original points stay visible, but
+    faint. best: step of each run's best model.
+    """
     figure = go.Figure()
     several = points["run"].nunique() > 1
     for place, line in enumerate(_lines(points, panel, several)):
@@ -170,7 +176,7 @@ class _Line:
 def _lines(points: pd.DataFrame, panel: Panel, several: bool) -> list[_Line]:
     """Return the lines of a panel: a colour per metric for one run; a colour per run and a dash per metric for
     several."""
-    found = []
+    lines = []
     for place, run in enumerate(points["run"].drop_duplicates()):
         for number, name in enumerate(panel.names):
             rows = _thinned(points[(points["run"] == run) & (points["name"] == name)])
@@ -179,12 +185,12 @@ def _lines(points: pd.DataFrame, panel: Panel, several: bool) -> list[_Line]:
             if not several:
                 style = (COLOURS[number % len(COLOURS)], "solid")
             if len(rows):
-                found.append(_Line(run, name, f"{run}: {called}" if several else called, rows, *style))
-    return found
+                lines.append(_Line(run, name, f"{run}: {called}" if several else called, rows, *style))
+    return lines
 
 
 def _thinned(rows: pd.DataFrame) -> pd.DataFrame:
-    """Few enough points to draw, the last among them."""
+    """Return at most about MOST_POINTS evenly spaced points, including the last."""
     every = ceil(len(rows) / MOST_POINTS)
     return rows.iloc[::-1].iloc[:: max(1, every)].iloc[::-1]
 
@@ -210,8 +216,7 @@ def _traces(line: _Line, smooth: int, panel: Panel, source: str) -> list[dict[st
 
 
 def _say_last(figure: go.Figure, line: _Line, panel: Panel, where: str, *, named: bool = False, **at: int) -> None:
-    """The last figure beside the end of its line, so that it can be read without pointing at it. where: of the end;
-    named: with the curve's name, where no legend says it."""
+    """Write the last value beside the end of a line. where: text position; named: include the curve's name."""
     last = line.points.iloc[-1]
     value = float(last["value"])
     if value != value or (panel.log and value <= 0):

@@ -1,1 +1,1 @@
-"""Tables of timings: stored ones, their samples, measured rates, and what a timing needs."""
+"""Make tables of timings: stored ones, their samples, measured rates, and what a timing needs."""

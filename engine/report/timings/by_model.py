@@ -1,4 +1,4 @@
-"""Every timing of one model that is stored here, over time: what has changed, and what was only another setting."""
+"""Show every stored timing of one model over time: which changed, and which had only another setting."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from engine.results import BenchmarkRow, Row
 from engine.store import Filter, Run, Store
 
 LATEST = 200
-"""Benchmarks of a model that are looked through, newest first."""
+"""Search at most this many benchmarks of a model, newest first."""
 FROM_ROW = (
     *("status", "error", "tower", "purpose", "mode", "variant", "batch_size", "image_size", "context_length"),
     *("precision", "device", "device_name", "threads", "cache", "cudnn_benchmark", "deterministic", "optimizer"),
@@ -40,7 +40,7 @@ APART = {
     **{"context_length": "{:g} tokens", "dtype": "{}", "cache": "{} cache", "cudnn_benchmark": "cuDNN benchmark {}"},
     **{"deterministic": "deterministic {}", "optimizer": "{}", "where": "{}"},
 }
-"""What makes a setting, and how it is written where timings differ in it."""
+"""Columns that make up a setting, with their format in labels."""
 ALIKE = ("mode", "variant", "batch_size", "dtype")
 _NUMBERS = [
     *("context_length", "threads", "latency_ms", "p90_ms", "samples_per_s", "speedup", "speedup_low", "speedup_high"),
@@ -49,15 +49,15 @@ _NUMBERS = [
 
 
 def runs(store: Store, name: str, kind: str = "benchmark", limit: int = LATEST) -> list[Run]:
-    """Return the latest runs of a kind that are about a model, newest first. name: qualified."""
+    """Return the latest runs of a kind that include a model, newest first. name: qualified."""
     return store.find(Filter(kinds=(kind,), only_model=name), limit=limit)
 
 
 def of_run(run: Run, rows: Iterable[Row], name: str) -> pd.DataFrame:
-    """Return the lines of a model (qualified) in a benchmark: COLUMNS.
+    """Return a model's lines in a benchmark: COLUMNS. name: qualified.
 
-    `low_ms` and `high_ms` are the medians of the fastest and the slowest process, where there were several;
-    `where` is the device on its host, `dtype` that of matrix products, `torch` its version.
+    `low_ms` and `high_ms` are the medians of the fastest and the slowest process if there were several. `where` is the
+    device on its host, `dtype` that of matrix products, `torch` its version.
     """
     lines = []
     for row in rows:
@@ -93,7 +93,8 @@ def _empty() -> pd.DataFrame:
 
 
 def settings(frame: pd.DataFrame) -> "pd.Series[str]":
-    """Return the setting of each line, in the words in which the lines differ; ALIKE where none does."""
+    """Return a label for the setting of each line: the columns in which lines differ, or ALIKE if they do not
+    differ."""
     differing = [column for column in APART if frame[column].nunique(dropna=False) > 1]
     labels = pd.Series("", index=frame.index)
     for column in differing or ALIKE:
@@ -107,9 +108,10 @@ def _said(form: str, value: Any) -> str:
 
 
 def over_time(frame: pd.DataFrame) -> go.Figure:
-    """Median latency against date, a colour and shape per setting; from the fastest process to the slowest.
+    """Return median latency against date, with a colour and shape per setting. Bars go from the fastest process to the
+    slowest.
 
-    Hollow marks have flags. frame: of together.
+    Hollow marks have flags. frame: from `together`.
     """
     drawn = frame.dropna(subset=["latency_ms"]).sort_values("date", kind="stable")
     drawn = drawn.assign(setting=settings(drawn))
@@ -140,7 +142,7 @@ def over_time(frame: pd.DataFrame) -> go.Figure:
                 "<br>torch %{customdata[2]}<br>%{customdata[1]}<extra></extra>"
             ),
         )
-    # below one another, where side by side they would not fit
+    # more than two settings are listed below one another, because they do not fit side by side
     several = {"orientation": "v", "x": 0, "xanchor": "left", "y": -0.3, "yanchor": "top"}
     count = drawn["setting"].nunique()
     legend = LEGEND | (several if count > 2 else {})

@@ -1,4 +1,4 @@
-"""Measured rates of devices, and the share of them that models reach."""
+"""Read the measured rates of devices, and compute the share of them that models reach."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -11,9 +11,9 @@ from engine.results import BenchmarkRow, DeviceRow, RecurrentRow
 from engine.store import Store
 
 Counted = BenchmarkRow | RecurrentRow
-"""Rows that know what was computed as well as how long it took."""
+"""Rows with both counted work and a measured time."""
 LATEST = 50
-"""Runs looked through, newest first."""
+"""Search at most this many runs, newest first."""
 POINTS = [
     *(
         "where",
@@ -32,7 +32,8 @@ POINTS = [
     *("tower", "context_length", "cache", "cudnn_benchmark", "deterministic", "optimizer"),
 ]
 FUSING = ("compile", "trace")
-"""How labels of variants begin whose compiler may fuse operators: they move less memory than was counted on eager."""
+"""Variants whose label begins with one of these may fuse operators. They then move less memory than was counted in
+eager."""
 KEY = ["device", "device_name", "threads", "dtype"]
 COLUMNS = (
     *("where", "host", "device", "device_name", "threads", "operation", "dtype", "size", "gflop_per_s", "gb_per_s"),
@@ -43,9 +44,9 @@ COLUMNS = (
 def rates(store: Store) -> pd.DataFrame:
     """Return the latest rate of every operation, data type and device, on every host.
 
-    A CPU measured with other threads is another device. A failed measurement hides no earlier one, and one that was
-    disturbed (contended, throttled: the device can do more) none that was not. Columns: those of
-    COLUMNS; `where` tells devices apart, `run` is the run that measured the rate and `date` (UTC) when.
+    A CPU with another number of threads counts as another device. Failed measurements are ignored, and a disturbed one
+    (contended, throttled: the device can do more) is used only if there is no undisturbed one. Columns: those of
+    COLUMNS; `where` identifies a device, `run` is the run that measured the rate and `date` (UTC) its date.
     """
     rows, origins = [], []
     for run in store.runs(kind="device", limit=LATEST):
@@ -64,10 +65,10 @@ def rates(store: Store) -> pd.DataFrame:
 
 
 def models(store: Store) -> pd.DataFrame:
-    """Return the latest timing of every model in every way that was timed and counted: the points of a roofline.
+    """Return the latest timing of every model in every setting that was timed and counted: the points of a roofline.
 
-    Columns: those of POINTS; `gflop_per_s` is what was achieved, `intensity` in FLOPs per byte, and
-    `intensity_of` is `itself`, or `eager` where a compiler may have fused operators: it is less than the row's own.
+    Columns: those of POINTS. `gflop_per_s` is the rate achieved, `intensity` is in FLOPs per byte. `intensity_of` is
+    `itself`, or `eager` if a compiler may have fused operators: the true intensity is then higher.
     """
     points = []
     for run in store.runs(kind="benchmark", limit=LATEST):
@@ -86,9 +87,9 @@ def models(store: Store) -> pd.DataFrame:
 
 
 def achieved(row: Counted) -> float | None:
-    """GFLOP/s: counted FLOPs of the batch / median latency; where there is a backward pass, those of the forward pass.
+    """Return GFLOP/s: counted FLOPs of the batch / median latency. With a backward pass, only the forward pass is used.
 
-    None where nothing was counted or timed.
+    None if nothing was counted or timed.
     """
     if isinstance(row, RecurrentRow):
         work, took = row.gflops, row.forward_ms
@@ -99,7 +100,7 @@ def achieved(row: Counted) -> float | None:
 
 
 def computes_in(row: Counted) -> str:
-    """Return the data type of a row's matrix products, as rates name it: autocast's, else the weights', or tf32."""
+    """Return the data type of a row's matrix products, named as in rates: autocast's, else the weights', or tf32."""
     if isinstance(row, RecurrentRow):
         return row.precision
     dtype = row.autocast_dtype or row.dtype or row.precision
@@ -107,37 +108,37 @@ def computes_in(row: Counted) -> str:
 
 
 def utilisation(rows: Iterable[Counted], rates: pd.DataFrame, host: str) -> list[float | None]:
-    """Return the share (1 is all) of the measured matmul rate in its data type that each row achieved.
+    """Return each row's share (1 is all) of the measured matmul rate in its data type.
 
-    rates: of `rates`. host: where the rows were timed. None where that rate was not measured there, on a CPU: with as
-    many threads.
+    rates: from `rates`. host: where the rows were timed. None if that rate was not measured on this host and device; on
+    a CPU, the number of threads must also be the same.
     """
     matmuls = rates[(rates["operation"] == "matmul") & (rates["host"] == host)]
-    known: dict[tuple[str, str, int | None, str], float] = {}
+    peak_rates: dict[tuple[str, str, int | None, str], float] = {}
     for device, name, threads, dtype, rate in matmuls[[*KEY, "gflop_per_s"]].itertuples(index=False):
-        known.setdefault(_key(device, name, None if pd.isna(threads) else int(threads), dtype), float(rate))
+        peak_rates.setdefault(_key(device, name, None if pd.isna(threads) else int(threads), dtype), float(rate))
     shares = []
     for row in rows:
-        rate = known.get(_key(row.device, row.device_name, row.threads, computes_in(row)))
+        rate = peak_rates.get(_key(row.device, row.device_name, row.threads, computes_in(row)))
         got = achieved(row)
         shares.append(got / rate if got is not None and rate else None)
     return shares
 
 
 def _where(host: str, device: str, name: str, threads: int | None) -> str:
-    """`AMD EPYC, 2 threads, on vm`; of accelerators `cuda:0 NVIDIA H200, on vm`."""
+    """Return a device's label: `AMD EPYC, 2 threads, on vm`, or for accelerators `cuda:0 NVIDIA H200, on vm`."""
     described = [f"{name}, {threads} threads" if device == "cpu" else f"{device} {name}"]
     return ", ".join([*described, *([f"on {host}"] if host else [])])
 
 
 def _key(device: str, name: str, threads: int | None, dtype: str) -> tuple[str, str, int | None, str]:
-    """Return what makes two devices equally fast: a CPU's threads; an accelerator's name, not its number."""
+    """Return a key that equally fast devices share. A CPU's includes its threads; an accelerator's lacks its number."""
     kind = device.partition(":")[0]
     return kind, name, threads if kind == "cpu" else None, dtype
 
 
 def readable(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rates as a reader has them, of rates() or frames.device: with `what`, `rate` and `at`, the size, in words."""
+    """Return rates as text, with `what`, `rate` and `at` (the size). frame: from `rates` or frames.device."""
     copies, flags = frame["operation"] == "copy", frame["flags"].str.replace("_", " ").str.replace(";", ",")
     rate = [_rate(*figures) for figures in _each(frame, "gb_per_s", "gflop_per_s")]
     at = [_size(size, copy) for size, copy in _each(frame, "size")]

@@ -1,4 +1,4 @@
-"""Timings as text: percentiles or how many samples they need, flags in words, summaries."""
+"""Return timings as text: percentiles or the samples they need, flags in words, summaries."""
 
 from collections.abc import Iterable, Sequence
 from statistics import geometric_mean
@@ -14,7 +14,7 @@ LONG = ("p90", "p95", "p99")
 
 
 def percentile(row: TimedRow, q: int) -> str:
-    """Return `12.3 ms`, or how many samples the percentile needs."""
+    """Return a percentile such as `12.3 ms`, or how many samples it needs."""
     value = getattr(row, f"p{q}_ms")
     if value is not None:
         return f"{digits(value)} ms"
@@ -22,7 +22,7 @@ def percentile(row: TimedRow, q: int) -> str:
 
 
 def spent(parts: Parts) -> str:
-    """Return `starts 12 s, compilation 0 s, warm-up 11 s, samples 42 s, rest 6.1 s`."""
+    """Return the parts of a time, such as `starts 12 s, compilation 0 s, warm-up 11 s, samples 42 s, rest 6.1 s`."""
     figures = {
         "starts": parts.starts_s,
         "compilation": parts.compilation_s,
@@ -34,14 +34,14 @@ def spent(parts: Parts) -> str:
 
 
 def words(flags: Iterable[str]) -> str:
-    """Return flags in words: `single process, unstable`."""
+    """Return flags as text, such as `single process, unstable`."""
     return ", ".join(flag.replace("_", " ") for flag in flags)
 
 
 def table(frame: pd.DataFrame, rows: Sequence[TimedRow], utilisation: Sequence[float | None]) -> pd.DataFrame:
-    """Return the rows' frame for reading: percentiles and flags as words, shares in per cent, a column for utilisation.
+    """Return the rows' frame for reading: percentiles and flags as words, shares in per cent, and the utilisation.
 
-    frame: of frames.benchmark or frames.recurrent; utilisation: shares as measured.utilisation finds them.
+    frame: from frames.benchmark or frames.recurrent. utilisation: shares from timings.rates.utilisation.
     """
     frame = frame.copy()
     for name in LONG:

@@ -1,4 +1,4 @@
-"""The samples that a timing has kept, read from their file."""
+"""Read the samples of a timing from their file."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,10 +22,10 @@ def place(row: TimedRow) -> dict[str, str]:
 
 
 def read(run_dir: Path, row: TimedRow) -> pd.DataFrame | None:
-    """Return all samples in a row's file, with those of variants timed side by side; None if the file was not kept.
+    """Return all samples in a row's file, including variants timed side by side. None if the file was not kept.
 
     Columns: ALWAYS, those of `place`, the phases, which end in `_ms` and are in ms per call, and TOTAL: their sum.
-    Errors: ValueError of a name that leads out of the run's folder, and of a file that is no table of samples; OSError.
+    Errors: ValueError when the name leads out of the run's folder or the file is no table of samples; OSError.
     """
     path = (run_dir / row.samples_file).resolve()
     if not path.is_relative_to(run_dir.resolve()):
@@ -38,19 +38,22 @@ def read(run_dir: Path, row: TimedRow) -> pd.DataFrame | None:
     phases = [column for column in frame.columns if column.endswith("_ms")]
     frame = frame.astype(dict.fromkeys(phases, float))
     taken = frame[phases].to_numpy()
-    if (np.isinf(taken) | (taken <= 0)).any():  # an absent one is NaN, and neither
+    if (np.isinf(taken) | (taken <= 0)).any():  # missing times are NaN, which passes
         raise ValueError(f"{row.samples_file!r} holds times that are none: zero, negative or infinite")
     return frame.assign(**{TOTAL: frame[phases].sum(axis=1)})
 
 
 def of(frame: pd.DataFrame, where: Mapping[str, str]) -> pd.DataFrame:
-    """Return the samples at one place, in the order they were taken."""
-    kept = frame[(frame[list(where)] == pd.Series(where)).all(axis=1)]
-    return kept.sort_values(["process", "round"], ignore_index=True)
+    """Return the samples selected by `where`, in the order taken."""
+    selected = frame[(frame[list(where)] == pd.Series(where)).all(axis=1)]
+    return selected.sort_values(["process", "round"], ignore_index=True)
 
 
 def phase(frame: pd.DataFrame, where: Mapping[str, str], name: str = TOTAL) -> list[list[float]]:
-    """Return the ms per call of one place's samples in one phase, per process; empty if it has no such phase."""
+    """Return the ms per call of the selected samples in one phase, one list per process.
+
+    Empty if there is no such phase.
+    """
     if name not in frame:
         return []
     drawn = of(frame, where).dropna(subset=[name])

@@ -1,4 +1,4 @@
-"""How fast models were measured to be on this machine, setting by setting."""
+"""Read the measured speeds of models on this machine, setting by setting."""
 
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass, fields
@@ -14,7 +14,7 @@ from engine.specs import BenchmarkSpec
 from engine.store import Run, State, Store
 
 MOST_RUNS = 500
-"""Benchmarks looked through, newest first."""
+"""Search at most this many benchmarks, newest first."""
 
 
 @dataclass(frozen=True)
@@ -25,18 +25,18 @@ class Setting:
     device_name: str = ""
     host: str = ""
     threads: int | None = None
-    """Of a CPU."""
+    """Threads of a CPU."""
     variant: str = "eager"
     batch_size: int = 1
     dtype: str = "float32"
-    """Of matrix products."""
+    """Data type of matrix products."""
     cache: str = "hot"
     cudnn_benchmark: bool = False
     deterministic: bool = False
 
     @property
     def label(self) -> str:
-        """`eager, batch 1, float32 on AMD EPYC, 2 threads (vm)`."""
+        """Return a label such as `eager, batch 1, float32 on AMD EPYC, 2 threads (vm)`."""
         where = self.device if self.device == "cpu" and not self.device_name else self.device_name or self.device
         where += f", {self.threads} threads" if self.threads else ""
         odd = [
@@ -52,8 +52,7 @@ class Setting:
         return f"{how} on {where}" + (f" ({self.host})" if self.host else "")
 
     def spec(self, models: Iterable[str], image_size: str) -> BenchmarkSpec:
-        """Return the benchmark that times models (qualified) in this setting, at this image size, so that it can be
-        quoted."""
+        """Return the benchmark that times models (qualified) in this setting at this image size."""
         return BenchmarkSpec.model_validate(
             {
                 **{"models": tuple(models), "image_size": image_size or None, "device": self.device},
@@ -64,16 +63,16 @@ class Setting:
 
 
 WHAT = ["name", "image_size", "context_length"]
-"""What was timed, as the catalogue has it."""
+"""Columns that identify what was timed, named as in the catalogue."""
 COLUMNS = [*WHAT, *(field.name for field in fields(Setting)), "latency_ms", "samples_per_s", "measured"]
 FIGURES = ("context_length", "latency_ms", "samples_per_s")
 
 Line = tuple[Any, ...]
-"""COLUMNS of one timing. `measured` says when, and its flags."""
+"""COLUMNS of one timing. `measured` names its run, date and flags."""
 
 
 def of_run(run: Run, rows: Iterable[Row]) -> list[Line]:
-    """Return the inference latencies of whole models that a run has measured."""
+    """Return a run's inference latencies of whole models."""
     lines: list[Line] = []
     for row in rows:
         if not isinstance(row, BenchmarkRow) or row.status != "ok" or row.latency_ms is None:
@@ -85,7 +84,7 @@ def of_run(run: Run, rows: Iterable[Row]) -> list[Line]:
 
 
 def table(lines: Iterable[Line]) -> pd.DataFrame:
-    """Timings by COLUMNS."""
+    """Return timings as a table with COLUMNS."""
     return pd.DataFrame(list(lines), columns=COLUMNS).astype(dict.fromkeys(FIGURES, float))
 
 
@@ -105,7 +104,7 @@ def _setting(run: Run, row: BenchmarkRow) -> Setting:
 
 
 def _said(run: Run, row: BenchmarkRow) -> str:
-    """`run 12, 2026-11-20, single process`."""
+    """Return the source of a timing, such as `run 12, 2026-11-20, single process`."""
     date = [run.environment.date[:10]] if run.environment else []
     return ", ".join([f"run {run.id}", *date, *([words(row.flags)] if row.flags else [])])
 
@@ -116,14 +115,14 @@ def latest(newest_first: Iterable[list[Line]]) -> pd.DataFrame:
 
 
 def settings(frame: pd.DataFrame) -> list[Setting]:
-    """Return the settings there are timings in, most timings first. frame: of latest."""
+    """Return the settings that have timings, most timings first. frame: from `latest`."""
     names = [field.name for field in fields(Setting)]
     counts = frame.groupby(names, dropna=False, sort=False).size().sort_values(ascending=False, kind="stable")
     return [Setting(*(_plain(value) for value in key)) for key in counts.index]
 
 
 def within(frame: pd.DataFrame, setting: Setting) -> pd.DataFrame:
-    """Return the timings in a setting: WHAT, latency_ms, samples_per_s, measured. frame: of latest."""
+    """Return the timings in a setting: WHAT, latency_ms, samples_per_s, measured. frame: from `latest`."""
     keep = pd.Series(True, index=frame.index)
     for field in fields(Setting):
         value = getattr(setting, field.name)
@@ -136,12 +135,12 @@ def _plain(value: Any) -> Any:
 
 
 def waiting(store: Store, setting: Setting) -> set[tuple[str, str]]:
-    """Return name and image size of what runs that wait or go will time in a setting."""
-    found = set()
+    """Return name and image size of the models that queued or active runs will time in a setting."""
+    models = set()
     for run in store.runs(kind="benchmark", states=[state for state in State if not state.ended]):
         spec = run.spec
         if isinstance(spec, BenchmarkSpec) and spec.image_size:
             size = spec.model_dump()["image_size"]
             if spec == setting.spec(spec.models, size):
-                found |= {(name, size) for name in spec.models}
-    return found
+                models |= {(name, size) for name in spec.models}
+    return models
