@@ -12,7 +12,8 @@ from engine import suite
 from engine.specs import ModelName
 
 SAME_DIRECTION = 0.99
-"""Results count as equal from this cosine similarity on. It is used only when there is no reference in float64."""
+"""Results count as equal from this cosine similarity on. It is used when there is no reference in float64,
+or on request."""
 HALF = (torch.float16, torch.bfloat16)
 FEW, LARGE_TOLERANCE = 1000, 2e-2
 """With fewer elements than FEW, or a tolerance of LARGE_TOLERANCE or more, noise dominates the root mean square error,
@@ -28,10 +29,11 @@ def tolerance(name: ModelName, *, training: bool, frozen: bool = False) -> float
     return 8e-2 if frozen and suite.is_in(name, suite.HIGHER_WHEN_FROZEN) else 1e-3
 
 
-def same(eager: Any, result: Any, reference: Any | None, tol: float) -> bool:
+def same(eager: Any, result: Any, reference: Any | None, tol: float, *, cosine: bool = False) -> bool:
     """Return whether every tensor of `result` equals eager's within `tol`, or is about as near to the reference.
 
     reference: the same results computed in float64. None if that was not possible: cosine similarity is compared then.
+    cosine: compare cosine similarity in any case, instead of the distances to the reference.
     """
     _, shape = tree_flatten(eager)
     leaves, result_shape = tree_flatten(result)
@@ -40,7 +42,7 @@ def same(eager: Any, result: Any, reference: Any | None, tol: float) -> bool:
     wanted = tree_leaves(eager)
     exact = [None] * len(wanted) if reference is None else tree_leaves(reference)
     return len(exact) == len(wanted) and all(
-        _same(one, other, true, tol, cosine=reference is None)
+        _same(one, other, true, tol, cosine=cosine or reference is None)
         for one, other, true in zip(wanted, leaves, exact, strict=True)
     )
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
 from engine import suite
-from engine.specs import ModelName
+from engine.specs import ModelName, Refused
 
 LEARNING_RATE = 1e-6
 """Learning rate for timings. It is so small that thousands of steps leave the weights almost unchanged: numbers that
@@ -16,7 +16,6 @@ overflow or vanish would change the speed."""
 COMPARED_RATE = 1e-2
 """Learning rate of the few steps whose results are compared, as in PyTorch's benchmark: the weights must visibly
 change."""
-Optimizer = Literal["sgd", "adamw"]
 Phases = Mapping[str, Callable[[], object]]
 
 
@@ -35,11 +34,33 @@ def loss(name: ModelName, output: Any) -> torch.Tensor:
     return total / 1000 if suite.is_in(name, suite.SCALED_LOSS) else total
 
 
-def optimizer(kind: Optimizer, model: torch.nn.Module, rate: float = LEARNING_RATE) -> torch.optim.Optimizer:
-    """Return an optimizer of all parameters of a model."""
+def optimizer(kind: str, model: torch.nn.Module, rate: float = LEARNING_RATE) -> torch.optim.Optimizer:
+    """Return an optimizer of all parameters of a model. kind: `sgd` or `adamw` of torch, or `timm/NAME`.
+
+    Errors: Refused for an optimizer that timm does not have, that cannot be made here, or that needs second
+    derivatives.
+    """
     if kind == "sgd":
         return torch.optim.SGD(model.parameters(), lr=rate)
-    return torch.optim.AdamW(model.parameters(), lr=rate)
+    if kind == "adamw":
+        return torch.optim.AdamW(model.parameters(), lr=rate)
+    from timm.optim import create_optimizer_v2, get_optimizer_info, list_optimizers  # type: ignore[attr-defined]
+
+    name = kind.removeprefix("timm/")
+    try:
+        second_order = get_optimizer_info(name.removeprefix("lookahead_")).second_order
+        made: torch.optim.Optimizer = create_optimizer_v2(model, name, lr=rate)
+    except (ValueError, TypeError, AssertionError, ImportError, RuntimeError) as error:
+        known = ", ".join(map(str, list_optimizers()))
+        raise Refused(f"optimizer {kind} cannot be made here ({error}). timm has {known}") from error
+    if second_order:
+        raise Refused(f"optimizer {kind} needs second derivatives, which a step here does not compute: take another")
+    return made
+
+
+def check_optimizer(kind: str) -> None:
+    """Refuse an optimizer that cannot be made here, before any model is built. Errors: those of `optimizer`."""
+    optimizer(kind, torch.nn.Linear(2, 2))
 
 
 class Step:
@@ -68,9 +89,7 @@ class Step:
         return {"forward": self.forward, "backward": self.backward, "optimizer": self.optimize}
 
 
-def phases(
-    name: ModelName, model: torch.nn.Module, run: Callable[[], Any], *, training: bool, kind: Optimizer
-) -> Phases:
+def phases(name: ModelName, model: torch.nn.Module, run: Callable[[], Any], *, training: bool, kind: str) -> Phases:
     """Return the phases of a call: `run` alone (one forward pass of `model`), or those of a training step."""
     if not training:
         return {"forward": run}

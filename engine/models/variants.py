@@ -80,11 +80,19 @@ def settling_calls(variant: Variant, device: str) -> int:
 
 @contextmanager
 def switches(
-    found: Numbers, *, training: bool, cudnn_benchmark: bool, deterministic: bool, strict: bool = True
+    found: Numbers,
+    *,
+    training: bool,
+    cudnn_benchmark: bool,
+    deterministic: bool,
+    strict: bool = True,
+    freezing: bool = False,
 ) -> Iterator[None]:
     """Set the global switches that affect results, and restore them at the end.
 
     strict: raise an error when an operation has no deterministic form, instead of logging a warning.
+    freezing: inductor folds weights into constants. Both dynamo and inductor read this switch when they compile, so
+    that an option of torch.compile would not reach all of it.
     """
     matmul = torch.backends.cuda.matmul
     before = matmul.allow_tf32, torch.get_deterministic_debug_mode()
@@ -94,11 +102,18 @@ def switches(
     try:
         matmul.allow_tf32 = found.tf32
         torch.use_deterministic_algorithms(deterministic, warn_only=not strict)
-        with cudnn, torch.set_grad_enabled(training):
+        with cudnn, torch.set_grad_enabled(training), _freezing() if freezing else nullcontext():
             yield
     finally:
         matmul.allow_tf32 = before[0]
         torch.set_deterministic_debug_mode(before[1])
+
+
+def _freezing() -> AbstractContextManager[None]:
+    from torch._inductor import config
+
+    patched: AbstractContextManager[None] = config.patch(freezing=True)
+    return patched
 
 
 def build(name: str, wanted: Wanted, variant: Variant, *, training: bool, build: Builder = library.build) -> Built:
@@ -168,7 +183,13 @@ def runner(variant: Variant, built: Built, found: Numbers, device: str) -> Calla
             return partial(_traced(model, inputs), *inputs) if variant.execution == "trace" else _graphed(model, inputs)
     run: Callable[..., Any] = model
     if variant.execution == "compile":
-        run = compiled(model, backend=variant.backend or "inductor", mode=variant.compile_mode or None)
+        run = compiled(
+            model,
+            backend=variant.backend or "inductor",
+            mode=variant.compile_mode or None,
+            fullgraph=variant.fullgraph,
+            dynamic=variant.dynamic or None,
+        )
     elif variant.execution == "export":
         run = torch.export.export(model, inputs).module()
     return _under(autocast, partial(run, *inputs)) if found.autocast else partial(run, *inputs)

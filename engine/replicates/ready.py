@@ -144,25 +144,3 @@ def _allocated(device: str) -> float:
         return torch.accelerator.memory_allocated(device) / 1e6
     except RuntimeError:  # mps: there is no peak to take it from either
         return 0.0
-
-
-def fresh_counters(*, compiles: bool) -> Any:
-    """Return what torch.compile counts of graphs, from zero; None of what does not use it."""
-    if not compiles:
-        return None
-    from torch._dynamo.utils import counters
-
-    counters.clear()
-    return counters
-
-
-def graphs(counters: Any) -> dict[str, int]:
-    """Return what torch.compile made of something since its counters were fresh, as fields of a row."""
-    if counters is None:
-        return {}
-    return {
-        "calls_captured": counters["stats"]["calls_captured"],
-        "unique_graphs": counters["stats"]["unique_graphs"],
-        "graph_breaks": sum(counters["graph_break"].values()),
-        "unique_graph_breaks": len(counters["graph_break"]),
-    }

@@ -135,7 +135,7 @@ def with_environment(frame: pd.DataFrame, run: Run) -> pd.DataFrame:
 def _flat(rows: Iterable[Row], kind: type[Row], first: Sequence[str]) -> pd.DataFrame:
     """Return a line per row and a column per field: first those of `first`, then the others, then those of contention.
 
-    kind: the class of the rows. Lists are joined by semicolons, dictionaries are JSON.
+    kind: the class of the rows. Lists are joined by semicolons; dictionaries, and lists of them, are JSON.
     """
     columns = [name for name in dict.fromkeys([*first, *kind.model_fields]) if name != "contention"]
     contended = list(Contention.model_fields) if "contention" in kind.model_fields else []
@@ -152,6 +152,8 @@ def _flat(rows: Iterable[Row], kind: type[Row], first: Sequence[str]) -> pd.Data
 
 def _cell(value: Any) -> Any:
     if isinstance(value, list):
+        if value and isinstance(value[0], dict):
+            return json.dumps(value)
         return "; ".join(map(str, value))
     if isinstance(value, dict):
         return json.dumps(value) if value else ""

@@ -18,10 +18,23 @@ from engine.results.clip import EvaluateRow, TrainRow
 from engine.results.device import DeviceRow
 from engine.results.profile import Difference, ModuleCount, OperatorCount, ProfileRow, Work, detail_name
 from engine.results.recurrent import RecurrentRow
-from engine.results.timed import FLAGS, VERDICTS, Contention, Flag, Parts, TimedRow, Verdict, samples_name
+from engine.results.timed import (
+    FLAGS,
+    TRACES,
+    VERDICTS,
+    Contention,
+    Flag,
+    Parts,
+    SlowOperator,
+    TimedRow,
+    Verdict,
+    samples_name,
+    trace_name,
+)
 
 __all__ = [
     "FLAGS",
+    "TRACES",
     "VERDICTS",
     "Artifact",
     "BenchmarkRow",
@@ -42,6 +55,7 @@ __all__ = [
     "Progress",
     "RecurrentRow",
     "Row",
+    "SlowOperator",
     "Status",
     "TimedRow",
     "TrainRow",
@@ -51,6 +65,7 @@ __all__ = [
     "kinds",
     "load",
     "samples_name",
+    "trace_name",
 ]
 
 

@@ -1,6 +1,7 @@
 """Fields that every timing has: values over all processes together, and flags that limit their use."""
 
 import re
+from collections.abc import Iterable
 from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -20,6 +21,9 @@ FLAGS: dict[Flag, str] = {
     "below_floor": "Fewer samples, seconds or processes were requested than such a result needs.",
 }
 """The meaning of each flag, as shown to users."""
+
+TRACES = "traces"
+"""The folder of traces below a run's folder."""
 
 Verdict = Literal[
     "faster", "slower", "no difference", "undecided", "not comparable", "needs 3 processes", "needs 3 runs"
@@ -69,6 +73,20 @@ class Parts(BaseModel):
     """Everything else: building and checking models, first calls, memory measurements, untimed calls between
     samples.
     """
+
+
+class SlowOperator(BaseModel):
+    """A kernel of an accelerator or an operator of a CPU in a trace."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    calls: float
+    """Per call of the model."""
+    ms: float
+    """Own time per call of the model, without operators inside it, with the profiler's overhead."""
+    share: float
+    """Part of the own times of all kernels, or of all operators."""
 
 
 class TimedRow(Row):
@@ -147,6 +165,16 @@ class TimedRow(Row):
     unique_graphs: int | None = None
     graph_breaks: int | None = None
     unique_graph_breaks: int | None = None
+    graph_break_reasons: tuple[str, ...] = ()
+    """Where and why torch.compile split the model: `FILE:LINE in FUNCTION: REASON`."""
+    recompilations: int | None = None
+    """Graphs that were compiled again because a guard of an earlier one failed."""
+    recompile_reasons: tuple[str, ...] = ()
+
+    trace_file: str = ""
+    """The artifact with a Chrome trace of a few calls."""
+    slowest: tuple[SlowOperator, ...] = ()
+    """The slowest kernels of an accelerator, or operators of a CPU, in the traced calls."""
 
     samples_file: str = ""
     """The artifact with every sample: variant and process, round, calls, and ms per call of each phase."""
@@ -171,4 +199,13 @@ class TimedRow(Row):
 
 def samples_name(*what: object) -> str:
     """Return the path of the samples file of one comparison below its run's folder."""
-    return f"samples/{'__'.join(re.sub(r'[^A-Za-z0-9._-]', '_', str(part)) for part in what)}.csv"
+    return f"samples/{_file_name(what)}.csv"
+
+
+def trace_name(*what: object) -> str:
+    """Return the path of the trace of one variant below its run's folder."""
+    return f"{TRACES}/{_file_name(what)}.json.gz"
+
+
+def _file_name(parts: Iterable[object]) -> str:
+    return "__".join(re.sub(r"[^A-Za-z0-9._+-]", "_", str(part)) for part in parts)

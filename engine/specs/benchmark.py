@@ -4,7 +4,7 @@ import re
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
-from pydantic_settings import NoDecode
+from pydantic_settings import CliSuppress, NoDecode
 from typing_extensions import TypeAliasType
 
 from engine import suite
@@ -25,11 +25,19 @@ from engine.specs.variant import RunPrecision, Variant
 from engine.words import shortened
 
 MAX_BATCH = 65_536
+BATCH_SIZE, ACCURACY_BATCH_SIZE = 1, 8
+"""Batch sizes that `auto` means: of timings, and of accuracy checks.
+
+Batch norm in training needs several images for stable statistics. PyTorch's dynamo benchmark checks timm models at 8
+(benchmarks/dynamo/common.py).
+"""
 SWEEP_END, SEARCH_END = 64, 4096
 """Default largest batch sizes: of a sweep, and when finding the largest that fits."""
 MOST_VARIANTS = 16
 LONGEST_EXPRESSION = 200
-BatchWord = Literal["recorded", "sweep", "max"]
+MOST_LISTED = 5000
+"""Most lines of a list of batch sizes: more than all libraries have models."""
+BatchWord = Literal["auto", "recorded", "sweep", "max"]
 BATCH_WORDS: tuple[str, ...] = get_args(BatchWord)
 Mode = Literal["inference", "training"]
 
@@ -51,6 +59,14 @@ BATCH = TypeAliasType(
 VARIANTS = TypeAliasType(
     "VARIANTS", Annotated[tuple[Pattern, ...], split_words, Field(min_length=1, max_length=MOST_VARIANTS)]
 )
+ListedSizes = Annotated[dict[Pattern, Annotated[int, Field(ge=1, le=MAX_BATCH)]], Field(max_length=MOST_LISTED)]
+Optimizer = Annotated[
+    str,
+    Field(
+        pattern=r"^(sgd|adamw|timm/[a-z0-9_]{1,40})$",
+        description="Optimizer of a training step: sgd or adamw of torch, or timm/NAME.",
+    ),
+]
 PRECISIONS = TypeAliasType(
     "PRECISIONS", Annotated[tuple[RunPrecision, ...], split_words, Field(min_length=1, max_length=7)]
 )
@@ -64,10 +80,11 @@ class BenchmarkSpec(Spec):
     paced_by: ClassVar[tuple[str, ...]] = (
         *("mode", "purpose", "device", "variants", "precision", "processes", "floor_seconds", "floor_samples"),
         *("batch_size", "max_batch_size", "image_size", "context_length", "tower", "optimizer", "channels_last"),
-        *("cache", "threads"),
+        *("cache", "threads", "trace"),
     )
     meaning: ClassVar[tuple[str, ...]] = (
         *("device", "threads", "purpose", "optimizer", "cache", "cudnn_benchmark", "deterministic", "tower"),
+        *("cosine", "tolerance"),
     )
     exclusive: ClassVar[bool] = True
 
@@ -84,8 +101,14 @@ class BenchmarkSpec(Spec):
     )
     device: RealDevice = Field("cpu", description="Device to run on: cpu, cuda:0, mps, ...")
     batch_size: Annotated[BATCH, NoDecode] = Field(
-        1,
-        description="Images per call. recorded: the suite's own; sweep: 1, 2, 4, ...; max: the largest that fits.",
+        "auto",
+        description=f"Images per call. auto: {BATCH_SIZE}, for accuracy checks {ACCURACY_BATCH_SIZE}; recorded: the "
+        "suite's own; sweep: 1, 2, 4, ...; max: the largest that fits.",
+    )
+    listed_batch_sizes: CliSuppress[ListedSizes] = Field(
+        default_factory=dict,
+        description="Batch sizes by model name, as PyTorch's benchmark reads them from a file. Other models get "
+        "batch_size.",
     )
     max_batch_size: int | None = Field(
         None,
@@ -97,7 +120,8 @@ class BenchmarkSpec(Spec):
     variants: Annotated[VARIANTS, NoDecode] = Field(
         ("eager",),
         description="Ways to run a model; the first is the baseline. Values: eager, compile[:BACKEND][:MODE], trace, "
-        "export and cudagraphs, with +channels_last, +reparameterized, +fast_norm, +checkpointing or +PRECISION.",
+        "export and cudagraphs, with +channels_last, +reparameterized, +fast_norm, +checkpointing, +PRECISION; compile "
+        "also with +fullgraph, +dynamic or +freezing.",
     )
     precision: Annotated[PRECISIONS, NoDecode] = Field(
         ("float32",),
@@ -114,7 +138,25 @@ class BenchmarkSpec(Spec):
     tower: Literal["whole", "image", "text"] = Field(
         "whole", description="Part of an open_clip model to time: the whole model, its image tower or its text tower."
     )
-    optimizer: Literal["sgd", "adamw"] = Field("sgd", description="Optimizer of a training step.")
+    optimizer: Optimizer = "sgd"
+    cosine: bool = Field(
+        False,
+        description="Accuracy checks compare the direction of results (cosine similarity of at least 0.99) instead of "
+        "each value.",
+    )
+    tolerance: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        allow_inf_nan=False,
+        description="Relative and absolute tolerance of accuracy checks. Default: that of PyTorch's benchmark, 0.001 "
+        "in inference and 0.01 or more in training.",
+    )
+    trace: bool = Field(
+        False,
+        description="Record a profiler trace of each variant, in calls of its own after the timed ones, with the "
+        "slowest kernels or operators.",
+    )
     publishable: Publishable = False
     replicates: Replicates = None
     min_samples: int | None = Field(None, ge=1, le=100_000, description="Least samples per process. Default: 10.")
@@ -168,6 +210,12 @@ class BenchmarkSpec(Spec):
             raise ValueError(f"{len(self.plan)} variants are asked for, at most {MOST_VARIANTS} run side by side")
         if self.mode != "inference" and any(v.execution in ("export", "trace") for v in self.plan):
             raise ValueError("trace and export give inference graphs: choose mode inference for them")
+        if self.mode != "inference" and any(v.freezing for v in self.plan):
+            raise ValueError("freezing makes constants of the weights: choose mode inference for it")
+        if self.purpose != "accuracy" and (self.cosine or self.tolerance is not None):
+            raise ValueError(f"cosine and tolerance are settings of purpose accuracy, not of {self.purpose}")
+        if self.purpose != "performance" and self.trace:
+            raise ValueError(f"a trace is recorded after timing: choose purpose performance, not {self.purpose}")
         return self
 
     @property
@@ -196,20 +244,48 @@ class BenchmarkSpec(Spec):
         """Return the modes to time, in order."""
         return ("inference", "training") if self.mode == "both" else (self.mode,)
 
+    def listed_batch_size(self, model: ModelName) -> int | None:
+        """Return the batch size that the list has for a model, by timm's name or the suite's; None without one."""
+        listed = self.listed_batch_sizes
+        known = (size for name in (model, model.model, *sorted(suite.names(model))) if (size := listed.get(name)))
+        return next(known, None)
+
+    def requested_batch_size(self, model: ModelName) -> int | BatchWord:
+        """Return the request for a model: its own in the list, else the one for all models."""
+        return self.listed_batch_size(model) or self.batch_size
+
+    @property
+    def auto_batch_size(self) -> int:
+        """Return the batch size that `auto` means."""
+        return ACCURACY_BATCH_SIZE if self.purpose == "accuracy" else BATCH_SIZE
+
+    def batch_size_notes(self, model: ModelName) -> tuple[str, ...]:
+        """Return notes on where a model's batch size comes from; none when it was given for all models."""
+        if self.listed_batch_sizes:
+            if self.listed_batch_size(model):
+                return ("batch size from the list of batch sizes",)
+            return (f"not in the list of batch sizes: batch size {self.batch_size} was requested",)
+        if self.batch_size == "auto" and self.purpose == "accuracy":
+            return (f"batch size {ACCURACY_BATCH_SIZE}, at which PyTorch's benchmark checks accuracy",)
+        return ()
+
     def batch_sizes(self, model: ModelName) -> tuple[int, ...]:
         """Return the batch sizes at which to time a model, in order; empty when the run finds the largest that fits.
 
         Errors: Refused when batch size `recorded` is requested and the suite has none for this model.
         """
-        if self.batch_size == "max":
+        requested = self.requested_batch_size(model)
+        if requested == "auto":
+            return (self.auto_batch_size,)
+        if requested == "max":
             return ()
-        if self.batch_size == "sweep":
+        if requested == "sweep":
             return tuple(2**power for power in range((self.max_batch_size or SWEEP_END).bit_length()))
-        if self.batch_size == "recorded":
+        if requested == "recorded":
             if recorded := suite.recorded_batch_size(model):
                 return (recorded,)
             raise Refused(f"no batch size is recorded for {model}: give a number, sweep or max instead")
-        return (self.batch_size,)
+        return (requested,)
 
     @property
     def processes(self) -> int:

@@ -1,7 +1,8 @@
 """Variants: ways to run a model that can be timed side by side, and their notation.
 
 `eager`, `compile`, `compile:max-autotune`, `compile:aot_eager`, `compile:inductor:reduce-overhead`, `trace`, `export`,
-`cudagraphs`, each with modifiers after a plus sign: `eager+channels_last+bfloat16`, `compile+reparameterized`.
+`cudagraphs`, each with modifiers after a plus sign: `eager+channels_last+bfloat16`, `compile+reparameterized`,
+`compile+fullgraph`, `compile+dynamic`, `compile+freezing`.
 """
 
 import re
@@ -16,7 +17,9 @@ names.
 """
 EXECUTIONS: tuple[str, ...] = get_args(Execution)
 PRECISIONS: tuple[str, ...] = get_args(RunPrecision)
-MODIFIERS = ("channels_last", "reparameterized", "fast_norm", "checkpointing")
+COMPILE_MODIFIERS = ("fullgraph", "dynamic", "freezing")
+"""Modifiers of torch.compile alone."""
+MODIFIERS = ("channels_last", "reparameterized", "fast_norm", "checkpointing", *COMPILE_MODIFIERS)
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 BACKEND = re.compile(r"[A-Za-z_][\w.-]{0,60}")
 
@@ -36,6 +39,12 @@ class Variant(BaseModel):
     reparameterized: bool = False
     fast_norm: bool = False
     checkpointing: bool = False
+    fullgraph: bool = False
+    """A graph break is an error."""
+    dynamic: bool = False
+    """Graphs are compiled for any batch and image size, not for one."""
+    freezing: bool = False
+    """inductor folds the weights into the graph as constants; for inference."""
 
     @classmethod
     def parse(cls, text: str) -> "Variant":
@@ -54,6 +63,10 @@ class Variant(BaseModel):
                 fields[word] = True
             else:
                 raise ValueError(f"{text!r}: {word!r} is none of {', '.join((*MODIFIERS, *PRECISIONS))}")
+        if (own := [word for word in COMPILE_MODIFIERS if word in fields]) and name != "compile":
+            raise ValueError(f"{text!r}: only compile takes {' and '.join(own)}")
+        if "freezing" in fields and fields.get("backend", "inductor") != "inductor":
+            raise ValueError(f"{text!r}: only the backend inductor takes freezing")
         return cls.model_validate(fields)
 
     @property

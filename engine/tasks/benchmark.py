@@ -10,13 +10,13 @@ from pathlib import Path
 
 from engine import names
 from engine.measure import environment
-from engine.models import library
+from engine.models import library, steps
 from engine.replicates import summary
 from engine.replicates.benchmark import rows
 from engine.replicates.benchmark.sizes import Sizes
 from engine.replicates.messages import Measured
 from engine.replicates.processes import Processes, Spent
-from engine.results import Artifact, Event, Progress, samples_name
+from engine.results import TRACES, Artifact, Event, Progress, samples_name
 from engine.specs import BenchmarkSpec, ModelName
 from engine.specs.benchmark import Mode
 
@@ -30,6 +30,8 @@ def run(spec: BenchmarkSpec, run_dir: Path) -> Iterator[Event]:
     """
     models = names.select(spec, library.families())
     batch_sizes = {model: spec.batch_sizes(model) for model in models}
+    if "training" in spec.modes:
+        steps.check_optimizer(spec.optimizer)
     here = environment.current(spec.device, spec.seed)
     yield here
     for done, (model, sizes) in enumerate(batch_sizes.items()):
@@ -53,7 +55,7 @@ def _model(
         # without the variable, cuBLAS refuses to be deterministic
         variables = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if spec.reproducible else {}
         processes = Processes(Path(folder), time.monotonic() + spec.time_limit, environment=variables)
-        sizes = Sizes(spec, model, processes)
+        sizes = Sizes(spec, model, processes, run_dir / TRACES if spec.trace else None)
         for size in batch_sizes:
             for mode in spec.modes:
                 started, processes.spent = time.monotonic(), Spent()
@@ -66,7 +68,7 @@ def _model(
                     "device": spec.device,
                     "device_name": device_name,
                     "threads": spec.threads or environment.threads(),
-                    "batch_size_requested": str(spec.batch_size),
+                    "batch_size_requested": str(spec.requested_batch_size(model)),
                     "cudnn_benchmark": spec.cudnn_benchmark,
                     "deterministic": spec.reproducible,
                     "cache": spec.cache,
@@ -81,7 +83,9 @@ def _model(
                 if queued := summary.back_to_back(outcome.processes):
                     path = run_dir / summary.back_to_back_name(file)
                     yield _samples(path, queued, mode, [summary.BACK_TO_BACK], written)
-                yield from rows.rows(spec, common, outcome)
+                found = rows.rows(spec, common, outcome)
+                yield from (Artifact(name=row.trace_file, kind="trace") for row in found if row.trace_file)
+                yield from found
             if sizes.exhausted:
                 return
 

@@ -19,8 +19,9 @@ from engine.models.built import Built
 from engine.models.variants import Builder, Numbers
 from engine.replicates.benchmark.job import Job
 from engine.replicates.benchmark.prepared import describe, numbers, switches, wanted
+from engine.replicates.graphs import fresh_counters, graphs
 from engine.replicates.messages import Measured, Report
-from engine.replicates.ready import failure, fresh_counters, graphs, release
+from engine.replicates.ready import failure, release
 from engine.results.benchmark import AccuracyStatus
 from engine.specs import ModelName, Variant
 
@@ -75,10 +76,14 @@ def _accuracy(job: Job, variant: Variant, build: Builder, known: dict[str, Any])
         notes += gradient_notes
     status: AccuracyStatus = reference.status
     if status == "pass":
-        tol = accuracy.tolerance(job.model, training=job.mode == "training", frozen=_frozen(variant))
-        if not accuracy.same(reference.eager, result, reference.exact, tol):
+        usual = accuracy.tolerance(job.model, training=job.mode == "training", frozen=_frozen(variant))
+        tol = job.spec.tolerance or usual
+        if not accuracy.same(reference.eager, result, reference.exact, tol, cosine=job.spec.cosine):
             status = "fail_accuracy"
-    if reference.exact is None:
+        notes = (*notes, *([f"tolerance {tol:g} instead of {usual:g}"] if tol != usual else []))
+    if job.spec.cosine:
+        notes = (*notes, f"compared by cosine similarity, at least {accuracy.SAME_DIRECTION:g}")
+    elif reference.exact is None:
         notes = (*notes, "the model does not run in float64: directions were compared instead")
     if status == "eager_two_runs_differ" and not job.spec.deterministic:
         notes = (*notes, "two runs of eager differ: the log names operations that have no deterministic form")
@@ -158,7 +163,7 @@ def _doubled(built: Built) -> Built:
 
 
 def _results(job: Job, variant: Variant, built: Built, found: Numbers) -> Any:
-    with switches(job, found)(), _eagers_random_numbers() if variant.execution == "compile" else nullcontext():
+    with switches(job, found, variant)(), _eagers_random_numbers() if variant.execution == "compile" else nullcontext():
         run = variants.runner(variant, built, found, job.spec.device)
         torch.manual_seed(job.spec.seed)  # capturing a graph draws numbers, too
         if job.mode == "inference":
@@ -194,9 +199,9 @@ def _kept(results: Any) -> Any:
 
 
 def _frozen(variant: Variant) -> bool:
-    """Return whether inductor folds this variant's weights into constants (TORCHINDUCTOR_FREEZING=1)."""
+    """Return whether inductor folds this variant's weights into constants: on request or TORCHINDUCTOR_FREEZING=1."""
     if variant.execution != "compile":
         return False
     from torch._inductor import config
 
-    return bool(config.freezing)
+    return variant.freezing or bool(config.freezing)

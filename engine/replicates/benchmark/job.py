@@ -1,5 +1,6 @@
 """One process's work: one model in one mode at one batch size, in all its variants."""
 
+from pathlib import Path
 from typing import Any, ClassVar
 
 from engine.replicates import messages
@@ -20,6 +21,9 @@ class Job(messages.Job):
     batch_size: int
     search: tuple[int, int | None] | None = None
     """Search for the largest batch size up to batch_size instead: what is known to fit (0: nothing), and not to."""
+
+    traces: Path | None = None
+    """The folder to write traces to; None without them."""
 
     @property
     def all_labels(self) -> tuple[str, ...]:

@@ -15,8 +15,9 @@ from engine.models.built import Built, Wanted
 from engine.models.variants import Builder, Numbers
 from engine.replicates import compiling
 from engine.replicates.benchmark.job import Job
+from engine.replicates.graphs import fresh_counters, graphs
 from engine.replicates.messages import Measured
-from engine.replicates.ready import Held, Ready, first_call, fresh_counters, graphs
+from engine.replicates.ready import Held, Ready, first_call
 from engine.specs import Variant, format_image_size
 
 HALF = ("float16", "bfloat16")
@@ -60,7 +61,7 @@ def wanted(job: Job, found: Numbers) -> Wanted:
     )
 
 
-def switches(job: Job, found: Numbers) -> Callable[[], AbstractContextManager[None]]:
+def switches(job: Job, found: Numbers, variant: Variant) -> Callable[[], AbstractContextManager[None]]:
     """Return what is to be set globally while a variant runs."""
     spec = job.spec
     return partial(
@@ -70,6 +71,7 @@ def switches(job: Job, found: Numbers) -> Callable[[], AbstractContextManager[No
         cudnn_benchmark=spec.cudnn_benchmark,
         deterministic=spec.reproducible,
         strict=spec.deterministic,
+        freezing=variant.freezing,
     )
 
 
@@ -85,7 +87,7 @@ def prepare(job: Job, variant: Variant, stopwatch: Stopwatch, build: Builder, re
     found, notes = numbers(job, variant)
     variants.check(variant, job.spec.device)
     built = variants.build(job.model, wanted(job, found), variant, training=training, build=build)
-    settings = switches(job, found)
+    settings = switches(job, found, variant)
     counters = fresh_counters(compiles=compiles)
     with settings():
         first = first_call(

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Generator
 from contextlib import closing
+from pathlib import Path
 
 from engine.replicates.benchmark.job import Job
 from engine.replicates.benchmark.rows import Outcome
@@ -23,12 +24,14 @@ def decayed(batch_size: int) -> int:
 class Sizes:
     """The batch sizes of one model."""
 
-    def __init__(self, spec: BenchmarkSpec, model: ModelName, processes: Processes) -> None:
+    def __init__(self, spec: BenchmarkSpec, model: ModelName, processes: Processes, traces: Path | None = None) -> None:
+        """traces: the folder where traces are written; None without them."""
         self.spec = spec
         self.model = model
         self.exhausted = False
         """Whether memory or time has run out, so that a larger batch need not be tried."""
         self._processes = processes
+        self._traces = traces
         self._baseline = spec.plan[0].label
 
     def outcome(self, mode: Mode, size: int | None, progress: Progress) -> Generator[Progress, None, Outcome]:
@@ -36,10 +39,10 @@ class Sizes:
 
         size: None for the largest that fits.
         """
-        notes: list[str] = []
+        notes = list(self.spec.batch_size_notes(self.model))
         if size is None:
             size = yield from self._largest(mode, notes, progress)
-        decays = self.spec.batch_size != "sweep"
+        decays = self.spec.requested_batch_size(self.model) != "sweep"
         asked = size
         while True:
             job = Job(
@@ -48,6 +51,7 @@ class Sizes:
                 mode=mode,
                 batch_size=size,
                 decays=decays and size > 1,
+                traces=self._traces,
                 parent=os.getpid(),
             )
             found = yield from self._processes.repeat(job, progress)

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
-from engine.measure import timing
+from engine.measure import timing, trace
 from engine.measure.timing import Plan, Stopwatch
 from engine.models import library, steps, variants
 from engine.models.variants import Builder
@@ -14,6 +15,7 @@ from engine.replicates.benchmark.job import Job
 from engine.replicates.benchmark.prepared import Made, prepare, wanted
 from engine.replicates.messages import Measured, Report
 from engine.replicates.ready import Ready, load_libraries, resident
+from engine.results import trace_name
 from engine.specs import Variant
 
 Counts = dict[tuple[str, bool], dict[str, float | None]]
@@ -36,6 +38,9 @@ def measure(job: Job, build: Builder) -> Iterator[Report]:
         return made[label].ready
 
     def afterwards(ready: Ready, measured: Measured) -> Iterator[Report | Measured]:
+        if job.traces:
+            yield Report(doing=f"{ready.label}: recording a trace")
+            measured = _traced(measured, job, ready, job.traces)
         yield Report(doing=f"{ready.label}: counting")
         yield _again(_counted(measured, job, made[ready.label], counts, build), job, made[ready.label], stopwatch)
 
@@ -47,6 +52,20 @@ def measure(job: Job, build: Builder) -> Iterator[Report]:
         flush=timing.flusher(spec.device) if spec.cache == "cold" else None,
         afterwards=afterwards,
     )
+
+
+def _traced(measured: Measured, job: Job, ready: Ready, folder: Path) -> Measured:
+    """Add a trace of a few calls, taken after all samples. folder: where traces are written."""
+    name = trace_name(job.model.library, job.model.model, job.mode, job.batch_size, ready.label)
+    try:
+        with ready.settings():
+            slowest = trace.record(ready.phases, job.spec.device, folder.parent / name)
+    except Exception as error:  # noqa: BLE001 - profilers fail in their own ways; the timing stands without a trace
+        note = f"no trace: {' '.join(str(error).split())[:300]}"
+        return measured.model_copy(update={"notes": (*measured.notes, note)})
+    notes = measured.notes if slowest else (*measured.notes, f"the profiler saw no kernels of {job.spec.device}")
+    row = measured.row | {"trace_file": name, "slowest": [one.model_dump() for one in slowest]}
+    return measured.model_copy(update={"row": row, "notes": notes})
 
 
 def _counted(measured: Measured, job: Job, made: Made, counts: Counts, build: Builder) -> Measured:

@@ -64,7 +64,7 @@ def _try(job: Job, build: Builder) -> None:
     found, _ = numbers(job, baseline)
     variants.check(baseline, job.spec.device)
     built = variants.build(job.model, wanted(job, found), baseline, training=training, build=build)
-    with switches(job, found)():
+    with switches(job, found, baseline)():
         run = variants.runner(baseline, built, found, job.spec.device)
         phases = steps.phases(job.model, built.model, run, training=training, kind=job.spec.optimizer)
         timing.first_call(timing.stopwatch(job.spec.device), [lambda: once(phases), lambda: once(phases)])

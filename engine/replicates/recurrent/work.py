@@ -11,7 +11,8 @@ from engine.models import recurrent
 from engine.models.recurrent import Control, Errors, Network
 from engine.replicates import compiling, side_by_side
 from engine.replicates.messages import Measured, Report
-from engine.replicates.ready import Held, Ready, first_call, fresh_counters, graphs, load_libraries, resident
+from engine.replicates.graphs import fresh_counters, graphs
+from engine.replicates.ready import Held, Ready, first_call, load_libraries, resident
 from engine.replicates.recurrent.job import Job
 from engine.specs import RecurrentSpec
 from engine.specs.runners import RUNNERS

@@ -50,7 +50,8 @@ KEPT = 2
 """Factor from the outputs of convolutions and matrix products to the memory of a training. These outputs are kept for
 the backward pass, and the layers between them (normalisations, activations) keep about as much again."""
 STATES = {"sgd": 0, "adamw": 2}
-"""Values that an optimizer keeps per weight."""
+MOST_STATES = 2
+"""Values that an optimizer keeps per weight; of timm's, at most as many as AdamW."""
 KEPT_PER_STEP: dict[Family, int] = {"lstm": 6, "vl_lstm": 6, "milstm": 6, "gru": 4, "rnn_relu": 1, "rnn_tanh": 1}
 """Values per hidden unit and time step that every backward pass needs: gates, cell and state."""
 
@@ -93,7 +94,7 @@ def _bytes(spec: BenchmarkSpec, row: Mapping[Any, Any], batch: int) -> float:
     weights = row["weights_mb"] * sum(_bytes_each(variant.precision) for variant in spec.plan) / 4
     if "training" in spec.modes:
         activations = KEPT * row["macts"] * 4 * batch * area * wide
-        return 1e6 * float(weights * (2 + STATES[spec.optimizer]) + activations)
+        return 1e6 * float(weights * (2 + STATES.get(spec.optimizer, MOST_STATES)) + activations)
     return 1e6 * float(weights + (row["inference_peak_mb"] - row["weights_mb"]) * batch * area * wide)
 
 
