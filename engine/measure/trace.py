@@ -1,0 +1,50 @@
+"""Record what a call does with torch's profiler: a Chrome trace and its slowest kernels or operators."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile, record_function, supported_activities
+
+from engine.results import SlowOperator
+
+CALLS = 3
+"""Calls in a trace: enough to see what repeats, and a file of some MB."""
+SLOWEST = 10
+LONGEST_NAME = 200
+"""Names of CUDA kernels made from templates have thousands of characters."""
+
+
+def record(phases: Mapping[str, Callable[[], object]], device: str, path: Path) -> tuple[SlowOperator, ...]:
+    """Write a Chrome trace of some calls to `path` (.json.gz), each phase marked by its name.
+
+    Returns the slowest kernels of an accelerator, or the slowest operators of a CPU, by their own time. It is empty
+    where the profiler sees none. Call it where a call has been made before, so that nothing is compiled.
+    """
+    activities = supported_activities() if device != "cpu" else {ProfilerActivity.CPU}
+    with profile(activities=activities) as profiler:  # type: ignore[no-untyped-call]
+        for _ in range(CALLS):
+            for name, phase in phases.items():
+                with record_function(name):  # type: ignore[no-untyped-call]
+                    phase()
+        if device != "cpu":
+            torch.accelerator.synchronize(device)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    profiler.export_chrome_trace(str(path))
+    return _slowest(profiler, set(phases), kernels=device != "cpu")
+
+
+def _slowest(profiler: profile, marks: set[str], *, kernels: bool) -> tuple[SlowOperator, ...]:
+    times = []
+    for event in profiler.key_averages():  # type: ignore[no-untyped-call]
+        if event.key in marks or (event.device_type != DeviceType.CPU) != kernels:
+            continue
+        us = event.self_device_time_total if kernels else event.self_cpu_time_total
+        times.append((us, event.key, event.count))
+    total = sum(us for us, _, _ in times)
+    return tuple(
+        SlowOperator(name=name[:LONGEST_NAME], calls=count / CALLS, ms=us / 1e3 / CALLS, share=us / total)
+        for us, name, count in sorted(times, reverse=True)[:SLOWEST]
+        if us > 0
+    )

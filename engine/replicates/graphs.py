@@ -1,0 +1,86 @@
+"""What torch.compile made of a subject: its graphs, why they break, and why they were compiled again."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+MOST_METRICS = 2000
+"""Compilations that torch keeps facts about, instead of its 64: a model with many breaks has more."""
+MOST_REASONS = 20
+"""Most reasons in a row. A note at the end says how many more there are."""
+LONGEST_REASON = 300
+
+
+def fresh_counters(*, compiles: bool) -> Any:
+    """Return what torch.compile counts of graphs, from zero, with no reasons yet; None of what does not use it."""
+    if not compiles:
+        return None
+    from torch._dynamo import utils
+
+    utils.counters.clear()
+    utils.graph_break_reasons.clear()
+    utils.set_compilation_metrics_limit(MOST_METRICS)
+    utils.clear_compilation_metrics()
+    return utils.counters
+
+
+def graphs(counters: Any) -> dict[str, Any]:
+    """Return what torch.compile made of something since its counters were fresh, as fields of a row."""
+    if counters is None:
+        return {}
+    from torch._dynamo import utils
+
+    again = [one for one in utils.get_compilation_metrics() if one.recompile_reason]
+    return {
+        "calls_captured": counters["stats"]["calls_captured"],
+        "unique_graphs": counters["stats"]["unique_graphs"],
+        "graph_breaks": sum(counters["graph_break"].values()),
+        "unique_graph_breaks": len(counters["graph_break"]),
+        "graph_break_reasons": _limited(
+            f"{_place(one.user_stack)}: {_explained(one.reason)}" for one in utils.graph_break_reasons
+        ),
+        "recompilations": len(again),
+        "recompile_reasons": _limited(
+            f"{_line(one.co_filename, one.co_firstlineno)} in {one.co_name}: {_guard(one.recompile_reason)}"
+            for one in again
+        ),
+    }
+
+
+def _limited(reasons: Iterable[str]) -> tuple[str, ...]:
+    """Return the distinct reasons in order, each once with its count, and a note on those left out."""
+    counted = Counter(
+        reason if len(reason) <= LONGEST_REASON else f"{reason[:LONGEST_REASON]} ..." for reason in reasons
+    )
+    texts = [f"{reason} ({count} times)" if count > 1 else reason for reason, count in counted.items()]
+    left = len(texts) - MOST_REASONS
+    return (*texts[:MOST_REASONS], *([f"and {left} more"] if left > 0 else []))
+
+
+def _place(stack: Any) -> str:
+    """Return the innermost line of the user's code, such as `timm/layers/norm.py:12 in forward`."""
+    if not stack:
+        return "unknown line"
+    return f"{_line(stack[-1].filename, stack[-1].lineno)} in {stack[-1].name}"
+
+
+def _line(file: str | None, number: int | None) -> str:
+    """Return a place in the code, with the file below the folder of its package instead of its full path."""
+    path = Path(file or "unknown")
+    parts = path.parts
+    start = max((place for place, part in enumerate(parts) if part == "site-packages"), default=len(parts) - 3)
+    return f"{'/'.join(parts[max(1, start + 1) :]) or path.name}:{number}"
+
+
+def _explained(reason: str) -> str:
+    """Return torch's name of a break and its explanation, without hints, context and links."""
+    lines = [line.strip() for line in reason.splitlines()]
+    explained = next((line.removeprefix("Explanation:").strip() for line in lines if line[:12] == "Explanation:"), "")
+    return f"{lines[0]}. {explained}" if explained else lines[0]
+
+
+def _guard(reason: str | None) -> str:
+    """Return why a graph did not fit, without the number of the graph: `0/0: tensor 'x' size mismatch ...`."""
+    return re.sub(r"^\d+/\d+: ", "", " ".join((reason or "").split()))
