@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -119,9 +120,16 @@ def test_a_log_is_bounded_and_keeps_the_newest(settings: Settings) -> None:
 def test_a_log_without_room_drops_output_and_goes_on(settings: Settings) -> None:
     files = RunFiles(settings.runs_dir, 1)
     files.prepare()
-    files.log.symlink_to("/dev/full")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with BoundedLog(files, 1000) as log:
-        log.write(b"nobody will read this")
+        log.write(b"before\n")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (7, hard))
+        try:
+            log.write(b"nobody will read this\n")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        log.write(b"after\n")
+    assert files.log.read_bytes() == b"before\nafter\n"
 
 
 def test_a_pid_alone_is_nobody() -> None:
