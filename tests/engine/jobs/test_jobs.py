@@ -23,7 +23,7 @@ from engine.jobs.wake import Wake, nudge
 from engine.names import ModelNotFound
 from engine.results import Device, Machine
 from engine.settings import ROOT, Settings
-from engine.specs import BenchmarkSpec, DeviceSpec, ProfileSpec, RecurrentSpec, Refused, Spec
+from engine.specs import BenchmarkSpec, DeviceSpec, ProfileSpec, RecurrentSpec, Refused, Spec, TrainSpec
 from engine.store import Cause, Exit, State, Store, Unavailable
 from engine.store.files import RunFiles
 
@@ -244,6 +244,8 @@ def test_a_model_newer_than_the_catalogue_is_left_to_the_worker(
 def test_unknown_models_and_absent_devices_are_refused_at_once(settings: Settings, store: Store) -> None:
     with pytest.raises(ModelNotFound, match="closest: open_clip:ViT-B-32"):
         jobs.submit(store, settings, ProfileSpec(models=("ViT-B-23",)))
+    with pytest.raises(ModelNotFound, match="no model matches 'open_clip:ViT-B-33'"):
+        jobs.submit(store, settings, TrainSpec(model="ViT-B-33"))
     check(store, settings, ProfileSpec(models=("config:own", "ViT-B-32"), configs={"own": {}}))
     cuda = ProfileSpec(models=("ViT-B-32",), device="cuda")
     check(store, settings, cuda)  # the machine is not known yet
