@@ -90,7 +90,6 @@ def test_a_training_can_be_evaluated_by_its_number(store: Store, settings: Setti
     ("query", "message"),
     [
         ({"evaluate_classes": "a\nb"}, "The data have 10 classes, but 2 names are given"),
-        ({"evaluate_templates": "a photo"}, "a template has {} where the class name goes"),
         ({"evaluate_data": "synthetic"}, "Zero-shot needs a class per image"),
         ({"evaluate_data": "nowhere.csv"}, "there is no nowhere.csv"),
     ],

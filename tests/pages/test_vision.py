@@ -92,20 +92,10 @@ def test_a_form_becomes_a_queued_run(store: Store) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("query", "message"),
-    [
-        ({"benchmark_variants": "fast"}, "a variant begins with one of eager, compile"),
-        ({"benchmark_batch_size": "many"}, "batch size"),
-        ({"benchmark_mode": "training", "benchmark_variants": "trace"}, "choose mode inference"),
-        ({"benchmark_filter": "^nothing$"}, "leave none of 1 models"),
-        ({"benchmark_filter": "("}, "is no regular expression"),
-    ],
-)
-def test_what_the_engine_refuses_stands_beside_the_form(query: dict[str, str], message: str) -> None:
-    app = open_page(PAGE, benchmark_models="resnet18", **query)
+def test_what_the_engine_refuses_stands_beside_the_form() -> None:
+    app = open_page(PAGE, benchmark_models="resnet18", benchmark_filter="^nothing$")
     assert not app.exception
-    assert message in plainly(app)
+    assert "leave none of 1 models" in plainly(app)
     assert app.button(key="benchmark_go").disabled
 
 
