@@ -99,9 +99,12 @@ def wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def executable() -> str:
-    """$CHROMIUM, else the system's, else Playwright's own."""
-    found = (shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome"))
-    if system := os.environ.get("CHROMIUM") or next(filter(None, found), None):
+    """Return the path of $CHROMIUM, else of the system's browser, else of Playwright's own.
+
+    The headless shell comes first: it takes about two thirds of the CPU time of the whole browser.
+    """
+    names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+    if system := os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None):
         return system
     with sync_playwright() as playwright:
         return playwright.chromium.executable_path
