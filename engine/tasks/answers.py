@@ -23,7 +23,12 @@ from engine.specs import Refused, questions
 
 log = logging.getLogger(__name__)
 
-ANSWERED_BY = {"outlook": "engine.training.outlook", "search": "engine.training.evaluation.search"}
+ANSWERED_BY = {
+    "outlook": "engine.training.outlook",
+    "search": "engine.training.evaluation.search",
+    "match": "engine.training.evaluation.match",
+    "export": "engine.training.export",
+}
 """Modules whose `answer(question)` answers the questions of a name."""
 PIECE = 65_536
 

@@ -344,7 +344,7 @@ def test_a_search_without_an_answer_says_why_and_can_be_tried_again(
     assert [error.value.replace("\\", "") for error in app.error] == ["best.pt has *changed* since it was evaluated"]
     app.run()
     assert len(asked.questions) == 1, "it is not asked again by itself"
-    app.button(key=f"search_again_{run_id}").click().run()
+    app.button(key=f"search_{run_id}_again").click().run()
     assert len(asked.questions) == 2
     assert "Searching" in plainly(app)
 

@@ -33,7 +33,7 @@ def answer(question: Search) -> Hits:
     the model raises.
     """
     found = _embeddings(question.folder)
-    made = _model(question.spec, Settings().roots)
+    made = kept_model(question.spec, Settings().roots, texts_only=True)
     _check(found, made, question)
     similarities = (found.images @ _encoded(made, [question.text])[0]).astype(np.float64)
     nearest = np.argsort(-similarities, kind="stable")[: question.top]
@@ -53,16 +53,20 @@ def _embeddings(folder: Path) -> Embeddings:
         raise Refused(f"{EMBEDDINGS} cannot be read: {error}") from error
 
 
-def _model(spec: EvaluateSpec, roots: Roots) -> Made:
-    """Build the text half on the CPU, where one text takes no time and no run's device is taken; keep the last one."""
+def kept_model(spec: EvaluateSpec, roots: Roots, *, texts_only: bool = False) -> Made:
+    """Return the model of a spec in evaluation mode, on the CPU, so that no run's device is used. Keep the last one.
+
+    texts_only: without the image tower. Errors: those of building it.
+    """
     here = spec.model_copy(update={"device": "cpu", "precision": "fp32"})
     state = stat_within(expand_home(spec.checkpoint), roots) if spec.checkpoint else None
-    key = f"{here.model_dump_json()} {state and (state.st_mtime_ns, state.st_size, state.st_ino)}"
+    key = f"{texts_only} {here.model_dump_json()} {state and (state.st_mtime_ns, state.st_size, state.st_ino)}"
     kept = _kept()
     if key not in kept:
         kept.clear()  # before there is another one: two may not fit
         made = clip_weights.create(here, weights=spec.checkpoint, roots=roots)
-        made.model.visual = nn.Identity()
+        if texts_only:
+            made.model.visual = nn.Identity()
         made.model.eval()
         kept[key] = made
     return kept[key]
