@@ -1,6 +1,7 @@
 """Submit, retry, check and delete runs."""
 
 import shutil
+from collections.abc import Mapping
 
 from engine import shipped
 from engine.jobs import references
@@ -8,7 +9,7 @@ from engine.jobs.lifecycle import ensure_scheduler
 from engine.names import ModelNotFound, select
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec, Refused, Spec
-from engine.store import RETRYABLE, Store
+from engine.store import RETRYABLE, QueueFull, Store
 from engine.store.files import RunFiles
 
 
@@ -22,6 +23,31 @@ def submit(store: Store, settings: Settings, spec: Spec, *, name: str = "", key:
     run_id = store.enqueue(spec, name=name, key=key)
     ensure_scheduler(settings, store)
     return run_id
+
+
+def submit_sweep(
+    store: Store, settings: Settings, specs: Mapping[str, Spec], *, name: str = "", key: str | None = None
+) -> list[int]:
+    """Queue a run per spec, tag all of them with `sweep-N` (N: the first one's id), and return their ids.
+
+    specs: by what each sets, which becomes its name, after `name`. key: as in `submit`, for the sweep as a whole.
+    Errors: those of `submit`. All specs are checked before the first is queued; when the queue is full, none stays.
+    """
+    resolved = {label: references.resolve(store, settings, spec) for label, spec in specs.items()}
+    for spec in resolved.values():
+        check(store, settings, spec)
+    ids: list[int] = []
+    try:
+        for label, spec in resolved.items():
+            own_key = f"{key} {label}" if key else None
+            ids.append(store.enqueue(spec, name=f"{name} {label}".strip(), key=own_key))
+    except QueueFull:
+        for run_id in ids:
+            store.request_cancel(run_id)
+        raise
+    store.change_tags(ids, add=[f"sweep-{ids[0]}"])
+    ensure_scheduler(settings, store)
+    return ids
 
 
 def retry(store: Store, settings: Settings, run_id: int) -> None:
