@@ -129,7 +129,7 @@ def test_figures_stand_in_rows_and_all_can_be_taken_away(store: Store, settings:
         *("rows_1_csv", "rows_1_json", "rows_1_parquet"),
         *("zeroshot_confusion.csv_1", "zeroshot_predictions.csv_1", "linear-probe_confusion.csv_1"),
     ]
-    tabs = ["Confusion, zeroshot", "Predictions", "Confusion, linear-probe", "Map", "Search"]
+    tabs = ["Confusion, zeroshot", "Predictions", "Confusion, linear-probe", "Map", "Search", "Try a picture"]
     assert [tab.label for tab in app.tabs] == tabs
     assert len(charts(app)) == 1
     mistakes = app.dataframe[-1].value
@@ -230,7 +230,7 @@ def test_a_task_that_could_not_be_done_says_why(store: Store, settings: Settings
     app = open_page(PAGE, run=str(evaluated(store, settings, failed)))
     assert not app.exception
     assert [error.value for error in app.error] == ["no labels"]
-    assert [tab.label for tab in app.tabs] == ["Map", "Search"]
+    assert [tab.label for tab in app.tabs] == ["Map", "Search", "Try a picture"]
 
 
 FIELDS = [
