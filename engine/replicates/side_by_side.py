@@ -34,7 +34,7 @@ def measure(
         yield Report(doing=f"{label}: first call", label=label)
         try:
             prepared = prepare(label)
-        except Exception as error:  # noqa: BLE001 - models are other people's code: whatever fails is a row of its own
+        except Exception as error:  # noqa: BLE001 - models may raise any error, which becomes their row
             prepared = failure(label, error)
         if isinstance(prepared, Ready):
             ready.append(_placed(prepared, job.labels[:place]))

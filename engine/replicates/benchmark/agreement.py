@@ -69,7 +69,7 @@ def _accuracy(job: Job, variant: Variant, build: Builder, known: dict[str, Any])
         counters = fresh_counters(compiles=variant.execution == "compile")
         result = _results(job, variant, built, found)
         row = describe(job, built, found) | graphs(counters)
-    except Exception as error:  # noqa: BLE001 - models and compilers are other people's code: what fails is that row
+    except Exception as error:  # noqa: BLE001 - models and compilers may raise any error
         return _failed(variant, error, "fail_to_run")
     if job.mode == "training":
         row["gradient_deviation"], gradient_notes = _gradients(reference, result, job.model, _frozen(variant))
@@ -144,7 +144,7 @@ def _reference(job: Job, eager: Variant, build: Builder) -> Reference:
     try:
         built, _, _ = _built(job, eager, build)
         exact = _results(job, eager, _doubled(built), replace(found, weights="float64", autocast=""))
-    except Exception:  # noqa: BLE001 - the rule has another comparison for models that float64 is too much for
+    except Exception:  # noqa: BLE001 - without float64, the rule compares directions
         exact = None
     return Reference(eager=first, exact=exact)
 

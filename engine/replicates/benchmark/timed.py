@@ -57,7 +57,7 @@ def _counted(measured: Measured, job: Job, made: Made, counts: Counts, build: Bu
     if counted not in counts:
         try:
             counts[counted] = _count(job, made, build)
-        except Exception as error:  # noqa: BLE001 - models are other people's code; the timing stands without a count
+        except Exception as error:  # noqa: BLE001 - models may raise any error; the timing is valid without a count
             note = f"not counted: {' '.join(str(error).split())[:300]}"
             return measured.model_copy(update={"notes": (*measured.notes, note)})
     figures = dict(counts[counted])
@@ -103,7 +103,7 @@ def _again(measured: Measured, job: Job, made: Made, stopwatch: Stopwatch) -> Me
             phases = steps.phases(job.model, made.built.model, run, training=training, kind=job.spec.optimizer)
             calls = 1 + variants.settling_calls(made.variant, job.spec.device)
             again_ms = sum(timing.first_call(stopwatch, list(phases.values())) for _ in range(calls))
-    except Exception as error:  # noqa: BLE001 - as above; the timing stands
+    except Exception as error:  # noqa: BLE001 - as above; the first timing is valid
         note = f"not compiled a second time: {' '.join(str(error).split())[:300]}"
         return measured.model_copy(update={"notes": (*measured.notes, note)})
     return measured.model_copy(update={"compile_again_ms": again_ms})

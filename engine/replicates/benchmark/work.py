@@ -40,7 +40,7 @@ def largest(job: Job, build: Builder) -> Iterator[Report]:
         yield Report(trying=size)
         try:
             _try(job.model_copy(update={"batch_size": size}), build)
-        except Exception as error:  # noqa: BLE001 - some kernels fail in their own ways on too much
+        except Exception as error:  # noqa: BLE001 - kernels raise various errors for large batches
             fails, why = size, described(error)
             report = Report(fails=size, doing=why)
         else:

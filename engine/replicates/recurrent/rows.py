@@ -40,7 +40,7 @@ def _row(spec: RecurrentSpec, common: Mapping[str, Any], found: Found, runner: R
         try:
             per_call_ms = fields["back_to_back_ms"] or fields["latency_ms"]
             fields |= _cost(spec, runner, per_call_ms, both_ways="backward_ms" in fields)
-        except Exception as error:  # noqa: BLE001 - other people's code is run to count it; the timing stands without
+        except Exception as error:  # noqa: BLE001 - models may raise any error; the timing is valid without a count
             notes.append(f"not counted: {' '.join(str(error).split())[:300]}")
     if runner.execution in ("script", "trace"):
         fields |= {name: getattr(spec, name) for name in TORCHSCRIPT}
