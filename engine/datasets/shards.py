@@ -136,22 +136,22 @@ def _put_together(found: list[Sample | None], name: str, folder: Path, roots: Ro
         with_place_for_names(templates)
     except ValueError as error:
         raise DataProblem(f"{CLASS_TEMPLATES} of {name}: {error}") from error
-    kept = [sample for sample in found if sample and (sample.captions or classes)]
-    if not kept:
+    usable = [sample for sample in found if sample and (sample.captions or classes)]
+    if not usable:
         raise DataProblem(
             f"{name} holds {len(found)} images, none with a caption: expected {', '.join(members.IMAGES[:4])} files, "
             "each with a .txt or .json of the same name beside it, or a .cls and all classes in classnames.txt"
         )
-    largest = max((sample.label for sample in kept if sample.label is not None), default=-1)
+    largest = max((sample.label for sample in usable if sample.label is not None), default=-1)
     if classes and largest >= len(classes):
         raise DataProblem(f"{name} has a class {largest}, and {CLASS_NAMES} names {len(classes)}, from 0 on")
     texts = [
         sample.captions or tuple(t.replace("{}", classes[sample.label or 0]) for t in templates or TEMPLATES)
-        for sample in kept
+        for sample in usable
     ]
-    left_out = f"{len(found) - len(kept):,} images without a caption are left out"
-    notes = (left_out,) if len(kept) < len(found) else ()
-    return Shards(name, kept, texts, classes, templates, roots, notes)
+    left_out = f"{len(found) - len(usable):,} images without a caption are left out"
+    notes = (left_out,) if len(usable) < len(found) else ()
+    return Shards(name, usable, texts, classes, templates, roots, notes)
 
 
 def _lines(folder: Path, name: str, roots: Roots) -> tuple[str, ...]:

@@ -26,15 +26,15 @@ def common(
     """
     measured = [process[label] for process in processes if label in process]
     fields: dict[str, Any] = {}
-    for one in reversed(measured):
-        fields |= one.row
-    notes = list(dict.fromkeys(note for one in measured for note in one.notes))
-    failed = next(((number, one) for number, one in enumerate(measured, 1) if one.status != "ok"), None)
+    for result in reversed(measured):
+        fields |= result.row
+    notes = list(dict.fromkeys(note for result in measured for note in result.notes))
+    failed = next(((number, result) for number, result in enumerate(measured, 1) if result.status != "ok"), None)
     if failed:
-        number, one = failed
+        number, result = failed
         where = f" (in process {number} of {spec.processes})" if number > 1 else ""
-        fields |= {"status": one.status, "error": one.error + where}
-    elif any(one.rounds for one in measured):
+        fields |= {"status": result.status, "error": result.error + where}
+    elif any(result.rounds for result in measured):
         fields |= _figures(measured) | {"flags": _flags(spec, measured)}
         notes += _disturbances(measured)
     return measured, fields, notes
@@ -42,10 +42,10 @@ def common(
 
 def _figures(measured: Sequence[Measured]) -> dict[str, Any]:
     """Return values over all processes, as fields of a row."""
-    per_process = [one.samples_ms for one in measured]
+    per_process = [result.samples_ms for result in measured]
     samples = [sample for process in per_process for sample in process]
     medians = process_medians(measured)
-    compiled = [one.compile_ms for one in measured if one.compile_ms is not None]
+    compiled = [result.compile_ms for result in measured if result.compile_ms is not None]
     again = [measured[0].compile_again_ms] if measured[0].compile_again_ms is not None else compiled[1:]
     parts = {phase: process_medians(measured, phase) for phase in measured[0].phases}
     return {
@@ -61,15 +61,15 @@ def _figures(measured: Sequence[Measured]) -> dict[str, Any]:
         "compile_cold_ms": compiled[0] if compiled else None,
         "compile_warm_ms": statistics.median(again) if again else None,
         "samples": len(samples),
-        "calls_per_sample": statistics.median_low(calls for one in measured for calls in one.calls),
-        "loop_ms": statistics.median(one.loop_ms for one in measured),
+        "calls_per_sample": statistics.median_low(calls for result in measured for calls in result.calls),
+        "loop_ms": statistics.median(result.loop_ms for result in measured),
         "processes": len(measured),
         "process_medians_ms": medians,
         "spread": spread(medians),
-        "contention": _worst([one.contention for one in measured if one.contention]),
+        "contention": _worst([result.contention for result in measured if result.contention]),
         "neighbours": neighbours(measured),
-        "device_peak_mb": _most(one.device_peak_mb for one in measured),
-        "process_peak_mb": _most(one.process_peak_mb for one in measured),
+        "device_peak_mb": _most(result.device_peak_mb for result in measured),
+        "process_peak_mb": _most(result.process_peak_mb for result in measured),
     }
 
 

@@ -41,10 +41,10 @@ def build(models: Sequence[str], out_dir: Path, workers: int) -> Iterator[Progre
 
     Errors: ModelNotFound; VersionsDiffer if only some models are recounted and library versions have changed.
     """
-    known = library.families()
-    wanted = names.resolve(models, known)
+    families = library.families()
+    wanted = names.resolve(models, families)
     out_dir.mkdir(parents=True, exist_ok=True)
-    rows, operators = _kept(out_dir, set(known) - set(wanted))
+    rows, operators = _kept(out_dir, set(families) - set(wanted))
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=spawn, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         yield Progress(done=0, total=len(wanted))

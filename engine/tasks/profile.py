@@ -43,7 +43,7 @@ def run(spec: ProfileSpec, run_dir: Path) -> Iterator[Event]:
 
 
 def profile(model: str, spec: ProfileSpec, build: Builder = library.build) -> Profiled:
-    """Return one model's counts. Errors become the status; after out-of-memory on an accelerator, it runs on the CPU."""
+    """Return one model's counts. Errors become the status. Out of memory on an accelerator, it runs on the CPU."""
     name = ModelName(model)
     profiled = _attempt(name, spec, spec.device, build)
     if profiled.row.status == "out_of_memory" and spec.device not in ("cpu", "meta"):

@@ -53,8 +53,8 @@ def _row(spec: BenchmarkSpec, common: Mapping[str, Any], outcome: Outcome, varia
 
 def _joules(measured: Sequence[Measured], batch_size: int) -> float | None:
     """Return joules per image, the median of the processes that measured it; None if no process did."""
-    known = [process.joules_per_call for process in measured if process.joules_per_call is not None]
-    return statistics.median(known) / batch_size if known else None
+    joules = [process.joules_per_call for process in measured if process.joules_per_call is not None]
+    return statistics.median(joules) / batch_size if joules else None
 
 
 def _compared(
