@@ -1,6 +1,6 @@
-"""Times models, or compares what their variants compute: the task of a BenchmarkSpec.
+"""Time models, or compare what their variants compute: the task of a BenchmarkSpec.
 
-This process takes no measurements: it starts a fresh one per repetition, waits, and makes rows of what they report.
+This process takes no measurements. It starts a fresh one per repetition, waits, and makes rows from their reports.
 """
 
 import tempfile
@@ -24,7 +24,7 @@ Found = Sequence[Mapping[str, Measured]]
 
 
 def run(spec: BenchmarkSpec, run_dir: Path) -> Iterator[Event]:
-    """Yield the environment, then per model and batch size the file of its samples and a row per mode and variant.
+    """Yield the environment, then per model and batch size the file of samples, and a row per mode and variant.
 
     Errors: Refused, before anything is timed.
     """
@@ -47,10 +47,10 @@ def _model(
     progress: Progress,
     device_name: str,
 ) -> Iterator[Event]:
-    """Yield the rows of a model. batch_sizes: None stands for the largest that fits."""
+    """Yield the rows of a model. batch_sizes: None means the largest that fits."""
     written: set[Path] = set()
     with tempfile.TemporaryDirectory(prefix="vitals-", ignore_cleanup_errors=True) as folder:
-        # without the variable, cuBLAS refuses to be deterministic
+        # required by cuBLAS to be deterministic
         variables = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if spec.reproducible else {}
         processes = Processes(Path(folder), time.monotonic() + spec.time_limit, environment=variables)
         sizes = Sizes(spec, model, processes)
@@ -87,7 +87,7 @@ def _model(
 
 
 def _samples(path: Path, found: Found, mode: Mode, phases: Sequence[str], written: set[Path]) -> Artifact:
-    """Write the samples of one mode. written: files of this model that hold those of another already."""
+    """Write the samples of one mode. written: files that already hold samples of this model; they are appended to."""
     summary.write_samples(path, found, what={"mode": mode}, label="variant", phases=phases, begin=path not in written)
     written.add(path)
     return Artifact(name=f"{path.parent.name}/{path.name}", kind="samples")

@@ -1,4 +1,4 @@
-"""Evaluates CLIP: the task of an EvaluateSpec."""
+"""Evaluate CLIP: the task of an EvaluateSpec."""
 
 import csv
 import time
@@ -37,7 +37,7 @@ class Subject:
     encoded: Encoded
     classes: tuple[str, ...]
     notes: list[str]
-    """Grows with what a probe reads beside."""
+    """Grows when a probe encodes more pairs."""
     classify: Callable[[], Classification]
     probe: Callable[[], Generator[Event, None, Classification]]
 
@@ -45,7 +45,7 @@ class Subject:
 def run(spec: EvaluateSpec, run_dir: Path) -> Iterator[Event]:
     """Yield the environment, the embeddings, then a row per task with its files.
 
-    Errors: DeviceNotFound, Refused, whatever building the model raises.
+    Errors: DeviceNotFound, Refused, errors of building the model.
     """
     here = environment.current(spec.device, spec.seed)
     yield here
@@ -80,7 +80,7 @@ def run(spec: EvaluateSpec, run_dir: Path) -> Iterator[Event]:
 def _encoded(spec: EvaluateSpec, run_dir: Path) -> Generator[Event, None, Subject]:
     roots, checkpoint = Settings().roots, expand_home(spec.checkpoint)
     opened: Pairs = opener(spec, roots)(spec.data, samples=spec.samples)
-    every, said = readable(opened, run_dir, "data", spec.checkpoint, roots)
+    every, unreadable_notes = readable(opened, run_dir, "data", spec.checkpoint, roots)
     rest, held_out = datasets.split(every, spec.val_fraction, spec.seed)
     pairs = held_out if spec.held_out else every
     classes, templates = named(spec, every)
@@ -100,7 +100,7 @@ def _encoded(spec: EvaluateSpec, run_dir: Path) -> Generator[Event, None, Subjec
         workers=spec.workers,
     )
 
-    notes = [*every.notes, *said, *made.notes]
+    notes = [*every.notes, *unreadable_notes, *made.notes]
 
     def encoded(part: Pairs, what: str) -> Generator[Event, None, Encoded]:
         encoding = encode(model, part, reader)
@@ -120,7 +120,7 @@ def _encoded(spec: EvaluateSpec, run_dir: Path) -> Generator[Event, None, Subjec
         judged = found if spec.held_out else (yield from encoded(held_out, "what the probe is judged by"))
         if learned.labels is None or judged.labels is None:
             raise Refused("a linear probe needs labels, which these data have not: give a folder of class folders")
-        # scikit-learn, which a process that is forked from must not have loaded
+        # loads scikit-learn, which a process that others are forked from must not load
         from engine.training.evaluation import classification
 
         given = (learned.images, learned.labels, judged.images, judged.labels, spec.seed)
@@ -136,7 +136,8 @@ def _encoded(spec: EvaluateSpec, run_dir: Path) -> Generator[Event, None, Subjec
 
 
 def _result(task: str, spec: EvaluateSpec, subject: Subject, run_dir: Path) -> Generator[Event, None, dict[str, Any]]:
-    """Yield the fields of a task's row, its files written. Errors: Refused where the data do not have what it needs."""
+    """Write the files of a task, yield them, and return the fields of its row. Errors: Refused if the data do not suit
+    it."""
     if task == "retrieval":
         return row_fields(retrieved(subject.encoded, spec.batch_size)) | {"val_batch_size": spec.batch_size}
     if task == "zeroshot":
@@ -179,8 +180,9 @@ def _write_csv(path: Path, header: Sequence[str], lines: Iterator[Sequence[Any]]
 
 
 def _write_embeddings(path: Path, subject: Subject) -> None:
-    """images (N, D), texts (M, D), owner (M,), labels (N,; -1 where there are none); packed texts: sources (N,),
-    captions (M,), classes."""
+    """Write images (N, D), texts (M, D), owner (M,), labels (N,; -1 without labels), and packed texts: sources (N,),
+    captions (M,), classes.
+    """
     encoded, pairs = subject.encoded, subject.encoded.pairs
     captions = [caption for index in range(len(pairs)) for caption in pairs.captions(index)]
     none = torch.full((len(pairs),), -1)

@@ -1,4 +1,4 @@
-"""Counts parameters, FLOPs, activations and memory of models: the task of a ProfileSpec."""
+"""Count parameters, FLOPs, activations and memory of models: the task of a ProfileSpec."""
 
 import json
 import time
@@ -23,7 +23,7 @@ Builder = Callable[[str, Wanted], Built]
 
 @dataclass(frozen=True)
 class Profiled:
-    """A row, and the modules behind it where they were counted."""
+    """A row, and the model's modules if they were counted."""
 
     row: ProfileRow
     modules: tuple[ModuleCount, ...] = ()
@@ -43,7 +43,7 @@ def run(spec: ProfileSpec, run_dir: Path) -> Iterator[Event]:
 
 
 def profile(model: str, spec: ProfileSpec, build: Builder = library.build) -> Profiled:
-    """Return one model's row, whatever happens; after out-of-memory on an accelerator, counted on the CPU instead."""
+    """Return one model's counts. Errors become the status. Out of memory on an accelerator, it runs on the CPU."""
     name = ModelName(model)
     profiled = _attempt(name, spec, spec.device, build)
     if profiled.row.status == "out_of_memory" and spec.device not in ("cpu", "meta"):
@@ -71,7 +71,7 @@ def _attempt(name: ModelName, spec: ProfileSpec, device: str, build: Builder) ->
     try:
         for step in _steps(name, spec, device, build):
             figures |= step
-    except Exception as error:  # noqa: BLE001 - models are other people's code: whatever fails is that model's row
+    except Exception as error:  # noqa: BLE001 - any error of a model becomes its row's status
         figures["status"] = "out_of_memory" if out_of_memory(error) else "error"
         figures["error"] = f"{type(error).__name__}: {error}"
     modules = figures.pop("modules", ())
@@ -79,7 +79,7 @@ def _attempt(name: ModelName, spec: ProfileSpec, device: str, build: Builder) ->
 
 
 def _steps(name: ModelName, spec: ProfileSpec, device: str, build: Builder) -> Iterator[dict[str, Any]]:
-    """Figures of a row as they are found, so that what is known stays known when a later step fails."""
+    """Yield the fields of a row step by step, so that earlier ones remain if a later step fails."""
     wanted = Wanted(
         device=device,
         batch_size=spec.batch_size,
@@ -117,7 +117,7 @@ def _description(built: Built) -> dict[str, Any]:
 
 
 def _parameters(built: Built) -> dict[str, float]:
-    """Millions, whole and per tower; what is in neither tower is `other`."""
+    """Return millions of parameters, in total and per tower. `other` are those in neither tower."""
     total = _numel(built.model.parameters())
     towers = {name: _numel(built.model.get_submodule(path).parameters()) for name, path in built.towers.items()}
     return {
@@ -134,7 +134,7 @@ def _numel(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def _costs(built: Built, counted: Count, batch_size: int) -> dict[str, Any]:
-    """Counts per sample; traffic and memory of the batch."""
+    """Return counts per sample, and traffic and memory of the batch."""
     towers = {name: counted.modules[path] for name, path in built.towers.items()}
     parts = {
         "": (counted.flops, counted.activations),
@@ -168,7 +168,7 @@ def _notes(counted: Count | None) -> tuple[str, ...]:
 
 
 def _modules(built: Built, counted: Count, batch_size: int) -> tuple[ModuleCount, ...]:
-    """Return every module that was called, outermost first."""
+    """Return every module that was called, outer modules first."""
     return tuple(
         ModuleCount(
             path=path,
@@ -184,12 +184,14 @@ def _modules(built: Built, counted: Count, batch_size: int) -> tuple[ModuleCount
 
 
 def _training(name: ModelName, wanted: Wanted, build: Builder, notes: tuple[str, ...]) -> dict[str, Any]:
-    """Return the training peak, always on meta: an estimate that no device has to hold. A model that cannot train
-    says so."""
+    """Return the peak memory of training, or a note if the model cannot train.
+
+    It is always estimated on meta, so no device needs that much memory.
+    """
     built = build(name, replace(wanted, device="meta"))
     try:
         return {"training_peak_mb": memory.training_peak_bytes(built.model, built.inputs) / 1e6}
-    except Exception as error:  # noqa: BLE001 - as above; what was counted stands without the estimate
+    except Exception as error:  # noqa: BLE001 - as above; the other counts are valid without it
         return {"notes": (*notes, f"no training peak: {' '.join(str(error).split())[:300]}")}
 
 

@@ -26,7 +26,7 @@ TICK_S = 0.1
 GRACE_S, GONE_S = 30, 5
 """Seconds that the processes get to save a checkpoint after a stop, and seconds to wait until killed ones have
 ended."""
-TOLD: dict[str, type[Event]] = {each.__name__: each for each in (TrainRow, Metric, Progress, Artifact)}
+TOLD: dict[str, type[Event]] = {event.__name__: event for event in (TrainRow, Metric, Progress, Artifact)}
 
 
 class Job(BaseModel):

@@ -93,7 +93,7 @@ def results(folder: Path, epoch: int, roots: Roots = None) -> list[dict[str, Any
             found.append(json.loads(text))
         except ValueError:
             continue
-    return [each for each in found if each.get("epoch", 0) <= epoch]
+    return [row for row in found if row.get("epoch", 0) <= epoch]
 
 
 def _lines(path: Path, roots: Roots) -> list[str]:

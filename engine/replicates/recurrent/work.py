@@ -20,14 +20,15 @@ __all__ = ["Job", "work"]
 
 Build = Callable[[str, RecurrentSpec], Network]
 BLOCK_MS = 5.0
-"""Small layers take a fifth of a millisecond, and a block's first calls some per cent longer than the others."""
+"""Milliseconds per block of calls. Small layers take 0.2 ms, and a block's first calls are some per cent slower."""
 SETTLING = {"script": 5, "trace": 5}
-"""Calls after the first in which TorchScript still compiles: it profiles, specialises and optimises, forward and
-backward apart, and has been seen to need four more."""
+"""Calls after the first in which TorchScript still compiles. It profiles, specialises and optimises, separately for
+forward and backward; up to four such calls have been observed.
+"""
 
 
 def work(job: Job, build: Build = recurrent.build) -> Iterator[Report]:
-    """Yield every runner of the job made ready, checked and timed."""
+    """Yield progress and the result of each runner: prepared, checked and timed."""
     spec = job.spec
     recurrent.set_torchscript(spec)
     load_libraries(spec.device)
@@ -49,10 +50,10 @@ def work(job: Job, build: Build = recurrent.build) -> Iterator[Report]:
 def prepare(
     job: Job, name: str, stopwatch: Stopwatch, control: Control, build: Build, resident_mb: float
 ) -> Ready | Measured:
-    """Build a runner, make its first calls, measure its memory, check its results. What is wrong is not timed.
+    """Build and check a runner, make its first calls and measure its memory. Wrong results are returned, not timed.
 
-    resident_mb: what the process held before its first runner. Errors: Refused of what the device or the runner cannot
-    do, and whatever torch raises.
+    resident_mb: memory of the process before its first runner. Errors: Refused if the device or the runner does not
+    support the request; errors of torch.
     """
     spec, execution = job.spec, RUNNERS[name].execution
     loading_s = compiling.own_caches(name, spec.device) if execution == "compile" else 0.0
@@ -98,7 +99,8 @@ class Passes:
         self._output.backward(self._network.cotangent)  # type: ignore[no-untyped-call]
 
     def clear(self) -> None:
-        """Free the graph, which is neither pass's work, and the gradients, or the next ones would be added to them."""
+        """Free the graph and the gradients. Neither pass should spend time on freeing, and new gradients would add to
+        old ones."""
         self._output = None
         for parameter in self._network.parameters.values():
             parameter.grad = None
