@@ -22,6 +22,7 @@ from engine.settings import Settings
 from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
 from engine.training import checkpoints, precision
+from engine.training.evaluation import classification
 from engine.training.evaluation.classification import Classification
 from engine.training.evaluation.encode import Encoded, Reader, classified, encode, retrieved
 from engine.training.setup import named, opener, readable
@@ -120,9 +121,6 @@ def _encoded(spec: EvaluateSpec, run_dir: Path) -> Generator[Event, None, Subjec
         judged = found if spec.held_out else (yield from encoded(held_out, "what the probe is judged by"))
         if learned.labels is None or judged.labels is None:
             raise Refused("a linear probe needs labels, which these data have not: give a folder of class folders")
-        # loads scikit-learn, which a process that others are forked from must not load
-        from engine.training.evaluation import classification
-
         given = (learned.images, learned.labels, judged.images, judged.labels, spec.seed)
         return classification.probe(*given, classes=len(classes) or None)
 

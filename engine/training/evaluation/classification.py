@@ -4,14 +4,12 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import open_clip
 import torch
 from numpy.typing import NDArray
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 
 from engine.specs import Refused
@@ -141,6 +139,8 @@ def strength(features: Array, labels: NDArray[np.int64], seed: int) -> float:
     """
     least = np.unique(labels, return_counts=True)[1].min()
     enough = least >= 2 and CHOOSING * len(labels) >= len(np.unique(labels))
+    from sklearn.model_selection import train_test_split
+
     fit, choose, fit_labels, choose_labels = train_test_split(
         features, labels, test_size=CHOOSING, random_state=seed, stratify=labels if enough else None
     )
@@ -150,7 +150,11 @@ def strength(features: Array, labels: NDArray[np.int64], seed: int) -> float:
     return STRENGTHS[int(np.argmax(scores))]
 
 
-def _fitted(features: Array, labels: NDArray[np.int64], strength: float) -> LogisticRegression:
+def _fitted(features: Array, labels: NDArray[np.int64], strength: float) -> Any:
+    """Return a scikit-learn LogisticRegression. It is imported here, because the warm process must not load it."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
     with warnings.catch_warnings():
         # more iterations than ITERATIONS would change little
         warnings.simplefilter("ignore", ConvergenceWarning)
