@@ -47,9 +47,8 @@ def build(name: str, wanted: Wanted) -> Built:
         except (RuntimeError, NotImplementedError) as error:
             if wanted.device != "meta" or out_of_memory(error):
                 raise
-            raise Refused(
-                f"{PYTHON}:{name} cannot be built on meta, where tensors have no values ({error}): choose the device cpu"
-            ) from error
+            reason = f"cannot be built on meta, where tensors have no values ({error})"
+            raise Refused(f"{PYTHON}:{name} {reason}: choose the device cpu") from error
     if not isinstance(model, torch.nn.Module):
         raise ModelNotFound(f"{PYTHON}:{name} returns {type(model).__name__}, not a torch.nn.Module")
     size = wanted.image_size or IMAGE_SIZE
