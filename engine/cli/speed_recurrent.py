@@ -62,7 +62,7 @@ class Blocks:
 class Recurrent(RecurrentFlags):
     """Time recurrent layers here and now, forward and backward: cuDNN, ATen, scripted, compiled, plain Python.
 
-    Prints the table of PyTorch's fastrnns benchmark, in milliseconds, each family as soon as it is timed; for a sweep, a
+    Prints the table of PyTorch's fastrnns benchmark, in milliseconds, each family as soon as it is timed. A sweep has a
     table with one row per size.
     """
 
