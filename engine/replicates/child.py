@@ -82,4 +82,4 @@ def _ended(code: int, *, killed_for_memory: bool) -> Ended:
     if code == -signal.SIGKILL and killed_for_memory:
         return Ended("out_of_memory", "the kernel killed the process: the machine was out of memory")
     how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    return Ended("error", f"the process ended with {how}: its last words are in the log")
+    return Ended("error", f"the process ended with {how}: the end of the log says more")

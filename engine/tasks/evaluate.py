@@ -120,7 +120,7 @@ def _encoded(spec: EvaluateSpec, run_dir: Path) -> Generator[Event, None, Subjec
         learned = yield from encoded(rest, "what the probe learns from")
         judged = found if spec.held_out else (yield from encoded(held_out, "what the probe is judged by"))
         if learned.labels is None or judged.labels is None:
-            raise Refused("a linear probe needs labels, which these data have not: give a folder of class folders")
+            raise Refused("a linear probe needs a class per image: give class folders, or shards with classes")
         given = (learned.images, learned.labels, judged.images, judged.labels, spec.seed)
         return classification.probe(*given, classes=len(classes) or None)
 
@@ -140,7 +140,7 @@ def _result(task: str, spec: EvaluateSpec, subject: Subject, run_dir: Path) -> G
         return row_fields(retrieved(subject.encoded, spec.batch_size)) | {"val_batch_size": spec.batch_size}
     if task == "zeroshot":
         if subject.encoded.labels is None or not subject.classes:
-            raise Refused("zero-shot classification needs labels, which these data have not: give class folders")
+            raise Refused("zero-shot needs a class per image: give class folders, or shards with classes")
         found = subject.classify()
     else:
         found = yield from subject.probe()

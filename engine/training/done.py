@@ -139,7 +139,7 @@ def changes(spec: TrainSpec, path: Path, before: Mapping[str, Any]) -> list[str]
     if refused := [name for name in other if name not in NOTED and name not in FREE]:
         details = ", ".join(f"{name} was {_shown(before[name])} and is now {_shown(asked[name])}" for name in refused)
         raise Refused(
-            f"{path.name} cannot be gone on from exactly: {details}. Ask for the same, or begin a new training with "
+            f"{path.name} cannot be continued exactly: {details}. Ask for the same, or begin a new training with "
             "its weights (--pretrained)"
         )
     return [

@@ -111,7 +111,7 @@ def _failure(run_dir: Path, processes: int) -> Exception:
     try:
         failure = json.loads((run_dir / FAILURE).read_text())
     except (OSError, ValueError):
-        return TrainingFailed(f"one of {processes} processes has ended: its last words are in the log")
+        return TrainingFailed(f"one of {processes} processes has ended: the end of the log says more")
     return Refused(failure["error"]) if failure["refused"] else TrainingFailed(f"{failure['type']}: {failure['error']}")
 
 

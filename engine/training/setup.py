@@ -122,7 +122,7 @@ def hold(spec: TrainSpec, run_dir: Path, roots: Roots = None) -> Held:
     pairs, notes = readable(opened(spec.data, samples=spec.samples), run_dir, "data", spec.resume, roots)
     notes = (*pairs.notes, *notes)
     if len(pairs) > 1 and len({caption for index in range(len(pairs)) for caption in pairs.captions(index)}) == 1:
-        raise Refused("all captions are equal, so nothing tells one pair from another")
+        raise Refused("all captions are equal, so pairs cannot be told apart: give data with different captions")
     val: Pairs | None
     if spec.val_data:
         val, val_notes = readable(opened(spec.val_data), run_dir, "val_data", spec.resume, roots)

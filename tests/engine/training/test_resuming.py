@@ -41,7 +41,7 @@ def go_on(stopped: Path, folder: Path, **fields: object) -> list[Event]:
 def test_another_training_is_no_continuation(
     stopped: Path, tmp_path: Path, fields: dict[str, object], said: str
 ) -> None:
-    with pytest.raises(Refused, match=f"latest.pt cannot be gone on from exactly: {said}"):
+    with pytest.raises(Refused, match=f"latest.pt cannot be continued exactly: {said}"):
         go_on(stopped, tmp_path, **fields)
 
 
