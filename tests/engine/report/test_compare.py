@@ -398,7 +398,7 @@ def test_labels_say_how_a_model_was_built() -> None:
 @pytest.mark.parametrize("changed", [{"num_classes": 10}, {"in_chans": 4}, {"model_kwargs": "depth=2"}])
 def test_runs_that_build_models_in_another_way_are_warned_of(changed: dict[str, object], store: Store) -> None:
     first, second = (store.run(queue_benchmark(store, "resnet18", **fields)) for fields in ({}, changed))
-    warnings = compare_settings.warnings([first, second])
+    warnings = settings.warnings([first, second])
     (name,) = changed
     assert any(
         warning.startswith(f"{name[0].upper()}{name[1:].replace('_', ' ')}: not set (run") for warning in warnings
