@@ -77,17 +77,19 @@ def why_not_again(store: Store, settings: Settings, run_id: int) -> str:
     return ""
 
 
-def check(store: Store, settings: Settings, spec: Spec) -> None:
-    """Check a request at once and without torch. Errors: ModelNotFound; Refused for absent devices and unreadable
-    files.
+def check(store: Store, settings: Settings, spec: Spec, *, runs_code: bool = False) -> None:
+    """Check a request at once and without torch.
+
+    runs_code: accept modules of the user's own, in the foreground.
+    Errors: ModelNotFound; Refused for absent devices, unreadable files and modules of the user's own.
     """
-    _check_machine(store, settings, spec)
+    _check_machine(store, settings, spec, runs_code=runs_code)
     references.check_paths(settings, spec)
 
 
-def _check_machine(store: Store, settings: Settings, spec: Spec) -> None:
+def _check_machine(store: Store, settings: Settings, spec: Spec, *, runs_code: bool = False) -> None:
     """Check models and devices. Errors: ModelNotFound for an unknown model; Refused for an absent device."""
-    _check_models(settings, spec)
+    _check_models(settings, spec, runs_code=runs_code)
     if (machine := store.machine()) is None:
         return  # not probed yet: the worker will check
     available = ["meta", *(device.name for device in machine.devices)]
@@ -96,9 +98,9 @@ def _check_machine(store: Store, settings: Settings, spec: Spec) -> None:
             raise Refused(f"{machine.host} has no device {device!r}; it has {', '.join(available)}")
 
 
-def _check_models(settings: Settings, spec: Spec) -> None:
+def _check_models(settings: Settings, spec: Spec, *, runs_code: bool) -> None:
     try:
-        models = select(spec, shipped.families(settings.catalog_dir))
+        models = select(spec, shipped.families(settings.catalog_dir), runs_code=runs_code)
     except ModelNotFound:
         if not shipped.mismatches(shipped.versions(settings.catalog_dir)):
             raise

@@ -4,12 +4,14 @@ import re
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
-from pydantic_settings import NoDecode
+from pydantic_settings import CliSuppress, NoDecode
 from typing_extensions import TypeAliasType
 
 from engine import suite
 from engine.specs.base import MAX_CONTEXT, PATTERNS, SIZE, Pattern, RealDevice, Refused, Spec, find_expression
+from engine.specs.building import OPTIONS, InChans, ModelKwargs, NumClasses, changes
 from engine.specs.model_name import ModelName
+from engine.specs.profile import Configs
 from engine.specs.timed import (
     MinSeconds,
     Publishable,
@@ -64,10 +66,11 @@ class BenchmarkSpec(Spec):
     paced_by: ClassVar[tuple[str, ...]] = (
         *("mode", "purpose", "device", "variants", "precision", "processes", "floor_seconds", "floor_samples"),
         *("batch_size", "max_batch_size", "image_size", "context_length", "tower", "optimizer", "channels_last"),
-        *("cache", "threads"),
+        *("cache", "threads", *OPTIONS),
     )
     meaning: ClassVar[tuple[str, ...]] = (
         *("device", "threads", "purpose", "optimizer", "cache", "cudnn_benchmark", "deterministic", "tower"),
+        *OPTIONS,
     )
     exclusive: ClassVar[bool] = True
 
@@ -142,6 +145,10 @@ class BenchmarkSpec(Spec):
     exclude_exact: str = Field("", max_length=10_000, description="Names of models to leave out, comma-separated.")
     partition: str = Field("", description="I/N: time only the I-th of N equal parts of the models, counted from 1.")
     seed: int = Field(1337, ge=0, le=2**31, description="Random seed of weights and inputs.")
+    num_classes: NumClasses = None
+    in_chans: InChans = None
+    model_kwargs: ModelKwargs = ""
+    configs: CliSuppress[Configs] = Field(default_factory=dict)
 
     @field_validator("variants")
     @classmethod
@@ -168,6 +175,11 @@ class BenchmarkSpec(Spec):
             raise ValueError(f"{len(self.plan)} variants are asked for, at most {MOST_VARIANTS} run side by side")
         if self.mode != "inference" and any(v.execution in ("export", "trace") for v in self.plan):
             raise ValueError("trace and export give inference graphs: choose mode inference for them")
+        if self.batch_size == "recorded" and changes(self):
+            raise ValueError(
+                f"recorded batch sizes are those of models as timm defines them, and {changes(self)} are asked for: "
+                "choose a number, sweep or max"
+            )
         return self
 
     @property

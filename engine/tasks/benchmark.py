@@ -11,6 +11,7 @@ from pathlib import Path
 from engine import names
 from engine.measure import environment
 from engine.models import library
+from engine.models.own_modules import search_path
 from engine.replicates import summary
 from engine.replicates.benchmark import rows
 from engine.replicates.benchmark.sizes import Sizes
@@ -19,6 +20,7 @@ from engine.replicates.processes import Processes, Spent
 from engine.results import Artifact, Event, Progress, samples_name
 from engine.specs import BenchmarkSpec, ModelName
 from engine.specs.benchmark import Mode
+from engine.specs.building import OPTIONS
 
 Found = Sequence[Mapping[str, Measured]]
 
@@ -28,7 +30,8 @@ def run(spec: BenchmarkSpec, run_dir: Path) -> Iterator[Event]:
 
     Errors: Refused, before anything is timed.
     """
-    models = names.select(spec, library.families())
+    # the worker has refused modules of the user's own in queued runs
+    models = names.select(spec, library.families(), runs_code=True)
     batch_sizes = {model: spec.batch_sizes(model) for model in models}
     here = environment.current(spec.device, spec.seed)
     yield here
@@ -52,6 +55,8 @@ def _model(
     with tempfile.TemporaryDirectory(prefix="vitals-", ignore_cleanup_errors=True) as folder:
         # required by cuBLAS to be deterministic
         variables = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if spec.reproducible else {}
+        if model.runs_code:
+            variables["PYTHONPATH"] = search_path()
         processes = Processes(Path(folder), time.monotonic() + spec.time_limit, environment=variables)
         sizes = Sizes(spec, model, processes)
         for size in batch_sizes:
@@ -71,6 +76,7 @@ def _model(
                     "deterministic": spec.reproducible,
                     "cache": spec.cache,
                     "optimizer": spec.optimizer if mode == "training" else "",
+                    **{option: getattr(spec, option) for option in OPTIONS},
                     "seconds": (seconds := round(time.monotonic() - started, 3)),
                     "parts": processes.spent.parts(seconds),
                 }

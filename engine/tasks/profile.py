@@ -17,6 +17,7 @@ from engine.models import library
 from engine.models.built import Built, Wanted, out_of_memory
 from engine.results import Artifact, Event, ModuleCount, ProfileRow, Progress, detail_name
 from engine.specs import ModelName, ProfileSpec, format_image_size
+from engine.specs.building import OPTIONS, keywords_of
 
 Builder = Callable[[str, Wanted], Built]
 
@@ -31,7 +32,8 @@ class Profiled:
 
 def run(spec: ProfileSpec, run_dir: Path) -> Iterator[Event]:
     """Yield the environment, then per model its progress and row. Errors: Refused, before anything is counted."""
-    models = names.select(spec, library.families())
+    # the worker has refused modules of the user's own in queued runs
+    models = names.select(spec, library.families(), runs_code=True)
     yield environment.current(spec.device)
     for done, model in enumerate(models):
         yield Progress(done=done, total=len(models), note=model)
@@ -63,6 +65,7 @@ def _attempt(name: ModelName, spec: ProfileSpec, device: str, build: Builder) ->
         "device_used": device,
         "batch_size": spec.batch_size,
         "precision": spec.precision,
+        **{option: getattr(spec, option) for option in OPTIONS},
     }
     if spec.image_size:
         asked["image_size"] = format_image_size(spec.image_size)
@@ -87,6 +90,9 @@ def _steps(name: ModelName, spec: ProfileSpec, device: str, build: Builder) -> I
         context_length=spec.context_length,
         precision=spec.precision,
         config=spec.configs.get(name.model) if name.is_own else None,
+        num_classes=spec.num_classes,
+        in_chans=spec.in_chans,
+        model_kwargs=keywords_of(spec.model_kwargs),
     )
     built = build(name, wanted)
     yield _description(built) | _parameters(built)

@@ -18,6 +18,7 @@ from engine.replicates.benchmark.job import Job
 from engine.replicates.messages import Measured
 from engine.replicates.ready import Held, Ready, first_call, fresh_counters, graphs
 from engine.specs import Variant, format_image_size
+from engine.specs.building import keywords_of
 
 HALF = ("float16", "bfloat16")
 
@@ -58,6 +59,10 @@ def wanted(job: Job, found: Numbers) -> Wanted:
         precision=found.weights,
         test_size=job.mode == "inference",
         tower=spec.tower,
+        config=spec.configs.get(job.model.model) if job.model.is_own else None,
+        num_classes=spec.num_classes,
+        in_chans=spec.in_chans,
+        model_kwargs=keywords_of(spec.model_kwargs),
         seed=spec.seed,
     )
 

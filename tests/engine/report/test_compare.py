@@ -376,3 +376,30 @@ def test_timings_of_models_are_found_by_setting_the_latest_of_each(store: Store,
         ("eager", [("resnet50", old), ("resnet18", new)]),
         ("compile", [("resnet18", old)]),
     ]
+
+
+@pytest.mark.parametrize("changed", [{"num_classes": 10}, {"in_chans": 4}, {"model_kwargs": '{"depth": 2}'}])
+def test_a_model_built_in_another_way_is_not_the_plain_model(changed: dict[str, object], tmp_path: Path) -> None:
+    plain, other = benchmark_row("resnet18"), benchmark_row("resnet18", latency_ms=10.0, **changed)
+    both = [benchmark_row("resnet50"), plain]
+    assert not matched({1: both, 2: [benchmark_row("resnet50"), benchmark_row("resnet18", **changed)]}, 1)[1:]
+    ((one_, two),) = timings.alike(timed({1: [plain], 2: [other]}), 1)
+    line = one(timings.over([(one_, two)], "ms", seed=1337))  # type: ignore[list-item]
+    assert (line["verdict"], line["differs_in"]) == ("not comparable", next(iter(changed)).replace("_", " "))
+    assert compare_rows.named(other) != compare_rows.named(plain)
+    assert compare_rows.named(profile_row("resnet18", **changed)) != compare_rows.named(profile_row("resnet18"))
+
+
+def test_labels_say_how_a_model_was_built() -> None:
+    row = benchmark_row("resnet18", num_classes=10, in_chans=4, model_kwargs='{"depth": 2}')
+    assert compare_rows.named(row).endswith('224 px · 10 classes · 4 channels · {"depth": 2}')
+
+
+@pytest.mark.parametrize("changed", [{"num_classes": 10}, {"in_chans": 4}, {"model_kwargs": "depth=2"}])
+def test_runs_that_build_models_in_another_way_are_warned_of(changed: dict[str, object], store: Store) -> None:
+    first, second = (store.run(queue_benchmark(store, "resnet18", **fields)) for fields in ({}, changed))
+    warnings = settings.warnings([first, second])
+    (name,) = changed
+    assert any(
+        warning.startswith(f"{name[0].upper()}{name[1:].replace('_', ' ')}: not set (run") for warning in warnings
+    )
