@@ -19,7 +19,7 @@ from engine import suite
 from engine.roots import open_within
 from engine.specs import ModelName, Refused, Spec, find_expression, split_patterns
 from engine.specs.base import LONGEST_PATTERN
-from engine.specs.model_name import OWN
+from engine.specs.model_name import OWN, PYTHON
 
 LIBRARIES = ("open_clip", "timm", "torchvision")
 MOST_EXPANSIONS = 1000
@@ -29,6 +29,8 @@ MOST_BRACES = 20
 DEEPEST_CONFIG = 10
 LARGEST_FILE = 1_000_000
 WILDCARD = re.compile(r"[*?\[]")
+FACTORY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+"""The part of a name after `python:`: a dotted module, and a factory in it."""
 
 
 class ModelNotFound(Refused):
@@ -77,13 +79,42 @@ def resolve(patterns: Iterable[str], families: Mapping[ModelName, str]) -> list[
     return list(models)
 
 
-def select(spec: Spec, families: Mapping[ModelName, str]) -> list[ModelName]:
+def own_modules(spec: Spec) -> list[ModelName]:
+    """Return the modules of the user's own that a spec names, `python:package.module:factory`, filters aside.
+
+    Errors: Refused when such a name has another form.
+    """
+    patterns = expand(suite.expand(getattr(spec, "models", ())))
+    modules = [name for name in map(ModelName, patterns) if name.runs_code]
+    for name in modules:
+        if not FACTORY.fullmatch(name.model):
+            raise Refused(f"{name!r} names no factory in a module: write {PYTHON}:package.module:factory")
+    return modules
+
+
+def refuse_code(spec: Spec) -> None:
+    """Check that a spec names no module of the user's own. Errors: Refused.
+
+    Building such a module runs its code. Requests that are queued, opened from an address or imported may come from
+    somebody else, so only the commands that run in the foreground accept one.
+    """
+    if modules := own_modules(spec):
+        raise Refused(
+            f"{modules[0]} is refused here, because building it runs the Python code that it names: only "
+            f"`python -m engine {spec.kind} --models {modules[0]}` in a terminal takes it"
+        )
+
+
+def select(spec: Spec, families: Mapping[ModelName, str], *, runs_code: bool = False) -> list[ModelName]:
     """Return the models that a spec requests, after its filters. The spec's own configurations count as known models.
 
-    families: as in resolve.
-    Errors: ModelNotFound; Refused when no model passes the filters.
+    families: as in resolve. runs_code: accept modules of the user's own, in the foreground.
+    Errors: ModelNotFound; Refused when no model passes the filters, and as in refuse_code.
     """
+    if not runs_code:
+        refuse_code(spec)
     own = {ModelName.of(OWN, name): OWN for name in getattr(spec, "configs", {})}
+    own |= dict.fromkeys(own_modules(spec), PYTHON)
     matching = resolve(suite.expand(getattr(spec, "models", ())), {**families, **own})
     selected = matching
     if expression := getattr(spec, "filter", ""):
@@ -141,7 +172,7 @@ def _suggestion(prefix: str, rest: str, families: Mapping[ModelName, str]) -> st
         near = get_close_matches(rest, sorted(set(families.values())), n=3, cutoff=0.5)
         return f"closest families: {', '.join(near)}" if near else "the catalogue lists the families"
     if prefix and prefix not in LIBRARIES:
-        return f"libraries are {', '.join(LIBRARIES)}"
+        return f"libraries are {', '.join(LIBRARIES)}; a module of your own is {PYTHON}:package.module:factory"
     short: dict[str, str] = {}
     for name in families:
         short.setdefault(name.model.lower(), name)

@@ -118,7 +118,7 @@ def browser() -> "Iterator[Browser]":
     """For tests that drive the app as people do."""
     from tests.support.browser import chromium
 
-    with chromium() as browser:
+    with chromium(shell=True) as browser:
         yield browser
 
 

@@ -98,12 +98,27 @@ def show_training(run: "Run", rows: list[TrainRow], output: Path | None) -> None
 
 
 class SubmitTrain(TrainFlags):
-    """Queue a training; it has the same flags as `train`."""
+    """Queue a training, or one for each combination of values of a sweep; it has the flags of `train` too."""
 
     name: RunName = ""
+    sweep: str = Field(
+        "",
+        max_length=1000,
+        description="Values of lr, wd and seed to queue a run for each combination, such as 'lr=1e-3,1e-4 seed=0,1'.",
+    )
 
     def cli_cmd(self) -> None:
-        submit(self.spec(), self.name)
+        from engine.specs import sweep
+
+        if not (specs := sweep.specs(self.spec(), sweep.parse(self.sweep))):
+            submit(self.spec(), self.name)
+            return
+        from engine import jobs
+
+        with store_here() as store:
+            ids = jobs.submit_sweep(store, Settings(), specs, name=self.name)
+        for run_id, label in zip(ids, specs, strict=True):
+            print(f"queued as run {run_id}: {label}")
 
 
 class EvaluateFlags(EvaluateSpec):

@@ -9,13 +9,25 @@ from pydantic import BaseModel, Field
 from pydantic_settings import CliPositionalArg
 
 from engine.cli.here import RunName, run_here, store_here, submit, tell_failures
-from engine.cli.output import TableFile, note, print_detail, show_table
+from engine.cli.output import TableFile, brief, note, print_detail, show_table
 from engine.names import expand_files
 from engine.results import ProfileRow, Progress
 from engine.settings import Settings
 from engine.specs import ProfileSpec, Refused, split_patterns
+from engine.specs.building import OPTIONS
 
-SHOWN = ["library", "model", "image_size", "batch_size", "mparams", "gflops", "gmacs", "macts", "fvcore_gmacs"]
+SHOWN = [
+    "library",
+    "model",
+    *OPTIONS,
+    "image_size",
+    "batch_size",
+    "mparams",
+    "gflops",
+    "gmacs",
+    "macts",
+    "fvcore_gmacs",
+]
 SHOWN += ["traffic_mb", "weights_mb", "inference_peak_mb", "training_peak_mb", "complete", "status"]
 """The columns printed on a terminal; a file has all columns."""
 
@@ -56,8 +68,8 @@ class Catalog(BaseModel):
         if self.sort not in frame.columns:
             raise Refused(f"no column {self.sort!r} to sort by; there are {', '.join(frame.columns)}")
         frame = frame.sort_values(self.sort, ascending=not self.descending, kind="stable")
-        brief = ["library", "model", "image_size", "mparams", "gmacs", "macts", "inference_peak_mb", "remark"]
-        show_table(frame, frame[brief], self.output)
+        shown = ["library", "model", "image_size", "mparams", "gmacs", "macts", "inference_peak_mb", "remark"]
+        show_table(frame, frame[shown], self.output)
 
 
 class CatalogBuild(BaseModel):
@@ -144,7 +156,9 @@ class ProfileFlags(ProfileSpec):
 class Profile(ProfileFlags):
     """Count parameters, FLOPs, activations and memory of models, here and now.
 
-    @FILE reads names from a text or CSV file; FILE.json is an open_clip configuration of your own.
+    @FILE reads names from a text or CSV file; FILE.json is an open_clip configuration of your own;
+    python:package.module:factory is a module of your own, which is built by calling the factory and gets images of 224
+    pixels unless --image-size says otherwise. It is imported from the current folder or PYTHONPATH.
     """
 
     columns: Literal["full", "reference"] = Field(
@@ -159,11 +173,11 @@ class Profile(ProfileFlags):
         with store_here() as store:
             run, rows = run_here(store, spec, ProfileRow)
         if self.columns == "reference":
-            frame = brief = frames.reference(rows, "fvcore" if spec.counter == "fvcore" else "torch")
+            frame = shown = frames.reference(rows, "fvcore" if spec.counter == "fvcore" else "torch")
         else:
             frame = frames.with_environment(frames.profile(rows), run)
-            brief = frame[[name for name in SHOWN if frame[name].notna().any()]]
-        show_table(frame, brief, self.output)
+            shown = brief(frame, SHOWN)
+        show_table(frame, shown, self.output)
         if spec.detail:
             print_detail(rows)
         tell_failures(run, rows, lambda row: row.name)

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 from pydantic_settings import CliPositionalArg
 
 from engine.cli.output import note, print_progress, printable
-from engine.results import Row
+from engine.results import Event, Row
 from engine.settings import Settings
 from engine.specs import Refused, Spec
 
@@ -33,11 +33,16 @@ def store_here() -> "Iterator[Store]":
         yield store
 
 
-def run_here(store: "Store", spec: Spec, rows: type[R], *, name: str = "") -> tuple["Run", list[R]]:
-    """Do a run in this process, print its progress, and return the ended run and its rows of class `rows`."""
+def run_here(
+    store: "Store", spec: Spec, rows: type[R], *, name: str = "", on_event: Callable[[Event], None] = print_progress
+) -> tuple["Run", list[R]]:
+    """Do a run in this process, print its progress, and return the ended run and its rows of class `rows`.
+
+    on_event: prints an event as soon as it comes.
+    """
     from engine.jobs import foreground
 
-    run_id = foreground.run_here(store, Settings(), spec, on_event=print_progress, name=name)
+    run_id = foreground.run_here(store, Settings(), spec, on_event=on_event, name=name)
     return store.run(run_id), cast(list[R], store.rows(run_id))
 
 

@@ -1,5 +1,6 @@
 """The commands runs and resume: list, show and change runs."""
 
+from importlib import import_module
 from pathlib import Path
 
 from pydantic import BaseModel, Field
@@ -97,6 +98,25 @@ class Export(OneRun):
         print(path)
 
 
+class ExportModel(OneRun):
+    """Write the model of a training as a folder that `open_clip.create_model("local-dir:FOLDER")` loads."""
+
+    folder: CliPositionalArg[Path] = Field(description="A folder that does not exist yet or is empty.")
+    checkpoint: str = Field("", max_length=200, description="Name of the checkpoint. Default: the best one.")
+
+    def cli_cmd(self) -> None:
+        from engine.jobs.references import checkpoint_file
+        from engine.report.export import model_card
+
+        with store_here() as store:
+            run, rows = store.run(self.run_id), store.rows(self.run_id)
+        path, step = checkpoint_file(Settings(), run, self.checkpoint)
+        question = model_card.export(run, rows, path, step, self.folder)
+        exported = import_module("engine.training.export").answer(question)
+        for name, size in exported.files.items():
+            print(f"{exported.folder}/{name}  {size:,} bytes")
+
+
 class Import(BaseModel):
     """Import a bundle that `runs export` wrote."""
 
@@ -130,6 +150,7 @@ class Runs(BaseModel):
     storage: CliSubCommand[Storage]
     restore: CliSubCommand[Restore]
     export: CliSubCommand[Export]
+    export_model: CliSubCommand[ExportModel]
     import_: CliSubCommand[Import] = Field(alias="import")
 
     def cli_cmd(self) -> None:

@@ -9,30 +9,31 @@ from engine.cli.here import RunName, run_here, store_here, submit, tell_failures
 from engine.cli.output import TableFile, brief, note, show_table
 from engine.names import expand_files
 from engine.results import BenchmarkRow, DeviceRow
-from engine.specs import BenchmarkSpec, DeviceSpec, Refused
+from engine.specs import BenchmarkSpec, DeviceSpec
+from engine.specs.building import OPTIONS
 
-SHOWN = ["library", "model", "mode", "variant", "batch_size", "latency_ms", "p90_ms", "back_to_back_ms"]
+SHOWN = ["library", "model", *OPTIONS, "mode", "variant", "batch_size", "latency_ms", "p90_ms", "back_to_back_ms"]
 SHOWN += ["samples_per_s", "spread"]
 SHOWN += ["speedup", "speedup_low", "speedup_high", "verdict", "accuracy", "max_deviation", "flags", "status"]
 """The columns printed on a terminal; a file has all columns."""
 
 
 class BenchmarkFlags(BenchmarkSpec):
-    """The spec as flags, and one way to name models that only the command line has: @FILE."""
+    """The spec as flags, and two ways to name models that only the command line has: @FILE and FILE.json."""
 
     def spec(self) -> BenchmarkSpec:
         """Return the spec without the other flags, with the files it names read in. Errors: Refused."""
         fields = self.model_dump(include=set(BenchmarkSpec.model_fields), exclude_unset=True)
         models, configs = expand_files(self.models)
-        if configs:
-            raise Refused("a configuration of one's own can be counted (profile), not timed: name a model")
-        return BenchmarkSpec.model_validate(fields | {"models": models})
+        return BenchmarkSpec.model_validate(fields | {"models": models, "configs": self.configs | configs})
 
 
 class Benchmark(BenchmarkFlags):
     """Time models here and now: inference or training, with several variants side by side.
 
-    @FILE reads names from a text or CSV file.
+    @FILE reads names from a text or CSV file; FILE.json is an open_clip configuration of your own;
+    python:package.module:factory is a module of your own, which is built by calling the factory and gets images of 224
+    pixels unless --image-size says otherwise. It is imported from the current folder or PYTHONPATH.
     """
 
     format: Literal["full", "timm", "dynamo"] = Field(

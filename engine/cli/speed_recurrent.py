@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, model_validator
 
 from engine.cli.here import RunName, run_here, store_here, submit, tell_failures
-from engine.cli.output import OutputFile, brief, note, show_table, show_text
-from engine.results import RecurrentRow
+from engine.cli.output import OutputFile, brief, note, print_progress, show_table, show_text
+from engine.results import Event, Progress, RecurrentRow
 from engine.settings import Settings
 from engine.specs import RecurrentSpec
 from engine.specs.runners import RUNNERS
@@ -33,10 +33,37 @@ class RecurrentFlags(RecurrentSpec):
         return RecurrentSpec.model_validate(fields)
 
 
+class Blocks:
+    """Print each family's block of the fastrnns table to stdout as soon as its rows are there."""
+
+    def __init__(self, separator: str) -> None:
+        self._separator = separator
+        self._rows: list[RecurrentRow] = []
+        self._printed = False
+
+    def on_event(self, event: Event) -> None:
+        """Print progress and, once the rows of a family are complete, their block."""
+        if isinstance(event, Progress):  # the next family begins, or all are done
+            self.flush()
+        elif isinstance(event, RecurrentRow):
+            self._rows.append(event)
+        print_progress(event)
+
+    def flush(self) -> None:
+        """Print the rows that are not printed yet."""
+        from engine.report.export import fastrnns
+
+        if text := fastrnns.table(self._rows, self._separator):
+            print("\n" + text if self._printed else text, end="", flush=True)
+            self._printed = True
+        self._rows = []
+
+
 class Recurrent(RecurrentFlags):
     """Time recurrent layers here and now, forward and backward: cuDNN, ATen, scripted, compiled, plain Python.
 
-    Prints the table of PyTorch's fastrnns benchmark, in milliseconds; for a sweep, a table with one row per size.
+    Prints the table of PyTorch's fastrnns benchmark, in milliseconds, each family as soon as it is timed. A sweep has a
+    table with one row per size.
     """
 
     format: Literal["table", "oss", "pep", "csv", "json", "parquet"] | None = Field(
@@ -72,8 +99,13 @@ class Recurrent(RecurrentFlags):
         from engine.report.timings import rates
         from engine.store.files import RunFiles
 
+        streamed = self._form == "table" and not self.swept and self.output is None
+        blocks = Blocks(self.separator)
         with store_here() as store:
-            run, rows = run_here(store, self.spec(), RecurrentRow)
+            run, rows = run_here(
+                store, self.spec(), RecurrentRow, on_event=blocks.on_event if streamed else print_progress
+            )
+            blocks.flush()
             utilisation = rates.utilisation(rows, rates.rates(store), run.host)
         frame = frames.with_environment(timm_dynamo.full(frames.recurrent(rows), utilisation), run)
         if self._form == "table" and self.swept:
@@ -81,7 +113,7 @@ class Recurrent(RecurrentFlags):
         elif self.output and self._form in export.FORMATS:
             export.save(frame, self.output, self._form)
             note(f"{len(frame)} rows written to {self.output}")
-        else:
+        elif not streamed:
             show_text(self._text(frame, rows, RunFiles(Settings().runs_dir, run.id).dir), self.output)
         tell_failures(run, rows, lambda row: row.model)
 

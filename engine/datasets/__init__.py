@@ -1,4 +1,4 @@
-"""Images with captions: where they come from, how they are split, and a look at them. No torch here."""
+"""Images with captions: open, split and inspect data sets. Nothing here imports torch."""
 
 from engine.datasets.base import DataProblem, Pairs, Unreadable
 from engine.datasets.look import Example, Look, look

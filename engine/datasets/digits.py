@@ -1,6 +1,6 @@
-"""The embedded data: 1,797 scans of handwritten digits, 8x8, which scikit-learn installs. Nothing of it is imported.
+"""The embedded data: 1,797 scans of handwritten digits, 8x8, from scikit-learn's files. scikit-learn is not imported.
 
-From the UCI ML hand-written digits data set, https://archive.ics.uci.edu/dataset/80 (CC BY 4.0).
+Source: the UCI ML hand-written digits data set, https://archive.ics.uci.edu/dataset/80 (CC BY 4.0).
 """
 
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ from engine.datasets.base import DataProblem
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 TEMPLATES = ("a photo of the digit {}", "the number {}", "a handwritten {}", "{}")
 SCAN, SIDE, WHITE = 8, 32, 16
-"""Pixels of a scan's side and of an image's, and a scan's brightest value."""
+"""Side of a scan and side of an image in pixels, and a scan's largest brightness."""
 
 
 class Digits:
-    """Each scan as an image of 32x32, in scikit-learn's order, with one caption per template."""
+    """All scans as images of 32x32, in scikit-learn's order, with one caption per template."""
 
     name = "digits"
     classes = WORDS
@@ -50,8 +50,8 @@ class Digits:
 
 @cache
 def _table() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Scans (1797, 8, 8) uint8 from 0 to 255, labels (1797,) uint8."""
-    package = find_spec("sklearn")  # locates it without importing it
+    """Return scans (1797, 8, 8) uint8 from 0 to 255, and labels (1797,) uint8. Errors: DataProblem."""
+    package = find_spec("sklearn")  # finds the package without importing it
     if package is None or package.origin is None:
         raise DataProblem(
             "the embedded digits come with scikit-learn, which is not installed: pip install scikit-learn"
@@ -65,12 +65,12 @@ def _table() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
 
 
 COUNT, PIXELS = 100, 224
-"""As many and as large as open_clip's synthetic data."""
+"""Default number of images and their side in pixels, as in open_clip's synthetic data."""
 
 
 @dataclass(frozen=True)
 class Synthetic:
-    """Noise that depends on the seed and the index alone, with captions that all differ."""
+    """Images of noise that depend only on the seed and the index. All captions differ."""
 
     count: int = COUNT
     seed: int = 0

@@ -1,4 +1,4 @@
-"""A folder with a folder of images per class."""
+"""Images in one folder per class."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ TEMPLATES = ("a photo of a {}.",)
 
 @dataclass(frozen=True, eq=False)
 class Folder:
-    """The images of one class after the other, both in the order of their names, as torchvision's ImageFolder."""
+    """The images of all classes, sorted by class name and then by file name, as in torchvision's ImageFolder."""
 
     name: str
     classes: tuple[str, ...]
@@ -43,7 +43,10 @@ class Folder:
 
 
 def open_folder(folder: Path, roots: Roots = None) -> Folder:
-    """Classes are called as their folders, with a blank for each `_`. Errors: DataProblem."""
+    """Return the images of a folder of class folders. A class is named like its folder, with a space for each `_`.
+
+    roots: the folders that links may lead to. Errors: DataProblem.
+    """
     names: list[str] = []
     files: list[str] = []
     labels: list[int] = []
@@ -66,7 +69,7 @@ def open_folder(folder: Path, roots: Roots = None) -> Folder:
 
 
 def subfolders(folder: Path, roots: Roots = None) -> list[Path]:
-    """Return the folders directly in a folder, in the order of their names; no hidden ones. Errors: DataProblem."""
+    """Return the visible folders directly in a folder, sorted by name. Errors: DataProblem."""
     try:
         entries = scan_within(folder, roots)
         return sorted(entry.path for entry in entries if entry.is_folder and visible(entry.path.name))

@@ -1,4 +1,4 @@
-"""Opens images with Pillow: any mode becomes RGB, any fault becomes Unreadable."""
+"""Open images with Pillow. All modes are converted to RGB, and all errors become Unreadable."""
 
 import struct
 import zlib
@@ -15,9 +15,10 @@ from engine.roots import Roots, open_within
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
-"""The decoders that are let near a file: Pillow has fifty, one of which starts Ghostscript."""
+"""Decoders that may open a file. Pillow has fifty, one of which starts Ghostscript."""
 MOST_PIXELS = 80_000_000
-"""Of one image; more is a bomb, or needs its own program. Pillow warns above 89 million."""
+"""Maximum pixels of an image. Larger files are decompression bombs or need other programs; Pillow warns above 89
+million."""
 BROKEN = (
     OSError,
     SyntaxError,
@@ -32,7 +33,7 @@ BROKEN = (
     Image.DecompressionBombError,
     Image.DecompressionBombWarning,
 )
-"""What Pillow raises of damaged files, and of bombs."""
+"""Errors that Pillow raises for damaged files and decompression bombs."""
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -42,7 +43,7 @@ TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""What brings an image upright, by its EXIF orientation."""
+"""Transposition that turns an image upright, by EXIF orientation."""
 
 
 def read(path: Path, roots: Roots = None) -> Image.Image:
@@ -56,8 +57,10 @@ def read(path: Path, roots: Roots = None) -> Image.Image:
 
 
 def decode(file: IO[bytes], source: str) -> Image.Image:
-    """Return the image a file holds, upright and in RGB. Transparency is dropped, as open_clip does. Errors:
-    Unreadable."""
+    """Return the image in an open file, upright and in RGB. Transparency is dropped, as in open_clip.
+
+    source: name of the image for messages. Errors: Unreadable.
+    """
     try:
         with _opened(file, source) as image:
             image.load()
@@ -71,7 +74,7 @@ def decode(file: IO[bytes], source: str) -> Image.Image:
 
 
 def check(content: bytes, source: str) -> None:
-    """Looks at an image's header alone: whether it is one, of a size that can be opened. Errors: Unreadable."""
+    """Check by its header alone that this is an image of a known format and an allowed size. Errors: Unreadable."""
     try:
         _opened(BytesIO(content), source).close()
     except Unreadable:
@@ -101,23 +104,23 @@ def _explained(error: Exception, source: str) -> Unreadable:
 def _turn(image: Image.Image) -> Image.Transpose | None:
     try:
         return TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
-    except BROKEN:  # damaged EXIF data are no reason to go without the image
+    except BROKEN:  # an image with damaged EXIF data can still be used
         return None
 
 
 def _in_rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I;16"):
-        # Pillow's own conversion cuts off what is above 255, which leaves most of such an image white.
+        # Pillow's own conversion clips values above 255, which makes most of such an image white.
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     elif image.mode in ("I", "F"):
         image = Image.fromarray(_spread(np.asarray(image, dtype=np.float64)))
     elif image.mode == "P" and "transparency" in image.info:
-        image = image.convert("RGBA")  # Pillow warns of the direct way
+        image = image.convert("RGBA")  # Pillow warns of a direct conversion
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _spread(values: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Numbers of a range that nothing tells, spread from black to white."""
+    """Return the values scaled from black (the smallest) to white (the largest), because their range is unknown."""
     low, high = np.nanmin(values), np.nanmax(values)
     if not np.isfinite(high - low):
         raise ValueError("it holds infinite values")

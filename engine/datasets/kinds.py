@@ -1,4 +1,4 @@
-"""Tells by a path what data lie there."""
+"""Recognise the kind of data from a path."""
 
 from pathlib import Path
 
@@ -14,9 +14,10 @@ TEXTS = (".txt", ".json", ".cls")
 
 
 def recognise(path: Path, roots: Roots = None) -> tuple[Path, DataKind]:
-    """Return what a file or folder holds, and where exactly: in a folder with one table, that; with one folder, that.
+    """Return the path of the data and their kind. In a folder with one table it is the table; with one folder, that
+    folder.
 
-    roots: the folders that links may lead to. Errors: DataProblem where it cannot be told.
+    roots: the folders that links may lead to. Errors: DataProblem if the kind cannot be recognised.
     """
     if file_within(path, roots):
         return path, of_name(path.name)
@@ -33,7 +34,7 @@ def recognise(path: Path, roots: Roots = None) -> tuple[Path, DataKind]:
     pictures = [name for name in names if name.lower().endswith(images.SUFFIXES)]
     depths = {name.count("/") for name in pictures}
     if len(folders) == 1 and 0 not in depths and (1 not in depths or _says_more(folders[0], roots)):
-        return recognise(folders[0], roots)  # a zip often holds one folder, in which all the rest is
+        return recognise(folders[0], roots)  # a zip often holds one folder that contains everything else
     stems = {_stem(name) for name in names if name.lower().endswith(TEXTS)}
     if any(_stem(name) in stems for name in pictures):
         return path, "webdataset"
@@ -51,7 +52,7 @@ def recognise(path: Path, roots: Roots = None) -> tuple[Path, DataKind]:
 
 
 def _says_more(folder: Path, roots: Roots) -> bool:
-    """Return whether a table or shards lie in a folder, so that it is more than the images of a class."""
+    """Return whether a folder contains a table or shards, and so is more than a class folder."""
     return any(entry.path.suffix.lower() in (*TABLES, ".tar") for entry in _visible_entries(folder, roots))
 
 
@@ -67,7 +68,7 @@ def _stem(name: str) -> str:
 
 
 def of_name(name: str) -> DataKind:
-    """Errors: DataProblem of an ending that says nothing."""
+    """Return the kind of a file by its ending. Errors: DataProblem for any other ending."""
     suffix = Path(name).suffix.lower()
     if suffix in TABLES:
         return "csv"

@@ -1,4 +1,4 @@
-"""What is to be known of data before anything is done with them: how many, which classes, whether they can be read."""
+"""Inspect data before they are used: number of pairs, classes, image sizes, and unreadable images."""
 
 import time
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from engine.datasets.base import Pairs, Unreadable
 
 @dataclass(frozen=True)
 class Example:
-    """One pair, to be shown."""
+    """One pair to show as an example."""
 
     index: int
     caption: str
@@ -19,20 +19,21 @@ class Example:
 
 @dataclass(frozen=True)
 class Look:
-    """Facts about data. Sizes are (width, height) of the images that were opened, ordered by their number of pixels."""
+    """Facts about data. Sizes are (width, height) of the images that were opened, compared by their number of
+    pixels."""
 
     count: int
     captions: int
     distinct_captions: int
     classes: tuple[str, ...]
     per_class: tuple[int, ...]
-    """How many pairs each class has."""
+    """Number of pairs of each class."""
     samples: tuple[Example, ...]
-    """Spread evenly."""
+    """Pairs spread evenly over the data."""
     looked_at: int
-    """Images that were opened and decoded."""
+    """Number of images that were opened."""
     unreadable: tuple[tuple[str, str], ...]
-    """(source, reason) of those that could not be, in their order."""
+    """(source, reason) of the images that could not be read, in the order of the data."""
     smallest: tuple[int, int] | None
     median: tuple[int, int] | None
     largest: tuple[int, int] | None
@@ -40,7 +41,10 @@ class Look:
 
 
 def look(pairs: Pairs, *, samples: int = 10, verify: int | None = None, deadline_s: float | None = None) -> Look:
-    """Counts all pairs and opens images: `verify` of them or all, at random, until the deadline."""
+    """Count all pairs and open images at random: `verify` of them, or all, until the deadline (seconds from now).
+
+    samples: number of examples to return. At least one image is opened.
+    """
     count = len(pairs)
     texts = [pairs.captions(index) for index in range(count)]
     labels = [label for index in range(count) if (label := pairs.label(index)) is not None]
@@ -66,11 +70,11 @@ def look(pairs: Pairs, *, samples: int = 10, verify: int | None = None, deadline
 def _opened(
     pairs: Pairs, verify: int | None, deadline_s: float | None
 ) -> tuple[list[tuple[int, int]], dict[int, tuple[str, str]], int]:
-    """Sizes of the images that could be read, (source, reason) by index of the others, and how many were tried."""
+    """Return the sizes of the readable images, (source, reason) of the others by index, and how many were opened."""
     sizes: list[tuple[int, int]] = []
     broken: dict[int, tuple[str, str]] = {}
     begin = time.monotonic()
-    # In random order, so that those looked at before a deadline speak for the others.
+    # In random order, so that the images opened before a deadline represent the others.
     for index in np.random.RandomState(0).permutation(len(pairs))[:verify].tolist():
         if deadline_s is not None and (sizes or broken) and time.monotonic() - begin > deadline_s:
             break

@@ -1,6 +1,6 @@
 """Files that belong together by name: an image, and beside it its captions (.txt, .json) and its class (.cls).
 
-They may lie in a folder or in an uncompressed tar, as webdataset has them: inside one, a file is a piece of the tar.
+They are in a folder or, as in webdataset, in an uncompressed tar, where each file is a range of the tar's bytes.
 """
 
 import json
@@ -19,15 +19,15 @@ IMAGES = tuple(suffix.removeprefix(".") for suffix in SUFFIXES)
 TEXTS = ("txt", "json", "cls")
 LARGEST_TEXT = 1_000_000
 CAPTION_KEYS = ("caption", "captions", "text", "title")
-"""Where a .json has its captions: a string or a list of them."""
+"""Keys of a .json that may hold captions: a string or a list of strings."""
 WEBDATASET_KEY = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)")
-"""A member's key goes up to the first dot of its name, and what follows says what it is."""
+"""In a tar, the key ends at the first dot of the file's name, and the rest is the type."""
 FILE_KEY = re.compile(r"((?:.*/)?[^./][^/]*)\.([^./]+)")
-"""A file's goes up to the last."""
+"""In a folder, the key ends at the last dot."""
 
 
 class Member(NamedTuple):
-    """A file, or the piece of a tar that is one."""
+    """A file, or a file inside a tar. offset, size: its bytes in `path`."""
 
     name: str
     path: str
@@ -35,7 +35,7 @@ class Member(NamedTuple):
     size: int
 
     def read(self, roots: Roots = None) -> bytes:
-        """Return the content. Errors: OSError, also where the file has become shorter."""
+        """Return the content. Errors: OSError, also if the file has become shorter."""
         with open_within(Path(self.path), roots) as file:
             file.seek(self.offset)
             content = file.read(self.size)
@@ -45,7 +45,7 @@ class Member(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """An image with what stands beside it."""
+    """An image with its captions and label."""
 
     image: Member
     captions: tuple[str, ...]
@@ -53,7 +53,7 @@ class Sample(NamedTuple):
 
 
 def in_tar(path: Path, roots: Roots = None) -> list[Member]:
-    """Return the files in an uncompressed tar. Errors: DataProblem of any other file, and of a damaged one."""
+    """Return the files in an uncompressed tar. Errors: DataProblem for any other file, and for a damaged one."""
     try:
         with open_within(path, roots) as file, tarfile.open(fileobj=file, mode="r:") as archive:
             return [
@@ -66,7 +66,7 @@ def in_tar(path: Path, roots: Roots = None) -> list[Member]:
 
 
 def in_folder(folder: Path, roots: Roots = None) -> list[Member]:
-    """Return the files below a folder, in the order of their names; hidden ones are left out. Errors: DataProblem."""
+    """Return all visible files below a folder, sorted by name. Errors: DataProblem."""
     try:
         found = ((entry.path.relative_to(folder).as_posix(), entry) for entry in files_within(folder, roots))
         return sorted(Member(name, str(entry.path), 0, entry.status.st_size) for name, entry in found if visible(name))
@@ -75,14 +75,14 @@ def in_folder(folder: Path, roots: Roots = None) -> list[Member]:
 
 
 def visible(name: str) -> bool:
-    """Return whether a file is one of its owner's, and none that a system has put there."""
+    """Return whether a file is visible: hidden files and files added by macOS are not."""
     return not any(part.startswith((".", "__MACOSX")) for part in name.split("/"))
 
 
 def samples(members: Iterable[Member], key: re.Pattern[str], roots: Roots = None) -> Iterator[Sample | None]:
-    """Yield images with what has the same key and stands right beside them; None: an image without caption and class.
+    """Yield each image with the files of the same key directly beside it; None for an image without caption and class.
 
-    Errors: OSError, ValueError of a damaged .json or .cls.
+    Errors: OSError; ValueError for a damaged .json or .cls.
     """
     for parts in _groups(members, key):
         image = next((parts[suffix] for suffix in IMAGES if suffix in parts), None)

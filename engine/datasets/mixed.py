@@ -1,4 +1,4 @@
-"""Several sets of pairs as one."""
+"""Combine several sets of pairs into one, and weight them."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from engine.datasets.split import Subset
 
 
 class Mixed:
-    """The pairs of one source after those of another. Classes of one name are one class, whatever source has them."""
+    """The pairs of several sources, one source after the other. Classes with the same name become one class."""
 
     def __init__(self, parts: Sequence[Pairs]) -> None:
         self.parts = tuple(parts)
@@ -27,7 +27,7 @@ class Mixed:
         return int(self._ends[-1])
 
     def _place(self, index: int) -> tuple[int, int]:
-        """Return which part a pair is in, and where there."""
+        """Return the source of a pair, and the pair's index in it."""
         part = int(np.searchsorted(self._ends, index, side="right"))
         return part, index - (int(self._ends[part - 1]) if part else 0)
 
@@ -40,7 +40,7 @@ class Mixed:
         return self.parts[part].captions(place)
 
     def label(self, index: int) -> int | None:
-        """Return a number among `classes`; None in a source that has not named its own."""
+        """Return the index of the pair's class in `classes`; None if its source has no class names."""
         part, place = self._place(index)
         label = self.parts[part].label(place)
         return None if label is None or not self._labels[part] else self._labels[part][label]
@@ -51,9 +51,9 @@ class Mixed:
 
 
 def weights(pairs: Pairs, of_sources: Sequence[float]) -> NDArray[np.float64] | None:
-    """(N,) float64: how often each pair is drawn, relative to the others; None where all are drawn alike.
+    """Return how often each pair is drawn, relative to the others, (N,) float64; None if all are drawn equally often.
 
-    of_sources: how often each pair of a source is drawn, one number per source; none: all alike. Errors: DataProblem.
+    of_sources: one number per source, for each of its pairs; empty if all are equal. Errors: DataProblem.
     """
     if len(set(of_sources)) < 2:
         return None

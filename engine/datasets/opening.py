@@ -28,8 +28,8 @@ def open_pairs(
 ) -> Pairs:
     """Return the pairs of `digits`, `synthetic` or paths separated by `::`. No image is opened.
 
-    samples: take at most so many, at random with the seed; of synthetic data, make so many. roots: the folders that
-    paths, also those in tables and behind links, may lead to. Errors: DataProblem.
+    samples: maximum number of pairs, drawn at random with the seed; for synthetic data, the number to make.
+    roots: the folders that paths, also those in tables and behind links, may lead to. Errors: DataProblem.
     """
     table = partial(
         tables.open_table, separator=separator, image_column=image_column, caption_column=caption_column, roots=roots

@@ -23,12 +23,12 @@ MOST_SHARDS = 100_000
 BRACES = re.compile(r"\{([^{}]*)\}")
 RANGE = re.compile(r"(\d{1,12})\.\.(\d{1,12})")
 CLASS_NAMES, CLASS_TEMPLATES = "classnames.txt", "zeroshot_classification_templates.txt"
-"""Beside the shards or one folder above, a line each, as CLIP benchmark has them."""
+"""Files with one name or template per line, beside the shards or one folder above, as in CLIP benchmark."""
 
 
 @dataclass(frozen=True, eq=False)
 class Shards:
-    """Every image of some tars, or of a folder, that has captions or a class beside it."""
+    """All images of some tars, or of a folder, that have captions or a class beside them."""
 
     name: str
     found: list[Sample]
@@ -60,7 +60,7 @@ class Shards:
 
 
 def open_shards(pattern: str, roots: Roots = None) -> Shards:
-    """Return the shards that a pattern such as `data/{000..071}.tar` names. Errors: DataProblem."""
+    """Return the samples of the shards that match a pattern such as `data/{000..071}.tar`. Errors: DataProblem."""
     paths = [expand_home(name) for name in expand(pattern)]
     if absent := [str(path) for path in paths if not file_within(path, roots)]:
         raise DataProblem(f"{len(absent)} of {len(paths)} shards are not there: {shortened(tuple(absent))}")
@@ -78,14 +78,17 @@ def open_tars(paths: Sequence[Path], name: str, roots: Roots = None) -> Shards:
 
 
 def open_unpacked(folder: Path, roots: Roots = None) -> Shards:
-    """Return the images in a folder that have captions beside them. Errors: DataProblem."""
+    """Return the samples of a folder: images with captions or a class beside them. Errors: DataProblem."""
     files = sorted(members.in_folder(folder, roots), key=lambda member: member.name.rpartition(".")[0])
     found = _samples(files, members.FILE_KEY, folder, roots)
     return _put_together(found, folder.name, folder, roots)
 
 
 def expand(pattern: str) -> list[str]:
-    """`{000..002}` is 000, 001 and 002, `{a,b}` is a and b; any other brace is itself. Errors: DataProblem."""
+    """Return the names that a pattern stands for. Errors: DataProblem if there are too many.
+
+    `{000..002}` is 000, 001 and 002; `{a,b}` is a and b; any other brace is kept as it is.
+    """
     pieces: list[Sequence[str]] = []
     end = 0
     for brace in BRACES.finditer(pattern):
@@ -109,7 +112,8 @@ def _choices(brace: re.Match[str]) -> Sequence[str]:
 
 
 def _name(pattern: str) -> str:
-    """`cc3m` of `data/cc3m-{000..331}.tar`, and `data` where a shard's own name is all number."""
+    """Return a name for a pattern: `cc3m` for `data/cc3m-{000..331}.tar`; the folder's name if a shard's is only a
+    number."""
     path = Path(pattern)
     return path.stem.partition("{")[0].rstrip("-_. ") or path.absolute().parent.name
 
@@ -122,29 +126,32 @@ def _samples(found: list[Member], key: re.Pattern[str], where: Path, roots: Root
 
 
 def _put_together(found: list[Sample | None], name: str, folder: Path, roots: Roots) -> Shards:
-    """Errors: DataProblem where nothing is left, or a class is counted that has no name."""
+    """Return the samples with class names and templates. Images without a caption or a class name are left out.
+
+    Errors: DataProblem if no sample is left, or if a label has no class name.
+    """
     classes = _lines(folder, CLASS_NAMES, roots)
     templates = tuple(line.replace("{c}", "{}") for line in _lines(folder, CLASS_TEMPLATES, roots))
     try:
         with_place_for_names(templates)
     except ValueError as error:
         raise DataProblem(f"{CLASS_TEMPLATES} of {name}: {error}") from error
-    kept = [sample for sample in found if sample and (sample.captions or classes)]
-    if not kept:
+    usable = [sample for sample in found if sample and (sample.captions or classes)]
+    if not usable:
         raise DataProblem(
             f"{name} holds {len(found)} images, none with a caption: expected {', '.join(members.IMAGES[:4])} files, "
             "each with a .txt or .json of the same name beside it, or a .cls and all classes in classnames.txt"
         )
-    largest = max((sample.label for sample in kept if sample.label is not None), default=-1)
+    largest = max((sample.label for sample in usable if sample.label is not None), default=-1)
     if classes and largest >= len(classes):
         raise DataProblem(f"{name} has a class {largest}, and {CLASS_NAMES} names {len(classes)}, from 0 on")
     texts = [
         sample.captions or tuple(t.replace("{}", classes[sample.label or 0]) for t in templates or TEMPLATES)
-        for sample in kept
+        for sample in usable
     ]
-    left_out = f"{len(found) - len(kept):,} images without a caption are left out"
-    notes = (left_out,) if len(kept) < len(found) else ()
-    return Shards(name, kept, texts, classes, templates, roots, notes)
+    left_out = f"{len(found) - len(usable):,} images without a caption are left out"
+    notes = (left_out,) if len(usable) < len(found) else ()
+    return Shards(name, usable, texts, classes, templates, roots, notes)
 
 
 def _lines(folder: Path, name: str, roots: Roots) -> tuple[str, ...]:

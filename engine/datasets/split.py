@@ -1,4 +1,4 @@
-"""Hold out a share of pairs, or draw a sample of them: the same for the same seed, on any machine."""
+"""Hold out a share of pairs, or draw a sample of them. The same seed gives the same pairs on any machine."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from engine.datasets.base import DataProblem, Pairs
 
 @dataclass(frozen=True, eq=False)
 class Subset:
-    """Some pairs of another set, in its order."""
+    """Some pairs of another set, in the same order."""
 
     pairs: Pairs
     indices: NDArray[np.int64]
-    """(N,) int64, rising: where each pair is in `pairs`."""
+    """(N,) int64, ascending: the index of each pair in `pairs`."""
 
     @property
     def name(self) -> str:
@@ -53,8 +53,8 @@ class Subset:
 def split(pairs: Pairs, fraction: float, seed: int) -> tuple[Subset, Subset]:
     """Return the pairs to train on and the held-out ones, with nearly the same share of each label.
 
-    Depends on labels, fraction and seed alone. With a fraction above 0 neither side is empty. Labels that only few
-    pairs have are trained on rather than held out. Errors: DataProblem.
+    The split depends only on labels, fraction and seed. With a fraction above 0, neither part is empty. Pairs of rare
+    labels are in the training part. Errors: DataProblem.
     """
     if not 0 <= fraction < 1:
         raise DataProblem(f"a share of {fraction} cannot be held out: it lies between 0 and 1")
@@ -68,7 +68,7 @@ def split(pairs: Pairs, fraction: float, seed: int) -> tuple[Subset, Subset]:
 
 
 def sample(pairs: Pairs, count: int, seed: int) -> Subset:
-    """Return `count` pairs, with each label in proportion."""
+    """Return `count` pairs drawn at random, with each label in proportion."""
     return Subset(pairs, np.flatnonzero(_drawn(pairs, count, seed)))
 
 
@@ -80,19 +80,19 @@ def readable(pairs: Pairs, indices: Sequence[int]) -> tuple[Pairs, tuple[str, ..
     names = ", ".join(dict.fromkeys(pairs.source(index) for index in others[:3]))
     if len(others) == len(pairs):
         raise DataProblem(f"none of the {len(pairs)} images can be read, such as {names}")
-    told = f"{len(others)} of {len(pairs)} images cannot be read and are left out: {names}"
-    return Subset(pairs, np.asarray(sorted(indices), dtype=np.int64)), (told,)
+    message = f"{len(others)} of {len(pairs)} images cannot be read and are left out: {names}"
+    return Subset(pairs, np.asarray(sorted(indices), dtype=np.int64)), (message,)
 
 
 def _drawn(pairs: Pairs, count: int, seed: int) -> NDArray[np.bool_]:
     """Return a mask of `count` pairs drawn at random, as evenly over the labels as possible. (N,) bool."""
     total = len(pairs)
     labels = np.fromiter((-1 if (label := pairs.label(i)) is None else label for i in range(total)), np.int64, total)
-    # RandomState, because its numbers are promised to stay the same in every version of numpy.
+    # RandomState, because its numbers are guaranteed to be the same in every version of numpy.
     order = np.random.RandomState(seed).permutation(total)
     by_label = np.argsort(labels[order], kind="stable")
     _, starts, sizes = np.unique(labels[order][by_label], return_index=True, return_counts=True)
-    # Each label's pairs are spread over the interval from 0 to 1, and those nearest to 0 are drawn.
+    # Each label's pairs are spread over the interval from 0 to 1, and the `count` pairs nearest to 0 are drawn.
     places = np.empty(total)
     places[by_label] = (np.arange(total) - np.repeat(starts, sizes) + 0.5) / np.repeat(sizes, sizes)
     chosen = np.zeros(total, dtype=bool)

@@ -1,4 +1,4 @@
-"""A CSV with a column of image paths and one of captions."""
+"""Read a CSV with a column of image paths and a column of captions."""
 
 import csv
 from collections.abc import Iterator
@@ -21,11 +21,12 @@ LONGEST_HEADER = 100_000
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The images of a CSV. Rows of one image are captions of it, so that no image is on both sides of a split."""
+    """The images of a CSV. Rows with the same image become its captions, so that no image is in both parts of a
+    split."""
 
     name: str
     folder: Path
-    """What paths are relative to: the CSV's own."""
+    """Folder of the CSV, to which image paths are relative."""
     files: list[str]
     texts: list[tuple[str, ...]]
     roots: Roots = None
@@ -50,12 +51,12 @@ class Table:
 
 
 def open_table(path: Path, *, separator: str, image_column: str, caption_column: str, roots: Roots = None) -> Table:
-    """Images and captions of a CSV with a header, in UTF-8. separator: empty, it is told by the header.
+    """Return the images and captions of a CSV in UTF-8 with a header. separator: if empty, the header decides.
 
-    Errors: DataProblem of another encoding, of columns that are not there, of rows with too few or many cells or
-    without a path or caption; it names the lines.
+    Errors: DataProblem for another encoding or missing columns, and, with line numbers, for rows with too few or many
+    cells or without a path or caption.
     """
-    captions: dict[str, dict[str, None]] = {}  # the inner ones stand for sets that keep their order
+    captions: dict[str, dict[str, None]] = {}  # the inner dicts are ordered sets
     rows = 0
     incomplete: list[str] = []
     try:
@@ -91,7 +92,7 @@ def open_table(path: Path, *, separator: str, image_column: str, caption_column:
 def _rows(
     file: TextIO, name: str, separator: str, image_column: str, caption_column: str
 ) -> Iterator[tuple[int, str, str]]:
-    """Yield the line on which a row begins, its image path and its caption. Errors: DataProblem."""
+    """Yield each row's first line number, image path and caption. Errors: DataProblem."""
     columns = (image_column, caption_column)
     line = 1
     try:
@@ -99,7 +100,7 @@ def _rows(
         sign = _sign(separator) if separator else _told_by(first, columns)
         header = _cells(first, sign)
         _check_header(header, columns, sign, name)
-        # strict, or a quote that is never closed would swallow all rows after it
+        # strict: without it, a quote that is never closed would swallow all following rows
         reader = csv.reader(chain([first], file), delimiter=sign, strict=True)
         next(reader)
         line = reader.line_num + 1
@@ -137,7 +138,7 @@ def _sign(separator: str) -> str:
 
 
 def _told_by(header: str, columns: tuple[str, ...]) -> str:
-    """Return the separator with which a header names all columns; else the one with which it names most."""
+    """Return the separator that gives all columns in the header; if there is none, the one that gives most columns."""
     signs = SEPARATORS.values()
     return max(signs, key=lambda sign: (set(columns) <= set(_cells(header, sign)), len(_cells(header, sign))))
 

@@ -1,4 +1,4 @@
-"""Takes in what somebody uploads: a CSV, or a zip or tar of images. All is looked at before anything is written."""
+"""Unpack uploads: a CSV, or a zip or tar of images. The whole upload is checked before anything is written."""
 
 import re
 import shutil
@@ -19,19 +19,19 @@ from engine.specs.clip import DataKind, split_sources
 from engine.words import shortened
 
 MOST_PACKED = 1_000_000_000
-"""Of an upload."""
+"""Maximum bytes of an upload."""
 LIMITS = Limits(files=100_000, total_bytes=2_000_000_000, file_bytes=50_000_000)
 SPARE_BYTES = 1_000_000_000
-"""What must be left free on the disk."""
+"""Bytes that must stay free on the disk."""
 FORMATS: dict[str, Format] = {".zip": "zip", ".tar": "tar", ".tgz": "gzip", ".tar.gz": "gzip", ".csv": "", ".tsv": ""}
-"""What a file of such a name begins like."""
+"""Format that a file with this ending must have, recognised by its first bytes."""
 
 
 def unpack(upload: Path | BinaryIO, name: str, to: Path) -> tuple[Path, DataKind]:
-    """Puts an upload called `name` into a new folder, and says where its data are and what they are.
+    """Unpack an upload called `name` into the new folder `to`. Return the path of its data and their kind.
 
-    Of an archive, images, texts and tables are taken, and whatever else is in it stays there. Errors: DataProblem of an
-    upload that is not what it is called, is too large, or would leave the folder; then there is no folder.
+    Only images, texts and tables are taken from an archive. Errors: DataProblem if the upload is not what its name
+    says, is too large, or contains a path outside its folder; then no folder is made.
     """
     if isinstance(upload, Path):
         with open_within(upload, None) as file:
@@ -66,12 +66,12 @@ def unpack(upload: Path | BinaryIO, name: str, to: Path) -> tuple[Path, DataKind
 def _recognised(folder: Path, name: str) -> tuple[Path, DataKind]:
     try:
         return recognise(folder)
-    except DataProblem as error:  # which names the folder that it was put into for now
+    except DataProblem as error:  # names the temporary folder
         raise DataProblem(str(error).replace(str(folder), name)) from error
 
 
 def _look_through(upload: BinaryIO, kind: Format, packed: int, name: str) -> int:
-    """Reads all of an archive once; the bytes that are to be written. Errors: DataProblem."""
+    """Read an archive once, and return the number of bytes to write. Errors: DataProblem."""
     names: set[str] = set()
     total = 0
     wrong: list[str] = []
@@ -123,8 +123,8 @@ def _check_room(folder: Path, needed: int) -> None:
 
 
 def _plain(name: str) -> str:
-    """Return the same name without `./`. Errors: DataProblem of one that leads out of its folder on any system, or
-    is none."""
+    """Return the name without `./`. Errors: DataProblem for an invalid name, or one that leaves its folder on any
+    system."""
     path = PurePosixPath(name)
     if (
         not 0 < len(name) <= 300
@@ -143,7 +143,7 @@ def _wanted(name: str) -> bool:
 
 
 def _wrong(name: str, content: bytes) -> list[str]:
-    """Return what is wrong with a file, if anything is: an image that is none or too large, a text that is none."""
+    """Return what is wrong with a file, if anything: an invalid or too large image, or a text that is not text."""
     if name.lower().endswith(images.SUFFIXES):
         try:
             images.check(content, name)
@@ -155,40 +155,40 @@ def _wrong(name: str, content: bytes) -> list[str]:
 
 
 def _word(name: str, ending: str) -> str:
-    """Return what a table is called without its ending, as a plain word."""
+    """Return the name of a table without folder and ending, with only letters, digits, `_` and `-`."""
     own = PurePosixPath(name.replace("\\", "/")).name[: -len(ending)]
     return re.sub(r"[^\w-]+", "_", own).strip("_")[:100] or "table"
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A folder that an upload was unpacked into."""
+    """A folder with an unpacked upload."""
 
     folder: Path
     data: Path
-    """What of it the data are: itself, a folder in it, or a table."""
+    """Path of the data: the folder itself, a folder in it, or a table."""
     kind: DataKind
     size: int
-    """Bytes."""
+    """Bytes of all files."""
 
     def of(self, data: str) -> bool:
-        """Return whether these data, as requests name them, lie in it."""
+        """Return whether any of these data, as named in requests, is in the folder."""
         return any(Path(part).is_relative_to(self.folder) for part in split_sources(data))
 
 
 def kept(uploads: Path, roots: Roots = None) -> list[Kept]:
-    """Return the uploads in the folder of all uploads, the latest first. roots: the folders that links may lead to."""
+    """Return the uploads in the folder of all uploads, newest first. roots: the folders that links may lead to."""
     entries = scan_within(uploads, roots) if stat_within(uploads, roots) else []
     folders = [entry for entry in entries if entry.is_folder and visible(entry.path.name)]
     return [_look(entry.path, roots) for entry in sorted(folders, key=lambda entry: -entry.status.st_mtime_ns)]
 
 
 def forget(upload: Kept) -> None:
-    """Remove it with all that is in it; one that is gone already is fine. Errors: DataProblem."""
-    gone = upload.folder.with_name(f".{upload.folder.name}")
+    """Delete an upload with all its files. Do nothing if it does not exist any more. Errors: DataProblem."""
+    hidden = upload.folder.with_name(f".{upload.folder.name}")
     try:
-        upload.folder.rename(gone)  # so that half an upload is never offered
-        shutil.rmtree(gone)
+        upload.folder.rename(hidden)  # so that half an upload is never offered
+        shutil.rmtree(hidden)
     except FileNotFoundError:
         return
     except OSError as error:
@@ -199,6 +199,6 @@ def _look(folder: Path, roots: Roots) -> Kept:
     size = sum(entry.status.st_size for entry in files_within(folder, roots))
     try:
         data, kind = recognise(folder, roots)
-    except DataProblem:  # somebody has been at it by hand
+    except DataProblem:  # the folder was changed by hand
         data, kind = folder, "auto"
     return Kept(folder, data, kind, size)

@@ -1,6 +1,6 @@
 """The process boundary: start, watch and end runs in processes of their own. Never imports torch."""
 
 from engine.jobs.lifecycle import ensure_scheduler, stop_scheduler
-from engine.jobs.submit import delete_run, retry, submit, why_not_again
+from engine.jobs.submit import delete_run, retry, submit, submit_sweep, why_not_again
 
-__all__ = ["delete_run", "ensure_scheduler", "retry", "stop_scheduler", "submit", "why_not_again"]
+__all__ = ["delete_run", "ensure_scheduler", "retry", "stop_scheduler", "submit", "submit_sweep", "why_not_again"]

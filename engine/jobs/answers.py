@@ -8,6 +8,7 @@ import threading
 import time
 from collections import OrderedDict
 from concurrent.futures import Future
+from hashlib import sha256
 from itertools import count
 from typing import Any
 
@@ -211,7 +212,8 @@ class Answers:
 
 
 def _key(question: Question) -> str:
-    return f"{question.name} {question.model_dump_json()}"
+    """Return a short key, because questions with an image are long."""
+    return sha256(f"{question.name} {question.model_dump_json()}".encode()).hexdigest()
 
 
 def _exchange(process: "subprocess.Popen[bytes]", line: bytes) -> bytes:

@@ -27,11 +27,12 @@ LOOK_S = 0.5
 def run_here(store: Store, settings: Settings, spec: Spec, on_event: OnEvent, *, name: str = "") -> int:
     """Do a run in this process as soon as its slots are free, and return its id.
 
-    The first Ctrl-C cancels the run after the current model, the second at once. Ctrl-C while waiting for slots raises
-    KeyboardInterrupt, and no run is recorded. Errors: ModelNotFound, Refused, as in `submit`.
+    The spec may name modules of the user's own, because the user has typed it here. The first Ctrl-C cancels the run
+    after the current model, the second at once. Ctrl-C while waiting for slots raises KeyboardInterrupt, and no run is
+    recorded. Errors: ModelNotFound, Refused, as in `submit`.
     """
     spec = resolve(store, settings, spec)
-    check(store, settings, spec)
+    check(store, settings, spec, runs_code=True)
     attempt = _claim(store, settings, spec, name, on_event)
     files = RunFiles(settings.runs_dir, attempt.run_id)
     files.prepare()
@@ -41,7 +42,7 @@ def run_here(store: Store, settings: Settings, spec: Spec, on_event: OnEvent, *,
     code: int | None = None
     try:
         with _interrupts(stop):
-            code = execute(store, settings, attempt, stop, on_event)
+            code = execute(store, settings, attempt, stop, on_event, runs_code=True)
     finally:
         end = Exit(code=-stop.signal if code is None and stop.signal else code)
         write_json(files.exit(attempt.number), asdict(end))

@@ -2,6 +2,8 @@
 
 import json
 import os
+from base64 import b64encode
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ from engine.roots import Roots, expand_home, open_within, stat_within
 from engine.settings import Settings
 from engine.specs import EvaluateSpec, Refused, Spec
 from engine.specs.clip import EMBEDDED, default_precision, same_sources, split_sources
-from engine.specs.questions import Search
+from engine.specs.questions import Match, Search
 from engine.specs.train import TrainSpec
 from engine.store import Run, Store
 from engine.store.files import RunFiles
@@ -188,6 +190,39 @@ def _readable(settings: Settings, given: str) -> bool:
     path = expand_home(begin)
     path = (path if begin.endswith("/") else path.parent) if brace else path
     return stat_within(path, settings.roots) is not None
+
+
+def match_question(
+    store: Store, settings: Settings, run: Run, image: bytes, texts: Sequence[str], templates: Sequence[str] = ()
+) -> Match:
+    """Return the question how well texts fit an image, by the model of a training or an evaluation.
+
+    The best checkpoint of a training is used. templates: as in Match.
+    Errors: Refused or LookupError when there is no such model; ValidationError.
+    """
+    spec = run.spec
+    if isinstance(spec, TrainSpec):
+        spec = resolve(store, settings, EvaluateSpec(model=str(run.id), data=EMBEDDED[0]))
+    if not isinstance(spec, EvaluateSpec):
+        raise Refused(f"run {run.id} is a {run.kind}, which has no CLIP model")
+    model = {name: getattr(spec, name) for name in spec.needs}
+    check_paths(settings, subject := EvaluateSpec.model_validate(model))
+    return Match(spec=subject, image=b64encode(image), texts=tuple(texts), templates=tuple(templates))
+
+
+def checkpoint_file(settings: Settings, run: Run, name: str) -> tuple[Path, int]:
+    """Return the path and the step of a training's checkpoint. name: of its file; empty for the best one.
+
+    Errors: Refused when the run is no training or has no such checkpoint.
+    """
+    if not isinstance(run.spec, TrainSpec):
+        raise Refused(f"run {run.id} is a {run.kind}, and only a training has checkpoints")
+    folder = RunFiles(settings.runs_dir, run.id).dir / CHECKPOINTS
+    names = sorted(path.name for path in folder.glob("*.pt"))
+    if name and name not in names:
+        raise Refused(f"run {run.id} has no checkpoint {name!r}; it has {', '.join(names) or 'none'}")
+    path = folder / name if name else best_checkpoint(settings, run.id)
+    return path, int(_manifest(Path(f"{path}{MANIFEST}"), settings.roots).get("step", 0))
 
 
 def search_question(settings: Settings, run: Run, text: str, top: int) -> Search:

@@ -1,6 +1,7 @@
 """Submit, retry, check and delete runs."""
 
 import shutil
+from collections.abc import Mapping
 
 from engine import shipped
 from engine.jobs import references
@@ -8,7 +9,7 @@ from engine.jobs.lifecycle import ensure_scheduler
 from engine.names import ModelNotFound, select
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec, Refused, Spec
-from engine.store import RETRYABLE, Store
+from engine.store import RETRYABLE, QueueFull, Store
 from engine.store.files import RunFiles
 
 
@@ -22,6 +23,31 @@ def submit(store: Store, settings: Settings, spec: Spec, *, name: str = "", key:
     run_id = store.enqueue(spec, name=name, key=key)
     ensure_scheduler(settings, store)
     return run_id
+
+
+def submit_sweep(
+    store: Store, settings: Settings, specs: Mapping[str, Spec], *, name: str = "", key: str | None = None
+) -> list[int]:
+    """Queue a run per spec, tag all of them with `sweep-N` (N: the first one's id), and return their ids.
+
+    specs: by what each sets, which becomes its name, after `name`. key: as in `submit`, for the sweep as a whole.
+    Errors: those of `submit`. All specs are checked before the first is queued; when the queue is full, none stays.
+    """
+    resolved = {label: references.resolve(store, settings, spec) for label, spec in specs.items()}
+    for spec in resolved.values():
+        check(store, settings, spec)
+    ids: list[int] = []
+    try:
+        for label, spec in resolved.items():
+            own_key = f"{key} {label}" if key else None
+            ids.append(store.enqueue(spec, name=f"{name} {label}".strip(), key=own_key))
+    except QueueFull:
+        for run_id in ids:
+            store.request_cancel(run_id)
+        raise
+    store.change_tags(ids, add=[f"sweep-{ids[0]}"])
+    ensure_scheduler(settings, store)
+    return ids
 
 
 def retry(store: Store, settings: Settings, run_id: int) -> None:
@@ -51,17 +77,19 @@ def why_not_again(store: Store, settings: Settings, run_id: int) -> str:
     return ""
 
 
-def check(store: Store, settings: Settings, spec: Spec) -> None:
-    """Check a request at once and without torch. Errors: ModelNotFound; Refused for absent devices and unreadable
-    files.
+def check(store: Store, settings: Settings, spec: Spec, *, runs_code: bool = False) -> None:
+    """Check a request at once and without torch.
+
+    runs_code: accept modules of the user's own, in the foreground.
+    Errors: ModelNotFound; Refused for absent devices, unreadable files and modules of the user's own.
     """
-    _check_machine(store, settings, spec)
+    _check_machine(store, settings, spec, runs_code=runs_code)
     references.check_paths(settings, spec)
 
 
-def _check_machine(store: Store, settings: Settings, spec: Spec) -> None:
+def _check_machine(store: Store, settings: Settings, spec: Spec, *, runs_code: bool = False) -> None:
     """Check models and devices. Errors: ModelNotFound for an unknown model; Refused for an absent device."""
-    _check_models(settings, spec)
+    _check_models(settings, spec, runs_code=runs_code)
     if (machine := store.machine()) is None:
         return  # not probed yet: the worker will check
     available = ["meta", *(device.name for device in machine.devices)]
@@ -70,9 +98,9 @@ def _check_machine(store: Store, settings: Settings, spec: Spec) -> None:
             raise Refused(f"{machine.host} has no device {device!r}; it has {', '.join(available)}")
 
 
-def _check_models(settings: Settings, spec: Spec) -> None:
+def _check_models(settings: Settings, spec: Spec, *, runs_code: bool) -> None:
     try:
-        models = select(spec, shipped.families(settings.catalog_dir))
+        models = select(spec, shipped.families(settings.catalog_dir), runs_code=runs_code)
     except ModelNotFound:
         if not shipped.mismatches(shipped.versions(settings.catalog_dir)):
             raise

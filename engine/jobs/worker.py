@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from engine.jobs import failures, references
 from engine.jobs.supervisor import supervise
+from engine.names import refuse_code
 from engine.results import Artifact, Event, Progress, Row
 from engine.settings import Settings
 from engine.specs import Refused
@@ -108,15 +109,27 @@ def log_event(event: Event) -> None:
 
 
 def execute(
-    store: Store, settings: Settings, attempt: Attempt, stop: Stop, on_event: OnEvent = lambda event: None
+    store: Store,
+    settings: Settings,
+    attempt: Attempt,
+    stop: Stop,
+    on_event: OnEvent = lambda event: None,
+    *,
+    runs_code: bool = False,
 ) -> int | None:
-    """Do an attempt and record its end. Return an exit code; None when a signal from outside ended it."""
+    """Do an attempt and record its end. Return an exit code; None when a signal from outside ended it.
+
+    runs_code: accept modules of the user's own, in the foreground. A queued run that names one is refused however it
+    came into the store.
+    """
     run = store.run(attempt.run_id)
     files = RunFiles(settings.runs_dir, run.id)
     try:
         patiently(lambda: attempts.begin(store.database, attempt), stop)
         with _heartbeat(store, attempt, settings.lease_s / 3, stop):
             references.check_again(settings, run)
+            if not runs_code:
+                refuse_code(run.spec)
             _refuse_full_disk(settings)
             latest: Event | None = None
             rows = 0

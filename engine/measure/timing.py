@@ -149,7 +149,7 @@ class _Bench:
                 break
             if self.flush is None and ms < plan.block_ms:
                 run.calls *= 2
-        run.warm_seconds = seconds / len(blocks)
+        run.warm_seconds = seconds / (len(blocks) * run.calls)
         if self.flush is None:
             per_call = statistics.median(blocks[-LEAST_PLATEAU:])
             run.calls = max(least, math.ceil(SLACK * plan.block_ms / per_call) if per_call < plan.block_ms else 1)

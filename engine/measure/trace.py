@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
-from torch.autograd import DeviceType
+from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.profiler import ProfilerActivity, profile, record_function, supported_activities
 
 from engine.results import SlowOperator
@@ -22,11 +22,11 @@ def record(phases: Mapping[str, Callable[[], object]], device: str, path: Path) 
     Returns the slowest kernels of an accelerator, or the slowest operators of a CPU, by their own time. It is empty
     where the profiler sees none. Call it where a call has been made before, so that nothing is compiled.
     """
-    activities = supported_activities() if device != "cpu" else {ProfilerActivity.CPU}
-    with profile(activities=activities) as profiler:  # type: ignore[no-untyped-call]
+    activities = supported_activities() if device != "cpu" else {ProfilerActivity.CPU}  # type: ignore[no-untyped-call]
+    with profile(activities=activities) as profiler:
         for _ in range(CALLS):
             for name, phase in phases.items():
-                with record_function(name):  # type: ignore[no-untyped-call]
+                with record_function(name):
                     phase()
         if device != "cpu":
             torch.accelerator.synchronize(device)
@@ -37,7 +37,7 @@ def record(phases: Mapping[str, Callable[[], object]], device: str, path: Path) 
 
 def _slowest(profiler: profile, marks: set[str], *, kernels: bool) -> tuple[SlowOperator, ...]:
     times = []
-    for event in profiler.key_averages():  # type: ignore[no-untyped-call]
+    for event in profiler.key_averages():
         if event.key in marks or (event.device_type != DeviceType.CPU) != kernels:
             continue
         us = event.self_device_time_total if kernels else event.self_cpu_time_total

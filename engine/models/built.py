@@ -31,6 +31,10 @@ class ConfigRefused(Refused):
     """A user's configuration does not describe a model that can be built here."""
 
 
+class OptionRefused(Refused):
+    """The model does not take a number of classes, a number of channels or a keyword."""
+
+
 @dataclass(frozen=True)
 class Wanted:
     """How to build a model. None means the model's own value."""
@@ -47,6 +51,12 @@ class Wanted:
     """Use the image size at which a timm model is tested, which may differ from the one it is trained at."""
     tower: Literal["whole", "image", "text"] = "whole"
     """Build only this part of the model, with the inputs it takes."""
+    num_classes: int | None = None
+    """Classes of a timm model's head."""
+    in_chans: int | None = None
+    """Channels of the images of a timm model, or of a module of the user's own."""
+    model_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Keywords for building a timm model, or for the factory of a module of the user's own."""
     seed: int | None = None
     """Seed of weights and inputs. With None, weights are random and inputs are ones, which is enough for counting."""
 

@@ -1,4 +1,4 @@
-"""Build any model by its name: open_clip's, timm's, torchvision's ResNets, and users' own open_clip configurations.
+"""Build any model by its name: open_clip's, timm's, torchvision's ResNets, and users' own configurations and modules.
 
 A library is imported only when a name needs it, so a process that times one timm model imports only timm.
 """
@@ -10,9 +10,18 @@ from importlib import import_module
 
 import torch
 
-from engine.models.built import Built, ConfigRefused, TowerRefused, Wanted, out_of_memory, size_refused
+from engine.models.built import (
+    Built,
+    ConfigRefused,
+    OptionRefused,
+    TowerRefused,
+    Wanted,
+    out_of_memory,
+    size_refused,
+)
 from engine.names import ModelNotFound
 from engine.specs import ModelName
+from engine.specs.model_name import PYTHON
 
 
 def families() -> dict[ModelName, str]:
@@ -29,7 +38,7 @@ def families() -> dict[ModelName, str]:
 
 def load(name: str) -> None:
     """Import the modules that building this model needs."""
-    modules = {"timm": "timm_models", "torchvision": "torchvision_models"}
+    modules = {"timm": "timm_models", "torchvision": "torchvision_models", PYTHON: "own_modules"}
     import_module(f"engine.models.{modules.get(ModelName(name).library, 'clip')}")
 
 
@@ -37,14 +46,15 @@ def build(name: str, wanted: Wanted) -> Built:
     """Return the model of this qualified name with example inputs. Weights are random, or without values on meta.
 
     Errors: ModelNotFound, SizeRefused (image size or context length), TowerRefused, ConfigRefused (a user's
-    configuration).
+    configuration), OptionRefused (classes, channels, keywords), those of a user's own module.
     """
     qualified = ModelName(name)
     library, model = qualified.library, qualified.model
     if wanted.seed is not None:
         torch.manual_seed(wanted.seed)
-    if library in ("timm", "torchvision") and wanted.tower == "text":
+    if library in ("timm", "torchvision", PYTHON) and wanted.tower == "text":
         raise TowerRefused(f"{name} has no text tower: it takes images alone")
+    _check_options(qualified, wanted)
     with quiet():
         if library == "timm":
             from engine.models import timm_models
@@ -54,6 +64,10 @@ def build(name: str, wanted: Wanted) -> Built:
             from engine.models import torchvision_models
 
             return torchvision_models.build(model, wanted)
+        if qualified.runs_code:
+            from engine.models import own_modules
+
+            return own_modules.build(model, wanted)
         if library == "open_clip" or qualified.is_own:
             from engine.models import clip
 
@@ -62,7 +76,17 @@ def build(name: str, wanted: Wanted) -> Built:
             if wanted.config is None:
                 raise ConfigRefused(f"no configuration was given for {name!r}")
             return clip.build_own(model, wanted.config, wanted)
-    raise ModelNotFound(f"{name!r} does not name its library: open_clip:, timm:, torchvision: or config:")
+    raise ModelNotFound(f"{name!r} does not name its library: open_clip:, timm:, torchvision:, config: or {PYTHON}:")
+
+
+def _check_options(name: ModelName, wanted: Wanted) -> None:
+    """Check that this library takes the options for building. Errors: OptionRefused."""
+    takes = {"timm": ("num_classes", "in_chans", "model_kwargs"), PYTHON: ("in_chans", "model_kwargs")}
+    for option in takes["timm"]:
+        if getattr(wanted, option) in (None, {}) or option in takes.get(name.library, ()):
+            continue
+        instead = ": give it in model_kwargs, if the factory takes it" if name.runs_code else ", only timm's models do"
+        raise OptionRefused(f"{name} does not take {option}{instead}")
 
 
 def run(name: str, built: Built) -> None:

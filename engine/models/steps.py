@@ -20,7 +20,8 @@ Phases = Mapping[str, Callable[[], object]]
 
 
 def loss(name: ModelName, output: Any) -> torch.Tensor:
-    """Return the sum / number of elements of the first tensor, or of every feature tensor for an open_clip model.
+    """Return the sum / number of elements of the first tensor, or of every feature tensor for an open_clip model and
+    for a configuration of the user's own.
 
     Divided by 1000 for the models for which PyTorch's benchmark does so. Errors: ValueError when no output has a
     gradient.
@@ -29,7 +30,7 @@ def loss(name: ModelName, output: Any) -> torch.Tensor:
     if not leaves:
         raise ValueError(f"{name} gives nothing that a gradient could begin at")
     features = [leaf for leaf in leaves if leaf.dim() > 1] or leaves
-    used = features if name.library == "open_clip" else features[:1]
+    used = features if name.library == "open_clip" or name.is_own else features[:1]
     total = torch.stack([tensor.sum() / tensor.numel() for tensor in used]).sum()
     return total / 1000 if suite.is_in(name, suite.SCALED_LOSS) else total
 

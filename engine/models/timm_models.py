@@ -1,4 +1,4 @@
-"""Build timm's models."""
+"""Build timm's models, with another number of classes or channels and with keywords if wanted."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,13 @@ import timm
 import torch
 from timm.models import model_entrypoint
 
-from engine.models.built import Built, Wanted, images, out_of_memory, size_refused
+from engine.models.built import Built, OptionRefused, Wanted, images, out_of_memory, size_refused
+
+FIELDS = {"num_classes": "num_classes", "in_chans": "in_chans", "img_size": "image_size"}
+"""Keywords that have fields of their own."""
+LOADING = ("checkpoint_path", "cache_dir", "feature_cfg", "model_cfg", "kwargs_filter", "pruned", "device", "dtype")
+"""Keywords of timm's builder that read files, replace the architecture's own tables, or place the model elsewhere. All
+that begin with `pretrained` are refused too: weights are random, nothing is downloaded and no file is read."""
 
 
 def families() -> dict[str, str]:
@@ -22,21 +28,26 @@ def family(name: str) -> str:
 
 
 def build(name: str, wanted: Wanted) -> Built:
-    """Return a timm model. Errors: SizeRefused if it does not support the requested image size."""
+    """Return a timm model.
+
+    Errors: SizeRefused if it does not support the requested image size; OptionRefused if it does not take an option.
+    """
     made_for, tested_at, channels = _input(timm.get_pretrained_cfg(name))
     native_size = tested_at if wanted.test_size else made_for
     size = wanted.image_size or native_size
+    options = _options(name, wanted)
     with torch.device(wanted.device):
-        model: Any = timm.create_model(name) if size == made_for else _resized(name, size, native_size)
+        model = _create(name, options) if size == made_for else _resized(name, size, native_size, options)
+    width = getattr(model, "num_features", None)  # a list of features (features_only) has none
     return Built(
         model=model.to(wanted.dtype).eval(),
-        inputs=(images(wanted, size, channels),),
+        inputs=(images(wanted, size, wanted.in_chans or channels),),
         towers={"image": ""},
         family=family(name),
         image_size=size,
         native_size=native_size,
         test_size=tested_at,
-        image_width=int(model.num_features),
+        image_width=width if width is None else int(width),
     )
 
 
@@ -47,18 +58,49 @@ def _input(pretrained_cfg: Any) -> tuple[tuple[int, int], tuple[int, int], int]:
     return tuple(trained), tuple(tested), channels
 
 
-def _resized(name: str, size: tuple[int, int], native: tuple[int, int]) -> Any:
+def _options(name: str, wanted: Wanted) -> dict[str, Any]:
+    """Return the keywords for timm.create_model. Errors: OptionRefused."""
+    for keyword in wanted.model_kwargs:
+        if keyword in FIELDS:
+            raise OptionRefused(f"timm:{name}: {keyword} is no keyword here: give {FIELDS[keyword]} instead")
+        if keyword.startswith("pretrained") or keyword in LOADING:
+            raise OptionRefused(
+                f"timm:{name}: the keyword {keyword} is not taken, because models are built with random weights and "
+                "without reading files"
+            )
+    own = {"num_classes": wanted.num_classes, "in_chans": wanted.in_chans}
+    return {option: value for option, value in own.items() if value is not None} | wanted.model_kwargs
+
+
+def _create(name: str, options: dict[str, Any]) -> Any:
+    """Return a model. Errors: OptionRefused when it fails with options."""
+    try:
+        return timm.create_model(name, **options)
+    except (TypeError, ValueError, KeyError, AttributeError, IndexError, AssertionError, RuntimeError) as error:
+        if not options or out_of_memory(error):
+            raise
+        raise _option_refused(name, options, error) from error
+
+
+def _option_refused(name: str, options: dict[str, Any], why: Exception) -> OptionRefused:
+    given = ", ".join(f"{option}={value!r}" for option, value in options.items())
+    return OptionRefused(f"timm:{name} cannot be built with {given}: {type(why).__name__}: {why}")
+
+
+def _resized(name: str, size: tuple[int, int], native: tuple[int, int], options: dict[str, Any]) -> Any:
     """Return a model for another image size.
 
     The size is passed to its constructor only if that has a parameter for it.
     """
     try:
-        return timm.create_model(name, img_size=size)
+        return timm.create_model(name, img_size=size, **options)
     except TypeError as error:
         if "img_size" not in str(error):
+            if options:
+                raise _option_refused(name, options, error) from error
             raise size_refused(name, size, native, error) from error
     except (ValueError, AssertionError, RuntimeError) as error:
         if out_of_memory(error):
             raise
         raise size_refused(name, size, native, error) from error
-    return timm.create_model(name)
+    return _create(name, options)

@@ -7,6 +7,7 @@ import pandas as pd
 
 from engine.results import BenchmarkRow
 from engine.settings import ROOT
+from engine.specs.building import changes
 
 SPEEDS = ROOT / "data" / "published" / "timm_speed.csv"
 PUBLISHER = "timm's authors (huggingface/pytorch-image-models, results/benchmark-*.csv, Apache-2.0)"
@@ -40,7 +41,8 @@ def setups(published: pd.DataFrame, rows: Sequence[BenchmarkRow]) -> list[str]:
 
 
 def beside(rows: Iterable[BenchmarkRow], published: pd.DataFrame) -> pd.DataFrame:
-    """Return each timed row of a timm model with every published speed of the same model, image size and mode.
+    """Return each timed row of a timm model, built as timm defines it, with every published speed of the same model,
+    image size and mode.
 
     Columns: name, model, family, mode, variant, image_size, batch_size, here (samples/s), and from the publisher:
     setup, theirs (samples/s), their_batch_size; `times` is theirs / here.
@@ -54,7 +56,7 @@ def beside(rows: Iterable[BenchmarkRow], published: pd.DataFrame) -> pd.DataFram
                 "here": row.samples_per_s,
             }
             for row in rows
-            if row.library == "timm" and row.samples_per_s
+            if row.library == "timm" and row.samples_per_s and not changes(row)
         ],
         columns=["name", "model", "family", "mode", "variant", "batch_size", "image_size", "here"],
     )

@@ -1,9 +1,9 @@
-"""Timing things side by side in fresh processes: what such a process does, and how what they find comes together.
+"""Time subjects side by side in fresh processes.
 
-outside  processes: which processes are started, one after the other, and what is done when one dies
-         child: one of them, seen from outside;  summary: what all have measured, as fields of rows
-between  messages: a job in, reports out
-inside   __main__: the process itself;  ready: what has made its first call;  side_by_side: timing it in turns
+outside  processes: starts the processes one after the other, and goes on when one dies
+         child: runs one process and reads its reports;  summary: combines all measurements into fields of rows
+between  messages: the job that a process gets, and the reports that it returns
+inside   __main__: the process itself;  ready: a subject after its first call;  side_by_side: timing subjects in turns
 
-benchmark/ and recurrent/ say what is timed, and what else their rows hold.
+benchmark/ and recurrent/ define the subjects, and the other fields of their rows.
 """

@@ -1,7 +1,7 @@
 """One fresh process of a timing: `python -m engine.replicates KIND`, a job on stdin, reports on stdout.
 
-It is exec'd, not forked from a warm one, and imports what its job needs and no more: how memory happens to lie and
-which processor it starts on are part of what differs between processes, and what their spread is to show.
+It is started with exec, not forked from a warm process, and imports only what its job needs. So memory layout and the
+first processor differ between processes, and the spread of the processes includes them.
 """
 
 import os
@@ -21,7 +21,8 @@ STATUS = Path("/proc/self/status")
 
 
 def main() -> None:
-    """Errors: those of the work, as a traceback in the run's log and an exit code."""
+    """Do the job on stdin and write its reports. Errors: those of the work, as a traceback in the log and an exit
+    code."""
     out = own_stdout()
     work = import_module(f"engine.replicates.{sys.argv[1]}.work")
     job: Job = work.Job.model_validate_json(sys.stdin.buffer.read())
@@ -29,7 +30,7 @@ def main() -> None:
     if job.spec.device == "cpu":
         _limit_memory()
     elif ":" in job.spec.device:
-        torch.accelerator.set_device_index(job.spec.device)  # streams and graphs are made on the current one
+        torch.accelerator.set_device_index(job.spec.device)  # streams and graphs are created on the current device
     torch.set_num_threads(job.spec.threads or environment.threads())
     reports: Iterator[Report] = work.work(job)
     for report in reports:
@@ -38,14 +39,14 @@ def main() -> None:
 
 
 def _die_with(parent: int) -> None:
-    """Be killed when the parent ends, however it does (Linux); leave at once if it has ended already."""
+    """Have this process killed when its parent ends; exit at once if the parent has ended already (Linux)."""
     die_with_parent()
     if sys.platform == "linux" and os.getppid() != parent:
         sys.exit("the timing has ended before this process began")
 
 
 def _limit_memory() -> None:
-    """Make running out of memory an exception here, before it becomes the kernel's choice of whom to kill (Linux)."""
+    """Limit this process's memory, so that it gets an exception before the kernel kills some process (Linux)."""
     if STATUS.is_file():
         lines = dict(line.split(":", 1) for line in STATUS.read_text().splitlines())
         used = int(lines["VmData"].split()[0]) * 1024

@@ -1,4 +1,4 @@
-"""A fresh process for one job, watched from outside: its reports as they come, and how it ended."""
+"""Run one job in a fresh process: yield its reports as they come, and how it ended."""
 
 import contextlib
 import os
@@ -16,22 +16,22 @@ from engine.results import Status
 from engine.settings import ROOT
 
 TICK_S = 1.0
-"""How often a wait is interrupted to see whether it should go on. Nothing else happens here while samples are taken."""
+"""Seconds between two wake-ups of the waiting process. It does nothing else while samples are taken."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A process that has not ended well: out of memory by the kernel's hand, out of time, or dead of something else."""
+    """The failure of a process: killed by the kernel for memory, out of time, or ended with an error."""
 
     status: Status
     error: str
 
 
 def reports(job: Job, environment: Mapping[str, str], deadline: float) -> Generator[Report | Ended | None]:
-    """Yield what the process says; None about once a second while it says nothing; at last Ended, if it did not end
-    well.
+    """Yield the reports of the process, None about once a second while there are none, and Ended at the end if it
+    failed.
 
-    deadline: by time.monotonic(). Closing this kills the process and all it has started.
+    deadline: by time.monotonic(). Closing this generator kills the process and all its children.
     """
     kills = oom_kills()
     process = subprocess.Popen(
@@ -40,12 +40,12 @@ def reports(job: Job, environment: Mapping[str, str], deadline: float) -> Genera
         stdout=subprocess.PIPE,
         cwd=ROOT,
         env={**os.environ, **environment},
-        process_group=0,  # its own, so that its children can be ended with it and Ctrl-C is not sent to it
+        process_group=0,  # its own, so that its children can be killed with it and Ctrl-C does not reach it
     )
     try:
         assert process.stdin is not None
         assert process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # it has died already: how is told below
+        with contextlib.suppress(BrokenPipeError):  # the process has died already: see below
             process.stdin.write(job.model_dump_json().encode())
             process.stdin.close()
         for line in _lines(process.stdout.fileno(), deadline):
@@ -64,7 +64,8 @@ def reports(job: Job, environment: Mapping[str, str], deadline: float) -> Genera
 
 
 def _lines(fileno: int, deadline: float) -> Iterator[bytes]:
-    """Whole lines until the end of the pipe or the deadline; empty ones for every tick of silence."""
+    """Yield whole lines until the end of the pipe or the deadline, and an empty line after each TICK_S without
+    output."""
     held = b""
     while (left := deadline - time.monotonic()) > 0:
         ready, _, _ = select.select([fileno], [], [], min(TICK_S, left))
@@ -81,4 +82,4 @@ def _ended(code: int, *, killed_for_memory: bool) -> Ended:
     if code == -signal.SIGKILL and killed_for_memory:
         return Ended("out_of_memory", "the kernel killed the process: the machine was out of memory")
     how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    return Ended("error", f"the process ended with {how}: its last words are in the log")
+    return Ended("error", f"the process ended with {how}: the end of the log says more")

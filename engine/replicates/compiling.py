@@ -1,7 +1,7 @@
-"""What makes compilations comparable: whoever is compiled second must find nothing that the first has left.
+"""Make compilation times comparable: a model must not profit from what an earlier one has left in memory or caches.
 
-Each compiles into cache folders of its own, which it finds again in the next process; and the compiler itself, which
-takes seconds to load, has compiled something else before.
+Each label compiles into its own cache folders, and finds them again in the next process. The compiler takes seconds to
+load, so it compiles something else first.
 """
 
 import os
@@ -17,13 +17,13 @@ from engine.replicates.processes import CACHES
 
 LOADING = "loading"
 _GIVEN = {name: Path(os.environ[name]) for name in CACHES if name in os.environ}
-"""What this process was given. Compilers look at the variables each time."""
+"""Cache folders that this process was given. Compilers read the environment variables each time."""
 
 
 def own_caches(label: str, device: str) -> float:
-    """Have the compiler loaded, and from now on compile into folders of this label's.
+    """Load the compiler, and from now on compile into the cache folders of this label.
 
-    Returns the seconds that loading took: next to none once it is loaded.
+    Returns the seconds that loading took; about 0 if it was loaded before.
     """
     started = time.perf_counter()
     _load(device)
@@ -34,14 +34,14 @@ def own_caches(label: str, device: str) -> float:
 
 @cache
 def _load(device: str) -> None:
-    """Once in a process."""
+    """Load the compiler once per process."""
     _use(LOADING)
-    with suppress(Exception):  # what cannot be compiled at all is told of each model
+    with suppress(Exception):  # an error that every compilation has is reported for each model
         torch.compile(lambda values: values + 1)(torch.ones(8, device=device))
 
 
 def _use(label: str) -> None:
-    from torch._inductor.utils import clear_caches  # the public reset would forget compiled models as well
+    from torch._inductor.utils import clear_caches  # the public reset would also forget compiled models
 
     for name, folder in _GIVEN.items():
         os.environ[name] = str(folder / quote(label, safe=""))

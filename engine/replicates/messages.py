@@ -1,4 +1,4 @@
-"""What passes between a timing and the fresh processes it measures in: one job in, reports out, as JSON lines."""
+"""Messages between a timing and its fresh processes: one job in, reports out, as JSON lines."""
 
 import math
 from typing import Any, ClassVar
@@ -10,7 +10,7 @@ from engine.results.benchmark import AccuracyStatus
 from engine.specs import BenchmarkSpec, RecurrentSpec
 
 TimedSpec = BenchmarkSpec | RecurrentSpec
-"""What is timed in fresh processes."""
+"""Requests that are timed in fresh processes."""
 LONGEST_ERROR = 2000
 
 
@@ -19,46 +19,46 @@ class _Message(BaseModel):
 
 
 class BackToBack(_Message):
-    """The samples of calls that queue up behind each other."""
+    """Timing samples of calls that are queued without waiting for each other."""
 
     rounds: tuple[int, ...]
     ms: tuple[float, ...]
-    """Per call."""
+    """Milliseconds per call, one value per sample."""
     calls: tuple[int, ...]
-    """Per sample."""
+    """Number of calls per sample."""
 
 
 class Measured(_Message):
-    """One of what is timed side by side, in one process."""
+    """Result of one subject in one process."""
 
     label: str
     status: Status = "ok"
     error: str = ""
     row: dict[str, Any] = Field(default_factory=dict)
-    """Fields of the row that need no combining."""
+    """Fields of the row that are not combined over processes."""
     rounds: tuple[int, ...] = ()
     phases: dict[str, tuple[float, ...]] = Field(default_factory=dict)
-    """ms per call, one per sample."""
+    """Milliseconds per call, one value per sample, by phase."""
     calls: tuple[int, ...] = ()
-    """Per sample."""
+    """Number of calls per sample."""
     back_to_back: BackToBack | None = None
-    """On an accelerator."""
+    """None on a CPU."""
     loop_ms: float = 0
     gc_runs: int = 0
     first_call_ms: float | None = None
     compile_ms: float | None = None
-    """Capture, compilation and first call; None of eager."""
+    """Capture, compilation and first call; None for eager."""
     compile_again_ms: float | None = None
-    """The same a second time, with the caches of the first."""
+    """The same a second time, with the caches that the first has filled."""
     loading_s: float = 0
-    """Loading the compiler, by the first that uses it."""
+    """Seconds to load the compiler, for the first subject that uses it."""
     contention: Contention | None = None
     neighbours: dict[str, float] = Field(default_factory=dict)
-    """The share of the CPUs that the busiest other processes used, by name."""
+    """Share of the CPUs used by the busiest other processes, by name."""
     foreign: tuple[str, ...] = ()
-    """Who else was on the GPU, in words."""
+    """Descriptions of other processes on the GPU."""
     throttled: str = ""
-    """How a GPU was held back, in words; empty when it was not."""
+    """Reason why the GPU was throttled; empty if it was not."""
     device_peak_mb: float | None = None
     process_peak_mb: float | None = None
     joules_per_call: float | None = None
@@ -67,39 +67,39 @@ class Measured(_Message):
 
     @property
     def samples_ms(self) -> list[float]:
-        """Per sample: its phases together."""
+        """Return milliseconds per call of each sample, the sum of its phases."""
         return [math.fsum(parts) for parts in zip(*self.phases.values(), strict=True)]
 
 
 class Job(_Message):
-    """One process's work: all that is timed side by side, but what has failed before. Subclasses name their kind."""
+    """One process's work: all subjects except those that have failed before. Subclasses define the subjects."""
 
     kind: ClassVar[str]
-    """`engine.replicates.<kind>.work` does it."""
+    """Name of the module that does the work: `engine.replicates.<kind>.work`."""
 
     spec: TimedSpec
     process: int = 0
-    """The first counts from 0."""
+    """Number of the process, from 0."""
     skip: tuple[str, ...] = ()
     """Labels to leave out."""
     decays: bool = False
-    """Whether something smaller is tried when the baseline runs out of memory, so that nothing else need go on."""
+    """True if a smaller job is tried when the baseline runs out of memory, so that this one need not go on."""
     parent: int
-    """The process without which this one has no purpose."""
+    """Id of the process that started this one. This one ends with it."""
 
     @property
     def all_labels(self) -> tuple[str, ...]:
-        """The subjects timed side by side, the baseline first."""
+        """Return the labels of the subjects timed side by side, the baseline first."""
         raise NotImplementedError
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The subjects that are left to time."""
+        """Return the labels of the subjects that are left to time."""
         return tuple(label for label in self.all_labels if label not in self.skip)
 
     @property
     def title(self) -> str:
-        """For people who wait: `timm:resnet50: inference, batch 8`."""
+        """Return a short description to show as progress, such as `timm:resnet50: inference, batch 8`."""
         raise NotImplementedError
 
     def failed(self, label: str, status: Status, error: str) -> Measured:
@@ -108,23 +108,23 @@ class Job(_Message):
 
 
 class Report(_Message):
-    """One line of a process: what it is at, or what it has found."""
+    """One line of a process: its progress or a result."""
 
     doing: str = ""
-    """For people: `compile: first call`."""
+    """Progress to show, such as `compile: first call`."""
     label: str = ""
-    """What this is about; empty: all that is timed."""
+    """The subject of this report; empty for all of them."""
     measured: Measured | None = None
     warmup_s: float = 0
-    """What the process has spent on warming up, once it has."""
+    """Seconds spent on warming up, reported once."""
     sampled_s: float = 0
     trying: int | None = None
-    """Of a search: the batch size that is about to be tried, and then that it fits, or fails."""
+    """When finding the largest batch: the size to be tried next, then the size as `fits` or `fails`."""
     fits: int | None = None
     fails: int | None = None
 
 
 def described(error: BaseException) -> str:
-    """Return the type and the beginning of what it says."""
+    """Return the type and message of an error, shortened to LONGEST_ERROR characters."""
     text = f"{type(error).__name__}: {error}".strip()
     return text if len(text) <= LONGEST_ERROR else text[:LONGEST_ERROR] + " ..."

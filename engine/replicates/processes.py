@@ -1,4 +1,4 @@
-"""The fresh processes of what is timed side by side, one after the other, and what is done when one dies."""
+"""Start the fresh processes of a job one after the other, and go on when one of them dies."""
 
 import tempfile
 import time
@@ -14,13 +14,13 @@ from engine.results import Parts, Progress
 
 CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
 Found = dict[str, Measured]
-"""By label."""
+"""Results by label."""
 Reports = Callable[[Job, Mapping[str, str], float], Generator[Report | Ended | None]]
 
 
 @dataclass
 class Spent:
-    """Seconds that processes have spent on the parts of a timing."""
+    """Seconds that processes have spent on each part of a timing."""
 
     starts: float = 0.0
     compilation: float = 0.0
@@ -28,16 +28,16 @@ class Spent:
     sampled: float = 0.0
 
     def add(self, report: Report) -> None:
-        """Count what a process reports."""
+        """Add the times of a report."""
         self.warmup += report.warmup_s
         self.sampled += report.sampled_s
         if one := report.measured:
             self.compilation += one.loading_s + ((one.compile_ms or 0.0) + (one.compile_again_ms or 0.0)) / 1e3
 
     def parts(self, seconds: float) -> Parts:
-        """Return the parts of a timing that took so many seconds. They add up to its seconds."""
-        known = {"starts": self.starts, "compilation": self.compilation, "warmup": self.warmup, "sampled": self.sampled}
-        rounded = {f"{name}_s": round(value, 3) for name, value in known.items()}
+        """Return the parts of a timing that took this many seconds in total. The parts add up to the total."""
+        spent = {"starts": self.starts, "compilation": self.compilation, "warmup": self.warmup, "sampled": self.sampled}
+        rounded = {f"{name}_s": round(value, 3) for name, value in spent.items()}
         return Parts(**rounded, rest_s=round(max(0.0, seconds - sum(rounded.values())), 3))
 
 
@@ -54,18 +54,23 @@ class Processes:
         reports: Reports = child.reports,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """folder: temporary, for compilers' caches. deadline: by time.monotonic(). reports: does one job elsewhere.
-        environment: variables that the processes get."""
+        """Keep the settings of all jobs. folder: temporary, for compilers' caches. deadline: by time.monotonic().
+
+        reports: runs one job in another process. environment: additional variables for the processes.
+        """
         self._folder = folder
         self._deadline = deadline
         self._begin = reports
         self._own = dict(environment or {})
         self._caches = folder
         self.spent = Spent()
-        """Since whoever reads it put a new one here."""
+        """Since the caller last assigned a new one."""
 
     def repeat(self, job: Job, progress: Progress) -> Generator[Progress, None, list[Found]]:
-        """Yield the job in as many processes as its spec asks for. What has failed in one is in none that follow."""
+        """Yield progress, and return the results of as many processes as the spec requests.
+
+        A subject that fails in one process is left out of the following ones.
+        """
         found: list[Found] = []
         failures: Found = {}
         baseline = job.all_labels[0]
@@ -80,14 +85,17 @@ class Processes:
         return found
 
     def _once(self, job: Job, progress: Progress) -> Generator[Progress, None, Found]:
-        """Yield one repetition. What ends the process while it is prepared is left out of another that is started."""
+        """Yield progress, and return the results of one process.
+
+        If a subject ends the process while it is prepared, another process is started without it.
+        """
         failures: Found = {}
         while True:
             found: Found = dict(failures)
             attempt = job.model_copy(update={"skip": (*job.skip, *failures)})
             if not attempt.labels:
                 return found
-            at, ended = "", None
+            current, ended = "", None
             with closing(self.reports(attempt)) as heard:
                 for report in heard:
                     if isinstance(report, Ended):
@@ -95,24 +103,24 @@ class Processes:
                     elif report and report.measured:
                         found[report.measured.label] = report.measured
                     elif report and report.doing:
-                        at = report.label
+                        current = report.label
                         progress = progress.model_copy(update={"note": f"{_where(progress)}; {report.doing}"})
                     yield progress
             if ended is None:
                 return found
-            if at in attempt.labels and ended.status != "timeout":
+            if current in attempt.labels and ended.status != "timeout":
                 failures = {label: one for label, one in found.items() if one.status != "ok"}
-                failures[at] = job.failed(at, ended.status, ended.error)
-                if job.decays and at == job.all_labels[0] and ended.status == "out_of_memory":
+                failures[current] = job.failed(current, ended.status, ended.error)
+                if job.decays and current == job.all_labels[0] and ended.status == "out_of_memory":
                     return failures
                 continue
             missing = [label for label in attempt.labels if label not in found]
             return found | {label: job.failed(label, ended.status, ended.error) for label in missing}
 
     def reports(self, job: Job) -> Generator[Report | Ended | None]:
-        """Yield what one process says, and count what it spends.
+        """Yield the reports of one process, and add up its times.
 
-        The first of several compiles into empty caches, the others find what it has left.
+        The first process of a job compiles into empty caches; the others use the caches it has filled.
         """
         if job.process == 0:
             self._caches = Path(tempfile.mkdtemp(dir=self._folder))
@@ -127,7 +135,7 @@ class Processes:
                     if isinstance(report, Report):
                         self.spent.add(report)
                 yield report
-        self.spent.starts += time.monotonic() - since  # a process takes time to end as well
+        self.spent.starts += time.monotonic() - since  # ending a process takes time as well
 
 
 def _where(progress: Progress) -> str:

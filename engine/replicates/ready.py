@@ -1,10 +1,10 @@
-"""Something made ready to be timed: captured, called once, its memory measured."""
+"""A subject prepared for timing: captured, called once, its memory measured."""
 
 import gc
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import psutil
 import torch
@@ -22,14 +22,14 @@ Settings = Callable[[], AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class Ready:
-    """A subject that has made its first call."""
+    """A subject after its first call."""
 
     label: str
     phases: Mapping[str, Phase]
     settings: Settings
     measured: Measured
     unreported: tuple[str, ...] = ()
-    """Phases that are no part of what is timed, such as clearing gradients."""
+    """Phases that are not part of the result, such as clearing gradients."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,13 @@ class Held:
 
     @classmethod
     def now(cls, device: str, resident_mb: float) -> "Held":
-        """resident_mb: what the process held before any of them."""
+        """Return the memory that is held now. resident_mb: memory of the process before its first subject."""
         gc.collect()
         give_back_workspaces(device)
         return cls(device, max(0.0, resident() - resident_mb), _allocated(device))
 
     def own(self, device_mb: float | None, process_mb: float | None) -> dict[str, float | None]:
-        """Peaks less what is held for others, as fields of a Measured."""
+        """Return peaks in MB without the memory held for other subjects, as fields of a Measured."""
         return {
             "device_peak_mb": None if device_mb is None else device_mb - self.allocated_mb,
             "process_peak_mb": None if process_mb is None else process_mb - self.resident_mb,
@@ -57,20 +57,20 @@ class Held:
 
 @dataclass(frozen=True)
 class FirstCall:
-    """Seconds and peak memory of capturing a subject and calling it for the first time."""
+    """Times and peak memory of capturing a subject and calling it for the first time, in ms and MB."""
 
     phases: Mapping[str, Phase]
     capture_ms: float
     first_ms: float
     settling_ms: float
-    """What the calls after the first took that belong to compiling."""
+    """Time of the calls after the first that still compile."""
     captured_mb: float | None
     device_mb: float | None
     process_mb: float | None
 
     @property
     def compile_ms(self) -> float:
-        """Until it is compiled, first call included."""
+        """Return the time until the subject is compiled, including its first call."""
         return self.capture_ms + self.first_ms + self.settling_ms
 
 
@@ -82,10 +82,10 @@ def first_call(
     *,
     settling: int = 0,
 ) -> FirstCall:
-    """To be called under the settings of what is captured.
+    """Capture a subject and call it for the first time. Call this inside the subject's settings.
 
-    settling: calls after the first that still compile, as TorchScript does once it has seen what it is called with,
-    or record CUDA graphs.
+    settling: number of calls after the first that still compile, as TorchScript does after seeing its inputs, or that
+    record CUDA graphs.
     """
     runs: list[Run] = []
     took: list[float] = []
@@ -108,39 +108,39 @@ def once(phases: Mapping[str, Phase]) -> None:
 def load_libraries(device: str) -> None:
     """Run one small convolution and matrix product, forward and backward.
 
-    What a device's libraries do once in a process (contexts, handles, threads) is then no part of any first call.
+    A device's libraries then set up their contexts, handles and threads before the first call of any subject.
     """
-    with suppress(Exception):  # whatever a device cannot do is reported of each model
+    with suppress(Exception):  # what a device does not support is reported for each model
         images = torch.ones(1, 8, 8, 8, device=device, requires_grad=True)
         features = torch.nn.functional.conv2d(images, torch.ones(8, 8, 3, 3, device=device)).flatten(1)
         (features @ torch.ones(288, 8, device=device)).sum().backward()  # type: ignore[no-untyped-call]
 
 
 def failure(label: str, error: Exception) -> Measured:
-    """Return the report of what did not work."""
+    """Return the result of a subject that failed."""
     status: Status = "out_of_memory" if out_of_memory(error) else "error"
     return Measured(label=label, status=status, error=described(error))
 
 
 def release() -> None:
-    """Give back what something that failed held."""
+    """Free the memory of a failed subject."""
     gc.collect()
-    if torch.backends.mps.is_available():  # whose allocator torch.accelerator does not know
+    if torch.backends.mps.is_available():  # torch.accelerator does not know mps's allocator
         torch.mps.empty_cache()
     elif torch.accelerator.is_available():
         torch.accelerator.empty_cache()
 
 
 def resident() -> float:
-    """Memory of this process, in MB."""
+    """Return the resident memory of this process, in MB."""
     return float(psutil.Process().memory_info().rss / 1e6)
 
 
 def _allocated(device: str) -> float:
-    """Memory this process has allocated on an accelerator, in MB; 0 where torch keeps no such account."""
+    """Return the memory that this process has allocated on an accelerator, in MB; 0 if torch does not count it."""
     if device == "cpu":
         return 0.0
     try:
         return torch.accelerator.memory_allocated(device) / 1e6
-    except RuntimeError:  # mps: there is no peak to take it from either
+    except RuntimeError:  # mps: it has no peak to subtract this from either
         return 0.0

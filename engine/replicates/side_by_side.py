@@ -1,4 +1,4 @@
-"""Timing all of a job in one process: each made ready, one after the other, and then timed in turns."""
+"""Time all subjects of a job in one process: prepare them one after the other, then time them in turns."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,7 +12,7 @@ from engine.replicates.messages import BackToBack, Job, Measured, Report, descri
 from engine.replicates.ready import Ready, failure, once, release
 
 ENERGY_S = 1.0
-"""Of calls in a loop of their own, over which a GPU's counter of its energy is read."""
+"""Seconds of calls in a separate loop, during which a GPU's energy counter is read."""
 
 
 def measure(
@@ -24,17 +24,17 @@ def measure(
     flush: Callable[[], object] | None = None,
     afterwards: Callable[[Ready, Measured], Iterator[Report | Measured]] | None = None,
 ) -> Iterator[Report]:
-    """Yield a report on each of the job's labels, in which a failure is a report like the others.
+    """Yield progress and one result per label of the job. A failure is a result, too.
 
-    prepare: makes one ready, or says why it is not to be timed. afterwards: in the first process, what is found out of
-    one that was timed when all are.
+    prepare: prepares a subject, or returns a result if it must not be timed. afterwards: called in the first process
+    for each timed subject, after all are timed; it yields reports and a new result.
     """
     ready: list[Ready] = []
     for place, label in enumerate(job.labels):
         yield Report(doing=f"{label}: first call", label=label)
         try:
             prepared = prepare(label)
-        except Exception as error:  # noqa: BLE001 - models are other people's code: whatever fails is a row of its own
+        except Exception as error:  # noqa: BLE001 - models may raise any error, which becomes their row
             prepared = failure(label, error)
         if isinstance(prepared, Ready):
             ready.append(_placed(prepared, job.labels[:place]))
@@ -42,13 +42,13 @@ def measure(
         release()
         yield Report(measured=prepared)
         if job.decays and prepared.status == "out_of_memory" and label == job.all_labels[0]:
-            return  # something smaller is next, for all of them
+            return  # all subjects run again in a smaller job
     if not ready:
         return
     yield Report(doing="timing")
     session = _session(job, ready, stopwatch, plan, flush)
     yield Report(warmup_s=session.warmup_seconds, sampled_s=session.sampled_seconds)
-    # measured before anything is compiled anew
+    # before anything is compiled again
     done = [(subject, _measured(subject, session, job.spec.device)) for subject in ready]
     for subject, measured in done:
         if afterwards and measured.status == "ok" and job.process == 0:
@@ -61,7 +61,7 @@ def measure(
 
 
 def _placed(subject: Ready, earlier: tuple[str, ...]) -> Ready:
-    """Note which labels made their first calls before this one."""
+    """Return the subject with the labels that made their first calls before it."""
     row = subject.measured.row | {"first_call_after": earlier}
     return replace(subject, measured=subject.measured.model_copy(update={"row": row}))
 
@@ -69,7 +69,7 @@ def _placed(subject: Ready, earlier: tuple[str, ...]) -> Ready:
 def _session(
     job: Job, ready: list[Ready], stopwatch: Stopwatch, plan: Plan, flush: Callable[[], object] | None
 ) -> Session:
-    """Time everything that is ready: its latency and, on an accelerator with hot caches, its calls back to back too."""
+    """Time the latency of all prepared subjects and, on an accelerator with hot caches, also calls back to back."""
     device = job.spec.device
     subjects = [Subject(variant.label, variant.phases, variant.settings) for variant in ready]
     if device != "cpu" and flush is None:
@@ -82,7 +82,7 @@ def _session(
         stopwatch,
         plan,
         flush=flush,
-        threads=torch.get_num_threads() if device == "cpu" else None,  # with a GPU, the CPU waits
+        threads=torch.get_num_threads() if device == "cpu" else None,  # with a GPU, the CPU only waits
         gpu=gpu_watch.watch(device),
     )
 
@@ -92,7 +92,7 @@ def _queued(label: str) -> str:
 
 
 def _back_to_back(label: str, session: Session) -> tuple[BackToBack | None, tuple[str, ...]]:
-    """Return the samples of queued calls, if any, and a note where they failed."""
+    """Return the samples of queued calls; None and a note if they failed; None if they were not timed."""
     if error := session.failed.get(_queued(label)):
         return None, (f"not timed back to back: {described(error)}",)
     if (timed := session.timed.get(_queued(label))) is None:

@@ -20,32 +20,32 @@ AnyRow = TypeVar("AnyRow", bound=TimedRow)
 def common(
     spec: TimedSpec, label: str, processes: Sequence[Mapping[str, Measured]]
 ) -> tuple[list[Measured], dict[str, Any], list[str]]:
-    """Return what was measured of one label, the fields of its row that hold for any timing, and notes.
+    """Return the results of one label, the fields of its row that all timings have, and notes.
 
-    Figures come with the status ok alone: what has failed in one process has none.
+    Only a label with status ok in all processes has values.
     """
     measured = [process[label] for process in processes if label in process]
     fields: dict[str, Any] = {}
-    for one in reversed(measured):
-        fields |= one.row
-    notes = list(dict.fromkeys(note for one in measured for note in one.notes))
-    failed = next(((number, one) for number, one in enumerate(measured, 1) if one.status != "ok"), None)
+    for result in reversed(measured):
+        fields |= result.row
+    notes = list(dict.fromkeys(note for result in measured for note in result.notes))
+    failed = next(((number, result) for number, result in enumerate(measured, 1) if result.status != "ok"), None)
     if failed:
-        number, one = failed
+        number, result = failed
         where = f" (in process {number} of {spec.processes})" if number > 1 else ""
-        fields |= {"status": one.status, "error": one.error + where}
-    elif any(one.rounds for one in measured):
+        fields |= {"status": result.status, "error": result.error + where}
+    elif any(result.rounds for result in measured):
         fields |= _figures(measured) | {"flags": _flags(spec, measured)}
         notes += _disturbances(measured)
     return measured, fields, notes
 
 
 def _figures(measured: Sequence[Measured]) -> dict[str, Any]:
-    """Return the values of all processes together, as fields of a row."""
-    per_process = [one.samples_ms for one in measured]
+    """Return values over all processes, as fields of a row."""
+    per_process = [result.samples_ms for result in measured]
     samples = [sample for process in per_process for sample in process]
     medians = process_medians(measured)
-    compiled = [one.compile_ms for one in measured if one.compile_ms is not None]
+    compiled = [result.compile_ms for result in measured if result.compile_ms is not None]
     again = [measured[0].compile_again_ms] if measured[0].compile_again_ms is not None else compiled[1:]
     parts = {phase: process_medians(measured, phase) for phase in measured[0].phases}
     return {
@@ -61,15 +61,15 @@ def _figures(measured: Sequence[Measured]) -> dict[str, Any]:
         "compile_cold_ms": compiled[0] if compiled else None,
         "compile_warm_ms": statistics.median(again) if again else None,
         "samples": len(samples),
-        "calls_per_sample": statistics.median_low(calls for one in measured for calls in one.calls),
-        "loop_ms": statistics.median(one.loop_ms for one in measured),
+        "calls_per_sample": statistics.median_low(calls for result in measured for calls in result.calls),
+        "loop_ms": statistics.median(result.loop_ms for result in measured),
         "processes": len(measured),
         "process_medians_ms": medians,
         "spread": spread(medians),
-        "contention": _worst([one.contention for one in measured if one.contention]),
+        "contention": _worst([result.contention for result in measured if result.contention]),
         "neighbours": neighbours(measured),
-        "device_peak_mb": _most(one.device_peak_mb for one in measured),
-        "process_peak_mb": _most(one.process_peak_mb for one in measured),
+        "device_peak_mb": _most(result.device_peak_mb for result in measured),
+        "process_peak_mb": _most(result.process_peak_mb for result in measured),
     }
 
 
@@ -85,7 +85,8 @@ def _back_to_back_ms(measured: Sequence[Measured]) -> float | None:
 
 
 def neighbours(measured: Sequence[Measured]) -> dict[str, float]:
-    """Return the busiest other processes by name, each with its largest share in any process, the busiest first."""
+    """Return the busiest other processes by name, each with its largest share of the CPUs in any process, busiest
+    first."""
     most: dict[str, float] = {}
     for process in measured:
         for name, share in process.neighbours.items():
@@ -99,7 +100,7 @@ def together(measured: Sequence[Measured], phase: str) -> list[float]:
 
 
 def deviation(samples: Sequence[float]) -> float | None:
-    """Return the standard deviation of a sample (n - 1); None of a single one."""
+    """Return the standard deviation of a sample (n - 1); None for a single value."""
     return float(np.std(samples, ddof=1)) if len(samples) > 1 else None
 
 
@@ -119,7 +120,7 @@ def _flags(spec: TimedSpec, measured: Sequence[Measured]) -> tuple[str, ...]:
 
 
 def _disturbances(measured: Sequence[Measured]) -> list[str]:
-    """In words, what the figures suffered from."""
+    """Return notes on what disturbed the measurements."""
     worst = _worst([process.contention for process in measured if process.contention])
     notes = list(contended(worst)) if worst else []
     if notes and (busiest := neighbours(measured)):
@@ -133,7 +134,7 @@ def _disturbances(measured: Sequence[Measured]) -> list[str]:
 
 
 def _worst(found: Sequence[Contention]) -> Contention | None:
-    """Return each figure at its worst in any process."""
+    """Return the worst value of each field over all processes; None without any."""
     if not found:
         return None
     return Contention(
@@ -150,7 +151,7 @@ def _most(figures: Iterable[float | None]) -> float | None:
 def compared(
     row: AnyRow, base: AnyRow, labels: tuple[str, str], found: Sequence[Mapping[str, Measured]], spec: TimedSpec
 ) -> AnyRow:
-    """Return a row with its speed-up over another, where both were timed. labels: the other's and its own."""
+    """Return a row with its speed-up over another, if both were timed. labels: the other's and its own."""
     if row.latency_ms is None or base.latency_ms is None:
         return row
     ones, others = ([process[label].samples_ms for process in found] for label in labels)
@@ -168,7 +169,7 @@ def compared(
 
 
 def back_to_back(found: Sequence[Mapping[str, Measured]]) -> list[dict[str, Measured]]:
-    """Return the samples of queued calls as `write_samples` takes them, in one phase; none of a CPU."""
+    """Return the samples of queued calls as one phase, in the form `write_samples` takes; empty on a CPU."""
     queued = [
         {
             label: Measured(label=label, rounds=one.rounds, phases={BACK_TO_BACK: one.ms}, calls=one.calls)
@@ -181,7 +182,7 @@ def back_to_back(found: Sequence[Mapping[str, Measured]]) -> list[dict[str, Meas
 
 
 def back_to_back_name(file: str) -> str:
-    """Return where the samples of queued calls lie, beside the file of those of latency."""
+    """Return the name of the file with the samples of queued calls, from the name of the file with those of latency."""
     return f"{file.removesuffix('.csv')}__{BACK_TO_BACK}.csv"
 
 
@@ -194,10 +195,10 @@ def write_samples(
     phases: Sequence[str],
     begin: bool = True,
 ) -> None:
-    """Every sample, at full precision, so that all that a row says of them can be computed again.
+    """Write every sample at full precision, so that all values of a row can be computed again.
 
-    what: columns that are the same for all of them. label: the name of the column that tells them apart.
-    begin: write a new file, rather than add to one that holds others already.
+    what: columns with the same value in all lines. label: name of the column that holds the labels.
+    begin: write a new file instead of appending to one.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w" if begin else "a", newline="", encoding="utf-8") as file:

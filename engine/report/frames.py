@@ -21,6 +21,7 @@ from engine.results import (
 )
 from engine.results.answers import Hit
 from engine.results.clip import EvaluateRow, TrainRow
+from engine.specs.building import OPTIONS
 from engine.store.model import Run
 
 TOWERS = ("image", "text", "other")
@@ -29,7 +30,8 @@ NESTED = ("uncounted", "fvcore_unsupported", "differences")
 _WHAT = ("library", "model", "status", "error", "family")
 _BENCHMARK = (
     *(*_WHAT, "tower", "purpose", "mode", "variant", "baseline", "device", "device_name", "threads"),
-    *("batch_size_requested", "batch_size", "image_size", "context_length", "precision", "dtype", "autocast_dtype"),
+    *("batch_size_requested", "batch_size", "image_size", "context_length", *OPTIONS, "precision", "dtype"),
+    "autocast_dtype",
     *("tf32", "memory_format", "cudnn_benchmark", "deterministic", "cache", "optimizer", "latency_ms", "p90_ms"),
     *(
         "p95_ms",

@@ -29,6 +29,30 @@ class Hits(Answer):
     """Number of images searched."""
 
 
+class MatchedText(Answer):
+    """One text beside an image."""
+
+    text: str
+    similarity: float
+    """Cosine similarity of image and text, from -1 to 1."""
+    probability: float
+    """Share of the softmax over all texts; for a sigmoid model (SigLIP) the probability that the text fits."""
+
+
+class Matches(Answer):
+    """How well texts fit an image, the best first."""
+
+    texts: tuple[MatchedText, ...]
+
+
+class Exported(Answer):
+    """A model that was written for open_clip."""
+
+    folder: str
+    files: dict[str, int]
+    """Bytes of each file, by name."""
+
+
 class Needed(Answer):
     """A file that a run needs besides its data."""
 

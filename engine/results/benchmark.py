@@ -3,6 +3,7 @@
 from typing import ClassVar, Literal
 
 from engine.results.timed import TimedRow
+from engine.specs.building import OPTIONS
 
 AccuracyStatus = Literal[
     "pass",
@@ -24,6 +25,7 @@ class BenchmarkRow(TimedRow):
     comparable: ClassVar[tuple[str, ...]] = (
         *("mode", "tower", "device", "threads", "batch_size", "image_size", "context_length", "precision", "dtype"),
         *("autocast_dtype", "tf32", "memory_format", "cudnn_benchmark", "deterministic", "cache", "optimizer"),
+        *OPTIONS,
     )
 
     family: str = ""
@@ -38,6 +40,12 @@ class BenchmarkRow(TimedRow):
     """The batch size used. After out-of-memory it is smaller than requested, and `notes` says so."""
     image_size: str = ""
     context_length: int | None = None
+    num_classes: int | None = None
+    """Classes of a timm model's head as requested; None: the model's own."""
+    in_chans: int | None = None
+    """Channels of the images as requested; None: the model's own, or 3 for a module of the user's own."""
+    model_kwargs: str = ""
+    """Keywords that the model was built with, as a JSON object; empty for none."""
     precision: str
     """The requested precision, such as `amp`."""
     dtype: str = ""

@@ -63,6 +63,12 @@ class ProfileRow(Row):
     test_size: str = ""
     """The publisher's test size, at which inference is timed; empty if it is the model's own size."""
     context_length: int | None = None
+    num_classes: int | None = None
+    """Classes of a timm model's head as requested; None: the model's own."""
+    in_chans: int | None = None
+    """Channels of the images as requested; None: the model's own, or 3 for a module of the user's own."""
+    model_kwargs: str = ""
+    """Keywords that the model was built with, as a JSON object; empty for none."""
 
     image_width: int | None = None
     text_width: int | None = None

@@ -9,7 +9,9 @@ from typing_extensions import TypeAliasType
 
 from engine import suite
 from engine.specs.base import MAX_CONTEXT, PATTERNS, SIZE, Pattern, RealDevice, Refused, Spec, find_expression
+from engine.specs.building import OPTIONS, InChans, ModelKwargs, NumClasses, changes
 from engine.specs.model_name import ModelName
+from engine.specs.profile import Configs
 from engine.specs.timed import (
     MinSeconds,
     Publishable,
@@ -25,19 +27,11 @@ from engine.specs.variant import RunPrecision, Variant
 from engine.words import shortened
 
 MAX_BATCH = 65_536
-BATCH_SIZE, ACCURACY_BATCH_SIZE = 1, 8
-"""Batch sizes that `auto` means: of timings, and of accuracy checks.
-
-Batch norm in training needs several images for stable statistics. PyTorch's dynamo benchmark checks timm models at 8
-(benchmarks/dynamo/common.py).
-"""
 SWEEP_END, SEARCH_END = 64, 4096
 """Default largest batch sizes: of a sweep, and when finding the largest that fits."""
 MOST_VARIANTS = 16
 LONGEST_EXPRESSION = 200
-MOST_LISTED = 5000
-"""Most lines of a list of batch sizes: more than all libraries have models."""
-BatchWord = Literal["auto", "recorded", "sweep", "max"]
+BatchWord = Literal["recorded", "sweep", "max"]
 BATCH_WORDS: tuple[str, ...] = get_args(BatchWord)
 Mode = Literal["inference", "training"]
 
@@ -59,7 +53,6 @@ BATCH = TypeAliasType(
 VARIANTS = TypeAliasType(
     "VARIANTS", Annotated[tuple[Pattern, ...], split_words, Field(min_length=1, max_length=MOST_VARIANTS)]
 )
-ListedSizes = Annotated[dict[Pattern, Annotated[int, Field(ge=1, le=MAX_BATCH)]], Field(max_length=MOST_LISTED)]
 Optimizer = Annotated[
     str,
     Field(
@@ -80,11 +73,11 @@ class BenchmarkSpec(Spec):
     paced_by: ClassVar[tuple[str, ...]] = (
         *("mode", "purpose", "device", "variants", "precision", "processes", "floor_seconds", "floor_samples"),
         *("batch_size", "max_batch_size", "image_size", "context_length", "tower", "optimizer", "channels_last"),
-        *("cache", "threads", "trace"),
+        *("cache", "threads", "trace", *OPTIONS),
     )
     meaning: ClassVar[tuple[str, ...]] = (
         *("device", "threads", "purpose", "optimizer", "cache", "cudnn_benchmark", "deterministic", "tower"),
-        *("cosine", "tolerance"),
+        *("cosine", "tolerance", *OPTIONS),
     )
     exclusive: ClassVar[bool] = True
 
@@ -101,14 +94,8 @@ class BenchmarkSpec(Spec):
     )
     device: RealDevice = Field("cpu", description="Device to run on: cpu, cuda:0, mps, ...")
     batch_size: Annotated[BATCH, NoDecode] = Field(
-        "auto",
-        description=f"Images per call. auto: {BATCH_SIZE}, for accuracy checks {ACCURACY_BATCH_SIZE}; recorded: the "
-        "suite's own; sweep: 1, 2, 4, ...; max: the largest that fits.",
-    )
-    listed_batch_sizes: CliSuppress[ListedSizes] = Field(
-        default_factory=dict,
-        description="Batch sizes by model name, as PyTorch's benchmark reads them from a file. Other models get "
-        "batch_size.",
+        1,
+        description="Images per call. recorded: the suite's own; sweep: 1, 2, 4, ...; max: the largest that fits.",
     )
     max_batch_size: int | None = Field(
         None,
@@ -184,6 +171,10 @@ class BenchmarkSpec(Spec):
     exclude_exact: str = Field("", max_length=10_000, description="Names of models to leave out, comma-separated.")
     partition: str = Field("", description="I/N: time only the I-th of N equal parts of the models, counted from 1.")
     seed: int = Field(1337, ge=0, le=2**31, description="Random seed of weights and inputs.")
+    num_classes: NumClasses = None
+    in_chans: InChans = None
+    model_kwargs: ModelKwargs = ""
+    configs: CliSuppress[Configs] = Field(default_factory=dict)
 
     @field_validator("variants")
     @classmethod
@@ -216,6 +207,11 @@ class BenchmarkSpec(Spec):
             raise ValueError(f"cosine and tolerance are settings of purpose accuracy, not of {self.purpose}")
         if self.purpose != "performance" and self.trace:
             raise ValueError(f"a trace is recorded after timing: choose purpose performance, not {self.purpose}")
+        if self.batch_size == "recorded" and changes(self):
+            raise ValueError(
+                f"recorded batch sizes are those of models as timm defines them, and {changes(self)} are asked for: "
+                "choose a number, sweep or max"
+            )
         return self
 
     @property
@@ -244,48 +240,20 @@ class BenchmarkSpec(Spec):
         """Return the modes to time, in order."""
         return ("inference", "training") if self.mode == "both" else (self.mode,)
 
-    def listed_batch_size(self, model: ModelName) -> int | None:
-        """Return the batch size that the list has for a model, by timm's name or the suite's; None without one."""
-        listed = self.listed_batch_sizes
-        known = (size for name in (model, model.model, *sorted(suite.names(model))) if (size := listed.get(name)))
-        return next(known, None)
-
-    def requested_batch_size(self, model: ModelName) -> int | BatchWord:
-        """Return the request for a model: its own in the list, else the one for all models."""
-        return self.listed_batch_size(model) or self.batch_size
-
-    @property
-    def auto_batch_size(self) -> int:
-        """Return the batch size that `auto` means."""
-        return ACCURACY_BATCH_SIZE if self.purpose == "accuracy" else BATCH_SIZE
-
-    def batch_size_notes(self, model: ModelName) -> tuple[str, ...]:
-        """Return notes on where a model's batch size comes from; none when it was given for all models."""
-        if self.listed_batch_sizes:
-            if self.listed_batch_size(model):
-                return ("batch size from the list of batch sizes",)
-            return (f"not in the list of batch sizes: batch size {self.batch_size} was requested",)
-        if self.batch_size == "auto" and self.purpose == "accuracy":
-            return (f"batch size {ACCURACY_BATCH_SIZE}, at which PyTorch's benchmark checks accuracy",)
-        return ()
-
     def batch_sizes(self, model: ModelName) -> tuple[int, ...]:
         """Return the batch sizes at which to time a model, in order; empty when the run finds the largest that fits.
 
         Errors: Refused when batch size `recorded` is requested and the suite has none for this model.
         """
-        requested = self.requested_batch_size(model)
-        if requested == "auto":
-            return (self.auto_batch_size,)
-        if requested == "max":
+        if self.batch_size == "max":
             return ()
-        if requested == "sweep":
+        if self.batch_size == "sweep":
             return tuple(2**power for power in range((self.max_batch_size or SWEEP_END).bit_length()))
-        if requested == "recorded":
+        if self.batch_size == "recorded":
             if recorded := suite.recorded_batch_size(model):
                 return (recorded,)
             raise Refused(f"no batch size is recorded for {model}: give a number, sweep or max instead")
-        return (requested,)
+        return (self.batch_size,)
 
     @property
     def processes(self) -> int:

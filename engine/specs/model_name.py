@@ -6,6 +6,8 @@ from pydantic_core import CoreSchema, core_schema
 
 OWN = "config"
 """Prefix in place of a library, for an open_clip configuration that is part of the request."""
+PYTHON = "python"
+"""Prefix in place of a library, for a module of the user's own: `python:package.module:factory`."""
 
 
 class ModelName(str):
@@ -37,3 +39,8 @@ class ModelName(str):
     def is_own(self) -> bool:
         """Return whether the name refers to a configuration that is part of the request."""
         return self.library == OWN
+
+    @property
+    def runs_code(self) -> bool:
+        """Return whether building the model runs Python code that the name refers to."""
+        return self.library == PYTHON

@@ -15,6 +15,7 @@ from engine.specs.base import (
     Spec,
     known_device,
 )
+from engine.specs.building import OPTIONS, InChans, ModelKwargs, NumClasses
 from engine.words import shortened
 
 # Limits of a user's own configuration: several times the largest published model.
@@ -74,8 +75,9 @@ class ProfileSpec(Spec):
         "precision",
         "training",
         "detail",
+        *OPTIONS,
     )
-    meaning: ClassVar[tuple[str, ...]] = ("counter", "precision", "batch_size", "context_length")
+    meaning: ClassVar[tuple[str, ...]] = ("counter", "precision", "batch_size", "context_length", *OPTIONS)
 
     models: Annotated[PATTERNS, NoDecode] = Field(
         description="Names, wildcards (ViT-B-*), library:name, library:all, family:NAME or all; comma-separated."
@@ -98,6 +100,9 @@ class ProfileSpec(Spec):
     precision: Precision = Field("float32", description="Data type of weights and inputs.")
     training: bool = Field(False, description="Also estimate the training peak, with a backward pass.")
     detail: bool = Field(False, description="Also keep a table of every module.")
+    num_classes: NumClasses = None
+    in_chans: InChans = None
+    model_kwargs: ModelKwargs = ""
     configs: CliSuppress[Configs] = Field(default_factory=dict)
 
     @model_validator(mode="before")

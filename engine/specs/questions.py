@@ -5,15 +5,18 @@ modules.
 """
 
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
 
 LONGEST_TEXT = 10_000
 MOST_HITS = 1000
+MOST_TEXTS = 1000
+LARGEST_IMAGE = 10_000_000
+"""Accept at most this many bytes for the image of a `Match`, which is sent as one line of text."""
 
 
 class Question(BaseModel):
@@ -50,6 +53,34 @@ class Outlook(Question):
         """Return the question for a request, without the fields that do not change the answer."""
         fields = {name: getattr(spec, name) for name in spec.needs}
         return cls(spec=type(spec).model_validate(fields | {"batch_size": batch_size}))
+
+
+class Match(Question):
+    """Compare one image with texts. The answer is an `engine.results.answers.Matches`."""
+
+    name: ClassVar[str] = "match"
+
+    spec: EvaluateSpec
+    """The spec of an evaluation of the model."""
+    image: Base64Bytes = Field(max_length=LARGEST_IMAGE)
+    """The file of the image, in any format that data may have."""
+    texts: tuple[Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)], ...] = Field(
+        min_length=1, max_length=MOST_TEXTS
+    )
+    templates: tuple[str, ...] = ()
+    """Prompts with {} for the text, which is then the name of a class; empty to use the texts as they are."""
+
+
+class Export(Question):
+    """Write the model of a checkpoint into a folder that open_clip loads. The answer is an `Exported`."""
+
+    name: ClassVar[str] = "export"
+
+    checkpoint: Path
+    folder: Path
+    """A folder that does not exist yet or is empty."""
+    card: str
+    """The model card, in Markdown."""
 
 
 def load(name: str, payload: object) -> Question:

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 from pydantic_core import from_json
 
 from engine import archives, results, specs
+from engine.names import refuse_code
 from engine.results import Row
 from engine.roots import file_within, open_within
 from engine.settings import Settings
@@ -182,6 +183,7 @@ def _row(kind: str, line: bytes) -> Row:
 def _take_in(store: Store, settings: Settings, members: dict[str, bytes]) -> int:
     record = RunRecord.model_validate_json(members["run.json"])
     spec = specs.load(record.kind, json.dumps(record.spec))
+    refuse_code(spec)
     contents = {name.removeprefix("artifacts/"): data for name, data in members.items() if "/" in name}
     imported = archive.Imported(
         spec=spec,

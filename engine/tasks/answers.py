@@ -1,9 +1,10 @@
-"""The process that answers questions: JSON lines from standard input, an answer a line to standard output.
+"""The process that answers questions. It reads JSON lines from standard input and writes one answer per line.
 
     {"id": 1, "ask": "search", "question": {...}}  ->  {"id": 1, "answer": {...}}  or  {"id": 1, "refused": "why"}
 
-It stays, so that libraries are imported and a model is loaded once, and leaves when its input is closed or nothing has
-been asked for a while. Nothing but answers reaches standard output: what libraries print goes to standard error.
+The process keeps running, so that libraries are imported and a model is loaded only once. It ends when its input is
+closed or after some time without a question. Only answers are written to standard output; what libraries print goes to
+standard error.
 """
 
 import json
@@ -23,16 +24,21 @@ from engine.specs import Refused, questions
 
 log = logging.getLogger(__name__)
 
-ANSWERED_BY = {"outlook": "engine.training.outlook", "search": "engine.training.evaluation.search"}
-"""Modules whose `answer(question)` answers the questions of a name."""
+ANSWERED_BY = {
+    "outlook": "engine.training.outlook",
+    "search": "engine.training.evaluation.search",
+    "match": "engine.training.evaluation.match",
+    "export": "engine.training.export",
+}
+"""Modules whose `answer(question)` answers the questions of each name."""
 PIECE = 65_536
 
 
 def serve(idle_s: float) -> None:
-    """Answer until standard input is closed, or for so many seconds nothing has come."""
+    """Answer questions until standard input is closed, or until none has come for `idle_s` seconds."""
     with own_stdout() as answers:
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-        logging.getLogger("engine").setLevel(logging.INFO)  # of the libraries, warnings will do
+        logging.getLogger("engine").setLevel(logging.INFO)  # libraries log warnings only
         begun = time.monotonic()
         for module in dict.fromkeys(ANSWERED_BY.values()):
             import_module(module)
@@ -43,7 +49,7 @@ def serve(idle_s: float) -> None:
 
 
 def answered(line: bytes) -> dict[str, Any]:
-    """Return the answer to a line, or why there is none."""
+    """Return the answer to a line, or the reason why there is none."""
     asked: Any = None
     try:
         asked = json.loads(line)
@@ -62,10 +68,10 @@ def answered(line: bytes) -> dict[str, Any]:
 
 
 def _lines(idle_s: float) -> Iterator[bytes]:
-    """Lines from standard input, until it is closed or nothing has come for so long."""
+    """Yield lines from standard input, until it is closed or nothing has come for `idle_s` seconds."""
     pieces: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
-    def read() -> None:  # not from sys.stdin, whose lock would be held when the interpreter ends
+    def read() -> None:  # not from sys.stdin, whose lock would be held at exit
         while piece := os.read(0, PIECE):
             pieces.put(piece)
         pieces.put(b"")

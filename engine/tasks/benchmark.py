@@ -1,6 +1,6 @@
-"""Times models, or compares what their variants compute: the task of a BenchmarkSpec.
+"""Time models, or compare what their variants compute: the task of a BenchmarkSpec.
 
-This process takes no measurements: it starts a fresh one per repetition, waits, and makes rows of what they report.
+This process takes no measurements. It starts a fresh one per repetition, waits, and makes rows from their reports.
 """
 
 import tempfile
@@ -11,6 +11,7 @@ from pathlib import Path
 from engine import names
 from engine.measure import environment
 from engine.models import library, steps
+from engine.models.own_modules import search_path
 from engine.replicates import summary
 from engine.replicates.benchmark import rows
 from engine.replicates.benchmark.sizes import Sizes
@@ -19,16 +20,18 @@ from engine.replicates.processes import Processes, Spent
 from engine.results import TRACES, Artifact, Event, Progress, samples_name
 from engine.specs import BenchmarkSpec, ModelName
 from engine.specs.benchmark import Mode
+from engine.specs.building import OPTIONS
 
 Found = Sequence[Mapping[str, Measured]]
 
 
 def run(spec: BenchmarkSpec, run_dir: Path) -> Iterator[Event]:
-    """Yield the environment, then per model and batch size the file of its samples and a row per mode and variant.
+    """Yield the environment, then per model and batch size the file of samples, and a row per mode and variant.
 
     Errors: Refused, before anything is timed.
     """
-    models = names.select(spec, library.families())
+    # the worker has refused modules of the user's own in queued runs
+    models = names.select(spec, library.families(), runs_code=True)
     batch_sizes = {model: spec.batch_sizes(model) for model in models}
     if "training" in spec.modes:
         steps.check_optimizer(spec.optimizer)
@@ -49,11 +52,13 @@ def _model(
     progress: Progress,
     device_name: str,
 ) -> Iterator[Event]:
-    """Yield the rows of a model. batch_sizes: None stands for the largest that fits."""
+    """Yield the rows of a model. batch_sizes: None means the largest that fits."""
     written: set[Path] = set()
     with tempfile.TemporaryDirectory(prefix="vitals-", ignore_cleanup_errors=True) as folder:
-        # without the variable, cuBLAS refuses to be deterministic
+        # required by cuBLAS to be deterministic
         variables = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if spec.reproducible else {}
+        if model.runs_code:
+            variables["PYTHONPATH"] = search_path()
         processes = Processes(Path(folder), time.monotonic() + spec.time_limit, environment=variables)
         sizes = Sizes(spec, model, processes, run_dir / TRACES if spec.trace else None)
         for size in batch_sizes:
@@ -68,11 +73,12 @@ def _model(
                     "device": spec.device,
                     "device_name": device_name,
                     "threads": spec.threads or environment.threads(),
-                    "batch_size_requested": str(spec.requested_batch_size(model)),
+                    "batch_size_requested": str(spec.batch_size),
                     "cudnn_benchmark": spec.cudnn_benchmark,
                     "deterministic": spec.reproducible,
                     "cache": spec.cache,
                     "optimizer": spec.optimizer if mode == "training" else "",
+                    **{option: getattr(spec, option) for option in OPTIONS},
                     "seconds": (seconds := round(time.monotonic() - started, 3)),
                     "parts": processes.spent.parts(seconds),
                 }
@@ -91,7 +97,7 @@ def _model(
 
 
 def _samples(path: Path, found: Found, mode: Mode, phases: Sequence[str], written: set[Path]) -> Artifact:
-    """Write the samples of one mode. written: files of this model that hold those of another already."""
+    """Write the samples of one mode. written: files that already hold samples of this model; they are appended to."""
     summary.write_samples(path, found, what={"mode": mode}, label="variant", phases=phases, begin=path not in written)
     written.add(path)
     return Artifact(name=f"{path.parent.name}/{path.name}", kind="samples")

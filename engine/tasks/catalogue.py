@@ -1,4 +1,4 @@
-"""Counts the shipped catalogue: one row per model at its own image size, over worker processes."""
+"""Count the models of the shipped catalogue in worker processes: one row per model at its own image size."""
 
 import csv
 import gzip
@@ -33,18 +33,18 @@ Table = dict[tuple[str, str], dict[str, str]]
 
 
 class VersionsDiffer(Refused):
-    """Part of a catalogue cannot be recounted with other versions than the rest."""
+    """Part of a catalogue would be counted with other library versions than the rest."""
 
 
 def build(models: Sequence[str], out_dir: Path, workers: int) -> Iterator[Progress]:
-    """Count models (names or patterns) and write the catalogue's files; what was there of other models stays.
+    """Count models (names or patterns), yield progress, and write the catalogue's files. Rows of other models are kept.
 
-    Errors: ModelNotFound; VersionsDiffer when only some models are recounted and versions have changed.
+    Errors: ModelNotFound; VersionsDiffer if only some models are recounted and library versions have changed.
     """
-    known = library.families()
-    wanted = names.resolve(models, known)
+    families = library.families()
+    wanted = names.resolve(models, families)
     out_dir.mkdir(parents=True, exist_ok=True)
-    rows, operators = _kept(out_dir, set(known) - set(wanted))
+    rows, operators = _kept(out_dir, set(families) - set(wanted))
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=spawn, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         yield Progress(done=0, total=len(wanted))
@@ -58,12 +58,12 @@ def build(models: Sequence[str], out_dir: Path, workers: int) -> Iterator[Progre
 
 
 def count(name: str) -> ProfileRow:
-    """Return one model as the catalogue counts it: on meta, batch of one, its own image size, float32."""
+    """Return the row of one model: on meta, with a batch of one, its own image size and float32."""
     return profile(name, ProfileSpec(models=(name,))).row
 
 
 def catalogue_row(row: ProfileRow) -> dict[str, str]:
-    """Return a row as the CSV holds it; figures to six decimals, absent ones empty."""
+    """Return a row's cells as in the CSV: numbers with up to six decimals, missing values empty."""
     return {column: _cell(getattr(row, column)) for column in COLUMNS}
 
 
@@ -83,7 +83,7 @@ def _operator_row(row: ProfileRow, operator: OperatorCount) -> dict[str, str]:
 
 
 def _kept(out_dir: Path, models: set[ModelName]) -> tuple[Table, dict[tuple[str, str], list[dict[str, str]]]]:
-    """Return what is already there of models that are not recounted and still exist."""
+    """Return the existing rows and operators of these models, which are not recounted."""
     rows = {
         (row["library"], row["model"]): row
         for path in sorted(out_dir.glob("*.csv"))
@@ -101,7 +101,7 @@ def _kept(out_dir: Path, models: set[ModelName]) -> tuple[Table, dict[tuple[str,
 
 
 def check_versions(out_dir: Path) -> None:
-    """Refuse a folder that was counted with other versions than are installed. Errors: VersionsDiffer."""
+    """Refuse a folder that was counted with other library versions than are installed. Errors: VersionsDiffer."""
     before = json.loads((out_dir / "versions.json").read_text())
     if changed := [name for name, version in environment.versions().items() if before.get(name, version) != version]:
         raise VersionsDiffer(
@@ -120,7 +120,7 @@ def _write(out_dir: Path, rows: Table, operators: dict[tuple[str, str], list[dic
 
 
 def table(columns: Sequence[str], rows: Iterable[dict[str, str]]) -> str:
-    """Return the text of a CSV file of these columns."""
+    """Return the text of a CSV file with these columns."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()

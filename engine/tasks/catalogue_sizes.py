@@ -1,4 +1,4 @@
-"""Counts models at image sizes that are not their own: those that accuracies are published for."""
+"""Count models at other image sizes than their own: the sizes that accuracies are published for."""
 
 import csv
 import io
@@ -17,18 +17,18 @@ from engine.tasks.catalogue import COLUMNS, VersionsDiffer, catalogue_row, check
 from engine.tasks.profile import profile
 
 FOLDER = "sizes"
-"""Below the catalogue's folder, so that its own files keep one row per model."""
+"""Name of a folder below the catalogue's, so that the catalogue's own files keep one row per model."""
 Key = tuple[str, str, str]
 """Library, model, image size."""
 Rows = dict[Key, dict[str, str]]
 
 
 def build(sizes: Mapping[str, Collection[str]], catalog_dir: Path, workers: int) -> Iterator[Progress]:
-    """Count what the catalogue lacks of these sizes (as it writes them), by qualified name.
+    """Count the models at those of these sizes that the catalogue lacks, and yield progress.
 
-    Models that are not installed, or not in the catalogue, are left out. What was counted before stays, unless with
-    other versions.
-    Errors: VersionsDiffer when the catalogue itself was counted with other versions than are installed.
+    sizes: image sizes as the catalogue writes them, by qualified name. Models that are not installed or not in the
+    catalogue are left out. Earlier rows are kept, unless they were counted with other library versions.
+    Errors: VersionsDiffer if the catalogue itself was counted with other versions than are installed.
     """
     check_versions(catalog_dir)
     folder, installed = catalog_dir / FOLDER, library.families()
@@ -56,12 +56,12 @@ def build(sizes: Mapping[str, Collection[str]], catalog_dir: Path, workers: int)
 
 
 def count(name: str, image_size: str) -> ProfileRow:
-    """Return one model as the catalogue counts it, at this image size."""
+    """Return the row of one model at this image size, counted as in the catalogue."""
     return profile(name, ProfileSpec.model_validate({"models": (name,), "image_size": image_size})).row
 
 
 def _still_right(folder: Path) -> Rows:
-    """Return what was counted before with the versions that are installed."""
+    """Return the rows that were counted with the installed library versions."""
     try:
         check_versions(folder)
     except (FileNotFoundError, VersionsDiffer):

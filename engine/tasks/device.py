@@ -1,4 +1,4 @@
-"""Measures what a device can do: the task of a DeviceSpec."""
+"""Measure a device's matrix product and copy rates: the task of a DeviceSpec."""
 
 import time
 from collections.abc import Iterator
@@ -36,12 +36,12 @@ def run(spec: DeviceSpec, run_dir: Path) -> Iterator[Event]:
 
 
 def label(operation: str, dtype: str) -> str:
-    """`matmul bfloat16`; of copies there is one."""
+    """Return the name of an operation, such as `matmul bfloat16`. Copies have one data type, which is left out."""
     return f"{operation} {dtype}" if operation == "matmul" else operation
 
 
 def measure(operation: str, dtype: str, spec: DeviceSpec, threads: int) -> DeviceRow:
-    """Return one operation's row, whatever happens."""
+    """Return the row of one operation. Errors become its status."""
     asked: dict[str, Any] = {
         "model": label(operation, dtype),
         "device": spec.device,
@@ -55,7 +55,7 @@ def measure(operation: str, dtype: str, spec: DeviceSpec, threads: int) -> Devic
     try:
         rate = rates.copy(spec.device, plan) if operation == "copy" else rates.matmul(spec.device, dtype, plan)
         figures = _figures(rate, operation) | _caveats(rate, spec)
-    except Exception as error:  # noqa: BLE001 - devices and drivers fail in ways of their own: that is the row's result
+    except Exception as error:  # noqa: BLE001 - any error of a device or driver becomes the row's status
         status = "out_of_memory" if out_of_memory(error) else "error"
         figures = {"status": status, "error": f"{type(error).__name__}: {error}"}
     return DeviceRow(**asked | figures, seconds=round(time.perf_counter() - started, 3))
@@ -73,7 +73,7 @@ def _figures(rate: Rate, operation: str) -> dict[str, Any]:
 
 
 def _caveats(rate: Rate, spec: DeviceSpec) -> dict[str, Any]:
-    """Return what is to be known before quoting the rate: flags, and in words why."""
+    """Return flags that limit the meaning of the rate, and notes with the reasons."""
     contention, gpu = rate.session.contention, rate.session.gpu
     throttling = gpu_watch.throttling(gpu)
     disturbed = contended(contention) if contention else []

@@ -1,4 +1,4 @@
-"""Evaluates CLIP: the task of an EvaluateSpec."""
+"""Evaluate CLIP: the task of an EvaluateSpec."""
 
 import csv
 import time
@@ -22,6 +22,7 @@ from engine.settings import Settings
 from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
 from engine.training import checkpoints, precision
+from engine.training.evaluation import classification
 from engine.training.evaluation.classification import Classification
 from engine.training.evaluation.encode import Encoded, Reader, classified, encode, retrieved
 from engine.training.setup import named, opener, readable
@@ -37,7 +38,7 @@ class Subject:
     encoded: Encoded
     classes: tuple[str, ...]
     notes: list[str]
-    """Grows with what a probe reads beside."""
+    """Grows when a probe encodes more pairs."""
     classify: Callable[[], Classification]
     probe: Callable[[], Generator[Event, None, Classification]]
 
@@ -45,7 +46,7 @@ class Subject:
 def run(spec: EvaluateSpec, run_dir: Path) -> Iterator[Event]:
     """Yield the environment, the embeddings, then a row per task with its files.
 
-    Errors: DeviceNotFound, Refused, whatever building the model raises.
+    Errors: DeviceNotFound, Refused, errors of building the model.
     """
     here = environment.current(spec.device, spec.seed)
     yield here
@@ -80,7 +81,7 @@ def run(spec: EvaluateSpec, run_dir: Path) -> Iterator[Event]:
 def _encoded(spec: EvaluateSpec, run_dir: Path) -> Generator[Event, None, Subject]:
     roots, checkpoint = Settings().roots, expand_home(spec.checkpoint)
     opened: Pairs = opener(spec, roots)(spec.data, samples=spec.samples)
-    every, said = readable(opened, run_dir, "data", spec.checkpoint, roots)
+    every, unreadable_notes = readable(opened, run_dir, "data", spec.checkpoint, roots)
     rest, held_out = datasets.split(every, spec.val_fraction, spec.seed)
     pairs = held_out if spec.held_out else every
     classes, templates = named(spec, every)
@@ -100,7 +101,7 @@ def _encoded(spec: EvaluateSpec, run_dir: Path) -> Generator[Event, None, Subjec
         workers=spec.workers,
     )
 
-    notes = [*every.notes, *said, *made.notes]
+    notes = [*every.notes, *unreadable_notes, *made.notes]
 
     def encoded(part: Pairs, what: str) -> Generator[Event, None, Encoded]:
         encoding = encode(model, part, reader)
@@ -119,10 +120,7 @@ def _encoded(spec: EvaluateSpec, run_dir: Path) -> Generator[Event, None, Subjec
         learned = yield from encoded(rest, "what the probe learns from")
         judged = found if spec.held_out else (yield from encoded(held_out, "what the probe is judged by"))
         if learned.labels is None or judged.labels is None:
-            raise Refused("a linear probe needs labels, which these data have not: give a folder of class folders")
-        # scikit-learn, which a process that is forked from must not have loaded
-        from engine.training.evaluation import classification
-
+            raise Refused("a linear probe needs a class per image: give class folders, or shards with classes")
         given = (learned.images, learned.labels, judged.images, judged.labels, spec.seed)
         return classification.probe(*given, classes=len(classes) or None)
 
@@ -136,12 +134,13 @@ def _encoded(spec: EvaluateSpec, run_dir: Path) -> Generator[Event, None, Subjec
 
 
 def _result(task: str, spec: EvaluateSpec, subject: Subject, run_dir: Path) -> Generator[Event, None, dict[str, Any]]:
-    """Yield the fields of a task's row, its files written. Errors: Refused where the data do not have what it needs."""
+    """Write the files of a task, yield them, and return the fields of its row. Errors: Refused if the data do not suit
+    it."""
     if task == "retrieval":
         return row_fields(retrieved(subject.encoded, spec.batch_size)) | {"val_batch_size": spec.batch_size}
     if task == "zeroshot":
         if subject.encoded.labels is None or not subject.classes:
-            raise Refused("zero-shot classification needs labels, which these data have not: give class folders")
+            raise Refused("zero-shot needs a class per image: give class folders, or shards with classes")
         found = subject.classify()
     else:
         found = yield from subject.probe()
@@ -179,8 +178,9 @@ def _write_csv(path: Path, header: Sequence[str], lines: Iterator[Sequence[Any]]
 
 
 def _write_embeddings(path: Path, subject: Subject) -> None:
-    """images (N, D), texts (M, D), owner (M,), labels (N,; -1 where there are none); packed texts: sources (N,),
-    captions (M,), classes."""
+    """Write images (N, D), texts (M, D), owner (M,), labels (N,; -1 without labels), and packed texts: sources (N,),
+    captions (M,), classes.
+    """
     encoded, pairs = subject.encoded, subject.encoded.pairs
     captions = [caption for index in range(len(pairs)) for caption in pairs.captions(index)]
     none = torch.full((len(pairs),), -1)

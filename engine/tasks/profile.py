@@ -1,4 +1,4 @@
-"""Counts parameters, FLOPs, activations and memory of models: the task of a ProfileSpec."""
+"""Count parameters, FLOPs, activations and memory of models: the task of a ProfileSpec."""
 
 import json
 import time
@@ -17,13 +17,14 @@ from engine.models import library
 from engine.models.built import Built, Wanted, out_of_memory
 from engine.results import Artifact, Event, ModuleCount, ProfileRow, Progress, detail_name
 from engine.specs import ModelName, ProfileSpec, format_image_size
+from engine.specs.building import OPTIONS, keywords_of
 
 Builder = Callable[[str, Wanted], Built]
 
 
 @dataclass(frozen=True)
 class Profiled:
-    """A row, and the modules behind it where they were counted."""
+    """A row, and the model's modules if they were counted."""
 
     row: ProfileRow
     modules: tuple[ModuleCount, ...] = ()
@@ -31,7 +32,8 @@ class Profiled:
 
 def run(spec: ProfileSpec, run_dir: Path) -> Iterator[Event]:
     """Yield the environment, then per model its progress and row. Errors: Refused, before anything is counted."""
-    models = names.select(spec, library.families())
+    # the worker has refused modules of the user's own in queued runs
+    models = names.select(spec, library.families(), runs_code=True)
     yield environment.current(spec.device)
     for done, model in enumerate(models):
         yield Progress(done=done, total=len(models), note=model)
@@ -43,7 +45,7 @@ def run(spec: ProfileSpec, run_dir: Path) -> Iterator[Event]:
 
 
 def profile(model: str, spec: ProfileSpec, build: Builder = library.build) -> Profiled:
-    """Return one model's row, whatever happens; after out-of-memory on an accelerator, counted on the CPU instead."""
+    """Return one model's counts. Errors become the status. Out of memory on an accelerator, it runs on the CPU."""
     name = ModelName(model)
     profiled = _attempt(name, spec, spec.device, build)
     if profiled.row.status == "out_of_memory" and spec.device not in ("cpu", "meta"):
@@ -63,6 +65,7 @@ def _attempt(name: ModelName, spec: ProfileSpec, device: str, build: Builder) ->
         "device_used": device,
         "batch_size": spec.batch_size,
         "precision": spec.precision,
+        **{option: getattr(spec, option) for option in OPTIONS},
     }
     if spec.image_size:
         asked["image_size"] = format_image_size(spec.image_size)
@@ -71,7 +74,7 @@ def _attempt(name: ModelName, spec: ProfileSpec, device: str, build: Builder) ->
     try:
         for step in _steps(name, spec, device, build):
             figures |= step
-    except Exception as error:  # noqa: BLE001 - models are other people's code: whatever fails is that model's row
+    except Exception as error:  # noqa: BLE001 - any error of a model becomes its row's status
         figures["status"] = "out_of_memory" if out_of_memory(error) else "error"
         figures["error"] = f"{type(error).__name__}: {error}"
     modules = figures.pop("modules", ())
@@ -79,7 +82,7 @@ def _attempt(name: ModelName, spec: ProfileSpec, device: str, build: Builder) ->
 
 
 def _steps(name: ModelName, spec: ProfileSpec, device: str, build: Builder) -> Iterator[dict[str, Any]]:
-    """Figures of a row as they are found, so that what is known stays known when a later step fails."""
+    """Yield the fields of a row step by step, so that earlier ones remain if a later step fails."""
     wanted = Wanted(
         device=device,
         batch_size=spec.batch_size,
@@ -87,6 +90,9 @@ def _steps(name: ModelName, spec: ProfileSpec, device: str, build: Builder) -> I
         context_length=spec.context_length,
         precision=spec.precision,
         config=spec.configs.get(name.model) if name.is_own else None,
+        num_classes=spec.num_classes,
+        in_chans=spec.in_chans,
+        model_kwargs=keywords_of(spec.model_kwargs),
     )
     built = build(name, wanted)
     yield _description(built) | _parameters(built)
@@ -117,7 +123,7 @@ def _description(built: Built) -> dict[str, Any]:
 
 
 def _parameters(built: Built) -> dict[str, float]:
-    """Millions, whole and per tower; what is in neither tower is `other`."""
+    """Return millions of parameters, in total and per tower. `other` are those in neither tower."""
     total = _numel(built.model.parameters())
     towers = {name: _numel(built.model.get_submodule(path).parameters()) for name, path in built.towers.items()}
     return {
@@ -134,7 +140,7 @@ def _numel(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def _costs(built: Built, counted: Count, batch_size: int) -> dict[str, Any]:
-    """Counts per sample; traffic and memory of the batch."""
+    """Return counts per sample, and traffic and memory of the batch."""
     towers = {name: counted.modules[path] for name, path in built.towers.items()}
     parts = {
         "": (counted.flops, counted.activations),
@@ -168,7 +174,7 @@ def _notes(counted: Count | None) -> tuple[str, ...]:
 
 
 def _modules(built: Built, counted: Count, batch_size: int) -> tuple[ModuleCount, ...]:
-    """Return every module that was called, outermost first."""
+    """Return every module that was called, outer modules first."""
     return tuple(
         ModuleCount(
             path=path,
@@ -184,12 +190,14 @@ def _modules(built: Built, counted: Count, batch_size: int) -> tuple[ModuleCount
 
 
 def _training(name: ModelName, wanted: Wanted, build: Builder, notes: tuple[str, ...]) -> dict[str, Any]:
-    """Return the training peak, always on meta: an estimate that no device has to hold. A model that cannot train
-    says so."""
+    """Return the peak memory of training, or a note if the model cannot train.
+
+    It is always estimated on meta, so no device needs that much memory.
+    """
     built = build(name, replace(wanted, device="meta"))
     try:
         return {"training_peak_mb": memory.training_peak_bytes(built.model, built.inputs) / 1e6}
-    except Exception as error:  # noqa: BLE001 - as above; what was counted stands without the estimate
+    except Exception as error:  # noqa: BLE001 - as above; the other counts are valid without it
         return {"notes": (*notes, f"no training peak: {' '.join(str(error).split())[:300]}")}
 
 

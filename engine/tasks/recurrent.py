@@ -1,6 +1,6 @@
-"""Times recurrent layers: the task of a RecurrentSpec.
+"""Time recurrent layers: the task of a RecurrentSpec.
 
-This process takes no measurements: it starts a fresh one per repetition, waits, and makes rows of what they report.
+This process takes no measurements. It starts a fresh one per repetition, waits, and makes rows from their reports.
 """
 
 import os
@@ -19,7 +19,7 @@ from engine.specs import RecurrentSpec
 
 
 def run(spec: RecurrentSpec, run_dir: Path) -> Iterator[Event]:
-    """Yield the environment, then per family and size the file of its samples and a row per runner.
+    """Yield the environment, then per family and size the file of samples, and a row per runner.
 
     Errors: DeviceNotFound.
     """
@@ -34,7 +34,7 @@ def run(spec: RecurrentSpec, run_dir: Path) -> Iterator[Event]:
 
 
 def _samples_name(spec: RecurrentSpec, comparison: RecurrentSpec) -> str:
-    """Return the name of a comparison's file of samples. Its family may be one that is not swept."""
+    """Return the name of a comparison's file of samples. It contains the swept size if its family has several."""
     swept = sum(other.family == comparison.family for other in spec.comparisons) > 1
     return samples_name(comparison.family, *((spec.sweep, getattr(comparison, spec.sweep)) if swept else ()))
 
@@ -42,7 +42,10 @@ def _samples_name(spec: RecurrentSpec, comparison: RecurrentSpec) -> str:
 def _side_by_side(
     spec: RecurrentSpec, file: str, run_dir: Path, progress: Progress, device_name: str
 ) -> Iterator[Event]:
-    """spec: one of `RecurrentSpec.comparisons`. file: of its samples, below run_dir."""
+    """Time all runners of a comparison, and yield its file of samples and its rows.
+
+    spec: one of `RecurrentSpec.comparisons`. file: name of the file of samples, relative to run_dir.
+    """
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="vitals-", ignore_cleanup_errors=True) as folder:
         processes = Processes(Path(folder), started + spec.time_limit)

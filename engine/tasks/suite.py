@@ -1,4 +1,4 @@
-"""Brings the suite up to date with the installed timm: `python -m engine suite-build`."""
+"""Update the suite for the installed timm: `python -m engine suite-build`."""
 
 import csv
 import io
@@ -14,15 +14,15 @@ from engine.suite import Entry
 
 CATALOG = ROOT / "data" / "catalog" / "timm.csv"
 LARGEST_BATCH = 1024
-"""As in the list of PyTorch's benchmark."""
+"""Maximum batch size of a new entry, as in the list of PyTorch's benchmark."""
 Counted = Mapping[str, tuple[float, float]]
 """GMACs and millions of activations per image, by model."""
 
 
 def build(file: Path = suite.FILE, catalog: Path = CATALOG) -> list[Entry]:
-    """Keep the listed models that timm still has, add one for every family without one, and write the file anew.
+    """Keep the listed models that timm still has, add one for every family without one, and rewrite the file.
 
-    Errors: Refused when the catalogue does not know the models of a family.
+    Errors: Refused if the catalogue has no model of a family.
     """
     entries = updated(suite.read(file), timm_models.families(), _counted(catalog))
     text = io.StringIO()
@@ -35,11 +35,11 @@ def build(file: Path = suite.FILE, catalog: Path = CATALOG) -> list[Entry]:
 
 
 def updated(listed: Sequence[Entry], families: Mapping[str, str], counted: Counted) -> list[Entry]:
-    """Return the entries in the order of their names. families: of every model of timm."""
+    """Return the updated entries, sorted by name. families: the family of every model of timm."""
     kept = [entry for entry in listed if entry.model in families]
     members: dict[str, list[str]] = {}
     for model, family in families.items():
-        if not model.startswith("test_"):  # tiny models for tests of timm itself
+        if not model.startswith("test_"):  # timm's own test models, which are tiny
             members.setdefault(family, []).append(model)
     for family in {families[entry.model] for entry in kept}:
         members.pop(family, None)
@@ -49,15 +49,17 @@ def updated(listed: Sequence[Entry], families: Mapping[str, str], counted: Count
 
 
 def _middle(family: str, models: Sequence[str], counted: Counted) -> str:
-    """Return the member of median GMACs; of two in the middle the smaller."""
-    known = sorted((model for model in models if model in counted), key=lambda model: (counted[model][0], model))
-    if not known:
+    """Return the model of median GMACs; of two in the middle, the smaller. Errors: Refused."""
+    counted_models = sorted(
+        (model for model in models if model in counted), key=lambda model: (counted[model][0], model)
+    )
+    if not counted_models:
         raise Refused(f"the catalogue has no model of the family {family}: run catalog-build first")
-    return known[(len(known) - 1) // 2]
+    return counted_models[(len(counted_models) - 1) // 2]
 
 
 def _budget(listed: Sequence[Entry], counted: Counted) -> float:
-    """Millions of activations in a batch, of the median listed model."""
+    """Return millions of activations per batch, the median of the listed models. Errors: Refused."""
     batches = [entry.batch_size * counted[entry.model][1] for entry in listed if entry.model in counted]
     if not batches:
         raise Refused("none of the listed models is in the catalogue: batch sizes of new ones cannot be estimated")
@@ -65,7 +67,7 @@ def _budget(listed: Sequence[Entry], counted: Counted) -> float:
 
 
 def _entry(model: str, counted: Counted, budget: float) -> Entry:
-    """Return the entry of a model, with the power of two closest to the budget from below as its batch size."""
+    """Return the entry of a model. Its batch size is the largest power of two within the budget of activations."""
     most = max(1, min(LARGEST_BATCH, int(budget / counted[model][1])))
     return Entry(name=model, model=model, batch_size=2 ** (most.bit_length() - 1))
 

@@ -1,4 +1,4 @@
-"""Trains CLIP: the task of a TrainSpec."""
+"""Train CLIP: the task of a TrainSpec."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,10 +17,9 @@ from engine.training.setup import hold, prepare, resolved
 
 
 def run(spec: TrainSpec, run_dir: Path) -> Iterator[Event]:
-    """Yield the environment, then curves as they grow and a row per epoch. Closed, it leaves a checkpoint to
-    continue from.
+    """Yield the environment, points of curves and a row per epoch. Closing this generator saves a checkpoint.
 
-    Errors: DeviceNotFound, Refused, whatever torch raises.
+    Errors: DeviceNotFound, Refused, errors of torch.
     """
     spec = resolved(spec)
     precision.set_tf32(spec.device)
@@ -28,7 +27,7 @@ def run(spec: TrainSpec, run_dir: Path) -> Iterator[Event]:
     yield here
     roots = Settings().roots
     if spec.nproc > 1 or spec.pretrained or spec.distill_pretrained:
-        hold(spec, run_dir, roots)  # refuses here what cannot work, and finds for all what cannot be read
+        hold(spec, run_dir, roots)  # refuses invalid data, and records unreadable images for all processes
     yield from clip_weights.fetch(spec, spec.pretrained, roots)
     if spec.loss == "distill":
         teacher = spec.model_copy(update={"model": spec.distill_model})

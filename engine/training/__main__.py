@@ -1,4 +1,4 @@
-"""`torchrun ... -m engine.training JOB.json`: one of several processes that train together."""
+"""One process of a training in several processes, started by `torchrun ... -m engine.training JOB.json`."""
 
 import logging
 import os
@@ -23,10 +23,10 @@ WATCH_S = 1.0
 
 
 def main() -> None:
-    """Train; when asked to by a signal, stop after the step in hand with a checkpoint."""
+    """Train to the end. After SIGTERM or SIGINT, finish the current step, save a checkpoint and stop."""
     job = launch.Job.model_validate_json(Path(sys.argv[1]).read_bytes())
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING, force=True)
-    # open_clip gathers with it
+    # open_clip gathers features with this deprecated function
     warnings.filterwarnings("ignore", "torch.distributed.nn.functional.all_gather is deprecated", FutureWarning)
     asked = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: asked.set())
@@ -54,10 +54,11 @@ def _train(job: launch.Job, asked: threading.Event) -> None:
 
 
 def _end_with(*others: int) -> None:
-    """End when whoever waits for us, or has started us, has gone: nobody would read what we find, or could stop us."""
+    """Exit this process as soon as one of the processes `others` (ids) has ended: nobody would read its events or stop
+    it."""
     try:
-        watched = [psutil.Process(each) for each in others]
-        while all(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in watched):
+        watched = [psutil.Process(process) for process in others]
+        while all(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in watched):
             time.sleep(WATCH_S)
     except psutil.NoSuchProcess:
         pass

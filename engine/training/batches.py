@@ -1,7 +1,7 @@
-"""Batches of images and tokens, in an order and with crops that depend on nothing but seed, epoch and place.
+"""Batches of images and tokens. Their order and crops depend only on the seed, the epoch and the sample's index.
 
-Every random choice about a sample is drawn from a generator of its own, seeded by (seed, epoch, index). So it matters
-neither how many processes load or train, nor where a training was stopped and continued.
+Every random choice about a sample uses its own generator, seeded by (seed, epoch, index). So it does not depend on how
+many processes load or train, or on where a training was stopped and resumed.
 """
 
 import logging
@@ -26,7 +26,7 @@ Transform = Callable[[Any], Tensor]
 Tokenize = Callable[[list[str]], Tensor]
 Draw = tuple[int, int]
 """Epoch and index of a sample."""
-REMEMBERED = 65_536  # captions whose tokens are kept: few data sets have more different ones
+REMEMBERED = 65_536  # maximum captions whose tokens are cached: few data sets have more distinct ones
 
 
 @dataclass(frozen=True)
@@ -37,30 +37,30 @@ class Batches:
     order: "Order"
 
     def of(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Batches of an epoch from the `start`-th on: images (B, 3, H, W) and tokens (B, L)."""
+        """Return the batches of an epoch from number `start` on: images (B, 3, H, W) and tokens (B, L)."""
         self.order.epoch, self.order.start = epoch, start
         return iter(self.loader)
 
 
 @dataclass
 class Order:
-    """Which samples are in which batch: a batch sampler whose epoch is set from outside."""
+    """A batch sampler: it decides which samples are in which batch. Its epoch is set from outside."""
 
     count: int
-    """Pairs there are."""
+    """Number of pairs."""
     batch_size: int
-    """Per process."""
+    """Samples per batch and process."""
     batches: int
-    """Per epoch and process."""
+    """Batches per epoch and process."""
     seed: int
     rank: int = 0
     world_size: int = 1
     resampled: bool = False
     """Draw with replacement."""
     weights: NDArray[np.float64] | None = None
-    """Of each sample; when there are any, samples are drawn with replacement."""
+    """(N,) relative weight of each sample. If given, samples are drawn with replacement."""
     repeat: bool = False
-    """Every batch is the first one."""
+    """Repeat the first batch in every step."""
     epoch: int = 0
     start: int = 0
 
@@ -75,7 +75,7 @@ class Order:
             yield [(self.epoch, int(index)) for index in drawn[begin : begin + self.batch_size]]
 
     def drawn(self, epoch: int) -> NDArray[np.int64]:
-        """Indices of an epoch's samples, all processes' together, in order."""
+        """Return the sample indices of an epoch in order, for all processes together."""
         generator = np.random.default_rng((self.seed, epoch))
         if self.weights is None and not self.resampled:
             return generator.permutation(self.count)
@@ -85,7 +85,7 @@ class Order:
 
 
 class Drawn(Dataset[tuple[Tensor, Tensor]]):
-    """Samples by (epoch, index): an image, transformed, with the tokens of one of its captions."""
+    """A data set indexed by (epoch, index): a transformed image, and the tokens of one of its captions."""
 
     def __init__(self, pairs: Pairs, transform: Transform, tokenize: Tokenize, seed: int) -> None:
         self._pairs, self._transform, self._seed = pairs, transform, seed
@@ -95,12 +95,12 @@ class Drawn(Dataset[tuple[Tensor, Tensor]]):
         return self.__getitems__([draw])[0]
 
     def __getitems__(self, draws: Sequence[Draw]) -> list[tuple[Tensor, Tensor]]:
-        """Return a batch at once, as DataLoader asks for it: random states are put aside once for all of it."""
+        """Return a batch at once, as DataLoader asks for it. Random states are saved and restored once per batch."""
         with random_states_kept():
             return [self._sample(*draw) for draw in draws]
 
     def _sample(self, epoch: int, index: int) -> tuple[Tensor, Tensor]:
-        for place in range(index, index + len(self._pairs)):  # where one cannot be read, the next stands in for it
+        for place in range(index, index + len(self._pairs)):  # an unreadable image is replaced by the next one
             try:
                 return self._read(epoch, place % len(self._pairs))
             except Unreadable as unreadable:
@@ -124,7 +124,7 @@ def _tokens(tokenize: Tokenize, caption: str) -> Tensor:
 
 @contextmanager
 def random_states_kept() -> Iterator[None]:
-    """Restore the random states of Python and torch on the CPU at the end."""
+    """Restore the random states of Python and torch on the CPU when the block ends."""
     python, of_torch = random.getstate(), torch.get_rng_state()
     try:
         yield
@@ -134,7 +134,7 @@ def random_states_kept() -> Iterator[None]:
 
 
 def _seed(*numbers: int) -> None:
-    """Seed Python and torch on the CPU by these numbers."""
+    """Seed Python and torch on the CPU with these numbers."""
     seed = int(np.random.SeedSequence(numbers).generate_state(1)[0])
     random.seed(seed)
     torch.default_generator.manual_seed(seed)
@@ -143,15 +143,18 @@ def _seed(*numbers: int) -> None:
 def batches(
     pairs: Pairs, transform: Transform, tokenize: Tokenize, order: Order, *, workers: int, pin: bool
 ) -> Batches:
-    """Load an order's batches, here or in `workers` processes. pin: memory that an accelerator reads fast."""
+    """Return the batches of an order, loaded here or in `workers` processes.
+
+    pin: load into pinned memory, which is copied to an accelerator faster.
+    """
     loader = DataLoader(
         Drawn(pairs, transform, tokenize, order.seed),
         batch_sampler=order,
         num_workers=workers,
-        # a fork of a process whose operators run in parallel hangs
+        # forking a process that has run operators in parallel hangs
         multiprocessing_context="spawn" if workers else None,
         persistent_workers=workers > 0,
         pin_memory=pin,
-        generator=torch.Generator(),  # or beginning an epoch would draw from the one that dropout draws from
+        generator=torch.Generator(),  # its own: else starting an epoch draws from dropout's generator
     )
     return Batches(loader, order)

@@ -1,12 +1,13 @@
-"""Checkpoints that are whole or not there, and are checked before they are loaded.
+"""Checkpoints that are written completely or not at all, and are verified before they are loaded.
 
-epoch_3.pt        what torch.save writes, with the keys of open_clip's own training: epoch, name, state_dict, optimizer,
-                  scaler. Whatever else resuming needs lies under `vitals`
-epoch_3.pt.json   its manifest: size, SHA-256, epoch, step, date; and, while a file of the same name is being replaced,
-                  the old one's under `before`, so that one of the two fits whenever writing is cut off
+epoch_3.pt        output of torch.save, with the keys of open_clip's own training: epoch, name, state_dict, optimizer,
+                  scaler. Everything else that resuming needs is under `vitals`
+epoch_3.pt.json   its manifest: size, SHA-256, epoch, step, date. While a file of the same name is being replaced, the
+                  manifest also describes the old file, under `before`. So one of the two matches the file at any
+                  time, even if writing is interrupted
 
-torch.load does not notice flipped bits, which is why every file is held against its manifest. One process writes into a
-folder at a time; any number may read.
+torch.load does not notice flipped bits, so every file is compared with its manifest. One process writes into a folder
+at a time; any number may read.
 """
 
 import os
@@ -31,20 +32,20 @@ from engine.specs import Refused
 
 NAME = re.compile(r"[A-Za-z0-9][\w-]{0,99}\.pt")
 NUMBERED = re.compile(r"\w+_\d+\.pt")
-"""What `prune` may remove: `latest.pt` and `best.pt` replace themselves."""
+"""Names of the checkpoints that `prune` may remove. `latest.pt` and `best.pt` are overwritten instead."""
 State = dict[str, Any]
 
 
 class Corrupt(Refused):
-    """A checkpoint that is damaged, incomplete, or none."""
+    """A checkpoint is damaged or incomplete, or a file is not a checkpoint."""
 
 
 class NotSaved(OSError):
-    """A checkpoint could not be written; those there are as they were."""
+    """A checkpoint could not be written. The existing ones are unchanged."""
 
 
 class Entry(BaseModel):
-    """The type and shape that an entry of a checkpoint must have."""
+    """The description of one checkpoint file in a manifest."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -56,16 +57,17 @@ class Entry(BaseModel):
 
 
 class Manifest(Entry):
-    """`NAME.pt.json`."""
+    """Content of `NAME.pt.json`. `before` describes the file that is being replaced."""
 
     before: Entry | None = None
 
 
 def save(folder: Path, name: str, state: State, *, about: dict[str, Any]) -> Path:
-    """Write a checkpoint, in place of one of the same name.
+    """Write a checkpoint and replace one of the same name. Return its path.
 
-    about: goes into the manifest, with at least the `step`, by which checkpoints are ordered.
-    Errors: NotSaved, caused by what the system said; TypeError of a state that could not be loaded again.
+    about: fields for the manifest, with at least the `step`, which orders checkpoints.
+    Errors: NotSaved, caused by the system's error; TypeError if the state could not be loaded again; ValueError if
+    `name` is not a checkpoint's name.
     """
     if not NAME.fullmatch(name):
         raise ValueError(f"{name!r} is no name of a checkpoint, such as epoch_3.pt")
@@ -91,10 +93,10 @@ def save(folder: Path, name: str, state: State, *, about: dict[str, Any]) -> Pat
 
 
 def load(path: Path, *, foreign: bool = False, roots: Roots = None) -> State:
-    """Return a checkpoint's contents, on the CPU, once they have been found to be what was written.
+    """Return a checkpoint's contents, on the CPU, after comparing the file with its manifest.
 
-    foreign: take a file without a manifest too, such as one of open_clip's own training.
-    roots: below which the file and its manifest must lie. Errors: Corrupt.
+    foreign: also accept a file without a manifest, such as one of open_clip's own training.
+    roots: the folders that must contain the file and its manifest. Errors: Corrupt.
     """
     with _opened(path, roots) as file:
         if not (foreign and not file_within(manifest_path(path), roots)):
@@ -104,23 +106,23 @@ def load(path: Path, *, foreign: bool = False, roots: Roots = None) -> State:
 
 
 def verify(path: Path, roots: Roots = None) -> Entry:
-    """Hold a file against its manifest without loading it. Errors: Corrupt."""
+    """Compare a file with its manifest without loading it, and return the matching entry. Errors: Corrupt."""
     with _opened(path, roots) as file:
         return _agreeing(path, file, roots)
 
 
 def load_latest(folder: Path, roots: Roots = None) -> tuple[State, Path, list[str]] | None:
-    """Return the good checkpoint of the latest step; None where there is none.
+    """Return the content and path of the valid checkpoint with the highest step, and notes; None if there is none.
 
-    The notes say which were passed over, and why. roots: below which all files must lie.
+    The notes say which checkpoints were skipped, and why. roots: the folders that must contain all files.
     """
-    found, notes = [], []
+    entries, notes = [], []
     for path in _named(folder, roots):
         try:
-            found.append((_entry(path, roots), path))
+            entries.append((_entry(path, roots), path))
         except Corrupt as problem:
             notes.append(str(problem))
-    for _, path in sorted(found, key=_age, reverse=True):
+    for _, path in sorted(entries, key=_age, reverse=True):
         try:
             return load(path, roots=roots), path, notes
         except Corrupt as problem:
@@ -129,19 +131,19 @@ def load_latest(folder: Path, roots: Roots = None) -> tuple[State, Path, list[st
 
 
 def request(path: Path, roots: Roots = None) -> dict[str, Any]:
-    """Return what was asked for when a checkpoint was written, as its manifest tells; empty where none does."""
+    """Return the request stored in a checkpoint's manifest; an empty dict if there is none."""
     try:
-        told = (_manifest(path, roots).model_extra or {}).get("spec")
+        spec = (_manifest(path, roots).model_extra or {}).get("spec")
     except Corrupt:
         return {}
-    return told if isinstance(told, dict) else {}
+    return spec if isinstance(spec, dict) else {}
 
 
 def prune(folder: Path, keep_last: int, keep: set[str]) -> list[str]:
-    """Remove what an interrupted writing has left, and all numbered checkpoints but the last `keep_last`; 0 keeps all.
+    """Remove the files of interrupted writes, and all numbered checkpoints except the newest `keep_last`; 0 keeps all.
 
-    keep: names that stay in any case. The newest stays too, and what is damaged is left to be looked at.
-    Returns the names of what was removed.
+    keep: names that are never removed. Damaged checkpoints are kept, so that they can be inspected.
+    Returns the names of the removed checkpoints.
     """
     for left in atomic.leftovers(folder):
         left.unlink(missing_ok=True)
@@ -156,7 +158,7 @@ def prune(folder: Path, keep_last: int, keep: set[str]) -> list[str]:
 
 
 def manifest_path(path: Path) -> Path:
-    """Return where a checkpoint's manifest lies."""
+    """Return the path of a checkpoint's manifest."""
     return path.with_name(f"{path.name}.json")
 
 
@@ -165,19 +167,19 @@ def _age(held: tuple[Entry, Path]) -> tuple[int, str]:
 
 
 def _named(folder: Path, roots: Roots = None) -> list[Path]:
-    """Return every checkpoint that has a file or a manifest."""
+    """Return the paths of all checkpoints that have a file or a manifest, sorted by name."""
     try:
         names = [entry.path.name for entry in scan_within(folder, roots)]
     except FileNotFoundError:
         return []
-    found = {name.removesuffix(".json") for name in names if name.endswith((".pt", ".pt.json"))}
-    return sorted(folder / name for name in found if not name.startswith("."))
+    checkpoints = {name.removesuffix(".json") for name in names if name.endswith((".pt", ".pt.json"))}
+    return sorted(folder / name for name in checkpoints if not name.startswith("."))
 
 
 def _entry(path: Path, roots: Roots = None) -> Entry:
-    """Return what a checkpoint says of itself.
+    """Return the description of a checkpoint's file.
 
-    The file is read only where its manifest leaves open which of two it is. Errors: Corrupt.
+    The file is read only if its manifest describes two files. Errors: Corrupt.
     """
     with _opened(path, roots) as file:
         manifest = _manifest(path, roots)
@@ -192,7 +194,7 @@ def _entry_or_none(path: Path) -> Entry | None:
 
 
 def _agreeing(path: Path, file: BufferedReader, roots: Roots) -> Entry:
-    """Return the entry of the manifest that the file agrees with. Errors: Corrupt."""
+    """Return the entry of the manifest that matches the file's size and SHA-256. Errors: Corrupt."""
     manifest = _manifest(path, roots)
     claims = [claim for claim in (manifest, manifest.before) if claim is not None]
     size = os.fstat(file.fileno()).st_size
@@ -232,7 +234,7 @@ def _read(path: Path, file: BufferedReader) -> State:
         raise Corrupt(
             f"{path.name} is not made of tensors, numbers and texts alone, and loading anything else can run any code"
         ) from error
-    except Exception as error:  # torch.load raises whatever the bytes lead it to
+    except Exception as error:  # torch.load raises many types of errors for damaged files
         if out_of_memory(error):
             raise
         raise Corrupt(f"{path.name} is no checkpoint that can be loaded: {error}") from error
@@ -242,7 +244,10 @@ def _read(path: Path, file: BufferedReader) -> State:
 
 
 def _write(path: Path, state: State) -> tuple[str, int]:
-    """SHA-256 and size of what now lies on the disk. Errors: OSError; TypeError of what would not be loaded again."""
+    """Write a state, and return the SHA-256 and size of the file.
+
+    Errors: OSError; TypeError if the state could not be loaded again.
+    """
     with path.open("wb") as file:
         hashed = atomic.Hashed(file)
         try:
@@ -253,7 +258,7 @@ def _write(path: Path, state: State) -> tuple[str, int]:
             raise
         atomic.sync(file)
     try:
-        torch.load(path, map_location="meta", weights_only=True)  # reads no tensors, so it takes no time
+        torch.load(path, map_location="meta", weights_only=True)  # on meta, no tensors are read, so it is fast
     except pickle.UnpicklingError as error:
         raise TypeError(
             f"this state could not be loaded again, as it holds more than tensors and texts: {error}"

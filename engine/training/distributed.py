@@ -1,4 +1,4 @@
-"""Several training processes: which one this is, by torchrun's environment, and what they agree on."""
+"""Coordinate several training processes: the place of each, from torchrun's environment, and values they agree on."""
 
 import os
 from collections.abc import Iterator
@@ -10,12 +10,12 @@ import torch
 from torch import distributed
 
 PATIENCE = timedelta(days=1)
-"""How long the others wait while the first process validates."""
+"""Maximum time that processes wait for each other. The others wait while the first process validates."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """One of the processes that train together."""
+    """The rank and device of one of the processes that train together."""
 
     rank: int = 0
     world_size: int = 1
@@ -23,13 +23,16 @@ class Place:
 
     @property
     def first(self) -> bool:
-        """Whether this process validates, writes and reports."""
+        """Return whether this process validates, writes and reports."""
         return self.rank == 0
 
 
 @contextmanager
 def joined(device: str) -> Iterator[Place]:
-    """Join the processes that torchrun has started, each with its own accelerator; without torchrun, be alone."""
+    """Join the processes that torchrun has started and yield this one's place. Each process has its own accelerator.
+
+    Without torchrun, the process trains alone.
+    """
     if "RANK" not in os.environ:
         yield Place(device=device)
         return
@@ -47,12 +50,12 @@ def joined(device: str) -> Iterator[Place]:
 
 
 def agree(flag: bool, place: Place) -> bool:
-    """Return whether any process answers yes. All processes must call this."""
+    """Return whether `flag` is true in any process. All processes must call this."""
     if place.world_size == 1:
         return flag
-    said = torch.tensor(int(flag), device=place.device)
-    distributed.all_reduce(said, op=distributed.ReduceOp.MAX)
-    return bool(said.item())
+    answers = torch.tensor(int(flag), device=place.device)
+    distributed.all_reduce(answers, op=distributed.ReduceOp.MAX)
+    return bool(answers.item())
 
 
 def averaged(values: torch.Tensor, place: Place) -> torch.Tensor:

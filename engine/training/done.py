@@ -1,4 +1,4 @@
-"""How far a training has come, and which checkpoint it continues from."""
+"""The progress of a training, and the checkpoint that it continues from."""
 
 import math
 from collections.abc import Mapping
@@ -14,69 +14,69 @@ from engine.training import checkpoints, logs
 
 
 def checkpoints_folder(run_dir: Path) -> Path:
-    """Return where a training keeps its checkpoints."""
+    """Return the folder of a training's checkpoints."""
     return run_dir / "checkpoints"
 
 
 @dataclass
 class Done:
-    """How far a training has come: all that resuming needs beside weights, optimizer and random states."""
+    """Progress of a training: everything that resuming needs besides the states of model, optimizer and scaler."""
 
     step: int = 0
     """Completed optimizer steps."""
     epoch: int = 0
     """Completed epochs."""
     batch: int = 0
-    """Completed batches of the epoch under way."""
+    """Completed batches of the current epoch."""
     samples: int = 0
     loss_sum: float = 0.0
-    """Over the steps of the epoch under way, but for those that overflowed."""
+    """Sum of the losses of the current epoch's steps, without the steps that overflowed."""
     overflowed: int = 0
-    """Steps of the epoch under way whose loss was no number."""
+    """Steps of the current epoch whose loss was not finite."""
     seconds: float = 0.0
-    """In steps and validations, earlier attempts included."""
+    """Seconds spent in steps and validations, including earlier attempts."""
     step_seconds: float = 0.0
-    """In steps of the epoch under way, loading included."""
+    """Seconds spent in steps of the current epoch, including data loading."""
     data_seconds: float = 0.0
-    """Of them, waiting for data."""
+    """The part of `step_seconds` spent waiting for data."""
     best: float | None = None
     """The best score so far."""
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def add_loss(self, loss: float) -> None:
-        """Count in a step's loss, or that it was none."""
+        """Add a step's loss, or count the step as overflowed if the loss is not finite."""
         if math.isfinite(loss):
             self.loss_sum += loss
         else:
             self.overflowed += 1
 
     def mean_loss(self, steps: int) -> float:
-        """Over so many steps of the epoch under way; NaN where all of them overflowed."""
+        """Return the mean loss over `steps` steps of the current epoch; NaN if all of them overflowed."""
         counted = steps - self.overflowed
         return self.loss_sum / counted if counted else math.nan
 
     @property
     def fresh_epoch(self) -> "Done":
-        """The same with the next epoch begun."""
+        """Return this progress at the beginning of the next epoch."""
         return Done(self.step, self.epoch + 1, 0, self.samples, seconds=self.seconds, best=self.best, rows=self.rows)
 
 
 @dataclass(frozen=True)
 class Start:
-    """The starting point of an attempt at a training."""
+    """The starting point of one attempt at a training."""
 
     checkpoint: tuple[checkpoints.State, Path] | None
-    """Contents and path; None at step 0."""
+    """Content and path; None at step 0."""
     run_dir: Path
     """The folder of the run that wrote the checkpoint."""
     notes: list[str]
-    """Everything that was passed over or lost."""
+    """Messages about checkpoints that were skipped or lost."""
 
 
 def start(run_dir: Path, resume: str, roots: Roots) -> Start:
-    """Find the newest whole checkpoint of the run itself, else of what `resume` names: a checkpoint or a run's folder.
+    """Return the newest valid checkpoint of this run, or else of `resume`, which names a checkpoint or a run's folder.
 
-    roots: below which what `resume` names must lie. Errors: Refused if `resume` names none that can be loaded.
+    roots: the folders that must contain `resume`. Errors: Refused if `resume` has no checkpoint that can be loaded.
     """
     own = checkpoints_folder(run_dir)
     if found := checkpoints.load_latest(own):
@@ -99,7 +99,7 @@ def start(run_dir: Path, resume: str, roots: Roots) -> Start:
 
 
 def _lost(run_dir: Path, own: Path) -> list[str]:
-    """Return a note if an earlier attempt took steps, as its curves show, that no checkpoint holds."""
+    """Return a note if an earlier attempt has left curves or checkpoints, but none that can be loaded."""
     damaged = ", ".join(sorted(path.name for path in own.glob("*.pt")))
     if not damaged and next(logs.history(run_dir), None) is None:
         return []
@@ -118,27 +118,29 @@ SCHEDULE = (
     "lr_cooldown_end",
 )
 NOTED = (*SCHEDULE, "grad_clip_norm", "device", "precision", "compile", "grad_checkpointing", "channels_last")
-"""What changes the steps to come, but neither what they are taken with nor what they are taken from."""
+"""Fields that may change when a training continues. They affect the steps to come, so each change is noted."""
 FREE = (
     *("resume", "workers", "threads", "classes", "templates", "val_frequency", "zeroshot_frequency"),
     *("log_every_n_steps", "save_frequency", "save_every_steps", "keep_last", "tensorboard", "wandb"),
 )
-"""What says nothing of the training itself. All that is in neither list decides which pairs come when, or on what."""
+"""Fields that may change without a note: they do not affect the training itself. A field in neither list decides which
+pairs are used when, or what they train, so it must not change.
+"""
 
 
 def changes(spec: TrainSpec, path: Path, before: Mapping[str, Any]) -> list[str]:
-    """Notes on what is asked for otherwise than when a checkpoint was written.
+    """Return notes on the fields that have changed since a checkpoint was written.
 
-    before: the request of then, as JSON; what it does not tell is taken to be the same. Errors: Refused of what would
-    silently make another training of it.
+    before: the request at that time, as JSON. Fields missing from it count as unchanged.
+    Errors: Refused if a field has changed that would make it a different training.
     """
     asked = spec.model_dump(mode="json")
     other = [name for name, value in before.items() if name in asked and not _same(name, asked[name], value)]
     if refused := [name for name in other if name not in NOTED and name not in FREE]:
-        told = ", ".join(f"{name} was {_shown(before[name])} and is now {_shown(asked[name])}" for name in refused)
+        details = ", ".join(f"{name} was {_shown(before[name])} and is now {_shown(asked[name])}" for name in refused)
         raise Refused(
-            f"{path.name} cannot be gone on from exactly: {told}. Ask for the same, or begin a new training with its "
-            "weights (--pretrained)"
+            f"{path.name} cannot be continued exactly: {details}. Ask for the same, or begin a new training with "
+            "its weights (--pretrained)"
         )
     return [
         f"continued with {name} {_shown(asked[name])} instead of {_shown(before[name])}"
@@ -148,7 +150,7 @@ def changes(spec: TrainSpec, path: Path, before: Mapping[str, Any]) -> list[str]
 
 
 def check_left(done: Done, steps: int, path: Path) -> None:
-    """Refuse to continue a training of so many steps that has none left. Errors: Refused."""
+    """Refuse to continue a training that has no steps left. steps: the requested number. Errors: Refused."""
     if done.step > steps or (done.step == steps and not done.batch):
         raise Refused(
             f"{path.name} has {done.step} steps behind it and {steps} are asked for, so nothing is left to train: "
@@ -161,6 +163,6 @@ def _same(name: str, one: Any, other: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """Short enough for a message: configurations have many lines."""
+    """Return a value as text of at most 100 characters: configurations have many lines."""
     text = "the default" if value is None else str(value) or "empty"
     return text if len(text) <= 100 else f"{text[:97]}..."

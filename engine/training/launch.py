@@ -1,4 +1,4 @@
-"""Several processes that train together: torchrun starts them, and the first one's events come here through a file."""
+"""Start several training processes with torchrun, and read the events of the first one from a file."""
 
 import contextlib
 import json
@@ -24,8 +24,9 @@ JOB = "job.json"
 FAILURE = "failure.json"
 TICK_S = 0.1
 GRACE_S, GONE_S = 30, 5
-"""After being asked to stop, the processes have so long to save a checkpoint; once killed, so long to be gone."""
-TOLD: dict[str, type[Event]] = {each.__name__: each for each in (TrainRow, Metric, Progress, Artifact)}
+"""Seconds that the processes get to save a checkpoint after a stop, and seconds to wait until killed ones have
+ended."""
+TOLD: dict[str, type[Event]] = {event.__name__: event for event in (TrainRow, Metric, Progress, Artifact)}
 
 
 class Job(BaseModel):
@@ -37,19 +38,20 @@ class Job(BaseModel):
     run_dir: Path
     device_name: str
     parent: int
-    """The process that waits; when it is gone, the others end."""
+    """Id of the process that waits for them. When it ends, they end too."""
 
 
 class TrainingFailed(RuntimeError):
-    """One of the processes has ended badly; what it said is in the log."""
+    """One of the processes has failed; its error is in the log."""
 
 
 def together(spec: TrainSpec, run_dir: Path, device_name: str) -> Iterator[Event]:
-    """Yield the events of the first process; as long as it is silent, its progress again, so that this can be closed.
+    """Start the processes and yield the events of the first one.
 
-    Closing this asks all to stop, and waits for their checkpoint.
+    While there are no events, its progress is yielded again, so that the caller can close this generator. Closing it
+    asks all processes to stop, and waits up to GRACE_S for their checkpoint.
     """
-    told = run_dir / EVENTS
+    events_file = run_dir / EVENTS
     for name in (EVENTS, FAILURE):
         (run_dir / name).unlink(missing_ok=True)
     job = Job(spec=spec, run_dir=run_dir, device_name=device_name, parent=os.getpid())
@@ -59,15 +61,15 @@ def together(spec: TrainSpec, run_dir: Path, device_name: str) -> Iterator[Event
         "-m", "engine.training", str(run_dir / JOB),
     ]
     # fmt: on
-    (run_dir / JOB).write_text(job.model_dump_json())  # a request with many class names is no command-line argument
+    (run_dir / JOB).write_text(job.model_dump_json())  # a request with many class names is too long for an argument
     launcher = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, process_group=0)
     progress = Progress(done=0, note=f"starting {spec.nproc} processes")
     yield progress
     read = 0
     try:
         while True:
-            ended = launcher.poll() is not None  # before reading, so that what was written last is read
-            events, read = _since(told, read)
+            ended = launcher.poll() is not None  # before reading, so that the last events are read
+            events, read = _since(events_file, read)
             for event in events:
                 progress = event if isinstance(event, Progress) else progress
                 yield event
@@ -85,42 +87,45 @@ def together(spec: TrainSpec, run_dir: Path, device_name: str) -> Iterator[Event
                 launcher.wait(GRACE_S)
             except subprocess.TimeoutExpired:
                 _kill(launcher)
-        told.unlink(missing_ok=True)
+        events_file.unlink(missing_ok=True)
 
 
 def _kill(launcher: subprocess.Popen[bytes]) -> None:
-    """Kill the launcher with its process tree: torchrun gives each process a session of its own."""
+    """Kill the launcher and its process tree: torchrun gives process process its own session."""
     below = psutil.Process(launcher.pid).children(recursive=True)
-    launcher.kill()  # before it can start others, or tell of their end
-    for each in below:
+    launcher.kill()  # first, so that it cannot start or report on others
+    for process in below:
         with contextlib.suppress(psutil.NoSuchProcess):
-            each.kill()
+            process.kill()
     psutil.wait_procs(below, timeout=GONE_S)
     launcher.wait()
 
 
 def fail(error: Exception, run_dir: Path) -> None:
-    """Tell whoever waits why a process has failed; the first one that does is heard."""
+    """Write down why a process has failed, for the process that waits. Only the first failure is kept."""
     with contextlib.suppress(FileExistsError), (run_dir / FAILURE).open("x") as file:
         json.dump({"refused": isinstance(error, Refused), "error": f"{error}", "type": type(error).__name__}, file)
 
 
 def _failure(run_dir: Path, processes: int) -> Exception:
     try:
-        told = json.loads((run_dir / FAILURE).read_text())
+        failure = json.loads((run_dir / FAILURE).read_text())
     except (OSError, ValueError):
-        return TrainingFailed(f"one of {processes} processes has ended: its last words are in the log")
-    return Refused(told["error"]) if told["refused"] else TrainingFailed(f"{told['type']}: {told['error']}")
+        return TrainingFailed(f"one of {processes} processes has ended: the end of the log says more")
+    return Refused(failure["error"]) if failure["refused"] else TrainingFailed(f"{failure['type']}: {failure['error']}")
 
 
 def write(event: Event, run_dir: Path) -> None:
-    """Tell whoever waits of an event."""
+    """Append an event to the file that the waiting process reads."""
     with (run_dir / EVENTS).open("a") as file:
         file.write(f"{type(event).__name__} {event.model_dump_json()}\n")
 
 
 def _since(path: Path, read: int) -> tuple[list[Event], int]:
-    """Events written after so many bytes, and how many bytes there are now. A line that is being written can wait."""
+    """Return the events after the first `read` bytes, and how many bytes are read now.
+
+    A line that is not complete yet is left for the next call.
+    """
     if not path.is_file():
         return [], read
     with path.open("rb") as file:

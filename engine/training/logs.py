@@ -1,4 +1,4 @@
-"""Files that a training writes beside its checkpoints: log lines as open_clip's, results and curves."""
+"""Files that a training writes beside its checkpoints: parameters, curves and results, and the format of log lines."""
 
 import json
 import logging
@@ -24,8 +24,10 @@ def line(
     *, epoch: int, samples: int, of: int, data_s: float, step_s: float, per_step: int, processes: int, lr: float,
     logit_scale: float, losses: Mapping[str, tuple[float, float]],
 ) -> str:  # fmt: skip
-    """Return a line as open_clip_train prints it, so that scripts that read its logs read ours. losses: value and
-    mean."""
+    """Return a log line in the format of open_clip_train, so that scripts that read its logs can read ours.
+
+    losses: current value and mean, by name. data_s, step_s: seconds per step. per_step: pairs of all processes.
+    """
     width, rate = len(str(of)), per_step / step_s
     shown = " ".join(f"{name.capitalize()}: {value:#.5g} ({mean:#.5g})" for name, (value, mean) in losses.items())
     return (
@@ -46,23 +48,23 @@ class Files:
         self._wandb = _wandb(folder, spec) if spec.wandb else None
 
     def metrics(self, found: Iterable[Metric]) -> None:
-        """Add points of curves."""
+        """Append points to the curves."""
         found = list(found)
         with (self._folder / HISTORY).open("a") as file:
-            file.writelines(f"{each.model_dump_json()}\n" for each in found)
-        for each in found:
+            file.writelines(f"{point.model_dump_json()}\n" for point in found)
+        for point in found:
             if self._board:
-                self._board.add_scalar(each.name, each.value, each.step)
+                self._board.add_scalar(point.name, point.value, point.step)
         if self._wandb and found:
-            self._wandb.log({each.name: each.value for each in found}, step=found[0].step)
+            self._wandb.log({point.name: point.value for point in found}, step=found[0].step)
 
     def results(self, found: Mapping[str, Any]) -> None:
-        """Add a line to results.jsonl, under the reference's names."""
+        """Append a line to results.jsonl, with open_clip's names of metrics."""
         with (self._folder / RESULTS).open("a") as file:
             file.write(json.dumps(found) + "\n")
 
     def close(self) -> None:
-        """Have all written that is held back."""
+        """Flush and close TensorBoard and Weights & Biases."""
         if self._board:
             self._board.close()
         if self._wandb:
@@ -70,7 +72,10 @@ class Files:
 
 
 def history(folder: Path, step: float = math.inf, roots: Roots = None) -> Iterator[Metric]:
-    """Yield the points of a training's curves up to a step. A line cut off when its writer died is left out."""
+    """Yield the points of a training's curves up to a step.
+
+    Lines that cannot be parsed are skipped: a crash may leave the last one incomplete.
+    """
     for text in _lines(folder / HISTORY, roots):
         try:
             metric = Metric.model_validate_json(text)
@@ -88,11 +93,11 @@ def results(folder: Path, epoch: int, roots: Roots = None) -> list[dict[str, Any
             found.append(json.loads(text))
         except ValueError:
             continue
-    return [each for each in found if each.get("epoch", 0) <= epoch]
+    return [row for row in found if row.get("epoch", 0) <= epoch]
 
 
 def _lines(path: Path, roots: Roots) -> list[str]:
-    """Return the lines of a text; none where there is no such file."""
+    """Return the lines of a text file; an empty list if there is no such file."""
     try:
         with open_within(path, roots) as file:
             return file.read().decode().splitlines()
@@ -101,22 +106,23 @@ def _lines(path: Path, roots: Roots) -> list[str]:
 
 
 def clear(folder: Path) -> None:
-    """Begin without any points or results."""
+    """Delete the points and results of an earlier attempt."""
     for name in (HISTORY, RESULTS):
         (folder / name).unlink(missing_ok=True)
 
 
 def carry(before: Path, folder: Path, step: int, epoch: int, *, validated: bool, roots: Roots = None) -> list[Metric]:
-    """Begin the files of a resumed training with what the one before has written up to there; return its points.
+    """Write the curves and results of an earlier run into a resumed one, up to this step and epoch. Return the points.
 
-    validated: whether the epoch that has ended at that step, if one has, was validated before the checkpoint.
-    roots: below which the files of the one before must lie.
+    validated: whether the epoch that ends at this step was validated before the checkpoint. If not, the validation
+    points of this step are left out.
+    roots: the folders that must contain the files of the earlier run.
     """
-    told, lines = list(history(before, step, roots)), results(before, epoch, roots)
-    told = [each for each in told if validated or each.step < step or not each.name.startswith("val/")]
-    atomic.write(folder / HISTORY, "".join(f"{each.model_dump_json()}\n" for each in told))
-    atomic.write(folder / RESULTS, "".join(json.dumps(each) + "\n" for each in lines))
-    return told
+    points, lines = list(history(before, step, roots)), results(before, epoch, roots)
+    points = [entry for entry in points if validated or entry.step < step or not entry.name.startswith("val/")]
+    atomic.write(folder / HISTORY, "".join(f"{entry.model_dump_json()}\n" for entry in points))
+    atomic.write(folder / RESULTS, "".join(json.dumps(entry) + "\n" for entry in lines))
+    return points
 
 
 def _tensorboard(folder: Path) -> Any:

@@ -1,4 +1,4 @@
-"""The training loop: steps, validations, checkpoints; resumed where it was stopped, to the bit."""
+"""The training loop: steps, validations and checkpoints. A stopped training resumes with bit-identical results."""
 
 import logging
 import math
@@ -55,23 +55,23 @@ class Training:
     def run(self) -> Iterator[Event]:
         """Train from where the last attempt stopped, and yield events.
 
-        When the generator is closed, or `stopped` returns true, it first saves a checkpoint to continue from.
+        If the generator is closed or `stopped` returns true, it saves a checkpoint to continue from before it ends.
         """
         spec, plan = self.setup.spec, self.setup.plan
         self._run_dir.mkdir(parents=True, exist_ok=True)
-        best_metric(self.setup)  # refuses one that will never be measured
+        best_metric(self.setup)  # refuses a metric that is never measured
         yield from self._resume()
         if self.setup.place.first:
             self._files = logs.Files(self._run_dir, spec)
             for note in (*self.setup.pairs.notes, *self._notes):
                 log.info("%s", note)
         try:
-            # all processes ask each time: who has trained to the end waits here for the first one's validation.
-            # Stopped at its last step, the last epoch has yet to be ended
+            # all processes must ask each time: one that has finished waits here for the first one's validation.
+            # A training that was stopped at its last step must still end the last epoch
             while not self._stopping() and (self.done.step < plan.steps or self.done.batch):
                 yield from self._epoch()
             self._save_unless_saved()
-        except GeneratorExit:  # and after no other error, which may leave half a step
+        except GeneratorExit:  # not after other errors, which may leave half a step
             with suppress(Diverged):
                 self._meter.read(self.done)
                 self._save_unless_saved()
@@ -83,11 +83,12 @@ class Training:
             yield from self._left()
 
     def _resume(self) -> Iterator[Event]:
-        """Load this run's newest checkpoint, or the one that the request names, and yield the events up to there."""
+        """Load this run's newest checkpoint, or the one that the request names, and yield the rows and points before
+        it."""
         begun = start(self._run_dir, self.setup.spec.resume, self.setup.roots)
         self._notes += begun.notes
         if begun.checkpoint is None:
-            if self.setup.place.first:  # an earlier attempt may have died before its first checkpoint
+            if self.setup.place.first:  # an earlier attempt may have ended before its first checkpoint
                 logs.clear(self._run_dir)
             return
         (state, path), origin = begun.checkpoint, begun.run_dir
@@ -100,10 +101,10 @@ class Training:
         self._saved_at = self.done.step if origin == self._run_dir else -1
         if self.setup.place.first:
             reached, validated = (self.done.step, self.done.epoch), self.done.batch == 0
-            told = logs.carry(origin, self._run_dir, *reached, validated=validated, roots=roots)
+            points = logs.carry(origin, self._run_dir, *reached, validated=validated, roots=roots)
             for row in self.done.rows:
                 yield TrainRow.model_validate(row)
-            yield from told
+            yield from points
 
     def _epoch(self) -> Iterator[Event]:
         setup, plan, done = self.setup, self.setup.plan, self.done
@@ -136,11 +137,11 @@ class Training:
 
     @property
     def _asking_waits(self) -> bool:
-        """Return whether agreeing to stop waits for the accelerator, whose queue of work is empty afterwards."""
+        """Return whether agreeing on a stop waits for the accelerator and so empties its queue of work."""
         return self.setup.place.world_size > 1 and self.setup.place.device != "cpu"
 
     def _logs_now(self) -> bool:
-        """Return whether the last step gets a line in the log. All processes of a training agree on it."""
+        """Return whether the current step gets a line in the log. All processes of a training return the same."""
         plan, done, every = self.setup.plan, self.done, self.setup.spec.log_every_n_steps
         return done.step % every == 1 or every == 1 or done.batch == plan.batches or done.step == plan.steps
 
@@ -166,7 +167,7 @@ class Training:
         """Yield a point of every curve and write a line to the log. Times are means since the last line."""
         setup, plan, done = self.setup, self.setup.plan, self.done
         together = distributed.averaged(
-            torch.stack([each.detach().float() for each in result.losses.values()]), setup.place
+            torch.stack([loss.detach().float() for loss in result.losses.values()]), setup.place
         )
         window = self._meter.window()
         if not setup.place.first:
@@ -213,18 +214,19 @@ class Training:
     def _metrics(self, values: Mapping[str, float]) -> list[Metric]:
         """Return the points of the curves at this step, after writing them to TensorBoard and the history."""
         step = self.done.step
-        found = [Metric(step=step, name=name, value=value) for name, value in values.items() if math.isfinite(value)]
+        points = [Metric(step=step, name=name, value=value) for name, value in values.items() if math.isfinite(value)]
         assert self._files is not None
-        self._files.metrics(found)
-        return found
+        self._files.metrics(points)
+        return points
 
     def _end_of_epoch(self) -> Iterator[Event]:
-        """Validate, save a checkpoint and yield the epoch's row. An epoch that is stopped here has not ended."""
+        """Validate, save a checkpoint and yield the epoch's row. If it is stopped during validation, the epoch has not
+        ended."""
         setup, ended = self.setup, self.done.fresh_epoch
         if not setup.place.first:
             self.done = ended
             return
-        self._save_unless_saved()  # validating may take longer than whoever stops this has patience
+        self._save_unless_saved()  # a validation may take longer than a stop is allowed to
         begun = self._clock()
         last = ended.step >= setup.plan.steps
         try:
@@ -311,7 +313,10 @@ class Training:
         self._saved_at = done.step
 
     def _load(self, state: dict[str, Any]) -> None:
-        """Return the content of a checkpoint. Errors: Refused of a file that is no training's checkpoint."""
+        """Restore model, optimizer, scaler and progress from a checkpoint's content.
+
+        Errors: Refused if it is not the checkpoint of a training.
+        """
         setup = self.setup
         if not {"state_dict", "optimizer", "epoch"} <= state.keys():
             raise Refused("only weights are in there, nothing to continue from: begin with them (--pretrained)")
@@ -320,7 +325,7 @@ class Training:
         setup.optimizer.load_state_dict(state["optimizer"])
         if setup.scaler is not None and "scaler" in state:
             setup.scaler.load_state_dict(state["scaler"])
-        if "vitals" not in state:  # one of open_clip's own training, which saves at the end of an epoch
+        if "vitals" not in state:  # written by open_clip's own training, which saves at the end of an epoch
             epoch, plan = int(state["epoch"]), setup.plan
             self.done = Done(step=epoch * plan.steps_per_epoch, epoch=epoch)
             self._notes.append("the checkpoint is not ours: dropout and crops differ from those it would have drawn")
@@ -328,7 +333,7 @@ class Training:
         self.done = Done(**state["vitals"]["done"])
 
     def _left(self) -> Iterator[Event]:
-        """Yield the checkpoints that may be deleted."""
+        """Yield the checkpoints and log files as artifacts, then the final progress."""
         for path in sorted(self._folder.glob("*.pt")):
             yield Artifact(name=f"{self._folder.name}/{path.name}", kind="checkpoint")
         for name in (logs.PARAMS, logs.RESULTS, logs.HISTORY):

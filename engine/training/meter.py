@@ -1,4 +1,4 @@
-"""Losses and seconds of a training's steps, read from the device only when they are needed."""
+"""Losses and times of a training's steps. Losses are read from the device only when they are needed."""
 
 import math
 import time
@@ -13,16 +13,17 @@ from engine.training.setup import Setup
 from engine.training.step import StepResult
 
 MOST_OVERFLOWED = 40
-"""Steps in a row that may overflow: by then the scale was halved from 2^16 to below any float16."""
+"""Maximum steps in a row that may overflow. After 40 halvings, the loss scale of 2^16 is at 2^-24, the smallest
+float16."""
 
 
 class Diverged(ArithmeticError):
-    """The loss is not a number any more, and no later one would be."""
+    """The loss or the gradient norm is not finite, and would stay so."""
 
 
 @dataclass
 class Window:
-    """The steps since the last line of the log."""
+    """Number and seconds of the steps since the last line of the log."""
 
     steps: int = 0
     data_s: float = 0.0
@@ -30,7 +31,7 @@ class Window:
 
 
 class Meter:
-    """Adds up what steps took and what they lost. `read` waits for the device, `add` does not."""
+    """Adds up the losses and times of steps. `read` waits for the device, `add` does not."""
 
     def __init__(self, setup: Setup, clock: Callable[[], float] = time.perf_counter) -> None:
         self._setup, self._clock = setup, clock
@@ -39,7 +40,8 @@ class Meter:
         self._window = Window()
 
     def add(self, done: Done, result: StepResult, *, data_s: float, seconds: float) -> None:
-        """Count in one step, which `done` already contains. seconds: of the step, with the wait for its data."""
+        """Add one step, which `done` already counts. seconds: time of the step, including data_s, the wait for its
+        data."""
         self._unread.append(torch.stack([result.losses["loss"].detach().float(), result.grad_norm.float()]))
         self._window.steps += 1
         self._window.data_s += data_s
@@ -47,14 +49,14 @@ class Meter:
         self._spend(done, seconds)
 
     def read(self, done: Done) -> None:
-        """Add the losses of the steps since the last reading to `done`, which waits for the device.
+        """Add the losses since the last call to `done`. This waits for the device.
 
         All processes must call this at the same step. Errors: Diverged.
         """
         if not self._unread:
             return
         begun = self._clock()
-        # with local_loss each process has a loss of its own
+        # with local_loss, each process has a different loss
         values = distributed.averaged(torch.stack(self._unread), self._setup.place).tolist()
         first = done.step - len(self._unread) + 1
         self._unread = []
@@ -74,7 +76,8 @@ class Meter:
         self._window.step_s += seconds
 
     def _check(self, step: int, loss: float, grad_norm: float) -> None:
-        """Count steps that overflow: a scaler skips them with a lower scale, though not for ever. Errors: Diverged."""
+        """Count a step that overflows. A scaler skips it and lowers its scale, so some in a row are allowed. Errors:
+        Diverged."""
         if math.isfinite(loss) and math.isfinite(grad_norm):
             self._overflowed = 0
             return

@@ -1,4 +1,4 @@
-"""Losses of trainings: open_clip's own, each with the outputs of the model that it needs."""
+"""Loss functions of trainings: open_clip's own, each with the model outputs that it needs."""
 
 from collections.abc import Callable
 from functools import reduce
@@ -14,31 +14,31 @@ from engine.specs import Refused
 from engine.specs.train import TrainSpec
 
 Outputs = dict[str, Tensor]
-"""What a model of open_clip's gives by name: `image_features` and `text_features` (N, D), normalised; `logit_scale`,
-what cosines are multiplied by; `logit_bias` where there is one; CoCa's `logits` (N, L, V) and `labels` (N, L)."""
+"""Outputs of an open_clip model by name: `image_features` and `text_features` (N, D), normalised; `logit_scale`, the
+factor that multiplies cosines; `logit_bias` if the model has one; CoCa's `logits` (N, L, V) and `labels` (N, L).
+"""
 TEACHERS = "dist_"
 SHOWN = 3
 
 
 class Objective:
-    """A loss of a model's outputs."""
+    """A loss function of a model's outputs."""
 
     def __init__(
         self, loss: Callable[..., dict[str, Tensor]], needs: tuple[str, ...], teacher: nn.Module | None
     ) -> None:
-        """needs: the outputs that the loss takes."""
+        """Keep the loss and its inputs. needs: names of the outputs that the loss takes. teacher: None without one."""
         self._loss, self._needs, self._teacher = loss, needs, teacher
 
     def beside(self, images: Tensor, tokens: Tensor) -> Outputs:
-        """Return what is needed beside the model's own outputs: a teacher's, named dist_...; nothing where there is
-        none."""
+        """Return the outputs needed besides the model's own: the teacher's, named dist_...; empty without a teacher."""
         if self._teacher is None:
             return {}
         with torch.no_grad():
             return {f"{TEACHERS}{name}": value.detach() for name, value in self._teacher(images, tokens).items()}
 
     def __call__(self, outputs: Outputs) -> Outputs:
-        """Losses by name, and under `loss` their sum, which is minimised. All are scalars."""
+        """Return the losses by name, and their sum, which is minimised, as `loss`. All are scalars."""
         losses = self._loss(**{name: outputs[name] for name in self._needs}, output_dict=True)
         return {**losses, "loss": reduce(torch.add, losses.values())}
 
@@ -46,9 +46,9 @@ class Objective:
 def create(
     spec: TrainSpec, model: nn.Module, *, rank: int = 0, world_size: int = 1, teacher: nn.Module | None = None
 ) -> Objective:
-    """Return the objective of a training of `model`, by process `rank` of `world_size`.
+    """Return the objective of a training of `model`, in process `rank` of `world_size`.
 
-    teacher: what to distil, in evaluation mode on the same device. Errors: Refused where loss and model do not fit.
+    teacher: the model to distil, in evaluation mode on the same device. Errors: Refused if loss and model do not fit.
     """
     _check(spec, model)
     gathered = {"local_loss": spec.local_loss, "gather_with_grad": spec.gather_with_grad, "cache_labels": True}
@@ -75,7 +75,7 @@ def create(
 
 
 def caption_loss(logits: Tensor, labels: Tensor, pad_id: int = 0) -> tuple[float, int]:
-    """Cross-entropy of captions, summed over their tokens, and how many these are. Padding counts for nothing.
+    """Return the cross-entropy of captions, summed over their tokens, and the number of tokens. Padding is ignored.
 
     logits: (N, L, V). labels: (N, L).
     """
@@ -88,7 +88,8 @@ def _biased(model: nn.Module) -> bool:
 
 
 def _check(spec: TrainSpec, model: nn.Module) -> None:
-    """Refuse models with parameters that get no gradient in a step of several processes: DDP waits for each."""
+    """Refuse a model that does not fit the loss. With several processes, DDP waits for a gradient of every
+    parameter."""
     if isinstance(model, CoCa) != (spec.loss == "coca"):
         raise Refused(
             f"{spec.model} {'is' if isinstance(model, CoCa) else 'is not'} a CoCa model and the loss is {spec.loss}: "

@@ -1,4 +1,4 @@
-"""Optimizers as open_clip's training sets them up: AdamW with its groups of decay, or any of timm's."""
+"""Optimizers set up as in open_clip's training: AdamW with two groups of weight decay, or any of timm's."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -20,13 +20,13 @@ from engine.specs.train import TrainSpec
 
 TRANSFORMERS = (VisionTransformer, TimmVisionTransformer, Eva, NaFlexVit)
 FUSED = ("cpu", "cuda")
-"""Kinds of device whose kernels for a whole AdamW step are used; others take it operator by operator."""
+"""Device types on which AdamW uses the fused kernel. On others it runs operator by operator."""
 
 
 def create(model: nn.Module, spec: TrainSpec) -> torch.optim.Optimizer:
-    """Over those of a CLIP model's parameters that are trained.
+    """Return the optimizer of a CLIP model's trainable parameters.
 
-    Errors: Refused where none are, and of an optimizer that timm does not have or that does not take what is given.
+    Errors: Refused if no parameter is trainable, timm has no such optimizer, or it does not take one of the settings.
     """
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise Refused("every parameter is locked: leave a tower, or some of its layers, unlocked")
@@ -34,20 +34,21 @@ def create(model: nn.Module, spec: TrainSpec) -> torch.optim.Optimizer:
 
 
 def assign(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Take the next step at this learning rate."""
+    """Set the learning rate of the next step."""
     for group in optimizer.param_groups:
         group["lr"] = lr
 
 
 def decays(name: str, parameter: nn.Parameter) -> bool:
-    """Return whether weight decay is for it: none for gains, biases, norms and scalars. Told as open_clip does."""
+    """Return whether a parameter gets weight decay, as in open_clip: not if it is a gain, a bias, a norm or a
+    scalar."""
     return parameter.ndim >= 2 and not any(part in name for part in ("bn", "ln", "bias", "logit_scale"))
 
 
 def defaults(model: nn.Module) -> tuple[tuple[float, float], float]:
-    """AdamW's betas and eps, those of CLIP's paper: its ViTs were trained with others than its ResNets.
+    """Return AdamW's betas and eps from CLIP's paper, which differ between ViTs and ResNets.
 
-    open_clip tells them by "vit" in a model's name, which not every ViT has; here the image tower itself tells.
+    open_clip looks for "vit" in the model's name, which not every ViT has. Here the type of the image tower decides.
     """
     tower: Any = model.visual
     if isinstance(getattr(tower, "trunk", tower), TRANSFORMERS):
@@ -59,15 +60,15 @@ def _adamw(model: nn.Module, spec: TrainSpec) -> torch.optim.Optimizer:
     trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     (beta1, beta2), eps = defaults(model)
     return torch.optim.AdamW(
-        [  # both groups, even an empty one: open_clip's checkpoints have two
-            {"params": [each for name, each in trained if not decays(name, each)], "weight_decay": 0.0},
-            {"params": [each for name, each in trained if decays(name, each)], "weight_decay": spec.wd},
+        [  # both groups, even if one is empty: open_clip's checkpoints have two
+            {"params": [parameter for name, parameter in trained if not decays(name, parameter)], "weight_decay": 0.0},
+            {"params": [parameter for name, parameter in trained if decays(name, parameter)], "weight_decay": spec.wd},
         ],
         lr=spec.peak_lr,
         betas=(beta1 if spec.beta1 is None else spec.beta1, beta2 if spec.beta2 is None else spec.beta2),
         eps=spec.eps or eps,
-        # one pass over weights, moments and gradients: with a vocabulary's embedding, many times as fast on a CPU
-        fused=all(each.device.type in FUSED for _, each in trained),
+        # fused: one pass over weights, moments and gradients, many times as fast on a CPU for a large token embedding
+        fused=all(parameter.device.type in FUSED for _, parameter in trained),
     )
 
 
@@ -84,12 +85,12 @@ def _of_timm(model: nn.Module, spec: TrainSpec) -> torch.optim.Optimizer:
     except Refused:
         raise
     except (ValueError, TypeError, AssertionError, ImportError, RuntimeError) as error:
-        known = ", ".join(map(str, list_optimizers()))
-        raise Refused(f"{spec.opt} cannot be made here ({error}); timm has {known}") from error
+        available = ", ".join(map(str, list_optimizers()))
+        raise Refused(f"{spec.opt} cannot be made here ({error}); timm has {available}") from error
 
 
 def _settings(spec: TrainSpec) -> Mapping[str, Any]:
-    """Return those given, in timm's words; it has defaults of its own for the rest."""
+    """Return the given settings under timm's names. timm has its own defaults for the others."""
     betas = None if spec.beta1 is None or spec.beta2 is None else (spec.beta1, spec.beta2)
     given = {"betas": betas, "eps": spec.eps, "momentum": spec.momentum}
     return {name: value for name, value in given.items() if value is not None}
@@ -100,9 +101,10 @@ def learning_rate(
 ) -> Callable[[int], float]:
     """Return a function from a step, counted from 0, to its learning rate. All lengths are optimizer steps.
 
-    It rises in a line to `base` at the last step of `warmup`. From there `cosine` falls towards 0 at `steps`, `const`
-    stays, and `const-cooldown` falls in the last `cooldown` towards `end`, by (1 - progress) ** power. Past `steps`
-    it stays where it has ended. Errors: Refused of another kind.
+    The rate rises linearly to `base` at the last step of `warmup`. Then `cosine` falls towards 0 at `steps`, `const`
+    stays at `base`, and `const-cooldown` falls during the last `cooldown` steps towards `end`, by (1 - progress) **
+    power.
+    After `steps` the rate does not change. Errors: Refused for another kind.
     """
 
     def cosine(step: int) -> float:

@@ -1,4 +1,4 @@
-"""What a training or an evaluation needs before it starts: which files, and how much memory. Answers `Outlook`."""
+"""Predict what a training or an evaluation needs: files, downloads and memory. Answers `Outlook` questions."""
 
 import logging
 import shutil
@@ -34,14 +34,15 @@ MIXED = ("amp", "amp_bf16")
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of one process at the most, and what of them is there throughout."""
+    """Memory of one process in bytes: its peak, and the part that is allocated all the time."""
 
     peak: int
     state: int
 
 
 def answer(question: Outlook) -> Prospect:
-    """Return what is here, what is to be fetched, what cannot work; as far as it can be told."""
+    """Return the files that are present or must be downloaded, the memory needed if it can be predicted, and
+    problems."""
     spec, found, problems = question.spec, list[Needed](), list[str]()
     if isinstance(spec, TrainSpec):
         spec = precision.resolved(spec)
@@ -73,7 +74,7 @@ def answer(question: Outlook) -> Prospect:
 
 
 def _models(spec: Spec) -> Iterator[tuple[Spec, str]]:
-    """Specs whose models are to be made, with the weights of each."""
+    """Yield the specs whose models will be built, each with the name of its weights."""
     if isinstance(spec, EvaluateSpec):
         yield spec, spec.checkpoint
         return
@@ -83,14 +84,14 @@ def _models(spec: Spec) -> Iterator[tuple[Spec, str]]:
 
 
 def _tokenizer(spec: Spec, _weights: str, _roots: Roots) -> Iterator[Needed]:
-    """Return the tokenizer's files and where they are. Errors: Refused."""
+    """Yield the tokenizer's files and where they are. Errors: Refused."""
     name, config = clip_weights.named_config(spec)
     if place := clip_tokenizers.find(name, config):
         yield _needed(f"the tokenizer of {name}", place)
 
 
 def _weights(spec: Spec, weights: str, roots: Roots) -> Iterator[Needed]:
-    """Errors: Refused."""
+    """Yield the weights' file and where it is; nothing for random weights. Errors: Refused."""
     if weights:
         name, _ = clip_weights.named_config(spec)
         what = f"weights {weights} of {name}" if clip_files.published(name, weights) else f"weights {weights}"
@@ -104,15 +105,15 @@ def _needed(what: str, place: Path | Remote) -> Needed:
 
 
 def _free(folder: Path) -> int:
-    """Bytes on the disk of a folder that may not be there yet."""
-    there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
-    return shutil.disk_usage(there).free
+    """Return the free bytes on the disk of a folder that may not exist yet."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    return shutil.disk_usage(existing).free
 
 
 def _training(spec: TrainSpec, roots: Roots) -> Memory:
     """Return the memory of a step with its real loss. Mixed precision halves activations and casts weights.
 
-    Errors: Refused of what cannot be trained as asked.
+    Errors: Refused if this training is not possible.
     """
     model, peak = _step(spec, roots)
     trained = tensor_bytes(memory.trained(model))
@@ -121,16 +122,17 @@ def _training(spec: TrainSpec, roots: Roots) -> Memory:
         half, half_peak = _step(spec.model_copy(update={"precision": "bf16"}), roots)
         half_held = tensor_bytes(state(half)) + 3 * tensor_bytes(memory.trained(half))
         peak = half_peak + held - half_held + tensor_bytes(state(half))
-    buckets = trained if spec.nproc > 1 else 0  # in which DDP gathers gradients
+    buckets = trained if spec.nproc > 1 else 0  # DDP gathers gradients in buckets of this size
     stepping = held + _temporaries(spec, [tensor.nbytes for tensor in memory.trained(model)])
     return Memory(max(peak, stepping) + buckets, held + buckets)
 
 
 def _temporaries(spec: TrainSpec, trained: Sequence[int]) -> int:
-    """Return the bytes that the optimizer's own step needs at the most, beside weights, gradients and moments.
+    """Return the maximum bytes that the optimizer's own step needs besides weights, gradients and moments.
 
-    trained: bytes of each trained weight. Fused AdamW needs none. timm's optimizers run in torch's foreach form on
-    accelerators, which holds the square roots of all second moments at once; else weight by weight, three of one each.
+    trained: bytes of each trained weight. Fused AdamW needs none. On accelerators, timm's optimizers use torch's
+    foreach form, which holds the square roots of all second moments at once. On a CPU they go weight by weight, with
+    three temporaries of its size.
     """
     if spec.opt == "adamw" and spec.device.partition(":")[0] in optimizers.FUSED:
         return 0
@@ -138,13 +140,13 @@ def _temporaries(spec: TrainSpec, trained: Sequence[int]) -> int:
 
 
 def _step(spec: TrainSpec, roots: Roots) -> tuple[Any, int]:
-    """Return the model on meta, and the most bytes of a step."""
+    """Return the model on meta, and the peak bytes of a step."""
     assert spec.batch_size is not None, "the data decide about it, which are not looked at here"
     model, inputs = clip_weights.sketch(spec, weights=spec.pretrained, batch_size=spec.batch_size, roots=roots)
     clip_weights.arrange(model, spec)
     teacher = None
     if spec.loss == "distill":
-        seen = {"image_size": inputs[0].shape[-1], "context_length": inputs[1].shape[-1]}  # what the student sees
+        seen = {"image_size": inputs[0].shape[-1], "context_length": inputs[1].shape[-1]}  # as the student's inputs
         wanted = spec.model_copy(update={"model": spec.distill_model, **seen})
         weights, size = spec.distill_pretrained, spec.batch_size
         teacher, _ = clip_weights.sketch(wanted, weights=weights, batch_size=size, roots=roots)
@@ -162,26 +164,26 @@ def _step(spec: TrainSpec, roots: Roots) -> tuple[Any, int]:
 
 
 def _with_others(name: str, value: Tensor, others: int) -> Tensor:
-    """Features beside those of other batches and processes, with which they meet in the loss."""
+    """Return features with room for those of other batches and processes, which the loss compares them with."""
     if not name.endswith(FEATURES) or not others:
         return value
     return torch.cat([value, value.new_empty(others, *value.shape[1:])])
 
 
 def _evaluation(spec: EvaluateSpec, roots: Roots) -> Memory:
-    """Errors: Refused."""
+    """Return the memory of an evaluation. Errors: Refused."""
     model, peak = _pass(spec, roots)
     held = tensor_bytes(state(model))
     if spec.precision in MIXED:
         _, half_peak = _pass(spec.model_copy(update={"precision": "bf16"}), roots)
         peak = half_peak + held
-    loading = 2 * held if spec.checkpoint else 0  # the file beside the model that is filled
+    loading = 2 * held if spec.checkpoint else 0  # the file's weights beside the model's while they are loaded
     return Memory(max(peak, loading), held)
 
 
 @torch.no_grad()
 def _pass(spec: EvaluateSpec, roots: Roots) -> tuple[Any, int]:
-    """Return the model on meta, and the most bytes of a batch of images, or of texts."""
+    """Return the model on meta, and the peak bytes of encoding a batch of images and a batch of texts."""
     weights, size = spec.checkpoint, spec.batch_size
     model, (images, texts) = clip_weights.sketch(spec, weights=weights, batch_size=size, roots=roots)
     model.eval()

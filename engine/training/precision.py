@@ -1,11 +1,11 @@
-"""What a precision means for a training: the types of weights and of operators, and whether losses are scaled.
+"""The meaning of a training's precision: the types of weights and operators, and whether losses are scaled.
 
 fp32       everything in float32
-bf16 fp16  weights of matrix products and convolutions, and images, in half; norms and the logit scale in float32
+bf16 fp16  weights of matrix products and convolutions, and images, in half precision; norms and logit scale in float32
 amp_bf16   float32 weights, bfloat16 operators (autocast)
-amp        the same in the device's own type: float16 on CUDA, with scaled losses; bfloat16 elsewhere
+amp        float32 weights, float16 operators and scaled losses on CUDA; the same as amp_bf16 elsewhere
 
-On CUDA, float32 matrix products and convolutions run in TF32, as in open_clip's own training (see `prepare`).
+On CUDA, float32 matrix products and convolutions run in TF32, as in open_clip's own training (see `set_tf32`).
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -22,7 +22,7 @@ HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def resolved(spec: TrainSpec) -> TrainSpec:
-    """Return the request with the precision that `auto` stands for on its device."""
+    """Return the request with `auto` replaced by the default precision of its device."""
     if spec.precision != "auto":
         return spec
     bf16 = environment.computes_bf16(spec.device)
@@ -30,8 +30,11 @@ def resolved(spec: TrainSpec) -> TrainSpec:
 
 
 def set_tf32(device: str) -> None:
-    """On CUDA, compute float32 products in TF32 and let cuDNN choose its fastest algorithms, as open_clip_train.main
-    does. This holds for the process."""
+    """Compute float32 products in TF32 on CUDA, and let cuDNN choose its fastest algorithms, as open_clip_train.main
+    does.
+
+    The settings hold for the whole process. They change nothing on other devices.
+    """
     if torch.device(device).type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = True
         torch.backends.cudnn.benchmark = True
@@ -50,21 +53,22 @@ def check(precision: TrainPrecision, device: str) -> None:
 
 
 def weights_dtype(precision: TrainPrecision) -> torch.dtype | None:
-    """Return the data type of half-precision weights and of images; None: as they are.
+    """Return the data type of half-precision weights and of images; None for float32.
 
-    Not every weight is, so let open_clip cast the model: `create_model(..., precision=precision)`.
+    Not every weight has this type, so let open_clip cast the model: `create_model(..., precision=precision)`.
     """
     return HALVES.get(precision)
 
 
 def autocast(precision: TrainPrecision, device: str) -> AbstractContextManager[object]:
-    """To be entered around a forward pass and its loss, anew each time."""
+    """Return the context for a forward pass and its loss. Each pass needs a new one."""
     dtype = _autocast_dtype(precision, device)
     return nullcontext() if dtype is None else torch.autocast(torch.device(device).type, dtype)
 
 
 def scaler(precision: TrainPrecision, device: str) -> torch.amp.GradScaler | None:
-    """float16 has too few exponents for most gradients: its losses are scaled up, and gradients down again."""
+    """Return a scaler of losses for float16, whose exponent range is too small for most gradients; None for other
+    types."""
     kind = torch.device(device).type
     return torch.amp.GradScaler(kind) if _autocast_dtype(precision, device) == torch.float16 else None
 

@@ -34,7 +34,7 @@ VERIFY_S = 60
 
 @dataclass(frozen=True)
 class Held:
-    """The pairs of a training."""
+    """The pairs of a training, with class names, prompt templates and notes."""
 
     train: Pairs
     val: Pairs | None
@@ -53,7 +53,7 @@ class Setup:
     plan: Schedule
     made: Made
     network: nn.Module
-    """The model as it is called: compiled, or one of several processes'."""
+    """The model as it is called: it may be compiled or wrapped in DDP."""
     objective: Objective
     optimizer: torch.optim.Optimizer
     scaler: Any
@@ -61,7 +61,7 @@ class Setup:
     batches: Batches
     reader: Reader
     roots: Roots
-    """Below which a checkpoint to resume from must lie."""
+    """The folders that must contain a checkpoint to resume from."""
 
     @property
     def model(self) -> nn.Module:
@@ -70,7 +70,7 @@ class Setup:
 
 
 def opener(spec: TrainSpec | EvaluateSpec, roots: Roots) -> Callable[..., Pairs]:
-    """Return a function that opens pairs as the spec says. roots: below which files may lie."""
+    """Return a function that opens pairs with the spec's settings. roots: the folders that must contain the files."""
     return partial(
         datasets.open_pairs,
         kind=spec.data_kind,
@@ -83,7 +83,8 @@ def opener(spec: TrainSpec | EvaluateSpec, roots: Roots) -> Callable[..., Pairs]
 
 
 def named(spec: TrainSpec | EvaluateSpec, pairs: Pairs) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return class names and prompt templates of the request, of the data, or of open_clip. Errors: Refused."""
+    """Return class names and prompt templates: the request's, else the data's, else open_clip's templates. Errors:
+    Refused."""
     if spec.classes and pairs.classes and len(spec.classes) != len(pairs.classes):
         raise Refused(f"the data have {len(pairs.classes)} classes and {len(spec.classes)} names were given: one each")
     return spec.classes or pairs.classes, spec.templates or pairs.templates or clip_weights.TEMPLATES
@@ -96,17 +97,17 @@ def readable(
 
     Images are opened once per run, for at most VERIFY_S, and the unreadable ones are recorded. Later attempts, other
     processes and trainings that continue from a checkpoint of this run leave out the same ones; otherwise order and
-    split would differ. roots: below which records beside that checkpoint must lie. Errors: DataProblem where none can
-    be read.
+    split would differ. before: that checkpoint or its run's folder. roots: the folders that must contain the records
+    beside it. Errors: DataProblem if no image can be read.
     """
     record = run_dir / UNREADABLE.format(what)
     path = expand_home(before)
     beside = (path, *path.parents[:2]) if before else ()
     records: list[tuple[Path, Roots]] = [(record, None), *((folder / record.name, roots) for folder in beside)]
-    known = next((each for each in records if file_within(*each)), None)
+    known_record = next((entry for entry in records if file_within(*entry)), None)
     left_out: dict[str, str]
-    if known:
-        with open_within(*known) as file:
+    if known_record:
+        with open_within(*known_record) as file:
             left_out = json.load(file)
     else:
         left_out = dict(datasets.look(pairs, samples=0, deadline_s=VERIFY_S).unreadable)
@@ -116,26 +117,26 @@ def readable(
 
 
 def hold(spec: TrainSpec, run_dir: Path, roots: Roots = None) -> Held:
-    """Open and split the data. Errors: DataProblem; Refused of captions that are all equal, of no readable image."""
+    """Open and split the data. Errors: DataProblem; Refused if all captions are equal or class names do not fit."""
     opened = opener(spec, roots)
     pairs, notes = readable(opened(spec.data, samples=spec.samples), run_dir, "data", spec.resume, roots)
     notes = (*pairs.notes, *notes)
     if len(pairs) > 1 and len({caption for index in range(len(pairs)) for caption in pairs.captions(index)}) == 1:
-        raise Refused("all captions are equal, so nothing tells one pair from another")
+        raise Refused("all captions are equal, so pairs cannot be told apart: give data with different captions")
     val: Pairs | None
     if spec.val_data:
-        val, said = readable(opened(spec.val_data), run_dir, "val_data", spec.resume, roots)
-        train, notes = pairs, (*notes, *val.notes, *said)
+        val, val_notes = readable(opened(spec.val_data), run_dir, "val_data", spec.resume, roots)
+        train, notes = pairs, (*notes, *val.notes, *val_notes)
     elif spec.val_fraction:
         train, val = datasets.split(pairs, spec.val_fraction, spec.seed)
     else:
         train, val = pairs, None
-    classes, templates = named(spec, val if val is not None else pairs)  # labels count through its classes
+    classes, templates = named(spec, val if val is not None else pairs)  # labels are indices into its classes
     return Held(train, val, classes, templates, notes)
 
 
 def resolved(spec: TrainSpec) -> TrainSpec:
-    """Return the request with the precision and loading processes that were left to this machine."""
+    """Return the request with defaults of this machine filled in: the precision and the number of loading processes."""
     workers = spec.workers
     if workers is None:
         workers = default_workers(spec.devices[0], spec.data, environment.threads(), spec.nproc)
@@ -143,7 +144,8 @@ def resolved(spec: TrainSpec) -> TrainSpec:
 
 
 def prepare(spec: TrainSpec, place: Place, run_dir: Path, roots: Roots = None) -> Setup:
-    """Return a training that is ready for its first step. Errors: Refused, DataProblem, those of building the model."""
+    """Return a training that is ready for its first step. Errors: Refused, DataProblem, errors of building the
+    model."""
     spec = resolved(spec)
     precision.set_tf32(place.device)
     held = hold(spec, run_dir, roots)
@@ -209,7 +211,7 @@ def prepare(spec: TrainSpec, place: Place, run_dir: Path, roots: Roots = None) -
 def _teacher(spec: TrainSpec, made: Made, place: Place, roots: Roots) -> nn.Module | None:
     if spec.loss != "distill":
         return None
-    sizes = {"image_size": max(made.image_size), "context_length": made.context_length}  # it sees what the student sees
+    sizes = {"image_size": max(made.image_size), "context_length": made.context_length}  # as the student's inputs
     wanted = spec.model_copy(update={"model": spec.distill_model, "pretrained": spec.distill_pretrained, **sizes})
     teacher = clip_weights.create(wanted, weights=spec.distill_pretrained, roots=roots).model
     return teacher.to(place.device).eval().requires_grad_(requires_grad=False)

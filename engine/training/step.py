@@ -1,11 +1,11 @@
-"""One step of an optimizer, from one batch or from several whose features are brought together first.
+"""One optimizer step, from one batch or from several batches with cached features.
 
-Accumulating by cached features: Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup"
-(2021), as BASIC (Pham et al., 2021) and open_clip do it. A contrastive loss of several batches is not the sum of their
-losses, because each image is set against all texts. So all features are computed first, without what gradients need;
-then each batch again with it, its features in the place of the cached ones. By the chain rule the gradients add up to
-those of the whole batch, as long as both passes of a batch draw the same random numbers and no layer looks across
-samples, as batch norm does.
+Source: Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup" (2021), as used in BASIC
+(Pham et al., 2021) and open_clip. A contrastive loss of several batches is not the sum of their losses, because each
+image is compared with all texts. So all features are computed and cached first, without gradients. Then each batch is
+computed again with gradients, and its features replace the cached ones. By the chain rule the gradients add up to
+those of the whole batch. This needs the same random numbers in both passes of a batch, and no layer that mixes
+samples, such as batch norm.
 """
 
 import math
@@ -27,9 +27,9 @@ Batch = tuple[Tensor, Tensor]
 """Images (B, 3, H, W) and tokens (B, L), on the model's device."""
 Context = Callable[[], AbstractContextManager[object]]
 LARGEST_SCALE = 100.0
-"""Of logits, as in CLIP's paper; the smallest is 1."""
+"""Maximum of the logit scale, as in CLIP's paper. The minimum is 1."""
 FEATURES = "_features"
-"""The end of the names of outputs that several batches have together; the others belong to the model."""
+"""Suffix of the outputs that are joined over batches. The other outputs belong to the model."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class StepResult:
     """The values of a step, scalars on the device. Reading one waits until the device has computed it."""
 
     losses: Outputs
-    """By name; `loss` was minimised."""
+    """Losses by name; `loss` was minimised."""
     grad_norm: Tensor
     """Norm of all gradients together, before clipping."""
     logit_scale: Tensor
-    """What cosines were multiplied by."""
+    """Factor that multiplied the cosines."""
 
 
 def train_step(
@@ -55,11 +55,11 @@ def train_step(
     clip_norm: float | None = None,
     no_sync: Context = nullcontext,
 ) -> StepResult:
-    """Take one step by the loss of all batches as one.
+    """Take one step with the loss of all batches together.
 
-    model: in training mode, with outputs by name; DDP's or compiled ones too. autocast: entered around each forward
-    pass. no_sync: DDP's, entered around all passes but the last. With a scaler, a step whose gradients overflow
-    changes nothing but the scale, and its norm is not finite.
+    model: in training mode, returning outputs by name; it may be compiled or wrapped in DDP. autocast: entered around
+    each forward pass. no_sync: DDP's context, entered around all passes but the last. With a scaler, a step whose
+    gradients overflow changes only the scale, and its gradient norm is not finite.
     """
     optimizer.zero_grad()
     if len(batches) == 1:
@@ -100,7 +100,7 @@ def _accumulate(
     scaler: torch.amp.GradScaler | None,
     no_sync: Context,
 ) -> tuple[Outputs, Outputs]:
-    """Losses of all batches together, their gradients computed; and the outputs of the last."""
+    """Compute the gradients of all batches together. Return the losses, and the outputs of the last batch."""
     device = batches[0][0].device
     states: list[list[Tensor]] = []
     cached: list[Outputs] = []
@@ -121,9 +121,9 @@ def _accumulate(
 
 
 def _together(outputs: Outputs, cached: Sequence[Outputs], turn: int, last: bool) -> Outputs:
-    """Return the outputs of all batches, with this one's in the place of its cached ones.
+    """Return the outputs of all batches, with this batch's new features in place of its cached ones.
 
-    Each pass has the whole loss, and so the whole gradient of scale and bias: only one pass may count it.
+    Each pass computes the whole loss, and so the whole gradient of scale and bias: only the last pass may add it.
     """
     whole = {}
     for name, value in outputs.items():
@@ -135,7 +135,7 @@ def _together(outputs: Outputs, cached: Sequence[Outputs], turn: int, last: bool
 
 
 def _random_state(device: torch.device) -> list[Tensor]:
-    """Return the random states of the CPU, from which patch dropout draws on any device, and of the device."""
+    """Return the random states of the CPU and of the device. Patch dropout draws from the CPU's on any device."""
     return [torch.get_rng_state(), *device_state(device)]
 
 
@@ -145,9 +145,11 @@ def _set_random_state(state: Sequence[Tensor], device: torch.device) -> None:
 
 
 def _clip(optimizer: torch.optim.Optimizer, clip_norm: float | None) -> Tensor:
-    """Return the norm of all gradients together; scaled down to `clip_norm` where it is larger."""
-    parameters = [each for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
-    norm = get_total_norm([each.grad for each in parameters])
+    """Scale the gradients down to `clip_norm` if their common norm is larger. Return the norm before scaling."""
+    parameters = [
+        parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.grad is not None
+    ]
+    norm = get_total_norm([parameter.grad for parameter in parameters])
     if clip_norm is not None:
         clip_grads_with_norm_(parameters, clip_norm, norm)
     return norm
@@ -160,10 +162,10 @@ def _clamp(model: nn.Module) -> None:
 
 
 def seed(*numbers: int) -> None:
-    """Seed Python, NumPy and torch, on the CPU and on accelerators, by these non-negative numbers.
+    """Seed Python, NumPy and torch, on the CPU and on accelerators, with these non-negative numbers.
 
-    Before each step, they are the training's seed, the step and the process's rank: dropout masks differ between
-    processes and steps, and a training that is resumed at a step draws what it would have drawn.
+    Before each step, they are the training's seed, the step and the process's rank. So dropout masks differ between
+    processes and steps, and a resumed training draws the same numbers as one that was not stopped.
     """
     words = np.random.SeedSequence(numbers).generate_state(3)
     random.seed(int(words[0]))
@@ -172,17 +174,17 @@ def seed(*numbers: int) -> None:
 
 
 def device_state(device: torch.device) -> list[torch.Tensor]:
-    """Return the random state of this accelerator; an empty list for a CPU, whose state is torch's own."""
+    """Return the random state of this accelerator; an empty list for a CPU, whose state is torch's default."""
     if device.type == "cpu":
         return []
     return [torch.get_device_module(device).get_rng_state(*_place(device)).cpu()]
 
 
 def set_device_state(device: torch.device, states: Sequence[torch.Tensor]) -> None:
-    """Restore what `device_state` returned."""
+    """Restore the random state that `device_state` returned."""
     for state in states:
         torch.get_device_module(device).set_rng_state(state, *_place(device))
 
 
 def _place(device: torch.device) -> tuple[torch.device, ...]:
-    return () if device.type == "mps" else (device,)  # there is one mps device, and its functions take none
+    return () if device.type == "mps" else (device,)  # functions of mps take no device: there is only one

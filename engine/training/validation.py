@@ -20,16 +20,16 @@ Found = TypeVar("Found")
 
 
 class Stopped(Exception):
-    """Whoever trains has been asked to stop before the validation has ended."""
+    """The training was asked to stop before the validation ended."""
 
 
 def validate(
     setup: Setup, epoch: int, progress: Progress, *, last: bool, stopped: Callable[[], bool] = lambda: False
 ) -> Generator[Event, None, dict[str, float]]:
-    """Under the reference's names; empty where nothing is held out, or not at this epoch.
+    """Yield progress, and return the metrics under open_clip's names; empty without held-out pairs or if none is due.
 
-    epoch: completed ones. progress: yielded after every batch, to be stopped by. stopped: asked as often, for a process
-    that whoever takes its events cannot stop. Errors: Stopped.
+    epoch: number of completed epochs. progress: yielded after every batch, so that the caller can close this generator.
+    stopped: called after every batch, because in a process started by torchrun no caller closes it. Errors: Stopped.
     """
     spec, held = setup.spec, setup.pairs
     retrieval, zeroshot = (
@@ -38,7 +38,7 @@ def validate(
     if held.val is None or not (retrieval or zeroshot):
         return {}
     encoded = yield from _through(encode(setup.model, held.val, setup.reader), progress, stopped)
-    if encoded.notes:  # an image was not looked at before, or has gone since: from now on it is left out
+    if encoded.notes:  # an image was not checked before or is missing now: leave it out from now on
         held = setup.pairs = replace(held, val=encoded.pairs, notes=(*held.notes, *encoded.notes))
     found: dict[str, float] = {}
     if retrieval:
@@ -60,7 +60,7 @@ def validate(
 def _through(
     work: Generator[int, None, Found], progress: Progress, stopped: Callable[[], bool]
 ) -> Generator[Event, None, Found]:
-    """Yield what work answers at its end."""
+    """Yield progress until `work` ends, and return its result. Errors: Stopped."""
     while True:
         try:
             next(work)
@@ -73,11 +73,7 @@ def _through(
 
 
 def score(setup: Setup, found: Mapping[str, float], loss: float) -> float | None:
-    """Return how good the model is, higher being better; None where what tells it was not measured this time, or is
-    no number.
-
-    By the figure that was asked for, else zero-shot accuracy, else images finding their captions first, else the loss.
-    """
+    """Return the value of `best_metric`, negated if lower is better; None if it was not measured or is not finite."""
     chosen = best_metric(setup)
     measured = {**row_fields(found), "train_loss": loss}
     if not math.isfinite(measured.get(chosen, math.nan)):
@@ -86,7 +82,11 @@ def score(setup: Setup, found: Mapping[str, float], loss: float) -> float | None
 
 
 def best_metric(setup: Setup) -> str:
-    """Return the metric that decides the best checkpoint, the same for all epochs. Errors: Refused."""
+    """Return the metric that decides the best checkpoint, the same for all epochs.
+
+    It is the requested one, else zero-shot accuracy, else image-to-text recall at 1, else the training loss.
+    Errors: Refused if this training does not measure the requested one.
+    """
     spec, held = setup.spec, setup.pairs
     can = ["train_loss"]
     if held.val is not None and spec.val_frequency:
@@ -101,7 +101,7 @@ def best_metric(setup: Setup) -> str:
 
 
 def row_fields(found: Mapping[str, float]) -> dict[str, float]:
-    """Return the same under the names that a row has."""
+    """Return the metrics under the names of a row's fields."""
     fields = {}
     for name, value in found.items():
         if name.endswith(("-top1", "-top5")):

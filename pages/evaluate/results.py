@@ -18,7 +18,7 @@ from engine.results.clip import EvaluateRow
 from engine.results.embeddings import Embeddings, read_embeddings
 from engine.roots import Roots, file_within, open_within
 from engine.store import Run
-from pages.clip import pictures
+from pages.clip import pictures, try_it
 from pages.evaluate import search
 from pages.shared import backend
 from pages.shared.chart.chart import chart, tabs
@@ -82,6 +82,7 @@ def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
     if file := next((row.embeddings_file for row in rows if row.embeddings_file), ""):
         contents["Map"] = lambda: _map(run, file)
         contents["Search"] = lambda: search.draw(run)
+        contents["Try a picture"] = lambda: try_it.content(run)
     tabs(contents, key=f"charts_{run.id}")
 
 

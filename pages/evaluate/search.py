@@ -5,19 +5,17 @@ from typing import Any
 import streamlit as st
 from pydantic import ValidationError
 
-from engine.jobs.answers import Answer
 from engine.jobs.references import search_question
 from engine.report.frames import hits
 from engine.results.answers import Hits
 from engine.specs import Refused
-from engine.specs.questions import Search
 from engine.store import Run
 from pages.clip import pictures
-from pages.shared import backend, rerun
+from pages.shared import backend
+from pages.shared.question import draw_answer
 from pages.shared.table import download_table
 from pages.shared.text import plain
 
-TICK_S = 0.5
 DEFAULT_SHOWN, MOST_SHOWN = 12, 96
 LONGEST_TEXT = 500
 SIMILARITY = (
@@ -42,39 +40,14 @@ def draw(run: Run) -> None:
         st.caption("Describe the images to find and press Enter.")
         return
     try:
-        answer = _request(run, search_question(backend.settings(), run, text, top))
+        question = search_question(backend.settings(), run, text, top)
     except (Refused, ValidationError) as problem:
         st.error(plain(_message(problem)), icon=":material/error:")
         return
-    waiting = not answer.done()
-    st.fragment(_draw_answer, run_every=TICK_S if waiting else None, key=f"search_{run.id}")(run, answer, waiting, text)
-
-
-def _request(run: Run, search: Search) -> Answer:
-    """Return the answer to a search, which may be pending. A redraw does not repeat the same search."""
-    key = f"search_answer_{run.id}"
-    last: tuple[Search, Answer] | None = st.session_state.get(key)
-    if last is None or last[0] != search:
-        last = search, backend.answers().ask(search)
-        st.session_state[key] = last
-    return last[1]
-
-
-def _draw_answer(run: Run, answer: Answer, ticking: bool, text: str) -> None:
-    if not answer.done():
-        st.caption("Searching. The first search takes longer because it loads the model.")
-        return
-    if ticking:
-        rerun.page()  # the answer has arrived: redraw once without the timer
-    try:
-        result = Hits.model_validate(answer.result())
-    except Refused as refused:
-        st.error(plain(str(refused)), icon=":material/error:")
-        if st.button("Try again", key=f"search_again_{run.id}", icon=":material/restart_alt:"):
-            del st.session_state[f"search_answer_{run.id}"]
-            st.rerun()
-        return
-    _draw_hits(run, result, text)
+    waiting = "Searching. The first search takes longer because it loads the model."
+    draw_answer(
+        question, f"search_{run.id}", lambda found: _draw_hits(run, Hits.model_validate(found), text), waiting=waiting
+    )
 
 
 def _draw_hits(run: Run, result: Hits, text: str) -> None:

@@ -4,66 +4,22 @@ from typing import Any
 
 import streamlit as st
 
-from engine.names import parse_config, parse_names, select
+from engine.names import select
 from engine.report import frames
 from engine.results import ProfileRow
 from engine.specs import ProfileSpec, Refused
+from engine.specs.building import OPTIONS
 from engine.words import plural, shortened
 from pages.shared import backend, launch
-from pages.shared.form import groups, spec_form
-from pages.shared.rerun import fold
-from pages.shared.text import duration, plain
+from pages.shared.form import files, groups, spec_form
+from pages.shared.text import duration
 
 PREFIX = "profile"
 FURTHER = {
     "Input": ("image_size", "context_length", "batch_size", "precision"),
+    "Model": OPTIONS,
     "Extra results": ("training", "detail"),
 }
-
-
-def draw_copied_configurations() -> None:
-    """Draw the configurations of the copied run. The session keeps them, because an address cannot hold them."""
-    if own := st.session_state.get(spec_form.key(PREFIX, "configs"), {}):
-        with st.container(horizontal=True, vertical_alignment="center"):
-            st.text(f"and {plural(len(own), 'configuration')} of the copied run: {', '.join(own)}")
-            if st.button("Remove them", type="tertiary", icon=":material/close:"):
-                st.session_state[spec_form.key(PREFIX, "configs")] = {}
-                st.rerun(scope="fragment")
-
-
-def draw_files() -> tuple[list[str], dict[str, Any]]:
-    """Draw the file upload. Return the names and configurations of the files and of the copied run."""
-    names: list[str] = []
-    configs: dict[str, Any] = dict(st.session_state.get(spec_form.key(PREFIX, "configs"), {}))
-    files = f"{PREFIX}_files"
-    if section := fold("Models from files", key=f"{PREFIX}_fold_files", filled=bool(st.session_state.get(files))):
-        with section:
-            names, own = read_files(files)
-        configs |= own
-    return [*names, *(f"config:{name}" for name in configs)], configs
-
-
-def read_files(key: str) -> tuple[list[str], dict[str, Any]]:
-    """Draw the upload field and return the names and configurations in its files."""
-    names: list[str] = []
-    configs: dict[str, Any] = {}
-    for file in st.file_uploader(
-        "Names (.txt, .csv) or open_clip configurations (.json)",
-        type=["txt", "csv", "json"],
-        accept_multiple_files=True,
-        key=key,
-        help="A text file has one name or pattern per line. A CSV has a column `model`. A JSON file is an open_clip "
-        "configuration.",
-    ):
-        text = file.getvalue().decode("utf-8-sig", errors="replace")
-        try:
-            if file.name.endswith(".json"):
-                configs[file.name.rsplit(".", 1)[0]] = parse_config(text, file.name)
-            else:
-                names += parse_names(text, file.name)
-        except Refused as refusal:
-            st.error(plain(str(refusal)))
-    return names, configs
 
 
 def devices(counter: str) -> list[str]:
@@ -91,14 +47,14 @@ def expected_s(runs_dir: str, run_id: int, models: int) -> float | None:
 def form() -> None:
     """Draw the form. It is a fragment, so that a change does not redraw the results below."""
     models = launch.models_field(ProfileSpec, PREFIX)
-    draw_copied_configurations()
+    files.draw_copied_configurations(PREFIX)
     left, right = st.columns(2)
     with left:
         values: dict[str, Any] = {"counter": spec_form.field(ProfileSpec, "counter", PREFIX)}
     with right:
         values["device"] = spec_form.field(ProfileSpec, "device", PREFIX, devices(values["counter"]))
     values |= groups.draw(ProfileSpec, PREFIX, FURTHER)
-    names, values["configs"] = draw_files()
+    names, values["configs"] = files.draw_files(PREFIX)
     values["models"] = [*models, *names]
     spec, problems = spec_form.build(ProfileSpec, values) if values["models"] else (None, [])
     sentence = "Choose models: search for names, type a wildcard, or upload a list."

@@ -14,6 +14,7 @@ from engine.report.quantities import COMPARABLE, title
 from engine.report.style import digits
 from engine.results import ProfileRow, detail_name
 from engine.specs import ProfileSpec
+from engine.specs.building import OPTIONS, changes
 from engine.store import Run
 from pages.shared import backend, module_map, run_view
 from pages.shared.chart.chart import chart, tabs
@@ -21,7 +22,18 @@ from pages.shared.table import download, download_rows, from_rows, results_table
 from pages.shared.text import plain
 
 COLUMNS = (
-    *("model", "library", "image_size", "mparams", "gmacs", "macts", "image_gmacs", "text_gmacs", "fvcore_gmacs"),
+    *(
+        "model",
+        "library",
+        *OPTIONS,
+        "image_size",
+        "mparams",
+        "gmacs",
+        "macts",
+        "image_gmacs",
+        "text_gmacs",
+        "fvcore_gmacs",
+    ),
     *("intensity", "weights_mb", "inference_peak_mb", "training_peak_mb", "status", "error", "notes", "seconds"),
 )
 BARS = ("gmacs", "mparams", "macts")
@@ -36,6 +48,7 @@ def draw(run: Run, rows: Sequence[ProfileRow]) -> None:
     failed = int((frame["status"] != "ok").sum())
     names = frame["library"] + ":" + frame["model"]
     shown = frame.set_index(names).dropna(axis=1, how="all")
+    shown = shown.drop(columns=["model_kwargs"] if (frame["model_kwargs"] == "").all() else [])
     selected = results_table(
         shown, key=f"rows_{run.id}", alt="Counted models, cheapest first", columns=COLUMNS, selectable=True
     )
@@ -144,6 +157,7 @@ def _values(row: ProfileRow) -> None:
     settings = [f"counter {row.counter} on {row.device_used or row.device}", f"batch {row.batch_size}", row.precision]
     if row.context_length:
         settings.append(f"{row.context_length} text tokens")
+    settings += [changes(row)] if changes(row) else []
     st.caption(plain("; ".join([*settings, *row.notes])))
 
 

@@ -135,7 +135,7 @@ def form() -> None:
         beside, doubtful = memory(spec)
         for message in warnings(spec):
             st.warning(plain(message), icon=":material/warning:")
-    options = {"key": "recurrent_go", "label": "Time", "icon": ":material/timer:"}
+    options: dict[str, Any] = {"key": "recurrent_go", "label": "Time", "icon": ":material/timer:"}
     launch.launch(spec, problems, sentence=sentence, beside=beside, doubtful=doubtful, **options)
 
 

@@ -8,13 +8,13 @@ from uuid import uuid4
 import streamlit as st
 
 from engine import shipped
-from engine.jobs import submit
+from engine.jobs import submit, submit_sweep
 from engine.names import LIBRARIES
 from engine.report.checks import training
 from engine.report.timings import needs, rates
 from engine.specs import ModelName, Refused, Spec
 from engine.store import Run, State
-from pages.shared import backend, rerun, run_view
+from pages.shared import backend, comparison_link, rerun, run_view
 from pages.shared.chart.verbatim import verbatim
 from pages.shared.form import spec_form
 from pages.shared.form.command import command
@@ -125,10 +125,12 @@ def launch(
     sentence: str,
     beside: str = "",
     doubtful: bool = False,
+    sweep: Mapping[str, Spec] | None = None,
 ) -> None:
     """Draw the submit button, a sentence on what it does, the problems that disable it, and the equivalent command.
 
-    beside: a second line beside the button. doubtful: show that line as a warning.
+    beside: a second line beside the button. doubtful: show that line as a warning. sweep: specs to submit together
+    instead of `spec`, by what each sets.
     """
     button = st.container(horizontal=True, vertical_alignment="center")
     for problem in problems:
@@ -141,8 +143,10 @@ def launch(
     if doubtful and not problems:
         st.warning(plain(beside), icon=":material/memory:")
     if spec is not None and ready:
-        verbatim(command(spec), key=f"{key}_command")
-        if pressed:
+        verbatim(command(spec, sweep or ()), key=f"{key}_command")
+        if pressed and sweep:
+            start_sweep(sweep)
+        elif pressed:
             start(spec)
 
 
@@ -168,6 +172,21 @@ def start(spec: Spec) -> None:
     st.session_state[f"{spec.kind}_sent"] = {"digest": _digest(spec), "run": run_id, "key": key}
     st.query_params["run"] = str(run_id)
     st.rerun()
+
+
+def start_sweep(specs: Mapping[str, Spec]) -> None:
+    """Submit a run per spec and compare them. If one is refused, show why and keep the form."""
+    digest = sha256("".join(spec.model_dump_json() for spec in specs.values()).encode()).hexdigest()
+    last: Mapping[str, Any] = st.session_state.get("sweep_sent", {})
+    again = last.get("digest") == digest and not all(backend.store().run(run).state.ended for run in last["runs"])
+    key = last["key"] if again else uuid4().hex
+    try:
+        ids = submit_sweep(backend.store(), backend.settings(), specs, key=key)
+    except Refused as refusal:
+        st.error(plain(str(refusal)), icon=":material/error:")
+        return
+    st.session_state["sweep_sent"] = {"digest": digest, "runs": ids, "key": key}
+    st.switch_page("compare/page.py", query_params={comparison_link.RUNS: ",".join(map(str, ids))})
 
 
 def linked_run(kind: str, empty: str) -> None:

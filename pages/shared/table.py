@@ -103,6 +103,7 @@ def _keep_selection(key: str, labels: list[Any]) -> None:
 
 MIME = {
     ".csv": "text/csv",
+    ".gz": "application/gzip",
     ".json": "application/json",
     ".jsonl": "application/jsonl",
     ".parquet": "application/vnd.apache.parquet",

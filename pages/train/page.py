@@ -9,7 +9,7 @@ from engine.jobs import references
 from engine.names import parse_config
 from engine.report.checks import training
 from engine.report.checks.training import Data
-from engine.specs import Refused
+from engine.specs import Refused, Spec, sweep
 from engine.specs.clip import DIGITS_MODEL
 from engine.specs.train import FINE_TUNE_LR, SCRATCH_LR, TrainSpec, schedule
 from pages.clip import data
@@ -41,6 +41,7 @@ DATA = {
     "CSV": ("csv_separator", "csv_img_key", "csv_caption_key"),
     "Held-out data": ("val_data", "val_fraction"),
 }
+SWEEP_LABELS = {"lr": "Learning rates", "wd": "Weight decays", "seed": "Seeds"}
 FURTHER = {
     "Model": ("image_size", "context_length", "patch_dropout"),
     "Locked image tower": ("lock_image", "lock_image_unlocked_groups", "lock_image_freeze_bn_stats"),
@@ -102,6 +103,18 @@ def settings(configs: dict[str, Any], pairs: int) -> dict[str, Any]:
     return values
 
 
+def sweep_fields() -> dict[str, list[str]]:
+    """Draw the values to sweep. Return them by field; a field without values is not swept."""
+    keys = {name: f"{PREFIX}_sweep_{name}" for name in sweep.FIELDS}
+    filled = any(st.session_state.get(key) for key in keys.values())
+    if not (section := fold("Sweep", key=f"{PREFIX}_sweep", filled=filled)):
+        return {}
+    with section:
+        st.caption(f"Several values queue a run for each combination, at most {sweep.MOST_RUNS}, and compare them.")
+        columns = zip(st.columns(len(keys)), keys.items(), strict=True)
+        return {name: sweep.split(column.text_input(SWEEP_LABELS[name], key=key)) for column, (name, key) in columns}
+
+
 def draw_checks(spec: TrainSpec, counts: Data) -> bool:
     """Draw the list of checks and return True if no check is an error."""
     checks, plan = training.checks(spec, counts), schedule(spec, counts.train)
@@ -152,14 +165,24 @@ def form() -> None:
     with model:  # drawn after the uploads, whose configurations are in its list of models
         values |= settings(values["configs"], counts.train if counts else 0)
     presets.draw(place, PREFIX, PRESETS, values)
+    with model:
+        swept = sweep_fields()
     spec, problems = spec_form.build(TrainSpec, values)
     problems += [problem] if problem else []
+    specs: dict[str, Spec] = {}
+    if isinstance(spec, TrainSpec):
+        try:
+            specs = {**sweep.specs(spec, swept)}
+        except Refused as refused:
+            problems.append(str(refused))
     sentence, ready = "Fix the errors above to continue.", False
     if isinstance(spec, TrainSpec) and counts:
         ready = draw_checks(spec, counts)
         sentence = describe(spec, counts) if ready else sentence
-    button: dict[str, Any] = {"key": "train_go", "label": "Train", "icon": ":material/model_training:"}
-    launch.launch(spec if ready else None, problems, sentence=sentence, **button)
+        sentence += f", once for each of {'; '.join(specs)}. Compare opens on them" if specs and ready else ""
+    label = f"Train {len(specs)} runs" if specs else "Train"
+    button: dict[str, Any] = {"key": "train_go", "label": label, "icon": ":material/model_training:"}
+    launch.launch(spec if ready else None, problems, sentence=sentence, sweep=specs, **button)
 
 
 st.title("Train CLIP", anchor=False)

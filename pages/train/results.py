@@ -17,12 +17,14 @@ from engine.results.clip import TrainRow, best_epoch
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
 from engine.store import RETRYABLE, Run
+from pages.clip import try_it
 from pages.clip.curves import FOLDED, SMOOTH, curve_points, points_of
 from pages.shared import backend
 from pages.shared.chart.chart import chart
 from pages.shared.form.link import form_link
 from pages.shared.table import download, download_rows, download_table, results_table
 from pages.shared.text import duration, plain
+from pages.train import export
 
 CHECKPOINTS, RESULTS = "checkpoints", "results.jsonl"
 LARGEST_DOWNLOAD = 1_000_000_000
@@ -59,6 +61,8 @@ def draw(run: Run, rows: Sequence[TrainRow]) -> None:
     _downloads(run, rows, points)
     for note in dict.fromkeys(note for row in rows for note in row.notes):
         st.caption(plain(note))
+    if run.state.ended and _checkpoints(run):
+        try_it.draw(run)
 
 
 def _values(rows: Sequence[TrainRow], best: TrainRow | None, points: pd.DataFrame) -> None:
@@ -206,7 +210,9 @@ def _downloads(run: Run, rows: Sequence[TrainRow], points: pd.DataFrame) -> None
             content = (folder / RESULTS).read_bytes
             download(RESULTS, content, f"{stem}-{RESULTS}", key=f"results_{run.id}")
         if checkpoints:
-            _checkpoint(run, checkpoints)
+            chosen = _checkpoint(run, checkpoints)
+    if checkpoints and run.state.ended:
+        export.draw(run, rows, chosen)
 
 
 def _evaluation(run: Run) -> EvaluateSpec:
@@ -221,8 +227,11 @@ def _evaluation(run: Run) -> EvaluateSpec:
     return EvaluateSpec.model_validate({"model": str(run.id), **shared, **held})
 
 
-def _checkpoint(run: Run, checkpoints: Sequence[Path]) -> None:
-    """Draw the choice and download of a checkpoint. `open_clip.create_model(name, pretrained=path)` loads it."""
+def _checkpoint(run: Run, checkpoints: Sequence[Path]) -> str:
+    """Draw the choice and download of a checkpoint, which `open_clip.create_model(name, pretrained=path)` loads.
+
+    Return its name.
+    """
     names = [path.name for path in checkpoints]
     first = names.index("best.pt") if "best.pt" in names else 0
     chosen = st.selectbox("Checkpoint", names, first, key=f"checkpoint_{run.id}", width=160)
@@ -230,7 +239,8 @@ def _checkpoint(run: Run, checkpoints: Sequence[Path]) -> None:
     size = path.stat().st_size
     if size > LARGEST_DOWNLOAD:
         st.caption(plain(f"{size / 1e9:.1f} GB, too large to download here. Copy the file: {path}"))
-        return
+        return chosen
     help = "Load it with open_clip.create_model(name, pretrained=path)."
     label = f"{chosen} ({size / 1e6:,.1f} MB)"
     download(label, path.read_bytes, f"train-{run.id}-{chosen}", key=f"checkpoint_file_{run.id}", help=help)
+    return chosen

@@ -9,10 +9,11 @@ from engine.names import select
 from engine.report.timings import needs
 from engine.results import BenchmarkRow
 from engine.specs import BenchmarkSpec, ModelName, Refused
+from engine.specs.building import OPTIONS
 from engine.specs.variant import EXECUTIONS
 from engine.words import plural, shortened
 from pages.shared import backend, launch
-from pages.shared.form import groups, presets, spec_form
+from pages.shared.form import files, groups, presets, spec_form
 from pages.shared.text import size, span
 
 PREFIX = "benchmark"
@@ -36,8 +37,10 @@ VARIANTS = [*EXECUTIONS, "compile:max-autotune", "compile:aot_eager", "eager+cha
 BATCHES = ("1", "8", "32", "64")
 FURTHER = {
     "Computation": ("precision", "image_size", "context_length", "tower", "optimizer", "channels_last"),
-    "Timing": ("purpose", "replicates", "publishable", "min_samples", "min_seconds", "time_limit"),
+    "Timing": ("purpose", "replicates", "publishable", "min_samples", "min_seconds", "time_limit", "trace"),
+    "Accuracy checks": ("cosine", "tolerance"),
     "Conditions": ("threads", "max_batch_size", "seed", "cache", "cudnn_benchmark", "deterministic"),
+    "Model": OPTIONS,
     "Model filters": ("filter", "exclude", "exclude_exact", "partition"),
 }
 TIGHT = 0.8  # an estimate above this share of the memory is reported as tight
@@ -86,6 +89,7 @@ def form() -> None:
     """Draw the form. It is a fragment, so that a change does not redraw the results below."""
     place = st.container()
     models = launch.models_field(BenchmarkSpec, PREFIX, groups=("suite",))
+    files.draw_copied_configurations(PREFIX)
     columns = st.columns([3, 1, 2, 1])
     choices = {"variants": VARIANTS, "batch_size": BATCHES, "mode": None, "device": launch.devices()}
     values: dict[str, Any] = {}
@@ -94,7 +98,9 @@ def form() -> None:
             values[name] = spec_form.field(BenchmarkSpec, name, PREFIX, options)
     values |= groups.draw(BenchmarkSpec, PREFIX, FURTHER)
     presets.draw(place, PREFIX, PRESETS, values)
-    spec, problems = spec_form.build(BenchmarkSpec, values | {"models": models}) if models else (None, [])
+    names, values["configs"] = files.draw_files(PREFIX)
+    values["models"] = [*models, *names]
+    spec, problems = spec_form.build(BenchmarkSpec, values) if values["models"] else (None, [])
     sentence, beside = "Choose models: search for names, type a wildcard, or choose the whole suite.", ""
     if spec:
         try:

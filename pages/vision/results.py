@@ -14,12 +14,13 @@ from engine.report.figures import speed
 from engine.report.timings import rates, readable
 from engine.results import VERDICTS, BenchmarkRow
 from engine.specs import BenchmarkSpec
+from engine.specs.building import OPTIONS, changes
 from engine.store import Run
 from pages.shared import backend, run_view, timed
 from pages.shared.chart.chart import chart, tabs
 from pages.shared.table import download, download_rows, from_rows, informative_columns, results_table
 from pages.shared.text import plain
-from pages.vision import samples
+from pages.vision import compilation, samples
 
 COLUMNS = (
     *("model", "library", "mode", "variant", "status", "accuracy", "latency_ms"),
@@ -29,7 +30,7 @@ COLUMNS = (
     *("forward_ms", "backward_ms", "optimizer_ms"),
     *("p95_ms", "p99_ms", "mean_ms", "std_ms", "first_call_ms", "compile_cold_ms", "compile_warm_ms"),
     *("device_peak_mb", "process_peak_mb", "utilisation_percent", "joules_per_sample", "graph_breaks"),
-    *("unique_graphs", "image_size", "samples", "notes"),
+    *("unique_graphs", "image_size", *OPTIONS, "samples", "notes"),
 )
 
 
@@ -120,6 +121,10 @@ def _charts(run: Run, rows: Sequence[BenchmarkRow]) -> None:
         contents["Samples"] = lambda: samples.raw(run, rows)
         if len({row.variant for row in rows if row.latency_ms}) > 1:
             contents["Compare two"] = lambda: samples.compare(run, rows)
+    if any(row.graph_break_reasons or row.recompile_reasons for row in rows):
+        contents["Graph breaks"] = lambda: compilation.breaks(rows)
+    if any(row.slowest or row.trace_file for row in rows):
+        contents["Slowest"] = lambda: compilation.slowest(run, rows)
     if any(has_time) and (frame["library"] == "timm").any():
         contents["Published"] = lambda: _published(run, rows)
     tabs(contents, key=f"charts_{run.id}")
@@ -224,6 +229,7 @@ def _conditions(row: BenchmarkRow) -> list[str]:
         f"batch {row.batch_size} (requested: {row.batch_size_requested})",
         f"{row.image_size} px" if row.image_size else "",
         f"{row.context_length} tokens" if row.context_length else "",
+        changes(row),
         f"{row.precision}: weights {row.dtype or row.precision}"
         + (f", autocast {row.autocast_dtype}" if row.autocast_dtype else ""),
         row.memory_format.replace("_", " "),

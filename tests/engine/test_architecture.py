@@ -69,6 +69,16 @@ def test_the_command_line_loads_no_pandas_before_a_table_is_asked_for() -> None:
     assert loaded.stdout.split() == []
 
 
+@pytest.mark.slow
+def test_the_warm_process_preloads_no_sklearn_and_no_pandas() -> None:
+    """sklearn brings a second OpenMP runtime, and every worker would hold the memory of both."""
+    modules = Settings.model_fields["preload"].default
+    code = f"import sys, importlib as i; [i.import_module(m) for m in {modules!r}.split(',')]; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "torch" in loaded.stdout.split()
+    assert {"sklearn", "pandas"}.isdisjoint(loaded.stdout.split())
+
+
 def test_modules_stay_small() -> None:
     sources = [path for folder in ("engine", "pages") for path in (ROOT / folder).rglob("*.py")]
     long = {str(path.relative_to(ROOT)): n for path in sources if (n := len(path.read_text().splitlines())) > 350}

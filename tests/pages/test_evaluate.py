@@ -90,7 +90,6 @@ def test_a_training_can_be_evaluated_by_its_number(store: Store, settings: Setti
     ("query", "message"),
     [
         ({"evaluate_classes": "a\nb"}, "The data have 10 classes, but 2 names are given"),
-        ({"evaluate_templates": "a photo"}, "a template has {} where the class name goes"),
         ({"evaluate_data": "synthetic"}, "Zero-shot needs a class per image"),
         ({"evaluate_data": "nowhere.csv"}, "there is no nowhere.csv"),
     ],
@@ -130,7 +129,7 @@ def test_figures_stand_in_rows_and_all_can_be_taken_away(store: Store, settings:
         *("rows_1_csv", "rows_1_json", "rows_1_parquet"),
         *("zeroshot_confusion.csv_1", "zeroshot_predictions.csv_1", "linear-probe_confusion.csv_1"),
     ]
-    tabs = ["Confusion, zeroshot", "Predictions", "Confusion, linear-probe", "Map", "Search"]
+    tabs = ["Confusion, zeroshot", "Predictions", "Confusion, linear-probe", "Map", "Search", "Try a picture"]
     assert [tab.label for tab in app.tabs] == tabs
     assert len(charts(app)) == 1
     mistakes = app.dataframe[-1].value
@@ -231,7 +230,7 @@ def test_a_task_that_could_not_be_done_says_why(store: Store, settings: Settings
     app = open_page(PAGE, run=str(evaluated(store, settings, failed)))
     assert not app.exception
     assert [error.value for error in app.error] == ["no labels"]
-    assert [tab.label for tab in app.tabs] == ["Map", "Search"]
+    assert [tab.label for tab in app.tabs] == ["Map", "Search", "Try a picture"]
 
 
 FIELDS = [
@@ -345,7 +344,7 @@ def test_a_search_without_an_answer_says_why_and_can_be_tried_again(
     assert [error.value.replace("\\", "") for error in app.error] == ["best.pt has *changed* since it was evaluated"]
     app.run()
     assert len(asked.questions) == 1, "it is not asked again by itself"
-    app.button(key=f"search_again_{run_id}").click().run()
+    app.button(key=f"search_{run_id}_again").click().run()
     assert len(asked.questions) == 2
     assert "Searching" in plainly(app)
 

@@ -11,6 +11,7 @@ from engine.specs import ProfileSpec
 from engine.store import Store, attempts
 from engine.store import queue as queueing
 from pages.shared.form.command import command
+from pages.shared.form.link import address
 from tests.support.page import (
     ENVIRONMENT,
     events,
@@ -87,18 +88,12 @@ def test_two_clicks_are_one_run(store: Store) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [("image_size", "big", "image size 'big'"), ("image_size", "99999", "less than or equal to 4096")],
-)
-def test_what_the_engine_refuses_stands_beside_the_form_and_nothing_is_lost(
-    field: str, value: str, message: str
-) -> None:
-    app = open_page(PAGE, profile_models="resnet18", **{f"profile_{field}": value})
+def test_what_the_engine_refuses_stands_beside_the_form_and_nothing_is_lost() -> None:
+    app = open_page(PAGE, profile_models="resnet18", profile_image_size="big")
     assert not app.exception
-    assert message in texts(app).replace("\\", "")
+    assert "image size 'big'" in texts(app).replace("\\", "")
     assert app.button(key="profile_go").disabled
-    assert app.text_input(key=f"profile_{field}").value == value
+    assert app.text_input(key="profile_image_size").value == "big"
     assert app.multiselect(key="profile_models").value == ["resnet18"]
 
 
@@ -226,3 +221,31 @@ def test_the_command_asks_for_the_very_same(fields: dict[str, object]) -> None:
     words = shlex.split(command(spec))
     assert words[:4] == ["python", "-m", "engine", "profile"]
     assert CliApp.run(Flags, words[4:]).spec() == spec
+
+
+@pytest.mark.slow
+def test_an_address_that_names_somebodys_code_is_refused(store: Store) -> None:
+    app = open_page(PAGE, profile_models="python:os:getcwd")
+    assert "building it runs the Python code that it names" in texts(app)
+    assert app.button(key="profile_go").disabled
+    assert store.runs() == []
+
+
+@pytest.mark.slow
+def test_classes_channels_and_keywords_reach_the_run(store: Store) -> None:
+    asked = {"profile_num_classes": "10", "profile_in_chans": "4", "profile_model_kwargs": "drop_rate=0.1"}
+    app = open_page(PAGE, profile_models="resnet18", **asked)
+    spec = {"models": "resnet18", "num_classes": 10, "in_chans": 4, "model_kwargs": {"drop_rate": 0.1}}
+    assert shlex.split(verbatim(app)[0])[-2:] == ["--model-kwargs", '{"drop_rate": 0.1}']
+    go(app)
+    assert spec_of(store) == ProfileSpec.model_validate(spec)
+    finish(store, 1, [profile_row("resnet18", num_classes=10, in_chans=4, model_kwargs='{"drop_rate": 0.1}')])
+    app = open_page(PAGE, run="1")
+    assert list(app.dataframe[0].value["num_classes"]) == [10]
+    assert "10 classes, 4 channels" in texts(app).replace("\\", "")
+    copied = {
+        name: str(value) for name, value in address("profile", spec_of(store)).items() if name != "profile_models"
+    }
+    assert ProfileSpec.model_validate(
+        {name.removeprefix("profile_"): value for name, value in copied.items()} | {"models": "resnet18"}
+    ) == spec_of(store)

@@ -103,23 +103,11 @@ def test_a_form_becomes_a_queued_run_with_a_sweep(store: Store) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("query", "message"),
-    [
-        ({"recurrent_runners": "fast"}, "no runner is called 'fast'"),
-        ({"recurrent_sweep": "mini_batch", "recurrent_sweep_values": "many"}, "unable to parse string as an integer"),
-        ({"recurrent_sweep": "mini_batch", "recurrent_sweep_values": "0"}, "goes from 1 to 65536, which 0 is not"),
-        ({"recurrent_sweep_values": "64"}, "sweep_values are given but nothing is swept"),
-        ({"recurrent_proj_size": "512"}, "proj_size 512 is not smaller than hidden_size 512"),
-        ({"recurrent_runners": "aten", "recurrent_baseline": "py"}, "the baseline py is not among what is timed"),
-    ],
-)
-def test_what_the_engine_refuses_stands_beside_the_form_and_nothing_is_lost(
-    query: dict[str, str], message: str
-) -> None:
+def test_what_the_engine_refuses_stands_beside_the_form_and_nothing_is_lost() -> None:
+    query = {"recurrent_sweep": "mini_batch", "recurrent_sweep_values": "many"}
     app = open_page(PAGE, **query)
     assert not app.exception
-    assert message in plainly(app)
+    assert "unable to parse string as an integer" in plainly(app)
     assert app.button(key="recurrent_go").disabled
     for name, value in query.items():
         assert value in str(app.session_state[name])

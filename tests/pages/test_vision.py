@@ -1,5 +1,6 @@
 """The Vision page, driven in process. Runs are queued; what they find is stored by hand, as a worker would."""
 
+import json
 import shlex
 
 import pytest
@@ -20,6 +21,8 @@ from tests.support.page import (
     queue_benchmark,
     texts,
     ticked,
+    unfold,
+    verbatim,
     write_samples,
 )
 
@@ -92,20 +95,10 @@ def test_a_form_becomes_a_queued_run(store: Store) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("query", "message"),
-    [
-        ({"benchmark_variants": "fast"}, "a variant begins with one of eager, compile"),
-        ({"benchmark_batch_size": "many"}, "batch size"),
-        ({"benchmark_mode": "training", "benchmark_variants": "trace"}, "choose mode inference"),
-        ({"benchmark_filter": "^nothing$"}, "leave none of 1 models"),
-        ({"benchmark_filter": "("}, "is no regular expression"),
-    ],
-)
-def test_what_the_engine_refuses_stands_beside_the_form(query: dict[str, str], message: str) -> None:
-    app = open_page(PAGE, benchmark_models="resnet18", **query)
+def test_what_the_engine_refuses_stands_beside_the_form() -> None:
+    app = open_page(PAGE, benchmark_models="resnet18", benchmark_filter="^nothing$")
     assert not app.exception
-    assert message in plainly(app)
+    assert "leave none of 1 models" in plainly(app)
     assert app.button(key="benchmark_go").disabled
 
 
@@ -312,3 +305,33 @@ def test_the_command_asks_for_the_very_same(fields: dict[str, object]) -> None:
     words = shlex.split(command(spec))
     assert words[:4] == ["python", "-m", "engine", "benchmark"]
     assert CliApp.run(Flags, words[4:]).spec() == spec
+
+
+@pytest.mark.slow
+def test_a_configuration_is_uploaded_and_timed(store: Store) -> None:
+    mine = {"embed_dim": 64, "vision_cfg": {}, "text_cfg": {}}
+    app = unfold(open_page(PAGE), "Models from files")
+    app.file_uploader[0].upload("mine.json", json.dumps(mine).encode())
+    app.run()
+    assert "Times 1 model" in texts(app)
+    assert "--models mine.json" in verbatim(app)[0]
+    app.button(key="benchmark_go").click().run()
+    assert not app.exception
+    assert store.runs()[0].spec == BenchmarkSpec(models=("config:mine",), configs={"mine": mine})
+
+
+@pytest.mark.slow
+def test_an_address_that_names_somebodys_code_is_refused(store: Store) -> None:
+    app = open_page(PAGE, benchmark_models="python:os:getcwd")
+    assert "building it runs the Python code that it names" in texts(app)
+    assert app.button(key="benchmark_go").disabled
+    assert store.runs() == []
+
+
+@pytest.mark.slow
+def test_a_row_says_how_its_model_was_built(store: Store) -> None:
+    app = shown(store, benchmark_row("resnet18", num_classes=10, model_kwargs='{"depth": 2}'), num_classes=10)
+    assert not app.exception
+    table = app.dataframe[0].value
+    assert (list(table["num_classes"]), list(table["model_kwargs"])) == ([10], ['{"depth": 2}'])
+    assert "in_chans" not in table

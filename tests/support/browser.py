@@ -98,19 +98,24 @@ def wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
     raise TimeoutError(f"no answer from {url}: {log.read_text()}")
 
 
-def executable() -> str:
-    """$CHROMIUM, else the system's, else Playwright's own."""
-    found = (shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome"))
-    if system := os.environ.get("CHROMIUM") or next(filter(None, found), None):
+def executable(*, shell: bool = False) -> str:
+    """Return the path of $CHROMIUM, else of the system's browser, else of Playwright's own.
+
+    shell: prefer the headless shell, which takes about two thirds of the CPU time of the whole browser but answers
+    interactions more slowly. Benchmarks use the browser that people have.
+    """
+    names = ["chromium-headless-shell"] if shell else []
+    names += ["chromium", "chromium-browser", "google-chrome", "chromium-headless-shell"]
+    if system := os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None):
         return system
     with sync_playwright() as playwright:
         return playwright.chromium.executable_path
 
 
 @contextmanager
-def chromium() -> Iterator[Browser]:
-    """The browser, driven by Playwright."""
-    system = executable()
+def chromium(*, shell: bool = False) -> Iterator[Browser]:
+    """The browser, driven by Playwright. shell: as for `executable`."""
+    system = executable(shell=shell)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=system, args=FLAGS)
         yield browser

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
 from streamlit.testing.v1 import AppTest
@@ -39,6 +39,9 @@ timm,broken,oddity,1024,,,,,,,,True,{},[],error,RuntimeError: **no** <b>way</b>
 """
 
 
+Q = TypeVar("Q", bound=Question)
+
+
 class Answering:
     """As `engine.jobs.answers.Answers`; a test gives the answer, by the future of a kind of question."""
 
@@ -47,9 +50,16 @@ class Answering:
         self.futures: defaultdict[str, Future[dict[str, Any]]] = defaultdict(Future)
         """By the name of the question."""
 
+    def start(self) -> None:
+        """There is no process to start."""
+
     def ask(self, question: Question) -> "Future[dict[str, Any]]":
         self.asked.append(question)
         return self.futures[question.name]
+
+    def asked_of(self, kind: type[Q]) -> list[Q]:
+        """The questions of one kind."""
+        return [question for question in self.asked if isinstance(question, kind)]
 
     def given(self, question: Question) -> "Future[dict[str, Any]] | None":
         answer = self.futures[question.name]

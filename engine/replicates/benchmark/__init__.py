@@ -1,7 +1,7 @@
-"""Timing one model in fresh processes, or comparing what its variants compute.
+"""Time one model in fresh processes, or compare what its variants compute.
 
-outside  sizes: the batch size it ends at;  rows: what all processes have measured
+outside  sizes: the batch size that is used;  rows: one row per variant from all measurements
 between  job
-inside   work: whatever the job is;  prepared: a variant built and called once;  timed: timing all in turns
-         agreement: comparing what they compute;  search: the largest batch size that fits
+inside   work: does the job, or finds the largest batch;  prepared: a variant after its first call
+         timed: timing all variants in turns;  agreement: comparing what they compute
 """

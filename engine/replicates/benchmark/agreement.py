@@ -1,7 +1,7 @@
-"""Whether, and how far, the variants of a model compute the same: purposes accuracy and tolerance, in one process.
+"""Compare what the variants of a model compute, in one process, for the purposes accuracy and tolerance.
 
-The procedure of PyTorch's dynamo benchmark: two calls or steps from the same weights, random state and inputs. What is
-compared is the output; in training the loss, gradients, weights and buffers after the last step.
+The procedure is that of PyTorch's dynamo benchmark: two calls or steps from the same weights, random state and inputs.
+In inference, outputs are compared; in training loss, gradients, weights and buffers after the last step.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,22 +27,22 @@ from engine.specs import ModelName, Variant
 
 ITERATIONS = 2
 GRADIENTS = 1
-"""Their place in the results of training."""
+"""Index of the gradients in the results of training."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """Results of eager in one precision, or why there are none."""
+    """Results of eager in one precision, or the reason why there are none."""
 
     status: AccuracyStatus = "pass"
     failed: Measured | None = None
     eager: Any = None
     exact: Any = None
-    """The same in float64; None where the model cannot."""
+    """Results in float64; None if the model does not run in float64."""
 
 
 def compare(job: Job, build: Builder) -> Iterator[Report]:
-    """Yield one report per variant."""
+    """Yield progress and one result per variant."""
     judge = _accuracy if job.spec.purpose == "accuracy" else _tolerance
     known: dict[str, Any] = {}
     for variant in job.plan:
@@ -51,11 +51,12 @@ def compare(job: Job, build: Builder) -> Iterator[Report]:
         release()
         yield Report(measured=measured)
         if job.decays and measured.status == "out_of_memory" and variant == job.spec.plan[0]:
-            return  # a smaller batch is next, for all of them
+            return  # all variants run again with a smaller batch
 
 
 def _accuracy(job: Job, variant: Variant, build: Builder, known: dict[str, Any]) -> Measured:
-    """known: the references so far, by precision."""
+    """Return a variant's accuracy status against eager in the same precision. known: references by precision, added
+    to."""
     if suite.is_in(job.model, suite.ACCURACY_SKIPPED):
         return Measured(label=variant.label, accuracy="pass_due_to_skip")
     precision = str(variant.precision)
@@ -69,7 +70,7 @@ def _accuracy(job: Job, variant: Variant, build: Builder, known: dict[str, Any])
         counters = fresh_counters(compiles=variant.execution == "compile")
         result = _results(job, variant, built, found)
         row = describe(job, built, found) | graphs(counters)
-    except Exception as error:  # noqa: BLE001 - models and compilers are other people's code: what fails is that row
+    except Exception as error:  # noqa: BLE001 - models and compilers may raise any error
         return _failed(variant, error, "fail_to_run")
     if job.mode == "training":
         row["gradient_deviation"], gradient_notes = _gradients(reference, result, job.model, _frozen(variant))
@@ -91,8 +92,10 @@ def _accuracy(job: Job, variant: Variant, build: Builder, known: dict[str, Any])
 
 
 def _gradients(reference: Reference, result: Any, model: ModelName, frozen: bool) -> tuple[float, tuple[str, ...]]:
-    """Return how far gradients are apart, and a note where that is far: the rule of PyTorch's benchmark takes small
-    ones for equal, whatever they are."""
+    """Return the relative deviation of gradients from the reference, and a note if it is large.
+
+    The note is needed because the rule of PyTorch's benchmark accepts any difference between small gradients.
+    """
     exact = reference.eager if reference.exact is None else reference.exact
     apart = accuracy.relative(exact[GRADIENTS], result[GRADIENTS])
     eagers = accuracy.relative(exact[GRADIENTS], reference.eager[GRADIENTS])
@@ -102,7 +105,11 @@ def _gradients(reference: Reference, result: Any, model: ModelName, frozen: bool
 
 
 def _tolerance(job: Job, variant: Variant, build: Builder, known: dict[str, Any]) -> Measured:
-    """Against the variant's baseline; the baseline of all against a second run of itself. known: results, by label."""
+    """Return a variant's deviations from its baseline. A variant without a baseline is compared with a second run of
+    itself.
+
+    known: results by label, added to.
+    """
     base = job.spec.baseline(variant) or variant
     try:
         if base.label not in known:
@@ -127,7 +134,7 @@ def _failed(variant: Variant, error: Exception, status: AccuracyStatus) -> Measu
 
 
 def _reference(job: Job, eager: Variant, build: Builder) -> Reference:
-    """Two runs of eager, which must be the same to the bit, and one in float64."""
+    """Return the results of two runs of eager, which must be bit-identical, and of one run in float64."""
     stage: AccuracyStatus = "model_fail_to_load"
     try:
         built, found, _ = _built(job, eager, build)
@@ -142,13 +149,13 @@ def _reference(job: Job, eager: Variant, build: Builder) -> Reference:
     try:
         built, _, _ = _built(job, eager, build)
         exact = _results(job, eager, _doubled(built), replace(found, weights="float64", autocast=""))
-    except Exception:  # noqa: BLE001 - the rule has another comparison for models that float64 is too much for
+    except Exception:  # noqa: BLE001 - without float64, the rule compares directions
         exact = None
     return Reference(eager=first, exact=exact)
 
 
 def _built(job: Job, variant: Variant, build: Builder) -> tuple[Built, Numbers, tuple[str, ...]]:
-    """Return a fresh model of the variant's own. Errors: VariantRefused, and those of building."""
+    """Return a fresh model for a variant, its number types and notes. Errors: VariantRefused, and those of building."""
     found, notes = numbers(job, variant)
     variants.check(variant, job.spec.device)
     built = variants.build(job.model, wanted(job, found), variant, training=job.mode == "training", build=build)
@@ -156,8 +163,8 @@ def _built(job: Job, variant: Variant, build: Builder) -> tuple[Built, Numbers, 
 
 
 def _doubled(built: Built) -> Built:
-    """Return the model in float64, from its weights as they are, so that rounding them is not part of the
-    comparison."""
+    """Return the model converted to float64 from its current weights, so that rounding them does not count as a
+    difference."""
     inputs = tuple(tensor.double() if tensor.is_floating_point() else tensor for tensor in built.inputs)
     return replace(built, model=built.model.double(), inputs=inputs)
 
@@ -165,7 +172,7 @@ def _doubled(built: Built) -> Built:
 def _results(job: Job, variant: Variant, built: Built, found: Numbers) -> Any:
     with switches(job, found, variant)(), _eagers_random_numbers() if variant.execution == "compile" else nullcontext():
         run = variants.runner(variant, built, found, job.spec.device)
-        torch.manual_seed(job.spec.seed)  # capturing a graph draws numbers, too
+        torch.manual_seed(job.spec.seed)  # capturing a graph draws random numbers, too
         if job.mode == "inference":
             for _ in range(ITERATIONS):
                 output = run()
@@ -174,7 +181,7 @@ def _results(job: Job, variant: Variant, built: Built, found: Numbers) -> Any:
 
 
 def _eagers_random_numbers() -> AbstractContextManager[None]:
-    """Have inductor draw as eager does: its own numbers would make another model of one with dropout."""
+    """Return a context in which inductor draws the same random numbers as eager; otherwise dropout masks differ."""
     from torch._inductor import config
 
     patched: AbstractContextManager[None] = config.patch(fallback_random=True)
@@ -189,7 +196,7 @@ def _trained(job: Job, model: torch.nn.Module, run: Callable[[], Any]) -> Any:
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     parameters = dict(model.named_parameters())
-    # a parameter that got no gradient is as good as one whose gradient is zero
+    # a missing gradient counts as zero
     gradients = {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in parameters.items()}
     return _kept([loss, gradients, parameters, dict(model.named_buffers())])
 

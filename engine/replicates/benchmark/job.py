@@ -1,4 +1,4 @@
-"""One process's work: one model in one mode at one batch size, in all its variants."""
+"""The job of one benchmark process: one model in one mode at one batch size, in all its variants."""
 
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,7 +11,7 @@ from engine.specs.benchmark import Mode
 
 
 class Job(messages.Job):
-    """Labels are those of the spec's plan."""
+    """A job whose labels are the variants of the spec's plan."""
 
     kind: ClassVar[str] = "benchmark"
 
@@ -20,7 +20,9 @@ class Job(messages.Job):
     mode: Mode
     batch_size: int
     search: tuple[int, int | None] | None = None
-    """Search for the largest batch size up to batch_size instead: what is known to fit (0: nothing), and not to."""
+    """If given, find the largest batch size up to batch_size instead: the largest size known to fit (0: no size), and
+    the smallest known to fail.
+    """
 
     traces: Path | None = None
     """The folder to write traces to; None without them."""
@@ -31,7 +33,7 @@ class Job(messages.Job):
 
     @property
     def plan(self) -> tuple[Variant, ...]:
-        """The variants that are left to do."""
+        """Return the variants that are left to do."""
         return tuple(variant for variant in self.spec.plan if variant.label not in self.skip)
 
     @property

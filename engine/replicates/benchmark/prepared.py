@@ -1,4 +1,4 @@
-"""A benchmark's variants, each made ready to run: built, captured, called once, its memory measured."""
+"""Prepare a benchmark's variants for timing: build and capture a model, call it once, measure its memory."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -19,13 +19,14 @@ from engine.replicates.graphs import fresh_counters, graphs
 from engine.replicates.messages import Measured
 from engine.replicates.ready import Held, Ready, first_call
 from engine.specs import Variant, format_image_size
+from engine.specs.building import keywords_of
 
 HALF = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True)
 class Made:
-    """A variant that has made its first call, and what it was made of."""
+    """A variant after its first call, with its model and number types."""
 
     variant: Variant
     built: Built
@@ -34,8 +35,10 @@ class Made:
 
 
 def numbers(job: Job, variant: Variant) -> tuple[Numbers, tuple[str, ...]]:
-    """Return the number types of a variant, with notes: the suite runs a few models in amp where half precision is
-    asked."""
+    """Return the number types of a variant, and notes.
+
+    Like PyTorch's benchmark, a few models of the suite run in amp where half precision is requested.
+    """
     assert variant.precision is not None, "a spec's plan names every precision"
     precision: str = variant.precision
     notes: tuple[str, ...] = ()
@@ -46,8 +49,8 @@ def numbers(job: Job, variant: Variant) -> tuple[Numbers, tuple[str, ...]]:
 
 
 def wanted(job: Job, found: Numbers) -> Wanted:
-    """Return the model and inputs of a job. A timm model is at its test size for inference, at its train size for
-    training."""
+    """Return the description of a job's model and inputs. timm models have their test size for inference, else train
+    size."""
     spec = job.spec
     return Wanted(
         device=spec.device,
@@ -57,12 +60,16 @@ def wanted(job: Job, found: Numbers) -> Wanted:
         precision=found.weights,
         test_size=job.mode == "inference",
         tower=spec.tower,
+        config=spec.configs.get(job.model.model) if job.model.is_own else None,
+        num_classes=spec.num_classes,
+        in_chans=spec.in_chans,
+        model_kwargs=keywords_of(spec.model_kwargs),
         seed=spec.seed,
     )
 
 
 def switches(job: Job, found: Numbers, variant: Variant) -> Callable[[], AbstractContextManager[None]]:
-    """Return what is to be set globally while a variant runs."""
+    """Return a function that makes the context of global settings in which a variant runs."""
     spec = job.spec
     return partial(
         variants.switches,
@@ -76,9 +83,9 @@ def switches(job: Job, found: Numbers, variant: Variant) -> Callable[[], Abstrac
 
 
 def prepare(job: Job, variant: Variant, stopwatch: Stopwatch, build: Builder, resident_mb: float) -> Made:
-    """Build a variant, make its first call, then measure its memory, less what the process held for other variants.
+    """Build a variant, make its first call, and measure its memory without what the process holds for other variants.
 
-    resident_mb: what the process held before its first variant. Errors: whatever the model raises.
+    resident_mb: memory of the process before its first variant. Errors: any error of the model.
     """
     training = job.mode == "training"
     compiles = variant.execution == "compile"
@@ -99,7 +106,7 @@ def prepare(job: Job, variant: Variant, stopwatch: Stopwatch, build: Builder, re
         )
     device_mb = first.device_mb
     if variant.execution == "cudagraphs" and device_mb is not None and first.captured_mb is not None:
-        device_mb = max(device_mb, first.captured_mb)  # a graph keeps what its capture took, and replays allocate none
+        device_mb = max(device_mb, first.captured_mb)  # a graph keeps its capture's memory; replays allocate none
     measured = Measured(
         label=variant.label,
         first_call_ms=first.first_ms,
@@ -113,7 +120,7 @@ def prepare(job: Job, variant: Variant, stopwatch: Stopwatch, build: Builder, re
 
 
 def describe(job: Job, built: Built, found: Numbers) -> dict[str, Any]:
-    """Return what a row says of the model and of how it was run."""
+    """Return the fields of a row that describe the model and how it was run."""
     return {
         "family": built.family,
         "image_size": format_image_size(built.image_size) if _has_images(built) else "",

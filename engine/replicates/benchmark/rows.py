@@ -16,17 +16,17 @@ PHASES = ("forward", "backward", "optimizer")
 
 @dataclass(frozen=True)
 class Outcome:
-    """One model in one mode at one batch size: what each process measured of each variant."""
+    """Measurements of one model in one mode at one batch size, by process and variant."""
 
     mode: Mode
     batch_size: int
     processes: tuple[Mapping[str, Measured], ...] = ()
-    """By label. A variant that has failed in one process is in none that follow."""
+    """Results by label, one mapping per process. A variant that failed in one process is left out of later ones."""
     notes: tuple[str, ...] = ()
 
 
 def rows(spec: BenchmarkSpec, common: Mapping[str, Any], outcome: Outcome) -> list[BenchmarkRow]:
-    """Return one per variant, in the order of the plan. common: fields that are the same for all of them."""
+    """Return one row per variant, in the order of the plan. common: fields that are the same for all rows."""
     found = {variant: _row(spec, common, outcome, variant) for variant in spec.plan}
     return [_compared(spec, outcome, found, variant) for variant in spec.plan]
 
@@ -52,15 +52,15 @@ def _row(spec: BenchmarkSpec, common: Mapping[str, Any], outcome: Outcome, varia
 
 
 def _joules(measured: Sequence[Measured], batch_size: int) -> float | None:
-    """Per image, the median of the processes that could tell."""
-    known = [process.joules_per_call for process in measured if process.joules_per_call is not None]
-    return statistics.median(known) / batch_size if known else None
+    """Return joules per image, the median of the processes that measured it; None if no process did."""
+    joules = [process.joules_per_call for process in measured if process.joules_per_call is not None]
+    return statistics.median(joules) / batch_size if joules else None
 
 
 def _compared(
     spec: BenchmarkSpec, outcome: Outcome, found: Mapping[Variant, BenchmarkRow], variant: Variant
 ) -> BenchmarkRow:
-    """Return a row with its speed-up over its baseline, where both were timed."""
+    """Return a row with its speed-up over its baseline, if both were timed."""
     row, base = found[variant], spec.baseline(variant)
     if base is None:
         return row

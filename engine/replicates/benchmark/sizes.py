@@ -1,4 +1,4 @@
-"""The batch size a model is timed at: as asked, smaller after out-of-memory, or the largest that fits."""
+"""The batch size of a model's timing: as requested, smaller after out-of-memory, or the largest that fits."""
 
 import os
 from collections.abc import Generator
@@ -15,34 +15,33 @@ from engine.specs.benchmark import SEARCH_END, Mode
 
 
 def decayed(batch_size: int) -> int:
-    """Return the next smaller of 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, ... as timm's benchmark steps down; 0
-    below 1."""
+    """Return the next smaller of 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, ..., as timm's benchmark does; 0 below 1."""
     powers = [2**power for power in range(batch_size.bit_length())]
     return max((size for size in (*powers, *(3 * power // 2 for power in powers[1:])) if size < batch_size), default=0)
 
 
 class Sizes:
-    """The batch sizes of one model."""
+    """Runs one model at its batch sizes."""
 
     def __init__(self, spec: BenchmarkSpec, model: ModelName, processes: Processes, traces: Path | None = None) -> None:
         """traces: the folder where traces are written; None without them."""
         self.spec = spec
         self.model = model
         self.exhausted = False
-        """Whether memory or time has run out, so that a larger batch need not be tried."""
+        """True if memory or time has run out, so that no larger batch is tried."""
         self._processes = processes
         self._traces = traces
         self._baseline = spec.plan[0].label
 
     def outcome(self, mode: Mode, size: int | None, progress: Progress) -> Generator[Progress, None, Outcome]:
-        """Yield what all processes have measured, at this batch size or, after out-of-memory, at a smaller one.
+        """Yield progress, and return the measurements at this batch size or, after out-of-memory, at a smaller one.
 
         size: None for the largest that fits.
         """
-        notes = list(self.spec.batch_size_notes(self.model))
+        notes: list[str] = []
         if size is None:
             size = yield from self._largest(mode, notes, progress)
-        decays = self.spec.requested_batch_size(self.model) != "sweep"
+        decays = self.spec.batch_size != "sweep"
         asked = size
         while True:
             job = Job(
@@ -66,7 +65,11 @@ class Sizes:
             return Outcome(mode, size, tuple(found), tuple(notes))
 
     def _largest(self, mode: Mode, notes: list[str], progress: Progress) -> Generator[Progress, None, int]:
-        """Yield the largest batch size that the baseline runs at, to within a sixteenth; 1 when there is none."""
+        """Yield progress, and return the largest batch size at which the baseline runs, to within a sixteenth; 1 if
+        none fits.
+
+        notes: gets a note about the limit.
+        """
         limit = self.spec.max_batch_size or SEARCH_END
         fits, fails, why = 0, None, ""
         while True:
@@ -87,7 +90,7 @@ class Sizes:
                 fails, why = tried, ended.error
                 continue
             if fits == 0:
-                return 1  # which fails again when it is timed, and says why
+                return 1  # which fails again when it is timed, with the reason
             notes.append(
                 f"{fits} fit, {fails} did not: {why}" if fails else f"{fits} fit, and no more were to be tried"
             )

@@ -1,4 +1,4 @@
-"""Timing all variants of one model in one process, in turns."""
+"""Time all variants of one model in one process, in turns."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,11 +22,13 @@ Counts = dict[tuple[str, bool], dict[str, float | None]]
 
 
 def measure(job: Job, build: Builder) -> Iterator[Report]:
-    """Yield all variants timed; the first process also counts what they cost and, if it is the only one, compiles
-    again."""
+    """Yield progress and the result of each variant.
+
+    The first process also counts FLOPs and parameters. If it is the only one, it also compiles a second time.
+    """
     spec = job.spec
     stopwatch = timing.stopwatch(spec.device)
-    library.load(job.model)  # beforehand, so that it is not taken for memory of the first variant
+    library.load(job.model)  # before the first variant, whose memory would include it
     load_libraries(spec.device)
     resident_mb = resident()
     by_label = {variant.label: variant for variant in spec.plan}
@@ -69,22 +71,25 @@ def _traced(measured: Measured, job: Job, ready: Ready, folder: Path) -> Measure
 
 
 def _counted(measured: Measured, job: Job, made: Made, counts: Counts, build: Builder) -> Measured:
-    """Add what the model costs on paper. counts: those made already, by type of weights and branches."""
+    """Add parameters, FLOPs, activations and intensity. counts: earlier ones by type of weights and merged branches."""
     counted = made.found.weights, made.variant.reparameterized
     if counted not in counts:
         try:
             counts[counted] = _count(job, made, build)
-        except Exception as error:  # noqa: BLE001 - models are other people's code; the timing stands without a count
+        except Exception as error:  # noqa: BLE001 - models may raise any error; the timing is valid without a count
             note = f"not counted: {' '.join(str(error).split())[:300]}"
             return measured.model_copy(update={"notes": (*measured.notes, note)})
     figures = dict(counts[counted])
     if made.found.autocast:
-        figures["intensity"] = None  # its traffic is of two types, and which is not known before it runs
+        figures["intensity"] = None  # the types of its traffic are only known when it runs
     return measured.model_copy(update={"row": measured.row | figures})
 
 
 def _count(job: Job, made: Made, build: Builder) -> dict[str, float | None]:
-    """Per sample, of one eager forward pass at the batch and image size that is timed, branches merged or as built."""
+    """Return counts per sample of one eager forward pass, at the batch and image size that are timed.
+
+    Branches are merged if the variant merges them.
+    """
     from engine.measure import flops
 
     alike = Variant(reparameterized=made.variant.reparameterized)
@@ -105,7 +110,7 @@ def _count(job: Job, made: Made, build: Builder) -> dict[str, float | None]:
 
 
 def _again(measured: Measured, job: Job, made: Made, stopwatch: Stopwatch) -> Measured:
-    """Add the time of a second compilation, when no second process measures it."""
+    """Add the time of a second compilation, if no second process measures it."""
     if made.variant.execution != "compile" or job.spec.processes > 1:
         return measured
     torch.compiler.reset()
@@ -117,7 +122,7 @@ def _again(measured: Measured, job: Job, made: Made, stopwatch: Stopwatch) -> Me
             phases = steps.phases(job.model, made.built.model, run, training=training, kind=job.spec.optimizer)
             calls = 1 + variants.settling_calls(made.variant, job.spec.device)
             again_ms = sum(timing.first_call(stopwatch, list(phases.values())) for _ in range(calls))
-    except Exception as error:  # noqa: BLE001 - as above; the timing stands
+    except Exception as error:  # noqa: BLE001 - as above; the first timing is valid
         note = f"not compiled a second time: {' '.join(str(error).split())[:300]}"
         return measured.model_copy(update={"notes": (*measured.notes, note)})
     return measured.model_copy(update={"compile_again_ms": again_ms})

@@ -27,20 +27,20 @@ def work(job: Job, build: Builder = library.build) -> Iterator[Report]:
 
 
 RESOLUTION = 16
-"""Stop when the gap between a size that fits and one that does not is a sixteenth: the exact limit depends on how
-memory happens to be divided.
+"""Stop when the gap between a size that fits and one that fails is below a sixteenth of the size: the exact limit
+depends on the memory layout.
 """
 
 
 def largest(job: Job, build: Builder) -> Iterator[Report]:
-    """Doubles until something fails, then halves the gap. Whatever fails is a size that does not fit."""
+    """Double the batch size until it fails, then halve the gap. Any failure counts as a size that does not fit."""
     assert job.search is not None
     fits, fails = job.search
     while size := _next(fits, fails, job.batch_size):
         yield Report(trying=size)
         try:
             _try(job.model_copy(update={"batch_size": size}), build)
-        except Exception as error:  # noqa: BLE001 - some kernels fail in their own ways on too much
+        except Exception as error:  # noqa: BLE001 - kernels raise various errors for large batches
             fails, why = size, described(error)
             report = Report(fails=size, doing=why)
         else:
@@ -58,7 +58,8 @@ def _next(fits: int, fails: int | None, limit: int) -> int:
 
 
 def _try(job: Job, build: Builder) -> None:
-    """Make two calls. The second includes what the first allocates, such as an optimizer's moments."""
+    """Make two calls at the job's batch size. The second includes what the first allocates, such as an optimizer's
+    moments."""
     baseline = job.spec.plan[0]
     training = job.mode == "training"
     found, _ = numbers(job, baseline)

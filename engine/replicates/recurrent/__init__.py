@@ -1,6 +1,6 @@
-"""Timing recurrent layers in fresh processes.
+"""Time recurrent layers in fresh processes.
 
-outside  rows: what all processes have measured
+outside  rows: one row per runner from all measurements
 between  job
-inside   work: every runner made ready, checked against its control, and timed in turns
+inside   work: prepares every runner, checks it against its control, and times all in turns
 """

@@ -1,4 +1,4 @@
-"""One process's work: all runners of one family at one size."""
+"""The job of one process: all runners of one family at one size."""
 
 from typing import ClassVar
 
@@ -7,7 +7,7 @@ from engine.specs import RecurrentSpec
 
 
 class Job(messages.Job):
-    """Labels are the names of runners."""
+    """A job whose labels are the names of runners."""
 
     kind: ClassVar[str] = "recurrent"
 

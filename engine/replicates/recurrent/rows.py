@@ -40,7 +40,7 @@ def _row(spec: RecurrentSpec, common: Mapping[str, Any], found: Found, runner: R
         try:
             per_call_ms = fields["back_to_back_ms"] or fields["latency_ms"]
             fields |= _cost(spec, runner, per_call_ms, both_ways="backward_ms" in fields)
-        except Exception as error:  # noqa: BLE001 - other people's code is run to count it; the timing stands without
+        except Exception as error:  # noqa: BLE001 - models may raise any error; the timing is valid without a count
             notes.append(f"not counted: {' '.join(str(error).split())[:300]}")
     if runner.execution in ("script", "trace"):
         fields |= {name: getattr(spec, name) for name in TORCHSCRIPT}
@@ -56,7 +56,7 @@ def _sizes(spec: RecurrentSpec, runner: Runner) -> dict[str, Any]:
 
 
 def _phases(measured: Sequence[Measured]) -> dict[str, Any]:
-    """Return the samples of each phase, of all processes together."""
+    """Return statistics of each phase over the samples of all processes, as fields of a row."""
     figures: dict[str, Any] = {}
     for phase in measured[0].phases:
         samples = summary.together(measured, phase)
@@ -86,14 +86,14 @@ def _cost(spec: RecurrentSpec, runner: Runner, per_call_ms: float, *, both_ways:
 
 @cache
 def _resnet_gflops(network: str, image_size: tuple[int, int]) -> float:
-    """Return the counted GFLOPs of one image's forward pass."""
+    """Return the GFLOPs of one image's forward pass."""
     built = library.build(f"torchvision:{network}", Wanted(device="meta", image_size=image_size))
     with torch.no_grad():
         return flops.count(built.model, built.inputs).flops / 1e9
 
 
 def _compared(spec: RecurrentSpec, made: Mapping[str, RecurrentRow], name: str, found: Found) -> RecurrentRow:
-    """Return a row with its speed-up over the requested baseline, or over the first of its network that was timed."""
+    """Return a row with its speed-up over the requested baseline, else over the first timed runner of its network."""
     timed = [row.model for row in made.values() if row.latency_ms and row.network == made[name].network]
     base = spec.baseline or (timed[0] if timed else "")
     if base in ("", name):

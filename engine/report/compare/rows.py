@@ -5,14 +5,15 @@ from typing import Any
 
 from engine.results import Row
 from engine.specs import ModelName
+from engine.specs.building import OPTIONS
 
 KEYS: dict[str, tuple[str, ...]] = {
     "benchmark": (
         *("library", "model", "tower", "mode", "variant", "batch_size"),
-        *("image_size", "context_length"),
+        *("image_size", "context_length", *OPTIONS),
     ),
     "recurrent": ("model", "seq_length", "hidden_size", "mini_batch"),
-    "profile": ("library", "model", "image_size"),
+    "profile": ("library", "model", "image_size", *OPTIONS),
     "device": ("operation", "dtype"),
     "evaluate": ("library", "model", "task"),
 }
@@ -24,6 +25,8 @@ WRITTEN = {
     "hidden_size": "hidden {}",
     "image_size": "{} px",
     "context_length": "{} tokens",
+    "num_classes": "{} classes",
+    "in_chans": "{} channels",
 }
 Place = tuple[Any, ...]
 

@@ -68,7 +68,12 @@ def _bar(drawn: pd.DataFrame, part: str, colour: str, source: str) -> dict[str, 
             "color": GREY,
         },
         "customdata": np.stack(
-            [drawn["samples"], drawn["processes"], drawn[f"{part}_spread"].map(_spread), drawn["flags"].map(words)],
+            [
+                drawn["samples"],
+                drawn["processes"],
+                drawn[f"{part}_spread"].map(_spread),
+                drawn["flags"].str.split("; ").map(words),
+            ],
             axis=-1,
         ),
         "hovertemplate": (
@@ -110,7 +115,7 @@ def curves(frame: pd.DataFrame, size: str, *, source: str = "") -> go.Figure:
                 showlegend=panel == 1,
                 line={"color": colour, "dash": dash, "width": 1.6},
                 marker={"symbol": symbol, "size": 7},
-                customdata=np.stack([rows["flags"].map(words)], axis=-1),
+                customdata=np.stack([rows["flags"].str.split("; ").map(words)], axis=-1),
                 hovertemplate=(
                     f"<b>{text(runner)}</b>, {part}<br>{SIZES[size]} %{{x:,}}: %{{y:,.3~r}} ms per call"
                     f"<br>%{{customdata[0]}}<br>{text(source)}<extra></extra>"

@@ -83,7 +83,9 @@ def latency(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
             showlegend=False,  # each bar's label has its variant
             marker_color=COLOURS[place % len(COLOURS)],
             error_x={"array": whisker.fillna(0), "arrayminus": [0] * len(rows), "thickness": 1.2, "color": GREY},
-            customdata=np.stack([rows["samples"], rows["processes"], rows["flags"].map(words)], axis=-1),
+            customdata=np.stack(
+                [rows["samples"], rows["processes"], rows["flags"].str.split("; ").map(words)], axis=-1
+            ),
             hovertemplate=(
                 "<b>%{y}</b><br>median %{x:,.3~r} ms of %{customdata[0]} samples in %{customdata[1]} processes"
                 f"<br>%{{customdata[2]}}<br>{text(source)}<extra></extra>"

@@ -12,12 +12,14 @@ from engine.report.style import COLOURS, LEGEND, MARGIN, SHAPES, log, text
 from engine.report.timings.rates import computes_in
 from engine.report.timings.readable import words
 from engine.results import BenchmarkRow, Row
+from engine.specs.building import OPTIONS
 from engine.store import Filter, Run, Store
 
 LATEST = 200
 """Search at most this many benchmarks of a model, newest first."""
 FROM_ROW = (
     *("status", "error", "tower", "purpose", "mode", "variant", "batch_size", "image_size", "context_length"),
+    *OPTIONS,
     *("precision", "device", "device_name", "threads", "cache", "cudnn_benchmark", "deterministic", "optimizer"),
     *("latency_ms", "p90_ms", "samples_per_s", "samples", "processes", "speedup", "speedup_low", "speedup_high"),
     *("verdict", "device_peak_mb", "process_peak_mb", "joules_per_sample"),
@@ -37,13 +39,25 @@ COLUMNS = [
 ]
 APART = {
     **{"mode": "{}", "tower": "{} tower", "variant": "{}", "batch_size": "batch {:g}", "image_size": "{} px"},
+    **{"num_classes": "{:g} classes", "in_chans": "{:g} channels", "model_kwargs": "{}"},
     **{"context_length": "{:g} tokens", "dtype": "{}", "cache": "{} cache", "cudnn_benchmark": "cuDNN benchmark {}"},
     **{"deterministic": "deterministic {}", "optimizer": "{}", "where": "{}"},
 }
 """Columns that make up a setting, with their format in labels."""
 ALIKE = ("mode", "variant", "batch_size", "dtype")
 _NUMBERS = [
-    *("context_length", "threads", "latency_ms", "p90_ms", "samples_per_s", "speedup", "speedup_low", "speedup_high"),
+    *(
+        "context_length",
+        "num_classes",
+        "in_chans",
+        "threads",
+        "latency_ms",
+        "p90_ms",
+        "samples_per_s",
+        "speedup",
+        "speedup_low",
+        "speedup_high",
+    ),
     *("device_peak_mb", "process_peak_mb", "joules_per_sample", "low_ms", "high_ms", "spread_percent"),
 ]
 

@@ -11,6 +11,7 @@ import pandas as pd
 
 from engine.results import BenchmarkRow, Row, TimedRow
 from engine.specs import BenchmarkSpec, ModelName, RecurrentSpec
+from engine.specs.building import changes
 from engine.specs.runners import GATES, RUNNERS, Family
 
 
@@ -70,11 +71,13 @@ class Need:
 
 def memory(spec: BenchmarkSpec, models: Sequence[ModelName], catalogue: pd.DataFrame) -> Need | None:
     """Return the largest need among models. None if the run itself finds their batch size, or the catalogue has none of
-    them.
+    them, or the request changes how they are built.
 
     Weights are held once per variant, activations of only one variant at a time. Activations grow with batch and image
     area. Errors: those of BenchmarkSpec.batch_sizes.
     """
+    if changes(spec):
+        return None
     counted = catalogue[catalogue["status"] == "ok"].drop_duplicates("name").set_index("name")
     needs = []
     for model in models:
@@ -127,7 +130,7 @@ def benchmark_s(
     compiled = sum(variant.execution == "compile" for variant in spec.plan)
     total = Span(0, 0)
     for model in models:
-        row = counted.loc[model].to_dict() if model in counted.index else None
+        row = counted.loc[model].to_dict() if model in counted.index and not changes(spec) else None
         for batch in spec.batch_sizes(model) or (0,):
             for mode in spec.modes:
                 gflops = 0.0

@@ -8,6 +8,7 @@ import pandas as pd
 from engine.report import frames
 from engine.report.style import bandwidth, compute, digits
 from engine.results import BenchmarkRow, DeviceRow, RecurrentRow
+from engine.specs.building import changes
 from engine.store import Store
 
 Counted = BenchmarkRow | RecurrentRow
@@ -67,6 +68,8 @@ def rates(store: Store) -> pd.DataFrame:
 def models(store: Store) -> pd.DataFrame:
     """Return the latest timing of every model in every setting that was timed and counted: the points of a roofline.
 
+    Models are as their library defines them, without other classes, channels or keywords.
+
     Columns: those of POINTS. `gflop_per_s` is the rate achieved, `intensity` is in FLOPs per byte. `intensity_of` is
     `itself`, or `eager` if a compiler may have fused operators: the true intensity is then higher.
     """
@@ -75,6 +78,8 @@ def models(store: Store) -> pd.DataFrame:
         for row in store.rows(run.id):
             if not isinstance(row, BenchmarkRow) or row.status != "ok" or not row.intensity or not achieved(row):
                 continue
+            if changes(row):
+                continue  # a point is labelled with the model's name alone
             figures = {name: getattr(row, name) for name in POINTS if name in BenchmarkRow.model_fields}
             figures |= {"name": row.name, "dtype": computes_in(row), "gflop_per_s": achieved(row)}
             figures["intensity_of"] = "eager" if row.variant.startswith(FUSING) else "itself"

@@ -11,6 +11,7 @@ from engine.report.timings.rates import computes_in
 from engine.report.timings.readable import words
 from engine.results import BenchmarkRow, Row
 from engine.specs import BenchmarkSpec
+from engine.specs.building import changes
 from engine.store import Run, State, Store
 
 MOST_RUNS = 500
@@ -72,12 +73,12 @@ Line = tuple[Any, ...]
 
 
 def of_run(run: Run, rows: Iterable[Row]) -> list[Line]:
-    """Return a run's inference latencies of whole models."""
+    """Return a run's inference latencies of whole models, built as their library defines them."""
     lines: list[Line] = []
     for row in rows:
         if not isinstance(row, BenchmarkRow) or row.status != "ok" or row.latency_ms is None:
             continue
-        if row.mode == "inference" and row.tower == "whole":
+        if row.mode == "inference" and row.tower == "whole" and not changes(row):
             what = (row.name, row.image_size, row.context_length)
             lines.append((*what, *astuple(_setting(run, row)), row.latency_ms, row.samples_per_s, _said(run, row)))
     return lines

@@ -1,1 +1,1 @@
-"""Judging a model: features of images and texts, retrieval, classification, search by text."""
+"""Evaluate a model: features of images and texts, retrieval, classification, text search."""

@@ -4,14 +4,12 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import open_clip
 import torch
 from numpy.typing import NDArray
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 
 from engine.specs import Refused
@@ -21,23 +19,26 @@ TOP = 5
 
 @dataclass(frozen=True)
 class Classification:
-    """Shares lie between 0 and 1."""
+    """Accuracies and confusion of a classification. Accuracies and recall lie between 0 and 1."""
 
     acc1: float
     acc5: float | None
-    """The share whose class is among the five likeliest; None of fewer than five classes."""
+    """Share of images whose class is among the five most likely; None with fewer than five classes."""
     mean_per_class_recall: float
-    """Of the classes that occur."""
+    """Mean over the classes that occur in the labels."""
     confusion: NDArray[np.int64]
-    """(C, C) how often: true classes in rows, predicted ones in columns."""
+    """(C, C) number of images: true classes in rows, predicted classes in columns."""
     predictions: NDArray[np.int64]
-    """(N,)"""
+    """(N,) index of the most likely class."""
     confidence: NDArray[np.float32]
-    """(N,) the probability given to the prediction."""
+    """(N,) probability of the predicted class."""
 
 
 def judged(probabilities: Tensor, labels: Tensor) -> Classification:
-    """probabilities: (N, C). labels: (N,) int64. Errors: Refused of labels that are no class."""
+    """Return the classification with these probabilities (N, C), judged by labels (N,) int64.
+
+    Errors: Refused if there are no labels, or if a label is not the index of a class.
+    """
     count = probabilities.shape[1]
     labels = labels.to(probabilities.device)
     if len(labels) == 0 or labels.min() < 0 or labels.max() >= count:
@@ -59,7 +60,7 @@ def judged(probabilities: Tensor, labels: Tensor) -> Classification:
 
 
 SCALE = 100.0
-"""What cosines are multiplied by before the softmax, as open_clip does; it moves confidences, not predictions."""
+"""Factor that multiplies cosines before the softmax, as in open_clip. It changes confidences, not predictions."""
 
 
 def classifier(
@@ -71,10 +72,10 @@ def classifier(
     device: str,
     batch_size: int,
 ) -> Tensor:
-    """Return a direction for each class, (D, C) float32: its prompts' features averaged, then normalised.
+    """Return one direction per class, (D, C) float32: the normalised mean of the features of its prompts.
 
-    templates: prompts with {} for the name. model: in evaluation mode. batch_size: prompts per forward pass, at least
-    those of one class.
+    templates: prompts with {} for the class name. model: in evaluation mode. batch_size: prompts per forward pass, but
+    at least all prompts of one class.
     """
     # open_clip would call str.format, which fails on other braces
     prompts = [partial(template.replace, "{}") for template in templates]
@@ -90,16 +91,19 @@ def classifier(
 
 
 def results(image_features: Tensor, labels: Tensor, classifier: Tensor) -> Classification:
-    """image_features: (N, D), normalised. labels: (N,) int64. classifier: (D, C). Errors: those of judged."""
+    """Return the zero-shot classification of images.
+
+    image_features: (N, D), normalised. labels: (N,) int64. classifier: (D, C). Errors: those of `judged`.
+    """
     logits = SCALE * image_features.float() @ classifier.to(image_features.device).float()
-    # in float32 the unlikely classes would all be 0, and which of them is among the first five left to chance
+    # in float32 all unlikely classes would be 0, and the choice of the first five among them would be arbitrary
     return judged(torch.softmax(logits.double(), dim=1), labels)
 
 
 STRENGTHS = (0.1, 1.0, 10.0, 100.0, 1000.0)
-"""Inverse regularisation, C: large, because normalised features are small numbers."""
+"""Values tried for C, the inverse strength of regularisation. They are large because normalised features are small."""
 CHOOSING = 0.2
-"""The share of the training side that strengths are compared on."""
+"""Share of the training pairs that is held out to choose the strength."""
 ITERATIONS = 1000
 Array = NDArray[np.float64]
 
@@ -113,38 +117,46 @@ def probe(
     *,
     classes: int | None = None,
 ) -> Classification:
-    """Fit on (N, D) features with labels (N,), judge on (M, D) with labels (M,).
+    """Fit a linear probe on features (N, D) with labels (N,), and judge it on features (M, D) with labels (M,).
 
-    classes: how many there are; told by the largest label when left out. A class that is never trained on is never
-    predicted. Errors: Refused of labels that are no class, or of a training side with one class only.
+    classes: number of classes; the largest label plus 1 if left out. A class without training pairs is never predicted.
+    Errors: Refused if a label is not the index of a class, or if the training pairs have only one class.
     """
     count = classes or int(max(train_labels.max(), labels.max())) + 1
-    known, wanted = _array(train_features), train_labels.cpu().numpy()
+    inputs, wanted = _array(train_features), train_labels.cpu().numpy()
     if len(np.unique(wanted)) < 2:
         raise Refused("a linear probe needs two classes at least in the features it is trained on")
-    model = _fitted(known, wanted, strength(known, wanted, seed))
+    model = _fitted(inputs, wanted, strength(inputs, wanted, seed))
     probabilities = torch.zeros(len(features), count, dtype=torch.float64)
     probabilities[:, torch.from_numpy(model.classes_)] = torch.from_numpy(model.predict_proba(_array(features)))
     return judged(probabilities, labels.cpu())
 
 
 def strength(features: Array, labels: NDArray[np.int64], seed: int) -> float:
-    """Return the best of STRENGTHS on a held-out part, stratified where classes are large enough; of equals the
-    smallest."""
+    """Return the value of STRENGTHS with the best accuracy on a held-out part, the smallest one if several are equal.
+
+    The part is stratified if each class has enough pairs. If the rest has only one class, the strength is 1.
+    """
     least = np.unique(labels, return_counts=True)[1].min()
     enough = least >= 2 and CHOOSING * len(labels) >= len(np.unique(labels))
+    from sklearn.model_selection import train_test_split
+
     fit, choose, fit_labels, choose_labels = train_test_split(
         features, labels, test_size=CHOOSING, random_state=seed, stratify=labels if enough else None
     )
     if len(np.unique(fit_labels)) < 2:
         return 1.0
-    scores = [_fitted(fit, fit_labels, each).score(choose, choose_labels) for each in STRENGTHS]
+    scores = [_fitted(fit, fit_labels, value).score(choose, choose_labels) for value in STRENGTHS]
     return STRENGTHS[int(np.argmax(scores))]
 
 
-def _fitted(features: Array, labels: NDArray[np.int64], strength: float) -> LogisticRegression:
+def _fitted(features: Array, labels: NDArray[np.int64], strength: float) -> Any:
+    """Return a scikit-learn LogisticRegression. It is imported here, because the warm process must not load it."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
     with warnings.catch_warnings():
-        # what so many iterations have not settled, more would change little
+        # more iterations than ITERATIONS would change little
         warnings.simplefilter("ignore", ConvergenceWarning)
         return LogisticRegression(C=strength, max_iter=ITERATIONS).fit(features, labels)
 

@@ -1,4 +1,4 @@
-"""One pass of a model over held-out pairs: features first, then all that is told from them."""
+"""Encode held-out pairs in one pass, then compute all metrics from the features."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -18,45 +18,45 @@ from engine.training.objectives import caption_loss
 
 Ticks = Generator[int, None, "Encoded"]
 Loaded = tuple[Tensor, list[int]]
-"""(B, 3, H, W), and the indices of the pairs they are the images of."""
+"""Images (B, 3, H, W), and the indices of their pairs."""
 
 
 @dataclass(frozen=True)
 class Reader:
-    """How a model is fed: what makes tensors of images and texts, and where they are computed in what precision."""
+    """The preparation of a model's inputs: image transform, tokenizer, device, precision and batch size."""
 
     transform: Transform
     tokenize: Tokenize
     device: str
     autocast: Callable[[], AbstractContextManager[Any]]
     dtype: torch.dtype | None = None
-    """Of images, where the model's weights are in half precision."""
+    """Data type of images if the model's weights are in half precision, else None."""
     batch_size: int = 64
     workers: int = 0
 
     def images(self, images: Tensor) -> Tensor:
-        """On the device, in its data type."""
+        """Return images on the device and in its data type."""
         return images.to(device=self.device, dtype=self.dtype, non_blocking=True)
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """Normalised features, on the CPU in float32."""
+    """Normalised features of pairs, on the CPU in float32."""
 
     pairs: Pairs
-    """What they are of: all that were asked for whose images could be read."""
+    """The encoded pairs: all requested ones whose images could be read."""
     notes: tuple[str, ...]
-    """What to tell of the others."""
+    """Messages about the pairs that were left out."""
     images: Tensor
     """(N, D)"""
     texts: Tensor
-    """(M, D), one of each caption."""
+    """(M, D), one row per caption."""
     owner: Tensor
-    """(M,) int64: which image a caption belongs to."""
+    """(M,) int64: the index of each caption's image."""
     labels: Tensor | None
-    """(N,) int64, where the pairs have labels."""
+    """(N,) int64; None if a pair has no label."""
     scale: float
-    """What cosines are multiplied by before the loss."""
+    """Factor that multiplies cosines in the loss."""
 
 
 class _Images(Dataset[Loaded]):
@@ -71,17 +71,17 @@ class _Images(Dataset[Loaded]):
 
     def __getitems__(self, indices: Sequence[int]) -> Loaded:
         """Return a batch at once, as DataLoader asks for it."""
-        found = {}
+        tensors = {}
         for index in indices:
             with suppress(Unreadable):
-                found[index] = self._transform(self._pairs.image(index))
-        return (torch.stack([*found.values()]) if found else torch.empty(0)), [*found]
+                tensors[index] = self._transform(self._pairs.image(index))
+        return (torch.stack([*tensors.values()]) if tensors else torch.empty(0)), [*tensors]
 
 
 def encode(model: nn.Module, pairs: Pairs, reader: Reader) -> Ticks:
-    """Features of all images and captions. Yields the number of images done after each batch, to be stopped by.
+    """Return the features of all images and captions. Yield the number of images done, so that the caller can stop.
 
-    An image that cannot be read is left out, with its captions. Errors: DataProblem where none can.
+    An image that cannot be read is left out, with its captions. Errors: DataProblem if no image can be read.
     """
     was_training = model.training
     model.eval()
@@ -116,28 +116,28 @@ def encode(model: nn.Module, pairs: Pairs, reader: Reader) -> Ticks:
 
 @torch.no_grad()
 def encode_images(model: nn.Module, images: Tensor, reader: Reader) -> Tensor:
-    """(N, 3, H, W) to (N, D), normalised, on the CPU in float32."""
+    """Return the features (N, D) of images (N, 3, H, W), normalised, on the CPU in float32."""
     with reader.autocast():
-        found: Tensor = model.encode_image(reader.images(images), normalize=True)  # type: ignore[operator]
-    return found.float().cpu()
+        features: Tensor = model.encode_image(reader.images(images), normalize=True)  # type: ignore[operator]
+    return features.float().cpu()
 
 
 @torch.no_grad()
 def encode_texts(model: nn.Module, texts: Sequence[str], reader: Reader) -> Tensor:
-    """(len(texts), D), normalised, on the CPU in float32."""
-    found = []
+    """Return the features (len(texts), D) of texts, normalised, on the CPU in float32."""
+    features = []
     for start in range(0, len(texts), reader.batch_size):
         tokens = reader.tokenize(list(texts[start : start + reader.batch_size])).to(reader.device)
         with reader.autocast():
-            found.append(model.encode_text(tokens, normalize=True).float().cpu())  # type: ignore[operator]
-    return torch.cat(found)
+            features.append(model.encode_text(tokens, normalize=True).float().cpu())  # type: ignore[operator]
+    return torch.cat(features)
 
 
 def generative_loss(model: nn.Module, pairs: Pairs, reader: Reader) -> Generator[int, None, float]:
-    """Yield the loss of each image's first caption by a model that writes captions (CoCa): the mean over their tokens.
+    """Return the loss of each image's first caption in a CoCa model: the mean over all tokens.
 
-    Padding is left out, as in training; open_clip's validation counts it in, and for every hundredth batch alone.
-    Yields the number of images done after each batch, to be stopped by.
+    Padding is left out, as in training; open_clip's validation includes it, and uses only every hundredth batch.
+    Yields the number of images done after each batch, so that the caller can stop.
     """
     was_training = model.training
     model.eval()
@@ -156,14 +156,14 @@ def generative_loss(model: nn.Module, pairs: Pairs, reader: Reader) -> Generator
 
 
 def _loaded(pairs: Pairs, reader: Reader) -> Iterator[Loaded]:
-    """Batches of those that can be read."""
-    context = "spawn" if reader.workers else None  # a fork of a process whose operators run in parallel hangs
+    """Yield batches of the images that can be read."""
+    context = "spawn" if reader.workers else None  # forking a process that has run operators in parallel hangs
     loader = DataLoader(
         _Images(pairs, reader.transform),
         batch_size=reader.batch_size,
         num_workers=reader.workers,
         multiprocessing_context=context,
-        generator=torch.Generator(),  # leaves the one that training draws from alone
+        generator=torch.Generator(),  # its own: leaves the training's generator unchanged
         collate_fn=_as_it_is,
     )
     yield from (batch for batch in loader if batch[1])
@@ -183,7 +183,7 @@ def _captions(pairs: Pairs) -> tuple[list[str], list[int]]:
 
 
 def retrieved(encoded: Encoded, batch_size: int) -> dict[str, float]:
-    """Return the reference's retrieval metrics and its validation loss."""
+    """Return the retrieval metrics and the validation loss, under open_clip's names."""
     found = retrieval.metrics(encoded.images, encoded.texts, encoded.owner)
     first = torch.unique_consecutive(encoded.owner, return_counts=True)[1].cumsum(0).roll(1)
     first[0] = 0
@@ -194,7 +194,7 @@ def retrieved(encoded: Encoded, batch_size: int) -> dict[str, float]:
 def classified(
     model: nn.Module, encoded: Encoded, classes: Sequence[str], templates: Sequence[str], reader: Reader
 ) -> Classification:
-    """Zero-shot classification of images with labels by the names of classes in prompts."""
+    """Return the zero-shot classification of labelled images, with prompts made of class names and templates."""
     assert encoded.labels is not None, "without labels nothing can be right"
     with reader.autocast():
         weights = classification.classifier(

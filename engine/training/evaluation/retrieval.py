@@ -1,7 +1,7 @@
-"""Retrieval between images and captions: at which rank one finds the other among all.
+"""Retrieval between images and captions: the rank of the first match among all candidates.
 
-The names and meanings are those of open_clip's training, extended to several captions per image; memory grows with one
-side at a time, never with images times captions.
+Names and definitions are those of open_clip's training, extended to several captions per image. Memory grows with the
+number of images or of captions, not with their product.
 """
 
 import numpy as np
@@ -15,11 +15,11 @@ RECALLS = (1, 5, 10)
 
 
 def metrics(image_features: Tensor, text_features: Tensor, owner: Tensor, *, chunk: int = CHUNK) -> dict[str, float]:
-    """Mean and median rank, from 1, and recall at 1, 5 and 10 (a share), from images to captions and back.
+    """Return mean and median rank, from 1, and recall at 1, 5 and 10 (a share), from images to captions and back.
 
     image_features: (N, D), text_features: (M, D), both normalised. owner: (M,) int64, the image of each caption; every
-    image has one. An image with several is as good as the one of them that is ranked first. chunk: rows of similarities
-    held at once.
+    image has at least one. For an image with several captions, the best-ranked one counts. chunk: rows of similarities
+    computed at once.
     """
     images = torch.arange(len(image_features), device=image_features.device)
     owner = owner.to(image_features.device)
@@ -31,10 +31,10 @@ def metrics(image_features: Tensor, text_features: Tensor, owner: Tensor, *, chu
 
 
 def clip_loss(image_features: Tensor, text_features: Tensor, scale: float, batch_size: int) -> float:
-    """CLIP's loss of pairs (N, D) and (N, D), taken in batches in their order, the last as long as what is left.
+    """Return CLIP's loss of pairs (N, D) and (N, D), computed batch by batch in their order; the last may be smaller.
 
-    It depends on the batch size: the more others there are to tell a pair from, the larger it is. Batches are weighted
-    by their size, as open_clip's validation does. scale: what cosines are multiplied by.
+    The loss grows with the batch size, because each pair is compared with more others. The mean is weighted by batch
+    size, as in open_clip's validation. scale: factor that multiplies cosines.
     """
     total = 0.0
     batches = (torch.split(features, batch_size) for features in (image_features, text_features))
@@ -47,16 +47,16 @@ def clip_loss(image_features: Tensor, text_features: Tensor, scale: float, batch
 
 
 def _summary(ranks: NDArray[np.int64]) -> dict[str, float]:
-    """Return R@k, mean and median rank of ranks counted from 0."""
+    """Return R@k, mean rank and median rank. ranks: counted from 0."""
     recalls = {f"R@{k}": float(np.mean(ranks < k)) for k in RECALLS}
     return {"mean_rank": float(ranks.mean() + 1), "median_rank": float(np.floor(np.median(ranks)) + 1), **recalls}
 
 
 def _ranks(queries: Tensor, query_of: Tensor, gallery: Tensor, gallery_of: Tensor, chunk: int) -> NDArray[np.int64]:
-    """Return, for each query, how many of the gallery rank before its first match, which is of the same image.
+    """Return, for each query, the number of gallery items ranked before its first match, an item of the same image.
 
-    Ranked before it is what is more similar, and what is as similar and stands earlier: a model that finds all equal
-    gets no hit for it. What cannot be compared (NaN) counts as ranked before.
+    An item ranks before the match if it is more similar, or equally similar with a lower index. So a model whose
+    similarities are all equal gets no hits for that. Items that cannot be compared (NaN) count as ranked before.
     """
     places = torch.arange(len(gallery), device=gallery.device)
     gallery, kind = _distinct(gallery.float())
@@ -64,16 +64,16 @@ def _ranks(queries: Tensor, query_of: Tensor, gallery: Tensor, gallery_of: Tenso
     for some, image in zip(torch.split(queries.float(), chunk), torch.split(query_of, chunk), strict=True):
         similar = (some @ gallery.T)[:, kind]
         matches = similar.masked_fill(image[:, None] != gallery_of, -torch.inf)
-        best, first = matches.max(dim=1, keepdim=True)  # the first of equals
+        best, first = matches.max(dim=1, keepdim=True)  # first: the first of equal values
         behind = (similar < best) | ((similar == best) & (places >= first))
         found.append(len(places) - behind.sum(dim=1))
     return torch.cat(found).cpu().numpy()
 
 
 def _distinct(features: Tensor) -> tuple[Tensor, Tensor]:
-    """(K, D) without repetitions, and (M,) which of them each was.
+    """Return the distinct rows (K, D), and for each given row the index of its distinct row, (M,).
 
-    A matrix product may round equal columns differently, and equal captions would no longer be equally similar.
+    A matrix product may round equal columns differently. Then equal captions would not be equally similar.
     """
     seen: dict[bytes, int] = {}
     firsts = torch.tensor([seen.setdefault(row.tobytes(), place) for place, row in enumerate(features.cpu().numpy())])

@@ -1,4 +1,4 @@
-"""Images by text: which of those that an evaluation has encoded are nearest to what is typed."""
+"""Text search among the images that an evaluation has encoded."""
 
 from contextlib import nullcontext
 from functools import cache
@@ -21,27 +21,32 @@ from engine.training.evaluation.encode import Reader, encode_texts
 
 EMBEDDINGS = "embeddings.npz"
 COMPARED, ALIKE = 8, 0.98
-"""Captions encoded anew, and the cosine with what the evaluation made of them below which the model is another one.
-Half precision alone leaves more than 0.99."""
+"""Number of captions that are encoded again, and the minimum cosine with their stored features. Below it, the model is
+taken for a different one. Half precision alone leaves more than 0.99.
+"""
 
 
 def answer(question: Search) -> Hits:
-    """Return the images of an evaluation whose features have the largest cosines with those of a text, encoded as
-    typed.
+    """Return the images of an evaluation whose features have the largest cosines with those of the question's text.
 
-    Errors: Refused where the embeddings are gone or the model is not the one they were made with; whatever building
-    the model raises.
+    The text is encoded without a template. Errors: Refused if the embeddings are missing or the model is not the one
+    they were made with; errors of building the model.
     """
-    found = _embeddings(question.folder)
-    made = _model(question.spec, Settings().roots)
-    _check(found, made, question)
-    similarities = (found.images @ _encoded(made, [question.text])[0]).astype(np.float64)
+    embeddings = _embeddings(question.folder)
+    made = kept_model(question.spec, Settings().roots, texts_only=True)
+    _check(embeddings, made, question)
+    similarities = (embeddings.images @ _encoded(made, [question.text])[0]).astype(np.float64)
     nearest = np.argsort(-similarities, kind="stable")[: question.top]
     hits = [
-        Hit(index=at, source=_whole(found.sources[at]), label=found.labels[at], similarity=float(similarities[at]))
+        Hit(
+            index=at,
+            source=_whole(embeddings.sources[at]),
+            label=embeddings.labels[at],
+            similarity=float(similarities[at]),
+        )
         for at in nearest.tolist()
     ]
-    return Hits(hits=tuple(hits), images=len(found.images))
+    return Hits(hits=tuple(hits), images=len(embeddings.images))
 
 
 def _embeddings(folder: Path) -> Embeddings:
@@ -53,24 +58,28 @@ def _embeddings(folder: Path) -> Embeddings:
         raise Refused(f"{EMBEDDINGS} cannot be read: {error}") from error
 
 
-def _model(spec: EvaluateSpec, roots: Roots) -> Made:
-    """Build the text half on the CPU, where one text takes no time and no run's device is taken; keep the last one."""
+def kept_model(spec: EvaluateSpec, roots: Roots, *, texts_only: bool = False) -> Made:
+    """Return the model of a spec in evaluation mode, on the CPU, so that no run's device is used.
+
+    The last model is cached. texts_only: without the image tower. Errors: those of building it.
+    """
     here = spec.model_copy(update={"device": "cpu", "precision": "fp32"})
     state = stat_within(expand_home(spec.checkpoint), roots) if spec.checkpoint else None
-    key = f"{here.model_dump_json()} {state and (state.st_mtime_ns, state.st_size, state.st_ino)}"
-    kept = _kept()
-    if key not in kept:
-        kept.clear()  # before there is another one: two may not fit
+    key = f"{texts_only} {here.model_dump_json()} {state and (state.st_mtime_ns, state.st_size, state.st_ino)}"
+    cache = _kept()
+    if key not in cache:
+        cache.clear()  # first: two models may not fit into memory
         made = clip_weights.create(here, weights=spec.checkpoint, roots=roots)
-        made.model.visual = nn.Identity()
+        if texts_only:
+            made.model.visual = nn.Identity()
         made.model.eval()
-        kept[key] = made
-    return kept[key]
+        cache[key] = made
+    return cache[key]
 
 
 @cache
 def _kept() -> dict[str, Made]:
-    """Return the model of the last question."""
+    """Return the cache that holds the model of the last question."""
     return {}
 
 
@@ -81,7 +90,8 @@ def _encoded(made: Made, texts: list[str]) -> NDArray[np.float32]:
 
 
 def _check(found: Embeddings, made: Made, question: Search) -> None:
-    """Errors: Refused of a model that makes something else of the captions than the one that was evaluated."""
+    """Check that the model encodes the stored captions as before. Errors: Refused if the evaluated model was another
+    one."""
     captions = list(found.captions[:COMPARED])
     features, named = _encoded(made, captions), question.spec.checkpoint or question.spec.model
     again = "evaluate again to search its images"
@@ -90,10 +100,10 @@ def _check(found: Embeddings, made: Made, question: Search) -> None:
         raise Refused(f"{named} is not what was evaluated: it gives {sizes}; {again}")
     alike = float((features * found.texts[: len(captions)]).sum(axis=1).min(initial=1.0))
     if not alike >= ALIKE:
-        told = f"it encodes the captions differently now (cosine {alike:.2f})"
-        raise Refused(f"{named} has changed since it was evaluated: {told}; {again}")
+        reason = f"it encodes the captions differently now (cosine {alike:.2f})"
+        raise Refused(f"{named} has changed since it was evaluated: {reason}; {again}")
 
 
 def _whole(text: str) -> str:
-    """Return the text with undecodable bytes replaced: names of files may hold any."""
+    """Return the text with undecodable bytes escaped: file names may contain any bytes."""
     return text.encode(errors="backslashreplace").decode()

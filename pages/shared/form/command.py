@@ -1,17 +1,19 @@
 """Write the command line that does the same as a form."""
 
 import shlex
+from collections.abc import Iterable
 
 from engine.specs import Spec, format_image_size
 from pages.shared.form.spec_form import LISTS
 
 
-def command(spec: Spec) -> str:
+def command(spec: Spec, sweep: Iterable[str] = ()) -> str:
     """Return the command of a spec, `python -m engine profile --models ...`, with all flags that are not at default.
 
-    An uploaded configuration is written as its file name. Class names and templates are written one per line.
+    sweep: labels of the runs of a sweep, as `engine.specs.sweep.specs` makes them. An uploaded configuration is written
+    as its file name. Class names and templates are written one per line.
     """
-    words = ["python", "-m", "engine", spec.kind]
+    words = ["python", "-m", "engine", *(["submit"] if sweep else []), spec.kind]
     for name, info in type(spec).model_fields.items():
         value = getattr(spec, name)
         if name == "configs" or value == info.get_default(call_default_factory=True):
@@ -31,7 +33,18 @@ def command(spec: Spec) -> str:
             words.append(f"{flag}={value}")  # with "=", because a value that starts with "-" would be read as a flag
         else:
             words += [flag, str(value)]
+    if sweep:
+        words += ["--sweep", _swept(sweep)]
     return shlex.join(words)
+
+
+def _swept(labels: Iterable[str]) -> str:
+    """Return the sweep whose runs have these labels: `lr=0.1,0.01 seed=0,1` for `lr=0.1 seed=0`, ..."""
+    values: dict[str, dict[str, None]] = {}
+    for word in " ".join(labels).split():
+        name, _, value = word.partition("=")
+        values.setdefault(name, {})[value] = None
+    return " ".join(f"{name}={','.join(given)}" for name, given in values.items())
 
 
 def _model(name: str) -> str:

@@ -79,7 +79,7 @@ def test_help_says_what_there_is(command: list[str], capsys: pytest.CaptureFixtu
         (["submit", "profile", "--models", "ViT-B-23"], "no model matches 'ViT-B-23'; closest: open_clip:ViT-B-32"),
         (["submit", "profile", "--models", "resnet50"], "write timm:resnet50 or torchvision:resnet50"),
         (["catalog", "--sort", "beauty"], "no column 'beauty' to sort by; there are name, library, model"),
-        (["runs", "show", "77"], "77"),
+        (["runs", "show", "77"], "there is no run 77"),
         (["runs", "show", "9" * 30], "less than 9223372036854775808"),
         (["runs", "export", "1", "--output", "/no/such/folder/run.zip"], "there is no folder /no/such/folder"),
         (["catalog", "--output", "tests.csv/x.csv"], "there is no folder"),

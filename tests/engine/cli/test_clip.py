@@ -40,31 +40,13 @@ def test_help_lists_every_field(
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
-        (["train", "--model", "ViT-B-33"], "no model matches 'open_clip:ViT-B-33'"),
-        (["train", "--model", "https://example.org/model"], "model"),
-        (["train", "--warmup", "soon"], "neither a number of steps nor a share"),
         (["train", "--epochs", "2", "--steps", "5"], "give epochs or steps, not both"),
-        (["train", "--batch-size", "1000000000"], "batch_size"),
-        (["train", "--lr", "nan"], "lr"),
-        (["train", "--lr-scheduler", "const-cooldown"], "needs epochs_cooldown"),
-        (["train", "--loss", "distill"], "needs a teacher"),
-        (["train", "--opt", "sgd"], "opt"),
-        (["train", "--templates", "a digit"], "a template has {} where the class name goes, unlike 'a digit'"),
-        (
-            ["train", "--device", "cuda:1", "--nproc", "2"],
-            "2 processes take cuda:0 to cuda:1, so the device is cuda:0, not cuda:1",
-        ),
-        (["train", "--device", "mps", "--nproc", "2"], "there is one mps device, for one process: 2 were asked for"),
         (["train", "--data", "/nowhere/pairs.csv"], "nothing can be read at '/nowhere/pairs.csv'"),
-        (["train", "--data", "a.csv::b.csv", "--data-weights", "1"], "1 weights were given for 2 sources"),
-        (["train", "--resume", "../../../etc/passwd"], "resume: nothing can be read"),
-        (["evaluate", "--model", "99"], "99"),
-        (["evaluate", "--tasks", "guessing"], "tasks"),
-        (["evaluate", "--checkpoint", "/nowhere/best.pt"], "checkpoint: nothing can be read"),
+        (["evaluate", "--model", "99"], "there is no run 99"),
+        (["evaluate", "--tasks", "guessing"], "tasks: Input should be 'retrieval'"),
         (["resume", "/nowhere"], "neither a checkpoint with its manifest"),
-        (["search", "99", "a seven"], "99"),
-        (["search", "1", ""], "text"),
-        (["search", "1", "a seven", "--top", "0"], "top"),
+        (["search", "99", "a seven"], "there is no run 99"),
+        (["search", "1", "a seven", "--top", "0"], "top: Input should be greater than or equal to 1"),
     ],
 )
 def test_bad_usage_is_named_and_leaves_with_2(
@@ -170,3 +152,52 @@ def wait(until: object, seconds: float = 120) -> None:
     while not until():  # type: ignore[operator]
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_a_sweep_is_queued_as_tagged_runs(store: Store, no_scheduler: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["submit", "train", "--epochs", "1", "--sweep", "lr=1e-3,1e-4 seed=0,1", "--name", "try"]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == "queued as run 2: lr=0.001 seed=1"
+    runs = {run.id: run for run in store.runs()}
+    found = {number: (run.name, run.spec.lr, run.spec.seed, run.tags) for number, run in runs.items()}  # type: ignore[attr-defined]
+    assert found == {
+        1: ("try lr=0.001 seed=0", 0.001, 0, ("sweep-1",)),
+        2: ("try lr=0.001 seed=1", 0.001, 1, ("sweep-1",)),
+        3: ("try lr=0.0001 seed=0", 0.0001, 0, ("sweep-1",)),
+        4: ("try lr=0.0001 seed=1", 0.0001, 1, ("sweep-1",)),
+    }
+
+
+def test_a_sweep_beyond_the_queue_queues_nothing(
+    store: Store, no_scheduler: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("VITALS_QUEUE_LIMIT", "2")
+    assert main(["submit", "train", "--sweep", "seed=0,1,2"]) == 2
+    assert "2 runs are waiting and 2 may" in capsys.readouterr().err
+    assert {run.state for run in store.runs()} == {State.CANCELLED}
+
+
+@pytest.mark.slow
+def test_a_model_is_exported_with_its_card(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], registry: None
+) -> None:
+    fields = ["--samples", "40", "--batch-size", "8", "--epochs", "1", "--no-tensorboard", "--name", "tried | out"]
+    assert main(["train", *fields]) == 0
+    run = store.runs()[0]
+    assert main(["runs", "export-model", str(run.id), str(tmp_path / "out")]) == 0
+    assert "open_clip_model.safetensors" in capsys.readouterr().out
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: open_clip\n")
+    (row,) = store.rows(run.id)
+    assert isinstance(row, TrainRow)
+    for part in (
+        "# tried | out\n",
+        "Trained on digits. Held out: 20 % of it.",
+        "| Epoch 1, step 4 |",
+        "| samples | `40` |",
+    ):
+        assert part in card
+    assert f"| version of torch | {run.environment.versions['torch']} |" in card  # type: ignore[union-attr]
+    assert main(["runs", "export-model", str(run.id), str(tmp_path / "out")]) == 2
+    assert "is not an empty folder" in capsys.readouterr().err
+    assert main(["runs", "export-model", str(run.id), str(tmp_path / "x"), "--checkpoint", "no.pt"]) == 2
+    assert "has no checkpoint 'no.pt'; it has best.pt, epoch_1.pt" in capsys.readouterr().err

@@ -8,6 +8,9 @@ import pytest
 
 from engine.__main__ import main
 from engine.cli.output import print_progress
+from engine.cli.speed_recurrent import Blocks
+from engine.report.export import fastrnns
+from engine.results import Progress
 from engine.specs import RecurrentSpec
 from engine.store import State, Store
 from tests.support.page import recurrent_row
@@ -30,16 +33,11 @@ def test_help_lists_every_field(command: list[str], capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
-        (["--runners", "fast"], "no runner is called 'fast'"),
         (["--groups", "rnn"], "groups: Input should be 'rnns', 'cnns'"),
-        (["--seq-length", "0"], "seq_length"),
-        (["--device", "meta"], "nothing runs on meta"),
-        (["--runners", "aten", "--baseline", "py"], "the baseline py is not among what is timed"),
-        (["--proj-size", "512"], "proj_size 512 is not smaller than hidden_size 512"),
-        (["--sweep", "hidden_size", "--sweep-values", "8,x"], "sweep_values"),
+        (["--sweep", "hidden_size", "--sweep-values", "8,x"], "sweep_values: Input should be a valid integer"),
         (["--sweep", "hidden_size", "--format", "oss"], "oss holds one size per runner, and hidden_size is swept"),
         (["--sweep", "mini_batch", "--output", "table.txt"], "table holds one size per runner"),
-        (["--format", "excel"], "format"),
+        (["--format", "excel"], "format: Input should be"),
         (["--format", "parquet"], "parquet is not for a terminal: give --output FILE too"),
         (["--output", "/nowhere/rows.csv"], "there is no folder"),
     ],
@@ -119,3 +117,20 @@ def test_sequences_of_different_lengths_are_told_to_be_slow(
     assert "one after the other in vl_jit and vl_py, which takes very long" in capsys.readouterr().err
     (run,) = store.runs()
     assert (run.name, run.spec) == ("mine", RecurrentSpec(groups=("vl",)))
+
+
+def test_a_family_is_printed_as_soon_as_the_next_begins(capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = Blocks("|")
+    blocks.on_event(Progress(done=0, total=2, note="lstm"))
+    blocks.on_event(recurrent_row("aten"))
+    blocks.on_event(recurrent_row("cudnn", status="error", error="no", forward_mean_ms=None))
+    assert capsys.readouterr().out == ""
+    blocks.on_event(Progress(done=1, total=2, note="resnet"))
+    first = capsys.readouterr().out
+    assert [line.split("|")[0].strip() for line in first.splitlines()] == ["name", "aten"]
+    blocks.on_event(Progress(done=1, total=2, note="resnet; timing"))
+    blocks.on_event(recurrent_row("resnet18"))
+    blocks.flush()  # as when the run is cancelled
+    second = capsys.readouterr().out
+    assert [line.split("|")[0].strip() for line in second.splitlines()] == ["", "name", "resnet18"]
+    assert first + second == fastrnns.table([recurrent_row("aten"), recurrent_row("resnet18")], "|")

@@ -81,5 +81,7 @@ def test_what_cannot_be_split(count: int, fraction: float) -> None:
 def test_samples_are_drawn_from_every_class() -> None:
     drawn = sample(open_pairs("digits"), 100, 0)
     assert set(Counter(drawn.label(index) for index in range(100)).values()) <= {9, 10, 11}
-    assert [pair.source(0) for pair in (open_pairs("digits", samples=100), drawn)] == [drawn.source(0)] * 2
+    opened = open_pairs("digits", samples=100)
+    assert [opened.source(index) for index in range(100)] == [drawn.source(index) for index in range(100)]
+    assert len({drawn.source(index) for index in range(100)}) == 100
     assert len(open_pairs("digits", samples=5000)) == 1797

@@ -103,17 +103,18 @@ def test_while_a_question_is_asked_anew_its_last_answer_stands(
     assert answers.given(question) is second
 
 
-def test_what_cannot_be_answered_is_refused_and_the_next_question_is_not(answers: Answers, folder: Path) -> None:
+def test_what_cannot_be_answered_is_refused_and_the_next_question_is_not(
+    answers: Answers, folder: Path, tmp_path: Path
+) -> None:
     nowhere = search(folder / "nowhere", "one")
     gone = answers.ask(nowhere)
     with pytest.raises(Refused, match=r"embeddings.npz was not kept"):
         gone.result(LONG_S)
     assert answers.given(nowhere) is None, "a refusal does not stand while it is asked anew"
     pid = answers.pid
-    (folder / "spoilt").mkdir()
-    (folder / "spoilt" / "embeddings.npz").write_bytes(b"nothing")
+    (tmp_path / "embeddings.npz").write_bytes(b"nothing")
     with pytest.raises(Refused, match=r"embeddings.npz cannot be read"):
-        answers.ask(search(folder / "spoilt", "one")).result(LONG_S)
+        answers.ask(search(tmp_path, "one")).result(LONG_S)
     assert first(answers.ask(search(folder, "one"))) == "one.png"
     assert answers.pid == pid
 

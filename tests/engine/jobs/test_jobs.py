@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from engine.jobs.wake import Wake, nudge
 from engine.names import ModelNotFound
 from engine.results import Device, Machine
 from engine.settings import ROOT, Settings
-from engine.specs import BenchmarkSpec, DeviceSpec, ProfileSpec, RecurrentSpec, Refused, Spec
+from engine.specs import BenchmarkSpec, DeviceSpec, ProfileSpec, RecurrentSpec, Refused, Spec, TrainSpec
 from engine.store import Cause, Exit, State, Store, Unavailable
 from engine.store.files import RunFiles
 
@@ -119,9 +120,16 @@ def test_a_log_is_bounded_and_keeps_the_newest(settings: Settings) -> None:
 def test_a_log_without_room_drops_output_and_goes_on(settings: Settings) -> None:
     files = RunFiles(settings.runs_dir, 1)
     files.prepare()
-    files.log.symlink_to("/dev/full")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with BoundedLog(files, 1000) as log:
-        log.write(b"nobody will read this")
+        log.write(b"before\n")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (7, hard))
+        try:
+            log.write(b"nobody will read this\n")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        log.write(b"after\n")
+    assert files.log.read_bytes() == b"before\nafter\n"
 
 
 def test_a_pid_alone_is_nobody() -> None:
@@ -236,6 +244,8 @@ def test_a_model_newer_than_the_catalogue_is_left_to_the_worker(
 def test_unknown_models_and_absent_devices_are_refused_at_once(settings: Settings, store: Store) -> None:
     with pytest.raises(ModelNotFound, match="closest: open_clip:ViT-B-32"):
         jobs.submit(store, settings, ProfileSpec(models=("ViT-B-23",)))
+    with pytest.raises(ModelNotFound, match="no model matches 'open_clip:ViT-B-33'"):
+        jobs.submit(store, settings, TrainSpec(model="ViT-B-33"))
     check(store, settings, ProfileSpec(models=("config:own", "ViT-B-32"), configs={"own": {}}))
     cuda = ProfileSpec(models=("ViT-B-32",), device="cuda")
     check(store, settings, cuda)  # the machine is not known yet

@@ -137,14 +137,18 @@ def test_attention_without_a_dimension_of_heads_is_fused(device: str, mask: tupl
 
 
 @pytest.mark.parametrize(
-    ("query", "key"), [((B, S, E), (B, B, 9, E)), ((B, HEADS, S, E), (HEADS, 9, E)), ((S, E), (9, E))]
+    ("query", "key", "products"),
+    [((B, S, E), (B, B, 9, E), B * B), ((B, HEADS, S, E), (HEADS, 9, E), B * HEADS), ((S, E), (9, E), 1)],
 )
-def test_attention_of_other_shapes_gives_meta_what_a_device_gives(query: tuple[int, ...], key: tuple[int, ...]) -> None:
+def test_attention_of_other_shapes_gives_meta_what_a_device_gives(
+    query: tuple[int, ...], key: tuple[int, ...], products: int
+) -> None:
     results = []
     for device in ("meta", "cpu"):
         found = counted(Attention(), torch.ones(query, device=device), torch.ones(key, device=device))
         results.append((found.flops, found.traffic_bytes, found.peak_bytes))
     assert results[0] == results[1]
+    assert results[0][0] == products * 2 * 2 * S * 9 * E
 
 
 @pytest.mark.parametrize("device", ["meta", "cpu"])

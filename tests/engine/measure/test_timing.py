@@ -158,7 +158,11 @@ def test_hot_calls_once_before_samples_that_follow_another_subject(clock: Clock)
     assert sum(len(each) - 1 for each in runs) == 40
 
 
-def test_the_flusher_writes_twice_the_last_level_cache() -> None:
+@pytest.mark.parametrize(("caches", "bytes_"), [({"L2": 2**20, "L3": 3 * 2**20}, 6 * 2**20), ({}, UNKNOWN_BYTES)])
+def test_the_flusher_writes_twice_the_last_level_cache(
+    caches: dict[str, int], bytes_: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "caches", lambda: caches)
     written: list[int] = []
 
     class Writes(TorchDispatchMode):
@@ -171,7 +175,7 @@ def test_the_flusher_writes_twice_the_last_level_cache() -> None:
     with Writes():
         empty()
         empty()
-    assert written == [2 * max(environment.caches().values(), default=UNKNOWN_BYTES // 2)] * 2
+    assert written == [bytes_] * 2
 
 
 @pytest.mark.parametrize(("call_s", "samples"), [(1 / 8, 16), (1 / 2, 10), (1 / 64, 128)])

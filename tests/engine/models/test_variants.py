@@ -211,7 +211,8 @@ def test_the_loss_is_the_sum_over_the_number() -> None:
     assert steps.loss(ModelName("timm:resnet18"), (values, other)).item() == 3
     assert steps.loss(ModelName("timm:mobilevit_s"), values).item() == pytest.approx(0.003)
     scale = torch.tensor(100.0, requires_grad=True)
-    assert steps.loss(ModelName("open_clip:ViT-B-32"), (values, other, scale)).item() == 8
+    for name in ("open_clip:ViT-B-32", "config:mine"):
+        assert steps.loss(ModelName(name), (values, other, scale)).item() == 8
     with pytest.raises(ValueError, match="nothing that a gradient could begin at"):
         steps.loss(ModelName("timm:resnet18"), values.detach())
 

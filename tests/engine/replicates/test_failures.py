@@ -1,5 +1,6 @@
 """What becomes of a benchmark's failures: the real work, in this process, on a model of three layers."""
 
+import itertools
 import time
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
@@ -219,7 +220,7 @@ class Forgetful(Toy):
         self.calls = getattr(self, "calls", 0) + next(Forgetful.counter)
         return super().forward(images) + self.calls
 
-    counter = iter(range(1000))
+    counter = itertools.count(1)
 
 
 class NoDouble(Toy):

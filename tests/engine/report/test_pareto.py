@@ -78,17 +78,22 @@ def test_no_rows_have_no_front() -> None:
     assert choose.ranked(frame, "gmacs", "imagenet_top1").empty
 
 
-@pytest.mark.parametrize(("x", "shape"), [("gmacs", "hv"), ("samples_per_s", "vh")])
-def test_the_front_is_a_staircase_that_no_row_lies_beyond(x: str, shape: str) -> None:
+@pytest.mark.parametrize(
+    ("x", "shape", "names", "places"),
+    [("gmacs", "hv", ["a", "b", "d"], [1.0, 2.0, 4.0]), ("samples_per_s", "vh", ["d", "e"], [4.0, 5.0])],
+)
+def test_the_front_is_a_staircase_that_no_row_lies_beyond(
+    x: str, shape: str, names: list[str], places: list[float]
+) -> None:
     rows = [(1.0, 70.0), (2.0, 75.0), (2.5, 74.0), (4.0, 80.0), (5.0, 79.0)]
     frame = pd.DataFrame(rows, columns=[x, "imagenet_top1"], index=list("abcde"))
     known = {"name": list("abcde"), "model": list("abcde"), "family": "f", "image_size": "224"}
     frame = frame.assign(**known, provenance="counted <here>\npublished by them")
-    on = list(frame.index[choose.front(frame, x, "imagenet_top1")])
-    figure = scatter.scatter(frame, x, "imagenet_top1", styles={}, front=on, log_y=False)
+    assert list(frame.index[choose.front(frame, x, "imagenet_top1")]) == names
+    figure = scatter.scatter(frame, x, "imagenet_top1", styles={}, front=names, log_y=False)
     line = next(trace for trace in figure.data if trace.mode == "lines")
     assert line.line.shape == shape
-    assert list(line.x) == sorted(frame.loc[on, x])
-    assert line.name == f"Pareto front ({len(on)})"
-    assert {annotation.text for annotation in figure.layout.annotations} <= set(on)
+    assert list(line.x) == places
+    assert line.name == f"Pareto front ({len(names)})"
+    assert {annotation.text for annotation in figure.layout.annotations} <= set(names)
     assert figure.data[0].customdata[0][-1] == "counted &lt;here&gt;<br>published by them"

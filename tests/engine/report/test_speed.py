@@ -11,11 +11,12 @@ from engine.published import speeds as published_speeds
 from engine.report import frames
 from engine.report.catalog import catalog
 from engine.report.figures import speed
-from engine.report.timings import needs, readable, samples
+from engine.report.timings import by_model, needs, rates, readable, samples, stored
 from engine.results import Parts
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec, ModelName, Refused
-from tests.support.page import benchmark_row, write_catalogue, write_samples
+from engine.store import Store
+from tests.support.page import benchmark_row, finish, queue_benchmark, write_catalogue, write_samples
 
 
 def spec(**fields: object) -> BenchmarkSpec:
@@ -59,6 +60,7 @@ def test_latency_bars_write_flags_out_and_keep_the_order_of_the_table() -> None:
     assert list(figure.layout.yaxis.categoryarray) == ["a · eager", "a · compile"]
     assert figure.layout.xaxis.title.text == "Latency p50 (ms)"
     assert "run 7" in bars[0].hovertemplate
+    assert bars[0].customdata[0][2] == "unstable, single process"
     ticks = figure.data[-1]
     assert sorted(ticks.x) == [14.0, 15.0, 17.0, 19.5, 20.0, 20.4]
 
@@ -295,3 +297,37 @@ def test_a_promise_rests_on_what_starts_took_before() -> None:
     assert needs.start_s(rows) == needs.Span(0.7 * 6, 1.5 * 6)
     assert needs.start_s([benchmark_row("a")]) == needs.START_S
     assert needs.like_s(100) == needs.Span(70, 150)
+
+
+CHANGES = [{"num_classes": 10}, {"in_chans": 4}, {"model_kwargs": '{"depth": 2}'}]
+
+
+@pytest.mark.parametrize("changed", CHANGES)
+def test_a_model_built_in_another_way_has_no_published_speed_and_no_estimate(
+    changed: dict[str, object], tmp_path: Path
+) -> None:
+    published = {"model": ["m"], "mode": ["inference"], "image_size": ["224"], "samples_per_s": [800.0]}
+    table = pd.DataFrame(published | {"batch_size": [256], "setup": ["GPU, amp"]})
+    assert len(published_speeds.beside([benchmark_row("m")], table)) == 1
+    assert published_speeds.beside([benchmark_row("m", **changed)], table).empty
+    catalogue = catalog.read(write_catalogue(tmp_path / "catalog"))
+    names = [ModelName("timm:resnet18")]
+    assert needs.memory(spec(batch_size=8), names, catalogue) is not None
+    assert needs.memory(spec(batch_size=8, **changed), names, catalogue) is None
+
+
+@pytest.mark.parametrize("changed", CHANGES)
+def test_the_catalogue_and_the_roofline_show_timings_of_plain_models_alone(
+    changed: dict[str, object], store: Store
+) -> None:
+    rows = [
+        benchmark_row("resnet18", intensity=9.0),
+        benchmark_row("resnet18", latency_ms=5.0, intensity=9.0, **changed),
+    ]
+    run_id = queue_benchmark(store, "resnet18")
+    finish(store, run_id, list(rows))
+    (line,) = stored.of_run(store.run(run_id), rows)
+    assert stored.table([line])["latency_ms"].item() == 20.0
+    assert rates.models(store)["latency_ms"].to_list() == [20.0]
+    frame = by_model.of_run(store.run(run_id), rows, "timm:resnet18")
+    assert by_model.settings(frame).nunique() == 2

@@ -14,7 +14,6 @@ from sqlalchemy import text
 from engine.results import Row, kinds
 from engine.settings import Settings
 from engine.specs import ProfileSpec, Refused
-from engine.specs.base import numbered
 from engine.store import Filter, Run, State, Store, open_store, storage
 from engine.store.database import Database
 from engine.store.files import RunFiles
@@ -56,7 +55,7 @@ def lets_through(wanted: Filter, run: Run, rows: list[Row]) -> bool:
     return (
         (not wanted.kinds or run.kind in wanted.kinds)
         and (not wanted.states or run.state in wanted.states)
-        and (not wanted.device or numbered(wanted.device) in run.spec.devices)
+        and (not wanted.device or {"cuda": "cuda:0"}.get(wanted.device, wanted.device) in run.spec.devices)
         and set(wanted.tags) <= set(run.tags)
         and (not wanted.model or any(re.fullmatch(whole, model, re.DOTALL) for model in models))
         and all(word in said or word in failed for word in wanted.text.casefold().split())

@@ -169,7 +169,7 @@ def test_out_of_memory_on_an_accelerator_is_counted_on_the_cpu_and_the_row_says_
     row = profile("timm:resnet18", spec, build=small_accelerator(limit=1000)).row
     assert (row.status, row.device, row.device_used) == ("ok", "cuda:0", "cpu")
     assert row.notes == ("out of memory on cuda:0: counted on cpu instead",)
-    assert row.gmacs == profile("timm:resnet18", ProfileSpec(models="timm:resnet18")).row.gmacs
+    assert row.gmacs == pytest.approx(1.814073344)  # GMACs of ResNet-18; torchvision documents 1.814
 
 
 def test_out_of_memory_on_the_cpu_too_is_a_row() -> None:

@@ -16,7 +16,7 @@ from engine.models import recurrent
 from engine.models.recurrent import Network
 from engine.replicates.messages import Measured
 from engine.replicates.recurrent import rows
-from engine.replicates.recurrent.work import Job, Passes, work
+from engine.replicates.recurrent.work import UNMARKED, Job, Passes, marked, work
 from engine.results import Artifact, Environment, Event, Progress, RecurrentRow
 from engine.specs import RecurrentSpec
 from engine.tasks.recurrent import run
@@ -238,3 +238,17 @@ def test_time_that_is_over_gives_every_runner_a_row(tmp_path: Path) -> None:
         ("aten", "timeout"),
         ("py", "timeout"),
     ]
+
+
+def test_a_trace_shows_both_passes_and_nothing_is_marked_without_a_profiler() -> None:
+    network = recurrent.build("py", spec("py").comparisons[0])
+    with network.settings():
+        passes = Passes(network, network.capture())
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            for phase in passes.phases.values():
+                phase()
+        marks = [event.name for event in profile.events() if event.name.startswith("## ")]
+        assert marks == ["## forward ##", "## backward ##"]
+        inside = next(event for event in profile.events() if event.name == "## forward ##")
+        assert any(child.name.startswith("aten::") for child in inside.cpu_children)
+    assert marked("forward") is UNMARKED

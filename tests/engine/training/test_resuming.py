@@ -1,5 +1,6 @@
 """What a training that is gone on with may be asked for otherwise, and what not."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def go_on(stopped: Path, folder: Path, **fields: object) -> list[Event]:
 def test_another_training_is_no_continuation(
     stopped: Path, tmp_path: Path, fields: dict[str, object], said: str
 ) -> None:
-    with pytest.raises(Refused, match=f"latest.pt cannot be gone on from exactly: {said}"):
+    with pytest.raises(Refused, match=f"latest.pt cannot be continued exactly: {said}"):
         go_on(stopped, tmp_path, **fields)
 
 
@@ -76,14 +77,17 @@ def test_nothing_left_to_train_is_said(tmp_path: Path) -> None:
     assert len(rows(again)) == 2
 
 
-def test_curves_are_carried_over_whole_or_not_at_all(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = (stopped / logs.HISTORY).read_text()
+def test_curves_are_carried_over_whole_or_not_at_all(
+    stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(stopped, tmp_path / "stopped")
+    before = (folder / logs.HISTORY).read_text()
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(atomic, "sync", full)
     with pytest.raises(OSError, match="No space left"):
-        logs.carry(stopped, stopped, 5, 1, validated=True)
-    assert (stopped / logs.HISTORY).read_text() == before
-    assert not list(atomic.leftovers(stopped))
+        logs.carry(folder, folder, 5, 1, validated=True)
+    assert (folder / logs.HISTORY).read_text() == before
+    assert not list(atomic.leftovers(folder))

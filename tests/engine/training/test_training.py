@@ -115,6 +115,7 @@ def test_a_training_tells_curves_rows_and_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("registry")
 def test_open_clip_itself_loads_the_checkpoint(tmp_path: Path) -> None:
     train(tiny(epochs=1), tmp_path)
     (tmp_path / "tiny.json").write_text(json.dumps(TINY))

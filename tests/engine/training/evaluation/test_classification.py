@@ -54,7 +54,10 @@ def test_a_class_is_the_normalised_mean_of_its_prompts(model: nn.Module) -> None
 
 
 def test_other_braces_in_a_prompt_are_letters(model: nn.Module) -> None:
-    classification.classifier(model, tokenize, CLASSES, ("{x} of {}",), device="cpu", batch_size=8)
+    found = classification.classifier(model, tokenize, CLASSES, ("{x}{}",), device="cpu", batch_size=8)
+    with torch.no_grad():
+        by_hand = model.encode_text(tokenize(["{x}" + name for name in CLASSES]), normalize=True).T
+    torch.testing.assert_close(found, by_hand)
 
 
 def test_figures_are_scikit_learns() -> None:

@@ -1,0 +1,50 @@
+"""Sweeps of a training: one spec per combination of values of a few fields."""
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import product
+
+from pydantic import ValidationError
+
+from engine.specs.base import Refused
+from engine.specs.train import TrainSpec
+
+FIELDS = ("lr", "wd", "seed")
+"""Fields that can be swept."""
+MOST_RUNS = 16
+
+
+def parse(text: str) -> dict[str, list[str]]:
+    """Return the values in a text such as `lr=1e-3,1e-4 seed=0,1`, by field. Errors: Refused."""
+    values: dict[str, list[str]] = {}
+    for word in text.split():
+        name, equals, given = word.partition("=")
+        if name not in FIELDS or not equals or name in values:
+            raise Refused(f"{word!r} is no sweep: write FIELD=VALUE,VALUE,... once for each of {', '.join(FIELDS)}")
+        values[name] = split(given)
+    return values
+
+
+def split(text: str) -> list[str]:
+    """Return the values in a text, separated by commas or blanks."""
+    return [value for value in re.split(r"[,\s]+", text) if value]
+
+
+def specs(spec: TrainSpec, values: Mapping[str, Sequence[str]]) -> dict[str, TrainSpec]:
+    """Return a spec per combination of values, by what it sets, such as `lr=0.001 seed=1`; empty without values.
+
+    The last field changes fastest. Errors: Refused when a value does not fit its field, or above MOST_RUNS specs.
+    """
+    given = {name: list(dict.fromkeys(some)) for name, some in values.items() if some}
+    combinations = [dict(zip(given, chosen, strict=True)) for chosen in product(*given.values())] if given else []
+    if len(combinations) > MOST_RUNS:
+        raise Refused(f"the sweep has {len(combinations)} combinations, at most {MOST_RUNS} are queued at once")
+    made: dict[str, TrainSpec] = {}
+    for combination in combinations:
+        try:
+            one = TrainSpec.model_validate(spec.model_dump() | combination)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise Refused(f"sweep, {first['loc'][0] if first['loc'] else 'spec'}: {first['msg']}") from error
+        made[" ".join(f"{name}={getattr(one, name):g}" for name in combination)] = one
+    return made

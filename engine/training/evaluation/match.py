@@ -1,0 +1,56 @@
+"""Compare one image with texts: which of them fits best."""
+
+from contextlib import nullcontext
+from io import BytesIO
+
+import torch
+
+from engine.datasets import Unreadable, images
+from engine.results.answers import MatchedText, Matches
+from engine.settings import Settings
+from engine.specs import Refused
+from engine.specs.questions import Match
+from engine.training.evaluation import classification
+from engine.training.evaluation.encode import Reader, encode_images, encode_texts
+from engine.training.evaluation.search import kept_model
+
+BATCH = 64
+
+
+@torch.no_grad()
+def answer(question: Match) -> Matches:
+    """Return the cosine of the image with each text, and its probability, the most similar text first.
+
+    Probabilities are those of the model's own loss: softmax(scale * cosine) over the texts, or, for a model with a bias
+    (SigLIP), sigmoid(scale * cosine + bias).
+    Errors: Refused when the image cannot be read; those of building the model.
+    """
+    try:
+        image = images.decode(BytesIO(question.image), "the picture")
+    except Unreadable as unreadable:
+        raise Refused(str(unreadable)) from unreadable
+    made = kept_model(question.spec, Settings().roots)
+    reader = Reader(transform=made.preprocess_val, tokenize=made.tokenizer, device="cpu", autocast=nullcontext)
+    features = encode_images(made.model, made.preprocess_val(image)[None], reader)
+    if question.templates:
+        options = {"device": "cpu", "batch_size": BATCH}
+        directions = classification.classifier(
+            made.model,
+            made.tokenizer,
+            question.texts,
+            question.templates,
+            **options,  # type: ignore[arg-type]
+        )
+    else:
+        directions = encode_texts(made.model, question.texts, reader).T
+    cosines = (features @ directions)[0].double()
+    logits = cosines * float(made.model.logit_scale.exp())  # type: ignore[operator]
+    bias = getattr(made.model, "logit_bias", None)
+    shares = torch.softmax(logits, 0) if bias is None else torch.sigmoid(logits + float(bias))
+    order = torch.argsort(cosines, descending=True, stable=True).tolist()
+    return Matches(
+        texts=tuple(
+            MatchedText(text=question.texts[at], similarity=float(cosines[at]), probability=float(shares[at]))
+            for at in order
+        )
+    )

@@ -1,0 +1,138 @@
+"""Modules and configurations of users' own, and options of timm models: counts against hand formulas."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.models import library
+from engine.models.built import OptionRefused, TowerRefused, Wanted
+from engine.names import ModelNotFound
+from engine.results import ProfileRow
+from engine.specs import ProfileSpec, Refused
+from engine.tasks.profile import profile, run
+
+OWN = "python:tests.support.own_models:"
+
+
+def count(model: str, **fields: Any) -> ProfileRow:
+    return profile(model, ProfileSpec(models=model, **fields)).row
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_channels_change_the_first_convolution_alone(channels: int) -> None:
+    plain, row = count("timm:resnet18"), count("timm:resnet18", in_chans=channels)
+    weights = 7 * 7 * 64 * (channels - 3)
+    assert row.status == "ok"
+    assert row.in_chans == channels
+    assert row.mparams == pytest.approx((plain.mparams or 0) + weights / 1e6, abs=1e-9)
+    assert row.gmacs == pytest.approx((plain.gmacs or 0) + 112 * 112 * weights / 1e9, abs=1e-12)
+    assert row.macts == plain.macts
+
+
+def test_classes_change_the_head_alone() -> None:
+    plain, row, headless = (count("timm:resnet18", num_classes=classes) for classes in (None, 10, 0))
+    assert (row.num_classes, headless.num_classes, plain.num_classes) == (10, 0, None)
+    assert row.mparams == pytest.approx((plain.mparams or 0) - 990 * (512 + 1) / 1e6, abs=1e-9)
+    assert row.gmacs == pytest.approx((plain.gmacs or 0) - 990 * 512 / 1e9, abs=1e-12)
+    assert headless.gmacs == pytest.approx((plain.gmacs or 0) - 1000 * 512 / 1e9, abs=1e-12)
+
+
+def test_keywords_reach_the_constructor() -> None:
+    plain = count("timm:vit_tiny_patch16_224")
+    row = count("timm:vit_tiny_patch16_224", model_kwargs="depth=2")
+    dim, tokens = 192, 197
+    weights = 4 * dim * dim + 2 * 4 * dim * dim
+    per_block = weights + (3 + 1 + 4 + 1) * dim + 4 * dim  # biases of four products, scale and shift of two norms
+    assert row.model_kwargs == '{"depth": 2}'
+    assert (plain.mparams or 0) - (row.mparams or 0) == pytest.approx(10 * per_block / 1e6, abs=1e-9)
+    macs = tokens * weights + 2 * tokens * tokens * dim
+    assert (plain.gmacs or 0) - (row.gmacs or 0) == pytest.approx(10 * macs / 1e9, abs=1e-12)
+
+
+def test_options_hold_at_another_image_size_too() -> None:
+    row = count("timm:resnet18", image_size="96", in_chans=1, num_classes=2)
+    smaller = count("timm:resnet18", image_size="96")
+    macs = 48 * 48 * 7 * 7 * 64 * 2 + 512 * 998
+    assert (smaller.gmacs or 0) - (row.gmacs or 0) == pytest.approx(macs / 1e9, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("fields", "answer"),
+    [
+        ({"model_kwargs": "foo=1"}, r"timm:resnet18 cannot be built with foo=1: TypeError: .*keyword argument 'foo'"),
+        ({"model_kwargs": "foo=1", "image_size": "96"}, "timm:resnet18 cannot be built with foo=1: TypeError"),
+        ({"model_kwargs": "act_layer=nothing"}, "timm:resnet18 cannot be built with act_layer='nothing'"),
+        (
+            {"model_kwargs": "pretrained=true"},
+            "the keyword pretrained is not taken, because models are built with random",
+        ),
+        ({"model_kwargs": "pretrained_cfg=x"}, "the keyword pretrained_cfg is not taken"),
+        ({"model_kwargs": "checkpoint_path=/etc/passwd"}, "the keyword checkpoint_path is not taken"),
+        ({"model_kwargs": "num_classes=2"}, "num_classes is no keyword here: give num_classes instead"),
+        ({"model_kwargs": "img_size=64"}, "img_size is no keyword here: give image_size instead"),
+    ],
+)
+def test_a_keyword_that_does_not_fit_is_an_error_row(fields: dict[str, Any], answer: str) -> None:
+    row = count("timm:resnet18", **fields)
+    assert (row.status, row.gmacs) == ("error", None)
+    with pytest.raises(OptionRefused, match=answer):
+        raise OptionRefused(row.error)
+
+
+@pytest.mark.parametrize("fields", [{"num_classes": 10}, {"in_chans": 4}, {"model_kwargs": "depth=2"}])
+@pytest.mark.parametrize("model", ["torchvision:resnet18", "open_clip:ViT-B-32"])
+def test_other_libraries_take_no_options(model: str, fields: dict[str, Any]) -> None:
+    row = count(model, **fields)
+    (option,) = fields
+    assert row.error == f"OptionRefused: {model} does not take {option}, only timm's models do"
+
+
+def test_a_module_of_ones_own_is_counted_at_the_wanted_size_and_keywords() -> None:
+    row = count(f"{OWN}tiny", image_size="8x12", model_kwargs="width=16 channels=4", in_chans=4)
+    assert (row.status, row.library, row.model) == ("ok", "python", "tests.support.own_models:tiny")
+    assert (row.image_size, row.in_chans, row.model_kwargs) == ("8x12", 4, '{"channels": 4, "width": 16}')
+    assert row.gmacs == pytest.approx((8 * 12 * 9 * 4 * 16 + 16 * 10) / 1e9)
+    assert row.mparams == pytest.approx((9 * 4 * 16 + 16 * 10 + 10) / 1e6)
+
+
+def test_a_module_of_ones_own_gets_three_channels_and_224_pixels_by_default(tmp_path: Path) -> None:
+    (row,) = (event for event in run(ProfileSpec(models=f"{OWN}tiny"), tmp_path) if isinstance(event, ProfileRow))
+    assert (row.image_size, row.family) == ("224", "own module")
+    assert row.gmacs == pytest.approx((224 * 224 * 9 * 3 * 8 + 8 * 10) / 1e9)
+
+
+def test_a_factory_may_lie_inside_something() -> None:
+    assert count(f"{OWN}Parts.linear", image_size="4").mparams == pytest.approx((48 * 2 + 2) / 1e6)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "answer"),
+    [
+        (
+            "python:no_such_package.models:tiny",
+            ModelNotFound,
+            "no Python module 'no_such_package' in the current folder",
+        ),
+        (f"{OWN}huge", ModelNotFound, "the module 'tests.support.own_models' has no 'huge'"),
+        (f"{OWN}NOT_A_FACTORY", ModelNotFound, "is a int, not a function or class"),
+        (f"{OWN}no_module", ModelNotFound, "returns str, not a torch.nn.Module"),
+        (f"{OWN}of_values", Refused, "cannot be built on meta, where tensors have no values .*: choose the device cpu"),
+    ],
+)
+def test_what_is_wrong_with_a_module_is_named(name: str, kind: type[Exception], answer: str) -> None:
+    with pytest.raises(kind, match=answer):
+        library.build(name, Wanted())
+
+
+def test_a_module_takes_only_its_factorys_keywords_and_has_no_text_tower() -> None:
+    with pytest.raises(OptionRefused, match=r"does not take {'depth': 2}: .*unexpected keyword"):
+        library.build(f"{OWN}tiny", Wanted(model_kwargs={"depth": 2}))
+    with pytest.raises(OptionRefused, match="does not take num_classes: give it in model_kwargs"):
+        library.build(f"{OWN}tiny", Wanted(num_classes=2))
+    with pytest.raises(TowerRefused, match="no text tower"):
+        library.build(f"{OWN}tiny", Wanted(tower="text"))
+
+
+def test_a_module_of_values_is_counted_on_the_cpu() -> None:
+    assert library.build(f"{OWN}of_values", Wanted(device="cpu")).model.in_features == 3

@@ -1,0 +1,80 @@
+"""Why torch.compile splits models and compiles them again; what a trace holds; variants that say how to compile."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.measure import trace
+from engine.models import steps
+from engine.replicates import graphs
+from engine.specs import Refused, Variant
+from engine.specs.benchmark import BenchmarkSpec
+
+pytestmark = [pytest.mark.slow]
+
+
+def with_break(x: torch.Tensor) -> torch.Tensor:
+    y = x + 1
+    torch._dynamo.graph_break()
+    return y * 2
+
+
+def test_a_break_is_told_with_its_line_and_a_recompilation_with_its_guard() -> None:
+    torch._dynamo.reset()
+    counters = graphs.fresh_counters(compiles=True)
+    run = torch.compile(with_break, backend="eager", dynamic=False)
+    run(torch.ones(2))
+    found = graphs.graphs(counters)
+    assert (found["graph_breaks"], found["unique_graphs"], found["recompilations"]) == (1, 2, 0)
+    (reason,) = found["graph_break_reasons"]
+    line = with_break.__code__.co_firstlineno + 2
+    assert f"test_graphs.py:{line} in with_break: " in reason
+    run(torch.ones(3))
+    again = graphs.graphs(counters)
+    assert again["recompilations"] == 2  # both halves
+    assert any("size mismatch" in reason and "in with_break" in reason for reason in again["recompile_reasons"])
+    torch._dynamo.reset()
+
+
+def test_nothing_is_told_of_what_is_not_compiled() -> None:
+    assert graphs.graphs(graphs.fresh_counters(compiles=False)) == {}
+
+
+def test_a_trace_has_the_phases_and_the_slowest_operators(tmp_path: Path) -> None:
+    left = torch.ones(300, 300)
+    path = tmp_path / "traces" / "one.json.gz"
+    slowest = trace.record({"forward": lambda: left @ left}, "cpu", path)
+    assert slowest[0].name == "aten::mm"
+    assert slowest[0].calls == 1
+    assert sum(one.share for one in slowest) == pytest.approx(1)
+    with gzip.open(path) as file:
+        names = [event.get("name") for event in json.load(file)["traceEvents"]]
+    assert names.count("forward") >= trace.CALLS
+    assert "aten::mm" in names
+
+
+def test_compiled_variants_say_how_they_compile() -> None:
+    variant = Variant.parse("compile:inductor+dynamic+fullgraph+freezing")
+    assert (variant.dynamic, variant.fullgraph, variant.freezing) == (True, True, True)
+    assert Variant.parse(variant.label) == variant
+    with pytest.raises(ValueError, match="freezing"):
+        BenchmarkSpec(models=("timm:resnet18",), mode="training", variants=("compile+freezing",))
+    with pytest.raises(ValueError, match="settings of purpose accuracy"):
+        BenchmarkSpec(models=("timm:resnet18",), tolerance=0.1)
+    with pytest.raises(ValueError, match="choose purpose performance"):
+        BenchmarkSpec(models=("timm:resnet18",), purpose="accuracy", trace=True)
+
+
+def test_an_optimizer_of_timm_takes_a_step_and_an_unknown_one_is_refused() -> None:
+    model = torch.nn.Linear(2, 1, bias=False)
+    before = model.weight.detach().clone()
+    made = steps.optimizer("timm/lion", model, rate=0.5)
+    model(torch.ones(1, 2)).sum().backward()
+    made.step()
+    # Lion moves each weight by the rate, against the sign of its gradient (Chen et al., 2023)
+    torch.testing.assert_close(model.weight.detach(), before - 0.5)
+    with pytest.raises(Refused, match="optimizer timm/nosuch cannot be made here"):
+        steps.check_optimizer("timm/nosuch")

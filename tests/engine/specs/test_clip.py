@@ -1,0 +1,67 @@
+"""What a training, an evaluation and a search can be asked for, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from engine.specs.evaluate import EvaluateSpec
+from engine.specs.questions import Search
+from engine.specs.train import TrainSpec
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"warmup": "soon"}, "warm-up 'soon' is neither a number of steps nor a share"),
+        ({"warmup": "101%"}, "warm-up '101%' is neither a number of steps nor a share"),
+        ({"epochs": 2, "steps": 5}, "give epochs or steps, not both"),
+        ({"batch_size": 1}, "batch_size\n  Input should be greater than or equal to 2"),
+        ({"batch_size": 10**9}, "batch_size\n  Input should be less than or equal to 65536"),
+        ({"lr": float("nan")}, "lr\n  Input should be a finite number"),
+        ({"lr_scheduler": "const-cooldown"}, "const-cooldown needs epochs_cooldown"),
+        ({"loss": "distill"}, "distillation needs a teacher"),
+        ({"loss": "coca", "accum_freq": 2}, "accum_freq must be 1"),
+        ({"local_loss": True, "gather_with_grad": False}, "local_loss without gather_with_grad"),
+        ({"opt": "sgd"}, "opt\n  String should match pattern"),
+        ({"opt": "timm/lamb", "beta1": 0.9}, "timm's optimizers take both betas or none"),
+        ({"templates": "a digit"}, "a template has {} where the class name goes, unlike 'a digit'"),
+        ({"device": "cuda:1", "nproc": 2}, "2 processes take cuda:0 to cuda:1, so the device is cuda:0, not cuda:1"),
+        ({"device": "mps", "nproc": 2}, "there is one mps device, for one process: 2 were asked for"),
+        ({"data": "a.csv::b.csv", "data_weights": [1]}, "1 weights were given for 2 sources"),
+        ({"data": "a.csv", "data_weights": [0]}, "the weights of sources are positive numbers"),
+    ],
+)
+def test_a_training_that_cannot_be_asked_for(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        TrainSpec.model_validate(fields)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"tasks": "guessing"}, "Input should be 'retrieval', 'zeroshot' or 'linear-probe'"),
+        ({"tasks": ()}, "at least 1 item"),
+        ({"templates": "a photo"}, "a template has {} where the class name goes, unlike 'a photo'"),
+    ],
+)
+def test_an_evaluation_that_cannot_be_asked_for(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        EvaluateSpec.model_validate(fields)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"text": ""}, "text\n  String should have at least 1 character"),
+        ({"top": 0}, "top\n  Input should be greater than or equal to 1"),
+        ({"top": 1001}, "top\n  Input should be less than or equal to 1000"),
+    ],
+)
+def test_a_search_that_cannot_be_asked_for(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        Search.model_validate({"spec": EvaluateSpec(), "folder": Path("/nowhere"), "text": "a seven"} | fields)
+    assert message in str(refused.value)

@@ -1,0 +1,40 @@
+"""Sweeps: one spec per combination of values."""
+
+import pytest
+
+from engine.specs import Refused, sweep
+from engine.specs.train import TrainSpec
+
+
+def test_every_combination_is_a_spec_of_its_own() -> None:
+    specs = sweep.specs(TrainSpec(epochs=2), sweep.parse("lr=1e-3,1e-4 seed=0,1"))
+    assert list(specs) == ["lr=0.001 seed=0", "lr=0.001 seed=1", "lr=0.0001 seed=0", "lr=0.0001 seed=1"]
+    assert [(spec.lr, spec.seed, spec.epochs) for spec in specs.values()] == [
+        (0.001, 0, 2),
+        (0.001, 1, 2),
+        (0.0001, 0, 2),
+        (0.0001, 1, 2),
+    ]
+
+
+def test_without_values_there_is_no_sweep_and_equal_values_are_one() -> None:
+    assert sweep.specs(TrainSpec(), {}) == {}
+    assert sweep.specs(TrainSpec(), {"lr": [], "wd": []}) == {}
+    assert list(sweep.specs(TrainSpec(), {"wd": ["0.1", "0.1"]})) == ["wd=0.1"]
+    assert sweep.split("1e-3, 1e-4 1e-5") == ["1e-3", "1e-4", "1e-5"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("momentum=0.9", "'momentum=0.9' is no sweep: write FIELD=VALUE,VALUE,... once for each of lr, wd, seed"),
+        ("lr", "'lr' is no sweep"),
+        ("lr=1 lr=2", "'lr=2' is no sweep"),
+        ("lr=-1", "sweep, lr: Input should be greater than 0"),
+        ("seed=x", "sweep, seed: Input should be a valid integer"),
+        (f"seed={','.join(map(str, range(17)))}", "17 combinations, at most 16"),
+    ],
+)
+def test_bad_sweeps_are_named(text: str, message: str) -> None:
+    with pytest.raises(Refused, match=message):
+        sweep.specs(TrainSpec(), sweep.parse(text))

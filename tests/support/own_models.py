@@ -1,0 +1,29 @@
+"""Modules as users write them, for `python:tests.support.own_models:NAME`."""
+
+import torch
+from torch import nn
+
+NOT_A_FACTORY = 3
+
+
+def tiny(width: int = 8, channels: int = 3) -> nn.Module:
+    """A convolution, a mean over places, and a head of ten classes."""
+    layers = nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    return nn.Sequential(*layers, nn.Linear(width, 10))
+
+
+class Parts:
+    """A namespace of factories."""
+
+    @staticmethod
+    def linear() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(3 * 4 * 4, 2))
+
+
+def of_values() -> nn.Module:
+    """A module whose size depends on values, which tensors on meta do not have."""
+    return nn.Linear(int(torch.ones(3).sum().item()), 1)
+
+
+def no_module() -> str:
+    return "not a module"
