@@ -167,6 +167,10 @@ class Spec(BaseModel):
     batch_field: ClassVar[str] = "batch_size"
     """The field with the amount of work per call, which determines the memory, if the spec has such a field."""
 
+    def default(self, name: str) -> Any:
+        """Return the value that a field of this spec has when it is left out. It may depend on fields before it."""
+        return type(self).model_fields[name].get_default(call_default_factory=True, validated_data=vars(self))
+
     @property
     def devices(self) -> tuple[str, ...]:
         """Return the devices that a run of this spec must hold, such as ("cuda:0",)."""

@@ -29,6 +29,9 @@ from engine.words import shortened
 MAX_BATCH = 65_536
 SWEEP_END, SEARCH_END = 64, 4096
 """Default largest batch sizes: of a sweep, and when finding the largest that fits."""
+CHECKED_BATCH = 8
+"""Images per call to compare the results of training, as in PyTorch's benchmark: batch norm over a single image makes
+small differences large."""
 MOST_VARIANTS = 16
 LONGEST_EXPRESSION = 200
 BatchWord = Literal["recorded", "sweep", "max"]
@@ -43,6 +46,12 @@ def _batch(value: Any) -> Any:
     if not number and size not in BATCH_WORDS:
         raise ValueError(f"{value!r} is neither a number from 1 to {MAX_BATCH} nor one of {', '.join(BATCH_WORDS)}")
     return size
+
+
+def _default_batch(fields: dict[str, Any]) -> int:
+    """Return the default batch size. fields: the fields before it."""
+    compares = fields.get("purpose", "performance") != "performance"
+    return CHECKED_BATCH if compares and fields.get("mode", "inference") != "inference" else 1
 
 
 # Named aliases, because their names are what `--help` shows.
@@ -94,8 +103,9 @@ class BenchmarkSpec(Spec):
     )
     device: RealDevice = Field("cpu", description="Device to run on: cpu, cuda:0, mps, ...")
     batch_size: Annotated[BATCH, NoDecode] = Field(
-        1,
-        description="Images per call. recorded: the suite's own; sweep: 1, 2, 4, ...; max: the largest that fits.",
+        default_factory=_default_batch,
+        description="Images per call. recorded: the suite's own; sweep: 1, 2, 4, ...; max: the largest that fits. "
+        f"Default: 1, and {CHECKED_BATCH} to compare results in training.",
     )
     max_batch_size: int | None = Field(
         None,

@@ -340,4 +340,4 @@ def test_every_empty_number_field_names_its_default() -> None:
     fields = [(spec, name) for spec in Spec.__subclasses__() for name in spec.model_fields]
     optional = [(spec, name) for spec, name in fields if spec.model_fields[name].default is None]
     assert len(optional) > 20
-    assert [f"{spec.kind}.{name}" for spec, name in optional if default_hint(name) is None] == []
+    assert [f"{spec.kind}.{name}" for spec, name in optional if default_hint(spec, name) is None] == []

@@ -14,9 +14,9 @@ def command(spec: Spec, sweep: Iterable[str] = ()) -> str:
     as its file name. Class names and templates are written one per line.
     """
     words = ["python", "-m", "engine", *(["submit"] if sweep else []), spec.kind]
-    for name, info in type(spec).model_fields.items():
+    for name in type(spec).model_fields:
         value = getattr(spec, name)
-        if name == "configs" or value == info.get_default(call_default_factory=True):
+        if name == "configs" or value == spec.default(name):
             continue
         flag = f"--{name.replace('_', '-')}"
         if isinstance(value, bool):

@@ -1,7 +1,7 @@
 """Labels and placeholders of the fields of all specs."""
 
 from engine.specs import Spec
-from engine.specs.benchmark import SEARCH_END, SWEEP_END
+from engine.specs.benchmark import CHECKED_BATCH, SEARCH_END, SWEEP_END
 from engine.specs.timed import LEAST_SAMPLES, LEAST_SECONDS, QUOTABLE
 from engine.specs.train import EPOCHS
 
@@ -111,6 +111,8 @@ DEFAULTS = {
     "epochs": str(EPOCHS),
     "steps": "from the epochs",
     "batch_size": "from the data",
+    "benchmark.batch_size": f"1, and {CHECKED_BATCH} to compare training",
+    "tolerance": "that of PyTorch's benchmark",
     "lr": "from the weights",
     "epochs_cooldown": "none",
 }
@@ -127,6 +129,7 @@ def heading(spec: type[Spec], name: str) -> str:
     return LABELS.get(f"{spec.kind}.{name}", LABELS.get(name, name.replace("_", " ").capitalize()))
 
 
-def default_hint(name: str) -> str | None:
+def default_hint(spec: type[Spec], name: str) -> str | None:
     """Return the placeholder that states the default of an empty field; None for a field without one in DEFAULTS."""
-    return f"default: {DEFAULTS[name]}" if name in DEFAULTS else None
+    default = DEFAULTS.get(f"{spec.kind}.{name}", DEFAULTS.get(name))
+    return f"default: {default}" if default else None

@@ -26,7 +26,7 @@ def form_link(spec: Spec, label: str, *, icon: str, key: str, help: str | None =
 def address(prefix: str, spec: Spec) -> dict[str, str | list[str]]:
     """Return the query that fills the form with a spec, except for the values that `put_aside` keeps."""
     query: dict[str, str | list[str]] = {}
-    for name, info in type(spec).model_fields.items():
+    for name in type(spec).model_fields:
         value = getattr(spec, name)
         if name == "configs":
             continue
@@ -34,11 +34,11 @@ def address(prefix: str, spec: Spec) -> dict[str, str | list[str]]:
             query[spec_form.key(prefix, spec_form.LISTED)] = str(len(value))
         elif name == "models":
             query[spec_form.key(prefix, name)] = [model for model in value if not model.startswith("config:")]
-        elif value != info.default and name in spec_form.LISTS:
+        elif value != spec.default(name) and name in spec_form.LISTS:
             query[spec_form.key(prefix, name)] = "\n".join(value)
-        elif value != info.default and name != "image_size" and isinstance(value, tuple):
+        elif value != spec.default(name) and name != "image_size" and isinstance(value, tuple):
             query[spec_form.key(prefix, name)] = [str(item) for item in value]
-        elif value != info.default:
+        elif value != spec.default(name):
             text = format_image_size(value) if name == "image_size" and isinstance(value, tuple) else str(value)
             query[spec_form.key(prefix, name)] = text.lower() if isinstance(value, bool) else text
     return query

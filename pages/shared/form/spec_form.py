@@ -70,7 +70,7 @@ def _widget(
     label = heading(spec, name)
     shared: dict[str, Any] = {"key": key(prefix, name), "help": info.description, "bind": BIND}
     if optional:
-        hint = hint or default_hint(name)
+        hint = hint or default_hint(spec, name)
     if name == "image_size" and info.default:
         hint = f"default: {format_image_size(info.default)}"
     if name in LISTS:
@@ -82,12 +82,13 @@ def _widget(
     if get_origin(annotation) is tuple and get_args(annotation)[1:] == (...,):
         item = get_args(annotation)[0]
         return (
-            _numbers(label, default_hint(name), shared)
+            _numbers(label, default_hint(spec, name), shared)
             if item in (int, float)
             else _words(label, info.default, item, choices, shared, pills)
         )
     if get_origin(annotation) in UNIONS:
-        return _number_or_word(label, str(info.default), annotation, choices or (), shared)
+        default = None if info.default_factory else str(info.default)
+        return _number_or_word(label, default, annotation, choices or (), hint or default_hint(spec, name), shared)
     if annotation is bool:
         return st.toggle(label, value=info.default, **shared)
     if annotation in (int, float):
@@ -97,7 +98,7 @@ def _widget(
         typed = st.session_state.get(shared["key"], st.query_params.get(shared["key"]))
         options = list(dict.fromkeys([*choices, *([typed] if typed else [])]))
         index = None if info.default == "" else 0
-        placeholder = hint or default_hint(name)
+        placeholder = hint or default_hint(spec, name)
         return st.selectbox(label, options, index, accept_new_options=True, placeholder=placeholder, **shared)
     if choices is not None:
         if st.session_state.get(shared["key"]) not in choices:
@@ -133,15 +134,19 @@ def _numbers(label: str, hint: str | None, shared: dict[str, Any]) -> str:
 
 
 def _number_or_word(
-    label: str, default: str, annotation: Any, choices: Sequence[str], shared: dict[str, Any]
+    label: str, default: str | None, annotation: Any, choices: Sequence[str], hint: str | None, shared: dict[str, Any]
 ) -> str | None:
-    """Draw a field for a number or one of the words that the field's type allows."""
+    """Draw a field for a number or one of the words that the field's type allows.
+
+    default: None if it depends on other fields; the field is then empty at first, with the hint in it.
+    """
     words = [
         word for part in map(_plain, get_args(annotation)) if get_origin(part) is Literal for word in get_args(part)
     ]
     typed = st.session_state.get(shared["key"])
-    options = list(dict.fromkeys([default, *choices, *words, *([typed] if typed else [])]))
-    return st.selectbox(label, options, accept_new_options=True, **shared)
+    options = list(dict.fromkeys([*([default] if default else []), *choices, *words, *([typed] if typed else [])]))
+    index = None if default is None else 0
+    return st.selectbox(label, options, index, placeholder=hint, accept_new_options=True, **shared)
 
 
 def build(spec: type[Request], values: Mapping[str, Any]) -> tuple[Request | None, list[str]]:

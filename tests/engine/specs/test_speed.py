@@ -157,6 +157,14 @@ def test_results_are_compared_with_deterministic_algorithms() -> None:
     assert not benchmark().reproducible
 
 
+def test_results_of_training_are_compared_at_batch_8_by_default() -> None:
+    """PyTorch's benchmark does so: batch norm over one image makes small differences large."""
+    assert BenchmarkSpec(models=("a",), purpose="accuracy", mode="training").batch_size == 8
+    assert BenchmarkSpec(models=("a",), purpose="accuracy", mode="training", batch_size=2).batch_size == 2
+    assert BenchmarkSpec(models=("a",), purpose="accuracy").batch_size == 1
+    assert BenchmarkSpec(models=("a",), mode="training").batch_size == 1
+
+
 def test_timings_want_the_host_for_themselves() -> None:
     assert BenchmarkSpec.exclusive
     assert DeviceSpec.exclusive
