@@ -40,6 +40,8 @@ class Progress(Event):
     done: int
     total: int | None = None
     note: str = ""
+    seconds_left: float | None = None
+    """The task's own estimate; None where the share that is done is the best guess."""
 
 
 class Metric(Event):

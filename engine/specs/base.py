@@ -151,6 +151,8 @@ class Spec(BaseModel):
     kind: ClassVar[str]
     attempts: ClassVar[int] = 1
     """Number of attempts when the worker is killed from outside."""
+    continues: ClassVar[bool] = False
+    """True if a later attempt continues the work of an earlier one instead of starting again."""
     exclusive: ClassVar[bool] = False
     """True if no other run may use the host at the same time, as for timings."""
     paced_by: ClassVar[tuple[str, ...]] = ()

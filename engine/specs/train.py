@@ -46,6 +46,7 @@ class TrainSpec(Spec):
 
     kind: ClassVar[str] = "train"
     attempts: ClassVar[int] = 3
+    continues: ClassVar[bool] = True
     paced_by: ClassVar[tuple[str, ...]] = (
         *("model", "data", "samples", "batch_size", "accum_freq", "nproc", "precision", "device", "image_size", "loss"),
         *("grad_checkpointing", "compile", "val_frequency", "workers", "threads"),

@@ -10,7 +10,7 @@ from engine.results import Environment, Metric, Row
 from engine.specs import Spec
 from engine.store.attempts import insert_event
 from engine.store.database import Database
-from engine.store.listing import insert_listing
+from engine.store.listing import insert_listing, set_results
 from engine.store.model import StoredArtifact
 from engine.store.records import mark_change, run_values
 from engine.store.tables import changes, run_tags, runs
@@ -53,5 +53,6 @@ def insert_run(database: Database, imported: Imported, key: str, write_files: Ca
         mark_change(connection)
         for event in (*imported.rows, *imported.metrics, *imported.artifacts):
             insert_event(connection, run_id, 0, event)
+        set_results(connection, run_id)
         write_files(run_id)
         return run_id

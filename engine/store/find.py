@@ -4,20 +4,29 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Select, func, literal, or_, select
 
-from engine.specs import Refused
+from engine.specs import Refused, TrainSpec
 from engine.specs.base import numbered
 from engine.store.database import Database
-from engine.store.listing import folded_model
+from engine.store.listing import LONGEST_MODEL
 from engine.store.model import Run, State
-from engine.store.records import RUNS, UNREADABLE, devices_of, readable_run
-from engine.store.tables import run_models, run_tags, run_texts, runs
+from engine.store.records import RUNS, UNREADABLE, devices_of, readable_run, storable
+from engine.store.tables import run_models, run_results, run_tags, run_texts, runs
 
 WILDCARDS = {"*": "%", "?": "_"}
 BATCH = 500
+Order = Literal["newest", "oldest", "loss", "accuracy", "latency"]
+ORDERS: dict[Order, tuple[ColumnElement[Any], ...]] = {
+    "newest": (runs.c.id.desc(),),
+    "oldest": (runs.c.id.asc(),),
+    "loss": (run_results.c.loss.asc().nulls_last(), runs.c.id.desc()),
+    "accuracy": (run_results.c.accuracy.desc().nulls_last(), runs.c.id.desc()),
+    "latency": (run_results.c.latency_ms.asc().nulls_last(), runs.c.id.desc()),
+}
+"""Orders of a list over all its pages. Runs without the value come last."""
 LONGEST_SEARCH = 200
 """Characters of one search text. Each word becomes a condition of the query, and SQLite allows 1,000."""
 
@@ -29,15 +38,18 @@ class Filter:
     kinds: tuple[str, ...] = ()
     states: tuple[State, ...] = ()
     model: str = ""
-    """Part of the name of a model that the run requested or has a row for; the full name if it contains `*` or `?`."""
+    """Part of the name of a model that the run requested or has a row for; the full name if it contains `*` or `?`.
+
+    With a library in front (`timm:resnet18`), only models of that library.
+    """
     only_model: str = ""
-    """The full name of such a model, with or without its library."""
+    """The full name of such a model. With a library, only the model of that library."""
     device: str = ""
     tags: tuple[str, ...] = ()
     """The run must have all of these tags."""
     text: str = ""
     """Words that must all occur in the run's name, summary, notes or error."""
-    oldest_first: bool = False
+    order: Order = "newest"
 
     def __post_init__(self) -> None:
         """Errors: Refused when a text is too long or contains a NUL character."""
@@ -52,11 +64,10 @@ class Filter:
 
 def find(database: Database, wanted: Filter, *, limit: int, offset: int = 0) -> list[Run]:
     """Return one page of the matching runs. Runs that this version cannot read are left out."""
-    order = runs.c.id.asc() if wanted.oldest_first else runs.c.id.desc()
-    page = select(runs.c.id).where(*_conditions(wanted)).order_by(order).limit(limit).offset(offset)
+    page = _ids(wanted).limit(limit).offset(offset)
     with database.read() as connection:
         ids = list(connection.scalars(page))  # ids first, from indexes alone: rows of `runs` are wide
-        table_rows = connection.execute(RUNS.where(runs.c.id.in_(ids)).order_by(order))
+        table_rows = connection.execute(RUNS.where(runs.c.id.in_(ids)).order_by(*ORDERS[wanted.order]))
         return [run for row in table_rows if (run := readable_run(row))]
 
 
@@ -71,12 +82,11 @@ def lines(database: Database, wanted: Filter) -> Iterator[list[dict[str, Any]]]:
 
     Times are UTC in ISO format; `devices` and `tags` are joined by semicolons.
     """
-    order = runs.c.id.asc() if wanted.oldest_first else runs.c.id.desc()
     with database.read() as connection:
-        ids = list(connection.scalars(select(runs.c.id).where(*_conditions(wanted)).order_by(order)))
+        ids = list(connection.scalars(_ids(wanted)))
     for place in range(0, len(ids), BATCH):
         with database.read() as connection:
-            batch = RUNS.where(runs.c.id.in_(ids[place : place + BATCH])).order_by(order)
+            batch = RUNS.where(runs.c.id.in_(ids[place : place + BATCH])).order_by(*ORDERS[wanted.order])
             yield [_line(row) for row in connection.execute(batch)]
 
 
@@ -85,6 +95,12 @@ def devices(database: Database) -> list[str]:
     with database.read() as connection:
         lists = connection.scalars(select(runs.c.devices).distinct())
         return sorted({device for devices in lists for device in devices_of(devices)})
+
+
+def _ids(wanted: Filter) -> Select[Any]:
+    query = select(runs.c.id).where(*_conditions(wanted)).order_by(*ORDERS[wanted.order])
+    by_result = wanted.order not in ("newest", "oldest")
+    return query.join_from(runs, run_results, isouter=True) if by_result else query
 
 
 def _conditions(wanted: Filter) -> Iterator[ColumnElement[bool]]:
@@ -99,7 +115,7 @@ def _conditions(wanted: Filter) -> Iterator[ColumnElement[bool]]:
     if wanted.model:
         yield runs.c.id.in_(_of_model(wanted.model))
     if wanted.only_model:
-        named = run_models.c.model == folded_model(wanted.only_model)
+        named = run_models.c.model == _folded(wanted.only_model)
         yield runs.c.id.in_(select(run_models.c.run_id).where(named))
     for word in dict.fromkeys(wanted.text.casefold().split()):
         matching = select(run_texts.c.run_id).where(run_texts.c.text.contains(word, autoescape=True))
@@ -115,8 +131,16 @@ def _of_model(pattern: str) -> Select[Any]:
     first = select(func.min(run_models.c.model).label("model")).cte("names", recursive=True)
     following = select(func.min(run_models.c.model)).where(run_models.c.model > first.c.model).scalar_subquery()
     names = first.union_all(select(following).where(first.c.model.is_not(None)))
-    matching = select(names.c.model).where(names.c.model.like(literal(_like(folded_model(pattern))), escape="/"))
+    like = names.c.model.like(literal(_like(_folded(pattern))), escape="/")
+    if ":" not in pattern:  # then names with a library, which begin with a colon, are not compared
+        like &= names.c.model.not_like(":%")
+    matching = select(names.c.model).where(like)
     return select(run_models.c.run_id).where(run_models.c.model.in_(matching))
+
+
+def _folded(name: str) -> str:
+    """Return a name or pattern as `listing.folded_names` stores it: with a colon in front if it has a library."""
+    return storable(f":{name}" if ":" in name else name).casefold()[:LONGEST_MODEL]
 
 
 def _like(pattern: str) -> str:
@@ -128,6 +152,8 @@ def _like(pattern: str) -> str:
 
 def _line(row: Any) -> dict[str, Any]:
     took = (row.ended_at - row.started_at) if row.ended_at and row.started_at else None
+    if took is not None and row.kind == TrainSpec.kind:
+        took += row.earlier_s or 0.0
     return {
         "run": row.id,
         "kind": row.kind,
@@ -142,6 +168,12 @@ def _line(row: Any) -> dict[str, Any]:
         "started": _moment(row.started_at),
         "ended": _moment(row.ended_at),
         "duration_s": took,
+        "rows": row.results_rows,
+        "failed_rows": row.results_failed,
+        "train_loss": row.results_loss,
+        "top1": row.results_accuracy,
+        "latency_ms": row.results_latency_ms,
+        "flags": row.results_flags or "",
         "devices": "; ".join(devices_of(row.devices)),
         "tags": "; ".join(sorted((row.tags or "").split("\n"))),
         "notes": row.notes,

@@ -10,8 +10,8 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, func, select, upd
 from engine import specs
 from engine.results import Environment
 from engine.specs import Refused
-from engine.store.model import Attempt, Cause, Run, State
-from engine.store.tables import attempts, changes, run_tags, runs
+from engine.store.model import Attempt, Cause, Results, Run, State
+from engine.store.tables import attempts, changes, run_results, run_tags, runs
 
 log = logging.getLogger(__name__)
 
@@ -21,12 +21,24 @@ LONGEST_NAME = 200
 UNREADABLE = (LookupError, ValueError, TypeError, OverflowError)
 """Exceptions that damaged values, or values of another version of this program, can raise."""
 
-UNSTARTED: dict[str, Any] = {"started_at": None, "done": 0, "total": None, "note": ""}
+UNSTARTED: dict[str, Any] = {"started_at": None, "done": 0, "total": None, "note": "", "seconds_left": None}
 """The progress columns of a run while no attempt has begun."""
 
 _TAGS = select(func.aggregate_strings(run_tags.c.tag, "\n")).where(run_tags.c.run_id == runs.c.id).scalar_subquery()
-RUNS: Select[Any] = select(runs, _TAGS.label("tags"))
-"""Query for runs with their tags, joined by newlines. `to_run` reads its rows."""
+_EARLIER = (
+    select(func.sum(attempts.c.closed_at - attempts.c.begun_at))
+    .where(attempts.c.run_id == runs.c.id, attempts.c.id < runs.c.attempt_id)
+    .scalar_subquery()
+)
+RUNS: Select[Any] = select(
+    runs,
+    _TAGS.label("tags"),
+    _EARLIER.label("earlier_s"),
+    *(column.label(f"results_{column.name}") for column in run_results.c),
+).join_from(runs, run_results, isouter=True)
+"""Query for runs with their tags, joined by newlines, the seconds of their earlier attempts, and a summary of their
+rows. `to_run` reads its rows.
+"""
 
 ATTEMPTS: Select[Any] = select(attempts, runs.c.cancel_requested).join_from(attempts, runs)
 """Query for attempts with the cancel request of their run. `to_attempt` reads its rows."""
@@ -67,11 +79,22 @@ def to_run(row: Row[Any]) -> Run:
         done=row.done,
         total=row.total,
         note=row.note,
+        estimated_s_left=row.seconds_left,
+        earlier_s=row.earlier_s or 0.0,
+        results=_results(row),
         environment=Environment.model_validate_json(row.environment) if row.environment else None,
         revision=row.revision,
         notes=row.notes,
         tags=tuple(sorted(row.tags.split("\n"))) if row.tags else (),
     )
+
+
+def _results(row: Row[Any]) -> Results:
+    if row.results_run_id is None:
+        return Results()
+    flags = tuple(row.results_flags.split("; ")) if row.results_flags else ()
+    numbers = {name: getattr(row, f"results_{name}") for name in ("rows", "failed", "loss", "accuracy", "latency_ms")}
+    return Results(**numbers, flags=flags)
 
 
 def readable_run(row: Row[Any]) -> Run | None:

@@ -372,7 +372,7 @@ def test_filters_narrow_the_list_down_and_are_in_the_address(store: Store) -> No
         ({"runs_model": "resnet18"}, [tagged, failed]),
         ({"runs_model": "vit*"}, [other]),
         ({"runs_text": "IT broke"}, [failed]),
-        ({"runs_kinds": "profile", "runs_order": "oldest first"}, [failed, tagged, other]),
+        ({"runs_kinds": "profile", "runs_order": "oldest"}, [failed, tagged, other]),
     ):
         app = open_page(LIST, **query)
         assert not app.exception

@@ -12,15 +12,16 @@ from engine.store import Filter, Store
 
 COLUMNS = (
     *("run", "kind", "name", "what", "state", "cause", "error", "done", "total", "created", "started", "ended"),
-    *("duration_s", "devices", "tags", "notes"),
+    *("duration_s", "rows", "failed_rows", "train_loss", "top1", "latency_ms", "flags", "devices", "tags", "notes"),
 )
+WHOLE, REAL = ("run", "done", "total", "rows", "failed_rows"), ("duration_s", "train_loss", "top1", "latency_ms")
 TIMES = ("created", "started", "ended")
 
 
 def runs(store: Store, wanted: Filter) -> pd.DataFrame:
     """Return a line for every run that matches a filter: COLUMNS. Times are UTC."""
     frame = pd.DataFrame([line for lines in store.lines(wanted) for line in lines], columns=COLUMNS)
-    frame = frame.astype({"run": "Int64", "done": "Int64", "total": "Int64", "duration_s": float})
+    frame = frame.astype(dict.fromkeys(WHOLE, "Int64") | dict.fromkeys(REAL, float))
     return frame.assign(**{name: pd.to_datetime(frame[name], utc=True, format="ISO8601") for name in TIMES})
 
 
