@@ -96,7 +96,14 @@ def _split(trained: TrainSpec, spec: EvaluateSpec, what: str) -> dict[str, Any]:
             whole = "give its val_data, other data, or --no-held-out to evaluate on what it was trained on"
             raise Refused(f"{what} has held nothing of {spec.data} out: {whole}")
         return split
-    return split | {"val_fraction": trained.val_fraction, "data_kind": trained.data_kind}
+    if spec.held_out and spec.csv_class_key not in ("", trained.csv_class_key):
+        raise Refused(
+            f"{what} did not have the class column {spec.csv_class_key!r}, and each class is held out in proportion: "
+            "give --no-held-out, or train with the column"
+        )
+    classes = trained.csv_class_key if spec.held_out else spec.csv_class_key or trained.csv_class_key
+    kept = {"val_fraction": trained.val_fraction, "data_kind": trained.data_kind, "csv_class_key": classes}
+    return split | kept
 
 
 def continued(path: Path) -> TrainSpec:

@@ -21,7 +21,7 @@ LONGEST_TEXT = 1000
 MOST_DEFAULT_WORKERS = 8
 """Default limit of loading processes. More seldom help a single training process, and each takes about 500 MB."""
 
-SAME_PAIRS = ("data", "data_kind", "samples", "val_fraction", "classes", "templates")
+SAME_PAIRS = ("data", "data_kind", "csv_class_key", "samples", "val_fraction", "classes", "templates")
 """Fields that must be equal for two runs to use the same pairs and classes."""
 
 DataKind = Literal["auto", "digits", "synthetic", "csv", "folder", "webdataset"]
@@ -54,6 +54,7 @@ Separator = Annotated[
 ]
 ImageColumn = Annotated[str, Field(min_length=1, max_length=200, description="CSV column with the image paths.")]
 CaptionColumn = Annotated[str, Field(min_length=1, max_length=200, description="CSV column with the captions.")]
+ClassColumn = Annotated[str, Field(max_length=200, description="CSV column with the class names, if there is one.")]
 Samples = Annotated[
     int | None,
     Field(ge=1, le=100_000_000, description="Most pairs to use. For synthetic data, the number of pairs to make."),

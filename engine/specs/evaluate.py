@@ -12,6 +12,7 @@ from engine.specs.clip import (
     LINES,
     SAME_PAIRS,
     CaptionColumn,
+    ClassColumn,
     ClipImageSize,
     ClipModel,
     ClipPrecision,
@@ -55,6 +56,7 @@ class EvaluateSpec(Spec):
     csv_separator: Separator = ""
     csv_img_key: ImageColumn = "filepath"
     csv_caption_key: CaptionColumn = "title"
+    csv_class_key: ClassColumn = ""
     samples: Samples = None
     held_out: bool = Field(True, description="Use only the pairs that a training with this seed holds out.")
     val_fraction: float = Field(0.2, gt=0, lt=1, description="Share of the data that is held out.")

@@ -14,6 +14,7 @@ from engine.specs.clip import (
     SAME_PAIRS,
     WARMUP,
     CaptionColumn,
+    ClassColumn,
     ClipImageSize,
     ClipModel,
     ContextLength,
@@ -72,6 +73,7 @@ class TrainSpec(Spec):
     csv_separator: Separator = ""
     csv_img_key: ImageColumn = "filepath"
     csv_caption_key: CaptionColumn = "title"
+    csv_class_key: ClassColumn = ""
     data_weights: Annotated[tuple[float, ...], NoDecode, split_words] = Field(
         (), description="Weight of each of several sources (::), relative to its size. Default: 1 each."
     )

@@ -77,6 +77,7 @@ def opener(spec: TrainSpec | EvaluateSpec, roots: Roots) -> Callable[..., Pairs]
         separator=spec.csv_separator,
         image_column=spec.csv_img_key,
         caption_column=spec.csv_caption_key,
+        class_column=spec.csv_class_key,
         seed=spec.seed,
         roots=roots,
     )

@@ -69,6 +69,7 @@ def source(values: Mapping[str, Any]) -> dict[str, Any]:
         "separator": values.get("csv_separator") or "",
         "image_column": values.get("csv_img_key") or "filepath",
         "caption_column": values.get("csv_caption_key") or "title",
+        "class_column": values.get("csv_class_key") or "",
         "samples": values.get("samples"),
         "seed": values.get("seed") or 0,
     }

@@ -19,7 +19,7 @@ PREFIX = "evaluate"
 TASK_NAMES = {"zeroshot": "zero-shot", "linear-probe": "linear probe"}
 DATA = {
     "Data format": ("data_kind", "samples"),
-    "CSV": ("csv_separator", "csv_img_key", "csv_caption_key"),
+    "CSV": ("csv_separator", "csv_img_key", "csv_caption_key", "csv_class_key"),
     "Held-out data": ("held_out", "val_fraction"),
 }
 FURTHER = {

@@ -38,7 +38,7 @@ PRESETS: presets.Presets = {
 }
 DATA = {
     "Data format": ("data_kind", "samples"),
-    "CSV": ("csv_separator", "csv_img_key", "csv_caption_key"),
+    "CSV": ("csv_separator", "csv_img_key", "csv_caption_key", "csv_class_key"),
     "Held-out data": ("val_data", "val_fraction"),
 }
 SWEEP_LABELS = {"lr": "Learning rates", "wd": "Weight decays", "seed": "Seeds"}

@@ -219,8 +219,8 @@ def _evaluation(run: Run) -> EvaluateSpec:
     """Return the spec that evaluates the best model of a run on its held-out pairs."""
     spec = run.spec
     assert isinstance(spec, TrainSpec)
-    shared = {name: getattr(spec, name) for name in ("csv_separator", "csv_img_key", "csv_caption_key", "classes")}
-    shared |= {name: getattr(spec, name) for name in ("data_kind", "templates", "device")}
+    names = ("data_kind", "csv_separator", "csv_img_key", "csv_caption_key", "csv_class_key")
+    shared = {name: getattr(spec, name) for name in (*names, "classes", "templates", "device")}
     if spec.precision != "auto":  # an older or imported run may not be resolved
         shared["precision"] = spec.precision
     held = {"data": spec.val_data, "held_out": False} if spec.val_data else {"data": spec.data, "samples": spec.samples}

@@ -279,6 +279,20 @@ def captioned(folder: Path, count: int = 12) -> Path:
 
 
 @pytest.mark.slow
+def test_the_class_column_of_a_table_is_what_zero_shot_is_measured_on(tmp_path: Path) -> None:
+    table = captioned(tmp_path)
+    lines = table.read_text().splitlines()
+    kinds = ["kind", *(("even", "odd")[index % 2] for index in range(len(lines) - 1))]
+    table.write_text("\n".join(f"{line},{kind}" for line, kind in zip(lines, kinds, strict=True)))
+    fields = {"data": str(table), "samples": None, "batch_size": 4, "val_fraction": 0.5, "epochs": 1}
+    told = rows(train(tiny(**fields, csv_class_key="kind"), tmp_path / "run"))
+    assert told[0].zeroshot_top1 is not None
+    held = setup.hold(tiny(**fields, csv_class_key="kind"), tmp_path / "run")
+    assert held.classes == ("even", "odd")
+    assert not setup.hold(tiny(**fields), tmp_path / "other").classes
+
+
+@pytest.mark.slow
 def test_a_table_with_broken_images_is_trained_on_without_them(tmp_path: Path) -> None:
     table = captioned(tmp_path)
     (tmp_path / "3.png").write_bytes(b"no image")
