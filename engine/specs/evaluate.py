@@ -9,10 +9,10 @@ from typing_extensions import TypeAliasType
 from engine.specs.base import RealDevice, Spec
 from engine.specs.clip import (
     DIGITS_MODEL,
-    LINES,
     SAME_PAIRS,
     CaptionColumn,
     ClassColumn,
+    Classes,
     ClipImageSize,
     ClipModel,
     ClipPrecision,
@@ -63,7 +63,7 @@ class EvaluateSpec(Spec):
     tasks: Annotated[TASKS, NoDecode] = Field(
         ("retrieval", "zeroshot"), description="Tasks: retrieval, zeroshot, linear-probe; comma-separated."
     )
-    classes: Annotated[LINES, NoDecode] = Field((), description="Class names. Default: the data's own.")
+    classes: Classes = ()
     templates: Templates = ()
 
     device: RealDevice = Field("cpu", description="Device to run on: cpu, cuda, cuda:0, mps, ...")

@@ -43,6 +43,7 @@ LABELS = {
     "data_weights": "Source weights",
     "resampled": "Draw with replacement",
     "val_data": "Held-out data",
+    "zeroshot_data": "Zero-shot data",
     "val_fraction": "Held-out share",
     "held_out": "Held-out share only",
     "pretrained": "Initial weights",
