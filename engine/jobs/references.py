@@ -4,11 +4,12 @@ import json
 import os
 from base64 import b64encode
 from collections.abc import Sequence
+from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
 from engine.results import TrainRow
-from engine.roots import Roots, expand_home, open_within, stat_within
+from engine.roots import Roots, expand_home, file_within, open_within, stat_within
 from engine.settings import Settings
 from engine.specs import EvaluateSpec, Refused, Spec
 from engine.specs.clip import EMBEDDED, default_precision, same_sources, split_sources
@@ -20,6 +21,8 @@ from engine.store.files import RunFiles
 CHECKPOINTS = "checkpoints"
 BEST = "best.pt"
 MANIFEST = ".json"
+FILES = ("data", "val_data", "zeroshot_data", "pretrained", "checkpoint", "distill_pretrained", "resume")
+"""Fields of specs that can name files."""
 WEIGHTS = (".pt", ".pth", ".bin", ".safetensors", ".ckpt")
 
 
@@ -166,7 +169,7 @@ def check_paths(settings: Settings, spec: Spec) -> None:
 
     Errors: Refused, with the same message for absent and forbidden files, so that it does not reveal which files exist.
     """
-    for name in ("data", "val_data", "zeroshot_data", "pretrained", "checkpoint", "distill_pretrained", "resume"):
+    for name in FILES:
         for path in _paths(name, getattr(spec, name, "")):
             if not _readable(settings, path):
                 roots = ", ".join(str(root) for root in settings.roots)
@@ -182,6 +185,21 @@ def check_again(settings: Settings, run: Run) -> None:
     """
     began = any((RunFiles(settings.runs_dir, run.id).dir / CHECKPOINTS).glob("*.pt"))
     check_paths(settings, run.spec.model_copy(update={"resume": ""}) if began else run.spec)
+
+
+def used(settings: Settings, spec: Spec) -> dict[str, bool | int | float | str]:
+    """Return the values for open settings that are known before the work, and the hashes of the files of a request.
+
+    Folders and shards are not hashed, because that would read all of their images.
+    """
+    values = dict(spec.resolved)
+    for name in FILES:
+        for place, path in enumerate(_paths(name, getattr(spec, name, ""))):
+            what = f"SHA-256 of {name}" + (f" {place + 1}" if place else "")
+            if file_within(expand_home(path), settings.roots):
+                with open_within(expand_home(path), settings.roots) as file:
+                    values[what] = file_digest(file, "sha256").hexdigest()
+    return values
 
 
 def _paths(name: str, given: str) -> list[str]:

@@ -80,6 +80,8 @@ class Environment(Event):
     field.
     """
     seed: int | None = None
+    settings: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """Values used for settings that the request left open, and the SHA-256 of the files that it names."""
     date: str
     """UTC, ISO 8601."""
 

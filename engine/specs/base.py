@@ -186,6 +186,11 @@ class Spec(BaseModel):
         return tuple(getattr(self, name) for name in self.paced_by)
 
     @property
+    def resolved(self) -> dict[str, bool | int | float | str]:
+        """Return the values that follow from the request for fields that it left open."""
+        return {}
+
+    @property
     def half_batch(self) -> int | None:
         """Return half the batch size, to try after out-of-memory; None if the batch is not a number or is 1."""
         batch = getattr(self, self.batch_field, None)

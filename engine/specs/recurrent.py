@@ -209,6 +209,10 @@ class RecurrentSpec(Spec):
         return processes(self.replicates, self.publishable)
 
     @property
+    def resolved(self) -> dict[str, bool | int | float | str]:
+        return {"replicates": self.processes, "min_seconds": self.floor_seconds}
+
+    @property
     def floor_seconds(self) -> float:
         """Return the least sampled time per process and runner, in seconds."""
         return floor_seconds(self.min_seconds, self.publishable)

@@ -249,6 +249,10 @@ class TrainSpec(Spec):
         return self.lr or (FINE_TUNE_LR if self.pretrained else SCRATCH_LR)
 
     @property
+    def resolved(self) -> dict[str, bool | int | float | str]:
+        return {"lr": self.peak_lr} | ({"epochs": self.epochs or EPOCHS} if self.steps is None else {})
+
+    @property
     def summary(self) -> str:
         start = f" from {self.pretrained}" if self.pretrained else ""
         return f"{self.model}{start} on {self.data} ({self.device})"
