@@ -14,12 +14,12 @@ from pages.shared.text import plain
 PREFIX = "runs"
 BIND: Final = "query-params"
 EMPTY: dict[str, Any] = {"text": "", "model": "", "device": None, "tags": [], "states": [], "kinds": []}
-ORDERS: dict[Order, str] = {
-    "newest": "Newest first",
-    "oldest": "Oldest first",
-    "loss": "Lowest loss",
-    "accuracy": "Highest top-1",
-    "latency": "Lowest latency",
+ORDERS: dict[str, Order] = {
+    "newest first": "newest",
+    "oldest first": "oldest",
+    "lowest loss": "loss",
+    "highest top-1": "accuracy",
+    "lowest latency": "latency",
 }
 LIVE = "50ms"
 
@@ -83,7 +83,6 @@ def fields(store: Store) -> Filter | None:
         order = st.selectbox(
             "Order",
             list(ORDERS),
-            format_func=ORDERS.__getitem__,
             key=key("order"),
             width=180,
             help="Order over all pages. Runs without the value come last.",
@@ -101,7 +100,7 @@ def fields(store: Store) -> Filter | None:
             device=values["device"] or "",
             tags=tuple(values["tags"]),
             text=(values["text"] or "").strip(),
-            order=order,
+            order=ORDERS[order],
         )
     except Refused as refusal:
         st.error(plain(str(refusal)), icon=":material/error:")

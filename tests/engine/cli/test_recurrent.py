@@ -60,7 +60,7 @@ def test_a_line_per_row_tells_how_it_goes(capsys: pytest.CaptureFixture[str]) ->
         "1.25 times as fast as aten (faster); single process",
         "        aten_layernorm, 20 steps, hidden 64, batch 8: forward 10 ms",
         "        resnet18, batch 8: forward 10 ms, backward 20 ms",
-        "        error: needs cuDNN",
+        "        cudnn: error: needs cuDNN",
     ]
 
 

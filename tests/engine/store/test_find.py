@@ -24,7 +24,8 @@ from engine.store.migrations import alembic_config
 from engine.store.tables import metadata
 from tests.engine.store.test_store import postgres_url, settings  # noqa: F401  fixtures: each test runs on both databases
 from tests.support import store as support_store
-from tests.support.page import finish, profile_row
+from tests.support.clip import train_row
+from tests.support.page import benchmark_row, finish, profile_row
 
 ODD = ("100%_of/them", "ÄRGER in Zürich", "a\\b 'quoted'", "<b>bold</b>")
 PATTERNS = ("resnet_17", "RESNET", "vit_base_1?", "*_12", "timm:swin_3*", "aten", "a_b%", "100%", "/", "nothing*", "*")
@@ -246,3 +247,39 @@ def test_a_search_of_many_words_is_answered(filled: Store) -> None:
     words = " ".join(chr(ord("a") + place % 26) for place in range(100))
     assert filled.count(Filter(text=words)) == 0
     assert filled.count(Filter(text="a " * 100)) > 0
+
+
+def test_a_run_of_one_library_is_not_found_as_one_of_another(store: Store) -> None:
+    of_timm, of_torchvision = (
+        store.enqueue(ProfileSpec(models=(f"{lib}:resnet18",))) for lib in ("timm", "torchvision")
+    )
+    finish(store, of_timm, [profile_row("resnet18d")])
+    for pattern, found in {
+        "timm:resnet18": [of_timm],
+        "TorchVision:resnet1*": [of_torchvision],
+        "resnet18": [of_torchvision, of_timm],
+        "t*": [],
+        "open_clip:*": [],
+    }.items():
+        assert [run.id for run in store.find(Filter(model=pattern), limit=9)] == found, pattern
+
+
+def test_the_results_of_a_run_follow_its_rows(store: Store) -> None:
+    """Counts, values and words; another attempt starts without them, and a run without failed rows is finished."""
+    failed, some, good, trained = (store.enqueue(ProfileSpec(models=("resnet18",))) for _ in range(4))
+    finish(store, failed, [profile_row("a", status="error"), profile_row("b", status="out_of_memory")])
+    finish(store, some, [profile_row("a"), profile_row("b", status="error"), profile_row("c", status="error")])
+    finish(store, good, [benchmark_row("a", latency_ms=3.0), benchmark_row("b", latency_ms=1.0, flags=("unstable",))])
+    losses = [
+        train_row(epoch=1, train_loss=2.0, zeroshot_top1=0.5),
+        train_row(epoch=2, train_loss=1.5, zeroshot_top1=None),
+    ]
+    finish(store, trained, [*losses, train_row(epoch=3, train_loss=None, status="error")])
+    outcomes = {run.id: (run.state, run.outcome, run.all_failed) for run in store.runs()}
+    assert outcomes[failed] == (State.FINISHED, "all failed", True)
+    assert outcomes[some] == (State.FINISHED, "finished, 2 errors", False)
+    assert outcomes[good] == (State.FINISHED, "finished", False)
+    results = store.run(good).results
+    assert (results.rows, results.latency_ms, results.flags) == (2, 2.0, ("unstable",))
+    assert (store.run(trained).results.loss, store.run(trained).results.accuracy) == (1.5, 0.5)
+    assert [run.id for run in store.find(Filter(order="latency"), limit=2)] == [good, trained]
