@@ -76,7 +76,7 @@ def table(axes: Axes, filters: Filters) -> pd.DataFrame:
 def selected(frame: pd.DataFrame, axes: Axes, filters: Filters) -> pd.DataFrame:
     """Return the rows of `table` that match the filters; with a Pareto front, its rows first. Errors: Refused."""
     kept = filters.kept(frame)
-    return choose.ranked(kept, axes.x, axes.y) if axes.front else kept
+    return choose.ranked(kept, axes.x, axes.y, with_flagged=axes.flagged) if axes.front else kept
 
 
 def rows(axes: Axes, filters: Filters) -> pd.DataFrame:

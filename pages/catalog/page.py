@@ -10,6 +10,8 @@ from engine.report.catalog import catalog, choose
 from engine.report.figures import scatter
 from engine.report.figures.scatter import SHOWN_FAMILIES
 from engine.report.quantities import MEASURED, title
+from engine.report.timings import readable
+from engine.results import FLAGS
 from engine.specs import ProfileSpec, Refused
 from pages.catalog import controls, data, measure
 from pages.shared import backend, comparison_link, tour
@@ -26,6 +28,7 @@ COSTS = (
 )
 
 OPEN_HELP = "Open the page of this model: modules, memory, published accuracies, timings and commands."
+FLAGS_HELP = "  \n".join(f"**{readable.words([flag])}**: {meaning}" for flag, meaning in FLAGS.items())
 
 st.title("What does a vision model cost?", anchor=False)
 counted_with = shipped.versions(backend.settings().catalog_dir)
@@ -69,6 +72,7 @@ if selected.empty:
     raise PageEnd
 
 front = list(selected.index[selected["front"]]) if axes.front else []
+left_off = 0 if axes.flagged else int(choose.flagged(selected.dropna(subset=[axes.x, axes.y])).sum())
 in_plot = chart(
     scatter.scatter(
         selected,
@@ -93,7 +97,8 @@ columns = [
     *(["front"] if axes.front else []),
     *([] if axes.x in MEASURED else [axes.x]),
     *([] if axes.y in MEASURED else [axes.y]),
-    *(*accuracies, *timings_shown, *(choose.in_unit(column, axes.flops) for column in COSTS)),
+    *(*accuracies, *timings_shown, *(["flags"] if choose.flagged(selected).any() else [])),
+    *(choose.in_unit(column, axes.flops) for column in COSTS),
     *(["published"] if accuracies else []),
     *(["measured"] if timings_shown else []),
 ]
@@ -102,8 +107,9 @@ rows = results_table(
     key="catalog_table",
     alt="Rows of the plot",
     columns=list(dict.fromkeys(columns)),
-    height=520,
+    height="auto" if len(selected) < 15 else 520,
     selectable=True,
+    config={"flags": st.column_config.TextColumn("Flags", help=FLAGS_HELP, width="medium")},
 )
 failed = (selected["status"] != "ok").sum()
 incomplete = selected["remark"].str.startswith("incomplete").sum()
@@ -111,6 +117,7 @@ st.caption(
     f"{failed} of these rows could not be counted and {incomplete} are incomplete; the column Remark says why. "
     f"The plot labels the {'Pareto front' if axes.front else 'extremes of each axis'}"
     + ("" if axes.colour else f"; its legend lists the {SHOWN_FAMILIES} largest families")
+    + (". Hollow points are flagged timings; the table lists the flags" if axes.timings else "")
     + ". Costs do not depend on the pretrained tag."
 )
 data.draw_import()
@@ -122,8 +129,8 @@ with status:
     if chosen.empty:
         st.caption("Select points (box or lasso) or rows to open, compare or profile them.")
 with bar:
-    st.markdown(choose.sentence(frame, selected, axes.x, axes.y, len(front), len(chosen)))
-    measure.button(plan)
+    st.markdown(choose.sentence(frame, selected, axes.x, axes.y, len(front), len(chosen), left_off))
+    measure.buttons(plan)
     names = list(selected.loc[chosen, "name"].unique())
     if len(names) == 1:
         one = {"name": names[0]}

@@ -245,13 +245,38 @@ def test_timings_stand_beside_accuracies_with_when_and_what_to_know(store: Store
     assert set(timed["model"]) == {"resnet18", "vit_tiny_patch16_224"}
     assert set(timed.loc[timed["model"] == "resnet18", "latency_ms"]) == {10.0}  # the latest
     assert set(timed.loc[timed["model"] == "resnet18", "measured"]) == {"run 2, 2026-11-20, single process"}
-    assert front(app)[0].startswith("resnet18.")
+    assert not [name for name in front(app) if name.startswith("resnet18.")]  # flagged
     app.number_input(key="catalog_max_latency_ms").set_value(12.0).run()
     assert set(models(app)) == {"resnet18"}
     app.number_input(key="catalog_max_latency_ms").set_value(None)
     app.selectbox(key="catalog_setting").set_value("eager, batch 1, float32 on a cpu, 2 threads (here)").run()
     assert not app.exception
     assert set(app.dataframe[0].value.dropna(subset="latency_ms")["model"]) == {"resnet50"}
+
+
+@pytest.mark.slow
+def test_a_flagged_timing_is_hollow_off_the_front_and_timed_again_by_one_click(store: Store) -> None:
+    machine(store)
+    one = {"batch_size": 1, "batch_size_requested": "1"}
+    spoiled = benchmark_row("resnet50", **one, latency_ms=1.0, flags=("contended", "unstable"))
+    finish(store, queue_benchmark(store, "resnet50"), [spoiled, benchmark_row("resnet18", **one, latency_ms=9.0)])
+    app = open_page(catalog_x=LATENCY, catalog_y=TOP1, catalog_log_y="false", catalog_search="resnet")
+    assert not app.exception
+    table = app.dataframe[0].value
+    assert set(table.loc[table["model"] == "resnet50", "flags"]) == {"contended, unstable"}
+    assert {name.partition(".")[0] for name in front(app)} == {"resnet18"}
+    assert "flagged, not considered for the front" in plainly(app)
+    drawn = [trace for trace in figure(app)["data"] if "customdata" in trace]
+    symbols = {
+        point[1]: symbol.endswith("-open")
+        for trace in drawn
+        for point, symbol in zip(trace["customdata"], trace["marker"]["symbol"], strict=True)
+    }
+    assert symbols == {"timm:resnet50": True, "timm:resnet18": False}
+    app.toggle(key="catalog_flagged").set_value(True).run()
+    assert {name.partition(".")[0] for name in front(app)} == {"resnet50"}
+    app.button(key="catalog_again").click().run()
+    assert store.runs()[0].spec == BenchmarkSpec(models=("timm:resnet50",), image_size="224", threads=2)
 
 
 @pytest.mark.slow

@@ -11,6 +11,15 @@ import streamlit as st
 TRACES = {"scatter", "bar", "heatmap", "treemap"}
 """Trace types that the bundle pages/static/plotly.min.js contains; frontend/plotly.js lists them."""
 
+NOTHING = "Nothing to plot: no row has the values that this plot needs."
+EMPTY: dict[str, Any] = {
+    "height": 120,
+    "xaxis": {"visible": False},
+    "yaxis": {"visible": False},
+    "annotations": [{"text": NOTHING, "showarrow": False, "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5}],
+}
+"""Layout of a figure without data. Plotly would draw axes with numbers that mean nothing."""
+
 HERE = Path(__file__).parent
 
 
@@ -35,9 +44,17 @@ def chart(figure: go.Figure, *, key: str, alt: str, selectable: bool = False, **
     content = figure.to_plotly_json() | {"alt": alt, "selectable": selectable, "config": config}
     # Drop the figure's template, so that the theme of the page applies.
     content["layout"] = {name: value for name, value in content["layout"].items() if name != "template"}
+    if not any(_length(trace) for trace in figure.data):
+        content["layout"] = EMPTY
     encoded = pio.json.to_json_plotly(content).encode()
     result = _draw(data=encoded, key=key, on_selected_change=_ignore_selection)
     return list(result.selected or [])
+
+
+def _length(trace: Any) -> int:
+    """Return how many points, bars, cells or tiles a trace has."""
+    values = next((trace[name] for name in ("z", "labels", "x", "y") if name in trace and trace[name] is not None), ())
+    return len(values)
 
 
 def _ignore_selection() -> None:
