@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import pandas as pd
 import streamlit as st
 
 from engine import shipped
@@ -13,6 +12,7 @@ from engine.report.quantities import MEASURED, title
 from engine.report.timings import readable
 from engine.results import FLAGS
 from engine.specs import ProfileSpec, Refused
+from engine.words import plural
 from pages.catalog import controls, data, measure
 from pages.shared import backend, comparison_link, tour
 from pages.shared.chart.chart import chart
@@ -73,7 +73,8 @@ if selected.empty:
 
 front = list(selected.index[selected["front"]]) if axes.front else []
 left_off = 0 if axes.flagged else int(choose.flagged(selected.dropna(subset=[axes.x, axes.y])).sum())
-in_plot = chart(
+chosen = data.chosen(selected)
+chart(
     scatter.scatter(
         selected,
         axes.x,
@@ -87,7 +88,8 @@ in_plot = chart(
     ),
     key="catalog_scatter",
     alt=f"{title(axes.y)} against {title(axes.x)} of {len(selected)} models, {len(front)} on the Pareto front",
-    selectable=True,
+    selected=chosen,
+    on_select=data.choose_rows,
     scrollZoom=True,
     toImageButtonOptions={"filename": "catalogue", "scale": 2},
 )
@@ -102,13 +104,14 @@ columns = [
     *(["published"] if accuracies else []),
     *(["measured"] if timings_shown else []),
 ]
-rows = results_table(
+results_table(
     selected,
     key="catalog_table",
     alt="Rows of the plot",
     columns=list(dict.fromkeys(columns)),
     height="auto" if len(selected) < 15 else 520,
-    selectable=True,
+    selected=chosen,
+    on_select=data.choose_rows,
     config={"flags": st.column_config.TextColumn("Flags", help=FLAGS_HELP, width="medium")},
 )
 failed = (selected["status"] != "ok").sum()
@@ -122,12 +125,11 @@ st.caption(
 )
 data.draw_import()
 
-chosen = pd.Index([*rows, *in_plot]).unique().intersection(selected.index)
 plan = measure.plan(selected, selected.loc[chosen], axes, filters.setting)
 with status:
     measure.draw_status(plan)
-    if chosen.empty:
-        st.caption("Select points (box or lasso) or rows to open, compare or profile them.")
+    if not chosen:
+        st.caption("Select points (drag or click) or rows to open, compare, profile or download them.")
 with bar:
     st.markdown(choose.sentence(frame, selected, axes.x, axes.y, len(front), len(chosen), left_off))
     measure.buttons(plan)
@@ -147,4 +149,5 @@ with bar:
             help="Open the form to count these models again, for example at another image size.",
         )
     # Use a partial of data.rows, because a function defined in this script would keep all its tables in the session.
-    download_table(partial(data.rows, axes, filters), "catalogue", key="catalog", label=f"{len(selected):,} rows")
+    label = f"{len(chosen):,} selected" if chosen else plural(len(selected), "row")
+    download_table(partial(data.rows, axes, filters, chosen), "catalogue", key="catalog", label=label)

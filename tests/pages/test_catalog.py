@@ -1,6 +1,7 @@
 """The catalogue page, driven in process."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -103,6 +104,27 @@ def test_filters_that_nothing_meets_say_so_and_offer_a_way_back() -> None:
     assert len(models(app)) == 7
 
 
+@pytest.mark.slow
+def test_a_plot_of_nothing_says_so() -> None:
+    app = open_page(catalog_search="odd_one", catalog_y=TOP1)
+    assert "**0** of" in texts(app)
+    layout = figure(app)["layout"]
+    assert layout["annotations"][0]["text"].startswith("Nothing to plot")
+    assert not layout["xaxis"]["visible"]
+
+
+@pytest.mark.slow
+def test_a_selection_is_the_same_in_plot_and_table_and_what_is_downloaded() -> None:
+    app = open_page(catalog_search="resnet")
+    app.session_state["catalog_chosen"] = {"timm:resnet50 224"}
+    app.run()
+    assert not app.exception
+    assert app.session_state["catalog_table"]["selection"]["rows"] == [models(app).index("resnet50")]
+    (sent,) = [each.proto.bytes for each in app.get("bidi_component") if each.proto.component_name == "chart"]
+    assert sent.partition(b"\n")[0] == b'["timm:resnet50 224"]'
+    assert "CSV of 1 selected" in [each.proto.label for each in app.get("download_button")]
+
+
 def test_without_a_catalogue_it_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "empty").mkdir()
     monkeypatch.setenv("VITALS_CATALOG_DIR", str(tmp_path / "empty"))
@@ -114,7 +136,7 @@ def test_without_a_catalogue_it_says_how_to_get_one(tmp_path: Path, monkeypatch:
 @pytest.mark.slow
 def test_nothing_can_be_profiled_before_something_is_selected() -> None:
     app = open_page()
-    assert "Select points (box or lasso) or rows" in texts(app)
+    assert "Select points (drag or click) or rows" in texts(app)
     assert not [each for each in app.get("page_link") if each.proto.label.startswith("Profile ")]
 
 
@@ -122,8 +144,8 @@ def plainly(app: AppTest) -> str:
     return texts(app).replace("\\", "")
 
 
-def figure(app: AppTest) -> dict[str, object]:
-    drawn: dict[str, object] = charts(app)[0]
+def figure(app: AppTest) -> dict[str, Any]:
+    drawn: dict[str, Any] = charts(app)[0]
     return drawn
 
 

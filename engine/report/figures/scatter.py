@@ -70,12 +70,12 @@ def scatter(
         traces.append(_front(line, x, y))
         named, rise = front_names(line, x, y), 10 if QUANTITIES[y].better == "larger" else -10  # no points lie there
     layout = {
-        "height": 470,
+        "height": 400,
         "margin": {"l": 70, "r": 8, "t": 8, "b": 60},
         # the legend is below the plot: beside it, it would take half of a phone's width
-        "legend": {"orientation": "h", "itemsizing": "constant", "x": 0, "y": -0.16, "yanchor": "top"},
+        "legend": {"orientation": "h", "itemsizing": "constant", "x": 0, "y": -0.19, "yanchor": "top"},
         "hoverlabel": {"align": "left"},
-        "dragmode": "pan",
+        "dragmode": "select",
         "uirevision": f"{x}/{y}/{log_x}/{log_y}",
         "annotations": _labels(drawn, named, x, y, log_x, log_y, rise),
         "xaxis": _axis(across, x, log_x),
