@@ -103,7 +103,7 @@ def parse_batch_sizes(text: str, largest: int) -> Mapping[str, int]:
         for name, size in zip(words[::2], [*words[1::2], ""], strict=False):
             if not re.fullmatch(r"\d{1,9}", size) or not 1 <= int(size) <= largest:
                 raise ValueError(
-                    f"{line[:100]!r} is no list of batch sizes: write a model's name and a number from 1 to {largest:,}, "
+                    f"{line[:100]!r} is no list of batch sizes: write a name and a number from 1 to {largest:,}, "
                     "such as resnet18 8"
                 )
             if sizes.setdefault(name, int(size)) != int(size):

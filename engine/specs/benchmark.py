@@ -88,7 +88,16 @@ class BenchmarkSpec(Spec):
     attempts: ClassVar[int] = 2
     paced_by: ClassVar[tuple[str, ...]] = (
         *("mode", "purpose", "device", "variants", "precision", "processes", "floor_seconds", "floor_samples"),
-        *("batch_size", "batch_size_list", "max_batch_size", "image_size", "context_length", "tower", "optimizer", "channels_last"),
+        *(
+            "batch_size",
+            "batch_size_list",
+            "max_batch_size",
+            "image_size",
+            "context_length",
+            "tower",
+            "optimizer",
+            "channels_last",
+        ),
         *("cache", "threads", "trace", *OPTIONS),
     )
     meaning: ClassVar[tuple[str, ...]] = (
@@ -112,7 +121,7 @@ class BenchmarkSpec(Spec):
     batch_size_list: Annotated[str, AfterValidator(_normalised)] = Field(
         "",
         max_length=100_000,
-        description="Batch size of each model, such as 'resnet18 8, vit_base_patch16_224 4', by names of timm or of the "
+        description="Batch size of each model, such as 'resnet18 8, vit_base_patch16_224 4', by names of timm or the "
         "suite. Models without one are refused.",
     )
     batch_size: Annotated[BATCH, NoDecode] = Field(

@@ -67,8 +67,6 @@ def test_every_flag_of_ours_exists(section: str, capsys: pytest.CaptureFixture[s
     with pytest.raises(SystemExit):
         main([SECTIONS[section], "--help"])
     known = set(re.findall(r"--[\w-]+", capsys.readouterr().out))
-    named = {
-        flag for _, ours, _ in rows(section) if kind(ours) == "there" for flag in re.findall(r"`(--[\w-]+)", ours)
-    }
+    named = {flag for _, ours, _ in rows(section) if kind(ours) == "there" for flag in re.findall(r"`(--[\w-]+)", ours)}
     assert named
     assert named <= known

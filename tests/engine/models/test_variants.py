@@ -97,7 +97,7 @@ def test_what_a_precision_means(precision: str, expected: Numbers) -> None:
 @pytest.mark.parametrize("text", ["cudagraphs", "compile:cudagraphs", "compile:reduce-overhead"])
 def test_what_a_cpu_cannot_do_is_refused(text: str) -> None:
     for fields in ({"variants": f"eager,{text}"}, {"precision": "tf32"}, {"variants": "eager+tf32"}):
-        with pytest.raises(ValidationError, match="needs .*: leave it out, or choose another device than cpu"):
+        with pytest.raises(ValidationError, match=r"needs .*: leave it out, or choose another device than cpu"):
             BenchmarkSpec(models="timm:test_vit", **fields)
         assert BenchmarkSpec(models="timm:test_vit", device="cuda:0", **fields).plan
     with pytest.raises(VariantRefused, match="tf32 needs an NVIDIA GPU"):
