@@ -9,7 +9,6 @@ import time
 from collections import OrderedDict
 from concurrent.futures import Future
 from hashlib import sha256
-from itertools import count
 from typing import Any
 
 from engine.jobs.lifecycle import start_engine, trim
@@ -25,8 +24,7 @@ IDLE_S = 600.0
 LONGEST_S = 300.0
 """Kill the process when one answer takes longer than this many seconds: later questions would wait forever."""
 FRESH_S, REFUSED_S = 60.0, 3.0
-"""Seconds for which an answer or a refusal is reused for the same question; after that, its subject may have changed.
-"""
+"""Seconds for which an answer or a refusal is reused for the same question. Later, its subject may have changed."""
 MOST_KEPT, MOST_WAITING = 64, 32
 END_S = 10.0
 """Wait at most this many seconds for a process to exit after it has closed its output."""
@@ -67,7 +65,6 @@ class Answers:
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._waiting: queue.SimpleQueue[tuple[Question | None, Answer]] = queue.SimpleQueue()
         self._process: subprocess.Popen[bytes] | None = None
-        self._numbers = count(1)
         self._closed = False
         # daemon: a server that shuts down does not wait for an answer
         self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
@@ -146,37 +143,22 @@ class Answers:
             process = self._started()
             if question is None:
                 return {}
-            number = next(self._numbers)
-            request = {"id": number, "ask": question.name, "question": question.model_dump(mode="json")}
+            request = {"ask": question.name, "question": question.model_dump(mode="json")}
             limit = threading.Timer(LONGEST_S, process.kill)
             limit.start()
             line = _exchange(process, json.dumps(request).encode() + b"\n")
             expired = not limit.is_alive()
             limit.cancel()
-            if line:
-                return self._read(line, number)
+            if line.endswith(b"\n"):
+                reply: dict[str, Any] = json.loads(line)
+                if "refused" in reply:
+                    raise Refused(reply["refused"])
+                return reply
             if expired:
                 raise Refused(f"no answer came within {LONGEST_S:.0f} s")
             if code := self._end(END_S):
                 raise Refused(f"the process that answers has died ({code}); {self._log} may say why")
         raise Refused(f"the process that answers leaves before it has; {self._log} may say why")
-
-    def _read(self, line: bytes, number: int) -> dict[str, Any]:
-        """Return the answer in one output line of the process. Errors: Refused when the line holds a refusal or no
-        answer.
-        """
-        try:
-            reply = json.loads(line)
-            refused = reply.get("refused")
-            answer: dict[str, Any] = {} if refused else reply["answer"]
-            if reply["id"] != number:
-                raise ValueError(f"answer {reply['id']} to question {number}")
-        except (ValueError, KeyError, AttributeError) as error:
-            self._end()  # do not trust its later output either
-            raise Refused(f"the process that answers has said what is no answer: {error}") from error
-        if refused:
-            raise Refused(refused)
-        return answer
 
     def _started(self) -> "subprocess.Popen[bytes]":
         """Return the process, started if needed. Errors: Refused after `close`; OSError when it cannot be started."""

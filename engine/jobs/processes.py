@@ -19,8 +19,7 @@ class Identity:
 
     pid: int
     started: float
-    """Start time: clock ticks since boot on Linux, where the wall clock may change; elsewhere seconds since the epoch.
-    """
+    """Clock ticks since boot on Linux, where the wall clock may change; elsewhere seconds since the epoch."""
 
     @classmethod
     def mine(cls) -> Self:
@@ -68,9 +67,7 @@ class Processes:
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
-        """Return the recorded processes, None while there is no record. Errors: ValueError when the file has other
-        content.
-        """
+        """Return the recorded processes; None without a record. Errors: ValueError when the file has other content."""
         record = read_json(path)
         if record is None:
             return None

@@ -50,11 +50,9 @@ LOOP_CALLS = 2_000
 LEAST_PLATEAU, MOST_PLATEAU = 6, 300
 """Number of blocks checked for a plateau in a warm-up: the latest half of them, within these limits."""
 LONG_TURN = 2
-"""Samples per turn of a subject whose blocks are single calls. With one sample per turn, the untimed call before it
-would double the cost."""
+"""Samples per turn of a subject whose blocks are single calls. With one, the untimed first call doubles the cost."""
 LEAST_QUEUED = 2
-"""Smallest number of calls in a block of queued calls. With a single call, the untimed one before it would double the
-cost."""
+"""Smallest number of calls in a block of queued calls. With one, the untimed call before it doubles the cost."""
 COLLECT_S = 0.1
 """Seconds of sampled time between two garbage collections. A longer round has one at its end."""
 QUICK_S = 0.01

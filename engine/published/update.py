@@ -145,8 +145,7 @@ def _timm(frame: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def _clip(frame: pd.DataFrame, table: Table, name: str) -> pd.DataFrame:
-    """Return the lines of a file in open_clip's layout: name, pretrained, and a column per data set, in fractions of
-    1."""
+    """Return the lines of a file in open_clip's layout: name, pretrained, a column per data set, in fractions of 1."""
     _need(frame, ["name", "pretrained", *(figure.heading for figure in table.figures)], name)
     _names(frame, "name", name)
     _names(frame, "pretrained", name)

@@ -38,9 +38,7 @@ def set_tags(database: Database, run_id: int, wanted: Iterable[str]) -> None:
 def change_tags(
     database: Database, run_ids: Iterable[int], add: Iterable[str] = (), remove: Iterable[str] = ()
 ) -> None:
-    """Add and remove tags of several runs, in one transaction. Errors: LookupError, Refused; then nothing is
-    changed.
-    """
+    """Add and remove tags of several runs, all or none. Errors: LookupError, Refused."""
     added, removed = [tag(text) for text in add], {tag(text) for text in remove}
     with database.write() as connection:
         for run_id in run_ids:

@@ -62,9 +62,7 @@ def claim(database: Database, host: str, run_id: int | None = None) -> Attempt |
 
 
 def claim_new(database: Database, host: str, spec: Spec, *, name: str) -> Attempt | None:
-    """Record a run and start its only attempt at once, ahead of the queue. Return None when a slot it needs is
-    occupied.
-    """
+    """Record a run and start its only attempt at once, ahead of the queue; None when a slot it needs is occupied."""
     with database.write() as connection:
         taken, alone = _taken(connection, host)
         if alone or taken & set(spec.devices) or (spec.exclusive and taken):

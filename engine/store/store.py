@@ -1,6 +1,4 @@
-"""The store for processes that submit and read runs. Those that execute runs also use `store.attempts`, `queue`,
-`leases`.
-"""
+"""The store for processes that submit and read runs. Those that execute runs also use the other modules."""
 
 import json
 import socket
@@ -64,9 +62,7 @@ class Store:
             return to_run(row)
 
     def runs(self, *, kind: str | None = None, states: Iterable[State] | None = None, limit: int = 200) -> list[Run]:
-        """Return runs, newest first. Runs that this version cannot read are left out; they can still be deleted by
-        id.
-        """
+        """Return runs, newest first. Runs that this version cannot read are left out; they can be deleted by id."""
         kinds = () if kind is None else (kind,)
         return self.find(Filter(kinds=kinds, states=tuple(states or ())), limit=limit)
 
@@ -95,9 +91,7 @@ class Store:
         notes.set_tags(self.database, run_id, tags)
 
     def change_tags(self, run_ids: Iterable[int], *, add: Iterable[str] = (), remove: Iterable[str] = ()) -> None:
-        """Add and remove tags of several runs, in one transaction. Errors: LookupError, Refused; then nothing is
-        changed.
-        """
+        """Add and remove tags of several runs, all or none. Errors: LookupError, Refused."""
         notes.change_tags(self.database, run_ids, add, remove)
 
     def set_notes(self, run_id: int, text: str) -> None:
@@ -119,9 +113,7 @@ class Store:
             raise Refused(f"run {run_id} is {run.state}: only a failed or cancelled run can be tried again")
 
     def delete(self, run_id: int) -> None:
-        """Delete a run that has ended, with all its results. The caller deletes its files. Errors: LookupError,
-        Refused.
-        """
+        """Delete an ended run with its results. The caller deletes its files. Errors: LookupError, Refused."""
         unclosed = select(attempts.c.id).where(attempts.c.run_id == run_id, attempts.c.closed_at.is_(None))
         with self.database.write() as connection:
             state = connection.scalar(select(runs.c.state).where(runs.c.id == run_id))
@@ -164,9 +156,7 @@ class Store:
             ]
 
     def machine(self) -> Machine | None:
-        """Return the last probe of this host, else the latest of any host (the scheduler may be elsewhere); None
-        without one.
-        """
+        """Return the last probe of this host, else the latest of any (the scheduler may be elsewhere), if any."""
         own_first = (machines.c.host == socket.gethostname()).desc()
         query = select(machines.c.payload).order_by(own_first, machines.c.probed_at.desc()).limit(1)
         with self.database.read() as connection:

@@ -13,9 +13,7 @@ from engine.store import Attempt, Exit
 from engine.store.files import RunFiles
 
 PATIENCE_LEASES = 8
-"""Give up an attempt whose processes the warm process has not started within this many leases; it may still be
-importing.
-"""
+"""Give up an attempt that the warm process has not started within this many leases. It may still be importing."""
 
 
 class Executor:

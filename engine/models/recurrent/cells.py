@@ -92,8 +92,7 @@ def lstm_layernorm(x: Tensor, state: State, weights: list[Tensor]) -> State:
 
 
 def _normalized(values: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Return a layer norm made of single operations, which a fuser may join with others. 1e-5 is nn.LayerNorm's
-    default."""
+    """Return a layer norm of single operations, which a fuser may join with others. 1e-5 is nn.LayerNorm's default."""
     centred = values - values.mean(-1, keepdim=True)
     return centred * torch.rsqrt((centred * centred).mean(-1, keepdim=True) + 1e-5) * scale + shift
 

@@ -22,15 +22,13 @@ LEAST_BF16_LR = 1e-4
 values of a typical weight, and round to zero. In 60 steps, 94 % of the values in digits-clip's matrices stayed
 unchanged at 1e-5, 58 % at 1e-4 and 1.4 % at 1e-3; with amp_bf16 0 %."""
 BF16_PAYS = 1.3
-"""Propose mixed precision if bfloat16 products are at least this many times as fast as float32 products, as
-measured."""
+"""Propose mixed precision if measured bfloat16 products are at least this many times as fast as float32 products."""
 MB_PER_M_LOCKED = 4
 
 
 @dataclass(frozen=True)
 class Check:
-    """Result of one check. "error": it cannot work. "warning": it may be intended. "waiting": the result is not known
-    yet."""
+    """Result of one check. "error": it cannot work. "warning": it may be intended. "waiting": no result yet."""
 
     mark: Mark
     text: str

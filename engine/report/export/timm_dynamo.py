@@ -17,8 +17,8 @@ TIMM = [
     *("model", *(f"infer_{name}" for name in _PART), "infer_gmacs", "infer_macts"),
     *(*(f"train_{name}" for name in _PART), "param_count"),
 ]
-"""Columns of timm's benchmark.py, which synchronises after each step: images per s, ms per step, pixels, 1e9 MACs,
-1e6 activations, 1e6 parameters."""
+"""Columns of timm's benchmark.py, which synchronises after each step: images per s, ms per step, pixels, 1e9 MACs, 1e6
+activations, 1e6 parameters."""
 
 GRAPHS = ["calls_captured", "unique_graphs", "graph_breaks", "unique_graph_breaks"]
 DYNAMO = {
@@ -51,8 +51,7 @@ def full(frame: pd.DataFrame, utilisation: Sequence[float | None]) -> pd.DataFra
 
 
 def timm(rows: Iterable[BenchmarkRow]) -> pd.DataFrame:
-    """Return one line per model and batch size, its baseline's inference and training side by side, the fastest
-    first."""
+    """Return one line per model and batch size, the baseline's inference and training side by side, fastest first."""
     lines: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in rows:
         if row.baseline:

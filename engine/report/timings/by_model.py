@@ -107,8 +107,7 @@ def _empty() -> pd.DataFrame:
 
 
 def settings(frame: pd.DataFrame) -> "pd.Series[str]":
-    """Return a label for the setting of each line: the columns in which lines differ, or ALIKE if they do not
-    differ."""
+    """Return a label for the setting of each line: the columns in which lines differ, or ALIKE if none differ."""
     differing = [column for column in APART if frame[column].nunique(dropna=False) > 1]
     labels = pd.Series("", index=frame.index)
     for column in differing or ALIKE:

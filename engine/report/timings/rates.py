@@ -33,8 +33,7 @@ POINTS = [
     *("tower", "context_length", "cache", "cudnn_benchmark", "deterministic", "optimizer"),
 ]
 FUSING = ("compile", "trace")
-"""Variants whose label begins with one of these may fuse operators. They then move less memory than was counted in
-eager."""
+"""Variants whose label begins with one of these may fuse operators, and then move less memory than eager."""
 KEY = ["device", "device_name", "threads", "dtype"]
 COLUMNS = (
     *("where", "host", "device", "device_name", "threads", "operation", "dtype", "size", "gflop_per_s", "gb_per_s"),

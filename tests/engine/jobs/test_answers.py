@@ -168,10 +168,10 @@ def test_nonsense_is_refused_and_only_answers_are_printed(settings: Settings, fo
     lines = [
         "nonsense",
         "[1, 2]",
-        json.dumps({"id": 1}),
-        json.dumps({"id": 2, "ask": "the way", "question": {}}),
-        json.dumps({"id": 3, "ask": "search", "question": {"text": ""}}),
-        json.dumps({"id": 4} | good),
+        json.dumps({}),
+        json.dumps({"ask": "the way", "question": {}}),
+        json.dumps({"ask": "search", "question": {"text": ""}}),
+        json.dumps(good),
     ]
     done = subprocess.run(
         # the model's library prints; so does this, through Python and past it
@@ -184,11 +184,10 @@ def test_nonsense_is_refused_and_only_answers_are_printed(settings: Settings, fo
         timeout=LONG_S,
     )
     told = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [answer["id"] for answer in told] == [None, None, 1, 2, 3, 4]
     assert all(answer["refused"] for answer in told[:5])
     assert "no question is called 'the way'" in told[3]["refused"]
     assert told[4]["refused"] == "search: Field required"
-    assert told[5]["answer"]["hits"][0]["source"] == "two.png"
+    assert told[5]["hits"][0]["source"] == "two.png"
     assert "printed by Python" in done.stderr
     assert "printed past it" in done.stderr
 
