@@ -10,6 +10,8 @@ from typing import Any, Self
 
 import psutil
 
+from engine import atomic
+
 LINUX = platform.system() == "Linux"
 
 
@@ -109,13 +111,8 @@ def _without_waiting(path: str, flags: int) -> int:
 
 
 def write_json(path: Path, record: dict[str, Any]) -> None:
-    """Write a record atomically: under a temporary name, then rename."""
-    part = path.with_name(path.name + ".part")
-    with part.open("w") as file:
-        json.dump(record, file)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    """Write a record atomically."""
+    atomic.write(path, json.dumps(record))
 
 
 def _quietly(send: Any, pid: int, number: signal.Signals) -> None:
