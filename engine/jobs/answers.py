@@ -36,21 +36,21 @@ class _Known:
     """A pending or completed answer, the time of its completion, and the last successful answer before it."""
 
     def __init__(self, answer: Answer, before: Answer | None) -> None:
-        self.answer, self.before, self._came = answer, before, 0.0
+        self.answer, self.before, self._done_at = answer, before, 0.0
         answer.add_done_callback(self._note)
 
     def _note(self, _answer: Answer) -> None:
-        self._came = time.monotonic()
+        self._done_at = time.monotonic()
 
     @property
     def old(self) -> bool:
         """Return whether the answer is too old to be reused."""
         if not self.answer.done():
             return False
-        return time.monotonic() - self._came > (REFUSED_S if self.answer.exception() else FRESH_S)
+        return time.monotonic() - self._done_at > (REFUSED_S if self.answer.exception() else FRESH_S)
 
     @property
-    def given(self) -> Answer | None:
+    def latest(self) -> Answer | None:
         """Return the newest successful answer; None while there is none."""
         return self.answer if self.answer.done() and not self.answer.exception() else self.before
 
@@ -90,17 +90,17 @@ class Answers:
         with self._lock:
             entry = self._known.pop(key, None)
             if entry is None or entry.old:
-                entry = _Known(self._new(question), entry.given if entry else None)
+                entry = _Known(self._new(question), entry.latest if entry else None)
             self._known[key] = entry
             if len(self._known) > MOST_KEPT:
                 self._known.popitem(last=False)
         return entry.answer
 
-    def given(self, question: Question) -> Answer | None:
+    def latest(self, question: Question) -> Answer | None:
         """Return the newest successful answer to a question, also while a newer one is computed; None without one."""
         with self._lock:
             known = self._known.get(_key(question))
-        return known.given if known else None
+        return known.latest if known else None
 
     def close(self) -> None:
         """End the process. Open questions and all later ones are refused."""

@@ -11,6 +11,7 @@ from typing import Any, Self
 import psutil
 
 from engine import atomic
+from engine.roots import READ
 
 LINUX = platform.system() == "Linux"
 
@@ -96,18 +97,13 @@ def read_json(path: Path) -> dict[str, Any] | None:
     Errors: OSError when the path is not a file; ValueError when the file does not hold a record.
     """
     try:
-        with open(path, "rb", opener=_without_waiting) as file:
+        with open(path, "rb", opener=lambda path, _: os.open(path, READ)) as file:  # READ does not wait for pipes
             record = json.loads(file.read())
     except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
         return None
     if not isinstance(record, dict):
         raise ValueError(f"{path.name} does not hold a record but {str(record)[:40]!r}")
     return record
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """Open as `open` does, but do not wait for a writer if the path is a named pipe."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def write_json(path: Path, record: dict[str, Any]) -> None:

@@ -175,16 +175,16 @@ def check_again(settings: Settings, run: Run) -> None:
     check_paths(settings, run.spec.model_copy(update={"resume": ""}) if began else run.spec)
 
 
-def _paths(name: str, given: str) -> list[str]:
+def _paths(name: str, value: str) -> list[str]:
     if name in ("data", "val_data"):
-        return [part for part in split_sources(given) if part not in EMBEDDED]
-    is_path = name == "resume" or os.sep in given or "/" in given or given.endswith(WEIGHTS)
-    return [given] if given and is_path else []
+        return [part for part in split_sources(value) if part not in EMBEDDED]
+    is_path = name == "resume" or os.sep in value or "/" in value or value.endswith(WEIGHTS)
+    return [value] if value and is_path else []
 
 
-def _readable(settings: Settings, given: str) -> bool:
+def _readable(settings: Settings, text: str) -> bool:
     """Return whether a path exists and may be read. For shards in braces, check their folder."""
-    begin, brace, _ = given.partition("{")
+    begin, brace, _ = text.partition("{")
     path = expand_home(begin)
     path = (path if begin.endswith("/") else path.parent) if brace else path
     return stat_within(path, settings.roots) is not None

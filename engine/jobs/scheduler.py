@@ -4,12 +4,13 @@ import logging
 import os
 import signal
 import time
+from contextlib import closing
 from importlib import import_module
 
 import psutil
 
 from engine.jobs import failures
-from engine.jobs.executors.base import Executor
+from engine.jobs.executors.local import Executor
 from engine.jobs.hosts import GIVE_UP_LEASES, close_lost, host_name, this_host
 from engine.jobs.lifecycle import at_work, detach, fingerprint, lease_name, start_engine
 from engine.jobs.log import FailureLog
@@ -233,3 +234,10 @@ class Scheduler:
         if age is None or age > min(PROBE_S, time.time() - psutil.boot_time()):
             log_file = self._settings.runs_dir / "scheduler.log"
             detach(start_engine(self._settings, "probe", log=log_file))
+
+
+def probe(settings: Settings) -> None:
+    """Run `python -m engine probe`: store the devices of this host, for processes without torch."""
+    machine = import_module("engine.measure.environment").probe()
+    with closing(open_store(settings)) as store:
+        store.save_machine(machine, fingerprint())

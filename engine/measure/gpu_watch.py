@@ -177,13 +177,13 @@ def joules(
         return None
     now = start
     while now - start < seconds:
-        begun = now
+        batch_start = now
         for _ in range(batch):
             run()
         torch.cuda.synchronize(device)
         now = clock()
         calls += batch
-        if now - begun < LONGEST_QUEUE_S:
+        if now - batch_start < LONGEST_QUEUE_S:
             batch *= 2
     after = gpu.read("nvmlDeviceGetTotalEnergyConsumption", gpu.board)
     return None if after is None else float(after - before) / 1e3 / calls

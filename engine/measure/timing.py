@@ -243,12 +243,12 @@ def measure(
     phase of the session. A subject that raises is removed with its samples, and its error is in `failed`.
     """
     bench = _Bench(stopwatch, plan, flush, clock)
-    runs, failed, begun = [_Run(subject) for subject in subjects], dict[str, Exception](), clock()
+    runs, failed, start = [_Run(subject) for subject in subjects], dict[str, Exception](), clock()
     for run in runs:
         on_phase(f"warming up {run.subject.name}")
         with _guarded(run.subject.name, failed):
             bench.warm_up(run)
-    warmup_seconds = clock() - begun
+    warmup_seconds = clock() - start
     ready = [run for run in runs if run.subject.name not in failed]
     if not ready:
         return Session({}, failed, None, None, warmup_seconds=warmup_seconds)

@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import Connection, func, insert, select
@@ -151,12 +150,9 @@ def _occupy(connection: Connection, host: str, run_id: int) -> Attempt:
         attempt=run.attempt + 1,
     )
     assert taken, f"run {run_id} was not queued"
-    _hold(connection, host, json.loads(run.devices), attempt_id=token, run_id=run_id, exclusive=run.exclusive)
+    holder = {"host": host, "attempt_id": token, "run_id": run_id, "exclusive": run.exclusive}
+    connection.execute(insert(slots), [holder | {"device": device} for device in json.loads(run.devices)])
     return to_attempt(connection.execute(ATTEMPTS.where(attempts.c.id == token)).one())
-
-
-def _hold(connection: Connection, host: str, devices: Iterable[str], **holder: Any) -> None:
-    connection.execute(insert(slots), [{"host": host, "device": device, **holder} for device in devices])
 
 
 def _now() -> float:

@@ -77,12 +77,9 @@ def _environment(run: Run, row: BenchmarkRow) -> dict[str, Any]:
 def together(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Return the lines of several runs, newest first."""
     filled = [part for part in parts if len(part)]
-    frame = pd.concat(filled, ignore_index=True) if filled else _empty()
+    empty = pd.DataFrame(columns=COLUMNS).astype(dict.fromkeys(_NUMBERS, float))
+    frame = pd.concat(filled, ignore_index=True) if filled else empty
     return frame.sort_values(["date", "run"], ascending=False, kind="stable", ignore_index=True)
-
-
-def _empty() -> pd.DataFrame:
-    return pd.DataFrame(columns=COLUMNS).astype(dict.fromkeys(_NUMBERS, float))
 
 
 def settings(frame: pd.DataFrame) -> "pd.Series[str]":
@@ -90,12 +87,12 @@ def settings(frame: pd.DataFrame) -> "pd.Series[str]":
     differing = [column for column in APART if frame[column].nunique(dropna=False) > 1]
     labels = pd.Series("", index=frame.index)
     for column in differing or ALIKE:
-        word = pd.Series([_said(APART[column], value) for value in frame[column]], index=frame.index, dtype=str)
+        word = pd.Series([_formatted(APART[column], value) for value in frame[column]], index=frame.index, dtype=str)
         labels = labels + np.where((labels != "") & (word != ""), ", ", "") + word
     return labels
 
 
-def _said(form: str, value: Any) -> str:
+def _formatted(form: str, value: Any) -> str:
     return "" if pd.isna(value) or value == "" else form.format(value)
 
 

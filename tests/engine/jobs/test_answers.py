@@ -90,17 +90,17 @@ def test_while_a_question_is_asked_anew_its_last_answer_stands(
     answers: Answers, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     question = search(folder, "a question of its own")
-    assert answers.given(question) is None
+    assert answers.latest(question) is None
     first = answers.ask(question)
-    assert answers.given(question) is None, "there is none yet"
+    assert answers.latest(question) is None, "there is none yet"
     first.result(LONG_S)
-    assert answers.given(question) is first
+    assert answers.latest(question) is first
     monkeypatch.setattr("engine.jobs.answers.FRESH_S", 0.0)
     second = answers.ask(question)
     assert second is not first
-    assert answers.given(question) in (first, second)
+    assert answers.latest(question) in (first, second)
     second.result(LONG_S)
-    assert answers.given(question) is second
+    assert answers.latest(question) is second
 
 
 def test_what_cannot_be_answered_is_refused_and_the_next_question_is_not(
@@ -110,7 +110,7 @@ def test_what_cannot_be_answered_is_refused_and_the_next_question_is_not(
     gone = answers.ask(nowhere)
     with pytest.raises(Refused, match=r"embeddings.npz was not kept"):
         gone.result(LONG_S)
-    assert answers.given(nowhere) is None, "a refusal does not stand while it is asked anew"
+    assert answers.latest(nowhere) is None, "a refusal does not stand while it is asked anew"
     pid = answers.pid
     (tmp_path / "embeddings.npz").write_bytes(b"nothing")
     with pytest.raises(Refused, match=r"embeddings.npz cannot be read"):
