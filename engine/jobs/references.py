@@ -95,7 +95,14 @@ def _split(trained: TrainSpec, spec: EvaluateSpec, what: str) -> dict[str, Any]:
             whole = "give its val_data, other data, or --no-held-out to evaluate on what it was trained on"
             raise Refused(f"{what} has held nothing of {spec.data} out: {whole}")
         return split
-    return split | {"val_fraction": trained.val_fraction, "data_kind": trained.data_kind}
+    if spec.held_out and spec.csv_class_key not in ("", trained.pairs_class_key):
+        raise Refused(
+            f"{what} did not have the class column {spec.csv_class_key!r}, and each class is held out in proportion: "
+            "give --no-held-out, or train with the column"
+        )
+    classes = trained.pairs_class_key if spec.held_out else spec.csv_class_key or trained.pairs_class_key
+    kept = {"val_fraction": trained.val_fraction, "data_kind": trained.data_kind, "csv_class_key": classes}
+    return split | kept
 
 
 def continued(path: Path) -> TrainSpec:
@@ -158,7 +165,7 @@ def check_paths(settings: Settings, spec: Spec) -> None:
 
     Errors: Refused, with the same message for absent and forbidden files, so that it does not reveal which files exist.
     """
-    for name in ("data", "val_data", "pretrained", "checkpoint", "distill_pretrained", "resume"):
+    for name in ("data", "val_data", "zeroshot_data", "pretrained", "checkpoint", "distill_pretrained", "resume"):
         for path in _paths(name, getattr(spec, name, "")):
             if not _readable(settings, path):
                 roots = ", ".join(str(root) for root in settings.roots)
@@ -176,7 +183,7 @@ def check_again(settings: Settings, run: Run) -> None:
 
 
 def _paths(name: str, value: str) -> list[str]:
-    if name in ("data", "val_data"):
+    if name in ("data", "val_data", "zeroshot_data"):
         return [part for part in split_sources(value) if part not in EMBEDDED]
     is_path = name == "resume" or os.sep in value or "/" in value or value.endswith(WEIGHTS)
     return [value] if value and is_path else []

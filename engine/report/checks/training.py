@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from engine.datasets import DataProblem, class_names, note_on_ids
 from engine.report.style import compute, digits
 from engine.specs import ModelName
 from engine.specs.train import Schedule, TrainSpec, schedule
@@ -45,6 +46,9 @@ class Data:
     captions: int
     distinct_captions: int
     classes: tuple[str, ...] = ()
+    """Class names of the data that zero-shot is measured on."""
+    zeroshot: int = 0
+    """Images for zero-shot beside the held-out pairs."""
     looked_at: int = 0
     """Number of images opened."""
     unreadable: Sequence[tuple[str, str]] = ()
@@ -108,13 +112,23 @@ def _warmup(spec: TrainSpec, plan: Schedule) -> Check:
 
 
 def _validation(spec: TrainSpec, data: Data) -> list[Check]:
-    if spec.classes and data.classes and len(spec.classes) != len(data.classes):
-        text = f"The data have {len(data.classes)} classes and {len(spec.classes)} names were given: give one each."
-        return [Check("error", text)]
-    if not data.held:
+    try:
+        classes = class_names(spec.classes, data.classes)
+    except DataProblem as problem:
+        return [Check("error", f"Classes: {problem}.")]
+    if spec.zeroshot_data and not classes:
+        return [Check("error", f"Zero-shot needs a class for each image, which {spec.zeroshot_data} does not have.")]
+    if not (data.held or data.zeroshot):
         return []
-    if data.classes and spec.zeroshot_frequency:
-        return [Check("ok", f"Zero-shot accuracy on {len(data.classes):,} classes is measured during training.")]
+    if (data.classes or data.zeroshot) and spec.zeroshot_frequency:
+        where = (
+            f"{data.zeroshot:,} images of {len(classes):,} classes" if data.zeroshot else f"{len(classes):,} classes"
+        )
+        doubt = note_on_ids(classes)
+        return [
+            Check("ok", f"Zero-shot accuracy on {where} is measured during training."),
+            *([Check("warning", f"{doubt[0].upper()}{doubt[1:]}.")] if doubt else []),
+        ]
     if spec.val_frequency:
         return [Check("ok", "Retrieval among the pairs held out is measured during training.")]
     return [Check("warning", "Neither retrieval nor zero-shot accuracy is measured, only the loss.")]

@@ -22,6 +22,7 @@ WHY = {
     "samples": "figures are of other pairs",
     "data": "figures are of other pairs",
     "val_data": "figures are of other pairs",
+    "zeroshot_data": "zero-shot figures are of other images",
     "val_fraction": "figures are of other pairs",
     "held_out": "figures are of other pairs",
     "classes": "the names to choose from are others",

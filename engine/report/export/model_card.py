@@ -31,7 +31,7 @@ model, _, preprocess = open_clip.create_model_and_transforms("local-dir:PATH/OF/
 tokenizer = open_clip.get_tokenizer("local-dir:PATH/OF/THIS/FOLDER")
 ```
 """
-UNLISTED = ("data", "val_data", "configs", "resume", "model", "pretrained")
+UNLISTED = ("data", "val_data", "zeroshot_data", "configs", "resume", "model", "pretrained")
 """Settings that are not listed: paths of this machine, and those with a sentence of their own."""
 
 
