@@ -146,8 +146,7 @@ def fits(pattern: str) -> Callable[[str], bool]:
     """Return a function that tells whether a name matches a pattern with wildcards, ignoring case.
 
     `translate` makes each `*` an atomic group, so that matching never backtracks into one. `fnmatchcase` would keep up
-    to
-    32,768 compiled patterns in memory; `re` keeps 512.
+    to 32,768 compiled patterns in memory; `re` keeps 512.
     """
     whole = re.compile(translate(pattern.lower())).match
     return lambda name: whole(name.lower()) is not None
@@ -247,8 +246,7 @@ def expand_files(patterns: Iterable[str]) -> tuple[list[str], dict[str, Any]]:
     """Read the files that patterns name: `@FILE` contains names, `FILE.json` is an open_clip configuration.
 
     Returns the patterns with each file replaced by its names (`config:NAME` for a configuration), and the
-    configurations by
-    name. Errors: Refused when a file is missing or has other content.
+    configurations by name. Errors: Refused when a file is missing or has other content.
     """
     replaced: list[str] = []
     configs: dict[str, Any] = {}

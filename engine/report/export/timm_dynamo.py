@@ -52,8 +52,7 @@ def full(frame: pd.DataFrame, utilisation: Sequence[float | None]) -> pd.DataFra
 
 
 def timm(rows: Iterable[BenchmarkRow]) -> pd.DataFrame:
-    """Return one line per model and batch size, its baseline's inference and training side by side, the fastest
-    first."""
+    """Return one line per model and batch size, the baseline's inference and training side by side, fastest first."""
     lines: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in rows:
         if row.baseline:
