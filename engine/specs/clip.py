@@ -17,11 +17,15 @@ DIGITS_MODEL = "digits-clip"
 EMBEDDED = ("digits", "synthetic")
 """Data sources that need no file."""
 MAX_CLASSES = 10_000
+IMAGENET = "imagenet"
+"""Stands alone for the class names of ImageNet."""
+TEMPLATE_SETS = ("openai-80", "openai-7")
+"""Names of open_clip's lists of templates for ImageNet, which may stand among templates."""
 LONGEST_TEXT = 1000
 MOST_DEFAULT_WORKERS = 8
 """Default limit of loading processes. More seldom help a single training process, and each takes about 500 MB."""
 
-SAME_PAIRS = ("data", "data_kind", "samples", "val_fraction", "classes", "templates")
+SAME_PAIRS = ("data", "data_kind", "csv_class_key", "samples", "val_fraction", "classes", "templates")
 """Fields that must be equal for two runs to use the same pairs and classes."""
 
 DataKind = Literal["auto", "digits", "synthetic", "csv", "folder", "webdataset"]
@@ -54,6 +58,7 @@ Separator = Annotated[
 ]
 ImageColumn = Annotated[str, Field(min_length=1, max_length=200, description="CSV column with the image paths.")]
 CaptionColumn = Annotated[str, Field(min_length=1, max_length=200, description="CSV column with the captions.")]
+ClassColumn = Annotated[str, Field(max_length=200, description="CSV column with the class names, if there is one.")]
 Samples = Annotated[
     int | None,
     Field(ge=1, le=100_000_000, description="Most pairs to use. For synthetic data, the number of pairs to make."),
@@ -80,14 +85,34 @@ def with_place_for_names(templates: tuple[str, ...]) -> tuple[str, ...]:
     return templates
 
 
+def with_place_or_set(templates: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the templates. Errors: ValueError when one neither has {} nor is the name of a list of templates."""
+    try:
+        with_place_for_names(tuple(template for template in templates if template not in TEMPLATE_SETS))
+    except ValueError as error:
+        raise ValueError(f"{error}; lists with a name are {', '.join(TEMPLATE_SETS)}") from error
+    return templates
+
+
 Line = Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
 # Named aliases, because their names are what `--help` shows.
 LINES = TypeAliasType("LINES", Annotated[tuple[Line, ...], BeforeValidator(split_lines), Field(max_length=MAX_CLASSES)])
-TEMPLATES = TypeAliasType("TEMPLATES", Annotated[LINES, AfterValidator(with_place_for_names)])
+TEMPLATES = TypeAliasType("TEMPLATES", Annotated[LINES, AfterValidator(with_place_or_set)])
 Templates = Annotated[
     TEMPLATES,
     NoDecode,
-    Field(description="Prompts with {} for the class name. Default: the data's own, or open_clip's."),
+    Field(
+        description="Prompts with {} for the class name, or openai-80 or openai-7. Default: the data's own, else "
+        "openai-7; with the classes imagenet openai-80."
+    ),
+]
+Classes = Annotated[
+    LINES,
+    NoDecode,
+    Field(
+        description="Class names for zero-shot, or the word imagenet for those of ImageNet, found by synset, number "
+        "or name. Default: the data's own."
+    ),
 ]
 WARMUP = TypeAliasType("WARMUP", Annotated[str, BeforeValidator(lambda value: str(value).strip())])
 """A number of steps such as `200`, or a share of them such as `10%`."""

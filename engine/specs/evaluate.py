@@ -9,9 +9,10 @@ from typing_extensions import TypeAliasType
 from engine.specs.base import RealDevice, Spec
 from engine.specs.clip import (
     DIGITS_MODEL,
-    LINES,
     SAME_PAIRS,
     CaptionColumn,
+    ClassColumn,
+    Classes,
     ClipImageSize,
     ClipModel,
     ClipPrecision,
@@ -55,13 +56,14 @@ class EvaluateSpec(Spec):
     csv_separator: Separator = ""
     csv_img_key: ImageColumn = "filepath"
     csv_caption_key: CaptionColumn = "title"
+    csv_class_key: ClassColumn = ""
     samples: Samples = None
     held_out: bool = Field(True, description="Use only the pairs that a training with this seed holds out.")
     val_fraction: float = Field(0.2, gt=0, lt=1, description="Share of the data that is held out.")
     tasks: Annotated[TASKS, NoDecode] = Field(
         ("retrieval", "zeroshot"), description="Tasks: retrieval, zeroshot, linear-probe; comma-separated."
     )
-    classes: Annotated[LINES, NoDecode] = Field((), description="Class names. Default: the data's own.")
+    classes: Classes = ()
     templates: Templates = ()
 
     device: RealDevice = Field("cpu", description="Device to run on: cpu, cuda, cuda:0, mps, ...")

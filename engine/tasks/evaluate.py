@@ -102,6 +102,8 @@ def _encoded(spec: EvaluateSpec, run_dir: Path) -> Generator[Event, None, Subjec
     )
 
     notes = [*every.notes, *unreadable_notes, *made.notes]
+    if every.label(0) is not None and (warning := datasets.note_on_ids(classes)):
+        notes.append(warning)
 
     def encoded(part: Pairs, what: str) -> Generator[Event, None, Encoded]:
         encoding = encode(model, part, reader)

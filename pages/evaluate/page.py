@@ -4,10 +4,11 @@ from typing import Any
 
 import streamlit as st
 
+from engine import datasets
+from engine.datasets import DataProblem
 from engine.report.figures.evaluation import prompts
 from engine.specs.evaluate import EvaluateSpec
 from engine.store import Run
-from engine.words import plural
 from pages.clip import data
 from pages.clip import form as clip_form
 from pages.shared import backend, launch
@@ -19,7 +20,7 @@ PREFIX = "evaluate"
 TASK_NAMES = {"zeroshot": "zero-shot", "linear-probe": "linear probe"}
 DATA = {
     "Data format": ("data_kind", "samples"),
-    "CSV": ("csv_separator", "csv_img_key", "csv_caption_key"),
+    "CSV": ("csv_separator", "csv_img_key", "csv_caption_key", "csv_class_key"),
     "Held-out data": ("held_out", "val_fraction"),
 }
 FURTHER = {
@@ -68,11 +69,22 @@ def draw_classes(preview: data.Preview) -> dict[str, Any]:
         st.caption("Prompts")
         spec, _ = spec_form.build(EvaluateSpec, values)
         if isinstance(spec, EvaluateSpec):
-            shown, total = prompts(spec.classes or own, spec.templates or preview.templates)
+            names = _class_names(spec, own) or own
+            shown, total = prompts(names, datasets.prompts(spec.templates, preview.templates, spec.classes))
+            if doubt := datasets.note_on_ids(names):
+                st.caption(f":material/warning: {plain(doubt)}")
             st.text("\n".join(shown) if shown else "No prompts: the data have no classes. Enter class names.")
             if total > len(shown):
                 st.caption(f"{total:,} prompts in total, averaged for each class")
     return values
+
+
+def _class_names(spec: EvaluateSpec, own: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the class names; empty if the given ones do not fit, which `find_problems` reports."""
+    try:
+        return datasets.class_names(spec.classes, own)
+    except DataProblem:
+        return ()
 
 
 def find_problems(spec: EvaluateSpec, preview: data.Preview) -> list[str]:
@@ -80,9 +92,10 @@ def find_problems(spec: EvaluateSpec, preview: data.Preview) -> list[str]:
     if preview.look is None:
         return []  # the data section shows the problem
     own, problems = preview.look.classes, []
-    if spec.classes and own and len(spec.classes) != len(own):
-        names = plural(len(spec.classes), "name")
-        problems.append(f"The data have {len(own)} classes, but {names} are given. Give one name per class.")
+    try:
+        datasets.class_names(spec.classes, own)
+    except DataProblem as problem:
+        problems.append(f"Classes: {problem}.")
     tasks = [TASK_NAMES[task] for task in spec.tasks if task in TASK_NAMES]
     if tasks and not own:
         subject = " and ".join(tasks).capitalize()

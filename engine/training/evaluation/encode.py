@@ -78,16 +78,18 @@ class _Images(Dataset[Loaded]):
         return (torch.stack([*tensors.values()]) if tensors else torch.empty(0)), [*tensors]
 
 
-def encode(model: nn.Module, pairs: Pairs, reader: Reader) -> Ticks:
+def encode(model: nn.Module, pairs: Pairs, reader: Reader, *, captions: bool = True) -> Ticks:
     """Return the features of all images and captions. Yield the number of images done, so that the caller can stop.
+
+    captions: without them, only images are encoded, for classification.
 
     An image that cannot be read is left out, with its captions. Errors: DataProblem if no image can be read.
     """
     was_training = model.training
     model.eval()
     try:
-        distinct = list(dict.fromkeys(_captions(pairs)[0]))
-        encoded: list[Tensor] = []
+        distinct = list(dict.fromkeys(_captions(pairs)[0])) if captions else []
+        encoded: list[Tensor] = [torch.empty(0)] * (not captions)
         for start in range(0, len(distinct), reader.batch_size):
             encoded.append(encode_texts(model, distinct[start : start + reader.batch_size], reader))
             yield 0
@@ -100,15 +102,15 @@ def encode(model: nn.Module, pairs: Pairs, reader: Reader) -> Ticks:
     finally:
         model.train(was_training)
     pairs, notes = datasets.readable(pairs, read)
-    texts, owner = _captions(pairs)
+    texts, owner = _captions(pairs) if captions else ([], [])
     place, features = {text: index for index, text in enumerate(distinct)}, torch.cat(encoded)
     labels = [pairs.label(index) for index in range(len(pairs))]
     return Encoded(
         pairs=pairs,
         notes=notes,
         images=torch.cat(images),
-        texts=features[torch.tensor([place[text] for text in texts])],
-        owner=torch.tensor(owner),
+        texts=features[torch.tensor([place[text] for text in texts], dtype=torch.long)],
+        owner=torch.tensor(owner, dtype=torch.long),
         labels=None if any(label is None for label in labels) else torch.tensor(labels),
         scale=float(model.logit_scale.detach().exp()),  # type: ignore[operator]
     )

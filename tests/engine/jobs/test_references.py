@@ -50,6 +50,17 @@ def test_the_same_folder_is_known_however_it_is_written(store: Store, settings: 
     assert (spec.seed, spec.val_fraction, spec.data_kind) == (7, 0.4, "folder")
 
 
+def test_classes_that_a_training_did_not_know_are_refused_for_its_held_out_pairs(
+    store: Store, settings: Settings
+) -> None:
+    labelled, without = trained(store, settings, csv_class_key="kind"), trained(store, settings)
+    assert evaluate(store, settings, model=str(labelled)).csv_class_key == "kind"
+    with pytest.raises(Refused, match=f"run {without} did not have the class column 'kind'"):
+        evaluate(store, settings, model=str(without), csv_class_key="kind")
+    whole = evaluate(store, settings, model=str(without), csv_class_key="kind", held_out=False)
+    assert whole.csv_class_key == "kind"
+
+
 @pytest.mark.parametrize("fields", [{"val_fraction": 0}, {"val_data": "synthetic"}])
 def test_what_was_all_trained_on_is_not_called_held_out(
     store: Store, settings: Settings, fields: dict[str, object]
