@@ -67,7 +67,9 @@ def test_auto_augment_is_timms_and_depends_on_seed_epoch_and_index_alone() -> No
     shared: dict[str, Any] = {"is_training": True, "hflip": 0.0, "mean": mean, "std": std, "scale": (0.9, 1.0)}
     theirs = create_transform((3, 16, 16), **shared, interpolation="bicubic", auto_augment="rand-m9-mstd0.5-inc1")
     assert torch.equal(images(made.preprocess_train), images(theirs))
-    drawn = Drawn(datasets.open_pairs("digits"), made.preprocess_train, open_clip.SimpleTokenizer(context_length=8), seed=0)
+    drawn = Drawn(
+        datasets.open_pairs("digits"), made.preprocess_train, open_clip.SimpleTokenizer(context_length=8), seed=0
+    )
     np.random.seed(1)
     first = drawn[0, 5][0]
     assert np.random.get_state()[1][0] == 1, "the training's own random numbers are left alone"  # type: ignore[index]
