@@ -30,8 +30,7 @@ def resolve(store: Store, settings: Settings, spec: Spec) -> Spec:
     """Return the request with all references replaced by definite values.
 
     An evaluation of run N, or of one of our checkpoints by path, evaluates the pairs that this training held out. For a
-    run
-    number the best checkpoint is taken. The precision `auto` of a training becomes the default of its device.
+    run number the best checkpoint is taken. The precision `auto` of a training becomes the default of its device.
     Errors: LookupError when there is no such run; Refused when it cannot be evaluated.
     """
     if isinstance(spec, TrainSpec) and spec.precision == "auto":
@@ -180,8 +179,7 @@ def check_again(settings: Settings, run: Run) -> None:
     """Check the files of a stored run as `check_paths` does for a new one. Errors: Refused, as there.
 
     A stored run may have been imported, and links and roots may have changed since its submission. A training with its
-    own
-    checkpoints resumes from them, so its original `resume` path is not checked.
+    own checkpoints resumes from them, so its original `resume` path is not checked.
     """
     began = any((RunFiles(settings.runs_dir, run.id).dir / CHECKPOINTS).glob("*.pt"))
     check_paths(settings, run.spec.model_copy(update={"resume": ""}) if began else run.spec)
@@ -202,16 +200,16 @@ def used(settings: Settings, spec: Spec) -> dict[str, bool | int | float | str]:
     return values
 
 
-def _paths(name: str, given: str) -> list[str]:
+def _paths(name: str, value: str) -> list[str]:
     if name in ("data", "val_data", "zeroshot_data"):
-        return [part for part in split_sources(given) if part not in EMBEDDED]
-    is_path = name == "resume" or os.sep in given or "/" in given or given.endswith(WEIGHTS)
-    return [given] if given and is_path else []
+        return [part for part in split_sources(value) if part not in EMBEDDED]
+    is_path = name == "resume" or os.sep in value or "/" in value or value.endswith(WEIGHTS)
+    return [value] if value and is_path else []
 
 
-def _readable(settings: Settings, given: str) -> bool:
+def _readable(settings: Settings, text: str) -> bool:
     """Return whether a path exists and may be read. For shards in braces, check their folder."""
-    begin, brace, _ = given.partition("{")
+    begin, brace, _ = text.partition("{")
     path = expand_home(begin)
     path = (path if begin.endswith("/") else path.parent) if brace else path
     return stat_within(path, settings.roots) is not None

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from statistics import median
 from typing import Any
 
-from sqlalchemy import Connection, case, delete, exists, insert, literal, select, update
+from sqlalchemy import Connection, case, delete, exists, insert, literal, select
 
 from engine.specs import ModelName, Spec
 from engine.store.records import UNREADABLE, storable
@@ -31,11 +31,6 @@ def insert_model(connection: Connection, run_id: int, library: str, model: str) 
         known = exists().where(run_models.c.run_id == run_id, run_models.c.model == name)
         new = select(literal(run_id), literal(name)).where(~known)
         connection.execute(insert(run_models).from_select(["run_id", "model"], new))
-
-
-def set_text(connection: Connection, run_id: int, text: str) -> None:
-    """Replace the search text of a run."""
-    connection.execute(update(run_texts).where(run_texts.c.run_id == run_id).values(text=text))
 
 
 def searchable(name: str, summary: str, notes: str) -> str:

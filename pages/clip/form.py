@@ -80,7 +80,7 @@ def checks(spec: TrainSpec | EvaluateSpec, batch_size: int) -> tuple[list[Check]
     answer = answers.ask(question)
     if not answer.done():
         _wait(answer)
-        answer = answers.given(question) or answer
+        answer = answers.latest(question) or answer
     if not answer.done():
         return [WAITING], False
     try:

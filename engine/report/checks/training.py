@@ -23,15 +23,13 @@ LEAST_BF16_LR = 1e-4
 values of a typical weight, and round to zero. In 60 steps, 94 % of the values in digits-clip's matrices stayed
 unchanged at 1e-5, 58 % at 1e-4 and 1.4 % at 1e-3; with amp_bf16 0 %."""
 BF16_PAYS = 1.3
-"""Propose mixed precision if bfloat16 products are at least this many times as fast as float32 products, as
-measured."""
+"""Propose mixed precision if measured bfloat16 products are at least this many times as fast as float32 products."""
 MB_PER_M_LOCKED = 4
 
 
 @dataclass(frozen=True)
 class Check:
-    """Result of one check. "error": it cannot work. "warning": it may be intended. "waiting": the result is not known
-    yet."""
+    """Result of one check. "error": it cannot work. "warning": it may be intended. "waiting": no result yet."""
 
     mark: Mark
     text: str
@@ -158,10 +156,10 @@ def _doubts(spec: TrainSpec) -> list[Check]:
     return results
 
 
-def memory(spec: TrainSpec, catalogue: pd.DataFrame, there_gb: float | None) -> Check | None:
+def memory(spec: TrainSpec, catalogue: pd.DataFrame, device_gb: float | None) -> Check | None:
     """Return the check of the least memory for weights, gradients and optimizer. None if the catalogue lacks the model.
 
-    catalogue: from report.catalog. there_gb: memory of the device, in 1e9 bytes.
+    catalogue: from report.catalog. device_gb: memory of the device, in 1e9 bytes.
     """
     rows = catalogue[(catalogue["name"] == ModelName.of("open_clip", spec.model)) & (catalogue["status"] == "ok")]
     if rows.empty:
@@ -169,11 +167,11 @@ def memory(spec: TrainSpec, catalogue: pd.DataFrame, there_gb: float | None) -> 
     sharing = spec.nproc if spec.device == "cpu" else 1  # on accelerators, each process has its own memory
     need = sharing * _least_mb(spec, rows.iloc[0].to_dict()) / 1e3
     text = f"Memory: at least {digits(need)} GB for weights, gradients and optimizer; activations come on top."
-    if there_gb is None:
+    if device_gb is None:
         return Check("ok", text)
-    if need > there_gb:
-        return Check("error", f"{text} There are {digits(there_gb)} GB.")
-    return Check("warning" if need > there_gb / 2 else "ok", f"{text} There are {digits(there_gb)} GB.")
+    if need > device_gb:
+        return Check("error", f"{text} There are {digits(device_gb)} GB.")
+    return Check("warning" if need > device_gb / 2 else "ok", f"{text} There are {digits(device_gb)} GB.")
 
 
 def _least_mb(spec: TrainSpec, row: Mapping[Any, Any]) -> float:

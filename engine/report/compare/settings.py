@@ -43,13 +43,13 @@ def facts(run: Run) -> dict[tuple[str, str], str]:
     """
     used = run.spec.resolved | (run.environment.settings if run.environment else {})
     asked = run.spec.model_dump(mode="json")
-    texts = {(ASKED, name): _said(used.get(name, value) if _is_open(value) else value) for name, value in asked.items()}
+    texts = {(ASKED, name): _text(used.get(name, value) if _is_open(value) else value) for name, value in asked.items()}
     if run.environment is not None:
         ran = run.environment.model_dump(mode="json", exclude={"settings"})
         ran |= {name: value for name, value in used.items() if name not in asked}
         ran |= {f"{VERSION}{name}": version for name, version in ran.pop("versions").items()}
         ran |= {f"{GPU}{name}": value for name, value in ran.pop("gpu").items()}
-        texts |= {(RAN, name): _said(value) for name, value in ran.items()}
+        texts |= {(RAN, name): _text(value) for name, value in ran.items()}
     return texts
 
 
@@ -100,7 +100,7 @@ def _is_open(value: Any) -> bool:
     return value in (None, "", [], {}, "auto")
 
 
-def _said(value: Any) -> str:
+def _text(value: Any) -> str:
     if value in (None, "", [], {}):
         return "not set"
     if isinstance(value, list):
