@@ -4,10 +4,12 @@ from typing import Any
 
 import streamlit as st
 
+from engine.jobs import references
 from engine.report.figures.evaluation import prompts
+from engine.specs.clip import class_prompts
 from engine.specs.evaluate import EvaluateSpec
 from engine.store import Run
-from engine.words import plural
+from engine.words import plural, shortened
 from pages.clip import data
 from pages.clip import form as clip_form
 from pages.shared import backend, launch
@@ -20,12 +22,17 @@ TASK_NAMES = {"zeroshot": "zero-shot", "linear-probe": "linear probe"}
 DATA = {
     "Data format": ("data_kind", "samples"),
     "CSV": ("csv_separator", "csv_img_key", "csv_caption_key", "csv_class_key"),
-    "Held-out data": ("held_out", "val_fraction"),
+    "Held-out data": ("held_out", "held_out_data", "val_fraction"),
+    "More data sets": ("more_data",),
 }
 FURTHER = {
+    "More models": ("more_models",),
     "Model": ("image_size", "context_length"),
-    "Execution": ("device", "precision", "batch_size", "workers", "threads", "seed"),
+    "Linear probe": ("probe_data", "shots", "probe_c"),
+    "Retrieval": ("recall_k",),
+    "Execution": ("device", "precision", "batch_size", "workers", "threads", "seed", "reuse_features"),
 }
+MOST_PROMPTS = 6
 # Offer at most this many trainings as models.
 RUNS = 50
 
@@ -64,11 +71,19 @@ def draw_classes(preview: data.Preview) -> dict[str, Any]:
     with middle:
         hint = "one per line, with {} for the name; default: those of the data or of open_clip"
         values["templates"] = spec_form.field(EvaluateSpec, "templates", PREFIX, hint=hint)
+        hint = "or JSON with prompts for each class"
+        values["class_prompts"] = spec_form.field(EvaluateSpec, "class_prompts", PREFIX, hint=hint)
     with right:
         st.caption("Prompts")
         spec, _ = spec_form.build(EvaluateSpec, values)
         if isinstance(spec, EvaluateSpec):
-            shown, total = prompts(spec.classes or own, spec.templates or preview.templates)
+            by_class = class_prompts(spec.class_prompts)
+            names = spec.classes or own
+            if by_class:
+                own_prompts = [prompt for name in names for prompt in by_class.get(name, ())]
+                shown, total = own_prompts[:MOST_PROMPTS], len(own_prompts)
+            else:
+                shown, total = prompts(names, spec.templates or preview.templates, MOST_PROMPTS)
             st.text("\n".join(shown) if shown else "No prompts: the data have no classes. Enter class names.")
             if total > len(shown):
                 st.caption(f"{total:,} prompts in total, averaged for each class")
@@ -83,6 +98,9 @@ def find_problems(spec: EvaluateSpec, preview: data.Preview) -> list[str]:
     if spec.classes and own and len(spec.classes) != len(own):
         names = plural(len(spec.classes), "name")
         problems.append(f"The data have {len(own)} classes, but {names} are given. Give one name per class.")
+    by_class, wanted = class_prompts(spec.class_prompts), spec.classes or own
+    if by_class and (missing := [name for name in wanted if name not in by_class]):
+        problems.append(f"{len(missing)} of {len(wanted)} classes have no prompts: {shortened(missing)}.")
     tasks = [TASK_NAMES[task] for task in spec.tasks if task in TASK_NAMES]
     if tasks and not own:
         subject = " and ".join(tasks).capitalize()
@@ -97,8 +115,12 @@ def describe(spec: EvaluateSpec) -> str:
     seconds = last.seconds() if last else None
     time = f", about {duration(seconds)} as in the last similar run" if seconds else ""
     subject = f"run {spec.model}" if spec.model.isdecimal() else spec.model
-    part = "the held-out share of " if spec.held_out else ""
-    return f"Evaluates {subject} on {part}{spec.data}: {', '.join(spec.tasks)} on {spec.device}{time}"
+    subject = subject if len(spec.subjects) == 1 else plural(len(spec.subjects), "model")
+    definite = references.resolve(backend.store(), backend.settings(), spec)
+    assert isinstance(definite, EvaluateSpec)
+    part = "the held-out share of " if definite.part("", "", definite.data).held_out else ""
+    more = f" and {plural(len(spec.sources) - 1, 'other data set')}" if len(spec.sources) > 1 else ""
+    return f"Evaluates {subject} on {part}{spec.data}{more}: {', '.join(spec.tasks)} on {spec.device}{time}"
 
 
 @st.fragment
