@@ -28,9 +28,15 @@ WEIGHTS = (".pt", ".pth", ".bin", ".safetensors", ".ckpt")
 def resolve(store: Store, settings: Settings, spec: Spec) -> Spec:
     """Return the request with all references replaced by definite values.
 
+<<<<<<< HEAD
     An evaluation of run N evaluates its best checkpoint. Of data that one of the models was trained on, all models are
     evaluated on the pairs that this training held out. The precision `auto` of a training becomes the default of its
     device. Errors: LookupError when there is no such run; Refused when it cannot be evaluated.
+=======
+    An evaluation of run N, or of one of our checkpoints by path, evaluates the pairs that this training held out. For a
+    run number the best checkpoint is taken. The precision `auto` of a training becomes the default of its device.
+    Errors: LookupError when there is no such run; Refused when it cannot be evaluated.
+>>>>>>> main
     """
     if isinstance(spec, TrainSpec) and spec.precision == "auto":
         return _precise(store, spec)
@@ -169,12 +175,12 @@ def _split(trained: TrainSpec, spec: EvaluateSpec, data: str, what: str) -> dict
             whole = "give its val_data, other data, or --no-held-out to evaluate on what it was trained on"
             raise Refused(f"{what} has held nothing of {data} out: {whole}")
         return split
-    if spec.held_out and spec.csv_class_key not in ("", trained.csv_class_key):
+    if spec.held_out and spec.csv_class_key not in ("", trained.pairs_class_key):
         raise Refused(
             f"{what} did not have the class column {spec.csv_class_key!r}, and each class is held out in proportion: "
             "give --no-held-out, or train with the column"
         )
-    classes = trained.csv_class_key if spec.held_out else spec.csv_class_key or trained.csv_class_key
+    classes = trained.pairs_class_key if spec.held_out else spec.csv_class_key or trained.pairs_class_key
     kept = {"val_fraction": trained.val_fraction, "data_kind": trained.data_kind, "csv_class_key": classes}
     return split | kept
 
@@ -239,8 +245,13 @@ def check_paths(settings: Settings, spec: Spec) -> None:
 
     Errors: Refused, with the same message for absent and forbidden files, so that it does not reveal which files exist.
     """
+<<<<<<< HEAD
     for name, given in _named_files(spec):
         for path in _paths(name, given):
+=======
+    for name in ("data", "val_data", "zeroshot_data", "pretrained", "checkpoint", "distill_pretrained", "resume"):
+        for path in _paths(name, getattr(spec, name, "")):
+>>>>>>> main
             if not _readable(settings, path):
                 roots = ", ".join(str(root) for root in settings.roots)
                 raise Refused(f"{name}: nothing can be read at {path!r}; what may be read lies below {roots}")
@@ -250,13 +261,13 @@ def check_again(settings: Settings, run: Run) -> None:
     """Check the files of a stored run as `check_paths` does for a new one. Errors: Refused, as there.
 
     A stored run may have been imported, and links and roots may have changed since its submission. A training with its
-    own
-    checkpoints resumes from them, so its original `resume` path is not checked.
+    own checkpoints resumes from them, so its original `resume` path is not checked.
     """
     began = any((RunFiles(settings.runs_dir, run.id).dir / CHECKPOINTS).glob("*.pt"))
     check_paths(settings, run.spec.model_copy(update={"resume": ""}) if began else run.spec)
 
 
+<<<<<<< HEAD
 SOURCES = ("data", "val_data", "probe_data", "more_data")
 """Fields with data sets."""
 
@@ -275,11 +286,18 @@ def _paths(name: str, given: str) -> list[str]:
         return [part for part in split_sources(given) if part not in EMBEDDED]
     is_path = name == "resume" or os.sep in given or "/" in given or given.endswith(WEIGHTS)
     return [given] if given and is_path else []
+=======
+def _paths(name: str, value: str) -> list[str]:
+    if name in ("data", "val_data", "zeroshot_data"):
+        return [part for part in split_sources(value) if part not in EMBEDDED]
+    is_path = name == "resume" or os.sep in value or "/" in value or value.endswith(WEIGHTS)
+    return [value] if value and is_path else []
+>>>>>>> main
 
 
-def _readable(settings: Settings, given: str) -> bool:
+def _readable(settings: Settings, text: str) -> bool:
     """Return whether a path exists and may be read. For shards in braces, check their folder."""
-    begin, brace, _ = given.partition("{")
+    begin, brace, _ = text.partition("{")
     path = expand_home(begin)
     path = (path if begin.endswith("/") else path.parent) if brace else path
     return stat_within(path, settings.roots) is not None

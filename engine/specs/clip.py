@@ -18,6 +18,10 @@ DIGITS_MODEL = "digits-clip"
 EMBEDDED = ("digits", "synthetic")
 """Data sources that need no file."""
 MAX_CLASSES = 10_000
+IMAGENET = "imagenet"
+"""Stands alone for the class names of ImageNet."""
+TEMPLATE_SETS = ("openai-80", "openai-7")
+"""Names of open_clip's lists of templates for ImageNet, which may stand among templates."""
 LONGEST_TEXT = 1000
 LONGEST_PROMPTS = 10_000_000
 """Characters of the prompts of all classes, as JSON. CuPL's prompts of ImageNet have 4 million."""
@@ -85,14 +89,34 @@ def with_place_for_names(templates: tuple[str, ...]) -> tuple[str, ...]:
     return templates
 
 
+def with_place_or_set(templates: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the templates. Errors: ValueError when one neither has {} nor is the name of a list of templates."""
+    try:
+        with_place_for_names(tuple(template for template in templates if template not in TEMPLATE_SETS))
+    except ValueError as error:
+        raise ValueError(f"{error}; lists with a name are {', '.join(TEMPLATE_SETS)}") from error
+    return templates
+
+
 Line = Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
 # Named aliases, because their names are what `--help` shows.
 LINES = TypeAliasType("LINES", Annotated[tuple[Line, ...], BeforeValidator(split_lines), Field(max_length=MAX_CLASSES)])
-TEMPLATES = TypeAliasType("TEMPLATES", Annotated[LINES, AfterValidator(with_place_for_names)])
+TEMPLATES = TypeAliasType("TEMPLATES", Annotated[LINES, AfterValidator(with_place_or_set)])
 Templates = Annotated[
     TEMPLATES,
     NoDecode,
-    Field(description="Prompts with {} for the class name. Default: the data's own, or open_clip's."),
+    Field(
+        description="Prompts with {} for the class name, or openai-80 or openai-7. Default: the data's own, else "
+        "openai-7; with the classes imagenet openai-80."
+    ),
+]
+Classes = Annotated[
+    LINES,
+    NoDecode,
+    Field(
+        description="Class names for zero-shot, or the word imagenet for those of ImageNet, found by synset, number "
+        "or name. Default: the data's own."
+    ),
 ]
 
 

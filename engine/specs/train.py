@@ -10,11 +10,11 @@ from pydantic_settings import CliSuppress, NoDecode
 from engine.specs.base import RealDevice, Spec, numbered
 from engine.specs.clip import (
     DIGITS_MODEL,
-    LINES,
     SAME_PAIRS,
     WARMUP,
     CaptionColumn,
     ClassColumn,
+    Classes,
     ClipImageSize,
     ClipModel,
     ContextLength,
@@ -49,11 +49,12 @@ class TrainSpec(Spec):
     attempts: ClassVar[int] = 3
     paced_by: ClassVar[tuple[str, ...]] = (
         *("model", "data", "samples", "batch_size", "accum_freq", "nproc", "precision", "device", "image_size", "loss"),
-        *("grad_checkpointing", "compile", "val_frequency", "workers", "threads"),
+        *("grad_checkpointing", "compile", "val_frequency", "zeroshot_data", "workers", "threads"),
     )
     meaning: ClassVar[tuple[str, ...]] = (
         *SAME_PAIRS,
         "val_data",
+        "zeroshot_data",
         "loss",
         "batch_size",
         "accum_freq",
@@ -81,7 +82,13 @@ class TrainSpec(Spec):
     samples: Samples = None
     val_data: str = Field("", max_length=4000, description="Data of the held-out pairs. Default: a share of the data.")
     val_fraction: Share = Field(0.2, description="Share of the data that is held out if val_data is empty.")
-    classes: Annotated[LINES, NoDecode] = Field((), description="Class names for zero-shot. Default: the data's own.")
+    zeroshot_data: str = Field(
+        "",
+        max_length=4000,
+        description="Labelled data for zero-shot: class folders, shards with classnames.txt, or a CSV with the class "
+        "column. Default: the held-out pairs, if they have classes.",
+    )
+    classes: Classes = ()
     templates: Templates = ()
 
     model: ClipModel = DIGITS_MODEL
@@ -229,6 +236,11 @@ class TrainSpec(Spec):
         if self.nproc == 1 or kind == "cpu":
             return super().devices
         return tuple(f"{kind}:{rank}" for rank in range(self.nproc))
+
+    @property
+    def pairs_class_key(self) -> str:
+        """Return the class column of the pairs. With zeroshot_data, the column is that of zeroshot_data."""
+        return "" if self.zeroshot_data else self.csv_class_key
 
     @property
     def peak_lr(self) -> float:

@@ -127,6 +127,7 @@ def _load(spec: EvaluateSpec, device_name: str) -> Generator[Event, None, Loaded
     )
     return Loaded(spec, made, reader, device_name)
 
+<<<<<<< HEAD
 
 def _part(
     spec: EvaluateSpec, loaded: Loaded, run_dir: Path, prefix: str, common: dict[str, Any], progress: Progress
@@ -163,6 +164,11 @@ def _encoded(
         notes += unreadable
     classes, templates = named(spec, opened)
     notes += loaded.made.notes
+=======
+    notes = [*every.notes, *unreadable_notes, *made.notes]
+    if every.label(0) is not None and (warning := datasets.note_on_ids(classes)):
+        notes.append(warning)
+>>>>>>> main
 
     def encoded(part: Pairs, what: str) -> Generator[Event, None, Encoded]:
         name = ""

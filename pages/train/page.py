@@ -1,5 +1,6 @@
 """The page Train: data, model, settings and checks, then the run below."""
 
+from dataclasses import replace
 from typing import Any
 
 import streamlit as st
@@ -40,6 +41,7 @@ DATA = {
     "Data format": ("data_kind", "samples"),
     "CSV": ("csv_separator", "csv_img_key", "csv_caption_key", "csv_class_key"),
     "Held-out data": ("val_data", "val_fraction"),
+    "Zero-shot": ("zeroshot_data", "classes", "templates"),
 }
 SWEEP_LABELS = {"lr": "Learning rates", "wd": "Weight decays", "seed": "Seeds"}
 FURTHER = {
@@ -52,7 +54,7 @@ FURTHER = {
     "Gradients": ("grad_clip_norm", "accum_freq", "grad_checkpointing"),
     "Schedule": ("steps", "lr_scheduler", "epochs_cooldown", "lr_cooldown_power", "lr_cooldown_end"),
     "Sampling": ("data_weights", "resampled", "overfit"),
-    "Validation": ("val_frequency", "zeroshot_frequency", "best_metric", "classes", "templates"),
+    "Validation": ("val_frequency", "zeroshot_frequency", "best_metric"),
     "Checkpoints": ("save_frequency", "save_every_steps", "keep_last", "resume"),
     "Logs": ("log_every_n_steps", "tensorboard", "wandb"),
     "Execution": ("nproc", "workers", "threads", "channels_last", "compile", "seed"),
@@ -148,9 +150,16 @@ def count_pairs(values: dict[str, Any], preview: data.Preview) -> tuple[Data | N
     fraction = TrainSpec().val_fraction if fraction is None else fraction
     try:
         arguments, val_data = data.source(valid), valid.get("val_data") or ""
-        return data.count_pairs(arguments, preview.look, val_data=val_data, val_fraction=fraction), ""
+        counts = data.count_pairs(arguments, preview.look, val_data=val_data, val_fraction=fraction)
     except DataProblem as problem:
         return None, f"Held-out data: {problem}"
+    if not valid.get("zeroshot_data"):
+        return counts, ""
+    try:
+        labelled = data.pairs(data.zeroshot_source(valid))
+    except DataProblem as problem:
+        return None, f"Zero-shot data: {problem}"
+    return replace(counts, classes=labelled.classes, zeroshot=len(labelled)), ""
 
 
 @st.fragment

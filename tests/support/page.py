@@ -61,7 +61,7 @@ class Answering:
         """The questions of one kind."""
         return [question for question in self.asked if isinstance(question, kind)]
 
-    def given(self, question: Question) -> "Future[dict[str, Any]] | None":
+    def latest(self, question: Question) -> "Future[dict[str, Any]] | None":
         answer = self.futures[question.name]
         return answer if answer.done() else None
 

@@ -117,8 +117,7 @@ class Passes:
             self._output.backward(self._network.cotangent)  # type: ignore[no-untyped-call]
 
     def clear(self) -> None:
-        """Free the graph and the gradients. Neither pass should spend time on freeing, and new gradients would add to
-        old ones."""
+        """Free the graph and the gradients, so that no pass spends time on it and no gradients add to old ones."""
         self._output = None
         for parameter in self._network.parameters.values():
             parameter.grad = None

@@ -44,11 +44,11 @@ def table(
     frame = frame.merge(timed, on=stored.WHAT, how="left").fillna({"measured": ""})
     frame.index = pd.Index((frame["name"] + " " + frame["image_size"] + " " + frame["pretrained"]).str.strip())
     origins = zip(frame["pretrained"], frame["published"], frame["measured"], strict=True)
-    frame["provenance"] = [_said(counted, setting, *parts) for parts in origins]
+    frame["provenance"] = [_provenance(counted, setting, *parts) for parts in origins]
     return frame
 
 
-def _said(counted: str, setting: str, pretrained: str, published: str, measured: str) -> str:
+def _provenance(counted: str, setting: str, pretrained: str, published: str, measured: str) -> str:
     lines = [f"costs counted here, {counted}"]
     lines += [f"accuracy of {pretrained or 'the model'} published by {published}"] if published else []
     lines += [f"latency measured: {setting}; {measured}"] if measured else []

@@ -83,8 +83,7 @@ def scatter(
 def groups(
     frame: pd.DataFrame, colour: str | None, styles: Mapping[str, Style]
 ) -> list[tuple[str, Floats, dict[str, Any]]]:
-    """Return the traces as (label, row positions, marker): by family, the small families together, or by colour
-    scale."""
+    """Return traces as (label, row positions, marker): by family, small families together, or by colour scale."""
     everything = np.arange(len(frame))
     if colour:
         values = frame[colour].to_numpy(float)
@@ -145,8 +144,7 @@ def _axis(values: Floats, column: str, log: bool) -> dict[str, Any]:
 
 
 def standouts(frame: pd.DataFrame, x: str, y: str) -> list[Any]:
-    """Return labels of the rows to name on a chart: the extremes of x, of y, and of y relative to a line fitted over
-    x."""
+    """Return labels of the rows to name: the extremes of x, of y, and of y relative to a line fitted over x."""
     if len(frame) < 3:
         return list(frame.index)
     across, up = (np.log10(frame[column].to_numpy(float).clip(1e-9)) for column in (x, y))

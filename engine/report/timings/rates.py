@@ -15,31 +15,17 @@ Counted = BenchmarkRow | RecurrentRow
 """Rows with both counted work and a measured time."""
 LATEST = 50
 """Search at most this many runs, newest first."""
-POINTS = [
-    *(
-        "where",
-        "name",
-        "model",
-        "family",
-        "variant",
-        "mode",
-        "batch_size",
-        "image_size",
-        "dtype",
-        "device",
-        "device_name",
-    ),
-    *("threads", "latency_ms", "intensity", "intensity_of", "gflop_per_s", "flags", "run", "date"),
-    *("tower", "context_length", "cache", "cudnn_benchmark", "deterministic", "optimizer"),
-]
+POINTS = (
+    "where name model family variant mode batch_size image_size dtype device device_name threads latency_ms "
+    "intensity intensity_of gflop_per_s flags run date tower context_length cache cudnn_benchmark deterministic "
+    "optimizer"
+).split()
 FUSING = ("compile", "trace")
-"""Variants whose label begins with one of these may fuse operators. They then move less memory than was counted in
-eager."""
+"""Variants whose label begins with one of these may fuse operators, and then move less memory than eager."""
 KEY = ["device", "device_name", "threads", "dtype"]
 COLUMNS = (
-    *("where", "host", "device", "device_name", "threads", "operation", "dtype", "size", "gflop_per_s", "gb_per_s"),
-    *("latency_ms", "samples", "flags", "run", "date"),
-)
+    "where host device device_name threads operation dtype size gflop_per_s gb_per_s latency_ms samples flags run date"
+).split()
 
 
 def rates(store: Store) -> pd.DataFrame:
@@ -62,7 +48,7 @@ def rates(store: Store) -> pd.DataFrame:
     disturbed = frame["flags"].str.contains("contended|throttled")
     frame = frame.loc[disturbed.astype(bool).sort_values(kind="stable").index]
     latest = frame.drop_duplicates(["host", "operation", *KEY])
-    return latest[list(COLUMNS)].reset_index(drop=True)
+    return latest[COLUMNS].reset_index(drop=True)
 
 
 def models(store: Store) -> pd.DataFrame:

@@ -80,7 +80,7 @@ def of_run(run: Run, rows: Iterable[Row]) -> list[Line]:
             continue
         if row.mode == "inference" and row.tower == "whole" and not changes(row):
             what = (row.name, row.image_size, row.context_length)
-            lines.append((*what, *astuple(_setting(run, row)), row.latency_ms, row.samples_per_s, _said(run, row)))
+            lines.append((*what, *astuple(_setting(run, row)), row.latency_ms, row.samples_per_s, _source(run, row)))
     return lines
 
 
@@ -104,7 +104,7 @@ def _setting(run: Run, row: BenchmarkRow) -> Setting:
     )
 
 
-def _said(run: Run, row: BenchmarkRow) -> str:
+def _source(run: Run, row: BenchmarkRow) -> str:
     """Return the source of a timing, such as `run 12, 2026-11-20, single process`."""
     date = [run.environment.date[:10]] if run.environment else []
     return ", ".join([f"run {run.id}", *date, *([words(row.flags)] if row.flags else [])])

@@ -95,8 +95,10 @@ class _Images(Dataset[Loaded]):
         return (torch.stack([*tensors.values()]) if tensors else torch.empty(0)), [*tensors]
 
 
-def encode(model: nn.Module, pairs: Pairs, reader: Reader) -> Ticks:
+def encode(model: nn.Module, pairs: Pairs, reader: Reader, *, captions: bool = True) -> Ticks:
     """Return the features of all images and captions. Yield the number of images done, so that the caller can stop.
+
+    captions: without them, only images are encoded, for classification.
 
     An image that cannot be read is left out, with its captions. Errors: DataProblem if no image can be read.
     """
@@ -108,8 +110,13 @@ def features(model: nn.Module, pairs: Pairs, reader: Reader) -> Generator[int, N
     was_training = model.training
     model.eval()
     try:
+<<<<<<< HEAD
         distinct = _distinct(_captions(pairs)[0])
         encoded: list[Tensor] = []
+=======
+        distinct = list(dict.fromkeys(_captions(pairs)[0])) if captions else []
+        encoded: list[Tensor] = [torch.empty(0)] * (not captions)
+>>>>>>> main
         for start in range(0, len(distinct), reader.batch_size):
             encoded.append(encode_texts(model, distinct[start : start + reader.batch_size], reader))
             yield 0
@@ -121,6 +128,7 @@ def features(model: nn.Module, pairs: Pairs, reader: Reader) -> Generator[int, N
             yield len(read)
     finally:
         model.train(was_training)
+<<<<<<< HEAD
     return Features(
         images=torch.cat(images) if images else torch.empty(0),
         read=torch.tensor(read, dtype=torch.int64),
@@ -134,13 +142,24 @@ def assembled(pairs: Pairs, found: Features) -> Encoded:
     place = {text: index for index, text in enumerate(_distinct(_captions(pairs)[0]))}
     pairs, notes = datasets.readable(pairs, found.read.tolist())
     texts, owner = _captions(pairs)
+=======
+    pairs, notes = datasets.readable(pairs, read)
+    texts, owner = _captions(pairs) if captions else ([], [])
+    place, features = {text: index for index, text in enumerate(distinct)}, torch.cat(encoded)
+>>>>>>> main
     labels = [pairs.label(index) for index in range(len(pairs))]
     return Encoded(
         pairs=pairs,
         notes=notes,
+<<<<<<< HEAD
         images=found.images,
         texts=found.texts[torch.tensor([place[text] for text in texts])],
         owner=torch.tensor(owner),
+=======
+        images=torch.cat(images),
+        texts=features[torch.tensor([place[text] for text in texts], dtype=torch.long)],
+        owner=torch.tensor(owner, dtype=torch.long),
+>>>>>>> main
         labels=None if any(label is None for label in labels) else torch.tensor(labels),
         scale=found.scale,
     )

@@ -44,6 +44,7 @@ LABELS = {
     "data_weights": "Source weights",
     "resampled": "Draw with replacement",
     "val_data": "Held-out data",
+    "zeroshot_data": "Zero-shot data",
     "val_fraction": "Held-out share",
     "held_out": "Held-out share only",
     "more_data": "More data sets",
