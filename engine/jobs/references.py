@@ -28,15 +28,9 @@ WEIGHTS = (".pt", ".pth", ".bin", ".safetensors", ".ckpt")
 def resolve(store: Store, settings: Settings, spec: Spec) -> Spec:
     """Return the request with all references replaced by definite values.
 
-<<<<<<< HEAD
     An evaluation of run N evaluates its best checkpoint. Of data that one of the models was trained on, all models are
     evaluated on the pairs that this training held out. The precision `auto` of a training becomes the default of its
     device. Errors: LookupError when there is no such run; Refused when it cannot be evaluated.
-=======
-    An evaluation of run N, or of one of our checkpoints by path, evaluates the pairs that this training held out. For a
-    run number the best checkpoint is taken. The precision `auto` of a training becomes the default of its device.
-    Errors: LookupError when there is no such run; Refused when it cannot be evaluated.
->>>>>>> main
     """
     if isinstance(spec, TrainSpec) and spec.precision == "auto":
         return _precise(store, spec)
@@ -245,13 +239,8 @@ def check_paths(settings: Settings, spec: Spec) -> None:
 
     Errors: Refused, with the same message for absent and forbidden files, so that it does not reveal which files exist.
     """
-<<<<<<< HEAD
-    for name, given in _named_files(spec):
-        for path in _paths(name, given):
-=======
-    for name in ("data", "val_data", "zeroshot_data", "pretrained", "checkpoint", "distill_pretrained", "resume"):
-        for path in _paths(name, getattr(spec, name, "")):
->>>>>>> main
+    for name, value in _named_files(spec):
+        for path in _paths(name, value):
             if not _readable(settings, path):
                 roots = ", ".join(str(root) for root in settings.roots)
                 raise Refused(f"{name}: nothing can be read at {path!r}; what may be read lies below {roots}")
@@ -267,32 +256,24 @@ def check_again(settings: Settings, run: Run) -> None:
     check_paths(settings, run.spec.model_copy(update={"resume": ""}) if began else run.spec)
 
 
-<<<<<<< HEAD
-SOURCES = ("data", "val_data", "probe_data", "more_data")
+SOURCES = ("data", "val_data", "zeroshot_data", "probe_data", "more_data")
 """Fields with data sets."""
 
 
 def _named_files(spec: Spec) -> Iterator[tuple[str, str]]:
     """Yield each field that may name files, with its value or each of its lines."""
     for name in (*SOURCES, "pretrained", "checkpoint", "distill_pretrained", "resume"):
-        given = getattr(spec, name, "")
-        yield from ((name, item) for item in ([given] if isinstance(given, str) else given))
+        value = getattr(spec, name, "")
+        yield from ((name, item) for item in ([value] if isinstance(value, str) else value))
     for line in getattr(spec, "more_models", ()):
         yield "more_models", split_subject(line)[1]
 
 
-def _paths(name: str, given: str) -> list[str]:
-    if name in SOURCES:
-        return [part for part in split_sources(given) if part not in EMBEDDED]
-    is_path = name == "resume" or os.sep in given or "/" in given or given.endswith(WEIGHTS)
-    return [given] if given and is_path else []
-=======
 def _paths(name: str, value: str) -> list[str]:
-    if name in ("data", "val_data", "zeroshot_data"):
+    if name in SOURCES:
         return [part for part in split_sources(value) if part not in EMBEDDED]
     is_path = name == "resume" or os.sep in value or "/" in value or value.endswith(WEIGHTS)
     return [value] if value and is_path else []
->>>>>>> main
 
 
 def _readable(settings: Settings, text: str) -> bool:

@@ -10,19 +10,12 @@ from typing_extensions import TypeAliasType
 from engine.specs.base import RealDevice, Spec
 from engine.specs.clip import (
     DIGITS_MODEL,
-<<<<<<< HEAD
-    LINES,
     MODEL,
     SAME_PAIRS,
     CaptionColumn,
     ClassColumn,
-    ClassPrompts,
-=======
-    SAME_PAIRS,
-    CaptionColumn,
-    ClassColumn,
     Classes,
->>>>>>> main
+    ClassPrompts,
     ClipImageSize,
     ClipModel,
     ClipPrecision,
@@ -145,12 +138,8 @@ class EvaluateSpec(Spec):
     tasks: Annotated[TASKS, NoDecode] = Field(
         ("retrieval", "zeroshot"), description="Tasks: retrieval, zeroshot, linear-probe; comma-separated."
     )
-<<<<<<< HEAD
     recall_k: Annotated[RANKS, NoDecode] = Field(RECALLS, description="Ranks k of recall at k, comma-separated.")
-    classes: Annotated[LINES, NoDecode] = Field((), description="Class names. Default: the data's own.")
-=======
     classes: Classes = ()
->>>>>>> main
     templates: Templates = ()
     class_prompts: ClassPrompts = ""
     probe_data: str = Field(

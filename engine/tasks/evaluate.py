@@ -38,6 +38,7 @@ log = logging.getLogger("engine.training")
 
 FEATURES = "features"
 """Folder in the runs folder with the features that later evaluations reuse."""
+LEARNED = "what the probe learns from"
 NO_CLASSES = "give class folders, a CSV with csv_class_key, or shards with classes"
 
 
@@ -127,7 +128,6 @@ def _load(spec: EvaluateSpec, device_name: str) -> Generator[Event, None, Loaded
     )
     return Loaded(spec, made, reader, device_name)
 
-<<<<<<< HEAD
 
 def _part(
     spec: EvaluateSpec, loaded: Loaded, run_dir: Path, prefix: str, common: dict[str, Any], progress: Progress
@@ -164,22 +164,19 @@ def _encoded(
         notes += unreadable
     classes, templates = named(spec, opened)
     notes += loaded.made.notes
-=======
-    notes = [*every.notes, *unreadable_notes, *made.notes]
-    if every.label(0) is not None and (warning := datasets.note_on_ids(classes)):
+    if opened.label(0) is not None and (warning := datasets.note_on_ids(classes)):
         notes.append(warning)
->>>>>>> main
 
-    def encoded(part: Pairs, what: str) -> Generator[Event, None, Encoded]:
+    def encoded(part: Pairs, what: str, *, captions: bool = True) -> Generator[Event, None, Encoded]:
         name = ""
         if spec.reuse_features:
             built = (loaded.made.name, loaded.made.config, repr(loaded.made.preprocess_val))
-            computed = (spec.precision, spec.device, loaded.device_name)
+            computed = (spec.precision, spec.device, loaded.device_name, captions)
             name = kept.key(loaded.model, part, (built, computed), settings.roots)
             if known := kept.load(settings.runs_dir / FEATURES, name):
                 notes.append(f"the features of {what} were computed earlier ({known[1]}) and are reused")
                 return _assembled(part, known[0])
-        encoding = features(loaded.model, part, loaded.reader)
+        encoding = features(loaded.model, part, loaded.reader, captions=captions)
         while True:
             try:
                 done = next(encoding)
@@ -220,7 +217,7 @@ def _probe(
     found: Encoded,
     rest: Pairs,
     classes: Sequence[str],
-    encoded: Callable[[Pairs, str], Generator[Event, None, Encoded]],
+    encoded: Callable[..., Generator[Event, None, Encoded]],
 ) -> Generator[Event, None, dict[str, Any]]:
     """Fit the probe, and return its classification with the fields and notes of its row.
 
@@ -231,9 +228,9 @@ def _probe(
     if spec.probe_data:
         pairs = opener(spec, Settings().roots)(spec.probe_data)
         notes += pairs.notes
-        learned, judged = (yield from encoded(pairs, "what the probe learns from")), found
+        learned, judged = (yield from encoded(pairs, LEARNED, captions=False)), found
     elif spec.held_out:
-        learned, judged = (yield from encoded(rest, "what the probe learns from")), found
+        learned, judged = (yield from encoded(rest, LEARNED, captions=False)), found
     else:
         learned, judged = (_selected(found, part) for part in datasets.split(found.pairs, spec.val_fraction, spec.seed))
         notes.append(

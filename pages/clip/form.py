@@ -78,14 +78,13 @@ def checks(spec: TrainSpec | EvaluateSpec, batch_size: int) -> tuple[list[Check]
     except (Refused, LookupError) as error:
         return [Check("error", str(error))], False
     answers = backend.answers()
-<<<<<<< HEAD
     found: list[Check] = []
     memory = True
     for question in questions:
         answer = answers.ask(question)
         if not answer.done():
             _wait(answer)
-            answer = answers.given(question) or answer
+            answer = answers.latest(question) or answer
         if not answer.done():
             return [*found, WAITING], False
         try:
@@ -97,19 +96,6 @@ def checks(spec: TrainSpec | EvaluateSpec, batch_size: int) -> tuple[list[Check]
         found += prospects.checks(prospect, question.spec, launch.device_memory_gb(spec.device))
         memory = memory and prospect.peak_mb is not None
     return list(dict.fromkeys(found)), memory
-=======
-    answer = answers.ask(question)
-    if not answer.done():
-        _wait(answer)
-        answer = answers.latest(question) or answer
-    if not answer.done():
-        return [WAITING], False
-    try:
-        prospect = Prospect.model_validate(answer.result())
-    except Refused as refused:
-        return [prospects.unknown(question.spec, str(refused))], False
-    return prospects.checks(prospect, question.spec, launch.device_memory_gb(spec.device)), prospect.peak_mb is not None
->>>>>>> main
 
 
 @st.fragment(run_every=TICK_S)

@@ -4,20 +4,14 @@ from typing import Any
 
 import streamlit as st
 
-<<<<<<< HEAD
-from engine.jobs import references
-=======
 from engine import datasets
 from engine.datasets import DataProblem
->>>>>>> main
+from engine.jobs import references
 from engine.report.figures.evaluation import prompts
 from engine.specs.clip import class_prompts
 from engine.specs.evaluate import EvaluateSpec
 from engine.store import Run
-<<<<<<< HEAD
 from engine.words import plural, shortened
-=======
->>>>>>> main
 from pages.clip import data
 from pages.clip import form as clip_form
 from pages.shared import backend, launch
@@ -85,20 +79,15 @@ def draw_classes(preview: data.Preview) -> dict[str, Any]:
         st.caption("Prompts")
         spec, _ = spec_form.build(EvaluateSpec, values)
         if isinstance(spec, EvaluateSpec):
-<<<<<<< HEAD
-            by_class = class_prompts(spec.class_prompts)
-            names = spec.classes or own
-            if by_class:
-                own_prompts = [prompt for name in names for prompt in by_class.get(name, ())]
-                shown, total = own_prompts[:MOST_PROMPTS], len(own_prompts)
-            else:
-                shown, total = prompts(names, spec.templates or preview.templates, MOST_PROMPTS)
-=======
             names = _class_names(spec, own) or own
-            shown, total = prompts(names, datasets.prompts(spec.templates, preview.templates, spec.classes))
+            if by_class := class_prompts(spec.class_prompts):
+                each = [prompt for name in names for prompt in by_class.get(name, ())]
+                shown, total = each[:MOST_PROMPTS], len(each)
+            else:
+                templates = datasets.prompts(spec.templates, preview.templates, spec.classes)
+                shown, total = prompts(names, templates, MOST_PROMPTS)
             if doubt := datasets.note_on_ids(names):
                 st.caption(f":material/warning: {plain(doubt)}")
->>>>>>> main
             st.text("\n".join(shown) if shown else "No prompts: the data have no classes. Enter class names.")
             if total > len(shown):
                 st.caption(f"{total:,} prompts in total, averaged for each class")
@@ -118,19 +107,13 @@ def find_problems(spec: EvaluateSpec, preview: data.Preview) -> list[str]:
     if preview.look is None:
         return []  # the data section shows the problem
     own, problems = preview.look.classes, []
-<<<<<<< HEAD
-    if spec.classes and own and len(spec.classes) != len(own):
-        names = plural(len(spec.classes), "name")
-        problems.append(f"The data have {len(own)} classes, but {names} are given. Give one name per class.")
-    by_class, wanted = class_prompts(spec.class_prompts), spec.classes or own
-    if by_class and (missing := [name for name in wanted if name not in by_class]):
-        problems.append(f"{len(missing)} of {len(wanted)} classes have no prompts: {shortened(missing)}.")
-=======
     try:
-        datasets.class_names(spec.classes, own)
+        names = datasets.class_names(spec.classes, own)
+        by_class = class_prompts(spec.class_prompts)
+        if by_class and (missing := [name for name in names if name not in by_class]):
+            problems.append(f"{len(missing)} of {len(names)} classes have no prompts: {shortened(missing)}.")
     except DataProblem as problem:
         problems.append(f"Classes: {problem}.")
->>>>>>> main
     tasks = [TASK_NAMES[task] for task in spec.tasks if task in TASK_NAMES]
     if tasks and not own:
         subject = " and ".join(tasks).capitalize()

@@ -71,7 +71,7 @@ class Features:
     read: Tensor
     """(N,) int64: the indices of these images' pairs."""
     texts: Tensor
-    """(K, D), one row per distinct caption, in the order of their first pairs."""
+    """(K, D), one row per distinct caption, in the order of their first pairs; (0,) without captions."""
     scale: float
     """Factor that multiplies cosines in the loss."""
 
@@ -99,24 +99,20 @@ def encode(model: nn.Module, pairs: Pairs, reader: Reader, *, captions: bool = T
     """Return the features of all images and captions. Yield the number of images done, so that the caller can stop.
 
     captions: without them, only images are encoded, for classification.
-
     An image that cannot be read is left out, with its captions. Errors: DataProblem if no image can be read.
     """
-    return assembled(pairs, (yield from features(model, pairs, reader)))
+    return assembled(pairs, (yield from features(model, pairs, reader, captions=captions)))
 
 
-def features(model: nn.Module, pairs: Pairs, reader: Reader) -> Generator[int, None, Features]:
+def features(
+    model: nn.Module, pairs: Pairs, reader: Reader, *, captions: bool = True
+) -> Generator[int, None, Features]:
     """Return the features of the distinct captions and of the images that can be read. Yield as `encode` does."""
     was_training = model.training
     model.eval()
     try:
-<<<<<<< HEAD
-        distinct = _distinct(_captions(pairs)[0])
-        encoded: list[Tensor] = []
-=======
-        distinct = list(dict.fromkeys(_captions(pairs)[0])) if captions else []
+        distinct = _distinct(_captions(pairs)[0]) if captions else []
         encoded: list[Tensor] = [torch.empty(0)] * (not captions)
->>>>>>> main
         for start in range(0, len(distinct), reader.batch_size):
             encoded.append(encode_texts(model, distinct[start : start + reader.batch_size], reader))
             yield 0
@@ -128,10 +124,9 @@ def features(model: nn.Module, pairs: Pairs, reader: Reader) -> Generator[int, N
             yield len(read)
     finally:
         model.train(was_training)
-<<<<<<< HEAD
     return Features(
         images=torch.cat(images) if images else torch.empty(0),
-        read=torch.tensor(read, dtype=torch.int64),
+        read=torch.tensor(read, dtype=torch.long),
         texts=torch.cat(encoded),
         scale=float(model.logit_scale.detach().exp()),  # type: ignore[operator]
     )
@@ -141,25 +136,14 @@ def assembled(pairs: Pairs, found: Features) -> Encoded:
     """Return pairs with their features. found: their `features`. Errors: DataProblem if no image could be read."""
     place = {text: index for index, text in enumerate(_distinct(_captions(pairs)[0]))}
     pairs, notes = datasets.readable(pairs, found.read.tolist())
-    texts, owner = _captions(pairs)
-=======
-    pairs, notes = datasets.readable(pairs, read)
-    texts, owner = _captions(pairs) if captions else ([], [])
-    place, features = {text: index for index, text in enumerate(distinct)}, torch.cat(encoded)
->>>>>>> main
+    texts, owner = _captions(pairs) if len(found.texts) else ([], [])
     labels = [pairs.label(index) for index in range(len(pairs))]
     return Encoded(
         pairs=pairs,
         notes=notes,
-<<<<<<< HEAD
         images=found.images,
-        texts=found.texts[torch.tensor([place[text] for text in texts])],
-        owner=torch.tensor(owner),
-=======
-        images=torch.cat(images),
-        texts=features[torch.tensor([place[text] for text in texts], dtype=torch.long)],
+        texts=found.texts[torch.tensor([place[text] for text in texts], dtype=torch.long)],
         owner=torch.tensor(owner, dtype=torch.long),
->>>>>>> main
         labels=None if any(label is None for label in labels) else torch.tensor(labels),
         scale=found.scale,
     )
