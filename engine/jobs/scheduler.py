@@ -26,8 +26,7 @@ LOOK_S = 1.0
 """Seconds between two turns when nobody wakes the scheduler."""
 LONGEST_STEP_S = 2 * LOOK_S
 """Count at most this many seconds of silence per turn. A turn takes longer when the machine sleeps or the store is
-locked, and then workers cannot report either.
-"""
+locked, and then workers cannot report either."""
 PROBE_S = 86_400.0
 """Seconds after which the host is probed again: one day."""
 

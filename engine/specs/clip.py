@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode
 from typing_extensions import TypeAliasType
 
-from engine.specs.base import MAX_CONTEXT
+from engine.specs.base import MAX_CONTEXT, SIZE
 from engine.specs.model_name import ModelName
 
 DIGITS_MODEL = "digits-clip"
@@ -68,7 +68,7 @@ Samples = Annotated[
     Field(ge=1, le=100_000_000, description="Most pairs to use. For synthetic data, the number of pairs to make."),
 ]
 ClipImageSize = Annotated[
-    int | None, Field(ge=8, le=4096, description="Image size in pixels. Default: the model's own.")
+    SIZE | None, NoDecode, Field(description="Image size, N or HxW in pixels. Default: the model's own.")
 ]
 ContextLength = Annotated[
     int | None, Field(ge=1, le=MAX_CONTEXT, description="Tokens per text. Default: the model's own.")

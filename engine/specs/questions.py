@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
 from engine.specs.evaluate import EvaluateSpec
+from engine.specs.images import ImageFields
 from engine.specs.train import TrainSpec
 
 EMBEDDINGS = "embeddings.npz"
@@ -73,6 +74,21 @@ class Match(Question):
     )
     templates: tuple[str, ...] = ()
     """Prompts with {} for the text, which is then the name of a class; empty to use the texts as they are."""
+
+
+class Augment(Question):
+    """Draw some images as a training would. The answer is an `Augmented`."""
+
+    name: ClassVar[str] = "augment"
+
+    spec: TrainSpec
+
+    @classmethod
+    def of(cls, spec: TrainSpec) -> "Augment":
+        """Return the question for a request, without the fields that do not change the answer."""
+        data = ("data", "data_kind", "csv_separator", "csv_img_key", "csv_caption_key", "samples", "seed")
+        names = (*data, *ImageFields.model_fields, *(name for name in spec.needs if name != "device"))
+        return cls(spec=TrainSpec.model_validate({name: getattr(spec, name) for name in names} | {"nproc": 1}))
 
 
 class Export(Question):

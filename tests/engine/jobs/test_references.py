@@ -39,7 +39,7 @@ def test_a_run_is_evaluated_on_what_it_has_held_out(store: Store, settings: Sett
     run_id = trained(store, settings, seed=3, val_fraction=0.3, samples=500, image_size=48)
     spec = evaluate(store, settings, model=str(run_id))
     assert spec.checkpoint == str(RunFiles(settings.runs_dir, run_id).dir / "checkpoints" / "best.pt")
-    assert (spec.model, spec.image_size) == ("digits-clip", 48)
+    assert (spec.model, spec.image_size) == ("digits-clip", (48, 48))
     assert (spec.seed, spec.val_fraction, spec.samples) == (3, 0.3, 500)
 
 
