@@ -44,7 +44,8 @@ def subcommand(field: FieldInfo) -> type[BaseModel] | None:
     """Return the command that a field of a command stands for; None for a flag or an argument."""
     if not any(getattr(mark, "__name__", "") == "_CliSubCommand" for mark in field.metadata):
         return None
-    return next(model for model in get_args(field.annotation) if issubclass(model, BaseModel))
+    command: type[BaseModel] = get_args(field.annotation)[0]
+    return command
 
 
 def flag(model: type[BaseModel], path: tuple[Any, ...]) -> str:

@@ -257,7 +257,7 @@ def check_again(settings: Settings, run: Run) -> None:
     check_paths(settings, run.spec.model_copy(update={"resume": ""}) if began else run.spec)
 
 
-def used(settings: Settings, spec: Spec) -> dict[str, bool | int | float | str]:
+def used(settings: Settings, spec: Spec) -> dict[str, Any]:
     """Return the values for open settings that are known before the work, and the hashes of the files of a request.
 
     Folders and shards are not hashed, because that would read all of their images.

@@ -186,7 +186,7 @@ class Spec(BaseModel):
         return tuple(getattr(self, name) for name in self.paced_by)
 
     @property
-    def resolved(self) -> dict[str, bool | int | float | str]:
+    def resolved(self) -> dict[str, Any]:
         """Return the values that follow from the request for fields that it left open."""
         return {}
 

@@ -321,7 +321,7 @@ class BenchmarkSpec(Spec):
         return self.deterministic or self.purpose == "accuracy"
 
     @property
-    def resolved(self) -> dict[str, bool | int | float | str]:
+    def resolved(self) -> dict[str, Any]:
         return {
             "replicates": self.processes,
             "min_seconds": self.floor_seconds,

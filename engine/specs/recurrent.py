@@ -213,7 +213,7 @@ class RecurrentSpec(Spec):
         return processes(self.replicates, self.publishable)
 
     @property
-    def resolved(self) -> dict[str, bool | int | float | str]:
+    def resolved(self) -> dict[str, Any]:
         return {"replicates": self.processes, "min_seconds": self.floor_seconds}
 
     @property

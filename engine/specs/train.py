@@ -250,7 +250,7 @@ class TrainSpec(ImageFields, Spec):
         return self.lr or (FINE_TUNE_LR if self.pretrained else SCRATCH_LR)
 
     @property
-    def resolved(self) -> dict[str, bool | int | float | str]:
+    def resolved(self) -> dict[str, Any]:
         return {"lr": self.peak_lr} | ({"epochs": self.epochs or EPOCHS} if self.steps is None else {})
 
     @property

@@ -131,10 +131,9 @@ def _of_model(pattern: str) -> Select[Any]:
     first = select(func.min(run_models.c.model).label("model")).cte("names", recursive=True)
     following = select(func.min(run_models.c.model)).where(run_models.c.model > first.c.model).scalar_subquery()
     names = first.union_all(select(following).where(first.c.model.is_not(None)))
-    like = names.c.model.like(literal(_like(_folded(pattern))), escape="/")
+    matching = select(names.c.model).where(names.c.model.like(literal(_like(_folded(pattern))), escape="/"))
     if ":" not in pattern:  # then names with a library, which begin with a colon, are not compared
-        like &= names.c.model.not_like(":%")
-    matching = select(names.c.model).where(like)
+        matching = matching.where(names.c.model.not_like(":%"))
     return select(run_models.c.run_id).where(run_models.c.model.in_(matching))
 
 

@@ -243,7 +243,7 @@ def _teacher(spec: TrainSpec, made: Made, place: Place, roots: Roots) -> nn.Modu
     return teacher.to(place.device).eval().requires_grad_(requires_grad=False)
 
 
-def used(setup: Setup) -> dict[str, bool | int | float | str]:
+def used(setup: Setup) -> dict[str, Any]:
     """Return the values that a training uses for settings that a request may leave open, by the name of the field."""
     spec, plan, group = setup.spec, setup.plan, setup.optimizer.param_groups[0]
     values = {name: getattr(plan, name) for name in ("batch_size", "epochs", "steps")}
