@@ -180,10 +180,7 @@ def _record(store: Store, attempt: Attempt, event: Event, rows_before: int, stop
 
 
 def _events(run: Run, files: RunFiles, stop: Stop) -> Generator[Event]:
-    """Yield the task's events until the run should stop.
-
-    The task's generator is then closed, so that its `finally` can save its work.
-    """
+    """Yield the task's events until the run should stop. Closing its generator lets its `finally` save its work."""
     task = import_module(f"engine.tasks.{run.spec.kind}")
     if torch := sys.modules.get("torch"):  # a fork of the warm process may have other CPUs, and torch does not notice
         torch.set_num_threads(import_module("engine.measure.environment").threads())

@@ -51,10 +51,7 @@ def axes(runs: Mapping[int, Sequence[Row]]) -> tuple[str, ...]:
 
 
 def placed(rows: Sequence[Row], without: Sequence[str]) -> dict[Place, Row]:
-    """Return each row by the values that identify it, without the fields in `without`.
-
-    The last of equal rows is kept.
-    """
+    """Return each row by its identifying values without the fields in `without`. The last of equal rows is kept."""
     return {place(row, without): row for row in rows}
 
 

@@ -37,10 +37,7 @@ def _together(found: list[pd.DataFrame]) -> pd.DataFrame:
 
 
 def written(tables: Mapping[str, pd.DataFrame], format: str) -> bytes:
-    """Return a table as a file in a format (of tables.FORMATS).
-
-    Several tables become a zip with one file per table name.
-    """
+    """Return a table in a format of tables.FORMATS; several tables as a zip with one file per table name."""
     files = {name: export_tables.FORMATS[format](frame) for name, frame in tables.items()}
     contents = {name: file.encode() if isinstance(file, str) else file for name, file in files.items()}
     if len(contents) == 1:

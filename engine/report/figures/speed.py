@@ -124,10 +124,7 @@ def _process_ticks(frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def speedups(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
-    """Return each variant against its baseline: ratio, interval and verdict around the line of 1.
-
-    frame: from frames.benchmark.
-    """
+    """Return each variant against its baseline: ratio, interval and verdict. frame: from frames.benchmark."""
     drawn = frame.dropna(subset=["speedup"]).assign(label=labels)
     last = REACH * max([1.0, *drawn["speedup"]])
     drawn = drawn.assign(end=drawn["speedup_high"].clip(upper=last).fillna(drawn["speedup"]))
@@ -169,10 +166,7 @@ def speedups(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
 
 
 def curves(frame: pd.DataFrame, styles: Mapping[str, Style], *, source: str = "") -> go.Figure:
-    """Return throughput against latency: one line per model and variant, one point per batch size.
-
-    frame: from frames.benchmark.
-    """
+    """Return throughput over latency: a line per model and variant, a point per batch size. frame: frames.benchmark."""
     drawn = frame.dropna(subset=["latency_ms", "samples_per_s"]).sort_values("batch_size")
     drawn = drawn.assign(label=labels(drawn.assign(batch_size=0)))  # a line has all batch sizes of a model
     dashes = dict(zip(drawn["variant"].drop_duplicates(), DASHES * 3, strict=False))
@@ -238,10 +232,7 @@ def raw(
 
 
 def against(both: pd.DataFrame, setup: str, styles: Mapping[str, Style]) -> go.Figure:
-    """Return throughput here against published throughput, one point per timed row.
-
-    both: from published.speeds.beside, of one setup.
-    """
+    """Return throughput here over published, a point per timed row. both: from published.speeds.beside, one setup."""
     figure = go.Figure()
     both = both.assign(label=both["model"].map(text).where(~both.duplicated("model"), ""))  # one label per model
     for family, rows in both.groupby("family", sort=False):

@@ -162,10 +162,7 @@ def recurrent_s(spec: RecurrentSpec, start: Span = START_S) -> Span:
 def _asked(
     device: str, threads: int | None, gflops: float, seconds: float, samples: int, besides: Span = Span(0, 0)
 ) -> Span:
-    """Return the requested sampled seconds per variant and process.
-
-    gflops: of one call; besides: other seconds of a call.
-    """
+    """Return the requested sampled seconds per variant and process. gflops, besides: GFLOPs and other s of a call."""
     rate = THREAD_GFLOPS.times(threads or os.cpu_count() or 1) if device == "cpu" else DEVICE_GFLOPS
     call = Span(gflops / rate.high, gflops / rate.low) + besides
     asked = Span(max(seconds, samples * call.low), max(seconds, samples * call.high))
