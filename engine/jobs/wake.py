@@ -10,8 +10,6 @@ import select
 import stat
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 log = logging.getLogger(__name__)
 
@@ -62,9 +60,7 @@ class Wake:
         elif select.select([self._pipe], [], [], seconds)[0]:
             os.read(self._pipe, 65536)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def close(self) -> None:
+        """Close the pipe. It stays in its folder for the next scheduler."""
         if self._pipe is not None:
             os.close(self._pipe)

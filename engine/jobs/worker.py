@@ -20,18 +20,7 @@ from engine.names import refuse_code
 from engine.results import Artifact, Event, Progress, Row
 from engine.settings import Settings
 from engine.specs import Refused
-from engine.store import (
-    Attempt,
-    Busy,
-    Cause,
-    Run,
-    StaleAttempt,
-    State,
-    Store,
-    StoredArtifact,
-    attempts,
-    open_store,
-)
+from engine.store import Attempt, Busy, Cause, Run, StaleAttempt, State, Store, StoredArtifact, attempts, open_store
 from engine.store.files import RunFiles
 
 log = logging.getLogger(__name__)

@@ -75,10 +75,7 @@ def _cost(spec: RecurrentSpec, runner: Runner, per_call_ms: float, *, both_ways:
     if runner.family == "resnet":
         gflops = _resnet_gflops(runner.network, spec.image_size) * spec.mini_batch
         return per_s | {"gflops": gflops, "gflops_per_step": gflops}
-    return per_s | {
-        "gflops": recurrent.gflops(spec),
-        "gflops_per_step": recurrent.gflops_per_step(spec),
-    }
+    return per_s | {"gflops": recurrent.gflops(spec), "gflops_per_step": recurrent.gflops_per_step(spec)}
 
 
 @cache

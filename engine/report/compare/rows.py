@@ -28,6 +28,7 @@ WRITTEN = {
     "num_classes": "{} classes",
     "in_chans": "{} channels",
 }
+"""The format of a field's value in a label; other values are written as they are."""
 Place = tuple[Any, ...]
 
 

@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from engine import statistics
+from engine.report.compare.rows import WRITTEN
 from engine.report.quantities import title
 from engine.report.style import (
     COLOURS,
@@ -27,11 +28,8 @@ from engine.report.style import (
 from engine.report.timings.readable import words
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-APART = (
-    *(("tower", "{}"), ("mode", "{}"), ("variant", "{}"), ("phase", "{}"), ("batch_size", "batch {}")),
-    *(("seq_length", "{} steps"), ("hidden_size", "hidden {}"), ("mini_batch", "batch {}")),
-)
-"""Columns in which rows of one model may differ, with their format in labels."""
+APART = ("tower", "mode", "variant", "phase", "batch_size", "seq_length", "hidden_size", "mini_batch")
+"""Columns in which rows of one model may differ."""
 VERDICTS = {
     "faster": ("triangle-right", COLOURS[2]),
     "slower": ("triangle-left", COLOURS[5]),
@@ -56,7 +54,8 @@ def labels(frame: pd.DataFrame) -> "pd.Series[str]":
     if "library" in frame:
         shared = frame.groupby("model")["library"].transform("nunique") > 1
         parts = parts.mask(shared, frame["library"].map(text) + ":" + parts)
-    for column, form in APART:
+    for column in APART:
+        form = WRITTEN.get(column, "{}")
         if column in frame and frame[column].nunique() > 1:
             more = frame[column].map(
                 lambda value, form=form: "" if pd.isna(value) else " · " + text(form.format(value))
