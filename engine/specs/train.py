@@ -30,6 +30,7 @@ from engine.specs.clip import (
     split_sources,
     warmup_steps,
 )
+from engine.specs.images import ImageFields
 from engine.specs.profile import Configs
 from engine.specs.timed import Threads, split_words
 
@@ -42,7 +43,7 @@ Optimizer = Annotated[str, Field(pattern=r"^(adamw|timm/[a-z0-9_]{1,40})$", desc
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 
 
-class TrainSpec(Spec):
+class TrainSpec(ImageFields, Spec):
     """Train or fine-tune CLIP for a short while, on images with captions."""
 
     kind: ClassVar[str] = "train"
