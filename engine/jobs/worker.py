@@ -20,18 +20,7 @@ from engine.names import refuse_code
 from engine.results import Artifact, Environment, Event, Progress, Row
 from engine.settings import Settings
 from engine.specs import Refused
-from engine.store import (
-    Attempt,
-    Busy,
-    Cause,
-    Run,
-    StaleAttempt,
-    State,
-    Store,
-    StoredArtifact,
-    attempts,
-    open_store,
-)
+from engine.store import Attempt, Busy, Cause, Run, StaleAttempt, State, Store, StoredArtifact, attempts, open_store
 from engine.store.files import RunFiles
 
 log = logging.getLogger(__name__)
@@ -180,9 +169,9 @@ def _record(store: Store, attempt: Attempt, event: Event, rows_before: int, stop
 
 
 def _events(run: Run, files: RunFiles, settings: Settings, stop: Stop) -> Generator[Event]:
-    """Yield the task's events until the run should stop. The environment is completed with the settings used.
+    """Yield the task's events until the run should stop, with the settings used added to its environment.
 
-    The task's generator is then closed, so that its `finally` can save its work.
+    Closing its generator lets its `finally` save its work.
     """
     task = import_module(f"engine.tasks.{run.spec.kind}")
     if torch := sys.modules.get("torch"):  # a fork of the warm process may have other CPUs, and torch does not notice

@@ -2,7 +2,7 @@
 
 from difflib import get_close_matches
 from math import ceil
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode

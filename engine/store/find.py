@@ -3,17 +3,16 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Select, func, literal, or_, select
+from sqlalchemy import ColumnElement, Select, case, func, literal, or_, select
 
 from engine.specs import Refused, TrainSpec
 from engine.specs.base import numbered
 from engine.store.database import Database
 from engine.store.listing import LONGEST_MODEL
 from engine.store.model import Run, State
-from engine.store.records import RUNS, UNREADABLE, devices_of, readable_run, storable
+from engine.store.records import EARLIER_S, RUNS, TAGS, devices_of, readable_run, storable
 from engine.store.tables import run_models, run_results, run_tags, run_texts, runs
 
 WILDCARDS = {"*": "%", "?": "_"}
@@ -27,6 +26,23 @@ ORDERS: dict[Order, tuple[ColumnElement[Any], ...]] = {
     "latency": (run_results.c.latency_ms.asc().nulls_last(), runs.c.id.desc()),
 }
 """Orders of a list over all its pages. Runs without the value come last."""
+LINES: Select[Any] = select(
+    runs.c.id.label("run"),
+    runs.c.summary.label("what"),
+    *(runs.c[name] for name in "kind name state cause error done total devices notes".split()),
+    *(runs.c[f"{name}_at"].label(name) for name in ("created", "started", "ended")),
+    case((runs.c.kind == TrainSpec.kind, EARLIER_S), else_=0.0).label("duration_s"),
+    TAGS.label("tags"),
+    run_results.c.rows,
+    run_results.c.failed.label("failed_rows"),
+    run_results.c.loss.label("train_loss"),
+    run_results.c.accuracy.label("top1"),
+    run_results.c.latency_ms,
+    run_results.c.flags,
+).join_from(runs, run_results, isouter=True)
+"""Query for runs as lines of a table. Times are seconds since the epoch, devices a JSON list, tags joined by newlines.
+`duration_s` is that of earlier attempts, to which the latest one's is added.
+"""
 LONGEST_SEARCH = 200
 """Characters of one search text. Each word becomes a condition of the query, and SQLite allows 1,000."""
 
@@ -78,16 +94,13 @@ def count(database: Database, wanted: Filter) -> int:
 
 
 def lines(database: Database, wanted: Filter) -> Iterator[list[dict[str, Any]]]:
-    """Yield all matching runs as columns of a table, in batches of BATCH. No spec is parsed.
-
-    Times are UTC in ISO format; `devices` and `tags` are joined by semicolons.
-    """
+    """Yield the columns LINES of all matching runs, in batches of BATCH. No spec is read."""
     with database.read() as connection:
         ids = list(connection.scalars(_ids(wanted)))
     for place in range(0, len(ids), BATCH):
         with database.read() as connection:
-            batch = RUNS.where(runs.c.id.in_(ids[place : place + BATCH])).order_by(*ORDERS[wanted.order])
-            yield [_line(row) for row in connection.execute(batch)]
+            batch = LINES.where(runs.c.id.in_(ids[place : place + BATCH])).order_by(*ORDERS[wanted.order])
+            yield [dict(row._mapping) for row in connection.execute(batch)]
 
 
 def devices(database: Database) -> list[str]:
@@ -147,40 +160,3 @@ def _like(pattern: str) -> str:
     whole = any(sign in pattern for sign in WILDCARDS)
     escaped = "".join(f"/{sign}" if sign in "/%_" else WILDCARDS.get(sign, sign) for sign in pattern)
     return escaped if whole else f"%{escaped}%"
-
-
-def _line(row: Any) -> dict[str, Any]:
-    took = (row.ended_at - row.started_at) if row.ended_at and row.started_at else None
-    if took is not None and row.kind == TrainSpec.kind:
-        took += row.earlier_s or 0.0
-    return {
-        "run": row.id,
-        "kind": row.kind,
-        "name": row.name,
-        "what": row.summary,
-        "state": row.state,
-        "cause": row.cause or "",
-        "error": row.error,
-        "done": row.done,
-        "total": row.total,
-        "created": _moment(row.created_at),
-        "started": _moment(row.started_at),
-        "ended": _moment(row.ended_at),
-        "duration_s": took,
-        "rows": row.results_rows,
-        "failed_rows": row.results_failed,
-        "train_loss": row.results_loss,
-        "top1": row.results_accuracy,
-        "latency_ms": row.results_latency_ms,
-        "flags": row.results_flags or "",
-        "devices": "; ".join(devices_of(row.devices)),
-        "tags": "; ".join(sorted((row.tags or "").split("\n"))),
-        "notes": row.notes,
-    }
-
-
-def _moment(seconds: float | None) -> str:
-    try:
-        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if seconds is not None else ""
-    except (*UNREADABLE, OSError):
-        return ""  # a run that this version cannot read

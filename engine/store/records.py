@@ -25,17 +25,17 @@ UNREADABLE = (LookupError, ValueError, TypeError, OverflowError)
 UNSTARTED: dict[str, Any] = {"started_at": None, "done": 0, "total": None, "note": "", "seconds_left": None}
 """The progress columns of a run while no attempt has begun."""
 
-_TAGS = select(func.aggregate_strings(run_tags.c.tag, "\n")).where(run_tags.c.run_id == runs.c.id).scalar_subquery()
-_EARLIER = (
-    select(func.sum(attempts.c.closed_at - attempts.c.begun_at))
-    .where(attempts.c.run_id == runs.c.id, attempts.c.id < runs.c.attempt_id)
-    .scalar_subquery()
+TAGS = select(func.aggregate_strings(run_tags.c.tag, "\n")).where(run_tags.c.run_id == runs.c.id).scalar_subquery()
+_EARLIER = select(func.sum(attempts.c.closed_at - attempts.c.begun_at))
+EARLIER_S = func.coalesce(
+    _EARLIER.where(attempts.c.run_id == runs.c.id, attempts.c.id < runs.c.attempt_id).scalar_subquery(), 0.0
 )
+"""Seconds of the attempts of a run before its latest one."""
 RUNS: Select[Any] = select(
     runs,
-    _TAGS.label("tags"),
+    TAGS.label("tags"),
     runs.c.seconds_left.label("estimated_s_left"),
-    func.coalesce(_EARLIER, 0.0).label("earlier_s"),
+    EARLIER_S.label("earlier_s"),
     *(column.label(f"results_{column.name}") for column in run_results.c),
 ).join_from(runs, run_results, isouter=True)
 """Query for runs with their tags, joined by newlines, the seconds of their earlier attempts, and a summary of their
