@@ -254,10 +254,7 @@ def runs(runs: Iterable[Run], now: datetime | None = None) -> pd.DataFrame:
 
 
 def expected_s(models: int, rows: Iterable[ProfileRow]) -> float | None:
-    """Return the seconds that counting `models` models should take, from the median of earlier rows.
-
-    None without rows.
-    """
+    """Return the seconds that counting `models` models should take, from the median of earlier rows, if any."""
     took = pd.Series([row.seconds for row in rows if row.seconds is not None], dtype=float)
     return float(took.median()) * models if len(took) else None
 
