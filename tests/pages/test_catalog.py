@@ -146,7 +146,7 @@ def test_without_a_catalogue_it_says_how_to_get_one(tmp_path: Path, monkeypatch:
 @pytest.mark.slow
 def test_nothing_can_be_profiled_before_something_is_selected() -> None:
     app = open_page()
-    assert "Select points (drag or click) or rows" in texts(app)
+    assert "Select points (drag or click) or rows" in plainly(app)
     assert not [each for each in app.get("page_link") if each.proto.label.startswith("Profile ")]
 
 
