@@ -13,20 +13,16 @@ NEEDED = {50: 1, 90: 64, 95: 130, 99: 662}
 
 With that many independent samples, at least two lie above the true percentile with a probability of 99 %, so the second
 largest sample is an upper bound: MLPerf Inference's criterion for early stopping (LoadGen), P(at most one of n lies
-above) <= 1 %.
-"""
+above) <= 1 %."""
 UNSTABLE = 0.05
 """Spread between processes above which a result should not be quoted."""
 DRIFT = 0.02
 """Smallest difference that counts as drift, as a share of the last third's median. No verdict depends on less."""
 DRIFT_SEGMENTS = 12
-"""Number of segments whose medians measure the noise. Few long ones, because neighbouring samples are correlated on a
-busy machine.
-"""
+"""Segments whose medians measure the noise. Few long ones, because neighbours correlate on a busy machine."""
 DRIFT_ERRORS = 3.5
 """A drift must exceed this many standard errors. Student's t with about 7 degrees of freedom, which 11 differences of
-neighbours have, exceeds it by chance in 1 % of cases.
-"""
+neighbours have, exceeds it by chance in 1 % of cases."""
 MARGIN = 0.02
 """Times whose relative difference is at most this are treated as equal. It affects the verdict, not the interval."""
 CONFIDENCE = 0.99
@@ -37,22 +33,18 @@ LEAST_RUNS = 3
 PRIOR_SD, PRIOR_DF = 0.03, 3
 """Prior of the standard deviation between processes, and its weight in degrees of freedom.
 
-Processes on a quiet machine differ by 3 %. benchmarks/interval_coverage.py simulates the coverage of the interval.
-"""
+Processes on a quiet machine differ by 3 %. benchmarks/interval_coverage.py simulates the coverage of the interval."""
 WIDE_SD = 0.06
 """Above this standard deviation between processes the prior does not hold, and plain Student's t is used."""
 RESAMPLES = 200
 """Bootstrap resamples per process: enough to estimate a variance."""
 LEAST_FOR_RATIO = 8
-"""With fewer samples there is no interval, because all can lie on one side of the median with a probability of more
-than 1 % (2 x 2^-7).
-"""
+"""With fewer samples all can lie on one side of the median by chance (over 1 %, 2 x 2^-7): no interval then."""
 LONGEST_STRETCH = 0.2
 """Largest share of a process's samples in one bootstrap block."""
 MOST_DRAWN = 1000
 """Most values per resample. From more samples only every second, third, ... of a block is drawn. Their median scatters
-a little more, which makes the interval wider, not narrower.
-"""
+a little more, which makes the interval wider, not narrower."""
 
 Floats = NDArray[np.float64]
 

@@ -30,6 +30,7 @@ from engine.specs.clip import (
     split_sources,
     warmup_steps,
 )
+from engine.specs.images import ImageFields
 from engine.specs.profile import Configs
 from engine.specs.timed import Threads, split_words
 
@@ -42,11 +43,12 @@ Optimizer = Annotated[str, Field(pattern=r"^(adamw|timm/[a-z0-9_]{1,40})$", desc
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 
 
-class TrainSpec(Spec):
+class TrainSpec(ImageFields, Spec):
     """Train or fine-tune CLIP for a short while, on images with captions."""
 
     kind: ClassVar[str] = "train"
     attempts: ClassVar[int] = 3
+    continues: ClassVar[bool] = True
     paced_by: ClassVar[tuple[str, ...]] = (
         *("model", "data", "samples", "batch_size", "accum_freq", "nproc", "precision", "device", "image_size", "loss"),
         *("grad_checkpointing", "compile", "val_frequency", "zeroshot_data", "workers", "threads"),
@@ -246,6 +248,10 @@ class TrainSpec(Spec):
     def peak_lr(self) -> float:
         """Return the learning rate at the end of the warm-up."""
         return self.lr or (FINE_TUNE_LR if self.pretrained else SCRATCH_LR)
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        return {"lr": self.peak_lr} | ({"epochs": self.epochs or EPOCHS} if self.steps is None else {})
 
     @property
     def summary(self) -> str:

@@ -159,17 +159,16 @@ class Store:
         with self.database.read() as connection:
             table_rows = connection.execute(query).all()
         with self._parsing(run_id, "a metric"):
-            return [Metric(step=row.step, name=row.name, value=row.value) for row in table_rows]
+            return [Metric(**row._mapping) for row in table_rows]
 
     def artifacts(self, run_id: int) -> list[StoredArtifact]:
         """Return the artifacts of a run, sorted by name."""
-        query = select(artifacts).where(artifacts.c.run_id == run_id).order_by(artifacts.c.name)
+        columns = (artifacts.c.name, artifacts.c.kind, artifacts.c.size, artifacts.c.sha256)
+        query = select(*columns).where(artifacts.c.run_id == run_id).order_by(artifacts.c.name)
         with self.database.read() as connection:
             table_rows = connection.execute(query).all()
         with self._parsing(run_id, "an artifact"):
-            return [
-                StoredArtifact(name=row.name, kind=row.kind, size=row.size, sha256=row.sha256) for row in table_rows
-            ]
+            return [StoredArtifact(**row._mapping) for row in table_rows]
 
     def machine(self) -> Machine | None:
         """Return the last probe of this host, else the latest of any (the scheduler may be elsewhere), if any."""

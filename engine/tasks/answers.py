@@ -28,6 +28,7 @@ ANSWERED_BY = {
     "outlook": "engine.training.outlook",
     "search": "engine.training.evaluation.search",
     "match": "engine.training.evaluation.match",
+    "augment": "engine.training.augmented",
     "export": "engine.training.export",
 }
 """Modules whose `answer(question)` answers the questions of each name."""

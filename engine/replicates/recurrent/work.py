@@ -25,8 +25,7 @@ BLOCK_MS = 5.0
 """Milliseconds per block of calls. Small layers take 0.2 ms, and a block's first calls are some per cent slower."""
 SETTLING = {"script": 5, "trace": 5}
 """Calls after the first in which TorchScript still compiles. It profiles, specialises and optimises, separately for
-forward and backward; up to four such calls have been observed.
-"""
+forward and backward; up to four such calls have been observed."""
 UNMARKED = nullcontext()
 """The context of a phase while no profiler records."""
 

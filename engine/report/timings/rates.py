@@ -1,6 +1,6 @@
 """Read the measured rates of devices, and compute the share of them that models reach."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pandas as pd
@@ -131,23 +131,12 @@ def _key(device: str, name: str, threads: int | None, dtype: str) -> tuple[str, 
 def readable(frame: pd.DataFrame) -> pd.DataFrame:
     """Return rates as text, with `what`, `rate` and `at` (the size). frame: from `rates` or frames.device."""
     copies, flags = frame["operation"] == "copy", frame["flags"].str.replace("_", " ").str.replace(";", ",")
-    rate = [_rate(*figures) for figures in _each(frame, "gb_per_s", "gflop_per_s")]
-    at = [_size(size, copy) for size, copy in _each(frame, "size")]
     what = frame["operation"].where(copies, "matmul " + frame["dtype"])
+    rate = _texts(frame["gflop_per_s"], compute).mask(copies, _texts(frame["gb_per_s"], bandwidth))
+    megabytes = _texts(frame["size"], lambda size: f"{digits(size / 1e6)} MB")
+    at = _texts(frame["size"], lambda side: f"{side:,} × {side:,}").mask(copies, megabytes)
     return frame.assign(what=what, rate=rate, at=at, flags=flags)
 
 
-def _each(frame: pd.DataFrame, *columns: str) -> Iterator[Any]:
-    return frame.assign(copy=frame["operation"] == "copy")[[*columns, "copy"]].itertuples(index=False)
-
-
-def _rate(gb_per_s: float, gflop_per_s: float, copy: bool) -> str:
-    if pd.isna(gb_per_s if copy else gflop_per_s):
-        return "–"
-    return bandwidth(gb_per_s) if copy else compute(gflop_per_s)
-
-
-def _size(size: Any, copy: bool) -> str:
-    if pd.isna(size):
-        return "–"
-    return f"{digits(size / 1e6)} MB" if copy else f"{size:,} × {size:,}"
+def _texts(values: "pd.Series[Any]", form: Callable[[Any], str]) -> "pd.Series[Any]":
+    return pd.Series(["–" if pd.isna(value) else form(value) for value in values], index=values.index, dtype=object)
