@@ -102,6 +102,7 @@ def _split(trained: TrainSpec, spec: EvaluateSpec, what: str) -> dict[str, Any]:
         )
     classes = trained.pairs_class_key if spec.held_out else spec.csv_class_key or trained.pairs_class_key
     kept = {"val_fraction": trained.val_fraction, "data_kind": trained.data_kind, "csv_class_key": classes}
+    kept |= {"json_split": trained.json_split} if spec.json_split == "auto" else {}
     return split | kept
 
 

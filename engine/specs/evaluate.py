@@ -23,6 +23,7 @@ from engine.specs.clip import (
     Pretrained,
     Samples,
     Separator,
+    Split,
     Templates,
     Workers,
     registered,
@@ -53,6 +54,7 @@ class EvaluateSpec(Spec):
 
     data: Data = "digits"
     data_kind: Kind = "auto"
+    json_split: Split = "auto"
     csv_separator: Separator = ""
     csv_img_key: ImageColumn = "filepath"
     csv_caption_key: CaptionColumn = "title"
