@@ -120,8 +120,11 @@ def train(rows: Iterable[TrainRow]) -> pd.DataFrame:
 
 
 def evaluate(rows: Iterable[EvaluateRow]) -> pd.DataFrame:
-    """Return every value of every row, in the given order."""
-    return _flat(rows, EvaluateRow, (*_WHAT[:4], "task", "data"))
+    """Return every value of every row, in the given order. Recalls at further ranks have columns of their own."""
+    rows = list(rows)
+    frame = _flat(rows, EvaluateRow, (*_WHAT[:2], "checkpoint", "data", "task", "status", "error"))
+    recalls = pd.DataFrame([row.recalls for row in rows], dtype=float)
+    return pd.concat([frame.drop(columns="recalls"), recalls], axis="columns")
 
 
 def with_environment(frame: pd.DataFrame, run: Run) -> pd.DataFrame:

@@ -1,5 +1,6 @@
 """Fields that training and evaluation of CLIP share: data, model, loading."""
 
+import json
 import math
 import os
 import re
@@ -22,6 +23,8 @@ IMAGENET = "imagenet"
 TEMPLATE_SETS = ("openai-80", "openai-7")
 """Names of open_clip's lists of templates for ImageNet, which may stand among templates."""
 LONGEST_TEXT = 1000
+LONGEST_PROMPTS = 10_000_000
+"""Characters of the prompts of all classes, as JSON. CuPL's prompts of ImageNet have 4 million."""
 MOST_DEFAULT_WORKERS = 8
 """Default limit of loading processes. More seldom help a single training process, and each takes about 500 MB."""
 
@@ -34,10 +37,11 @@ ClipPrecision = Literal["fp32", "bf16", "fp16", "amp", "amp_bf16"]
 TrainPrecision = Literal["auto", "fp32", "bf16", "fp16", "amp", "amp_bf16"]
 
 # Fields that both specs have, each with its bounds; the specs set the defaults.
+MODEL = r"^[\w.:/@-]{1,200}$"
 ClipModel = Annotated[
     str,
     Field(
-        pattern=r"^[\w.:/@-]{1,200}$",
+        pattern=MODEL,
         description="An open_clip model, digits-clip, or config:NAME for your own configuration.",
     ),
 ]
@@ -122,6 +126,48 @@ Classes = Annotated[
     Field(
         description="Class names for zero-shot, or the word imagenet for those of ImageNet, found by synset, number "
         "or name. Default: the data's own."
+    ),
+]
+
+
+def parse_class_prompts(given: Any) -> str:
+    """Return prompts per class as the text of a JSON object; empty for none.
+
+    given: `{"class": ["prompt", ...]}` or its text, also with the name of one data set around it, as CuPL's files have
+    it. The result is a text, so that specs that hold it compare as a whole. Errors: ValueError for another form.
+    """
+    wanted = 'prompts per class are JSON: {"cat": ["a photo of a cat, a small animal.", ...], ...}'
+    if not given:
+        return ""
+    try:
+        found = json.loads(given) if isinstance(given, str) else given
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{wanted}; this is none: {error}") from error
+    if isinstance(found, dict) and len(found) == 1 and isinstance(inner := next(iter(found.values())), dict):
+        found = inner
+    if not isinstance(found, dict) or not found:
+        raise ValueError(f"{wanted}; this is {str(found)[:60]!r}")
+    for name, prompts in found.items():
+        if not isinstance(prompts, list) or not prompts or not all(isinstance(p, str) and p.strip() for p in prompts):
+            raise ValueError(f"{wanted}; the class {str(name)[:60]!r} has {str(prompts)[:60]!r}")
+    text = json.dumps(found, ensure_ascii=False)
+    if len(text) > LONGEST_PROMPTS:
+        raise ValueError(f"prompts per class have at most {LONGEST_PROMPTS:,} characters together, not {len(text):,}")
+    return text
+
+
+def class_prompts(text: str) -> dict[str, list[str]]:
+    """Return the prompts of each class from a text made by `parse_class_prompts`."""
+    prompts: dict[str, list[str]] = json.loads(text) if text else {}
+    return prompts
+
+
+ClassPrompts = Annotated[
+    str,
+    BeforeValidator(parse_class_prompts),
+    Field(
+        description="Prompts of each class, as in CuPL's files, instead of templates: JSON "
+        '{"cat": ["a photo of a cat, a small animal."], ...}. Every class needs some.'
     ),
 ]
 WARMUP = TypeAliasType("WARMUP", Annotated[str, BeforeValidator(lambda value: str(value).strip())])

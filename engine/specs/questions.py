@@ -13,6 +13,8 @@ from engine.specs.evaluate import EvaluateSpec
 from engine.specs.images import ImageFields
 from engine.specs.train import TrainSpec
 
+EMBEDDINGS = "embeddings.npz"
+"""The file with the embeddings of the first model on the first data set of an evaluation."""
 LONGEST_TEXT = 10_000
 MOST_HITS = 1000
 MOST_TEXTS = 1000
@@ -36,7 +38,9 @@ class Search(Question):
     spec: EvaluateSpec
     """The spec of the evaluation."""
     folder: Path
-    """The folder with the evaluation's embeddings."""
+    """The run's folder."""
+    file: str = Field(EMBEDDINGS, pattern=r"^[\w.-]+$")
+    """The file with the embeddings of the model and the data of `spec`."""
     text: str = Field(min_length=1, max_length=LONGEST_TEXT)
     top: int = Field(12, ge=1, le=MOST_HITS)
 

@@ -2,6 +2,7 @@
 
 from engine.specs import Spec
 from engine.specs.benchmark import CHECKED_BATCH, SEARCH_END, SWEEP_END
+from engine.specs.evaluate import RECALLS, STRENGTHS
 from engine.specs.timed import LEAST_SAMPLES, LEAST_SECONDS, QUOTABLE
 from engine.specs.train import EPOCHS
 
@@ -11,6 +12,7 @@ LABELS = {
     "detail": "Table of modules",
     "replicates": "Processes",
     "min_seconds": "Sampled time (s)",
+    "max_seconds": "Most time (s)",
     "min_samples": "Samples",
     "time_limit": "Time limit (s)",
     "max_batch_size": "Largest batch size",
@@ -47,6 +49,14 @@ LABELS = {
     "zeroshot_data": "Zero-shot data",
     "val_fraction": "Held-out share",
     "held_out": "Held-out share only",
+    "more_data": "More data sets",
+    "held_out_data": "Data held out of",
+    "recall_k": "Ranks of recall",
+    "class_prompts": "Prompts per class",
+    "probe_data": "Probe's own data",
+    "shots": "Images per class",
+    "probe_c": "Values of C",
+    "reuse_features": "Reuse features",
     "pretrained": "Initial weights",
     "lr": "Learning rate",
     "train.warmup": "Warm-up",
@@ -112,12 +122,16 @@ DEFAULTS = {
     "in_chans": "the model's own",
     "min_seconds": f"{LEAST_SECONDS:g}",
     "threads": "all available",
+    "max_seconds": "no limit",
     "baseline": "the first that runs",
     "sweep_values": "¼, ½, 1 and 2 times the size",
     "cuda_pointwise_loop_level": "set by PyTorch",
     "cuda_pointwise_block_count": "set by PyTorch",
     "cuda_pointwise_block_size": "set by PyTorch",
     "samples": "all",
+    "shots": "all",
+    "recall_k": ", ".join(map(str, RECALLS)),
+    "probe_c": ", ".join(f"{value:g}" for value in STRENGTHS),
     "image_mean": "as the weights",
     "image_std": "as the weights",
     "aug_scale": "0.9 and 1",
