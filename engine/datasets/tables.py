@@ -58,7 +58,7 @@ class Table:
 
     def source(self, index: int) -> str:
         return (
-            f"{self.members[index].shown} {self.files[index]}" if self.members else str(self.folder / self.files[index])
+            f"{self.members[index].shown}/{self.files[index]}" if self.members else str(self.folder / self.files[index])
         )
 
 
