@@ -66,7 +66,7 @@ def counts(sizes: pd.DataFrame) -> None:
     if len(sizes) > 1:
         st.caption("The first row is the model's own image size. Accuracies are published for the other sizes.")
     with st.container(horizontal=True):
-        table.download_table(lambda: sizes, f"{own['model']}-counts", key="model_sizes_file", label="counts")
+        table.download_table(lambda: sizes, f"{own['model']}-counts", key="model_sizes_file")
 
 
 def _towers(own: "pd.Series[Any]") -> None:
@@ -126,7 +126,7 @@ def draw_modules(name: str) -> None:
     module_map.draw(frame, "model")
     with st.container(horizontal=True):
         stem = f"{name.partition(':')[2]}-modules"
-        table.download_table(lambda: frame, stem, key="model_modules_file", label="modules")
+        table.download_table(lambda: frame, stem, key="model_modules_file")
 
 
 def count_request(name: str) -> ProfileSpec:

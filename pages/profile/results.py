@@ -69,16 +69,17 @@ def draw(run: Run, rows: Sequence[ProfileRow]) -> None:
 def _downloads(run: Run) -> None:
     spec = run.spec
     assert isinstance(spec, ProfileSpec)
-    download_rows(run, frames.profile)
     counters: tuple[Literal["torch", "fvcore"], ...] = ("torch", "fvcore")
-    for counter in counters:
-        if spec.counter in (counter, "both"):
-            download(
-                f"CSV as open_clip's profiler ({counter})",
-                from_rows(run, partial(_reference, counter)),
-                f"profile-{run.id}-{counter}.csv",
-                key=f"{counter}_{run.id}",
-            )
+    with download_rows(run, frames.profile):
+        for counter in counters:
+            if spec.counter in (counter, "both"):
+                download(
+                    f"CSV as open_clip's profiler ({counter})",
+                    from_rows(run, partial(_reference, counter)),
+                    f"profile-{run.id}-{counter}.csv",
+                    icon=None,
+                    key=f"{counter}_{run.id}",
+                )
 
 
 def _reference(counter: Literal["torch", "fvcore"], rows: Sequence[ProfileRow]) -> str:

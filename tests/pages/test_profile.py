@@ -1,6 +1,7 @@
 """The profile page, driven in process. Runs are queued; what they find is stored by hand, as a worker would."""
 
 import json
+import re
 import shlex
 
 import pytest
@@ -95,6 +96,28 @@ def test_what_the_engine_refuses_stands_beside_the_form_and_nothing_is_lost() ->
     assert app.button(key="profile_go").disabled
     assert app.text_input(key="profile_image_size").value == "big"
     assert app.multiselect(key="profile_models").value == ["resnet18"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("page", "field", "button"),
+    [
+        ("profile", "profile_num_classes", "profile_go"),
+        ("vision", "benchmark_time_limit", "benchmark_go"),
+        ("recurrent", "recurrent_hidden_size", "recurrent_go"),
+        ("device", "device_seconds", "device_go"),
+        ("train", "train_epochs", "train_go"),
+        ("evaluate", "evaluate_samples", "evaluate_go"),
+    ],
+)
+def test_a_number_out_of_bounds_disables_the_button_of_any_form(page: str, field: str, button: str) -> None:
+    """A browser would keep it to itself if the field had bounds; the form would run the number before."""
+    models = {"profile": {"profile_models": "resnet18"}, "vision": {"benchmark_models": "resnet18"}}.get(page, {})
+    app = open_page(f"{page}/page.py", **models, **{field: "1000000000"})
+    assert not app.exception
+    assert not [each.key for each in app.number_input if each.proto.has_max and each.proto.max < 2**53]
+    assert re.search(r"less than or equal to \d+ \(given: 1,000,000,000\)", texts(app).replace("\\", ""))
+    assert app.button(key=button).disabled
 
 
 @pytest.mark.slow

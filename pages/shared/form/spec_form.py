@@ -8,7 +8,6 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
-import annotated_types
 import streamlit as st
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
@@ -119,11 +118,13 @@ def _words(
 
 
 def _number(label: str, info: FieldInfo, kind: type, hint: str | None, shared: dict[str, Any]) -> float | None:
-    """Draw a number. Integers use a float field too, because a link with 1e400 makes Streamlit's integer field fail."""
-    low, high = (None if bound is None else float(bound) for bound in _bounds(info))
+    """Draw a number. Integers use a float field too, because a link with 1e400 makes Streamlit's integer field fail.
+
+    The widget has no bounds: a browser keeps a number out of bounds to itself, and the form would use the one before.
+    """
     default: Any = None if info.default is None else float(info.default)
     step = 1.0 if kind is int else None
-    value = st.number_input(label, low, high, default, step=step, format="%g", placeholder=hint, **shared)
+    value = st.number_input(label, None, None, default, step=step, format="%g", placeholder=hint, **shared)
     return int(value) if kind is int and value is not None and value % 1 == 0 else value
 
 
@@ -178,9 +179,8 @@ def _validate(spec: type[Request], values: Mapping[str, Any]) -> tuple[Request |
 def _sentence(spec: type[Spec], error: Any) -> str:
     fields = ", ".join(name_in_sentence(spec, part) for part in error["loc"] if isinstance(part, str))
     message = _message(error)
-    if any(isinstance(part, int) for part in error["loc"]):  # one item of a list: name it
-        value = error["input"]
-        message += f" (given: {quoted(value) if isinstance(value, str) else repr(value)})"
+    if isinstance(value := error["input"], str | int | float) and error["type"] != "value_error":
+        message += f" (given: {quoted(value) if isinstance(value, str) else f'{value:,.12g}'})"
     return f"{fields}: {message}" if fields else message
 
 
@@ -206,11 +206,3 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:
     if types.NoneType in parts:
         return _plain(next(part for part in parts if part is not types.NoneType)), True
     return annotation, False
-
-
-def _bounds(info: FieldInfo) -> tuple[Any, Any]:
-    low: Any = next((item.ge for item in info.metadata if isinstance(item, annotated_types.Ge)), None)
-    if low is None:  # a widget has no open bounds; the engine refuses a value on the bound
-        low = next((item.gt for item in info.metadata if isinstance(item, annotated_types.Gt)), None)
-    high = next((item.le for item in info.metadata if isinstance(item, annotated_types.Le)), None)
-    return low, high
