@@ -16,10 +16,12 @@ from pages.shared.text import duration
 
 PREFIX = "profile"
 FURTHER = {
-    "Input": ("image_size", "context_length", "batch_size", "precision"),
-    "Model": OPTIONS,
+    "Model": (*OPTIONS, "context_length"),
     "Extra results": ("training", "detail"),
 }
+
+
+CPU = ". fvcore traces the real model: it runs on the CPU with its weights in memory, not on meta."
 
 
 def devices(counter: str) -> list[str]:
@@ -31,16 +33,22 @@ def describe(spec: ProfileSpec) -> str:
     """Return a sentence on what the button will do and how long it will take. Errors: ModelNotFound."""
     models = select(spec, launch.families())
     latest = launch.last_similar_run(spec)
-    seconds = expected_s(str(backend.settings().runs_dir), latest.id, len(models)) if latest else None
+    counts = len(models) * len(spec.points)
+    seconds = expected_s(str(backend.settings().runs_dir), latest.id, counts) if latest else None
     time = f", about {duration(seconds)} as in the last similar run" if seconds is not None else ""
-    return f"Counts {plural(len(models), 'model')} on {spec.device}{time}: {shortened(models, 3)}"
+    several = {"image size": spec.image_size, "batch size": spec.batch_size}
+    at = " and ".join(plural(len(values), name) for name, values in several.items() if len(values) > 1)
+    return (
+        f"Counts {plural(len(models), 'model')}{at and f' at {at}'} on {spec.device}{time}: {shortened(models, 3)}"
+        + CPU * (spec.counter != "torch" and spec.device == "cpu")
+    )
 
 
 @st.cache_data(max_entries=100, show_spinner=False)
-def expected_s(runs_dir: str, run_id: int, models: int) -> float | None:
-    """Return the expected seconds for this number of models, from the rows of a finished run."""
+def expected_s(runs_dir: str, run_id: int, counts: int) -> float | None:
+    """Return the expected seconds for this number of counts, from the rows of a finished run."""
     rows = [row for row in backend.store().rows(run_id) if isinstance(row, ProfileRow)]
-    return frames.expected_s(models, rows)
+    return frames.expected_s(counts, rows)
 
 
 @st.fragment
@@ -48,11 +56,12 @@ def form() -> None:
     """Draw the form. It is a fragment, so that a change does not redraw the results below."""
     models = launch.models_field(ProfileSpec, PREFIX)
     files.draw_copied_configurations(PREFIX)
-    left, right = st.columns(2)
-    with left:
-        values: dict[str, Any] = {"counter": spec_form.field(ProfileSpec, "counter", PREFIX)}
-    with right:
-        values["device"] = spec_form.field(ProfileSpec, "device", PREFIX, devices(values["counter"]))
+    values: dict[str, Any] = {}
+    for row in (("image_size", "batch_size", "precision"), ("counter", "device")):
+        for column, name in zip(st.columns(len(row)), row, strict=True):
+            with column:
+                choices = devices(values["counter"]) if name == "device" else None
+                values[name] = spec_form.field(ProfileSpec, name, PREFIX, choices)
     values |= groups.draw(ProfileSpec, PREFIX, FURTHER)
     names, values["configs"] = files.draw_files(PREFIX)
     values["models"] = [*models, *names]

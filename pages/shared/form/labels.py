@@ -7,6 +7,8 @@ from engine.specs.train import EPOCHS
 
 LABELS = {
     "image_size": "Image size (px)",
+    "profile.image_size": "Image sizes (px)",
+    "profile.batch_size": "Batch sizes",
     "training": "Training peak",
     "detail": "Table of modules",
     "replicates": "Processes",
@@ -111,6 +113,7 @@ DEFAULTS = {
     "epochs": str(EPOCHS),
     "steps": "from the epochs",
     "batch_size": "from the data",
+    "profile.batch_size": "1",
     "benchmark.batch_size": f"1, and {CHECKED_BATCH} to compare training",
     "tolerance": "that of PyTorch's benchmark",
     "lr": "from the weights",

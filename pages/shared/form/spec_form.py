@@ -78,13 +78,11 @@ def _widget(
         return st.segmented_control(
             label, get_args(annotation), default=info.default, required=True, width="stretch", **shared
         )
+    if is_number_list(spec, name):
+        typed = ",".join(str(item) for item in info.default)
+        return st.text_input(label, typed, placeholder=default_hint(spec, name), **shared)
     if get_origin(annotation) is tuple and get_args(annotation)[1:] == (...,):
-        item = get_args(annotation)[0]
-        return (
-            _numbers(label, default_hint(spec, name), shared)
-            if item in (int, float)
-            else _words(label, info.default, item, choices, shared, pills)
-        )
+        return _words(label, info.default, get_args(annotation)[0], choices, shared, pills)
     if get_origin(annotation) in UNIONS:
         default = None if info.default_factory else str(info.default)
         return _number_or_word(label, default, annotation, choices or (), hint or default_hint(spec, name), shared)
@@ -100,8 +98,8 @@ def _widget(
         placeholder = hint or default_hint(spec, name)
         return st.selectbox(label, options, index, accept_new_options=True, placeholder=placeholder, **shared)
     if choices is not None:
-        if st.session_state.get(shared["key"]) not in choices:
-            st.session_state.pop(shared["key"], None)
+        if st.session_state.get(shared["key"], choices[0]) not in choices:
+            st.session_state[shared["key"]] = choices[0]  # told to the browser, which would go on showing the old one
         return st.selectbox(label, choices, **shared)
     return st.text_input(label, placeholder=hint or info.default or None, **shared)
 
@@ -128,12 +126,6 @@ def _number(label: str, info: FieldInfo, kind: type, hint: str | None, shared: d
     return int(value) if kind is int and value is not None and value % 1 == 0 else value
 
 
-def _numbers(label: str, hint: str | None, shared: dict[str, Any]) -> str:
-    """Draw a list of numbers, typed one by one or separated by commas. Return them as one text."""
-    typed = list(st.session_state.get(shared["key"], []))
-    return ",".join(st.multiselect(label, typed, accept_new_options=True, placeholder=hint or "", **shared))
-
-
 def _number_or_word(
     label: str, default: str | None, annotation: Any, choices: Sequence[str], hint: str | None, shared: dict[str, Any]
 ) -> str | None:
@@ -148,6 +140,18 @@ def _number_or_word(
     options = list(dict.fromkeys([*([default] if default else []), *choices, *words, *([typed] if typed else [])]))
     index = None if default is None else 0
     return st.selectbox(label, options, index, placeholder=hint, accept_new_options=True, **shared)
+
+
+def is_number_list(spec: type[Spec], name: str) -> bool:
+    """Return whether a field holds several numbers or image sizes. They are typed as one text, such as `1,8,64`.
+
+    A field of chips would lose a number that was typed without Enter.
+    """
+    annotation, _ = _without_none(spec.model_fields[name].annotation)
+    if get_origin(annotation) is not tuple or get_args(annotation)[1:] != (...,):
+        return False
+    item = _plain(get_args(annotation)[0])
+    return item in (int, float) or get_origin(item) is tuple
 
 
 def build(spec: type[Request], values: Mapping[str, Any]) -> tuple[Request | None, list[str]]:
