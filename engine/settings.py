@@ -45,9 +45,7 @@ class Settings(BaseSettings):
 
     @property
     def public_warning(self) -> str:
-        """Return a warning about the rights of visitors of a public server, for the log and the pages; empty unless
-        `public`.
-        """
+        """Return a warning, for log and pages, about what visitors of a public server may do; empty unless `public`."""
         if not self.public:
             return ""
         warning = (

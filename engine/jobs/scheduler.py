@@ -4,12 +4,13 @@ import logging
 import os
 import signal
 import time
+from contextlib import closing
 from importlib import import_module
 
 import psutil
 
 from engine.jobs import failures
-from engine.jobs.executors.base import Executor
+from engine.jobs.executors.local import Executor
 from engine.jobs.hosts import GIVE_UP_LEASES, close_lost, host_name, this_host
 from engine.jobs.lifecycle import at_work, detach, fingerprint, lease_name, start_engine
 from engine.jobs.log import FailureLog
@@ -25,9 +26,7 @@ LOOK_S = 1.0
 """Seconds between two turns when nobody wakes the scheduler."""
 LONGEST_STEP_S = 2 * LOOK_S
 """Count at most this many seconds of silence per turn. A turn takes longer when the machine sleeps or the store is
-locked,
-and then workers cannot report either.
-"""
+locked, and then workers cannot report either."""
 PROBE_S = 86_400.0
 """Seconds after which the host is probed again: one day."""
 
@@ -67,8 +66,7 @@ class Scheduler:
         self._renewed = -settings.lease_s
         self._looked = self._busy = time.monotonic()
         self._watched = 0.0
-        """Seconds watched so far, without the time in which watching was impossible. Silence is measured by this clock.
-        """
+        """Seconds watched so far, without the time in which watching was impossible. This clock measures silence."""
         self._heard: dict[int, tuple[float, float]] = {}
         """An attempt's latest heartbeat, and the value of `_watched` when it was first seen, by token."""
         self._asked: dict[int, float] = {}
@@ -230,10 +228,15 @@ class Scheduler:
             return None
 
     def _start_probe(self) -> None:
-        """Start a process that probes the devices, once a day and after a boot. A separate process, because it needs
-        torch.
-        """
+        """Start a process that probes the devices, once a day and after a boot. Separate, because it needs torch."""
         age = self._store.machine_age(host_name(self._host), self._code)
         if age is None or age > min(PROBE_S, time.time() - psutil.boot_time()):
             log_file = self._settings.runs_dir / "scheduler.log"
             detach(start_engine(self._settings, "probe", log=log_file))
+
+
+def probe(settings: Settings) -> None:
+    """Run `python -m engine probe`: store the devices of this host, for processes without torch."""
+    machine = import_module("engine.measure.environment").probe()
+    with closing(open_store(settings)) as store:
+        store.save_machine(machine, fingerprint())

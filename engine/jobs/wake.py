@@ -1,7 +1,7 @@
 """Let the scheduler sleep until another process wakes it, or until a time is over.
 
-Other processes wake it through a named pipe below `runs_dir`. Windows has no such pipes, so the scheduler wakes
-at short intervals there.
+Other processes wake it through a named pipe below `runs_dir`. Windows has no such pipes, so the scheduler wakes at
+short intervals there.
 """
 
 import logging

@@ -23,8 +23,7 @@ class Subject:
     settings: Callable[[], AbstractContextManager[object]] = nullcontext
     """Sets global switches (TF32, cuDNN, gradients). Entered around the calls, outside the timed region."""
     queued: bool = False
-    """Time its only phase back to back, each call queued behind the previous one. Otherwise each call starts on an idle
-    device."""
+    """Time its only phase back to back, each call queued behind the last, not each call on an idle device."""
 
 
 @dataclass(frozen=True)

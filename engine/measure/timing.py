@@ -50,11 +50,9 @@ LOOP_CALLS = 2_000
 LEAST_PLATEAU, MOST_PLATEAU = 6, 300
 """Number of blocks checked for a plateau in a warm-up: the latest half of them, within these limits."""
 LONG_TURN = 2
-"""Samples per turn of a subject whose blocks are single calls. With one sample per turn, the untimed call before it
-would double the cost."""
+"""Samples per turn of a subject whose blocks are single calls. With one, the untimed first call doubles the cost."""
 LEAST_QUEUED = 2
-"""Smallest number of calls in a block of queued calls. With a single call, the untimed one before it would double the
-cost."""
+"""Smallest number of calls in a block of queued calls. With one, the untimed call before it doubles the cost."""
 COLLECT_S = 0.1
 """Seconds of sampled time between two garbage collections. A longer round has one at its end."""
 QUICK_S = 0.01
@@ -245,12 +243,12 @@ def measure(
     phase of the session. A subject that raises is removed with its samples, and its error is in `failed`.
     """
     bench = _Bench(stopwatch, plan, flush, clock)
-    runs, failed, begun = [_Run(subject) for subject in subjects], dict[str, Exception](), clock()
+    runs, failed, start = [_Run(subject) for subject in subjects], dict[str, Exception](), clock()
     for run in runs:
         on_phase(f"warming up {run.subject.name}")
         with _guarded(run.subject.name, failed):
             bench.warm_up(run)
-    warmup_seconds = clock() - begun
+    warmup_seconds = clock() - start
     ready = [run for run in runs if run.subject.name not in failed]
     if not ready:
         return Session({}, failed, None, None, warmup_seconds=warmup_seconds)

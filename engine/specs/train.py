@@ -10,10 +10,11 @@ from pydantic_settings import CliSuppress, NoDecode
 from engine.specs.base import RealDevice, Spec, numbered
 from engine.specs.clip import (
     DIGITS_MODEL,
-    LINES,
     SAME_PAIRS,
     WARMUP,
     CaptionColumn,
+    ClassColumn,
+    Classes,
     ClipImageSize,
     ClipModel,
     ContextLength,
@@ -29,6 +30,7 @@ from engine.specs.clip import (
     split_sources,
     warmup_steps,
 )
+from engine.specs.images import ImageFields
 from engine.specs.profile import Configs
 from engine.specs.timed import Threads, split_words
 
@@ -41,18 +43,19 @@ Optimizer = Annotated[str, Field(pattern=r"^(adamw|timm/[a-z0-9_]{1,40})$", desc
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 
 
-class TrainSpec(Spec):
+class TrainSpec(ImageFields, Spec):
     """Train or fine-tune CLIP for a short while, on images with captions."""
 
     kind: ClassVar[str] = "train"
     attempts: ClassVar[int] = 3
     paced_by: ClassVar[tuple[str, ...]] = (
         *("model", "data", "samples", "batch_size", "accum_freq", "nproc", "precision", "device", "image_size", "loss"),
-        *("grad_checkpointing", "compile", "val_frequency", "workers", "threads"),
+        *("grad_checkpointing", "compile", "val_frequency", "zeroshot_data", "workers", "threads"),
     )
     meaning: ClassVar[tuple[str, ...]] = (
         *SAME_PAIRS,
         "val_data",
+        "zeroshot_data",
         "loss",
         "batch_size",
         "accum_freq",
@@ -72,6 +75,7 @@ class TrainSpec(Spec):
     csv_separator: Separator = ""
     csv_img_key: ImageColumn = "filepath"
     csv_caption_key: CaptionColumn = "title"
+    csv_class_key: ClassColumn = ""
     data_weights: Annotated[tuple[float, ...], NoDecode, split_words] = Field(
         (), description="Weight of each of several sources (::), relative to its size. Default: 1 each."
     )
@@ -79,7 +83,13 @@ class TrainSpec(Spec):
     samples: Samples = None
     val_data: str = Field("", max_length=4000, description="Data of the held-out pairs. Default: a share of the data.")
     val_fraction: Share = Field(0.2, description="Share of the data that is held out if val_data is empty.")
-    classes: Annotated[LINES, NoDecode] = Field((), description="Class names for zero-shot. Default: the data's own.")
+    zeroshot_data: str = Field(
+        "",
+        max_length=4000,
+        description="Labelled data for zero-shot: class folders, shards with classnames.txt, or a CSV with the class "
+        "column. Default: the held-out pairs, if they have classes.",
+    )
+    classes: Classes = ()
     templates: Templates = ()
 
     model: ClipModel = DIGITS_MODEL
@@ -227,6 +237,11 @@ class TrainSpec(Spec):
         if self.nproc == 1 or kind == "cpu":
             return super().devices
         return tuple(f"{kind}:{rank}" for rank in range(self.nproc))
+
+    @property
+    def pairs_class_key(self) -> str:
+        """Return the class column of the pairs. With zeroshot_data, the column is that of zeroshot_data."""
+        return "" if self.zeroshot_data else self.csv_class_key
 
     @property
     def peak_lr(self) -> float:

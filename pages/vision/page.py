@@ -39,7 +39,8 @@ FURTHER = {
     "Computation": ("precision", "image_size", "context_length", "tower", "optimizer", "channels_last"),
     "Timing": ("purpose", "replicates", "publishable", "min_samples", "min_seconds", "time_limit", "trace"),
     "Accuracy checks": ("cosine", "tolerance"),
-    "Conditions": ("threads", "max_batch_size", "seed", "cache", "cudnn_benchmark", "deterministic"),
+    "Conditions": ("threads", "seed", "cache", "cudnn_benchmark", "deterministic"),
+    "Batch sizes": ("max_batch_size", "batch_size_list"),
     "Model": OPTIONS,
     "Model filters": ("filter", "exclude", "exclude_exact", "partition"),
 }

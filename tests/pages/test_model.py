@@ -53,7 +53,9 @@ def write_modules(settings: Settings, run_id: int, name: str) -> None:
     """What a count leaves beside its rows: a model with a stem and a head."""
     parts = [("", "ResNet", 10.0, 2.0, 3.0), ("stem", "Conv2d", 4.0, 1.5, 2.0), ("head", "Linear", 6.0, 0.5, 1.0)]
     fields = ("path", "type", "mparams", "gmacs", "macts")
-    counts = [ModuleCount(**dict(zip(fields, part, strict=True)), calls=1, output="1×1000").model_dump() for part in parts]
+    counts = [
+        ModuleCount(**dict(zip(fields, part, strict=True)), calls=1, output="1×1000").model_dump() for part in parts
+    ]
     path = RunFiles(settings.runs_dir, run_id).dir / detail_name(*name.split(":"))
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(counts))
