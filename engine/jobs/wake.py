@@ -10,8 +10,6 @@ import select
 import stat
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 log = logging.getLogger(__name__)
 
@@ -55,16 +53,15 @@ class Wake:
     def __init__(self, runs_dir: Path) -> None:
         self._pipe = _open_pipe(runs_dir / NAME) if hasattr(os, "mkfifo") else None
 
-    def wait(self, seconds: float) -> None:
-        """Return after a wake-up, or after the given seconds."""
+    def wait(self, seconds: float) -> bool:
+        """Return True after a wake-up, or False after the given seconds."""
         if self._pipe is None:
             time.sleep(seconds)
         elif select.select([self._pipe], [], [], seconds)[0]:
-            os.read(self._pipe, 65536)
+            return bool(os.read(self._pipe, 65536))
+        return False
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def close(self) -> None:
+        """Close the pipe. It stays in its folder for the next scheduler."""
         if self._pipe is not None:
             os.close(self._pipe)

@@ -20,18 +20,7 @@ from engine.names import refuse_code
 from engine.results import Artifact, Event, Progress, Row
 from engine.settings import Settings
 from engine.specs import Refused
-from engine.store import (
-    Attempt,
-    Busy,
-    Cause,
-    Run,
-    StaleAttempt,
-    State,
-    Store,
-    StoredArtifact,
-    attempts,
-    open_store,
-)
+from engine.store import Attempt, Busy, Cause, Run, StaleAttempt, State, Store, StoredArtifact, attempts, open_store
 from engine.store.files import RunFiles
 
 log = logging.getLogger(__name__)
@@ -180,10 +169,7 @@ def _record(store: Store, attempt: Attempt, event: Event, rows_before: int, stop
 
 
 def _events(run: Run, files: RunFiles, stop: Stop) -> Generator[Event]:
-    """Yield the task's events until the run should stop.
-
-    The task's generator is then closed, so that its `finally` can save its work.
-    """
+    """Yield the task's events until the run should stop. Closing its generator lets its `finally` save its work."""
     task = import_module(f"engine.tasks.{run.spec.kind}")
     if torch := sys.modules.get("torch"):  # a fork of the warm process may have other CPUs, and torch does not notice
         torch.set_num_threads(import_module("engine.measure.environment").threads())

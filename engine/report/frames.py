@@ -254,10 +254,7 @@ def runs(runs: Iterable[Run], now: datetime | None = None) -> pd.DataFrame:
 
 
 def expected_s(counts: int, rows: Iterable[ProfileRow]) -> float | None:
-    """Return the seconds that so many counts of a model should take, from the median of earlier rows.
-
-    None without rows.
-    """
+    """Return the seconds that so many counts of a model should take, from the median of earlier rows, if any."""
     took = pd.Series([row.seconds for row in rows if row.seconds is not None], dtype=float)
     return float(took.median()) * counts if len(took) else None
 

@@ -60,10 +60,7 @@ def begin(database: Database, attempt: Attempt) -> None:
 
 
 def heartbeat(database: Database, attempt: Attempt) -> bool:
-    """Record that the worker is alive, and return whether it should stop. A vanished run becomes running again.
-
-    Errors: StaleAttempt.
-    """
+    """Record that the worker is alive; return whether to stop. A vanished run runs again. Errors: StaleAttempt."""
     mine = (runs.c.id == attempt.run_id, runs.c.attempt_id == attempt.token)
     with database.write() as connection:
         alive = update(attempts).where(attempts.c.id == attempt.token, attempts.c.closed_at.is_(None))

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, func, literal, or_, select
@@ -13,11 +12,20 @@ from engine.specs.base import numbered
 from engine.store.database import Database
 from engine.store.listing import folded_model
 from engine.store.model import Run, State
-from engine.store.records import RUNS, UNREADABLE, devices_of, readable_run
+from engine.store.records import RUNS, TAGS, devices_of, readable_run
 from engine.store.tables import run_models, run_tags, run_texts, runs
 
 WILDCARDS = {"*": "%", "?": "_"}
 BATCH = 500
+LINES: Select[Any] = select(
+    runs.c.id.label("run"),
+    runs.c.summary.label("what"),
+    *(runs.c[name] for name in "kind name state cause error done total devices notes".split()),
+    *(runs.c[f"{name}_at"].label(name) for name in ("created", "started", "ended")),
+    TAGS.label("tags"),
+)
+"""Query for runs as lines of a table. Times are seconds since the epoch, devices a JSON list, tags joined by newlines.
+"""
 LONGEST_SEARCH = 200
 """Characters of one search text. Each word becomes a condition of the query, and SQLite allows 1,000."""
 
@@ -67,17 +75,14 @@ def count(database: Database, wanted: Filter) -> int:
 
 
 def lines(database: Database, wanted: Filter) -> Iterator[list[dict[str, Any]]]:
-    """Yield all matching runs as columns of a table, in batches of BATCH. No spec is parsed.
-
-    Times are UTC in ISO format; `devices` and `tags` are joined by semicolons.
-    """
+    """Yield the columns LINES of all matching runs, in batches of BATCH. No spec is read."""
     order = runs.c.id.asc() if wanted.oldest_first else runs.c.id.desc()
     with database.read() as connection:
         ids = list(connection.scalars(select(runs.c.id).where(*_conditions(wanted)).order_by(order)))
     for place in range(0, len(ids), BATCH):
         with database.read() as connection:
-            batch = RUNS.where(runs.c.id.in_(ids[place : place + BATCH])).order_by(order)
-            yield [_line(row) for row in connection.execute(batch)]
+            batch = LINES.where(runs.c.id.in_(ids[place : place + BATCH])).order_by(order)
+            yield [dict(row._mapping) for row in connection.execute(batch)]
 
 
 def devices(database: Database) -> list[str]:
@@ -124,32 +129,3 @@ def _like(pattern: str) -> str:
     whole = any(sign in pattern for sign in WILDCARDS)
     escaped = "".join(f"/{sign}" if sign in "/%_" else WILDCARDS.get(sign, sign) for sign in pattern)
     return escaped if whole else f"%{escaped}%"
-
-
-def _line(row: Any) -> dict[str, Any]:
-    took = (row.ended_at - row.started_at) if row.ended_at and row.started_at else None
-    return {
-        "run": row.id,
-        "kind": row.kind,
-        "name": row.name,
-        "what": row.summary,
-        "state": row.state,
-        "cause": row.cause or "",
-        "error": row.error,
-        "done": row.done,
-        "total": row.total,
-        "created": _moment(row.created_at),
-        "started": _moment(row.started_at),
-        "ended": _moment(row.ended_at),
-        "duration_s": took,
-        "devices": "; ".join(devices_of(row.devices)),
-        "tags": "; ".join(sorted((row.tags or "").split("\n"))),
-        "notes": row.notes,
-    }
-
-
-def _moment(seconds: float | None) -> str:
-    try:
-        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if seconds is not None else ""
-    except (*UNREADABLE, OSError):
-        return ""  # a run that this version cannot read

@@ -25,8 +25,8 @@ UNREADABLE = (LookupError, ValueError, TypeError, OverflowError)
 UNSTARTED: dict[str, Any] = {"started_at": None, "done": 0, "total": None, "note": ""}
 """The progress columns of a run while no attempt has begun."""
 
-_TAGS = select(func.aggregate_strings(run_tags.c.tag, "\n")).where(run_tags.c.run_id == runs.c.id).scalar_subquery()
-RUNS: Select[Any] = select(runs, _TAGS.label("tags"))
+TAGS = select(func.aggregate_strings(run_tags.c.tag, "\n")).where(run_tags.c.run_id == runs.c.id).scalar_subquery()
+RUNS: Select[Any] = select(runs, TAGS.label("tags"))
 """Query for runs with their tags, joined by newlines. `to_run` reads its rows."""
 
 ATTEMPTS: Select[Any] = select(

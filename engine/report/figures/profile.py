@@ -9,10 +9,7 @@ from engine.report.style import COLOURS, LEGEND, MARGIN, SHAPES, TOWER_COLOURS, 
 
 
 def bars(frame: pd.DataFrame, column: str, *, source: str = "") -> go.Figure:
-    """Return horizontal bars of one quantity per model, split into towers if the rows have them.
-
-    frame: from frames.profile.
-    """
+    """Return bars of one quantity per model, split into towers if the rows have them. frame: from frames.profile."""
     drawn = frame.dropna(subset=[column]).sort_values(column)
     names = (drawn["library"] + ":" + drawn["model"] + " @ " + drawn["image_size"]).map(text)
     if drawn["batch_size"].nunique() > 1:
@@ -85,10 +82,7 @@ def sweep(frame: pd.DataFrame, x: str, column: str, *, source: str = "") -> go.F
 
 
 def towers(frame: pd.DataFrame) -> go.Figure:
-    """Return image against text tower: labelled shares of parameters, MACs and activations.
-
-    frame: from frames.towers.
-    """
+    """Return the towers' labelled shares of parameters, MACs and activations. frame: from frames.towers."""
     figure = go.Figure()
     figures = ["macts", "gmacs", "mparams"]
     totals = frame[frame["tower"] == "total"].iloc[0]

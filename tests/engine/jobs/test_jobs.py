@@ -9,22 +9,25 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from engine import jobs
 from engine.jobs import failures, lifecycle
+from engine.jobs.executors.local import Executor
 from engine.jobs.lifecycle import environment, fingerprint
 from engine.jobs.log import BoundedLog, FailureLog
 from engine.jobs.processes import Identity, Processes, read_json, write_json
+from engine.jobs.scheduler import Scheduler
 from engine.jobs.submit import check
 from engine.jobs.wake import Wake, nudge
 from engine.names import ModelNotFound
 from engine.results import Device, Machine
 from engine.settings import ROOT, Settings
 from engine.specs import BenchmarkSpec, DeviceSpec, ProfileSpec, RecurrentSpec, Refused, Spec, TrainSpec
-from engine.store import Cause, Exit, State, Store, Unavailable
+from engine.store import Cause, Exit, State, Store, Unavailable, leases
 from engine.store.files import RunFiles
 
 SPEC = ProfileSpec(models=("open_clip:ViT-B-32",), batch_size=8)
@@ -106,13 +109,13 @@ def test_out_of_memory_comes_with_the_batch_to_try_where_it_is_a_number(spec: Sp
 def test_a_log_is_bounded_and_keeps_the_newest(settings: Settings) -> None:
     files = RunFiles(settings.runs_dir, 1)
     files.prepare()
-    with BoundedLog(files, 1000) as log:
+    with closing(BoundedLog(files, 1000)) as log:
         for number in range(1000):
             log.write(f"line {number:04}\n".encode())
         log.write(b"x" * 5000 + b"\nthe end")
     assert 500 <= files.log.stat().st_size + files.older_log.stat().st_size <= 1000
     assert files.log_tail(1) == "the end"
-    with BoundedLog(files, 1000) as log:
+    with closing(BoundedLog(files, 1000)) as log:
         log.write(b", or not")
     assert files.log_tail(1) == "the end, or not"
 
@@ -121,7 +124,7 @@ def test_a_log_without_room_drops_output_and_goes_on(settings: Settings) -> None
     files = RunFiles(settings.runs_dir, 1)
     files.prepare()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with BoundedLog(files, 1000) as log:
+    with closing(BoundedLog(files, 1000)) as log:
         log.write(b"before\n")
         resource.setrlimit(resource.RLIMIT_FSIZE, (7, hard))
         try:
@@ -167,13 +170,26 @@ def test_records_are_written_whole(tmp_path: Path) -> None:
 
 def test_a_nudge_wakes_and_none_is_needed(tmp_path: Path) -> None:
     nudge(tmp_path)
-    with Wake(tmp_path) as wake:
+    with closing(Wake(tmp_path)) as wake:
         for _ in range(100_000 // 4096 + 1):
             nudge(tmp_path)
         asked = time.monotonic()
-        wake.wait(60)
+        assert wake.wait(60)
         assert time.monotonic() - asked < 30
-        wake.wait(0.01)
+        assert not wake.wait(0.01)
+
+
+def test_a_scheduler_that_is_woken_stays_and_an_idle_one_leaves(settings: Settings, store: Store) -> None:
+    asked = settings.model_copy(update={"idle_exit_s": 0.05})
+    name, mine = lifecycle.lease_name(asked), str(Identity.mine())
+    assert leases.take(store.database, name, mine, "code", asked.lease_s, None)
+    scheduler = Scheduler(store, Executor(asked.model_copy(update={"preload": ""})), asked, "code")
+    for _ in range(3):
+        time.sleep(0.06)
+        assert scheduler._turn(woken=True)
+    time.sleep(0.06)
+    assert not scheduler._turn(woken=False)
+    assert leases.read(store.database, name) is None
 
 
 @pytest.mark.parametrize("other", ["a file", "a folder", "a link"])
@@ -188,7 +204,7 @@ def test_what_is_no_pipe_is_moved_aside_and_never_written_to(tmp_path: Path, oth
         case "a link":
             path.symlink_to(target)
     nudge(tmp_path)
-    with Wake(tmp_path) as wake:
+    with closing(Wake(tmp_path)) as wake:
         begun = time.monotonic()
         wake.wait(0.2)
         assert time.monotonic() - begun >= 0.2, "it sleeps instead of spinning"
