@@ -8,6 +8,7 @@ from typing import Any, Literal
 import pandas as pd
 import streamlit as st
 
+from engine.published.publishers import FIGURES
 from engine.report import frames
 from engine.report.export import tables
 from engine.report.quantities import QUANTITIES, title
@@ -33,7 +34,10 @@ def column_config(frame: pd.DataFrame, pinned: str) -> dict[str, Any]:
             config[column] = st.column_config.TextColumn(title(column), help=QUANTITIES[column].help, alignment="right")
         elif column in QUANTITIES:
             config[column] = st.column_config.NumberColumn(
-                title(column), help=QUANTITIES[column].help, format="%.3g", alignment="right"
+                title(column),
+                help=QUANTITIES[column].help,
+                format="%.2f" if column in FIGURES else "%.3g",  # publishers give accuracies with two decimals or more
+                alignment="right",
             )
         elif column in HELP:
             width: Any = "medium" if column == "flags" else None
@@ -147,7 +151,11 @@ def download(
     icon: str | None = ":material/download:",
     **more: Any,
 ) -> None:
-    """Draw a button that downloads `content()` as a file. more: arguments of st.download_button, such as key."""
+    """Draw a button that downloads `content()` as a file. more: arguments of st.download_button, such as key.
+
+    icon: None in a menu of downloads, whose buttons have the same width.
+    """
+    more = {"width": "stretch"} | more if icon is None else more
     mime = MIME[Path(file_name).suffix]
     st.download_button(label, content, file_name, mime=mime, on_click="ignore", icon=icon, **more)
 
@@ -193,5 +201,5 @@ def download_formats(
     with menu:
         for format, name in FORMATS.items():
             file = file_name.replace("{}", format)
-            download(name, partial(content, format), file, icon=None, key=f"{key}_{format}", width="stretch")
+            download(name, partial(content, format), file, icon=None, key=f"{key}_{format}")
     return menu
