@@ -32,8 +32,11 @@ COLUMNS = (
 )
 
 
-def draw_head(name: str, sizes: pd.DataFrame) -> None:
-    """Draw title, actions and costs. sizes: from model.sizes, one row per image size, the model's own size first."""
+def draw_head(name: str, sizes: pd.DataFrame, accuracies: pd.DataFrame) -> None:
+    """Draw title, actions, costs and the best published accuracy.
+
+    sizes: from model.sizes, one row per image size, the model's own size first. accuracies: from model.published.
+    """
     own = sizes.iloc[0]
     st.title(plain(own["model"]), anchor=False)
     st.caption(f"{plain(own['library'])}, family {plain(own['family'])}")
@@ -46,6 +49,10 @@ def draw_head(name: str, sizes: pd.DataFrame) -> None:
         for column in VALUES:
             if column in own and pd.notna(own[column]):
                 st.metric(title(column), digits(own[column]), width="content")
+        if (best := model.headline(accuracies)) is not None:
+            at = ", ".join(filter(None, [best["pretrained"], f"{best['image_size']} px" * bool(best["image_size"])]))
+            help = f"Highest published value: {at}. Published by {best['source']}. The tab Published has all."
+            st.metric(f"{best['label']} (%)", f"{best['percent']:.2f}", width="content", help=plain(help))
     counted = plain(catalog.describe(shipped.versions(backend.settings().catalog_dir)))
     unit = "image with its text" if own["library"] == model.TRAINABLE else "image"
     size = f" of {plain(own['image_size'])} px" if own["image_size"] else ""

@@ -64,6 +64,12 @@ def published(accuracies: pd.DataFrame, name: ModelName, families: Mapping[Model
     return lines.assign(label=lines["figure"].map(lambda figure: FIGURES[figure].label)).reset_index(drop=True)
 
 
+def headline(lines: pd.DataFrame) -> "pd.Series[Any] | None":
+    """Return the highest accuracy on ImageNet 1k among those published for a model; None if there is none."""
+    on_imagenet = lines[lines["figure"].isin(HEADLINES)]
+    return None if on_imagenet.empty else on_imagenet.loc[on_imagenet["percent"].idxmax()]
+
+
 def by_tag(lines: pd.DataFrame) -> pd.DataFrame:
     """Return published accuracies with a row per figure and a column per pretrained tag (and image size if several
     differ).
