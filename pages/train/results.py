@@ -101,7 +101,10 @@ def _metric(name: str, last: TrainRow, before: TrainRow | None) -> None:
     text = f"{100 * value:.1f} %" if share else digits(value)
     help = f"Value of epoch {last.epoch}" + ("." if earlier is None else " and its change since the epoch before.")
     colour: Any = "normal" if share else "inverse"
-    st.metric(CLIP_LABELS[name], text, delta, delta_color=colour, width="content", help=help)
+    if delta is not None and not float(delta.split()[0]):
+        delta = "no change"
+    same: Any = {"delta_color": "off", "delta_arrow": "off"} if delta == "no change" else {"delta_color": colour}
+    st.metric(CLIP_LABELS[name], text, delta, width="content", help=help, **same)
 
 
 def _curves(run: Run, points: pd.DataFrame, best: TrainRow | None) -> None:

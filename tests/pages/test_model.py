@@ -163,6 +163,8 @@ def test_published_figures_stand_with_their_publishers() -> None:
     assert accuracies["label"].iloc[0] == "ImageNet top-1"
     assert any(column.startswith("a1_in1k") for column in accuracies)
     assert "huggingface/pytorch-image-models" in plainly(app)
+    best = accuracies.loc[0].drop(["label", "source"]).max()
+    assert [metric.value for metric in app.metric if metric.label == "ImageNet top-1 (%)"] == [f"{best:.2f}"]
     assert "Measured by others on their machines" in plainly(app)
     assert "Timings here have TF32 and cuDNN's autotuning off unless they are asked for" in plainly(app)
     assert table(app, "setup")

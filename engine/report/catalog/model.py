@@ -17,6 +17,8 @@ from engine.specs.train import TrainSpec
 from engine.store import Run
 
 LONGEST_NAME = 200
+HEADLINES = ("imagenet_top1", "zeroshot_imagenet_1k")
+"""The accuracies that a model's page states at the top."""
 TRAINABLE = "open_clip"
 """The library whose models can be trained and evaluated here."""
 

@@ -69,7 +69,7 @@ def _widget(
     info = spec.model_fields[name]
     annotation, optional = _without_none(info.annotation)
     label = heading(spec, name)
-    shared: dict[str, Any] = {"key": key(prefix, name), "help": info.description, "bind": BIND}
+    shared: dict[str, Any] = {"key": key(prefix, name), "help": help_of(spec, name), "bind": BIND}
     if optional:
         hint = hint or default_hint(spec, name)
     if name == "image_size" and info.default:
@@ -154,6 +154,11 @@ def is_number_list(spec: type[Spec], name: str) -> bool:
         return False
     item = _plain(get_args(annotation)[0])
     return item in (int, float) or get_origin(item) is tuple
+
+
+def help_of(spec: type[Spec], name: str) -> str:
+    """Return the help text of a field. Commas separate values on the command line, chips in a form."""
+    return (spec.model_fields[name].description or "").replace("; comma-separated.", ".")
 
 
 def build(spec: type[Request], values: Mapping[str, Any]) -> tuple[Request | None, list[str]]:
