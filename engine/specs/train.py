@@ -48,7 +48,7 @@ class TrainSpec(Spec):
     attempts: ClassVar[int] = 3
     paced_by: ClassVar[tuple[str, ...]] = (
         *("model", "data", "samples", "batch_size", "accum_freq", "nproc", "precision", "device", "image_size", "loss"),
-        *("grad_checkpointing", "compile", "val_frequency", "workers", "threads"),
+        *("grad_checkpointing", "compile", "val_frequency", "val_every_steps", "workers", "threads"),
     )
     meaning: ClassVar[tuple[str, ...]] = (
         *SAME_PAIRS,
@@ -169,6 +169,16 @@ class TrainSpec(Spec):
 
     val_frequency: int = Field(1, ge=0, le=100_000, description="Epochs between validations; 0: never.")
     zeroshot_frequency: int = Field(1, ge=0, le=100_000, description="Epochs between zero-shot tests; 0: never.")
+    val_at_start: bool = Field(True, description="Also validate the initial weights, as epoch 0, to show the gain.")
+    val_every_steps: int = Field(
+        0, ge=0, le=100_000_000, description="Also validate every N steps, with a row each; 0: only after epochs."
+    )
+    patience: int = Field(
+        0,
+        ge=0,
+        le=100_000,
+        description="Stop early after this many validations in a row without a better best_metric; 0: never.",
+    )
     log_every_n_steps: int = Field(10, ge=1, le=1_000_000, description="Steps between log lines.")
     save_frequency: int = Field(1, ge=0, le=100_000, description="Epochs between checkpoints; 0: only the last.")
     save_every_steps: int = Field(0, ge=0, le=100_000_000, description="Steps between checkpoints to resume from.")

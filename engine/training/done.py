@@ -41,6 +41,10 @@ class Done:
     """The part of `step_seconds` spent waiting for data."""
     best: float | None = None
     """The best score so far."""
+    stale: int = 0
+    """Measured scores since the best one."""
+    validated: int = 0
+    """Step of the last validation."""
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def add_loss(self, loss: float) -> None:
@@ -58,7 +62,8 @@ class Done:
     @property
     def fresh_epoch(self) -> "Done":
         """Return this progress at the beginning of the next epoch."""
-        return Done(self.step, self.epoch + 1, 0, self.samples, seconds=self.seconds, best=self.best, rows=self.rows)
+        carried = {name: getattr(self, name) for name in ("seconds", "best", "stale", "validated", "rows")}
+        return Done(self.step, self.epoch + 1, 0, self.samples, **carried)
 
 
 @dataclass(frozen=True)
@@ -117,10 +122,11 @@ SCHEDULE = (
     "lr_cooldown_power",
     "lr_cooldown_end",
 )
-NOTED = (*SCHEDULE, "grad_clip_norm", "device", "precision", "compile", "grad_checkpointing", "channels_last")
+NOTED = (*SCHEDULE, "patience", "grad_clip_norm", "device", "precision", "compile", "grad_checkpointing", "channels_last")
 """Fields that may change when a training continues. They affect the steps to come, so each change is noted."""
 FREE = (
     *("resume", "workers", "threads", "classes", "templates", "val_frequency", "zeroshot_frequency"),
+    *("val_at_start", "val_every_steps"),
     *("log_every_n_steps", "save_frequency", "save_every_steps", "keep_last", "tensorboard", "wandb"),
 )
 """Fields that may change without a note: they do not affect the training itself. A field in neither list decides which
@@ -149,8 +155,13 @@ def changes(spec: TrainSpec, path: Path, before: Mapping[str, Any]) -> list[str]
     ]
 
 
-def check_left(done: Done, steps: int, path: Path) -> None:
-    """Refuse to continue a training that has no steps left. steps: the requested number. Errors: Refused."""
+def check_left(done: Done, steps: int, patience: int, path: Path) -> None:
+    """Refuse to continue a training that has ended. steps, patience: the requested ones. Errors: Refused."""
+    if patience and done.stale >= patience:
+        raise Refused(
+            f"{path.name} stopped early: its last {done.stale} validations were not the best, and the patience is "
+            f"{patience}. Ask for a larger patience, or 0"
+        )
     if done.step > steps or (done.step == steps and not done.batch):
         raise Refused(
             f"{path.name} has {done.step} steps behind it and {steps} are asked for, so nothing is left to train: "

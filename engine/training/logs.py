@@ -85,15 +85,15 @@ def history(folder: Path, step: float = math.inf, roots: Roots = None) -> Iterat
             yield metric
 
 
-def results(folder: Path, epoch: int, roots: Roots = None) -> list[dict[str, Any]]:
-    """Return the lines of results.jsonl up to an epoch."""
+def results(folder: Path, roots: Roots = None) -> list[dict[str, Any]]:
+    """Return the lines of results.jsonl."""
     found = []
     for text in _lines(folder / RESULTS, roots):
         try:
             found.append(json.loads(text))
         except ValueError:
             continue
-    return [row for row in found if row.get("epoch", 0) <= epoch]
+    return found
 
 
 def _lines(path: Path, roots: Roots) -> list[str]:
@@ -114,12 +114,12 @@ def clear(folder: Path) -> None:
 def carry(before: Path, folder: Path, step: int, epoch: int, *, validated: bool, roots: Roots = None) -> list[Metric]:
     """Write the curves and results of an earlier run into a resumed one, up to this step and epoch. Return the points.
 
-    validated: whether the epoch that ends at this step was validated before the checkpoint. If not, the validation
-    points of this step are left out.
+    validated: whether this step was validated before the checkpoint. If not, its validation is left out.
     roots: the folders that must contain the files of the earlier run.
     """
-    points, lines = list(history(before, step, roots)), results(before, epoch, roots)
-    points = [entry for entry in points if validated or entry.step < step or not entry.name.startswith("val/")]
+    last = step if validated else step - 1
+    points = [entry for entry in history(before, step, roots) if entry.step <= last or not entry.name.startswith("val/")]
+    lines = [row for row in results(before, roots) if row.get("epoch", 0) <= epoch and row.get("step", 0) <= last]
     atomic.write(folder / HISTORY, "".join(f"{entry.model_dump_json()}\n" for entry in points))
     atomic.write(folder / RESULTS, "".join(json.dumps(entry) + "\n" for entry in lines))
     return points

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,8 @@ class Training:
             for note in (*self.setup.pairs.notes, *self._notes):
                 log.info("%s", note)
         try:
+            if spec.val_at_start and not self.done.step and not self.done.rows and self.setup.place.first:
+                yield from self._validate(self.done)
             # all processes must ask each time: one that has finished waits here for the first one's validation.
             # A training that was stopped at its last step must still end the last epoch
             while not self._stopping() and (self.done.step < plan.steps or self.done.batch):
@@ -96,11 +98,12 @@ class Training:
         changed = done.changes(self.setup.spec, path, checkpoints.request(path, roots))
         self._load(state)
         if origin != self._run_dir:
-            done.check_left(self.done, self.setup.plan.steps, path)
+            done.check_left(self.done, self.setup.plan.steps, self.setup.spec.patience, path)
         self._notes += [*changed, f"continued from {path.name} at step {self.done.step}"]
         self._saved_at = self.done.step if origin == self._run_dir else -1
         if self.setup.place.first:
-            reached, validated = (self.done.step, self.done.epoch), self.done.batch == 0
+            reached = (self.done.step, self.done.epoch)
+            validated = self.done.batch == 0 or self.done.validated == self.done.step
             points = logs.carry(origin, self._run_dir, *reached, validated=validated, roots=roots)
             for row in self.done.rows:
                 yield TrainRow.model_validate(row)
@@ -111,6 +114,11 @@ class Training:
         accumulate = setup.spec.accum_freq
         batches = setup.batches.of(done.epoch, done.batch)
         setup.network.train()
+        if self._validates_now():  # the last attempt was stopped while it validated
+            yield from self._validate_within()
+            done = self.done
+            if self._stopping():
+                return
         while done.batch < plan.batches and done.step < plan.steps:
             begun = self._clock()
             step.seed(setup.spec.seed, done.step, setup.place.rank)
@@ -121,8 +129,8 @@ class Training:
             done.samples += plan.batch_size * setup.place.world_size * accumulate
             self._meter.add(done, result, data_s=loaded - begun, seconds=self._clock() - begun)
             saving = setup.spec.save_every_steps and done.step % setup.spec.save_every_steps == 0
-            logging_now = self._logs_now()
-            if saving or logging_now:
+            logging_now, validating = self._logs_now(), self._validates_now()
+            if saving or logging_now or validating:
                 self._meter.read(self.done)
             if logging_now:
                 yield from self._tell(result)
@@ -130,7 +138,10 @@ class Training:
                 yield self._progress
             if saving:
                 self._save(LATEST)
-            if (logging_now or not self._asking_waits) and self._stopping():
+            if validating:
+                yield from self._validate_within()
+                done = self.done
+            if (logging_now or validating or not self._asking_waits) and self._stopping():
                 self._meter.read(self.done)
                 return
         yield from self._end_of_epoch()
@@ -144,6 +155,19 @@ class Training:
         """Return whether the current step gets a line in the log. All processes of a training return the same."""
         plan, done, every = self.setup.plan, self.done, self.setup.spec.log_every_n_steps
         return done.step % every == 1 or every == 1 or done.batch == plan.batches or done.step == plan.steps
+
+    def _validates_now(self) -> bool:
+        """Return whether the current step lies within an epoch and is to be validated. All processes return the
+        same."""
+        plan, done, every = self.setup.plan, self.done, self.setup.spec.val_every_steps
+        within = 0 < done.batch < plan.batches and done.step < plan.steps
+        return bool(every) and within and done.step % every == 0 and done.validated != done.step
+
+    def _validate_within(self) -> Iterator[Event]:
+        if self.setup.place.first:
+            yield from self._validate(replace(self.done))
+        else:
+            self.done.validated = self.done.step
 
     def _to_device(self, batch: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         images, tokens = batch
@@ -220,44 +244,72 @@ class Training:
         return points
 
     def _end_of_epoch(self) -> Iterator[Event]:
-        """Validate, save a checkpoint and yield the epoch's row. If it is stopped during validation, the epoch has not
-        ended."""
-        setup, ended = self.setup, self.done.fresh_epoch
-        if not setup.place.first:
-            self.done = ended
-            return
+        """End the epoch. If it is stopped during validation, the epoch has not ended."""
+        if self.setup.place.first:
+            yield from self._validate(self.done.fresh_epoch)
+        else:
+            self.done = self.done.fresh_epoch
+
+    def _validate(self, now: Done) -> Iterator[Event]:
+        """Validate the model, save a checkpoint and yield a row, in the first process.
+
+        now: the progress with this validation: after an epoch, within one, or at step 0. It becomes the training's own,
+        unless it is asked to stop meanwhile; then the next attempt validates.
+        """
+        setup, plan, every = self.setup, self.setup.plan, self.setup.spec.save_frequency
+        steps = self.done.batch // setup.spec.accum_freq
+        epoch_ended, last = bool(steps) and not now.batch, now.step >= plan.steps
         self._save_unless_saved()  # a validation may take longer than a stop is allowed to
         begun = self._clock()
-        last = ended.step >= setup.plan.steps
         try:
-            found = yield from validate(setup, ended.epoch, self._progress, last=last, stopped=self._stopped)
+            found = yield from validate(
+                setup, now.epoch, self._progress, last=last or not epoch_ended, stopped=self._stopped
+            )
         except Stopped:
             return
-        ended.seconds += self._clock() - begun
-        loss = self.done.mean_loss(self.done.batch // setup.spec.accum_freq)
-        value = score(setup, found, loss)
-        best = value is not None and (ended.best is None or value > ended.best)
-        ended.best = value if best else ended.best
-        keep = bool(setup.spec.save_frequency and ended.epoch % setup.spec.save_frequency == 0) or last
-        name = f"epoch_{ended.epoch}.pt" if keep else LATEST
-        row = self._row(ended, loss, found, name, best=best)
-        ended.rows = [*self.done.rows, row.model_dump(mode="json")]
-        self.done = ended
+        if not found and not epoch_ended:
+            return
+        now.seconds += self._clock() - begun
+        now.validated = now.step
+        loss = self.done.mean_loss(steps) if steps else None
+        # the initial weights do not compete, nor does the loss of a part of an epoch
+        value = score(setup, found, loss if epoch_ended and loss is not None else math.nan) if steps else None
+        best = value is not None and (now.best is None or value > now.best)
+        if value is not None:
+            now.best, now.stale = (value, 0) if best else (now.best, now.stale + 1)
+        if early := self._patience_ended(now):
+            self._notes.append(
+                f"stopped early at step {now.step:,} of {plan.steps:,}: {best_metric(setup)} was not better in "
+                f"{now.stale} validations in a row"
+            )
+        keep = epoch_ended and (last or early or (every and now.epoch % every == 0))
+        name = f"epoch_{now.epoch}.pt" if keep else LATEST
+        row = self._row(now, loss, found, f"{self._folder.name}/{name}" if steps else "", best=best)
+        now.rows = [*self.done.rows, row.model_dump(mode="json")]
+        self.done = now
         metrics: list[Metric] = []
         if found:
             assert self._files is not None
-            self._files.results({**found, "epoch": ended.epoch, "num_samples": len(setup.pairs.val or ())})
+            counted = {"epoch": now.epoch, "step": now.step, "num_samples": len(setup.pairs.val or ())}
+            self._files.results({**found, **counted})
             metrics = self._metrics({f"val/{name}": value for name, value in found.items()})
-        self._save(name)
-        if best:
-            self._save(BEST)
-        checkpoints.prune(self._folder, setup.spec.keep_last, keep={BEST, LATEST, name})
+        if steps:
+            self._save(name)
+            if best:
+                self._save(BEST)
+            checkpoints.prune(self._folder, setup.spec.keep_last, keep={BEST, LATEST, name})
         yield row
         yield from metrics
 
-    def _row(self, ended: Done, loss: float, found: Mapping[str, float], name: str, *, best: bool) -> TrainRow:
-        """Return the row of an epoch. ended: the progress of the training at its end."""
-        setup, done = self.setup, self.done
+    def _patience_ended(self, now: Done) -> bool:
+        """Return whether the training stops early after this progress."""
+        return 0 < self.setup.spec.patience <= now.stale
+
+    def _row(
+        self, now: Done, loss: float | None, found: Mapping[str, float], checkpoint: str, *, best: bool
+    ) -> TrainRow:
+        """Return the row of a validation. now: the progress of the training with it."""
+        setup, done, spent = self.setup, self.done, self.done.step_seconds
         spec, plan = setup.spec, setup.plan
         return TrainRow(
             library="open_clip",
@@ -267,25 +319,25 @@ class Training:
             precision=spec.precision,
             tf32=precision.tf32(spec.device),
             cudnn_benchmark=torch.device(spec.device).type == "cuda" and torch.backends.cudnn.benchmark,
-            epoch=ended.epoch,
-            step=ended.step,
-            samples_seen=ended.samples,
+            epoch=now.epoch,
+            step=now.step,
+            samples_seen=now.samples,
             train_loss=loss,
             val_batch_size=plan.batch_size if "clip_val_loss" in found else None,
-            lr=setup.optimizer.param_groups[0]["lr"],
+            lr=setup.lr(now.step - 1) if now.step else None,
             logit_scale=float(setup.model.logit_scale.detach().exp()),  # type: ignore[operator]
-            samples_per_s=done.batch * plan.batch_size * setup.place.world_size / done.step_seconds,
-            data_share=done.data_seconds / done.step_seconds,
-            seconds=ended.seconds,
+            samples_per_s=done.batch * plan.batch_size * setup.place.world_size / spent if spent else None,
+            data_share=done.data_seconds / spent if spent else None,
+            seconds=now.seconds,
             peak_memory_mb=peak.so_far(setup.place.device),
-            checkpoint=f"{self._folder.name}/{name}",
+            checkpoint=checkpoint,
             best=best,
             notes=(*setup.pairs.notes, *self._notes),
             **row_fields(found),
         )
 
     def _stopping(self) -> bool:
-        return distributed.agree(self._stopped(), self.setup.place)
+        return distributed.agree(self._stopped() or self._patience_ended(self.done), self.setup.place)
 
     def _save_unless_saved(self) -> None:
         if self.setup.place.first and self.done.step and self._saved_at != self.done.step:
@@ -339,4 +391,5 @@ class Training:
         for name in (logs.PARAMS, logs.RESULTS, logs.HISTORY):
             if (self._run_dir / name).is_file():
                 yield Artifact(name=name, kind="log")
-        yield Progress(done=self.done.step, total=self.setup.plan.steps)
+        total = self.done.step if self._patience_ended(self.done) else self.setup.plan.steps
+        yield Progress(done=self.done.step, total=total)
