@@ -40,6 +40,8 @@ LEAST_STEPS, MOST_BATCH = 16, 256
 Optimizer = Annotated[str, Field(pattern=r"^(adamw|timm/[a-z0-9_]{1,40})$", description="adamw, or timm/NAME.")]
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 
+TowerRate = Annotated[float | None, Field(gt=0, le=100, allow_inf_nan=False)]
+
 
 class TrainSpec(Spec):
     """Train or fine-tune CLIP for a short while, on images with captions."""
@@ -122,6 +124,10 @@ class TrainSpec(Spec):
         le=100,
         allow_inf_nan=False,
         description="Peak learning rate. Default: 0.001, with initial weights 0.00001.",
+    )
+    lr_image: TowerRate = Field(None, description="Peak learning rate of the image tower. Default: lr.")
+    lr_text: TowerRate = Field(
+        None, description="Peak learning rate of the text tower, with CoCa's decoder. Default: lr."
     )
     wd: float = Field(
         0.2, ge=0, le=100, allow_inf_nan=False, description="Weight decay; not applied to gains and biases."
@@ -220,6 +226,12 @@ class TrainSpec(Spec):
             raise ValueError("distillation needs a teacher: give distill_model and distill_pretrained")
         if self.loss == "coca" and self.accum_freq > 1:
             raise ValueError("CoCa's captions are not cached features: accum_freq must be 1")
+        for tower, rate in (("image", self.lr_image), ("text", self.lr_text)):
+            unlocked = self.lock_image_unlocked_groups if tower == "image" else self.lock_text_unlocked_layers
+            if rate is not None and getattr(self, f"lock_{tower}") and not unlocked:
+                raise ValueError(
+                    f"lr_{tower} is {rate:g} and the {tower} tower is locked: leave lock_{tower} or lr_{tower} out"
+                )
         if (self.beta1 is None) != (self.beta2 is None) and self.opt != "adamw":
             raise ValueError("timm's optimizers take both betas or none")
 
@@ -242,6 +254,15 @@ class TrainSpec(Spec):
     def peak_lr(self) -> float:
         """Return the learning rate at the end of the warm-up."""
         return self.lr or (FINE_TUNE_LR if self.pretrained else SCRATCH_LR)
+
+    @property
+    def lr_scales(self) -> dict[str, float]:
+        """Return the factor of the learning rate by tower; empty if all parameters have the same rate.
+
+        The schedule's rate is multiplied with it, so a cooldown's end is scaled too.
+        """
+        rates = {"image": self.lr_image, "text": self.lr_text}
+        return {tower: rate / self.peak_lr for tower, rate in rates.items() if rate is not None}
 
     @property
     def summary(self) -> str:

@@ -175,7 +175,7 @@ class Training:
 
     def _step(self, taken: list[tuple[torch.Tensor, torch.Tensor]]) -> StepResult:
         setup = self.setup
-        assign(setup.optimizer, setup.lr(self.done.step))
+        assign(setup.optimizer, setup.lr(self.done.step), setup.spec.lr_scales)
         return train_step(
             setup.network,
             taken,
@@ -201,7 +201,7 @@ class Training:
         data_s, step_s = window.data_s / window.steps, window.step_s / window.steps
         of_epoch = done.batch // setup.spec.accum_freq
         per_step = plan.batch_size * setup.place.world_size * setup.spec.accum_freq
-        lr = setup.optimizer.param_groups[0]["lr"]
+        lr = setup.lr(done.step - 1)
         log.info(
             logs.line(
                 epoch=done.epoch,
@@ -222,6 +222,7 @@ class Training:
         values = {
             **{f"train/{name}": value for name, value in losses.items()},
             "train/lr": lr,
+            **{f"train/lr_{tower}": lr * scale for tower, scale in setup.spec.lr_scales.items()},
             "train/logit_scale": logit_scale,
             "train/grad_norm": float(result.grad_norm),
             "train/samples_per_s": per_step / step_s,

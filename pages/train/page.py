@@ -49,6 +49,7 @@ FURTHER = {
     "Loss": ("loss", "local_loss", "gather_with_grad"),
     "CoCa and distillation": ("coca_contrastive_weight", "coca_caption_weight", "distill_model", "distill_pretrained"),
     "Optimizer": ("opt", "wd", "eps", "beta1", "beta2", "momentum"),
+    "Learning rates of the towers": ("lr_image", "lr_text"),
     "Gradients": ("grad_clip_norm", "accum_freq", "grad_checkpointing"),
     "Schedule": ("steps", "lr_scheduler", "epochs_cooldown", "lr_cooldown_power", "lr_cooldown_end"),
     "Sampling": ("data_weights", "resampled", "overfit"),

@@ -47,6 +47,8 @@ LABELS = {
     "pretrained": "Initial weights",
     "lr": "Learning rate",
     "train.warmup": "Warm-up",
+    "lr_image": "Image tower",
+    "lr_text": "Text tower",
     "wd": "Weight decay",
     "eps": "Epsilon",
     "opt": "Optimizer",
@@ -117,6 +119,8 @@ DEFAULTS = {
     "benchmark.batch_size": f"1, and {CHECKED_BATCH} to compare training",
     "tolerance": "that of PyTorch's benchmark",
     "lr": "from the weights",
+    "lr_image": "the learning rate",
+    "lr_text": "the learning rate",
     "epochs_cooldown": "none",
 }
 """Effective value of an empty field, by name. The placeholder shows it as `default: ...`."""
