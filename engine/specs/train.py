@@ -50,7 +50,7 @@ class TrainSpec(Spec):
     attempts: ClassVar[int] = 3
     paced_by: ClassVar[tuple[str, ...]] = (
         *("model", "data", "samples", "batch_size", "accum_freq", "nproc", "precision", "device", "image_size", "loss"),
-        *("grad_checkpointing", "compile", "val_frequency", "val_every_steps", "workers", "threads"),
+        *("grad_checkpointing", "compile", "use_bn_sync", "val_frequency", "val_every_steps", "workers", "threads"),
     )
     meaning: ClassVar[tuple[str, ...]] = (
         *SAME_PAIRS,
@@ -66,7 +66,7 @@ class TrainSpec(Spec):
         *("lock_image", "lock_image_unlocked_groups", "lock_image_freeze_bn_stats"),
         *("lock_text", "lock_text_unlocked_layers", "lock_text_freeze_layer_norm"),
         *("loss", "distill_model", "distill_pretrained", "grad_checkpointing", "channels_last"),
-        *("accum_freq", "nproc", "device", "precision"),
+        *("accum_freq", "nproc", "device", "precision", "use_bn_sync"),
     )
 
     data: Data = "digits"
@@ -101,6 +101,9 @@ class TrainSpec(Spec):
     grad_checkpointing: bool = Field(False, description="Recompute activations to save memory.")
     channels_last: bool = Field(False, description="Use channels_last memory format.")
     compile: bool = Field(False, description="Compile the model with torch.compile.")
+    use_bn_sync: bool = Field(
+        False, description="Batch norms see the batches of all processes (SyncBatchNorm). Needs accelerators."
+    )
 
     loss: Literal["clip", "siglip", "coca", "distill"] = Field("clip", description="Loss to minimise.")
     coca_contrastive_weight: float = Field(
@@ -194,6 +197,9 @@ class TrainSpec(Spec):
     )
     tensorboard: bool = Field(True, description="Write TensorBoard files.")
     wandb: bool = Field(False, description="Log to Weights & Biases; WANDB_MODE=offline works.")
+    wandb_project_name: str = Field("model-vitals", min_length=1, max_length=128, description="Project at W&B.")
+    wandb_name: str = Field("", max_length=128, description="Name of the run at W&B. Default: chosen by W&B.")
+    wandb_notes: str = Field("", max_length=4000, description="Notes on the run at W&B.")
     resume: str = Field("", max_length=1000, description="Checkpoint or run folder to continue from, exactly.")
 
     @field_validator("warmup")
@@ -209,6 +215,13 @@ class TrainSpec(Spec):
             raise ValueError(
                 f"{self.nproc} processes take {self.devices[0]} to {self.devices[-1]}, so the device is "
                 f"{self.devices[0]}, not {self.device}"
+            )
+        if self.use_bn_sync and self.nproc == 1:
+            raise ValueError("use_bn_sync joins the batch norms of several processes: give nproc, or leave it out")
+        if self.use_bn_sync and self.device == "cpu":
+            raise ValueError(
+                "use_bn_sync needs accelerators, as PyTorch's SyncBatchNorm does not run on a CPU: leave it out, or "
+                "take another device"
             )
         if self.epochs is not None and self.steps is not None:
             raise ValueError("give epochs or steps, not both")

@@ -7,21 +7,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from engine.measure import peak
 from engine.results import Artifact, Event, Metric, Progress
 from engine.results.clip import TrainRow
-from engine.specs import Refused
-from engine.training import checkpoints, distributed, done, logs, precision, step
+from engine.training import checkpoints, distributed, done, logs, precision, rows, step
 from engine.training.done import Done, checkpoints_folder, start
 from engine.training.meter import Diverged, Meter
 from engine.training.optimizers import assign
 from engine.training.setup import Setup
 from engine.training.step import StepResult, train_step
-from engine.training.validation import Stopped, best_metric, row_fields, score, validate
+from engine.training.validation import Stopped, best_metric, score, validate
 
 log = logging.getLogger("engine.training")
 LATEST, BEST = "latest.pt", "best.pt"
@@ -62,7 +60,7 @@ class Training:
         best_metric(self.setup)  # refuses a metric that is never measured
         yield from self._resume()
         if self.setup.place.first:
-            self._files = logs.Files(self._run_dir, spec)
+            self._files = logs.Files(self._run_dir, spec, rows.params(self.setup))
             for note in (*self.setup.pairs.notes, *self._notes):
                 log.info("%s", note)
         try:
@@ -96,10 +94,10 @@ class Training:
         (state, path), origin = begun.checkpoint, begun.run_dir
         roots = None if origin == self._run_dir else self.setup.roots
         changed = done.changes(self.setup.spec, path, checkpoints.request(path, roots))
-        self._load(state)
+        self.done, notes = done.restore(self.setup, state)
         if origin != self._run_dir:
             done.check_left(self.done, self.setup.plan.steps, self.setup.spec.patience, path)
-        self._notes += [*changed, f"continued from {path.name} at step {self.done.step}"]
+        self._notes += [*notes, *changed, f"continued from {path.name} at step {self.done.step}"]
         self._saved_at = self.done.step if origin == self._run_dir else -1
         if self.setup.place.first:
             reached = (self.done.step, self.done.epoch)
@@ -154,7 +152,8 @@ class Training:
     def _logs_now(self) -> bool:
         """Return whether the current step gets a line in the log. All processes of a training return the same."""
         plan, done, every = self.setup.plan, self.done, self.setup.spec.log_every_n_steps
-        return done.step % every == 1 or every == 1 or done.batch == plan.batches or done.step == plan.steps
+        of_epoch = done.batch // self.setup.spec.accum_freq
+        return (of_epoch - 1) % every == 0 or done.batch == plan.batches or done.step == plan.steps
 
     def _validates_now(self) -> bool:
         """Return whether the current step lies within an epoch and is to be validated. All processes return the
@@ -207,16 +206,14 @@ class Training:
                 epoch=done.epoch,
                 samples=of_epoch * per_step,
                 of=len(setup.pairs.train),
+                share=of_epoch / plan.steps_per_epoch,
                 data_s=data_s,
                 step_s=step_s,
                 per_step=per_step,
                 processes=setup.place.world_size,
                 lr=lr,
                 logit_scale=logit_scale,
-                losses={
-                    name: (value, done.mean_loss(of_epoch) if name == "loss" else value)
-                    for name, value in losses.items()
-                },
+                losses={name: (value, done.mean_loss(of_epoch, name)) for name, value in losses.items()},
             )
         )
         values = {
@@ -285,7 +282,13 @@ class Training:
             )
         keep = epoch_ended and (last or early or (every and now.epoch % every == 0))
         name = f"epoch_{now.epoch}.pt" if keep else LATEST
-        row = self._row(now, loss, found, f"{self._folder.name}/{name}" if steps else "", best=best)
+        row = rows.row(setup, self.done, now, found, train_loss=loss, best=best).model_copy(
+            update={
+                "device_name": self._device_name,
+                "checkpoint": f"{self._folder.name}/{name}" if steps else "",
+                "notes": (*setup.pairs.notes, *self._notes),
+            }
+        )
         now.rows = [*self.done.rows, row.model_dump(mode="json")]
         self.done = now
         metrics: list[Metric] = []
@@ -305,37 +308,6 @@ class Training:
     def _patience_ended(self, now: Done) -> bool:
         """Return whether the training stops early after this progress."""
         return 0 < self.setup.spec.patience <= now.stale
-
-    def _row(
-        self, now: Done, loss: float | None, found: Mapping[str, float], checkpoint: str, *, best: bool
-    ) -> TrainRow:
-        """Return the row of a validation. now: the progress of the training with it."""
-        setup, done, spent = self.setup, self.done, self.done.step_seconds
-        spec, plan = setup.spec, setup.plan
-        return TrainRow(
-            library="open_clip",
-            model=spec.model,
-            device=spec.device,
-            device_name=self._device_name,
-            precision=spec.precision,
-            tf32=precision.tf32(spec.device),
-            cudnn_benchmark=torch.device(spec.device).type == "cuda" and torch.backends.cudnn.benchmark,
-            epoch=now.epoch,
-            step=now.step,
-            samples_seen=now.samples,
-            train_loss=loss,
-            val_batch_size=plan.batch_size if "clip_val_loss" in found else None,
-            lr=setup.lr(now.step - 1) if now.step else None,
-            logit_scale=float(setup.model.logit_scale.detach().exp()),  # type: ignore[operator]
-            samples_per_s=done.batch * plan.batch_size * setup.place.world_size / spent if spent else None,
-            data_share=done.data_seconds / spent if spent else None,
-            seconds=now.seconds,
-            peak_memory_mb=peak.so_far(setup.place.device),
-            checkpoint=checkpoint,
-            best=best,
-            notes=(*setup.pairs.notes, *self._notes),
-            **row_fields(found),
-        )
 
     def _stopping(self) -> bool:
         return distributed.agree(self._stopped() or self._patience_ended(self.done), self.setup.place)
@@ -364,26 +336,6 @@ class Training:
             about={"epoch": done.epoch, "step": done.step, "spec": setup.spec.model_dump(mode="json")},
         )
         self._saved_at = done.step
-
-    def _load(self, state: dict[str, Any]) -> None:
-        """Restore model, optimizer, scaler and progress from a checkpoint's content.
-
-        Errors: Refused if it is not the checkpoint of a training.
-        """
-        setup = self.setup
-        if not {"state_dict", "optimizer", "epoch"} <= state.keys():
-            raise Refused("only weights are in there, nothing to continue from: begin with them (--pretrained)")
-        weights = {name.removeprefix("module."): tensor for name, tensor in state["state_dict"].items()}
-        setup.model.load_state_dict(weights)
-        setup.optimizer.load_state_dict(state["optimizer"])
-        if setup.scaler is not None and "scaler" in state:
-            setup.scaler.load_state_dict(state["scaler"])
-        if "vitals" not in state:  # written by open_clip's own training, which saves at the end of an epoch
-            epoch, plan = int(state["epoch"]), setup.plan
-            self.done = Done(step=epoch * plan.steps_per_epoch, epoch=epoch)
-            self._notes.append("the checkpoint is not ours: dropout and crops differ from those it would have drawn")
-            return
-        self.done = Done(**state["vitals"]["done"])
 
     def _left(self) -> Iterator[Event]:
         """Yield the checkpoints and log files as artifacts, then the final progress."""

@@ -50,7 +50,11 @@ def _split_by_tower(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
     tower_of |= {parameter: "image" for parameter in model.get_submodule("visual").parameters()}
     tower_of |= {parameter: "" for name, parameter in model.named_parameters() if name in LOGITS}
     optimizer.param_groups[:] = [  # the same list: a wrapping optimizer shares it
-        {**group, "params": [parameter for parameter in group["params"] if tower_of[parameter] == tower], "tower": tower}
+        {
+            **group,
+            "params": [parameter for parameter in group["params"] if tower_of[parameter] == tower],
+            "tower": tower,
+        }
         for group in optimizer.param_groups
         for tower in ("", "image", "text")
     ]

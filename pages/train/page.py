@@ -56,8 +56,9 @@ FURTHER = {
     "Validation": ("val_frequency", "zeroshot_frequency", "val_every_steps", "val_at_start", "classes", "templates"),
     "Best and early stopping": ("best_metric", "patience"),
     "Checkpoints": ("save_frequency", "save_every_steps", "keep_last", "resume"),
-    "Logs": ("log_every_n_steps", "tensorboard", "wandb"),
-    "Execution": ("nproc", "workers", "threads", "channels_last", "compile", "seed"),
+    "Logs": ("log_every_n_steps", "tensorboard"),
+    "Weights & Biases": ("wandb", "wandb_project_name", "wandb_name", "wandb_notes"),
+    "Execution": ("nproc", "use_bn_sync", "workers", "threads", "channels_last", "compile", "seed"),
 }
 
 

@@ -207,7 +207,8 @@ def test_a_run_goes_on_in_sight(store: Store) -> None:
 
 def test_the_gain_over_the_initial_weights_is_shown(store: Store) -> None:
     run_id = queue_train(store)
-    initial = train_row(0, step=0, train_loss=None, zeroshot_top1=0.1, clip_val_loss=4.0, best=False)
+    figures = {"epoch": 0, "step": 0, "zeroshot_top1": 0.1, "clip_val_loss": 4.0, "best": False}
+    initial = train_row(1).model_copy(update=figures)
     record(store, run_id, [initial, train_row(1), train_row(2)])
     app = open_page(PAGE, run=str(run_id))
     assert not app.exception

@@ -68,13 +68,18 @@ def tiny_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.slow
 def test_train_then_evaluate_it_by_its_number(
-    store: Store, tmp_path: Path, tiny_model: list[str], capsys: pytest.CaptureFixture[str]
+    store: Store,
+    tmp_path: Path,
+    tiny_model: list[str],
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     (tmp_path / "templates.txt").write_text("the digit {}\n{}\n")
     table = tmp_path / "epochs.csv"
     own = ["--templates", str(tmp_path / "templates.txt"), "--output", str(table)]
     assert main(["train", *tiny_model, "--epochs", "2", *own]) == 0
     assert "epoch 2, step" in capsys.readouterr().err
+    assert "Train Epoch: 1 [" in caplog.text, "as in the log of a queued run"
     run = store.runs()[0]
     rows = [row for row in store.rows(run.id) if isinstance(row, TrainRow)]
     assert run.state is State.FINISHED

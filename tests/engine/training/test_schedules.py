@@ -179,7 +179,7 @@ def test_each_tower_has_the_rate_that_it_was_given(opt: str) -> None:
 
 
 def test_a_rate_of_a_locked_tower_is_refused() -> None:
-    with pytest.raises(ValueError, match="lr_image is 0.001 and the image tower is locked"):
+    with pytest.raises(ValueError, match=r"lr_image is .* and the image tower is locked"):
         TrainSpec(lr_image=1e-3, lock_image=True)
     assert TrainSpec(lr_image=1e-3, lock_image=True, lock_image_unlocked_groups=1).lr_scales == {"image": 1}
 
