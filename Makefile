@@ -11,7 +11,8 @@
 #   make plotly   build pages/static/plotly.min.js from frontend/ (needs npm); only after a new release of plotly
 #   make lock     compile requirements*.in into requirements*.txt at their newest releases
 #
-# TORCH_INDEX=<url> make setup takes torch and torchvision from another package index, such as that of the CPU wheels.
+# Without an NVIDIA GPU, set-up takes PyTorch's CPU build where its index can be reached. TORCH_INDEX=<url> make setup
+# takes torch and torchvision from another package index.
 #
 # make wheels TORCH=2.11 [PRESENT="names and files of packages that machine has"] [WHEELS=folder] is for a machine whose
 # Python 3.12 has torch 2.11 on x86-64 Linux. make gpu WHEELS=folder leaves that machine's packages as they are, and takes
@@ -66,23 +67,24 @@ $(BIN)/uv:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 
-# Which index torch came from is part of the set-up: naming another one installs torch anew. Once set up, leaving
-# TORCH_INDEX out keeps what is there.
-$(VENV)/.torch-index: FORCE | $(BIN)/uv
-	@if [ ! -e $@ ] || { [ -n '$(TORCH_INDEX)' ] && [ "$$(cat $@)" != '$(TORCH_INDEX)' ]; }; then \
+# Where torch comes from is part of the set-up, as arguments of uv: naming another index installs torch anew. Once set up,
+# leaving TORCH_INDEX out keeps what is there.
+$(VENV)/.torch-source: FORCE | $(BIN)/uv
+	@if [ -n '$(TORCH_INDEX)' ]; then source='--index $(TORCH_INDEX)'; \
+	elif [ -e $@ ]; then source=$$(cat $@); \
+	else source=$$(scripts/torch_source.sh $(BIN)/uv $(BIN)/python $$(sed -n 's/^torch==//p' requirements.txt)); fi; \
+	if [ ! -e $@ ] || [ "$$(cat $@)" != "$$source" ]; then \
 		$(BIN)/uv pip uninstall --quiet --python $(BIN)/python torch torchvision 2>/dev/null; \
-		echo '$(TORCH_INDEX)' > $@; fi
+		echo "$$source" > $@; fi
 FORCE:
 
-$(VENV)/.setup: requirements.txt $(VENV)/.torch-index | $(BIN)/uv
-	@index=$$(cat $(VENV)/.torch-index); \
-	if [ -z "$$index" ]; then \
-		echo "Installing Model Vitals into $(VENV): several GB, because torch brings CUDA along."; \
-		echo "(TORCH_INDEX=<url> make setup takes torch from another index, such as the CPU wheels'.)"; \
+$(VENV)/.setup: requirements.txt $(VENV)/.torch-source | $(BIN)/uv
+	@echo "Installing Model Vitals into $(VENV)"
+	@source=$$(cat $(VENV)/.torch-source); \
+	if [ -z "$$source" ]; then \
 		$(BIN)/uv pip install --python $(BIN)/python -r requirements.txt; \
 	else \
-		echo "Installing Model Vitals into $(VENV), with torch from $$index"; \
-		$(BIN)/uv pip install --python $(BIN)/python --index "$$index" \
+		$(BIN)/uv pip install --python $(BIN)/python $$source \
 			$$(grep -oE '^(torch|torchvision)==[^ ;]+' requirements.txt) && \
 		grep -vE '$(TORCH_OWN)' requirements.txt > $(VENV)/rest.txt && \
 		$(BIN)/uv pip install --python $(BIN)/python -r $(VENV)/rest.txt; \

@@ -1,8 +1,7 @@
 """The command line, `python -m engine`, with the same specs and tasks as the pages.
 
 Flags are made from the specs; only options for output are added. Exit codes: 0 success, 1 a model or a run failed, 2
-bad
-request, 130 interrupted.
+bad request, 130 interrupted.
 """
 
 import os

@@ -12,10 +12,7 @@ from typing import IO, BinaryIO, Literal, NamedTuple, cast
 from engine.specs import Refused
 
 LARGEST_HEADER = 16_384
-"""Limit in bytes of a tar member's header with its long names and attributes. Older versions of tarfile take minutes
-for
-one megabyte.
-"""
+"""Limit in bytes of a tar member's header with long names. Older versions of tarfile take minutes for one megabyte."""
 FREE_BYTES, MOST_RATIO = 50_000_000, 100
 """Contents above FREE_BYTES may be at most MOST_RATIO times as large as the archive file. More is a zip bomb."""
 DAMAGED = (

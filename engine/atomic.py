@@ -9,9 +9,7 @@ from typing import BinaryIO
 
 
 class Hashed:
-    """A file that keeps the hash and size of its content, and the error of a failed write, which torch does not
-    report.
-    """
+    """A file that keeps the hash and size of its content, and the error of a failed write, which torch hides."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self.sha256, self.size = file, sha256(), 0
@@ -52,9 +50,7 @@ def sync(file: BinaryIO) -> None:
 
 
 def rename(path: Path, target: Path) -> None:
-    """Rename a file and sync its folder, so that the new name is on the disk before any later write. Errors:
-    OSError.
-    """
+    """Rename a file and sync its folder, so that the new name is on the disk before later writes. Errors: OSError."""
     path.replace(target)
     folder = os.open(target.parent, os.O_RDONLY)
     try:

@@ -19,9 +19,12 @@ from engine import suite
 from engine.roots import open_within
 from engine.specs import ModelName, Refused, Spec, find_expression, split_patterns
 from engine.specs.base import LONGEST_PATTERN
+from engine.specs.building import untaken
 from engine.specs.model_name import OWN, PYTHON
 
 LIBRARIES = ("open_clip", "timm", "torchvision")
+IMAGES_ALONE = ("timm", "torchvision", PYTHON)
+"""Libraries whose models have no text tower."""
 MOST_EXPANSIONS = 1000
 MOST_PATTERNS = 3000
 """Most patterns after braces are expanded: a spec has at most 2,000, and `suite` stands for about a hundred."""
@@ -109,7 +112,8 @@ def select(spec: Spec, families: Mapping[ModelName, str], *, runs_code: bool = F
     """Return the models that a spec requests, after its filters. The spec's own configurations count as known models.
 
     families: as in resolve. runs_code: accept modules of the user's own, in the foreground.
-    Errors: ModelNotFound; Refused when no model passes the filters, and as in refuse_code.
+    Errors: ModelNotFound; Refused when no model passes the filters, when one has no text tower or does not take an
+    option that is asked for, and as in refuse_code.
     """
     if not runs_code:
         refuse_code(spec)
@@ -130,6 +134,11 @@ def select(spec: Spec, families: Mapping[ModelName, str], *, runs_code: bool = F
         selected = selected[part - 1 :: parts]
     if matching and not selected:
         raise Refused(f"filter, exclude and partition leave none of {len(matching)} models")
+    for name in selected:
+        if getattr(spec, "tower", "") == "text" and name.library in IMAGES_ALONE:
+            raise Refused(f"{name} has no text tower: choose another tower, or leave the model out")
+        if refusal := untaken(name, spec):
+            raise Refused(refusal)
     return selected
 
 
@@ -137,8 +146,7 @@ def fits(pattern: str) -> Callable[[str], bool]:
     """Return a function that tells whether a name matches a pattern with wildcards, ignoring case.
 
     `translate` makes each `*` an atomic group, so that matching never backtracks into one. `fnmatchcase` would keep up
-    to
-    32,768 compiled patterns in memory; `re` keeps 512.
+    to 32,768 compiled patterns in memory; `re` keeps 512.
     """
     whole = re.compile(translate(pattern.lower())).match
     return lambda name: whole(name.lower()) is not None
@@ -185,11 +193,19 @@ def read_names(path: Path) -> list[str]:
 
     An optional `library` column qualifies the names. Errors: Refused when the file is missing, too large or empty.
     """
+    return parse_names(read_text(path, "file of names"), path.name)
+
+
+def read_text(path: Path, what: str) -> str:
+    """Return the first LARGEST_FILE characters of a file, and one more. what: names the file in errors.
+
+    Errors: Refused when it is missing.
+    """
     try:
         with TextIOWrapper(open_within(path, None), encoding="utf-8-sig", errors="replace") as file:
-            return parse_names(file.read(LARGEST_FILE + 1), path.name)
+            return file.read(LARGEST_FILE + 1)
     except FileNotFoundError as error:
-        raise Refused(f"no file of names at {path}") from error
+        raise Refused(f"no {what} at {path}") from error
 
 
 def parse_names(text: str, source: str) -> list[str]:
@@ -230,8 +246,7 @@ def expand_files(patterns: Iterable[str]) -> tuple[list[str], dict[str, Any]]:
     """Read the files that patterns name: `@FILE` contains names, `FILE.json` is an open_clip configuration.
 
     Returns the patterns with each file replaced by its names (`config:NAME` for a configuration), and the
-    configurations by
-    name. Errors: Refused when a file is missing or has other content.
+    configurations by name. Errors: Refused when a file is missing or has other content.
     """
     replaced: list[str] = []
     configs: dict[str, Any] = {}

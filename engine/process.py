@@ -29,8 +29,7 @@ def oom_kills() -> int:
     """Return how many processes the kernel has killed for lack of memory so far; 0 if the system does not report it.
 
     Counts the kills in our own cgroup, so that other programs' kills do not count. Without a counter for the cgroup,
-    counts
-    those of the whole machine.
+    counts those of the whole machine.
     """
     return max((_counter(path) for path in _counters()), default=0)
 

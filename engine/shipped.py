@@ -36,16 +36,16 @@ def mismatches(counted_with: dict[str, str]) -> dict[str, tuple[str, str]]:
     for name, version in counted_with.items():
         if name == "counted_on":
             continue
-        installed = _installed(name)
-        if installed.partition("+")[0] != version.partition("+")[0]:
-            differing[name] = (version, installed)
+        here = installed(name) or "not installed"
+        if here.partition("+")[0] != version.partition("+")[0]:
+            differing[name] = (version, here)
     return differing
 
 
 @cache
-def _installed(distribution: str) -> str:
-    """Return the installed version. It is cached, because a running process does not use later installations."""
+def installed(distribution: str) -> str | None:
+    """Return the installed version, if any. Cached, because a running process does not use later installations."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
-        return "not installed"
+        return None

@@ -12,24 +12,18 @@ NEEDED = {50: 1, 90: 64, 95: 130, 99: 662}
 """Minimum number of samples for each percentile, which is not given from fewer.
 
 With that many independent samples, at least two lie above the true percentile with a probability of 99 %, so the second
-largest sample is an upper bound: MLPerf Inference's criterion for early stopping (LoadGen),
-P(at most one of n lies above) <= 1 %.
-"""
+largest sample is an upper bound: MLPerf Inference's criterion for early stopping (LoadGen), P(at most one of n lies
+above) <= 1 %."""
 UNSTABLE = 0.05
 """Spread between processes above which a result should not be quoted."""
 DRIFT = 0.02
-"""Smallest difference that counts as drift, as a share of the last third's median: no verdict depends on less than
-2 %.
-"""
+"""Smallest difference that counts as drift, as a share of the last third's median. No verdict depends on less."""
 DRIFT_SEGMENTS = 12
 """Number of segments whose medians measure the noise. Few long ones, because neighbouring samples are correlated on a
-busy
-machine.
-"""
+busy machine."""
 DRIFT_ERRORS = 3.5
 """A drift must exceed this many standard errors. Student's t with about 7 degrees of freedom, which 11 differences of
-neighbours have, exceeds it by chance in 1 % of cases.
-"""
+neighbours have, exceeds it by chance in 1 % of cases."""
 MARGIN = 0.02
 """Times whose relative difference is at most this are treated as equal. It affects the verdict, not the interval."""
 CONFIDENCE = 0.99
@@ -40,24 +34,19 @@ LEAST_RUNS = 3
 PRIOR_SD, PRIOR_DF = 0.03, 3
 """Prior of the standard deviation between processes, and its weight in degrees of freedom.
 
-Processes on a quiet machine differ by 3 %. benchmarks/interval_coverage.py simulates the coverage of the interval.
-"""
+Processes on a quiet machine differ by 3 %. benchmarks/interval_coverage.py simulates the coverage of the interval."""
 WIDE_SD = 0.06
 """Above this standard deviation between processes the prior does not hold, and plain Student's t is used."""
 RESAMPLES = 200
 """Bootstrap resamples per process: enough to estimate a variance."""
 LEAST_FOR_RATIO = 8
 """With fewer samples there is no interval, because all can lie on one side of the median with a probability of more
-than
-1 % (2 x 2^-7).
-"""
+than 1 % (2 x 2^-7)."""
 LONGEST_STRETCH = 0.2
 """Largest share of a process's samples in one bootstrap block."""
 MOST_DRAWN = 1000
 """Most values per resample. From more samples only every second, third, ... of a block is drawn. Their median scatters
-a
-little more, which makes the interval wider, not narrower.
-"""
+a little more, which makes the interval wider, not narrower."""
 
 Floats = NDArray[np.float64]
 
@@ -75,8 +64,7 @@ def drifting(samples: Sequence[float]) -> bool:
     explains.
 
     The noise is that between neighbouring segments, which a slow drift hardly changes (von Neumann's mean square
-    successive
-    difference). Fewer than 6 samples never count as drift.
+    successive difference). Fewer than 6 samples never count as drift.
     """
     third = len(samples) // 3
     if third < 2:
@@ -126,16 +114,14 @@ def ratio(
     """Return how many times as fast as `baseline` `other` is, with its 99 % interval.
 
     baseline, other: times, one sequence per process in sampling order, from the same processes. In one process the
-    samples
-    of both cover the same stretch of time, but their numbers may differ.
+    samples of both cover the same stretch of time, but their numbers may differ.
 
     The value is the geometric mean of the processes' ratios of medians. The interval is Student's t over the processes'
-    log ratios. Their variance is moderated by a prior (PRIOR_SD, worth PRIOR_DF degrees of freedom; Smyth 2004,
-    "Linear models and empirical Bayes methods", eq. 3.1), because three processes often agree by chance. It is never
-    less than the variance within processes, which comes from a block bootstrap. If processes differ by more than
-    WIDE_SD, and for publishable results, which have 5 processes or more, it is plain Student's t without the prior.
-    With
-    fewer than LEAST_FOR_RATIO samples the interval is 0 to infinity.
+    log ratios. Their variance is moderated by a prior (PRIOR_SD, worth PRIOR_DF degrees of freedom; Smyth 2004, "Linear
+    models and empirical Bayes methods", eq. 3.1), because three processes often agree by chance. It is never less than
+    the variance within processes, which comes from a block bootstrap. If processes differ by more than WIDE_SD, and for
+    publishable results, which have 5 processes or more, it is plain Student's t without the prior. With fewer than
+    LEAST_FOR_RATIO samples the interval is 0 to infinity.
 
     Errors: ValueError for different numbers of processes, or a process without samples.
     """
@@ -193,8 +179,7 @@ def _variance_within(baseline: Floats, other: Floats, generator: np.random.Gener
     """Return the bootstrap variance of the log ratio of two medians in one process.
 
     Blocks of consecutive samples are drawn, because neighbours in time are correlated. Both sides use the same
-    stretches of
-    time, because a disturbance affects both.
+    stretches of time, because a disturbance affects both.
     """
     blocks = round(1 / max(_stretch(baseline), _stretch(other)))
     starts = generator.random((RESAMPLES, blocks, 1), dtype=np.float32)
@@ -216,9 +201,7 @@ def _stretch(process: Floats) -> float:
 
 
 def _medians(process: Floats, starts: NDArray[np.float32]) -> Floats:
-    """Return the median of each resample. starts: (resamples, blocks, 1), start of each block as a fraction of the
-    samples.
-    """
+    """Return the median of each resample. starts: (resamples, blocks, 1), start of each block as a share of n."""
     n, blocks = len(process), starts.shape[1]
     within = np.arange(0, -(-n // blocks), -(-n // MOST_DRAWN))
     index = ((starts * n).astype(np.int64) + within) % n

@@ -5,9 +5,10 @@ which `data/suite/timm.csv` maps to the names of the installed timm.
 """
 
 import csv
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from engine.settings import ROOT
@@ -87,6 +88,33 @@ def recorded_batch_size(name: ModelName) -> int | None:
         return None
     divisor = 4 if is_in(name, QUARTERED) else 2 if is_in(name, HALVED) else 1
     return max(1, recorded[0] // divisor)
+
+
+@lru_cache(maxsize=8)
+def parse_batch_sizes(text: str, largest: int) -> Mapping[str, int]:
+    """Return batch sizes by model from lines such as `resnet18 8` or `resnet18,8`; one line may hold several pairs.
+
+    # begins a comment. The result is shared: do not change it.
+    Errors: ValueError for another form, a size above `largest`, and a model with two sizes.
+    """
+    sizes: dict[str, int] = {}
+    for line in text.splitlines():
+        words = re.findall(r"[^\s,]+", line.partition("#")[0])
+        for name, size in zip(words[::2], [*words[1::2], ""], strict=False):
+            if not re.fullmatch(r"\d{1,9}", size) or not 1 <= int(size) <= largest:
+                raise ValueError(
+                    f"{line[:100]!r} is no list of batch sizes: write a name and a number from 1 to {largest:,}, "
+                    "such as resnet18 8"
+                )
+            if sizes.setdefault(name, int(size)) != int(size):
+                raise ValueError(f"{name[:100]} has two batch sizes, {sizes[name]} and {int(size)}")
+    return sizes
+
+
+def listed_batch_size(name: ModelName, sizes: Mapping[str, int]) -> int | None:
+    """Return a model's size by its qualified name, its own name or its names in the benchmark; None without one."""
+    known = [name, name.model, *sorted(names(name))]
+    return next((sizes[each] for each in known if each in sizes), None)
 
 
 def expand(patterns: Iterable[str]) -> list[str]:

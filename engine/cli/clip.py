@@ -16,7 +16,7 @@ from engine.results.clip import EvaluateRow, TrainRow
 from engine.roots import file_within, open_within
 from engine.settings import Settings
 from engine.specs import Refused, Spec
-from engine.specs.clip import split_lines
+from engine.specs.clip import LONGEST_PROMPTS, split_lines
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.questions import LONGEST_TEXT, MOST_HITS
 from engine.specs.train import TrainSpec
@@ -26,11 +26,23 @@ if TYPE_CHECKING:
 
 TRAINED = ["epoch", "step", "train_loss", "clip_val_loss", "zeroshot_top1", "image_to_text_r1", "text_to_image_r1"]
 TRAINED += ["samples_per_s", "seconds", "checkpoint", "best", "status"]
-EVALUATED = ["model", "task", "acc1", "acc5", "mean_per_class_recall", "image_to_text_r1", "image_to_text_r5"]
+EVALUATED = [
+    "model",
+    "checkpoint",
+    "data",
+    "task",
+    "acc1",
+    "acc5",
+    "mean_per_class_recall",
+    "image_to_text_r1",
+    "image_to_text_r5",
+]
 EVALUATED += ["text_to_image_r1", "text_to_image_r5", "clip_val_loss", "images", "classes", "status"]
 FOUND = ["index", "source", "label", "similarity"]
 """The columns printed on a terminal; a file has all columns."""
-LONGEST_FILE = 10_000_000
+IN_FILES = ("classes", "templates", "more_models", "class_prompts")
+"""Flags whose value may be a file."""
+LONGEST_FILE = LONGEST_PROMPTS
 
 
 def with_files(flags: Spec, kind: type[Spec]) -> dict[str, Any]:
@@ -45,9 +57,10 @@ def with_files(flags: Spec, kind: type[Spec]) -> dict[str, Any]:
 
 
 def lines_read(data: Any) -> Any:
-    """Return the flags with the files of class names and templates replaced by their lines. Errors: Refused."""
+    """Return the flags with the files of lists, one entry per line, and of prompts per class read in. Errors:
+    Refused."""
     if isinstance(data, dict):
-        return data | {name: read_lines(data[name]) for name in ("classes", "templates") if data.get(name)}
+        return data | {name: read_lines(data[name]) for name in IN_FILES if data.get(name)}
     return data
 
 
@@ -64,9 +77,10 @@ def read_lines(given: Any) -> Any:
     if len(content) > LONGEST_FILE:
         raise Refused(f"{path} has more than {LONGEST_FILE:,} bytes: too large for a list of names")
     try:
-        return tuple(split_lines(content.decode("utf-8-sig")))
+        text = content.decode("utf-8-sig")
+        return text if path.suffix == ".json" else tuple(split_lines(text))
     except UnicodeDecodeError as error:
-        raise Refused(f"{path} is not a text: one name, or one template with {{}}, a line") from error
+        raise Refused(f"{path} is not a text: one entry, such as a name, a line, or JSON") from error
 
 
 class TrainFlags(TrainSpec):
@@ -144,9 +158,14 @@ class EvaluateFlags(EvaluateSpec):
 
 
 class Evaluate(EvaluateFlags):
-    """Evaluate a model, or a run of train by its number, here and now: retrieval, zero-shot, linear probe."""
+    """Evaluate models, or runs of train by their numbers, here and now: retrieval, zero-shot, linear probe.
 
-    output: TableFile | None = Field(None, description="Write a row per task to this .csv, .json or .parquet file.")
+    --classes, --templates, --more-models and --class-prompts take files too.
+    """
+
+    output: TableFile | None = Field(
+        None, description="Write a row per model, data set and task to this .csv, .json or .parquet file."
+    )
 
     def cli_cmd(self) -> None:
         from engine.report import frames
@@ -155,7 +174,7 @@ class Evaluate(EvaluateFlags):
             run, rows = run_here(store, self.spec(), EvaluateRow)
         frame = frames.with_environment(frames.evaluate(rows), run)
         show_table(frame, brief(frame, EVALUATED), self.output)
-        tell_failures(run, rows, lambda row: f"{row.model} ({row.task})")
+        tell_failures(run, rows, lambda row: f"{row.model} on {row.data} ({row.task})")
 
 
 class SubmitEvaluate(EvaluateFlags):

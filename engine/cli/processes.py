@@ -41,9 +41,9 @@ class Probe(BaseModel):
     """Find the devices of this machine and store them. The scheduler starts it."""
 
     def cli_cmd(self) -> None:
-        from engine.jobs import probe
+        from engine.jobs import scheduler
 
-        probe.main(Settings())
+        scheduler.probe(Settings())
 
 
 class Answer(BaseModel):

@@ -1,13 +1,14 @@
 """The commands benchmark, suite-build and device: how fast models and devices are here."""
 
 from importlib import import_module
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, Field
 
 from engine.cli.here import RunName, run_here, store_here, submit, tell_failures
 from engine.cli.output import TableFile, brief, note, show_table
-from engine.names import expand_files
+from engine.names import expand_files, read_text
 from engine.results import BenchmarkRow, DeviceRow
 from engine.specs import BenchmarkSpec, DeviceSpec
 from engine.specs.building import OPTIONS
@@ -19,11 +20,17 @@ SHOWN += ["speedup", "speedup_low", "speedup_high", "verdict", "accuracy", "max_
 
 
 class BenchmarkFlags(BenchmarkSpec):
-    """The spec as flags, and two ways to name models that only the command line has: @FILE and FILE.json."""
+    """The spec as flags, with files that only the command line reads: @FILE, FILE.json and batch sizes."""
+
+    batch_size_file: Path | None = Field(
+        None, description="A file with the batch size list: a line per model, `name size` or `name,size`."
+    )
 
     def spec(self) -> BenchmarkSpec:
         """Return the spec without the other flags, with the files it names read in. Errors: Refused."""
         fields = self.model_dump(include=set(BenchmarkSpec.model_fields), exclude_unset=True)
+        if self.batch_size_file:
+            fields["batch_size_list"] = read_text(self.batch_size_file, "file of batch sizes")
         models, configs = expand_files(self.models)
         return BenchmarkSpec.model_validate(fields | {"models": models, "configs": self.configs | configs})
 
@@ -44,7 +51,7 @@ class Benchmark(BenchmarkFlags):
     def cli_cmd(self) -> None:
         from engine.report import frames
         from engine.report.export import timm_dynamo
-        from engine.report.timings import rates
+        from engine.report.timings import rates, readable
 
         with store_here() as store:
             run, rows = run_here(store, self.spec(), BenchmarkRow)
@@ -53,6 +60,8 @@ class Benchmark(BenchmarkFlags):
         if self.format == "full":
             frame = frames.with_environment(frame, run)
         show_table(frame, brief(frame, SHOWN) if self.format == "full" else frame, self.output)
+        for line in readable.summary_lines(rows):
+            note(line)
         tell_failures(run, rows, lambda row: f"{row.name} ({row.variant}, {row.mode}, batch {row.batch_size})")
 
 

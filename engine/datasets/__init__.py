@@ -1,6 +1,7 @@
 """Images with captions: open, split and inspect data sets. Nothing here imports torch."""
 
 from engine.datasets.base import DataProblem, Pairs, Unreadable
+from engine.datasets.class_names import class_names, note_on_ids, prompts
 from engine.datasets.look import Example, Look, look
 from engine.datasets.mixed import Mixed, weights
 from engine.datasets.opening import open_pairs
@@ -15,8 +16,11 @@ __all__ = [
     "Pairs",
     "Subset",
     "Unreadable",
+    "class_names",
     "look",
+    "note_on_ids",
     "open_pairs",
+    "prompts",
     "readable",
     "sample",
     "split",

@@ -7,6 +7,7 @@ from PIL import Image
 
 from engine.datasets import images
 from engine.datasets.base import DataProblem
+from engine.datasets.class_names import names_of_synsets
 from engine.datasets.members import in_folder, visible
 from engine.roots import Roots, scan_within
 from engine.words import shortened
@@ -45,6 +46,8 @@ class Folder:
 def open_folder(folder: Path, roots: Roots = None) -> Folder:
     """Return the images of a folder of class folders. A class is named like its folder, with a space for each `_`.
 
+    Folders that are all called by synsets of ImageNet get open_clip's class names.
+
     roots: the folders that links may lead to. Errors: DataProblem.
     """
     names: list[str] = []
@@ -64,8 +67,10 @@ def open_folder(folder: Path, roots: Roots = None) -> Folder:
             f"{folder} holds no images in folders: expected a folder for each class, "
             f"and in it files ending in {', '.join(images.SUFFIXES)}"
         )
-    notes = (f"folders without images are no classes: {shortened(tuple(empty))}",) if empty else ()
-    return Folder(folder.name, tuple(names), files, labels, roots, notes)
+    notes = [f"folders without images are no classes: {shortened(tuple(empty))}"] if empty else []
+    if of_synsets := names_of_synsets(names):
+        notes.append(f"folders are synsets of ImageNet: classes have its names, such as {of_synsets[0]} for {names[0]}")
+    return Folder(folder.name, of_synsets or tuple(names), files, labels, roots, tuple(notes))
 
 
 def subfolders(folder: Path, roots: Roots = None) -> list[Path]:

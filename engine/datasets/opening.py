@@ -22,6 +22,7 @@ def open_pairs(
     separator: str = "",
     image_column: str = "filepath",
     caption_column: str = "title",
+    class_column: str = "",
     samples: int | None = None,
     seed: int = 0,
     roots: Roots = None,
@@ -32,7 +33,12 @@ def open_pairs(
     roots: the folders that paths, also those in tables and behind links, may lead to. Errors: DataProblem.
     """
     table = partial(
-        tables.open_table, separator=separator, image_column=image_column, caption_column=caption_column, roots=roots
+        tables.open_table,
+        separator=separator,
+        image_column=image_column,
+        caption_column=caption_column,
+        class_column=class_column,
+        roots=roots,
     )
     sources = split_sources(data)
     made = samples if samples and len(sources) == 1 else COUNT

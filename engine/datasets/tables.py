@@ -1,4 +1,4 @@
-"""Read a CSV with a column of image paths and a column of captions."""
+"""Read a CSV with columns of image paths, captions and, if given, class names."""
 
 import csv
 from collections.abc import Iterator
@@ -12,6 +12,7 @@ from PIL import Image
 
 from engine.datasets import images
 from engine.datasets.base import DataProblem
+from engine.datasets.folders import TEMPLATES
 from engine.roots import Roots, open_within
 from engine.words import shortened
 
@@ -29,6 +30,8 @@ class Table:
     """Folder of the CSV, to which image paths are relative."""
     files: list[str]
     texts: list[tuple[str, ...]]
+    labels: list[int]
+    """Class of each image; empty without a class column."""
     roots: Roots = None
     notes: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
@@ -43,63 +46,96 @@ class Table:
     def captions(self, index: int) -> tuple[str, ...]:
         return self.texts[index]
 
-    def label(self, index: int) -> None:
-        return None
+    def label(self, index: int) -> int | None:
+        return self.labels[index] if self.labels else None
 
     def source(self, index: int) -> str:
         return str(self.folder / self.files[index])
 
 
-def open_table(path: Path, *, separator: str, image_column: str, caption_column: str, roots: Roots = None) -> Table:
+def open_table(
+    path: Path,
+    *,
+    separator: str,
+    image_column: str,
+    caption_column: str,
+    class_column: str = "",
+    roots: Roots = None,
+) -> Table:
     """Return the images and captions of a CSV in UTF-8 with a header. separator: if empty, the header decides.
 
-    Errors: DataProblem for another encoding or missing columns, and, with line numbers, for rows with too few or many
-    cells or without a path or caption.
+    class_column: column of class names; empty if there is none. Classes are sorted by name, or by number if all names
+    are numbers. A CSV with this column may lack the caption column; captions are then made of the class names.
+    Errors: DataProblem for another encoding or missing columns, for an image of two classes, and, with line numbers,
+    for rows with too few or many cells or without a path, caption or class.
     """
     captions: dict[str, dict[str, None]] = {}  # the inner dicts are ordered sets
+    classes: dict[str, dict[str, None]] = {}
     rows = 0
     incomplete: list[str] = []
+    columns = (image_column, caption_column, *([class_column] if class_column else []))
     try:
         with TextIOWrapper(open_within(path, roots), newline="", encoding="utf-8-sig") as file:
-            for line, file_name, caption in _rows(file, path.name, separator, image_column, caption_column):
+            for line, cells in _rows(file, path.name, separator, columns):
                 rows += 1
-                if file_name and caption:
-                    captions.setdefault(file_name, {})[caption] = None
-                else:
+                if not all(cells.values()):
                     incomplete.append(str(line))
+                    continue
+                texts = captions.setdefault(cells[image_column], {})
+                if caption_column in cells:
+                    texts[cells[caption_column]] = None
+                if class_column:
+                    classes.setdefault(cells[image_column], {})[cells[class_column]] = None
     except UnicodeDecodeError as error:
         raise DataProblem(f"{path.name} is not in UTF-8 ({error.reason}): save it as CSV UTF-8") from error
     except OSError as error:
         raise DataProblem(f"{path.name} cannot be read: {error.strerror}") from error
     if incomplete:
         raise DataProblem(
-            f"{path.name} has {len(incomplete)} rows without an image or a caption, on lines "
+            f"{path.name} has {len(incomplete)} rows without {' or '.join(_MISSING[: len(columns)])}, on lines "
             f"{shortened(tuple(incomplete))}: fill them in or take them out"
         )
     if not captions:
         raise DataProblem(f"{path.name} has a header and no rows")
-    several = f"{rows:,} rows are captions of {len(captions):,} images"
-    return Table(
-        name=path.stem,
-        folder=path.parent,
-        files=list(captions),
-        texts=[tuple(found) for found in captions.values()],
-        roots=roots,
-        notes=(several,) if rows > len(captions) else (),
-    )
+    names, labels = _labels(classes, path.name)
+    notes = [f"{rows:,} rows are captions of {len(captions):,} images"] if rows > len(captions) else []
+    if not all(captions.values()):
+        notes.append(f"there is no column {caption_column!r}: captions are made of the class names")
+    texts_of = [
+        tuple(found) or tuple(t.replace("{}", names[labels[at]]) for t in TEMPLATES)
+        for at, found in enumerate(captions.values())
+    ]
+    return Table(path.stem, path.parent, [*captions], texts_of, labels, roots, tuple(notes), names)
 
 
-def _rows(
-    file: TextIO, name: str, separator: str, image_column: str, caption_column: str
-) -> Iterator[tuple[int, str, str]]:
-    """Yield each row's first line number, image path and caption. Errors: DataProblem."""
-    columns = (image_column, caption_column)
+_MISSING = ("an image", "a caption", "a class")
+
+
+def _labels(classes: dict[str, dict[str, None]], name: str) -> tuple[tuple[str, ...], list[int]]:
+    """Return the sorted class names and the class of each image. Errors: DataProblem for an image of two classes."""
+    if several := [f"{image} ({', '.join(found)})" for image, found in classes.items() if len(found) > 1]:
+        raise DataProblem(f"{name} gives {len(several)} images more than one class: {shortened(tuple(several))}")
+    found = [next(iter(names)) for names in classes.values()]
+    numeric = all(class_name.isdecimal() for class_name in found)
+    names = sorted(set(found), key=lambda class_name: (int(class_name) if numeric else 0, class_name))
+    places = {class_name: place for place, class_name in enumerate(names)}
+    return tuple(names), [places[class_name] for class_name in found]
+
+
+def _rows(file: TextIO, name: str, separator: str, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield each row's first line number and its cells by column. Errors: DataProblem.
+
+    columns: of images, captions and, if given, classes. With classes, the one of captions may be missing.
+    """
     line = 1
     try:
         first = file.readline(LONGEST_HEADER)
         sign = _sign(separator) if separator else _told_by(first, columns)
         header = _cells(first, sign)
+        if len(columns) > 2 and columns[1] not in header:
+            columns = (columns[0], columns[2])
         _check_header(header, columns, sign, name)
+        places = {column: header.index(column) for column in columns}
         # strict: without it, a quote that is never closed would swallow all following rows
         reader = csv.reader(chain([first], file), delimiter=sign, strict=True)
         next(reader)
@@ -111,7 +147,7 @@ def _rows(
                     f"a cell with a {sign!r} or a line break in it stands in quotes"
                 )
             if row:
-                yield line, row[header.index(image_column)].strip(), row[header.index(caption_column)].strip()
+                yield line, {column: row[place].strip() for column, place in places.items()}
             line = reader.line_num + 1
     except csv.Error as error:
         raise DataProblem(

@@ -9,7 +9,6 @@ import time
 from collections import OrderedDict
 from concurrent.futures import Future
 from hashlib import sha256
-from itertools import count
 from typing import Any
 
 from engine.jobs.lifecycle import start_engine, trim
@@ -25,8 +24,7 @@ IDLE_S = 600.0
 LONGEST_S = 300.0
 """Kill the process when one answer takes longer than this many seconds: later questions would wait forever."""
 FRESH_S, REFUSED_S = 60.0, 3.0
-"""Seconds for which an answer or a refusal is reused for the same question; after that, its subject may have changed.
-"""
+"""Seconds for which an answer or a refusal is reused for the same question. Later, its subject may have changed."""
 MOST_KEPT, MOST_WAITING = 64, 32
 END_S = 10.0
 """Wait at most this many seconds for a process to exit after it has closed its output."""
@@ -38,21 +36,21 @@ class _Known:
     """A pending or completed answer, the time of its completion, and the last successful answer before it."""
 
     def __init__(self, answer: Answer, before: Answer | None) -> None:
-        self.answer, self.before, self._came = answer, before, 0.0
+        self.answer, self.before, self._done_at = answer, before, 0.0
         answer.add_done_callback(self._note)
 
     def _note(self, _answer: Answer) -> None:
-        self._came = time.monotonic()
+        self._done_at = time.monotonic()
 
     @property
     def old(self) -> bool:
         """Return whether the answer is too old to be reused."""
         if not self.answer.done():
             return False
-        return time.monotonic() - self._came > (REFUSED_S if self.answer.exception() else FRESH_S)
+        return time.monotonic() - self._done_at > (REFUSED_S if self.answer.exception() else FRESH_S)
 
     @property
-    def given(self) -> Answer | None:
+    def latest(self) -> Answer | None:
         """Return the newest successful answer; None while there is none."""
         return self.answer if self.answer.done() and not self.answer.exception() else self.before
 
@@ -67,7 +65,6 @@ class Answers:
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._waiting: queue.SimpleQueue[tuple[Question | None, Answer]] = queue.SimpleQueue()
         self._process: subprocess.Popen[bytes] | None = None
-        self._numbers = count(1)
         self._closed = False
         # daemon: a server that shuts down does not wait for an answer
         self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
@@ -93,17 +90,17 @@ class Answers:
         with self._lock:
             entry = self._known.pop(key, None)
             if entry is None or entry.old:
-                entry = _Known(self._new(question), entry.given if entry else None)
+                entry = _Known(self._new(question), entry.latest if entry else None)
             self._known[key] = entry
             if len(self._known) > MOST_KEPT:
                 self._known.popitem(last=False)
         return entry.answer
 
-    def given(self, question: Question) -> Answer | None:
+    def latest(self, question: Question) -> Answer | None:
         """Return the newest successful answer to a question, also while a newer one is computed; None without one."""
         with self._lock:
             known = self._known.get(_key(question))
-        return known.given if known else None
+        return known.latest if known else None
 
     def close(self) -> None:
         """End the process. Open questions and all later ones are refused."""
@@ -146,37 +143,22 @@ class Answers:
             process = self._started()
             if question is None:
                 return {}
-            number = next(self._numbers)
-            request = {"id": number, "ask": question.name, "question": question.model_dump(mode="json")}
+            request = {"ask": question.name, "question": question.model_dump(mode="json")}
             limit = threading.Timer(LONGEST_S, process.kill)
             limit.start()
             line = _exchange(process, json.dumps(request).encode() + b"\n")
             expired = not limit.is_alive()
             limit.cancel()
-            if line:
-                return self._read(line, number)
+            if line.endswith(b"\n"):
+                reply: dict[str, Any] = json.loads(line)
+                if "refused" in reply:
+                    raise Refused(reply["refused"])
+                return reply
             if expired:
                 raise Refused(f"no answer came within {LONGEST_S:.0f} s")
             if code := self._end(END_S):
                 raise Refused(f"the process that answers has died ({code}); {self._log} may say why")
         raise Refused(f"the process that answers leaves before it has; {self._log} may say why")
-
-    def _read(self, line: bytes, number: int) -> dict[str, Any]:
-        """Return the answer in one output line of the process. Errors: Refused when the line holds a refusal or no
-        answer.
-        """
-        try:
-            reply = json.loads(line)
-            refused = reply.get("refused")
-            answer: dict[str, Any] = {} if refused else reply["answer"]
-            if reply["id"] != number:
-                raise ValueError(f"answer {reply['id']} to question {number}")
-        except (ValueError, KeyError, AttributeError) as error:
-            self._end()  # do not trust its later output either
-            raise Refused(f"the process that answers has said what is no answer: {error}") from error
-        if refused:
-            raise Refused(refused)
-        return answer
 
     def _started(self) -> "subprocess.Popen[bytes]":
         """Return the process, started if needed. Errors: Refused after `close`; OSError when it cannot be started."""

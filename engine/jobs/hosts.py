@@ -55,9 +55,7 @@ class OpenHost:
     """The value of `this_host` on that host."""
     run_ids: tuple[int, ...]
     silent_s: float
-    """Seconds since the latest heartbeat of any of its attempts. Compares the clocks of both hosts, so it may be
-    negative.
-    """
+    """Seconds since the latest heartbeat of any attempt. May be negative, because it compares two hosts' clocks."""
 
     @property
     def name(self) -> str:

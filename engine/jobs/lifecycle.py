@@ -24,8 +24,7 @@ from engine.store.leases import Lease
 
 STOP_S = 20.0
 HEALTH_BUSY_S = 1.0
-"""Wait at most this many seconds for a locked store in a health check: monitors expect an answer within a few seconds.
-"""
+"""Wait at most this many seconds for a locked store in a health check. Monitors expect an answer in a few seconds."""
 LOG_BYTES = 1_000_000
 
 
@@ -134,9 +133,7 @@ def _lease(settings: Settings, store: Store | None = None) -> Lease | None:
 
 
 def _schedulers(settings: Settings) -> list[Identity]:
-    """Return the scheduler processes started for these settings. Needed when a damaged store cannot name the lease's
-    holder.
-    """
+    """Return the scheduler processes of these settings, for a damaged store that cannot name the lease's holder."""
     schedulers = []
     # attributes are None for processes that we may not inspect
     for process in psutil.process_iter(["cmdline", "environ"]):

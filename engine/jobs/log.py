@@ -11,8 +11,7 @@ from engine.store import Unavailable
 from engine.store.files import RunFiles
 
 REPEAT_S = 600.0
-"""Log the same failure again after this many seconds: a day's log has it 144 times, not once a second (86,400 times).
-"""
+"""Log the same failure again after this many seconds: 144 times a day, not once a second (86,400 times)."""
 
 
 class BoundedLog:

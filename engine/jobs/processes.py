@@ -10,6 +10,9 @@ from typing import Any, Self
 
 import psutil
 
+from engine import atomic
+from engine.roots import READ
+
 LINUX = platform.system() == "Linux"
 
 
@@ -19,8 +22,7 @@ class Identity:
 
     pid: int
     started: float
-    """Start time: clock ticks since boot on Linux, where the wall clock may change; elsewhere seconds since the epoch.
-    """
+    """Clock ticks since boot on Linux, where the wall clock may change; elsewhere seconds since the epoch."""
 
     @classmethod
     def mine(cls) -> Self:
@@ -68,9 +70,7 @@ class Processes:
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
-        """Return the recorded processes, None while there is no record. Errors: ValueError when the file has other
-        content.
-        """
+        """Return the recorded processes; None without a record. Errors: ValueError when the file has other content."""
         record = read_json(path)
         if record is None:
             return None
@@ -97,7 +97,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     Errors: OSError when the path is not a file; ValueError when the file does not hold a record.
     """
     try:
-        with open(path, "rb", opener=_without_waiting) as file:
+        with open(path, "rb", opener=lambda path, _: os.open(path, READ)) as file:  # READ does not wait for pipes
             record = json.loads(file.read())
     except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
         return None
@@ -106,19 +106,9 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return record
 
 
-def _without_waiting(path: str, flags: int) -> int:
-    """Open as `open` does, but do not wait for a writer if the path is a named pipe."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-
-
 def write_json(path: Path, record: dict[str, Any]) -> None:
-    """Write a record atomically: under a temporary name, then rename."""
-    part = path.with_name(path.name + ".part")
-    with part.open("w") as file:
-        json.dump(record, file)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    """Write a record atomically."""
+    atomic.write(path, json.dumps(record))
 
 
 def _quietly(send: Any, pid: int, number: signal.Signals) -> None:

@@ -3,7 +3,8 @@
 import json
 import os
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from engine.roots import Roots, expand_home, open_within, stat_within
 from engine.settings import Settings
 from engine.specs import EvaluateSpec, Refused, Spec
 from engine.specs.clip import EMBEDDED, default_precision, same_sources, split_sources
-from engine.specs.questions import Match, Search
+from engine.specs.evaluate import split_subject
+from engine.specs.questions import EMBEDDINGS, Match, Search
 from engine.specs.train import TrainSpec
 from engine.store import Run, Store
 from engine.store.files import RunFiles
@@ -26,30 +28,97 @@ WEIGHTS = (".pt", ".pth", ".bin", ".safetensors", ".ckpt")
 def resolve(store: Store, settings: Settings, spec: Spec) -> Spec:
     """Return the request with all references replaced by definite values.
 
-    An evaluation of run N, or of one of our checkpoints by path, evaluates the pairs that this training held out. For a
-    run
-    number the best checkpoint is taken. The precision `auto` of a training becomes the default of its device.
-    Errors: LookupError when there is no such run; Refused when it cannot be evaluated.
+    An evaluation of run N evaluates its best checkpoint. Of data that one of the models was trained on, all models are
+    evaluated on the pairs that this training held out. The precision `auto` of a training becomes the default of its
+    device. Errors: LookupError when there is no such run; Refused when it cannot be evaluated.
     """
     if isinstance(spec, TrainSpec) and spec.precision == "auto":
         return _precise(store, spec)
-    if not isinstance(spec, EvaluateSpec):
-        return spec
-    if not spec.model.isdecimal():
-        source = _trained(settings, spec)
-        return _updated(spec, _split(source, spec, Path(spec.checkpoint).name)) if source else spec
-    run = store.run(int(spec.model))
+    return _evaluation(store, settings, spec) if isinstance(spec, EvaluateSpec) else spec
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """A model to evaluate."""
+
+    model: str
+    checkpoint: str
+    trainings: tuple[tuple[str, TrainSpec], ...]
+    """The trainings that made its weights, the latest first, each with a name for messages."""
+    built: dict[str, Any]
+    """Fields of the spec that the model of a run needs."""
+
+
+def _evaluation(store: Store, settings: Settings, spec: EvaluateSpec) -> EvaluateSpec:
+    """Return the spec with runs replaced by their checkpoints, and with the split of the trainings. Errors: as
+    `resolve`."""
+    subjects = [_subject(store, settings, spec, *subject) for subject in spec.subjects]
+    first, *others = subjects
+    # sizes are in the checkpoints: those of one model must not be set for all
+    update = dict(first.built) if not others else {"configs": _configs(spec, subjects)}
+    held_out, splits = list(spec.held_out_data), dict[str, dict[str, Any]]()
+    for subject in subjects:
+        for what, trained in subject.trainings:
+            for data in spec.sources:
+                if (split := _split(trained, spec, data, what)) is not None:
+                    splits[what] = split
+                    held_out.append(data)
+    if spec.held_out:
+        _check_equal(spec, splits)
+    update |= next(iter(splits.values()), {}) if spec.held_out or len(spec.sources) == 1 else {}
+    update |= {"held_out_data": tuple(dict.fromkeys(held_out))}
+    lines = [f"{subject.model},{subject.checkpoint}".removesuffix(",") for subject in others]
+    update |= {"model": first.model, "checkpoint": first.checkpoint, "more_models": tuple(lines)}
+    return EvaluateSpec.model_validate({**spec.model_dump(), **update})
+
+
+def _configs(spec: EvaluateSpec, subjects: Sequence[_Subject]) -> dict[str, Any]:
+    """Return the configurations of all models. Errors: Refused when two differ and have one name."""
+    configs = dict(spec.configs)
+    for subject in subjects:
+        for name, config in subject.built.get("configs", {}).items():
+            if configs.setdefault(name, config) != config:
+                raise Refused(f"two models have different configurations called {name}: evaluate each in its own run")
+    return configs
+
+
+def _subject(store: Store, settings: Settings, spec: EvaluateSpec, model: str, checkpoint: str) -> _Subject:
+    """Return a model with its checkpoint, by its name or by the number of its run. Errors: as `resolve`."""
+    if not model.isdecimal():
+        return _Subject(model, checkpoint, _trainings(settings, spec, checkpoint), {})
+    run = store.run(int(model))
     trained = run.spec
     if not isinstance(trained, TrainSpec):
         raise Refused(f"run {run.id} is a {run.kind}, and only a training has a model to evaluate")
-    model = {
-        "model": trained.model,
-        "configs": trained.configs,
-        "image_size": trained.image_size,
-        "context_length": trained.context_length,
-        "checkpoint": str(best_checkpoint(settings, run.id)),
-    }
-    return _updated(spec, model | _split(trained, spec, f"run {run.id}"))
+    built = {name: getattr(trained, name) for name in ("configs", "image_size", "context_length")}
+    trainings = ((f"run {run.id}", trained), *_trainings(settings, spec, trained.pretrained))
+    return _Subject(trained.model, str(best_checkpoint(settings, run.id)), trainings, built)
+
+
+def _trainings(settings: Settings, spec: EvaluateSpec, checkpoint: str) -> tuple[tuple[str, TrainSpec], ...]:
+    """Return the training that wrote a checkpoint, and those that its initial weights came from. Errors: as
+    `_trained`."""
+    found: dict[str, TrainSpec] = {}
+    while checkpoint not in found and (trained := _trained(settings, checkpoint, held_out=spec.held_out)):
+        found[checkpoint] = trained
+        checkpoint = trained.pretrained
+    return tuple(found.items())
+
+
+def _check_equal(spec: EvaluateSpec, splits: Mapping[str, Mapping[str, Any]]) -> None:
+    """Check that one setting of each field fits all trainings and data sets. Errors: Refused."""
+    names = [*splits]
+    for name in dict.fromkeys(name for split in splits.values() for name in split):
+        values = {what: split.get(name) for what, split in splits.items()}
+        if len(set(values.values())) > 1:
+            told = ", ".join(f"{what} {value}" for what, value in values.items())
+            raise Refused(f"the trainings hold different pairs out ({name}: {told}): evaluate each in a run of its own")
+        value = values[names[0]]
+        if len(spec.sources) > 1 and name in ("samples", "csv_class_key", "data_kind") and value != getattr(spec, name):
+            raise Refused(
+                f"{names[0]} was trained with {name} {value}, which would apply to every data set: evaluate "
+                "its data in a run of their own"
+            )
 
 
 def _precise(store: Store, spec: TrainSpec) -> TrainSpec:
@@ -62,41 +131,52 @@ def _precise(store: Store, spec: TrainSpec) -> TrainSpec:
     return spec.model_copy(update={"precision": default_precision(device, bf16=bf16_by_device.get(device, False))})
 
 
-def _updated(spec: EvaluateSpec, update: dict[str, Any]) -> EvaluateSpec:
-    return EvaluateSpec.model_validate({**spec.model_dump(), **update})
-
-
-def _trained(settings: Settings, spec: EvaluateSpec) -> TrainSpec | None:
+def _trained(settings: Settings, checkpoint: str, *, held_out: bool) -> TrainSpec | None:
     """Return the spec of the training that wrote a checkpoint; None when the file or its manifest cannot be read.
 
     Errors: Refused when held-out pairs are asked for and the manifest has an unreadable spec.
     """
-    if not spec.checkpoint or not _readable(settings, spec.checkpoint):
+    if not checkpoint or not _readable(settings, checkpoint):
         return None
-    fields = _manifest(Path(f"{expand_home(spec.checkpoint)}{MANIFEST}"), settings.roots).get("spec")
+    fields = _manifest(Path(f"{expand_home(checkpoint)}{MANIFEST}"), settings.roots).get("spec")
     try:
         return None if fields is None else TrainSpec.model_validate(fields)
     except ValueError as error:
-        if not spec.held_out:
+        if not held_out:
             return None
         whole = "give --no-held-out to evaluate on all of the data"
-        raise Refused(f"the manifest of {spec.checkpoint} does not tell what was held out: {whole}") from error
+        raise Refused(f"the manifest of {checkpoint} does not tell what was held out: {whole}") from error
 
 
-def _split(trained: TrainSpec, spec: EvaluateSpec, what: str) -> dict[str, Any]:
-    """Return the spec fields that make an evaluation hold out the same pairs as a training.
+def _split(trained: TrainSpec, spec: EvaluateSpec, data: str, what: str) -> dict[str, Any] | None:
+    """Return the spec fields that hold out the same pairs as a training; None when it was not trained on the data.
 
     what: name of the trained model, for the message. Errors: Refused when the training held out none of these data.
     """
-    if not same_sources(trained.data, spec.data):
-        return {} if spec.samples is not None else {"seed": trained.seed}
+    if not same_sources(trained.data, data):
+        shared = [
+            part for part in split_sources(data) for other in split_sources(trained.data) if same_sources(part, other)
+        ]
+        if shared and spec.held_out:
+            raise Refused(
+                f"{what} was trained on {trained.data}, which shares {shared[0]} with {data}: evaluate that mixture, "
+                "or give --no-held-out to evaluate on what it was trained on"
+            )
+        return None
     split: dict[str, Any] = {"seed": trained.seed, "samples": trained.samples}
     if trained.val_data or not trained.val_fraction:
         if spec.held_out:
             whole = "give its val_data, other data, or --no-held-out to evaluate on what it was trained on"
-            raise Refused(f"{what} has held nothing of {spec.data} out: {whole}")
+            raise Refused(f"{what} has held nothing of {data} out: {whole}")
         return split
-    return split | {"val_fraction": trained.val_fraction, "data_kind": trained.data_kind}
+    if spec.held_out and spec.csv_class_key not in ("", trained.pairs_class_key):
+        raise Refused(
+            f"{what} did not have the class column {spec.csv_class_key!r}, and each class is held out in proportion: "
+            "give --no-held-out, or train with the column"
+        )
+    classes = trained.pairs_class_key if spec.held_out else spec.csv_class_key or trained.pairs_class_key
+    kept = {"val_fraction": trained.val_fraction, "data_kind": trained.data_kind, "csv_class_key": classes}
+    return split | kept
 
 
 def continued(path: Path) -> TrainSpec:
@@ -159,8 +239,8 @@ def check_paths(settings: Settings, spec: Spec) -> None:
 
     Errors: Refused, with the same message for absent and forbidden files, so that it does not reveal which files exist.
     """
-    for name in ("data", "val_data", "pretrained", "checkpoint", "distill_pretrained", "resume"):
-        for path in _paths(name, getattr(spec, name, "")):
+    for name, value in _named_files(spec):
+        for path in _paths(name, value):
             if not _readable(settings, path):
                 roots = ", ".join(str(root) for root in settings.roots)
                 raise Refused(f"{name}: nothing can be read at {path!r}; what may be read lies below {roots}")
@@ -170,23 +250,35 @@ def check_again(settings: Settings, run: Run) -> None:
     """Check the files of a stored run as `check_paths` does for a new one. Errors: Refused, as there.
 
     A stored run may have been imported, and links and roots may have changed since its submission. A training with its
-    own
-    checkpoints resumes from them, so its original `resume` path is not checked.
+    own checkpoints resumes from them, so its original `resume` path is not checked.
     """
     began = any((RunFiles(settings.runs_dir, run.id).dir / CHECKPOINTS).glob("*.pt"))
     check_paths(settings, run.spec.model_copy(update={"resume": ""}) if began else run.spec)
 
 
-def _paths(name: str, given: str) -> list[str]:
-    if name in ("data", "val_data"):
-        return [part for part in split_sources(given) if part not in EMBEDDED]
-    is_path = name == "resume" or os.sep in given or "/" in given or given.endswith(WEIGHTS)
-    return [given] if given and is_path else []
+SOURCES = ("data", "val_data", "zeroshot_data", "probe_data", "more_data")
+"""Fields with data sets."""
 
 
-def _readable(settings: Settings, given: str) -> bool:
+def _named_files(spec: Spec) -> Iterator[tuple[str, str]]:
+    """Yield each field that may name files, with its value or each of its lines."""
+    for name in (*SOURCES, "pretrained", "checkpoint", "distill_pretrained", "resume"):
+        value = getattr(spec, name, "")
+        yield from ((name, item) for item in ([value] if isinstance(value, str) else value))
+    for line in getattr(spec, "more_models", ()):
+        yield "more_models", split_subject(line)[1]
+
+
+def _paths(name: str, value: str) -> list[str]:
+    if name in SOURCES:
+        return [part for part in split_sources(value) if part not in EMBEDDED]
+    is_path = name == "resume" or os.sep in value or "/" in value or value.endswith(WEIGHTS)
+    return [value] if value and is_path else []
+
+
+def _readable(settings: Settings, text: str) -> bool:
     """Return whether a path exists and may be read. For shards in braces, check their folder."""
-    begin, brace, _ = given.partition("{")
+    begin, brace, _ = text.partition("{")
     path = expand_home(begin)
     path = (path if begin.endswith("/") else path.parent) if brace else path
     return stat_within(path, settings.roots) is not None
@@ -225,12 +317,12 @@ def checkpoint_file(settings: Settings, run: Run, name: str) -> tuple[Path, int]
     return path, int(_manifest(Path(f"{path}{MANIFEST}"), settings.roots).get("step", 0))
 
 
-def search_question(settings: Settings, run: Run, text: str, top: int) -> Search:
-    """Return the question that asks which images of a run are nearest to a text.
+def search_question(settings: Settings, run: Run, text: str, top: int, file: str = EMBEDDINGS) -> Search:
+    """Return the question that asks which images of a run are nearest to a text. file: with the images' embeddings.
 
     Errors: Refused when the run is not an evaluation, or its checkpoint is missing or may not be read; ValidationError.
     """
     if not isinstance(run.spec, EvaluateSpec):
         raise Refused(f"run {run.id} is a {run.kind}, and only an evaluation's images can be searched")
     check_paths(settings, run.spec.model_copy(update={"data": EMBEDDED[0]}))  # the stored embeddings replace the data
-    return Search(spec=run.spec, folder=RunFiles(settings.runs_dir, run.id).dir, text=text, top=top)
+    return Search(spec=run.spec, folder=RunFiles(settings.runs_dir, run.id).dir, file=file, text=text, top=top)

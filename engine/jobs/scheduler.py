@@ -4,12 +4,13 @@ import logging
 import os
 import signal
 import time
+from contextlib import closing
 from importlib import import_module
 
 import psutil
 
 from engine.jobs import failures
-from engine.jobs.executors.base import Executor
+from engine.jobs.executors.local import Executor
 from engine.jobs.hosts import GIVE_UP_LEASES, close_lost, host_name, this_host
 from engine.jobs.lifecycle import at_work, detach, fingerprint, lease_name, start_engine
 from engine.jobs.log import FailureLog
@@ -25,9 +26,7 @@ LOOK_S = 1.0
 """Seconds between two turns when nobody wakes the scheduler."""
 LONGEST_STEP_S = 2 * LOOK_S
 """Count at most this many seconds of silence per turn. A turn takes longer when the machine sleeps or the store is
-locked,
-and then workers cannot report either.
-"""
+locked, and then workers cannot report either."""
 PROBE_S = 86_400.0
 """Seconds after which the host is probed again: one day."""
 
@@ -67,8 +66,7 @@ class Scheduler:
         self._renewed = -settings.lease_s
         self._looked = self._busy = time.monotonic()
         self._watched = 0.0
-        """Seconds watched so far, without the time in which watching was impossible. Silence is measured by this clock.
-        """
+        """Seconds watched so far, without the time in which watching was impossible. This clock measures silence."""
         self._heard: dict[int, tuple[float, float]] = {}
         """An attempt's latest heartbeat, and the value of `_watched` when it was first seen, by token."""
         self._asked: dict[int, float] = {}
@@ -76,20 +74,24 @@ class Scheduler:
         self._failures = FailureLog(log, "looking after runs")
 
     def serve(self) -> None:
-        """Run turns until stopped, replaced, or idle for idle_exit_s seconds. Continue after any failure."""
+        """Run turns until stopped, replaced, or idle and not woken for idle_exit_s seconds. Go on after any failure."""
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGINT, self._stop)
         with Wake(self._settings.runs_dir) as wake:
             with self._failures.catching():
                 self._start_probe()
+            woken = False
             while not self._stopped:
                 with self._failures.catching():
-                    if not self._turn():
+                    if not self._turn(woken):
                         return
-                wake.wait(LOOK_S)
+                woken = wake.wait(LOOK_S)
 
-    def _turn(self) -> bool:
-        """Do each part of one turn, even if another part fails. Return False when the scheduler should exit."""
+    def _turn(self, woken: bool) -> bool:
+        """Do each part of one turn, even if another part fails. Return False when the scheduler should exit.
+
+        woken: somebody has called; a server does so while a browser is connected, so that the warm process stays.
+        """
         if not self._keep_lease():
             return False
         busy = True  # stays True if a part fails before it returns
@@ -99,7 +101,7 @@ class Scheduler:
             busy = self._watch()
         with self._failures.catching():
             busy = self._claim() or busy
-        return not self._leave_when_idle(busy)
+        return not self._leave_when_idle(busy or woken)
 
     def _stop(self, _number: int, _frame: object) -> None:
         self._stopped = True
@@ -230,10 +232,15 @@ class Scheduler:
             return None
 
     def _start_probe(self) -> None:
-        """Start a process that probes the devices, once a day and after a boot. A separate process, because it needs
-        torch.
-        """
+        """Start a process that probes the devices, once a day and after a boot. Separate, because it needs torch."""
         age = self._store.machine_age(host_name(self._host), self._code)
         if age is None or age > min(PROBE_S, time.time() - psutil.boot_time()):
             log_file = self._settings.runs_dir / "scheduler.log"
             detach(start_engine(self._settings, "probe", log=log_file))
+
+
+def probe(settings: Settings) -> None:
+    """Run `python -m engine probe`: store the devices of this host, for processes without torch."""
+    machine = import_module("engine.measure.environment").probe()
+    with closing(open_store(settings)) as store:
+        store.save_machine(machine, fingerprint())

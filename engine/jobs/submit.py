@@ -54,8 +54,7 @@ def retry(store: Store, settings: Settings, run_id: int) -> None:
     """Queue a failed or cancelled run again and make sure a scheduler runs.
 
     Errors: LookupError when there is no such run. Refused when the run is in another state, when it would be refused as
-    a
-    new one (also if it was imported), and when it is a training that could only start again at step 0.
+    a new one (also if it was imported), and when it is a training that could only start again at step 0.
     """
     if problem := why_not_again(store, settings, run_id):
         raise Refused(problem)

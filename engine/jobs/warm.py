@@ -23,10 +23,10 @@ log = logging.getLogger(__name__)
 def main(settings: Settings) -> None:
     """Run `python -m engine warm`: import, then read run ids from standard input, one per line, until it is closed."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    begun = time.monotonic()
+    started = time.monotonic()
     for name in filter(None, settings.preload.split(",")):
         import_module(name.strip())
-    log.info("warm process %d: imported %s in %.1f s", os.getpid(), settings.preload, time.monotonic() - begun)
+    log.info("warm process %d: imported %s in %.1f s", os.getpid(), settings.preload, time.monotonic() - started)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody here waits for supervisors
     for line in sys.stdin.buffer:
         if os.fork() == 0:

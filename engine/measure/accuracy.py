@@ -12,8 +12,7 @@ from engine import suite
 from engine.specs import ModelName
 
 SAME_DIRECTION = 0.99
-"""Results count as equal from this cosine similarity on. It is used when there is no reference in float64,
-or on request."""
+"""Results count as equal from this cosine similarity on. Used without a reference in float64, or on request."""
 HALF = (torch.float16, torch.bfloat16)
 FEW, LARGE_TOLERANCE = 1000, 2e-2
 """With fewer elements than FEW, or a tolerance of LARGE_TOLERANCE or more, noise dominates the root mean square error,

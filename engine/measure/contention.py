@@ -86,8 +86,7 @@ def contended(found: Contention) -> list[str]:
 
 
 NAME_LENGTH = 15
-"""Process names are cut to this many characters, as Linux does. psutil completes longer names from the command line,
-which may contain secrets."""
+"""Cut process names to this length, as Linux does: psutil completes them from command lines, which may hold secrets."""
 MOST_NAMES = 3
 """Report at most this many names, so that the note fits on one line."""
 LEAST_SHARE = 0.01

@@ -4,16 +4,16 @@ import os
 import platform
 import socket
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
 
 from engine.measure import nvml
 from engine.results import Device, Environment, Machine
+from engine.shipped import installed
 from engine.specs import Refused
 from engine.specs.base import numbered
 
@@ -32,37 +32,38 @@ def current(device: str, seed: int | None = None) -> Environment:
     """Return the environment of a run on this device. Errors: DeviceNotFound, which lists the available devices."""
     selected = _device(device)
     return Environment(
-        host=socket.gethostname(),
-        platform=platform.platform(),
+        **_host(),
         python=platform.python_version(),
-        cpu=cpu_name(),
-        threads=threads(),
-        memory_gb=_memory_gb(),
         device=device,
         device_name=selected.model,
         driver=selected.driver,
-        versions=versions() | builds(),
         gpu=nvml.facts(selected.name),
         tf32=torch.backends.cuda.matmul.allow_tf32,
         seed=seed,
-        date=_now(),
     )
 
 
 def probe() -> Machine:
     """Return this host with all its devices, for the code that must not import torch."""
     return Machine(
-        host=socket.gethostname(),
-        platform=platform.platform(),
-        cpu=cpu_name(),
-        threads=threads(),
-        memory_gb=_memory_gb(),
+        **_host(),
         devices=devices(),
         cores=psutil.cpu_count(logical=False),
         caches={name: _binary(size) for name, size in caches().items()},
-        versions=versions() | builds(),
-        date=_now(),
     )
+
+
+def _host() -> dict[str, Any]:
+    """Return the facts that an environment and a machine have in common."""
+    return {
+        "host": socket.gethostname(),
+        "platform": platform.platform(),
+        "cpu": cpu_name(),
+        "threads": threads(),
+        "memory_gb": _memory_gb(),
+        "versions": versions() | builds(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
 
 
 def devices() -> tuple[Device, ...]:
@@ -194,20 +195,13 @@ def _binary(size: int) -> str:
 
 def versions() -> dict[str, str]:
     """Return the installed versions of the packages that affect counts and timings, from their package metadata."""
-    installed = {}
-    for package in PACKAGES:
-        try:
-            installed[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return installed
+    return {package: version for package in PACKAGES if (version := installed(package))}
 
 
 def builds() -> dict[str, str]:
     """Return torch's version with its build (`2.11.0+cu130`), and the versions of CUDA or HIP, cuDNN and Triton."""
     build = {"torch": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip, "cudnn": _cudnn()}
-    with suppress(PackageNotFoundError):
-        build["triton"] = version("triton")
+    build["triton"] = installed("triton")
     return {name: str(value) for name, value in build.items() if value}
 
 
@@ -222,7 +216,3 @@ def _cudnn() -> str | None:
 
 def _memory_gb() -> float:
     return round(int(psutil.virtual_memory().total) / 1e9, 1)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -28,8 +28,8 @@ class Tally:
     calls: int = 0
     flops: int = 0
     activations: int = 0
-    read: int = 0
-    written: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
     work: Work = "counted"
 
     def add(self, flops: int, activations: int) -> None:
@@ -122,8 +122,8 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             tally = self.kinds[kind] = Tally(work=operator.work)
         tally.calls += 1
         written = _bytes(out)
-        tally.written += written
-        tally.read += written if operator.gathers else _read(operator, args, kwargs)
+        tally.written_bytes += written
+        tally.read_bytes += written if operator.gathers else _read(operator, args, kwargs)
         if operator.flops:
             flops = operator.flops(args, kwargs, out)
             activations = operator.activations(args, kwargs, out) if operator.activations else 0
@@ -134,18 +134,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def result(self) -> Count:
         self.modules[""] = self.frames[0]
-        operators = [
-            OperatorCount(
-                operator=kind,
-                calls=tally.calls,
-                flops=tally.flops,
-                activations=tally.activations,
-                read_bytes=tally.read,
-                written_bytes=tally.written,
-                work=tally.work,
-            )
-            for kind, tally in self.kinds.items()
-        ]
+        operators = [OperatorCount(operator=kind, **vars(tally)) for kind, tally in self.kinds.items()]
         operators.sort(key=lambda one: (-one.flops, -one.read_bytes - one.written_bytes, one.operator))
         return Count(tuple(operators), self.modules, self.live.peak, tuple(sorted(self.notes)))
 

@@ -95,12 +95,12 @@ def _group(operator: str) -> str:
 def _explanation(group: str, unsupported: Counter[str]) -> str:
     if group in EXPLANATIONS:
         return EXPLANATIONS[group]
-    missing = [f"{name} ({calls} calls)" for name, calls in unsupported.items() if _makes_products(name)]
+    missing = [
+        f"{name} ({calls} calls)"
+        for name, calls in unsupported.items()
+        if name.removeprefix("aten::") in PRODUCT_MAKERS
+    ]
     return f"fvcore has no formula for {', '.join(missing)}" if missing else "not explained"
-
-
-def _makes_products(traced: str) -> bool:
-    return traced.removeprefix("aten::") in PRODUCT_MAKERS
 
 
 def _shape(value: Any) -> list[int]:

@@ -17,8 +17,7 @@ from engine.measure.nvml import Gpu
 
 LOOK_EVERY_S = 0.5
 LEAST_CLOCK = 0.75
-"""A working GPU counts as throttled below this share of its maximum SM clock, whatever reasons NVML gives. This is
-nvbench's limit."""
+"""A working GPU below this share of its maximum SM clock counts as throttled, whatever NVML says (nvbench's limit)."""
 POWER_CAP = "software power cap"
 """This reason is normal at full load: most GPUs reach their power limit in large matrix products."""
 REASONS = {
@@ -48,8 +47,7 @@ class Watched:
     reasons: tuple[str, ...]
     """All reasons for reduced clocks that any reading gave."""
     others: int | None
-    """Largest number of other processes that computed on the GPU at once. None when NVML does not even list this
-    process."""
+    """Largest number of other processes that computed on the GPU at once. None when NVML lists no processes at all."""
     maximum_mhz: int | None = None
     """The highest SM clock the GPU can be set to."""
 
@@ -179,13 +177,13 @@ def joules(
         return None
     now = start
     while now - start < seconds:
-        begun = now
+        batch_start = now
         for _ in range(batch):
             run()
         torch.cuda.synchronize(device)
         now = clock()
         calls += batch
-        if now - begun < LONGEST_QUEUE_S:
+        if now - batch_start < LONGEST_QUEUE_S:
             batch *= 2
     after = gpu.read("nvmlDeviceGetTotalEnergyConsumption", gpu.board)
     return None if after is None else float(after - before) / 1e3 / calls

@@ -53,8 +53,7 @@ def find(device: str, nvml: Any = None) -> Gpu | None:
 
 
 def _uuids(device: str) -> list[str]:
-    """Return the names that a device may have in NVML. torch's UUID has no prefix and is that of the slice or of the
-    board."""
+    """Return the names that a device may have in NVML. torch's UUID, without prefix, is the slice's or the board's."""
     index = int(device.partition(":")[2] or 0)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     chosen = [visible[index].strip()] if index < len(visible) else []

@@ -23,8 +23,7 @@ class Subject:
     settings: Callable[[], AbstractContextManager[object]] = nullcontext
     """Sets global switches (TF32, cuDNN, gradients). Entered around the calls, outside the timed region."""
     queued: bool = False
-    """Time its only phase back to back, each call queued behind the previous one. Otherwise each call starts on an idle
-    device."""
+    """Time its only phase back to back, each call queued behind the last, not each call on an idle device."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +34,9 @@ class Plan:
     min_seconds: float = 2.0
     warmup_calls: int = 5
     warmup_seconds: float = 0.5
+    max_seconds: float = math.inf
+    """Seconds by the clock for warm-up and sampling of all subjects. No block begins that would end later. But each
+    subject warms up with one block and is sampled once."""
     block_ms: float = 1.0
     seed: int = 1337
     """Seed for the random order of subjects in each round."""
@@ -60,6 +62,8 @@ class Timed:
     warmup_calls: int
     gc_runs: int
     """Garbage collections within samples. Automatic ones are off, but a subject may start its own."""
+    cut_off: bool = False
+    """Whether max_seconds ended the sampling before the requested samples and seconds."""
 
     @property
     def samples_ms(self) -> tuple[float, ...]:

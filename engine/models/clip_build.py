@@ -118,7 +118,10 @@ def _build(
     of_timm = bool(cfg["vision_cfg"].get("timm_model_name"))
     native = pair(cfg["vision_cfg"].get("image_size", open_clip.CLIPVisionCfg.image_size))
     saved = stored.image_size if stored else None
-    size = spec.image_size or saved
+    asked = spec.image_size and (max(spec.image_size) if len(set(spec.image_size)) == 1 else spec.image_size)
+    if asked and not isinstance(asked, int) and isinstance(cfg["vision_cfg"].get("layers"), list | tuple):
+        raise ConfigRefused(f"{name} has a ResNet for images, whose attention pool takes square images only")
+    size = asked or saved
     with _explained(spec, name, native, size), quiet():
         if size and not of_timm:
             cfg["vision_cfg"]["image_size"] = size
@@ -127,8 +130,8 @@ def _build(
             model.visual.set_input_size(saved)
         if stored:
             clip_files.load(model, name, stored)
-        if of_timm and spec.image_size:
-            model.visual.set_input_size(spec.image_size)  # adapts weights of another size
+        if of_timm and asked:
+            model.visual.set_input_size(asked)  # adapts weights of another size
         if spec.image_size and spec.precision != "fp16":  # CPUs have no convolutions in fp16
             _try(model, spec.image_size, spec.precision, device)
     return model
@@ -145,9 +148,9 @@ def _create(cfg: Config, preprocess: Config, spec: TrainSpec | EvaluateSpec, dev
     return model
 
 
-def _try(model: Any, size: int, precision: str, device: str) -> None:
+def _try(model: Any, size: tuple[int, int], precision: str, device: str) -> None:
     """Run the image tower once. Only then do some towers fail when their patch size does not divide the image size."""
-    image = torch.zeros(1, 3, size, size, dtype=open_clip.get_input_dtype(precision), device=device)
+    image = torch.zeros(1, 3, *size, dtype=open_clip.get_input_dtype(precision), device=device)
     with torch.no_grad():
         model.visual.eval()(image)
     model.visual.train()

@@ -10,6 +10,7 @@ import torch
 from open_clip.modified_resnet import ModifiedResNet
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
+from timm.data.transforms_factory import create_transform
 from timm.layers import convert_sync_batchnorm  # type: ignore[attr-defined]
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -24,7 +25,19 @@ from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
 
-__all__ = ["TEMPLATES", "Made", "arrange", "create", "fetch", "named_config", "prepare", "register", "sketch"]
+__all__ = [
+    "TEMPLATES",
+    "Made",
+    "arrange",
+    "create",
+    "fetch",
+    "named_config",
+    "prepare",
+    "preprocessing",
+    "register",
+    "sketch",
+    "train_transform",
+]
 
 TEMPLATES: tuple[str, ...] = tuple(fill("{}") for fill in open_clip.SIMPLE_IMAGENET_TEMPLATES)
 """open_clip's seven prompts, which are nearly as accurate as its eighty."""
@@ -39,8 +52,7 @@ class Made:
 
     model: nn.Module
     preprocess_train: Transform
-    """Converts an RGB image to (3, height, width), float32: cropped at random to 90 % of its area or more, never
-    flipped."""
+    """Converts an RGB image to (3, height, width), float32: cropped and augmented at random, never flipped."""
     preprocess_val: Transform
     tokenizer: Tokenizer
     name: str
@@ -85,16 +97,53 @@ def create(spec: TrainSpec | EvaluateSpec, *, weights: str, roots: Roots = None)
     published = clip_files.published(name, weights)
     notes = [] if stored else notes_on_random(spec, cfg)
     model = sized(spec, name, cfg, published, stored, notes)
-    preprocess: Config = {**model.visual.preprocess_cfg, "size": pair(model.visual.image_size)}
+    preprocess = preprocessing(model, spec)
     return Made(
         model=model,
-        preprocess_train=image_transform_v2(PreprocessCfg(**preprocess), is_train=True),
+        preprocess_train=train_transform(preprocess, spec),
         preprocess_val=image_transform_v2(PreprocessCfg(**preprocess), is_train=False),
         tokenizer=tokenizer(name, cfg, cfg["text_cfg"]["context_length"]),
         name=name,
         config={"model_cfg": cfg, "preprocess_cfg": {key: _listed(value) for key, value in preprocess.items()}},
         notes=notes,
     )
+
+
+def preprocessing(model: Any, spec: TrainSpec | EvaluateSpec) -> Config:
+    """Return the preprocessing of images: what the request says, else as the model's weights were trained."""
+    given = spec.preprocessing if isinstance(spec, TrainSpec) else {}
+    return {**model.visual.preprocess_cfg, "size": pair(model.visual.image_size), **given}
+
+
+def train_transform(preprocess: Config, spec: TrainSpec | EvaluateSpec) -> Transform:
+    """Return the transform of training images, which is open_clip's, or timm's with auto_augment.
+
+    Errors: Refused if timm does not know the kind of auto_augment.
+    """
+    cfg = PreprocessCfg(**preprocess)
+    if not isinstance(spec, TrainSpec) or not spec.aug_auto_augment:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # open_clip calls its own colour jitter unused
+            augmentation = spec.augmentation if isinstance(spec, TrainSpec) else None
+            return image_transform_v2(cfg, is_train=True, aug_cfg=augmentation)  # type: ignore[no-any-return]
+    options = {name: value for name, value in spec.augmentation.items() if name != "use_timm"}
+    try:
+        return create_transform(  # type: ignore[no-any-return]
+            (3, *pair(cfg.size)),
+            is_training=True,
+            hflip=0.0,
+            mean=cfg.mean,
+            std=cfg.std,
+            interpolation=cfg.interpolation,
+            re_mode="pixel",
+            color_jitter=None,  # type: ignore[arg-type]
+            auto_augment=spec.aug_auto_augment,
+            **options,
+        )
+    except (AssertionError, KeyError, ValueError) as error:
+        raise Refused(
+            f"timm has no auto_augment {spec.aug_auto_augment!r} ({error}): try rand-m9-mstd0.5-inc1"
+        ) from error
 
 
 def sketch(

@@ -19,8 +19,9 @@ from engine.models.built import (
     out_of_memory,
     size_refused,
 )
-from engine.names import ModelNotFound
+from engine.names import IMAGES_ALONE, ModelNotFound
 from engine.specs import ModelName
+from engine.specs.building import untaken
 from engine.specs.model_name import PYTHON
 
 
@@ -52,9 +53,10 @@ def build(name: str, wanted: Wanted) -> Built:
     library, model = qualified.library, qualified.model
     if wanted.seed is not None:
         torch.manual_seed(wanted.seed)
-    if library in ("timm", "torchvision", PYTHON) and wanted.tower == "text":
+    if library in IMAGES_ALONE and wanted.tower == "text":
         raise TowerRefused(f"{name} has no text tower: it takes images alone")
-    _check_options(qualified, wanted)
+    if refusal := untaken(qualified, wanted):
+        raise OptionRefused(refusal)
     with quiet():
         if library == "timm":
             from engine.models import timm_models
@@ -77,16 +79,6 @@ def build(name: str, wanted: Wanted) -> Built:
                 raise ConfigRefused(f"no configuration was given for {name!r}")
             return clip.build_own(model, wanted.config, wanted)
     raise ModelNotFound(f"{name!r} does not name its library: open_clip:, timm:, torchvision:, config: or {PYTHON}:")
-
-
-def _check_options(name: ModelName, wanted: Wanted) -> None:
-    """Check that this library takes the options for building. Errors: OptionRefused."""
-    takes = {"timm": ("num_classes", "in_chans", "model_kwargs"), PYTHON: ("in_chans", "model_kwargs")}
-    for option in takes["timm"]:
-        if getattr(wanted, option) in (None, {}) or option in takes.get(name.library, ()):
-            continue
-        instead = ": give it in model_kwargs, if the factory takes it" if name.runs_code else ", only timm's models do"
-        raise OptionRefused(f"{name} does not take {option}{instead}")
 
 
 def run(name: str, built: Built) -> None:

@@ -57,13 +57,6 @@ def has_tf32(device: str) -> bool:
     return device.startswith("cuda") and not torch.version.hip and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-def check(variant: Variant, device: str) -> None:
-    """Refuse what the device does not support. Errors: VariantRefused."""
-    graphs = variant.execution == "cudagraphs" or variant.backend == "cudagraphs"
-    if (graphs or variant.compile_mode == "reduce-overhead") and not device.startswith("cuda"):
-        raise VariantRefused(f"{variant.label} needs CUDA graphs, which {device} has none of")
-
-
 def settling_calls(variant: Variant, device: str) -> int:
     """Return how many calls after the first still belong to compiling.
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from engine import atomic
 from engine.published.match import COLUMNS, KEY, read, tidy
-from engine.published.publishers import TABLES, TIMM, TIMM_TESTS, Figure, Table
+from engine.published.publishers import TABLES, TIMM, TIMM_TESTS, Table
 from engine.settings import Settings
 from engine.specs import Refused
 
@@ -145,17 +145,12 @@ def _timm(frame: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def _clip(frame: pd.DataFrame, table: Table, name: str) -> pd.DataFrame:
-    """Return the lines of a file in open_clip's layout: name, pretrained, and a column per data set, in fractions of
-    1."""
+    """Return the lines of a file in open_clip's layout: name, pretrained, a column per data set, in fractions of 1."""
     _need(frame, ["name", "pretrained", *(figure.heading for figure in table.figures)], name)
     _names(frame, "name", name)
     _names(frame, "pretrained", name)
-    figures = {figure.name: _fractions(frame, figure, name) for figure in table.figures}
+    figures = {figure.name: _percentages(frame, figure.heading, name, 1) for figure in table.figures}
     return _once(pd.DataFrame({"model": frame["name"], "pretrained": frame["pretrained"], **figures}), name)
-
-
-def _fractions(frame: pd.DataFrame, figure: Figure, name: str) -> "pd.Series[float]":
-    return _percentages(frame, figure.heading, name, 1)
 
 
 def _need(frame: pd.DataFrame, columns: list[str], name: str) -> None:

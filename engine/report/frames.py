@@ -29,32 +29,30 @@ LEFT_OUT = {"operators"}  # operators have their own table
 NESTED = ("uncounted", "fvcore_unsupported", "differences")
 _WHAT = ("library", "model", "status", "error", "family")
 _BENCHMARK = (
-    *(*_WHAT, "tower", "purpose", "mode", "variant", "baseline", "device", "device_name", "threads"),
-    *("batch_size_requested", "batch_size", "image_size", "context_length", *OPTIONS, "precision", "dtype"),
-    "autocast_dtype",
-    *("tf32", "memory_format", "cudnn_benchmark", "deterministic", "cache", "optimizer", "latency_ms", "p90_ms"),
+    *_WHAT,
     *(
-        "p95_ms",
-        "p99_ms",
-        "mean_ms",
-        "std_ms",
-        "back_to_back_ms",
-        "samples_per_s",
-        "forward_ms",
-        "backward_ms",
-        "optimizer_ms",
-    ),
+        "tower purpose mode variant baseline device device_name threads batch_size_requested batch_size "
+        "image_size context_length"
+    ).split(),
+    *OPTIONS,
+    *(
+        "precision dtype autocast_dtype tf32 memory_format cudnn_benchmark deterministic cache optimizer "
+        "latency_ms p90_ms p95_ms p99_ms mean_ms std_ms back_to_back_ms samples_per_s forward_ms backward_ms "
+        "optimizer_ms"
+    ).split(),
 )
 _RECURRENT = (
-    *(*_WHAT, "network", "baseline", "seq_length", "mini_batch", "input_size", "hidden_size", "num_layers"),
-    *("proj_size", "bidirectional", "batch_first", "image_size", "precision", "tf32", "cudnn_benchmark", "device"),
-    *("device_name", "threads"),
-    *("forward_ms", "forward_mean_ms", "forward_std_ms", "forward_p90_ms", "forward_spread"),
-    *("backward_ms", "backward_mean_ms", "backward_std_ms", "backward_p90_ms", "backward_spread"),
+    *_WHAT,
+    *(
+        "network baseline seq_length mini_batch input_size hidden_size num_layers proj_size bidirectional "
+        "batch_first image_size precision tf32 cudnn_benchmark device device_name threads forward_ms "
+        "forward_mean_ms forward_std_ms forward_p90_ms forward_spread backward_ms backward_mean_ms "
+        "backward_std_ms backward_p90_ms backward_spread"
+    ).split(),
 )
 _TRAIN = (
-    *(*_WHAT[:4], "device", "precision", "epoch", "step", "samples_seen", "train_loss", "clip_val_loss"),
-    *("zeroshot_top1", "zeroshot_top5"),
+    *_WHAT[:4],
+    *"device precision epoch step samples_seen train_loss clip_val_loss zeroshot_top1 zeroshot_top5".split(),
 )
 """The first columns of each kind of table: what was done, then the main values. All other fields follow."""
 ENVIRONMENT = ("host", "platform", "driver", "seed", "date")
@@ -122,8 +120,11 @@ def train(rows: Iterable[TrainRow]) -> pd.DataFrame:
 
 
 def evaluate(rows: Iterable[EvaluateRow]) -> pd.DataFrame:
-    """Return every value of every row, in the given order."""
-    return _flat(rows, EvaluateRow, (*_WHAT[:4], "task", "data"))
+    """Return every value of every row, in the given order. Recalls at further ranks have columns of their own."""
+    rows = list(rows)
+    frame = _flat(rows, EvaluateRow, (*_WHAT[:2], "checkpoint", "data", "task", "status", "error"))
+    recalls = pd.DataFrame([row.recalls for row in rows], dtype=float)
+    return pd.concat([frame.drop(columns="recalls"), recalls], axis="columns")
 
 
 def with_environment(frame: pd.DataFrame, run: Run) -> pd.DataFrame:

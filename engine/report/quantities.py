@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engine.published.publishers import FIGURES, OF
+from engine.statistics import NEEDED
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,20 @@ def _towers(stem: str, label: str, unit: str, help: str) -> dict[str, Quantity]:
     return whole | {
         f"{part}_{stem}": Quantity(f"{part.capitalize()} {label}", unit, f"{help} {where}")
         for part, where in parts.items()
+    }
+
+
+def _pass(name: str) -> dict[str, Quantity]:
+    """Return the quantities of a timed forward or backward pass."""
+    label, of = name.capitalize(), f"of the {name} pass"
+    return {
+        f"{name}_ms": Quantity(label, "ms", f"Median {of}."),
+        f"{name}_mean_ms": Quantity(f"{label} mean", "ms", f"Mean time {of}, with outliers."),
+        f"{name}_std_ms": Quantity(f"{label} deviation", "ms", f"Standard deviation {of}'s samples."),
+        f"{name}_p90_ms": Quantity(f"{label} p90", "ms", f"90 % {of}'s samples are faster."),
+        f"{name}_spread_percent": Quantity(
+            f"{label} spread", "%", f"(largest - smallest) / median of the processes' medians, {name} pass."
+        ),
     }
 
 
@@ -68,43 +83,22 @@ QUANTITIES: dict[str, Quantity] = {
         "ms",
         "Time per call when calls are queued back to back on an accelerator. Median of the processes' medians.",
     ),
-    "p90_ms": Quantity(
-        "p90",
-        "ms",
-        "90 % of the samples are faster. Needs 64 samples: then at least 2 lie above the true value with "
-        "a probability of 99 %.",
-    ),
-    "p95_ms": Quantity(
-        "p95",
-        "ms",
-        "95 % of the samples are faster. Needs 130 samples: then at least 2 lie above the true value with "
-        "a probability of 99 %.",
-    ),
-    "p99_ms": Quantity(
-        "p99",
-        "ms",
-        "99 % of the samples are faster. Needs 662 samples: then at least 2 lie above the true value with "
-        "a probability of 99 %.",
-    ),
+    **{
+        f"p{percent}_ms": Quantity(
+            f"p{percent}",
+            "ms",
+            f"{percent} % of the samples are faster. Needs {NEEDED[percent]} samples: then at least 2 lie above the "
+            "true value with a probability of 99 %.",
+        )
+        for percent in (90, 95, 99)
+    },
     "mean_ms": Quantity("Mean", "ms", "Mean time per call, with outliers."),
     "std_ms": Quantity("Deviation", "ms", "Standard deviation of the samples. A sample is the mean of its calls."),
     "samples_per_s": Quantity(
         "Throughput", "samples/s", "Batch size / back-to-back time. On a CPU: batch size / median latency.", "larger"
     ),
-    "forward_ms": Quantity("Forward", "ms", "Median of the forward pass."),
-    "backward_ms": Quantity("Backward", "ms", "Median of the backward pass."),
-    "forward_mean_ms": Quantity("Forward mean", "ms", "Mean time of the forward pass, with outliers."),
-    "forward_std_ms": Quantity("Forward deviation", "ms", "Standard deviation of the forward pass's samples."),
-    "forward_p90_ms": Quantity("Forward p90", "ms", "90 % of the forward pass's samples are faster."),
-    "forward_spread_percent": Quantity(
-        "Forward spread", "%", "(largest - smallest) / median of the processes' medians, forward pass."
-    ),
-    "backward_mean_ms": Quantity("Backward mean", "ms", "Mean time of the backward pass, with outliers."),
-    "backward_std_ms": Quantity("Backward deviation", "ms", "Standard deviation of the backward pass's samples."),
-    "backward_p90_ms": Quantity("Backward p90", "ms", "90 % of the backward pass's samples are faster."),
-    "backward_spread_percent": Quantity(
-        "Backward spread", "%", "(largest - smallest) / median of the processes' medians, backward pass."
-    ),
+    **_pass("forward"),
+    **_pass("backward"),
     "steps_per_s": Quantity(
         "Steps",
         "1/s",
@@ -194,20 +188,11 @@ QUANTITIES: dict[str, Quantity] = {
     },
 }
 
-COMPARABLE = (
-    "gmacs",
-    "mparams",
-    "macts",
-    "fvcore_gmacs",
-    "gflops",
-    "traffic_mb",
-    "intensity",
-    "weights_mb",
-    "inference_peak_mb",
-    "image_mparams",
-    "text_mparams",
-    "image_gmacs",
-    "text_gmacs",
+COMPARABLE = tuple(
+    (
+        "gmacs mparams macts fvcore_gmacs gflops traffic_mb intensity weights_mb inference_peak_mb image_mparams "
+        "text_mparams image_gmacs text_gmacs"
+    ).split()
 )
 """Quantities offered as axes, sizes and colours, the most frequently used first."""
 

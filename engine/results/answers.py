@@ -45,6 +45,13 @@ class Matches(Answer):
     texts: tuple[MatchedText, ...]
 
 
+class Augmented(Answer):
+    """Images as a training draws them: each of them in several epochs, one image after the other."""
+
+    images: tuple[str, ...]
+    """PNG files in base64."""
+
+
 class Exported(Answer):
     """A model that was written for open_clip."""
 

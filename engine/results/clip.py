@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
+from pydantic import Field
+
 from engine.results.base import DeviceName, Row
 
 
@@ -65,10 +67,11 @@ class TrainRow(Retrieval):
 
 
 class EvaluateRow(Retrieval):
-    """The result of one task for one model."""
+    """The result of one task for one model on one data set."""
 
     kind: ClassVar[str] = "evaluate"
 
+    checkpoint: str = ""
     task: str
     data: str = ""
     device: DeviceName
@@ -77,15 +80,26 @@ class EvaluateRow(Retrieval):
     images: int | None = None
     captions: int | None = None
     classes: int | None = None
+    recalls: dict[str, float] = Field(default_factory=dict)
+    """Recall at other ranks than 1, 5 and 10, named like these: `image_to_text_r20`."""
     acc1: float | None = None
     acc5: float | None = None
     mean_per_class_recall: float | None = None
+    probe_images: int | None = None
+    """Number of images that the linear probe learned from."""
+    probe_c: float | None = None
+    """C of the linear probe, its inverse strength of regularisation."""
     confusion_file: str = ""
     """CSV file below the run's folder: rows are true classes, columns are predicted ones."""
     predictions_file: str = ""
     embeddings_file: str = ""
     seconds: float | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def part(self) -> tuple[str, str, str]:
+        """Return model, checkpoint and data. Rows of older runs, which had one of each, have no checkpoint."""
+        return self.model, self.checkpoint, self.data
 
 
 def best_epoch(rows: Iterable[Row]) -> TrainRow | None:

@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import CliSuppress, NoDecode
 from typing_extensions import TypeAliasType
 
@@ -34,7 +34,7 @@ CHECKED_BATCH = 8
 small differences large."""
 MOST_VARIANTS = 16
 LONGEST_EXPRESSION = 200
-BatchWord = Literal["recorded", "sweep", "max"]
+BatchWord = Literal["recorded", "sweep", "max", "listed"]
 BATCH_WORDS: tuple[str, ...] = get_args(BatchWord)
 Mode = Literal["inference", "training"]
 
@@ -48,10 +48,17 @@ def _batch(value: Any) -> Any:
     return size
 
 
-def _default_batch(fields: dict[str, Any]) -> int:
+def _default_batch(fields: dict[str, Any]) -> int | BatchWord:
     """Return the default batch size. fields: the fields before it."""
+    if fields.get("batch_size_list"):
+        return "listed"
     compares = fields.get("purpose", "performance") != "performance"
     return CHECKED_BATCH if compares and fields.get("mode", "inference") != "inference" else 1
+
+
+def _normalised(text: str) -> str:
+    """Return a list of batch sizes as `name size, name size`. Errors: ValueError."""
+    return ", ".join(f"{name} {size}" for name, size in suite.parse_batch_sizes(text, MAX_BATCH).items())
 
 
 # Named aliases, because their names are what `--help` shows.
@@ -81,8 +88,17 @@ class BenchmarkSpec(Spec):
     attempts: ClassVar[int] = 2
     paced_by: ClassVar[tuple[str, ...]] = (
         *("mode", "purpose", "device", "variants", "precision", "processes", "floor_seconds", "floor_samples"),
-        *("batch_size", "max_batch_size", "image_size", "context_length", "tower", "optimizer", "channels_last"),
-        *("cache", "threads", "trace", *OPTIONS),
+        *(
+            "batch_size",
+            "batch_size_list",
+            "max_batch_size",
+            "image_size",
+            "context_length",
+            "tower",
+            "optimizer",
+            "channels_last",
+        ),
+        *("cache", "threads", "trace", "max_seconds", *OPTIONS),
     )
     meaning: ClassVar[tuple[str, ...]] = (
         *("device", "threads", "purpose", "optimizer", "cache", "cudnn_benchmark", "deterministic", "tower"),
@@ -102,9 +118,16 @@ class BenchmarkSpec(Spec):
         "tolerance: measure how much their results differ.",
     )
     device: RealDevice = Field("cpu", description="Device to run on: cpu, cuda:0, mps, ...")
+    batch_size_list: Annotated[str, AfterValidator(_normalised)] = Field(
+        "",
+        max_length=100_000,
+        description="Batch size of each model, such as 'resnet18 8, vit_base_patch16_224 4', by names of timm or the "
+        "suite. Models without one are refused.",
+    )
     batch_size: Annotated[BATCH, NoDecode] = Field(
         default_factory=_default_batch,
-        description="Images per call. recorded: the suite's own; sweep: 1, 2, 4, ...; max: the largest that fits. "
+        description="Images per call. recorded: the suite's own; sweep: 1, 2, 4, ...; max: the largest that fits; "
+        "listed: of the batch size list. "
         f"Default: 1, and {CHECKED_BATCH} to compare results in training.",
     )
     max_batch_size: int | None = Field(
@@ -158,6 +181,14 @@ class BenchmarkSpec(Spec):
     replicates: Replicates = None
     min_samples: int | None = Field(None, ge=1, le=100_000, description="Least samples per process. Default: 10.")
     min_seconds: MinSeconds = None
+    max_seconds: float | None = Field(
+        None,
+        gt=0,
+        le=3600,
+        allow_inf_nan=False,
+        description="Most seconds of warm-up and sampling per process, all variants together, even if samples are "
+        "missing then. Default: no limit.",
+    )
     time_limit: TimeLimit = 1800
     threads: Threads = None
     cache: Literal["hot", "cold"] = Field(
@@ -209,6 +240,14 @@ class BenchmarkSpec(Spec):
     def _consistent(self) -> "BenchmarkSpec":
         if len(self.plan) > MOST_VARIANTS:
             raise ValueError(f"{len(self.plan)} variants are asked for, at most {MOST_VARIANTS} run side by side")
+        if refusal := next(filter(None, (variant.refusal(self.device) for variant in self.plan)), ""):
+            raise ValueError(refusal)
+        if (self.batch_size == "listed") != bool(self.batch_size_list):
+            raise ValueError(
+                f"batch size {self.batch_size} and a batch size list exclude each other: leave one out"
+                if self.batch_size_list
+                else "batch size listed takes its sizes from a batch size list, and none is given"
+            )
         if self.mode != "inference" and any(v.execution in ("export", "trace") for v in self.plan):
             raise ValueError("trace and export give inference graphs: choose mode inference for them")
         if self.mode != "inference" and any(v.freezing for v in self.plan):
@@ -253,7 +292,7 @@ class BenchmarkSpec(Spec):
     def batch_sizes(self, model: ModelName) -> tuple[int, ...]:
         """Return the batch sizes at which to time a model, in order; empty when the run finds the largest that fits.
 
-        Errors: Refused when batch size `recorded` is requested and the suite has none for this model.
+        Errors: Refused when batch size `recorded` or `listed` is requested and there is none for this model.
         """
         if self.batch_size == "max":
             return ()
@@ -263,6 +302,10 @@ class BenchmarkSpec(Spec):
             if recorded := suite.recorded_batch_size(model):
                 return (recorded,)
             raise Refused(f"no batch size is recorded for {model}: give a number, sweep or max instead")
+        if self.batch_size == "listed":
+            if listed := suite.listed_batch_size(model, suite.parse_batch_sizes(self.batch_size_list, MAX_BATCH)):
+                return (listed,)
+            raise Refused(f"the batch size list has no line for {model}: add one, or leave the model out")
         return (self.batch_size,)
 
     @property

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
+from engine.specs.model_name import PYTHON, ModelName
+
 MOST_CLASSES = 1_000_000
 MOST_CHANNELS = 1024
 MOST_KEYWORDS = 30
@@ -116,6 +118,19 @@ ModelKwargs = Annotated[
 ]
 OPTIONS = ("num_classes", "in_chans", "model_kwargs")
 """The names of these fields, in specs and in rows."""
+
+
+_TAKEN = {"timm": OPTIONS, PYTHON: ("in_chans", "model_kwargs")}
+
+
+def untaken(name: ModelName, fields: object) -> str:
+    """Return why a model cannot be built with the options that a spec sets; empty if its library takes them."""
+    for option in OPTIONS:
+        if getattr(fields, option, None) in (None, "", {}) or option in _TAKEN.get(name.library, ()):
+            continue
+        instead = "give it in model_kwargs, if the factory takes it" if name.runs_code else "only timm's models do"
+        return f"{name} does not take {option}: {instead}"
+    return ""
 
 
 def keywords_of(text: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Fields that training and evaluation of CLIP share: data, model, loading."""
 
+import json
 import math
 import os
 import re
@@ -9,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode
 from typing_extensions import TypeAliasType
 
-from engine.specs.base import MAX_CONTEXT
+from engine.specs.base import MAX_CONTEXT, SIZE
 from engine.specs.model_name import ModelName
 
 DIGITS_MODEL = "digits-clip"
@@ -17,11 +18,17 @@ DIGITS_MODEL = "digits-clip"
 EMBEDDED = ("digits", "synthetic")
 """Data sources that need no file."""
 MAX_CLASSES = 10_000
+IMAGENET = "imagenet"
+"""Stands alone for the class names of ImageNet."""
+TEMPLATE_SETS = ("openai-80", "openai-7")
+"""Names of open_clip's lists of templates for ImageNet, which may stand among templates."""
 LONGEST_TEXT = 1000
+LONGEST_PROMPTS = 10_000_000
+"""Characters of the prompts of all classes, as JSON. CuPL's prompts of ImageNet have 4 million."""
 MOST_DEFAULT_WORKERS = 8
 """Default limit of loading processes. More seldom help a single training process, and each takes about 500 MB."""
 
-SAME_PAIRS = ("data", "data_kind", "samples", "val_fraction", "classes", "templates")
+SAME_PAIRS = ("data", "data_kind", "csv_class_key", "samples", "val_fraction", "classes", "templates")
 """Fields that must be equal for two runs to use the same pairs and classes."""
 
 DataKind = Literal["auto", "digits", "synthetic", "csv", "folder", "webdataset"]
@@ -29,10 +36,11 @@ ClipPrecision = Literal["fp32", "bf16", "fp16", "amp", "amp_bf16"]
 TrainPrecision = Literal["auto", "fp32", "bf16", "fp16", "amp", "amp_bf16"]
 
 # Fields that both specs have, each with its bounds; the specs set the defaults.
+MODEL = r"^[\w.:/@-]{1,200}$"
 ClipModel = Annotated[
     str,
     Field(
-        pattern=r"^[\w.:/@-]{1,200}$",
+        pattern=MODEL,
         description="An open_clip model, digits-clip, or config:NAME for your own configuration.",
     ),
 ]
@@ -54,12 +62,13 @@ Separator = Annotated[
 ]
 ImageColumn = Annotated[str, Field(min_length=1, max_length=200, description="CSV column with the image paths.")]
 CaptionColumn = Annotated[str, Field(min_length=1, max_length=200, description="CSV column with the captions.")]
+ClassColumn = Annotated[str, Field(max_length=200, description="CSV column with the class names, if there is one.")]
 Samples = Annotated[
     int | None,
     Field(ge=1, le=100_000_000, description="Most pairs to use. For synthetic data, the number of pairs to make."),
 ]
 ClipImageSize = Annotated[
-    int | None, Field(ge=8, le=4096, description="Image size in pixels. Default: the model's own.")
+    SIZE | None, NoDecode, Field(description="Image size, N or HxW in pixels. Default: the model's own.")
 ]
 ContextLength = Annotated[
     int | None, Field(ge=1, le=MAX_CONTEXT, description="Tokens per text. Default: the model's own.")
@@ -80,14 +89,76 @@ def with_place_for_names(templates: tuple[str, ...]) -> tuple[str, ...]:
     return templates
 
 
+def with_place_or_set(templates: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the templates. Errors: ValueError when one neither has {} nor is the name of a list of templates."""
+    try:
+        with_place_for_names(tuple(template for template in templates if template not in TEMPLATE_SETS))
+    except ValueError as error:
+        raise ValueError(f"{error}; lists with a name are {', '.join(TEMPLATE_SETS)}") from error
+    return templates
+
+
 Line = Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
 # Named aliases, because their names are what `--help` shows.
 LINES = TypeAliasType("LINES", Annotated[tuple[Line, ...], BeforeValidator(split_lines), Field(max_length=MAX_CLASSES)])
-TEMPLATES = TypeAliasType("TEMPLATES", Annotated[LINES, AfterValidator(with_place_for_names)])
+TEMPLATES = TypeAliasType("TEMPLATES", Annotated[LINES, AfterValidator(with_place_or_set)])
 Templates = Annotated[
     TEMPLATES,
     NoDecode,
-    Field(description="Prompts with {} for the class name. Default: the data's own, or open_clip's."),
+    Field(
+        description="Prompts with {} for the class name, or openai-80 or openai-7. Default: the data's own, else "
+        "openai-7; with the classes imagenet openai-80."
+    ),
+]
+Classes = Annotated[
+    LINES,
+    NoDecode,
+    Field(
+        description="Class names for zero-shot, or the word imagenet for those of ImageNet, found by synset, number "
+        "or name. Default: the data's own."
+    ),
+]
+
+
+def parse_class_prompts(given: Any) -> str:
+    """Return prompts per class as the text of a JSON object; empty for none.
+
+    given: `{"class": ["prompt", ...]}` or its text, also with the name of one data set around it, as CuPL's files have
+    it. The result is a text, so that specs that hold it compare as a whole. Errors: ValueError for another form.
+    """
+    wanted = 'prompts per class are JSON: {"cat": ["a photo of a cat, a small animal.", ...], ...}'
+    if not given:
+        return ""
+    try:
+        found = json.loads(given) if isinstance(given, str) else given
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{wanted}; this is none: {error}") from error
+    if isinstance(found, dict) and len(found) == 1 and isinstance(inner := next(iter(found.values())), dict):
+        found = inner
+    if not isinstance(found, dict) or not found:
+        raise ValueError(f"{wanted}; this is {str(found)[:60]!r}")
+    for name, prompts in found.items():
+        if not isinstance(prompts, list) or not prompts or not all(isinstance(p, str) and p.strip() for p in prompts):
+            raise ValueError(f"{wanted}; the class {str(name)[:60]!r} has {str(prompts)[:60]!r}")
+    text = json.dumps(found, ensure_ascii=False)
+    if len(text) > LONGEST_PROMPTS:
+        raise ValueError(f"prompts per class have at most {LONGEST_PROMPTS:,} characters together, not {len(text):,}")
+    return text
+
+
+def class_prompts(text: str) -> dict[str, list[str]]:
+    """Return the prompts of each class from a text made by `parse_class_prompts`."""
+    prompts: dict[str, list[str]] = json.loads(text) if text else {}
+    return prompts
+
+
+ClassPrompts = Annotated[
+    str,
+    BeforeValidator(parse_class_prompts),
+    Field(
+        description="Prompts of each class, as in CuPL's files, instead of templates: JSON "
+        '{"cat": ["a photo of a cat, a small animal."], ...}. Every class needs some.'
+    ),
 ]
 WARMUP = TypeAliasType("WARMUP", Annotated[str, BeforeValidator(lambda value: str(value).strip())])
 """A number of steps such as `200`, or a share of them such as `10%`."""

@@ -1,17 +1,21 @@
 """The request of an evaluation of CLIP."""
 
-from typing import Annotated, ClassVar, Literal
+import re
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import CliSuppress, NoDecode
 from typing_extensions import TypeAliasType
 
 from engine.specs.base import RealDevice, Spec
 from engine.specs.clip import (
     DIGITS_MODEL,
-    LINES,
+    MODEL,
     SAME_PAIRS,
     CaptionColumn,
+    ClassColumn,
+    Classes,
+    ClassPrompts,
     ClipImageSize,
     ClipModel,
     ClipPrecision,
@@ -19,12 +23,15 @@ from engine.specs.clip import (
     Data,
     ImageColumn,
     Kind,
+    Line,
     Pretrained,
     Samples,
     Separator,
     Templates,
     Workers,
     registered,
+    same_sources,
+    split_lines,
 )
 from engine.specs.profile import Configs
 from engine.specs.timed import Threads, split_words
@@ -32,14 +39,66 @@ from engine.specs.timed import Threads, split_words
 EvaluationTask = Literal["retrieval", "zeroshot", "linear-probe"]
 # A named alias, because its name is what `--help` shows.
 TASKS = TypeAliasType("TASKS", Annotated[tuple[EvaluationTask, ...], split_words, Field(min_length=1, max_length=3)])
+MOST_MORE = 200
+"""Most further models, and most further data sets, of one evaluation."""
+STRENGTHS = (0.1, 1.0, 10.0, 100.0, 1000.0)
+"""Values tried for C, the inverse strength of regularisation. They are large because normalised features are small."""
+RECALLS = (1, 5, 10)
+
+
+def split_subject(line: str) -> tuple[str, str]:
+    """Return the model and the checkpoint of a line `MODEL` or `MODEL,CHECKPOINT`."""
+    model, _, checkpoint = line.partition(",")
+    return model.strip(), checkpoint.strip()
+
+
+def _subjects(lines: tuple[str, ...]) -> tuple[str, ...]:
+    for line in lines:
+        if not re.fullmatch(MODEL, split_subject(line)[0]):
+            raise ValueError(f"a line has a model, or a model and its checkpoint with a comma between, unlike {line!r}")
+    return lines
+
+
+def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(sorted(set(values)))
+
+
+MODELS = TypeAliasType(
+    "MODELS",
+    Annotated[tuple[Line, ...], BeforeValidator(split_lines), AfterValidator(_subjects), Field(max_length=MOST_MORE)],
+)
+SOURCES = TypeAliasType(
+    "SOURCES", Annotated[tuple[Line, ...], BeforeValidator(split_lines), Field(max_length=MOST_MORE)]
+)
+RANKS = TypeAliasType(
+    "RANKS",
+    Annotated[
+        tuple[Annotated[int, Field(ge=1, le=10_000)], ...],
+        split_words,
+        AfterValidator(_distinct),
+        Field(min_length=1, max_length=20),
+    ],
+)
+C_VALUES = TypeAliasType(
+    "C_VALUES",
+    Annotated[
+        tuple[Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)], ...],
+        split_words,
+        AfterValidator(_distinct),
+        Field(min_length=1, max_length=100),
+    ],
+)
 
 
 class EvaluateSpec(Spec):
-    """Evaluate CLIP: retrieval, zero-shot classification, linear probe."""
+    """Evaluate CLIP: retrieval, zero-shot classification, linear probe. Each model is evaluated on each data set."""
 
     kind: ClassVar[str] = "evaluate"
     attempts: ClassVar[int] = 2
-    meaning: ClassVar[tuple[str, ...]] = (*SAME_PAIRS, "held_out", "seed", "batch_size")
+    meaning: ClassVar[tuple[str, ...]] = (
+        *(*SAME_PAIRS, "more_data", "held_out", "held_out_data", "class_prompts", "seed", "batch_size"),
+        *("probe_data", "shots", "probe_c"),
+    )
     needs: ClassVar[tuple[str, ...]] = (
         *("model", "configs", "checkpoint", "image_size", "context_length", "device", "precision"),
     )
@@ -47,40 +106,105 @@ class EvaluateSpec(Spec):
     model: ClipModel = DIGITS_MODEL
     configs: CliSuppress[Configs] = Field(default_factory=dict)
     checkpoint: Pretrained = ""
+    more_models: Annotated[MODELS, NoDecode] = Field(
+        (),
+        description="Further models, one per line: MODEL, MODEL,CHECKPOINT, or the number of a training. Settings "
+        "apply to all models.",
+    )
     image_size: ClipImageSize = None
     context_length: ContextLength = None
 
     data: Data = "digits"
+    more_data: Annotated[SOURCES, NoDecode] = Field(
+        (), description="Further data sets, one per line. All settings, such as column names, apply to every data set."
+    )
     data_kind: Kind = "auto"
     csv_separator: Separator = ""
     csv_img_key: ImageColumn = "filepath"
     csv_caption_key: CaptionColumn = "title"
+    csv_class_key: ClassColumn = ""
     samples: Samples = None
-    held_out: bool = Field(True, description="Use only the pairs that a training with this seed holds out.")
-    val_fraction: float = Field(0.2, gt=0, lt=1, description="Share of the data that is held out.")
+    held_out: bool = Field(
+        True, description="If one of the models was trained on the data, use only the pairs that its training held out."
+    )
+    held_out_data: Annotated[SOURCES, NoDecode] = Field(
+        (),
+        description="Data sets of which a share is held out, one per line. Data that a training of this app has used "
+        "are added when the run is queued.",
+    )
+    val_fraction: float = Field(
+        0.2, gt=0, lt=1, description="Share that is held out of data that were trained on, or by a linear probe."
+    )
     tasks: Annotated[TASKS, NoDecode] = Field(
         ("retrieval", "zeroshot"), description="Tasks: retrieval, zeroshot, linear-probe; comma-separated."
     )
-    classes: Annotated[LINES, NoDecode] = Field((), description="Class names. Default: the data's own.")
+    recall_k: Annotated[RANKS, NoDecode] = Field(RECALLS, description="Ranks k of recall at k, comma-separated.")
+    classes: Classes = ()
     templates: Templates = ()
+    class_prompts: ClassPrompts = ""
+    probe_data: str = Field(
+        "",
+        max_length=4000,
+        description="Data that the linear probe learns from. Default: what is not held out of the evaluated data.",
+    )
+    shots: int | None = Field(
+        None, ge=1, le=100_000, description="Images per class that the probe learns from, drawn with the seed."
+    )
+    probe_c: Annotated[C_VALUES, NoDecode] = Field(
+        STRENGTHS,
+        description="Values of C, the inverse strength of the probe's regularisation. The best on a fifth of the "
+        "probe's data is used; a single value is used as it is.",
+    )
 
     device: RealDevice = Field("cpu", description="Device to run on: cpu, cuda, cuda:0, mps, ...")
     precision: ClipPrecision = Field("fp32", description="fp32, mixed precision (amp), or half (bf16, fp16).")
     batch_size: int = Field(64, ge=1, le=65_536, description="Images or texts per forward pass.")
     workers: Workers = 0
     threads: Threads = None
-    seed: int = Field(0, ge=0, lt=2**31, description="Random seed of the split and the linear probe.")
+    reuse_features: bool = Field(
+        True,
+        description="Keep features, and reuse those of the same weights, files and settings.",
+    )
+    seed: int = Field(0, ge=0, lt=2**31, description="Random seed of splits, samples and the linear probe.")
+
+    @property
+    def subjects(self) -> tuple[tuple[str, str], ...]:
+        """Return each model with its checkpoint."""
+        return tuple(dict.fromkeys([(self.model, self.checkpoint), *map(split_subject, self.more_models)]))
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Return the data sets."""
+        return tuple(dict.fromkeys([self.data, *self.more_data]))
+
+    @property
+    def parts(self) -> tuple["EvaluateSpec", ...]:
+        """Return a spec for each model on each data set, the data sets of one model after each other."""
+        return tuple(self.part(*subject, data) for subject in self.subjects for data in self.sources)
+
+    @property
+    def subject_parts(self) -> tuple["EvaluateSpec", ...]:
+        """Return a spec for each model, on the first data set."""
+        return tuple(self.part(*subject, self.data) for subject in self.subjects)
+
+    def part(self, model: str, checkpoint: str, data: str) -> "EvaluateSpec":
+        """Return the spec of one model on one data set. Its `held_out` says whether only a share of them is used."""
+        held_out = self.held_out and any(same_sources(data, other) for other in self.held_out_data)
+        one = {"model": model, "checkpoint": checkpoint, "data": data, "held_out": held_out}
+        return self.model_copy(update={**one, "more_models": (), "more_data": ()})
 
     @property
     def models(self) -> tuple[str, ...]:
         """Return the models that the catalogue must have."""
-        return registered(self.model)
+        return registered(*(model for model, _ in self.subjects))
 
     @property
     def pace(self) -> tuple[object, ...]:
-        return tuple(self.model_dump(exclude={"seed", "classes", "templates", "checkpoint"}).values())
+        return tuple(self.model_dump(exclude={"seed", "classes", "templates", "class_prompts", "checkpoint"}).values())
 
     @property
     def summary(self) -> str:
         start = f" from {self.checkpoint}" if self.checkpoint else ""
-        return f"{self.model}{start} on {self.data}: {', '.join(self.tasks)} ({self.device})"
+        models = f"{self.model}{start}" if len(self.subjects) == 1 else f"{len(self.subjects)} models"
+        data = self.data if len(self.sources) == 1 else f"{len(self.sources)} data sets"
+        return f"{models} on {data}: {', '.join(self.tasks)} ({self.device})"

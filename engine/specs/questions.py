@@ -10,8 +10,11 @@ from typing import Annotated, ClassVar
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
 from engine.specs.evaluate import EvaluateSpec
+from engine.specs.images import ImageFields
 from engine.specs.train import TrainSpec
 
+EMBEDDINGS = "embeddings.npz"
+"""The file with the embeddings of the first model on the first data set of an evaluation."""
 LONGEST_TEXT = 10_000
 MOST_HITS = 1000
 MOST_TEXTS = 1000
@@ -35,7 +38,9 @@ class Search(Question):
     spec: EvaluateSpec
     """The spec of the evaluation."""
     folder: Path
-    """The folder with the evaluation's embeddings."""
+    """The run's folder."""
+    file: str = Field(EMBEDDINGS, pattern=r"^[\w.-]+$")
+    """The file with the embeddings of the model and the data of `spec`."""
     text: str = Field(min_length=1, max_length=LONGEST_TEXT)
     top: int = Field(12, ge=1, le=MOST_HITS)
 
@@ -69,6 +74,21 @@ class Match(Question):
     )
     templates: tuple[str, ...] = ()
     """Prompts with {} for the text, which is then the name of a class; empty to use the texts as they are."""
+
+
+class Augment(Question):
+    """Draw some images as a training would. The answer is an `Augmented`."""
+
+    name: ClassVar[str] = "augment"
+
+    spec: TrainSpec
+
+    @classmethod
+    def of(cls, spec: TrainSpec) -> "Augment":
+        """Return the question for a request, without the fields that do not change the answer."""
+        data = ("data", "data_kind", "csv_separator", "csv_img_key", "csv_caption_key", "samples", "seed")
+        names = (*data, *ImageFields.model_fields, *(name for name in spec.needs if name != "device"))
+        return cls(spec=TrainSpec.model_validate({name: getattr(spec, name) for name in names} | {"nproc": 1}))
 
 
 class Export(Question):

@@ -1,7 +1,6 @@
 """The request of a training of CLIP, and its schedule of steps."""
 
 import math
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
@@ -10,10 +9,11 @@ from pydantic_settings import CliSuppress, NoDecode
 from engine.specs.base import RealDevice, Spec, numbered
 from engine.specs.clip import (
     DIGITS_MODEL,
-    LINES,
     SAME_PAIRS,
     WARMUP,
     CaptionColumn,
+    ClassColumn,
+    Classes,
     ClipImageSize,
     ClipModel,
     ContextLength,
@@ -29,13 +29,11 @@ from engine.specs.clip import (
     split_sources,
     warmup_steps,
 )
+from engine.specs.images import ImageFields
 from engine.specs.profile import Configs
 from engine.specs.timed import Threads, split_words
 
 SCRATCH_LR, FINE_TUNE_LR = 1e-3, 1e-5
-EPOCHS = 15
-LEAST_STEPS, MOST_BATCH = 16, 256
-"""Limits of the default batch size: it leaves at least LEAST_STEPS steps per epoch and is at most MOST_BATCH."""
 
 Optimizer = Annotated[str, Field(pattern=r"^(adamw|timm/[a-z0-9_]{1,40})$", description="adamw, or timm/NAME.")]
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
@@ -43,18 +41,20 @@ Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 TowerRate = Annotated[float | None, Field(gt=0, le=100, allow_inf_nan=False)]
 
 
-class TrainSpec(Spec):
+class TrainSpec(ImageFields, Spec):
     """Train or fine-tune CLIP for a short while, on images with captions."""
 
     kind: ClassVar[str] = "train"
     attempts: ClassVar[int] = 3
     paced_by: ClassVar[tuple[str, ...]] = (
         *("model", "data", "samples", "batch_size", "accum_freq", "nproc", "precision", "device", "image_size", "loss"),
-        *("grad_checkpointing", "compile", "use_bn_sync", "val_frequency", "val_every_steps", "workers", "threads"),
+        *("grad_checkpointing", "compile", "use_bn_sync", "val_frequency", "val_every_steps", "zeroshot_data"),
+        *("workers", "threads"),
     )
     meaning: ClassVar[tuple[str, ...]] = (
         *SAME_PAIRS,
         "val_data",
+        "zeroshot_data",
         "loss",
         "batch_size",
         "accum_freq",
@@ -74,6 +74,7 @@ class TrainSpec(Spec):
     csv_separator: Separator = ""
     csv_img_key: ImageColumn = "filepath"
     csv_caption_key: CaptionColumn = "title"
+    csv_class_key: ClassColumn = ""
     data_weights: Annotated[tuple[float, ...], NoDecode, split_words] = Field(
         (), description="Weight of each of several sources (::), relative to its size. Default: 1 each."
     )
@@ -81,7 +82,13 @@ class TrainSpec(Spec):
     samples: Samples = None
     val_data: str = Field("", max_length=4000, description="Data of the held-out pairs. Default: a share of the data.")
     val_fraction: Share = Field(0.2, description="Share of the data that is held out if val_data is empty.")
-    classes: Annotated[LINES, NoDecode] = Field((), description="Class names for zero-shot. Default: the data's own.")
+    zeroshot_data: str = Field(
+        "",
+        max_length=4000,
+        description="Labelled data for zero-shot: class folders, shards with classnames.txt, or a CSV with the class "
+        "column. Default: the held-out pairs, if they have classes.",
+    )
+    classes: Classes = ()
     templates: Templates = ()
 
     model: ClipModel = DIGITS_MODEL
@@ -264,6 +271,11 @@ class TrainSpec(Spec):
         return tuple(f"{kind}:{rank}" for rank in range(self.nproc))
 
     @property
+    def pairs_class_key(self) -> str:
+        """Return the class column of the pairs. With zeroshot_data, the column is that of zeroshot_data."""
+        return "" if self.zeroshot_data else self.csv_class_key
+
+    @property
     def peak_lr(self) -> float:
         """Return the learning rate at the end of the warm-up."""
         return self.lr or (FINE_TUNE_LR if self.pretrained else SCRATCH_LR)
@@ -281,60 +293,3 @@ class TrainSpec(Spec):
     def summary(self) -> str:
         start = f" from {self.pretrained}" if self.pretrained else ""
         return f"{self.model}{start} on {self.data} ({self.device})"
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """Steps, epochs and batches that follow from a spec and a number of pairs."""
-
-    batch_size: int
-    """Pairs per process and forward pass."""
-    batches: int
-    """Full batches per epoch and process; a multiple of accum_freq."""
-    steps_per_epoch: int
-    steps: int
-    """Optimizer steps of the whole training."""
-    epochs: int
-    """Number of epochs. The last may be shorter if the spec gives steps."""
-    warmup_steps: int
-    cooldown_steps: int
-
-    @property
-    def problems(self) -> list[str]:
-        """Return sentences that describe what is wrong with the schedule; empty if nothing is."""
-        sentences = []
-        if self.steps_per_epoch < 1:
-            sentences.append(
-                f"the data are smaller than one step of {self.batch_size} pairs: take a smaller batch size"
-            )
-        elif self.warmup_steps >= self.steps:
-            sentences.append(
-                f"a warm-up of {self.warmup_steps} steps out of {self.steps} never reaches the learning rate: "
-                "take a shorter one, such as 10%"
-            )
-        return sentences
-
-
-def schedule(spec: TrainSpec, pairs: int) -> Schedule:
-    """Return the schedule of a training on `pairs` pairs. Only full batches count: the rest of an epoch is left out."""
-    batch = spec.batch_size or default_batch(pairs // (spec.nproc * spec.accum_freq))
-    per_step = batch * spec.nproc * spec.accum_freq
-    steps_per_epoch = 1 if spec.overfit and pairs >= per_step else pairs // per_step
-    epochs = spec.epochs or EPOCHS
-    if spec.steps is not None:
-        epochs = math.ceil(spec.steps / max(1, steps_per_epoch))
-    steps = spec.steps if spec.steps is not None else epochs * steps_per_epoch
-    return Schedule(
-        batch_size=batch,
-        batches=steps_per_epoch * spec.accum_freq,
-        steps_per_epoch=steps_per_epoch,
-        steps=steps,
-        epochs=epochs,
-        warmup_steps=warmup_steps(spec.warmup, steps),
-        cooldown_steps=min(steps, (spec.epochs_cooldown or 0) * steps_per_epoch),
-    )
-
-
-def default_batch(pairs: int) -> int:
-    """Return the largest power of two from 2 to MOST_BATCH that leaves LEAST_STEPS steps per epoch."""
-    return max(2, min(MOST_BATCH, 1 << int(math.log2(max(2, pairs / LEAST_STEPS)))))

@@ -69,6 +69,14 @@ class Variant(BaseModel):
             raise ValueError(f"{text!r}: only the backend inductor takes freezing")
         return cls.model_validate(fields)
 
+    def refusal(self, device: str) -> str:
+        """Return why a device cannot run this variant; empty if nothing is known against it."""
+        graphs = "cudagraphs" in (self.execution, self.backend) or self.compile_mode == "reduce-overhead"
+        if device.startswith("cuda") or not (graphs or self.precision == "tf32"):
+            return ""
+        needed = "CUDA graphs, which only NVIDIA's and AMD's GPUs have" if graphs else "an NVIDIA GPU"
+        return f"{self.label} needs {needed}: leave it out, or choose another device than {device}"
+
     @property
     def label(self) -> str:
         """Return the notation of this variant, without float32."""

@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 
 from pydantic import TypeAdapter
 from pydantic_core import from_json
+from sqlalchemy import Connection, insert, select
 
 from engine import archives, results, specs
 from engine.names import refuse_code
@@ -16,7 +17,7 @@ from engine.results import Row
 from engine.roots import file_within, open_within
 from engine.settings import Settings
 from engine.specs import Refused
-from engine.store import archive
+from engine.store.attempts import insert_event
 from engine.store.bundle_format import (
     FORMAT,
     LIBRARY,
@@ -30,10 +31,11 @@ from engine.store.bundle_format import (
 )
 from engine.store.database import Unavailable
 from engine.store.files import RunFiles
-from engine.store.listing import LONGEST_MODEL
+from engine.store.listing import LONGEST_MODEL, insert_listing
 from engine.store.model import Run, StoredArtifact
-from engine.store.records import storable
+from engine.store.records import mark_change, run_values, storable
 from engine.store.store import Store
+from engine.store.tables import changes, run_tags, runs
 
 ARTIFACT_BYTES = 50_000_000
 """At most this many bytes for all artifacts of a bundle. The others are only listed."""
@@ -185,21 +187,12 @@ def _take_in(store: Store, settings: Settings, members: dict[str, bytes]) -> int
     spec = specs.load(record.kind, json.dumps(record.spec))
     refuse_code(spec)
     contents = {name.removeprefix("artifacts/"): data for name, data in members.items() if "/" in name}
-    imported = archive.Imported(
-        spec=spec,
-        columns=record.model_dump(exclude={"kind", "name", "spec", "environment", "notes", "tags"})
-        | {"error": storable(record.error), "note": storable(record.note)},
-        name=record.name,
-        notes=storable(record.notes),
-        tags=tuple(dict.fromkeys(record.tags)),
-        environment=record.environment,
-        rows=[_row(record.kind, line) for line in _lines_of(members, "rows.jsonl", MOST_ROWS)],
-        metrics=[BundledMetric.model_validate_json(line) for line in _lines_of(members, "metrics.jsonl", MOST_METRICS)],
-        artifacts=list(TypeAdapter(list[BundledArtifact]).validate_json(members["artifacts.json"])),
-    )
-    if not set(contents) <= {artifact.name for artifact in imported.artifacts}:
+    rows = [_row(record.kind, line) for line in _lines_of(members, "rows.jsonl", MOST_ROWS)]
+    metrics = [BundledMetric.model_validate_json(line) for line in _lines_of(members, "metrics.jsonl", MOST_METRICS)]
+    artifacts = TypeAdapter(list[BundledArtifact]).validate_json(members["artifacts.json"])
+    if not set(contents) <= {artifact.name for artifact in artifacts}:
         raise Refused("the bundle holds files that its run does not name")
-    for artifact in imported.artifacts:
+    for artifact in artifacts:
         data = contents.get(artifact.name)
         if data is not None and (len(data), sha256(data).hexdigest()) != (artifact.size, artifact.sha256):
             raise Refused(
@@ -207,7 +200,13 @@ def _take_in(store: Store, settings: Settings, members: dict[str, bytes]) -> int
             )
     key = "bundle:" + sha256(b"\0".join(members[name] for name in sorted(members))).hexdigest()
 
-    def write_files(run_id: int) -> None:
+    with store.database.write() as connection:
+        if (earlier := connection.scalar(select(runs.c.id).where(runs.c.key == key))) is not None:
+            return int(earlier)
+        run_id = _insert(connection, record, spec, key)
+        for event in (*rows, *metrics, *artifacts):
+            insert_event(connection, run_id, 0, event)
+        # before the transaction ends, so that no reader sees the run without its files
         files = RunFiles(settings.runs_dir, run_id)
         files.prepare()
         files.log.write_bytes(members["log.txt"])
@@ -215,5 +214,20 @@ def _take_in(store: Store, settings: Settings, members: dict[str, bytes]) -> int
             target = files.dir / name
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
+        return run_id
 
-    return archive.insert_run(store.database, imported, key, write_files)
+
+def _insert(connection: Connection, record: RunRecord, spec: specs.Spec, key: str) -> int:
+    """Insert a run that was made on another machine, with its search data and tags, and return its id."""
+    columns = record.model_dump(exclude={"kind", "name", "spec", "environment", "tags"})
+    columns |= {name: storable(columns[name]) for name in ("error", "note", "notes")}
+    columns |= {"key": key, "environment": record.environment.model_dump_json() if record.environment else None}
+    # One attempt was made elsewhere. A retry gets the next number, so it keeps the imported files.
+    columns |= {"attempt": 1, "tries_left": 0, "revision": select(changes.c.revision + 1).scalar_subquery()}
+    values = run_values(spec, record.name, record.created_at) | columns
+    run_id = int(connection.execute(insert(runs).values(values).returning(runs.c.id)).scalar_one())
+    insert_listing(connection, run_id, spec, record.name, columns["notes"])
+    if record.tags:
+        connection.execute(insert(run_tags), [{"run_id": run_id, "tag": tag} for tag in dict.fromkeys(record.tags)])
+    mark_change(connection)
+    return run_id

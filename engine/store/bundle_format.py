@@ -17,8 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, 
 
 from engine.results import Environment, Metric
 from engine.store.files import is_own_file
-from engine.store.model import Cause, State, StoredArtifact
-from engine.store.notes import LONGEST_NOTES, MOST_TAGS, tag
+from engine.store.model import LONGEST_NOTES, MOST_TAGS, Cause, State, StoredArtifact, tag
 from engine.store.records import LONGEST_TEXT
 
 FORMAT, VERSION = "model-vitals-run", 1

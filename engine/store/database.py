@@ -17,9 +17,7 @@ from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
 from engine.store.tables import HEAD, metadata
 
 BUSY_S = 60.0
-"""Wait at most this many seconds for another process's lock: longer than any of our transactions takes on a slow
-disk.
-"""
+"""Wait at most this many seconds for another process's lock: longer than our transactions take on a slow disk."""
 CONNECT_S = 10
 """Wait at most this many seconds for a PostgreSQL connection; without a limit an unreachable host takes two minutes."""
 ONE_WRITER = 0x7669_7461_6C73
@@ -71,9 +69,7 @@ SQLITE_FAULTS: dict[int, Fault] = {
         (Busy, "is locked by another process", "Wait until that process is done, or end it: `fuser` names it"),
     ),
 }
-"""Faults by SQLite's primary error code (https://sqlite.org/rescode.html). Other codes mean errors in our own
-queries.
-"""
+"""Faults by SQLite's primary error code (https://sqlite.org/rescode.html). Others are errors in our own queries."""
 POSTGRES_FAULTS: dict[str, Fault] = {
     "53100": (Unavailable, "cannot be written because the disk is full", FREE_SPACE),
     "25006": (Unavailable, "is read-only", "Connect to a server that takes writes"),
@@ -201,9 +197,7 @@ class Database:
         record.info["file"] = self._file()
 
     def _use_wal(self, cursor: sqlite3.Cursor) -> None:
-        """Set WAL mode, which the file keeps. Retry, because SQLite's busy timeout does not cover collisions of first
-        openers.
-        """
+        """Set WAL mode, which the file keeps. Retry, because the busy timeout does not cover first openers."""
         deadline = time.monotonic() + self._busy_s
         while True:
             try:
@@ -215,9 +209,7 @@ class Database:
                 time.sleep(0.01)
 
     def _check_file(self, _connection: object, record: Any, _proxy: object) -> None:
-        """Make the pool open a new connection if the file was replaced since this one was opened, for example by a
-        backup.
-        """
+        """Make the pool open a new connection if the file was replaced since this one was opened, as by a backup."""
         if record.info["file"] != self._file():
             raise DisconnectionError
 

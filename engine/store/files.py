@@ -51,9 +51,7 @@ class RunFiles:
         self.dir.mkdir(parents=True)
 
     def log_tail(self, lines: int) -> str:
-        """Return the last lines of the log, unchanged except that bytes that are not UTF-8 become replacement
-        characters.
-        """
+        """Return the last lines of the log. Bytes that are not UTF-8 become replacement characters."""
         last: deque[str] = deque(maxlen=lines)
         for path in (self.older_log, self.log):
             if path.is_file():

@@ -53,9 +53,7 @@ def take(database: Database, name: str, holder: str, fingerprint: str, seconds: 
 
 
 def renew(database: Database, name: str, holder: str, seconds: float) -> bool:
-    """Extend the lease; return False when another process holds it, and then the former holder must claim no more
-    runs.
-    """
+    """Extend the lease; return False when another process holds it. The former holder must then claim no more runs."""
     mine = (leases.c.name == name, leases.c.holder == holder)
     with database.write() as connection:
         extended = update(leases).where(*mine).values(expires_at=time.time() + seconds)
@@ -66,8 +64,7 @@ def release(database: Database, name: str, holder: str, *, host: str = "", only_
     """Give the lease back and return whether this succeeded.
 
     only_idle: keep the lease while a run waits or an attempt on `host` is open. One statement checks and deletes, so
-    that a
-    run queued at this moment finds either a live scheduler or no lease.
+    that a run queued at this moment finds either a live scheduler or no lease.
     """
     mine = [leases.c.name == name, leases.c.holder == holder]
     if only_idle:

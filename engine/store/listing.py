@@ -3,7 +3,7 @@
 Both are casefolded, so that SQLite and PostgreSQL compare them in the same way.
 """
 
-from sqlalchemy import Connection, exists, insert, literal, select, update
+from sqlalchemy import Connection, exists, insert, literal, select
 
 from engine.specs import ModelName, Spec
 from engine.store.records import storable
@@ -26,11 +26,6 @@ def insert_model(connection: Connection, run_id: int, name: str) -> None:
     known = exists().where(run_models.c.run_id == run_id, run_models.c.model == model)
     new = select(literal(run_id), literal(model)).where(~known)
     connection.execute(insert(run_models).from_select(["run_id", "model"], new))
-
-
-def set_text(connection: Connection, run_id: int, text: str) -> None:
-    """Replace the search text of a run."""
-    connection.execute(update(run_texts).where(run_texts.c.run_id == run_id).values(text=text))
 
 
 def searchable(name: str, summary: str, notes: str) -> str:

@@ -1,4 +1,4 @@
-"""Objects that the store returns: runs, their states and causes, attempts."""
+"""Objects that the store returns: runs, their states and causes, tags, attempts."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -45,6 +45,17 @@ class Cause(StrEnum):
     TIMEOUT = "timeout"
     REFUSED = "refused"
     STORE_UNAVAILABLE = "store_unavailable"
+
+
+LONGEST_TAG, MOST_TAGS, LONGEST_NOTES = 40, 20, 10_000
+
+
+def tag(text: str) -> str:
+    """Return a tag in its stored form, with single spaces. Errors: Refused."""
+    stored = " ".join(text.split())
+    if not stored or len(stored) > LONGEST_TAG or "," in stored or not stored.isprintable():
+        raise Refused(f"a tag has 1 to {LONGEST_TAG} characters and no comma, unlike {text[: 2 * LONGEST_TAG]!r}")
+    return stored
 
 
 class QueueFull(Refused):

@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import Connection, func, insert, select
@@ -62,9 +61,7 @@ def claim(database: Database, host: str, run_id: int | None = None) -> Attempt |
 
 
 def claim_new(database: Database, host: str, spec: Spec, *, name: str) -> Attempt | None:
-    """Record a run and start its only attempt at once, ahead of the queue. Return None when a slot it needs is
-    occupied.
-    """
+    """Record a run and start its only attempt at once, ahead of the queue; None when a slot it needs is occupied."""
     with database.write() as connection:
         taken, alone = _taken(connection, host)
         if alone or taken & set(spec.devices) or (spec.exclusive and taken):
@@ -153,12 +150,9 @@ def _occupy(connection: Connection, host: str, run_id: int) -> Attempt:
         attempt=run.attempt + 1,
     )
     assert taken, f"run {run_id} was not queued"
-    _hold(connection, host, json.loads(run.devices), attempt_id=token, run_id=run_id, exclusive=run.exclusive)
+    holder = {"host": host, "attempt_id": token, "run_id": run_id, "exclusive": run.exclusive}
+    connection.execute(insert(slots), [holder | {"device": device} for device in json.loads(run.devices)])
     return to_attempt(connection.execute(ATTEMPTS.where(attempts.c.id == token)).one())
-
-
-def _hold(connection: Connection, host: str, devices: Iterable[str], **holder: Any) -> None:
-    connection.execute(insert(slots), [{"host": host, "device": device, **holder} for device in devices])
 
 
 def _now() -> float:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, func, select, upd
 from engine import specs
 from engine.results import Environment
 from engine.specs import Refused
-from engine.store.model import Attempt, Cause, Run, State
+from engine.store.model import Attempt, Run
 from engine.store.tables import attempts, changes, run_tags, runs
 
 log = logging.getLogger(__name__)
@@ -28,7 +29,11 @@ _TAGS = select(func.aggregate_strings(run_tags.c.tag, "\n")).where(run_tags.c.ru
 RUNS: Select[Any] = select(runs, _TAGS.label("tags"))
 """Query for runs with their tags, joined by newlines. `to_run` reads its rows."""
 
-ATTEMPTS: Select[Any] = select(attempts, runs.c.cancel_requested).join_from(attempts, runs)
+ATTEMPTS: Select[Any] = select(
+    attempts.c.id.label("token"),
+    *(attempts.c[name] for name in "run_id number host created_at begun_at heartbeat_at stop_at".split()),
+    runs.c.cancel_requested,
+).join_from(attempts, runs)
 """Query for attempts with the cancel request of their run. `to_attempt` reads its rows."""
 
 
@@ -51,27 +56,14 @@ def mark_change(connection: Connection) -> None:
 
 def to_run(row: Row[Any]) -> Run:
     """Return the run in a row of RUNS. Errors: those of UNREADABLE."""
-    return Run(
-        id=row.id,
-        kind=row.kind,
-        name=row.name,
-        spec=specs.load(row.kind, row.spec),
-        state=State(row.state),
-        cause=Cause(row.cause) if row.cause else None,
-        error=row.error,
-        created_at=datetime.fromtimestamp(row.created_at, UTC),
-        started_at=_moment(row.started_at),
-        ended_at=_moment(row.ended_at),
-        cancel_requested=row.cancel_requested,
-        attempt=row.attempt,
-        done=row.done,
-        total=row.total,
-        note=row.note,
-        environment=Environment.model_validate_json(row.environment) if row.environment else None,
-        revision=row.revision,
-        notes=row.notes,
-        tags=tuple(sorted(row.tags.split("\n"))) if row.tags else (),
-    )
+    values: dict[str, Any] = {field.name: getattr(row, field.name) for field in fields(Run)}
+    values["spec"] = specs.load(row.kind, row.spec)
+    values["environment"] = Environment.model_validate_json(row.environment) if row.environment else None
+    values["tags"] = tuple(sorted(row.tags.split("\n"))) if row.tags else ()
+    for name in ("created_at", "started_at", "ended_at"):
+        if values[name] is not None:
+            values[name] = datetime.fromtimestamp(values[name], UTC)
+    return Run(**values)
 
 
 def readable_run(row: Row[Any]) -> Run | None:
@@ -93,17 +85,7 @@ def devices_of(text: str) -> list[str]:
 
 def to_attempt(row: Row[Any]) -> Attempt:
     """Return the attempt in a row of ATTEMPTS."""
-    return Attempt(
-        token=row.id,
-        run_id=row.run_id,
-        number=row.number,
-        host=row.host,
-        created_at=row.created_at,
-        begun_at=row.begun_at,
-        heartbeat_at=row.heartbeat_at,
-        stop_at=row.stop_at,
-        cancel_requested=row.cancel_requested,
-    )
+    return Attempt(**row._mapping)
 
 
 def run_values(spec: specs.Spec, name: str, now: float) -> dict[str, Any]:
@@ -131,7 +113,3 @@ def run_values(spec: specs.Spec, name: str, now: float) -> dict[str, Any]:
 def storable(text: str) -> str:
     """Return text that every database accepts: at most LONGEST_TEXT characters, without NUL and lone surrogates."""
     return text[:LONGEST_TEXT].replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
-
-
-def _moment(seconds: float | None) -> datetime | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

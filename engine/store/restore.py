@@ -55,9 +55,7 @@ def store_file(settings: Settings) -> Path:
 
 
 def check_damage(settings: Settings) -> None:
-    """Check that the store is damaged. Errors: Refused when it is missing or not damaged; Unavailable for any other
-    fault.
-    """
+    """Check that the store is damaged. Errors: Refused when it is missing or whole; Unavailable for any other fault."""
     path = store_file(settings)
     if not path.is_file():
         raise Refused(f"there is no store at {path}: nothing can be restored")
@@ -147,9 +145,7 @@ def _columns(old: sqlite3.Connection, table: str) -> list[str]:
 
 
 def _count_damaged(old: sqlite3.Connection, table: str) -> int | None:
-    """Return the number of rows of a table, from an intact index or from the table itself; None if neither can be
-    read.
-    """
+    """Return the number of rows of a table, from an intact index or from the table; None if neither can be read."""
     for how in ("", "NOT INDEXED"):
         try:
             return int(old.execute(f"SELECT count(*) FROM {table} {how}").fetchone()[0])  # noqa: S608

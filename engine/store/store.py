@@ -1,6 +1,4 @@
-"""The store for processes that submit and read runs. Those that execute runs also use `store.attempts`, `queue`,
-`leases`.
-"""
+"""The store for processes that submit and read runs. Those that execute runs also use the other modules."""
 
 import json
 import socket
@@ -9,18 +7,19 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from engine import results
 from engine.results import Machine, Metric, Row
 from engine.settings import Settings
 from engine.specs import Refused, Spec
-from engine.store import find, migrations, notes, queue
+from engine.store import find, migrations, queue
 from engine.store.database import Damaged, Database, Unavailable
 from engine.store.find import Filter
-from engine.store.model import Run, State, StoredArtifact
-from engine.store.records import RUNS, UNREADABLE, mark_change, to_run
-from engine.store.tables import artifacts, attempts, changes, machines, metrics, rows, runs
+from engine.store.listing import searchable
+from engine.store.model import LONGEST_NOTES, MOST_TAGS, Run, State, StoredArtifact, tag
+from engine.store.records import RUNS, UNREADABLE, change_run, mark_change, storable, to_run
+from engine.store.tables import artifacts, attempts, changes, machines, metrics, rows, run_tags, run_texts, runs
 
 
 def open_store(settings: Settings, *, on_failure: Callable[[Unavailable], object] | None = None) -> "Store":
@@ -64,9 +63,7 @@ class Store:
             return to_run(row)
 
     def runs(self, *, kind: str | None = None, states: Iterable[State] | None = None, limit: int = 200) -> list[Run]:
-        """Return runs, newest first. Runs that this version cannot read are left out; they can still be deleted by
-        id.
-        """
+        """Return runs, newest first. Runs that this version cannot read are left out; they can be deleted by id."""
         kinds = () if kind is None else (kind,)
         return self.find(Filter(kinds=kinds, states=tuple(states or ())), limit=limit)
 
@@ -88,21 +85,34 @@ class Store:
 
     def tags(self) -> dict[str, int]:
         """Return the number of runs of every tag."""
-        return notes.tags(self.database)
+        counted = select(run_tags.c.tag, func.count()).group_by(run_tags.c.tag).order_by(run_tags.c.tag)
+        with self.database.read() as connection:
+            return {name: number for name, number in connection.execute(counted)}
 
     def set_tags(self, run_id: int, tags: Iterable[str]) -> None:
         """Replace the tags of a run. Errors: LookupError, Refused."""
-        notes.set_tags(self.database, run_id, tags)
+        stored = [tag(text) for text in tags]
+        with self.database.write() as connection:
+            _replace_tags(connection, run_id, stored)
 
     def change_tags(self, run_ids: Iterable[int], *, add: Iterable[str] = (), remove: Iterable[str] = ()) -> None:
-        """Add and remove tags of several runs, in one transaction. Errors: LookupError, Refused; then nothing is
-        changed.
-        """
-        notes.change_tags(self.database, run_ids, add, remove)
+        """Add and remove tags of several runs, all or none. Errors: LookupError, Refused."""
+        added, removed = [tag(text) for text in add], {tag(text) for text in remove}
+        with self.database.write() as connection:
+            for run_id in run_ids:
+                current = connection.scalars(select(run_tags.c.tag).where(run_tags.c.run_id == run_id))
+                _replace_tags(connection, run_id, [name for name in (*current, *added) if name not in removed])
 
     def set_notes(self, run_id: int, text: str) -> None:
         """Replace the notes of a run. Errors: LookupError, Refused."""
-        notes.set_notes(self.database, run_id, text)
+        if len(text) > LONGEST_NOTES:
+            raise Refused(f"notes have at most {LONGEST_NOTES:,} characters, these {len(text):,}")
+        stored = storable(text)
+        with self.database.write() as connection:
+            _change(connection, run_id, notes=stored)
+            row = connection.execute(select(runs.c.name, runs.c.summary).where(runs.c.id == run_id)).one()
+            found = update(run_texts).where(run_texts.c.run_id == run_id)
+            connection.execute(found.values(text=searchable(row.name, row.summary, stored)))
 
     def position(self, run_id: int) -> int | None:
         """Return a run's position in the queue, 1 for the next one; None if it does not wait."""
@@ -119,9 +129,7 @@ class Store:
             raise Refused(f"run {run_id} is {run.state}: only a failed or cancelled run can be tried again")
 
     def delete(self, run_id: int) -> None:
-        """Delete a run that has ended, with all its results. The caller deletes its files. Errors: LookupError,
-        Refused.
-        """
+        """Delete an ended run with its results. The caller deletes its files. Errors: LookupError, Refused."""
         unclosed = select(attempts.c.id).where(attempts.c.run_id == run_id, attempts.c.closed_at.is_(None))
         with self.database.write() as connection:
             state = connection.scalar(select(runs.c.state).where(runs.c.id == run_id))
@@ -151,22 +159,19 @@ class Store:
         with self.database.read() as connection:
             table_rows = connection.execute(query).all()
         with self._parsing(run_id, "a metric"):
-            return [Metric(step=row.step, name=row.name, value=row.value) for row in table_rows]
+            return [Metric(**row._mapping) for row in table_rows]
 
     def artifacts(self, run_id: int) -> list[StoredArtifact]:
         """Return the artifacts of a run, sorted by name."""
-        query = select(artifacts).where(artifacts.c.run_id == run_id).order_by(artifacts.c.name)
+        columns = (artifacts.c.name, artifacts.c.kind, artifacts.c.size, artifacts.c.sha256)
+        query = select(*columns).where(artifacts.c.run_id == run_id).order_by(artifacts.c.name)
         with self.database.read() as connection:
             table_rows = connection.execute(query).all()
         with self._parsing(run_id, "an artifact"):
-            return [
-                StoredArtifact(name=row.name, kind=row.kind, size=row.size, sha256=row.sha256) for row in table_rows
-            ]
+            return [StoredArtifact(**row._mapping) for row in table_rows]
 
     def machine(self) -> Machine | None:
-        """Return the last probe of this host, else the latest of any host (the scheduler may be elsewhere); None
-        without one.
-        """
+        """Return the last probe of this host, else the latest of any (the scheduler may be elsewhere), if any."""
         own_first = (machines.c.host == socket.gethostname()).desc()
         query = select(machines.c.payload).order_by(own_first, machines.c.probed_at.desc()).limit(1)
         with self.database.read() as connection:
@@ -210,3 +215,18 @@ class Store:
     def close(self) -> None:
         """Close all connections."""
         self.database.close()
+
+
+def _replace_tags(connection: Connection, run_id: int, wanted: list[str]) -> None:
+    unique_tags = list(dict.fromkeys(wanted))
+    if len(unique_tags) > MOST_TAGS:
+        raise Refused(f"a run has at most {MOST_TAGS} tags, and run {run_id} would have {len(unique_tags)}")
+    _change(connection, run_id)
+    connection.execute(delete(run_tags).where(run_tags.c.run_id == run_id))
+    if unique_tags:
+        connection.execute(insert(run_tags), [{"run_id": run_id, "tag": name} for name in unique_tags])
+
+
+def _change(connection: Connection, run_id: int, **values: str) -> None:
+    if not change_run(connection, runs.c.id == run_id, **values):
+        raise LookupError(f"there is no run {run_id}")

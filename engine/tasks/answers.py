@@ -1,6 +1,6 @@
 """The process that answers questions. It reads JSON lines from standard input and writes one answer per line.
 
-    {"id": 1, "ask": "search", "question": {...}}  ->  {"id": 1, "answer": {...}}  or  {"id": 1, "refused": "why"}
+    {"ask": "search", "question": {...}}  ->  the answer as JSON  or  {"refused": "why"}
 
 The process keeps running, so that libraries are imported and a model is loaded only once. It ends when its input is
 closed or after some time without a question. Only answers are written to standard output; what libraries print goes to
@@ -10,7 +10,7 @@ standard error.
 import json
 import logging
 import os
-import queue
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -28,10 +28,10 @@ ANSWERED_BY = {
     "outlook": "engine.training.outlook",
     "search": "engine.training.evaluation.search",
     "match": "engine.training.evaluation.match",
+    "augment": "engine.training.augmented",
     "export": "engine.training.export",
 }
 """Modules whose `answer(question)` answers the questions of each name."""
-PIECE = 65_536
 
 
 def serve(idle_s: float) -> None:
@@ -39,10 +39,10 @@ def serve(idle_s: float) -> None:
     with own_stdout() as answers:
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
         logging.getLogger("engine").setLevel(logging.INFO)  # libraries log warnings only
-        begun = time.monotonic()
-        for module in dict.fromkeys(ANSWERED_BY.values()):
+        started = time.monotonic()
+        for module in ANSWERED_BY.values():
             import_module(module)
-        log.info("answers process %d: ready in %.1f s", os.getpid(), time.monotonic() - begun)
+        log.info("answers process %d: ready in %.1f s", os.getpid(), time.monotonic() - started)
         for line in _lines(idle_s):
             answers.write(json.dumps(answered(line)) + "\n")
             answers.flush()
@@ -50,42 +50,35 @@ def serve(idle_s: float) -> None:
 
 def answered(line: bytes) -> dict[str, Any]:
     """Return the answer to a line, or the reason why there is none."""
-    asked: Any = None
+    request: Any = None
     try:
-        asked = json.loads(line)
-        question = questions.load(asked["ask"], asked["question"])
-        found = import_module(ANSWERED_BY[question.name]).answer(question)
-        return {"id": asked["id"], "answer": found.model_dump(mode="json")}
-    except Refused as refused:
-        why = str(refused)
+        request = json.loads(line)
+        question = questions.load(request["ask"], request["question"])
+        answer: dict[str, Any] = import_module(ANSWERED_BY[question.name]).answer(question).model_dump(mode="json")
+        return answer
+    except Refused as error:
+        reason = str(error)
     except ValidationError as error:
-        why = f"{asked['ask']}: {error.errors()[0]['msg']}"
+        reason = f"{request['ask']}: {error.errors()[0]['msg']}"
     except Exception as error:
         log.exception("a question could not be answered")
-        reason = next(iter(str(error).strip().splitlines()), "")
-        why = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
-    return {"id": asked.get("id") if isinstance(asked, dict) else None, "refused": why}
+        first_line = next(iter(str(error).strip().splitlines()), "")
+        reason = f"{type(error).__name__}: {first_line}".removesuffix(": ")
+    return {"refused": reason}
 
 
 def _lines(idle_s: float) -> Iterator[bytes]:
-    """Yield lines from standard input, until it is closed or nothing has come for `idle_s` seconds."""
-    pieces: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-
-    def read() -> None:  # not from sys.stdin, whose lock would be held at exit
-        while piece := os.read(0, PIECE):
-            pieces.put(piece)
-        pieces.put(b"")
-
-    threading.Thread(target=read, name="input", daemon=True).start()
-    begun = b""
+    """Yield lines from standard input until it is closed. End the process when none comes for `idle_s` seconds."""
     while True:
-        *whole, begun = begun.split(b"\n")
-        yield from whole
-        try:
-            piece = pieces.get(timeout=idle_s)
-        except queue.Empty:
-            log.info("nothing was asked for %.0f s", idle_s)
+        timer = threading.Timer(idle_s, _leave, (idle_s,))
+        timer.start()
+        line = sys.stdin.buffer.readline()
+        timer.cancel()
+        if not line:
             return
-        if not piece:
-            return
-        begun += piece
+        yield line
+
+
+def _leave(idle_s: float) -> None:
+    log.info("nothing was asked for %.0f s", idle_s)
+    os._exit(0)  # the main thread waits in a read that nothing else can end

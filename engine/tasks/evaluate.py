@@ -1,6 +1,7 @@
 """Evaluate CLIP: the task of an EvaluateSpec."""
 
 import csv
+import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,21 +15,46 @@ from engine import datasets
 from engine.datasets import Pairs
 from engine.measure import environment
 from engine.models import clip_weights
+from engine.models.built import out_of_memory
+from engine.models.clip_weights import Made
 from engine.results import Artifact, Event, Progress
 from engine.results.clip import EvaluateRow
 from engine.results.embeddings import pack_texts
 from engine.roots import expand_home, file_within
 from engine.settings import Settings
 from engine.specs import Refused
+from engine.specs.clip import class_prompts
 from engine.specs.evaluate import EvaluateSpec
+from engine.specs.questions import EMBEDDINGS
 from engine.training import checkpoints, precision
-from engine.training.evaluation import classification
+from engine.training.evaluation import classification, kept
 from engine.training.evaluation.classification import Classification
-from engine.training.evaluation.encode import Encoded, Reader, classified, encode, retrieved
+from engine.training.evaluation.encode import Encoded, Features, Reader, assembled, classified, features, retrieved
 from engine.training.setup import named, opener, readable
 from engine.training.validation import row_fields
+from engine.words import shortened
 
-EMBEDDINGS = "embeddings.npz"
+log = logging.getLogger("engine.training")
+
+FEATURES = "features"
+"""Folder in the runs folder with the features that later evaluations reuse."""
+LEARNED = "what the probe learns from"
+NO_CLASSES = "give class folders, a CSV with csv_class_key, or shards with classes"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model, ready to encode."""
+
+    spec: EvaluateSpec
+    made: Made
+    reader: Reader
+    device_name: str
+
+    @property
+    def model(self) -> torch.nn.Module:
+        """Return the model itself."""
+        return self.made.model
 
 
 @dataclass(frozen=True)
@@ -40,57 +66,57 @@ class Subject:
     notes: list[str]
     """Grows when a probe encodes more pairs."""
     classify: Callable[[], Classification]
-    probe: Callable[[], Generator[Event, None, Classification]]
+    probe: Callable[[], Generator[Event, None, dict[str, Any]]]
 
 
 def run(spec: EvaluateSpec, run_dir: Path) -> Iterator[Event]:
-    """Yield the environment, the embeddings, then a row per task with its files.
+    """Yield the environment, then for each model on each data set the embeddings and a row per task with its files.
 
-    Errors: DeviceNotFound, Refused, errors of building the model.
+    With several models or data sets, an error of one becomes the status of its rows.
+    Errors: DeviceNotFound; Refused; errors of building a model that is evaluated on one data set alone.
     """
     here = environment.current(spec.device, spec.seed)
     yield here
     if spec.threads:
         torch.set_num_threads(spec.threads)
     precision.check(spec.precision, spec.device)
-    begun = time.perf_counter()
-    common: dict[str, Any] = {
-        "library": "open_clip",
-        "model": spec.model,
-        "data": spec.data,
-        "device": spec.device,
-        "device_name": here.device_name,
-        "precision": spec.precision,
-    }
-    subject = yield from _encoded(spec, run_dir)
-    _write_embeddings(run_dir / EMBEDDINGS, subject)
-    yield Artifact(name=EMBEDDINGS, kind="embeddings")
-    encoded = subject.encoded
-    common |= {"images": len(encoded.pairs), "captions": len(encoded.texts), "embeddings_file": EMBEDDINGS}
-    for done, task in enumerate(spec.tasks, 1):
-        yield Progress(done=done, total=len(spec.tasks) + 1, note=task)
+    parts, loaded = spec.parts, None
+    for number, part in enumerate(parts):
+        common: dict[str, Any] = {
+            "library": "open_clip",
+            **{name: getattr(part, name) for name in ("model", "checkpoint", "data", "device", "precision")},
+            "device_name": here.device_name,
+        }
+        tasks: list[str] = list(part.tasks)
+        progress = Progress(done=number * (len(tasks) + 1), total=len(parts) * (len(tasks) + 1))
         try:
-            found = yield from _result(task, spec, subject, run_dir)
-        except Refused as refused:
-            found = {"status": "error", "error": str(refused)}
-        seconds, begun = time.perf_counter() - begun, time.perf_counter()
-        yield EvaluateRow.model_validate(common | {"task": task, "seconds": seconds, "notes": subject.notes} | found)
-    yield Progress(done=len(spec.tasks) + 1, total=len(spec.tasks) + 1)
+            if loaded is None or (loaded.spec.model, loaded.spec.checkpoint) != (part.model, part.checkpoint):
+                loaded = None  # frees its memory: two models may not fit
+                loaded = yield from _load(part, here.device_name)
+            for event in _part(part, loaded, run_dir, f"{number + 1}_" if number else "", common, progress):
+                yield event
+                if isinstance(event, EvaluateRow):
+                    tasks.remove(event.task)
+        except Exception as error:
+            if len(parts) == 1:
+                raise
+            status = "out_of_memory" if out_of_memory(error) else "error"
+            text = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
+            log.warning("%s on %s failed: %s", part.model, part.data, text, exc_info=not isinstance(error, Refused))
+            for task in tasks:
+                yield EvaluateRow.model_validate(common | {"task": task, "status": status, "error": text})
+    yield Progress(done=progress.total, total=progress.total)
 
 
-def _encoded(spec: EvaluateSpec, run_dir: Path) -> Generator[Event, None, Subject]:
+def _load(spec: EvaluateSpec, device_name: str) -> Generator[Event, None, Loaded]:
+    """Return a model on its device. Errors: those of fetching, checking and building it."""
     roots, checkpoint = Settings().roots, expand_home(spec.checkpoint)
-    opened: Pairs = opener(spec, roots)(spec.data, samples=spec.samples)
-    every, unreadable_notes = readable(opened, run_dir, "data", spec.checkpoint, roots)
-    rest, held_out = datasets.split(every, spec.val_fraction, spec.seed)
-    pairs = held_out if spec.held_out else every
-    classes, templates = named(spec, every)
     torch.manual_seed(spec.seed)
     if spec.checkpoint and file_within(checkpoints.manifest_path(checkpoint), roots):
         checkpoints.verify(checkpoint, roots)
     yield from clip_weights.fetch(spec, spec.checkpoint, roots)
     made = clip_weights.create(spec, weights=spec.checkpoint, roots=roots)
-    model = made.model.to(spec.device).eval()
+    made.model.to(spec.device).eval()
     reader = Reader(
         transform=made.preprocess_val,
         tokenize=made.tokenizer,
@@ -100,52 +126,169 @@ def _encoded(spec: EvaluateSpec, run_dir: Path) -> Generator[Event, None, Subjec
         batch_size=spec.batch_size,
         workers=spec.workers,
     )
+    return Loaded(spec, made, reader, device_name)
 
-    notes = [*every.notes, *unreadable_notes, *made.notes]
 
-    def encoded(part: Pairs, what: str) -> Generator[Event, None, Encoded]:
-        encoding = encode(model, part, reader)
+def _part(
+    spec: EvaluateSpec, loaded: Loaded, run_dir: Path, prefix: str, common: dict[str, Any], progress: Progress
+) -> Iterator[Event]:
+    """Yield the embeddings, then a row per task with its files. prefix: of the names of files. Errors: Refused."""
+    begun = time.perf_counter()
+    subject = yield from _encoded(spec, loaded, run_dir, prefix, progress)
+    file = f"{prefix}{EMBEDDINGS}"
+    _write_embeddings(run_dir / file, subject)
+    yield Artifact(name=file, kind="embeddings")
+    encoded = subject.encoded
+    common = common | {"images": len(encoded.pairs), "captions": len(encoded.texts), "embeddings_file": file}
+    for done, task in enumerate(spec.tasks, 1):
+        yield progress.model_copy(update={"done": progress.done + done, "note": task})
+        try:
+            found = yield from _result(task, spec, subject, run_dir, prefix)
+        except Refused as refused:
+            found = {"status": "error", "error": str(refused)}
+        seconds, begun = time.perf_counter() - begun, time.perf_counter()
+        notes = [*subject.notes, *found.pop("notes", ())]
+        yield EvaluateRow.model_validate(common | {"task": task, "seconds": seconds, "notes": notes} | found)
+
+
+def _encoded(
+    spec: EvaluateSpec, loaded: Loaded, run_dir: Path, prefix: str, progress: Progress
+) -> Generator[Event, None, Subject]:
+    settings = Settings()
+    opened: Pairs = opener(spec, settings.roots)(spec.data, samples=spec.samples)
+    rest = evaluated = opened
+    notes = list(opened.notes)
+    if spec.held_out:  # the split is that of the training only if both leave out the same unreadable images
+        every, unreadable = readable(opened, run_dir, f"{prefix}data", spec.checkpoint, settings.roots)
+        rest, evaluated = datasets.split(every, spec.val_fraction, spec.seed)
+        notes += unreadable
+    classes, templates = named(spec, opened)
+    notes += loaded.made.notes
+    if opened.label(0) is not None and (warning := datasets.note_on_ids(classes)):
+        notes.append(warning)
+
+    def encoded(part: Pairs, what: str, *, captions: bool = True) -> Generator[Event, None, Encoded]:
+        name = ""
+        if spec.reuse_features:
+            built = (loaded.made.name, loaded.made.config, repr(loaded.made.preprocess_val))
+            computed = (spec.precision, spec.device, loaded.device_name, captions)
+            name = kept.key(loaded.model, part, (built, computed), settings.roots)
+            if known := kept.load(settings.runs_dir / FEATURES, name):
+                notes.append(f"the features of {what} were computed earlier ({known[1]}) and are reused")
+                return _assembled(part, known[0])
+        encoding = features(loaded.model, part, loaded.reader, captions=captions)
         while True:
             try:
                 done = next(encoding)
             except StopIteration as ended:
-                found: Encoded = ended.value
-                notes.extend(found.notes)
-                return found
-            yield Progress(done=0, total=len(spec.tasks) + 1, note=f"encoding {what}: {done} of {len(part)} images")
+                found: Features = ended.value
+                break
+            yield progress.model_copy(update={"note": f"encoding {what}: {done} of {len(part)} images"})
+        if name:
+            try:
+                kept.save(settings.runs_dir / FEATURES, name, found, spare_bytes=settings.min_free_gb * 1e9)
+            except OSError as error:
+                notes.append(f"the features could not be kept for reuse: {error.strerror}")
+        return _assembled(part, found)
 
-    found = yield from encoded(pairs, "what is evaluated")
+    def _assembled(part: Pairs, found: Features) -> Encoded:
+        together = assembled(part, found)
+        notes.extend(together.notes)
+        return together
 
-    def probe() -> Generator[Event, None, Classification]:
-        learned = yield from encoded(rest, "what the probe learns from")
-        judged = found if spec.held_out else (yield from encoded(held_out, "what the probe is judged by"))
-        if learned.labels is None or judged.labels is None:
-            raise Refused("a linear probe needs a class per image: give class folders, or shards with classes")
-        given = (learned.images, learned.labels, judged.images, judged.labels, spec.seed)
-        return classification.probe(*given, classes=len(classes) or None)
+    found = yield from encoded(evaluated, "what is evaluated")
+
+    def probe() -> Generator[Event, None, dict[str, Any]]:
+        return (yield from _probe(spec, found, rest, classes, encoded))
 
     return Subject(
         encoded=found,
         classes=classes,
         notes=notes,
-        classify=lambda: classified(model, found, classes, templates, reader),
+        classify=lambda: classified(
+            loaded.model, found, classes, templates, loaded.reader, class_prompts(spec.class_prompts)
+        ),
         probe=probe,
     )
 
 
-def _result(task: str, spec: EvaluateSpec, subject: Subject, run_dir: Path) -> Generator[Event, None, dict[str, Any]]:
+def _probe(
+    spec: EvaluateSpec,
+    found: Encoded,
+    rest: Pairs,
+    classes: Sequence[str],
+    encoded: Callable[..., Generator[Event, None, Encoded]],
+) -> Generator[Event, None, dict[str, Any]]:
+    """Fit the probe, and return its classification with the fields and notes of its row.
+
+    It learns from its own data if there are any; else from `rest`, what a training did not hold out; else from a part
+    of the evaluated pairs, and is judged by the others. Errors: Refused.
+    """
+    notes: list[str] = []
+    if spec.probe_data:
+        pairs = opener(spec, Settings().roots)(spec.probe_data)
+        notes += pairs.notes
+        learned, judged = (yield from encoded(pairs, LEARNED, captions=False)), found
+    elif spec.held_out:
+        learned, judged = (yield from encoded(rest, LEARNED, captions=False)), found
+    else:
+        learned, judged = (_selected(found, part) for part in datasets.split(found.pairs, spec.val_fraction, spec.seed))
+        notes.append(
+            f"the probe learned from {len(learned.pairs):,} of the images and is judged by the other "
+            f"{len(judged.pairs):,}: give probe_data to judge it by all"
+        )
+    if learned.labels is None or judged.labels is None:
+        raise Refused(f"a linear probe needs a class per image: {NO_CLASSES}")
+    labels = _renumbered(learned.labels, learned.pairs.classes, judged.pairs.classes)
+    images = learned.images
+    if spec.shots:
+        chosen = classification.few_shot(labels, spec.shots, spec.seed, classes)
+        images, labels = images[chosen], labels[chosen]
+    probed = classification.probe(
+        *(images, labels, judged.images, judged.labels, spec.seed),
+        strengths=spec.probe_c,
+        classes=len(classes) or None,
+    )
+    fields = {"images": len(judged.pairs), "captions": None, "probe_images": len(images), "probe_c": probed.c}
+    return {"found": probed, "notes": notes, **fields}
+
+
+def _selected(found: Encoded, part: datasets.Subset) -> Encoded:
+    """Return the part of encoded pairs, without its texts."""
+    indices = torch.from_numpy(part.indices)
+    labels = None if found.labels is None else found.labels[indices]
+    none = found.texts[:0], found.owner[:0]
+    return Encoded(part, (), found.images[indices], *none, labels, found.scale)
+
+
+def _renumbered(labels: torch.Tensor, classes: Sequence[str], wanted: Sequence[str]) -> torch.Tensor:
+    """Return labels of `classes` as labels of the classes `wanted`. Errors: Refused if it lacks one."""
+    if not classes or not wanted or classes == wanted:
+        return labels
+    if unknown := [name for name in classes if name not in wanted]:
+        raise Refused(f"the probe's data have classes that the evaluated data lack: {shortened(tuple(unknown))}")
+    return torch.tensor([wanted.index(name) for name in classes])[labels]
+
+
+def _result(
+    task: str, spec: EvaluateSpec, subject: Subject, run_dir: Path, prefix: str
+) -> Generator[Event, None, dict[str, Any]]:
     """Write the files of a task, yield them, and return the fields of its row. Errors: Refused if the data do not suit
     it."""
     if task == "retrieval":
-        return row_fields(retrieved(subject.encoded, spec.batch_size)) | {"val_batch_size": spec.batch_size}
+        fields = row_fields(retrieved(subject.encoded, spec.batch_size, spec.recall_k))
+        recalls = {name: fields.pop(name) for name in list(fields) if name not in EvaluateRow.model_fields}
+        return fields | {"val_batch_size": spec.batch_size, "recalls": recalls}
+    more: dict[str, Any] = {}
     if task == "zeroshot":
         if subject.encoded.labels is None or not subject.classes:
-            raise Refused("zero-shot needs a class per image: give class folders, or shards with classes")
+            raise Refused(f"zero-shot needs a class per image: {NO_CLASSES}")
         found = subject.classify()
     else:
-        found = yield from subject.probe()
+        more = yield from subject.probe()
+        found = more.pop("found")
     names = list(subject.classes) or [str(index) for index in range(len(found.confusion))]
-    confusion = f"{task}_confusion.csv"
+    confusion = f"{prefix}{task}_confusion.csv"
     _write_csv(
         run_dir / confusion,
         ["true", *names],
@@ -154,13 +297,13 @@ def _result(task: str, spec: EvaluateSpec, subject: Subject, run_dir: Path) -> G
     yield Artifact(name=confusion, kind="confusion")
     files = {"confusion_file": confusion}
     if task == "zeroshot":
-        predictions = f"{task}_predictions.csv"
+        predictions = f"{prefix}{task}_predictions.csv"
         header = ["source", "index", "true", "predicted", "confidence"]
         _write_csv(run_dir / predictions, header, _predictions(subject, found, names))
         yield Artifact(name=predictions, kind="predictions")
         files["predictions_file"] = predictions
     accuracy = {"acc1": found.acc1, "acc5": found.acc5, "mean_per_class_recall": found.mean_per_class_recall}
-    return {**accuracy, **files, "classes": len(names)}
+    return {**accuracy, **files, "classes": len(names), **more}
 
 
 def _predictions(subject: Subject, found: Classification, names: Sequence[str]) -> Iterator[list[Any]]:

@@ -124,19 +124,21 @@ def _tokens(tokenize: Tokenize, caption: str) -> Tensor:
 
 @contextmanager
 def random_states_kept() -> Iterator[None]:
-    """Restore the random states of Python and torch on the CPU when the block ends."""
-    python, of_torch = random.getstate(), torch.get_rng_state()
+    """Restore the random states of Python, numpy and torch on the CPU when the block ends."""
+    python, of_numpy, of_torch = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
         yield
     finally:
         random.setstate(python)
+        np.random.set_state(of_numpy)
         torch.set_rng_state(of_torch)
 
 
 def _seed(*numbers: int) -> None:
-    """Seed Python and torch on the CPU with these numbers."""
+    """Seed Python, numpy (for timm's RandAugment) and torch on the CPU with these numbers."""
     seed = int(np.random.SeedSequence(numbers).generate_state(1)[0])
     random.seed(seed)
+    np.random.seed(seed)
     torch.default_generator.manual_seed(seed)
 
 

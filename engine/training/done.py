@@ -118,7 +118,7 @@ def _lost(run_dir: Path, own: Path) -> list[str]:
     return ["no checkpoint of the earlier attempt can be loaded" + (f" ({damaged})" if damaged else "")]
 
 
-PATHS = ("data", "val_data", "pretrained", "distill_pretrained")
+PATHS = ("data", "val_data", "zeroshot_data", "pretrained", "distill_pretrained")
 SCHEDULE = (
     "epochs",
     "steps",
@@ -141,7 +141,7 @@ NOTED = (
 )
 """Fields that may change when a training continues. They affect the steps to come, so each change is noted."""
 FREE = (
-    *("resume", "workers", "threads", "classes", "templates", "val_frequency", "zeroshot_frequency"),
+    *("resume", "workers", "threads", "classes", "templates", "zeroshot_data", "val_frequency", "zeroshot_frequency"),
     *("val_at_start", "val_every_steps"),
     *("log_every_n_steps", "save_frequency", "save_every_steps", "keep_last", "tensorboard", "wandb"),
     *("wandb_project_name", "wandb_name", "wandb_notes"),
@@ -206,6 +206,8 @@ def check_left(done: Done, steps: int, patience: int, path: Path) -> None:
 
 
 def _same(name: str, one: Any, other: Any) -> bool:
+    if name == "image_size":  # one number in checkpoints from before sizes of two
+        return str(one) == str(other)
     return same_sources(one, other) if name in PATHS else bool(one == other)
 
 

@@ -146,7 +146,10 @@ def _step(spec: TrainSpec, roots: Roots) -> tuple[Any, int]:
     clip_weights.arrange(model, spec)
     teacher = None
     if spec.loss == "distill":
-        seen = {"image_size": inputs[0].shape[-1], "context_length": inputs[1].shape[-1]}  # as the student's inputs
+        seen = {
+            "image_size": tuple(inputs[0].shape[-2:]),
+            "context_length": inputs[1].shape[-1],
+        }  # as the student's inputs
         wanted = spec.model_copy(update={"model": spec.distill_model, **seen})
         weights, size = spec.distill_pretrained, spec.batch_size
         teacher, _ = clip_weights.sketch(wanted, weights=weights, batch_size=size, roots=roots)

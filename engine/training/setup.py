@@ -20,7 +20,8 @@ from engine.roots import Roots, expand_home, file_within, open_within
 from engine.specs import Refused
 from engine.specs.clip import default_workers
 from engine.specs.evaluate import EvaluateSpec
-from engine.specs.train import Schedule, TrainSpec, schedule
+from engine.specs.schedule import Schedule, schedule
+from engine.specs.train import TrainSpec
 from engine.training import objectives, optimizers, precision
 from engine.training.batches import Batches, Order, batches
 from engine.training.distributed import Place
@@ -38,6 +39,8 @@ class Held:
 
     train: Pairs
     val: Pairs | None
+    zeroshot: Pairs | None
+    """Labelled data for zero-shot beside the held-out pairs; None if those serve for it too."""
     classes: tuple[str, ...]
     templates: tuple[str, ...]
     notes: tuple[str, ...]
@@ -77,6 +80,7 @@ def opener(spec: TrainSpec | EvaluateSpec, roots: Roots) -> Callable[..., Pairs]
         separator=spec.csv_separator,
         image_column=spec.csv_img_key,
         caption_column=spec.csv_caption_key,
+        class_column=spec.pairs_class_key if isinstance(spec, TrainSpec) else spec.csv_class_key,
         seed=spec.seed,
         roots=roots,
     )
@@ -85,9 +89,8 @@ def opener(spec: TrainSpec | EvaluateSpec, roots: Roots) -> Callable[..., Pairs]
 def named(spec: TrainSpec | EvaluateSpec, pairs: Pairs) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return class names and prompt templates: the request's, else the data's, else open_clip's templates. Errors:
     Refused."""
-    if spec.classes and pairs.classes and len(spec.classes) != len(pairs.classes):
-        raise Refused(f"the data have {len(pairs.classes)} classes and {len(spec.classes)} names were given: one each")
-    return spec.classes or pairs.classes, spec.templates or pairs.templates or clip_weights.TEMPLATES
+    templates = datasets.prompts(spec.templates, pairs.templates, spec.classes)
+    return datasets.class_names(spec.classes, pairs.classes), templates or clip_weights.TEMPLATES
 
 
 def readable(
@@ -131,8 +134,31 @@ def hold(spec: TrainSpec, run_dir: Path, roots: Roots = None) -> Held:
         train, val = datasets.split(pairs, spec.val_fraction, spec.seed)
     else:
         train, val = pairs, None
-    classes, templates = named(spec, val if val is not None else pairs)  # labels are indices into its classes
-    return Held(train, val, classes, templates, notes)
+    zeroshot: Pairs | None = None
+    if spec.zeroshot_data:
+        found = opened(spec.zeroshot_data, kind="auto", class_column=spec.csv_class_key)
+        zeroshot, zeroshot_notes = readable(found, run_dir, "zeroshot_data", spec.resume, roots)
+        told = f"zero-shot accuracy is measured on {len(zeroshot):,} images of {spec.zeroshot_data}"
+        notes = (*notes, told, *zeroshot.notes, *zeroshot_notes)
+    labelled = zeroshot or val or pairs
+    classes, templates = named(spec, labelled)  # labels are indices into its classes
+    if zeroshot is not None:
+        _check_labels(zeroshot, classes, spec.zeroshot_data)
+    if (classes and labelled.label(0) is not None) and (warning := datasets.note_on_ids(classes)):
+        notes = (*notes, warning)
+    return Held(train, val, zeroshot, classes, templates, notes)
+
+
+def _check_labels(pairs: Pairs, classes: tuple[str, ...], data: str) -> None:
+    """Check that each image has a class with a name. Errors: Refused."""
+    labels = {pairs.label(index) for index in range(len(pairs))}
+    if None in labels or not classes:
+        raise Refused(
+            f"zero-shot needs a class for each image of {data}: give class folders, shards with classnames.txt "
+            "(or --classes), or a CSV with --csv-class-key"
+        )
+    if (largest := max(label for label in labels if label is not None)) >= len(classes):
+        raise Refused(f"{data} has a class {largest}, and {len(classes)} class names are given, from 0 on")
 
 
 def resolved(spec: TrainSpec) -> TrainSpec:
@@ -215,7 +241,7 @@ def prepare(spec: TrainSpec, place: Place, run_dir: Path, roots: Roots = None) -
 def _teacher(spec: TrainSpec, made: Made, place: Place, roots: Roots) -> nn.Module | None:
     if spec.loss != "distill":
         return None
-    sizes = {"image_size": max(made.image_size), "context_length": made.context_length}  # as the student's inputs
+    sizes = {"image_size": made.image_size, "context_length": made.context_length}  # as the student's inputs
     wanted = spec.model_copy(update={"model": spec.distill_model, "pretrained": spec.distill_pretrained, **sizes})
     teacher = clip_weights.create(wanted, weights=spec.distill_pretrained, roots=roots).model
     return teacher.to(place.device).eval().requires_grad_(requires_grad=False)

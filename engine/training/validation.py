@@ -26,7 +26,7 @@ class Stopped(Exception):
 def validate(
     setup: Setup, epoch: int, progress: Progress, *, last: bool, stopped: Callable[[], bool] = lambda: False
 ) -> Generator[Event, None, dict[str, float]]:
-    """Yield progress, and return the metrics under open_clip's names; empty without held-out pairs or if none is due.
+    """Yield progress, and return the metrics under open_clip's names; empty without data for them or if none is due.
 
     epoch: number of completed epochs. progress: yielded after every batch, so that the caller can close this generator.
     stopped: called after every batch, because in a process started by torchrun no caller closes it. Errors: Stopped.
@@ -35,23 +35,30 @@ def validate(
     retrieval, zeroshot = (
         bool(every and (epoch % every == 0 or last)) for every in (spec.val_frequency, spec.zeroshot_frequency)
     )
-    if held.val is None or not (retrieval or zeroshot):
-        return {}
-    encoded = yield from _through(encode(setup.model, held.val, setup.reader), progress, stopped)
-    if encoded.notes:  # an image was not checked before or is missing now: leave it out from now on
-        held = setup.pairs = replace(held, val=encoded.pairs, notes=(*held.notes, *encoded.notes))
     found: dict[str, float] = {}
-    if retrieval:
+    encoded = None
+    if held.val is not None and (retrieval or (zeroshot and held.zeroshot is None)):
+        encoded = yield from _through(encode(setup.model, held.val, setup.reader), progress, stopped)
+        if encoded.notes:  # an image was not checked before or is missing now: leave it out from now on
+            held = setup.pairs = replace(held, val=encoded.pairs, notes=(*held.notes, *encoded.notes))
+    if retrieval and encoded is not None:
         found |= retrieved(encoded, setup.plan.batch_size)
         if spec.loss == "coca":
             writing = generative_loss(setup.model, encoded.pairs, setup.reader)
             found[GENERATIVE] = yield from _through(writing, progress, stopped)
-    if zeroshot and held.classes and encoded.labels is not None:
+    if zeroshot and held.zeroshot is not None:
+        work = encode(setup.model, held.zeroshot, setup.reader, captions=False)
+        encoded = yield from _through(work, progress, stopped)
+        if encoded.notes:
+            held = setup.pairs = replace(held, zeroshot=encoded.pairs, notes=(*held.notes, *encoded.notes))
+    if zeroshot and held.classes and encoded is not None and encoded.labels is not None:
         result = classified(setup.model, encoded, held.classes, held.templates, setup.reader)
-        name = f"{spec.data if spec.data == 'digits' else 'own'}-zeroshot-val"
+        name = f"{'digits' if (spec.zeroshot_data or spec.data) == 'digits' else 'own'}-zeroshot-val"
         found[f"{name}-top1"] = result.acc1
         if result.acc5 is not None:
             found[f"{name}-top5"] = result.acc5
+    if not found:
+        return {}
     shown = "\t".join(f"{name}: {value:.4f}" for name, value in found.items())
     log.info("Eval Epoch: %d %s", epoch, shown)
     return found
@@ -95,7 +102,8 @@ def best_metric(setup: Setup) -> str:
     if held.val is not None and spec.val_frequency:
         written = [GENERATIVE] if spec.loss == "coca" else []
         can = ["image_to_text_r1", *RETRIEVAL, *written, *can]
-    if held.val is not None and spec.zeroshot_frequency and held.classes and held.val.label(0) is not None:
+    labelled = held.zeroshot or held.val
+    if labelled is not None and spec.zeroshot_frequency and held.classes and labelled.label(0) is not None:
         can = ["zeroshot_top1", "zeroshot_top5", *can]
     if spec.best_metric and spec.best_metric not in can:
         choices = ", ".join(dict.fromkeys(can))

@@ -183,11 +183,22 @@ class Axes:
     """Show work in FLOPs instead of MACs."""
     front: bool
     """Draw the Pareto front. False if both axes are costs, because a cheap model is small in both."""
+    flagged: bool
+    """Let rows with flagged timings onto the front. True if no axis is a timing."""
 
     @property
     def published(self) -> list[str]:
         """Return the columns that are published accuracies."""
-        return [column for column in (self.x, self.y, self.colour, self.size) if column in FIGURES]
+        return [column for column in self._columns if column in FIGURES]
+
+    @property
+    def timings(self) -> list[str]:
+        """Return the columns that are timings of this machine."""
+        return [column for column in self._columns if column in MEASURED]
+
+    @property
+    def _columns(self) -> tuple[str | None, ...]:
+        return self.x, self.y, self.colour, self.size
 
 
 def draw_axes(everything: pd.DataFrame) -> Axes:
@@ -214,10 +225,18 @@ def draw_axes(everything: pd.DataFrame) -> Axes:
         log_y = st.toggle("Log Y", value=True, key=f"{PREFIX}_log_y", bind=BIND)
         front_help = "Draw the Pareto front: models that no other model beats in both axes."
         front = st.toggle("Pareto front", value=True, key=f"{PREFIX}_front", bind=BIND, help=front_help)
+        flagged = not (front and {x, y} & set(MEASURED)) or _flagged()
     presets.draw(place, PREFIX, PRESETS, {"x": x, "y": y, "log_x": log_x, "log_y": log_y})
     colour_by, size_by = [
         None if column in ("family", "equal") else catalog_choose.in_unit(column, flops) for column in (colour, size)
     ]
     has_front = any(column in MEASURED or QUANTITIES[column].better == "larger" for column in (x, y))
     x, y = catalog_choose.in_unit(x, flops), catalog_choose.in_unit(y, flops)
-    return Axes(x, y, colour_by, size_by, log_x=log_x, log_y=log_y, flops=flops, front=front and has_front and x != y)
+    front = front and has_front and x != y
+    return Axes(x, y, colour_by, size_by, log_x=log_x, log_y=log_y, flops=flops, front=front, flagged=flagged)
+
+
+def _flagged() -> bool:
+    """Draw the switch that lets flagged timings onto the front."""
+    help = "Let flagged timings onto the front, such as those made while other programs used the CPUs."
+    return st.toggle("Flagged too", key=f"{PREFIX}_flagged", bind=BIND, help=help)

@@ -1,5 +1,6 @@
 """Read the published accuracies and timings that the catalogue page joins to the costs, once per server."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -76,12 +77,27 @@ def table(axes: Axes, filters: Filters) -> pd.DataFrame:
 def selected(frame: pd.DataFrame, axes: Axes, filters: Filters) -> pd.DataFrame:
     """Return the rows of `table` that match the filters; with a Pareto front, its rows first. Errors: Refused."""
     kept = filters.kept(frame)
-    return choose.ranked(kept, axes.x, axes.y) if axes.front else kept
+    return choose.ranked(kept, axes.x, axes.y, with_flagged=axes.flagged) if axes.front else kept
 
 
-def rows(axes: Axes, filters: Filters) -> pd.DataFrame:
-    """Return the rows of the page's table, for the download. Errors: Refused."""
-    return selected(table(axes, filters), axes, filters)
+def rows(axes: Axes, filters: Filters, chosen: Sequence[str]) -> pd.DataFrame:
+    """Return the rows of the page's table for the download, or only the chosen ones, if any. Errors: Refused."""
+    shown = selected(table(axes, filters), axes, filters)
+    return shown.loc[list(chosen)] if chosen else shown
+
+
+CHOSEN = "catalog_chosen"
+
+
+def chosen(shown: pd.DataFrame) -> list[str]:
+    """Return the labels of the rows that are selected in the plot or the table, in the order of the table."""
+    kept = st.session_state.get(CHOSEN, frozenset())
+    return [label for label in shown.index if label in kept]
+
+
+def choose_rows(labels: Sequence[str]) -> None:
+    """Select these rows in the plot and in the table. The selection is kept while other pages are open."""
+    st.session_state[CHOSEN] = frozenset(labels)
 
 
 def settings(timed: pd.DataFrame) -> list[Setting]:

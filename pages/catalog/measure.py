@@ -1,5 +1,6 @@
 """Time models of the catalogue: find the rows without a timing, estimate the duration, and submit the runs."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import pandas as pd
@@ -27,6 +28,8 @@ class Plan:
     sentence: str
     seconds: float = 0.0
     """Estimated duration."""
+    again: tuple[BenchmarkSpec, ...] = ()
+    """Runs that repeat the flagged timings of the selected rows, or of all shown rows if none is selected."""
 
 
 def plan(shown: pd.DataFrame, chosen: pd.DataFrame, axes: Axes, setting: Setting) -> Plan:
@@ -38,18 +41,18 @@ def plan(shown: pd.DataFrame, chosen: pd.DataFrame, axes: Axes, setting: Setting
     if machine and setting.host not in ("", machine.host):
         message = f"These timings were made on {setting.host}, but this machine is {machine.host}"
         return Plan((), f"{message}. Choose a timing setting of this machine to time more models.")
+    waiting = stored.waiting(backend.store(), setting)
+    flagged = chosen if len(chosen) else shown
+    again = _specs(_without(flagged[choose.flagged(flagged)], waiting), setting)
     if chosen.empty and not axes.front:
-        return Plan((), "")
+        return Plan((), "", again=again)
     rows = chosen if len(chosen) else choose.to_measure(shown, axes.x, axes.y)
     rows = rows[rows["status"] == "ok"].drop_duplicates(["name", "image_size"])
     untimed = rows[rows["latency_ms"].isna()]
-    waiting = stored.waiting(backend.store(), setting)
-    keys = zip(untimed["name"], untimed["image_size"], strict=True)
-    queued = pd.Series([key in waiting for key in keys], index=untimed.index, dtype=bool)
-    to_time = untimed[~queued]
-    specs = tuple(setting.spec(part["name"], str(size)) for size, part in to_time.groupby("image_size", sort=False))
+    to_time = _without(untimed, waiting)
+    specs = _specs(to_time, setting)
     subject = "Selection" if len(chosen) else "Pareto front"
-    sentence = f"{subject}: {_progress(len(rows), len(untimed), int(queued.sum()))}."
+    sentence = f"{subject}: {_progress(len(rows), len(untimed), len(untimed) - len(to_time))}."
     seconds = 0.0
     if specs:
         spans = [
@@ -62,7 +65,19 @@ def plan(shown: pd.DataFrame, chosen: pd.DataFrame, axes: Axes, setting: Setting
         seconds = (duration_s.low + duration_s.high) / 2
         runs = f"{len(specs)} runs, one per image size" if len(specs) > 1 else "one run"
         sentence += f" Timing {plural(len(to_time), 'model')} takes {span(duration_s)}, in {runs}."
-    return Plan(specs, f"{sentence} Setting: {setting.label}.", seconds)
+    return Plan(specs, f"{sentence} Setting: {setting.label}.", seconds, again)
+
+
+def _without(rows: pd.DataFrame, waiting: Collection[tuple[str, str]]) -> pd.DataFrame:
+    """Return one row per model and image size, without those that are waiting to be timed."""
+    rows = rows.drop_duplicates(["name", "image_size"])
+    keys = zip(rows["name"], rows["image_size"], strict=True)
+    return rows[pd.Series([key not in waiting for key in keys], index=rows.index, dtype=bool)]
+
+
+def _specs(rows: pd.DataFrame, setting: Setting) -> tuple[BenchmarkSpec, ...]:
+    """Return a run per image size that times the models of these rows."""
+    return tuple(setting.spec(part["name"], str(size)) for size, part in rows.groupby("image_size", sort=False))
 
 
 def _progress(models: int, untimed: int, queued: int) -> str:
@@ -75,8 +90,8 @@ def _progress(models: int, untimed: int, queued: int) -> str:
     return f"{timed}; {queued} queued" if queued else timed
 
 
-def button(plan: Plan) -> None:
-    """Draw the button that submits the runs."""
+def buttons(plan: Plan) -> None:
+    """Draw the buttons that submit the runs, and the repetitions of flagged timings."""
     models = sum(len(spec.models) for spec in plan.specs)
     estimate = f" (about {duration(plan.seconds)})" if plan.seconds else ""
     pressed = st.button(
@@ -87,9 +102,14 @@ def button(plan: Plan) -> None:
         help="Time the selected rows, or the Pareto front if none is selected, at their image sizes and with the "
         "timing setting in the sidebar. Models with a timing are not timed again.",
     )
-    if pressed:
+    specs = plan.specs if pressed else ()
+    if flagged := sum(len(spec.models) for spec in plan.again):
+        label, help = f"Time {flagged} flagged again", "Repeat the timings that have flags; the table lists the flags."
+        if st.button(label, icon=":material/replay:", key="catalog_again", help=help):
+            specs = plan.again
+    if specs:
         try:
-            submitted = [submit(backend.store(), backend.settings(), spec) for spec in plan.specs]
+            submitted = [submit(backend.store(), backend.settings(), spec) for spec in specs]
         except Refused as refusal:
             st.error(plain(str(refusal)), icon=":material/error:")
             return

@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import pandas as pd
 import streamlit as st
 
 from engine import shipped
@@ -10,7 +9,10 @@ from engine.report.catalog import catalog, choose
 from engine.report.figures import scatter
 from engine.report.figures.scatter import SHOWN_FAMILIES
 from engine.report.quantities import MEASURED, title
+from engine.report.timings import readable
+from engine.results import FLAGS
 from engine.specs import ProfileSpec, Refused
+from engine.words import plural
 from pages.catalog import controls, data, measure
 from pages.shared import backend, comparison_link, tour
 from pages.shared.chart.chart import chart
@@ -26,6 +28,7 @@ COSTS = (
 )
 
 OPEN_HELP = "Open the page of this model: modules, memory, published accuracies, timings and commands."
+FLAGS_HELP = "  \n".join(f"**{readable.words([flag])}**: {meaning}" for flag, meaning in FLAGS.items())
 
 st.title("What does a vision model cost?", anchor=False)
 counted_with = shipped.versions(backend.settings().catalog_dir)
@@ -69,7 +72,9 @@ if selected.empty:
     raise PageEnd
 
 front = list(selected.index[selected["front"]]) if axes.front else []
-in_plot = chart(
+left_off = 0 if axes.flagged else int(choose.flagged(selected.dropna(subset=[axes.x, axes.y])).sum())
+chosen = data.chosen(selected)
+chart(
     scatter.scatter(
         selected,
         axes.x,
@@ -83,7 +88,8 @@ in_plot = chart(
     ),
     key="catalog_scatter",
     alt=f"{title(axes.y)} against {title(axes.x)} of {len(selected)} models, {len(front)} on the Pareto front",
-    selectable=True,
+    selected=chosen,
+    on_select=data.choose_rows,
     scrollZoom=True,
     toImageButtonOptions={"filename": "catalogue", "scale": 2},
 )
@@ -93,17 +99,20 @@ columns = [
     *(["front"] if axes.front else []),
     *([] if axes.x in MEASURED else [axes.x]),
     *([] if axes.y in MEASURED else [axes.y]),
-    *(*accuracies, *timings_shown, *(choose.in_unit(column, axes.flops) for column in COSTS)),
+    *(*accuracies, *timings_shown, *(["flags"] if choose.flagged(selected).any() else [])),
+    *(choose.in_unit(column, axes.flops) for column in COSTS),
     *(["published"] if accuracies else []),
     *(["measured"] if timings_shown else []),
 ]
-rows = results_table(
+results_table(
     selected,
     key="catalog_table",
     alt="Rows of the plot",
     columns=list(dict.fromkeys(columns)),
-    height=520,
-    selectable=True,
+    height="auto" if len(selected) < 15 else 520,
+    selected=chosen,
+    on_select=data.choose_rows,
+    config={"flags": st.column_config.TextColumn("Flags", help=FLAGS_HELP, width="medium")},
 )
 failed = (selected["status"] != "ok").sum()
 incomplete = selected["remark"].str.startswith("incomplete").sum()
@@ -111,19 +120,19 @@ st.caption(
     f"{failed} of these rows could not be counted and {incomplete} are incomplete; the column Remark says why. "
     f"The plot labels the {'Pareto front' if axes.front else 'extremes of each axis'}"
     + ("" if axes.colour else f"; its legend lists the {SHOWN_FAMILIES} largest families")
+    + (". Hollow points are flagged timings; the table lists the flags" if axes.timings else "")
     + ". Costs do not depend on the pretrained tag."
 )
 data.draw_import()
 
-chosen = pd.Index([*rows, *in_plot]).unique().intersection(selected.index)
 plan = measure.plan(selected, selected.loc[chosen], axes, filters.setting)
 with status:
     measure.draw_status(plan)
-    if chosen.empty:
-        st.caption("Select points (box or lasso) or rows to open, compare or profile them.")
+    if not chosen:
+        st.caption("Select points (drag or click) or rows to open, compare, profile or download them.")
 with bar:
-    st.markdown(choose.sentence(frame, selected, axes.x, axes.y, len(front), len(chosen)))
-    measure.button(plan)
+    st.markdown(choose.sentence(frame, selected, axes.x, axes.y, len(front), len(chosen), left_off))
+    measure.buttons(plan)
     names = list(selected.loc[chosen, "name"].unique())
     if len(names) == 1:
         one = {"name": names[0]}
@@ -140,4 +149,5 @@ with bar:
             help="Open the form to count these models again, for example at another image size.",
         )
     # Use a partial of data.rows, because a function defined in this script would keep all its tables in the session.
-    download_table(partial(data.rows, axes, filters), "catalogue", key="catalog", label=f"{len(selected):,} rows")
+    label = f"{len(chosen):,} selected" if chosen else plural(len(selected), "row")
+    download_table(partial(data.rows, axes, filters, chosen), "catalogue", key="catalog", label=label)

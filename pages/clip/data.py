@@ -69,9 +69,17 @@ def source(values: Mapping[str, Any]) -> dict[str, Any]:
         "separator": values.get("csv_separator") or "",
         "image_column": values.get("csv_img_key") or "filepath",
         "caption_column": values.get("csv_caption_key") or "title",
+        "class_column": "" if values.get("zeroshot_data") else values.get("csv_class_key") or "",
         "samples": values.get("samples"),
         "seed": values.get("seed") or 0,
     }
+
+
+def zeroshot_source(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `open_pairs` for the data of zero-shot: of zeroshot_data, else of the pairs."""
+    if not (own := values.get("zeroshot_data")):
+        return source(values)
+    return source({**values, "data": own, "data_kind": "auto", "samples": None, "zeroshot_data": ""})
 
 
 def stamp(data: str) -> int:

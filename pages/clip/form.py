@@ -72,22 +72,30 @@ def checks(spec: TrainSpec | EvaluateSpec, batch_size: int) -> tuple[list[Check]
     try:
         definite = references.resolve(backend.store(), backend.settings(), spec)
         assert isinstance(definite, TrainSpec | EvaluateSpec)
-        question = Outlook.of(definite, batch_size)
-        references.check_paths(backend.settings(), question.spec)
+        parts = definite.subject_parts if isinstance(definite, EvaluateSpec) else (definite,)
+        questions = [Outlook.of(part, batch_size) for part in parts]
+        references.check_paths(backend.settings(), definite)
     except (Refused, LookupError) as error:
         return [Check("error", str(error))], False
     answers = backend.answers()
-    answer = answers.ask(question)
-    if not answer.done():
-        _wait(answer)
-        answer = answers.given(question) or answer
-    if not answer.done():
-        return [WAITING], False
-    try:
-        prospect = Prospect.model_validate(answer.result())
-    except Refused as refused:
-        return [prospects.unknown(question.spec, str(refused))], False
-    return prospects.checks(prospect, question.spec, launch.device_memory_gb(spec.device)), prospect.peak_mb is not None
+    found: list[Check] = []
+    memory = True
+    for question in questions:
+        answer = answers.ask(question)
+        if not answer.done():
+            _wait(answer)
+            answer = answers.latest(question) or answer
+        if not answer.done():
+            return [*found, WAITING], False
+        try:
+            prospect = Prospect.model_validate(answer.result())
+        except Refused as refused:
+            found.append(prospects.unknown(question.spec, str(refused)))
+            memory = False
+            continue
+        found += prospects.checks(prospect, question.spec, launch.device_memory_gb(spec.device))
+        memory = memory and prospect.peak_mb is not None
+    return list(dict.fromkeys(found)), memory
 
 
 @st.fragment(run_every=TICK_S)

@@ -6,7 +6,7 @@ import pandas as pd
 import streamlit as st
 from pydantic import ValidationError
 
-from engine.datasets import DataProblem, Unreadable, images
+from engine.datasets import DataProblem, Unreadable, class_names, images, prompts
 from engine.jobs.references import match_question
 from engine.results.answers import Matches
 from engine.specs import Refused
@@ -89,8 +89,8 @@ def _names(run: Run) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return class names and prompts of a run or of its data, as far as there are any."""
     spec: Any = run.spec
     try:
-        pairs = data.pairs(data.source(spec.model_dump()))
-        classes, templates = pairs.classes, pairs.templates
+        pairs = data.pairs(data.zeroshot_source(spec.model_dump()))
+        classes, templates = class_names(spec.classes, pairs.classes), pairs.templates
     except DataProblem:  # the data of an older or imported run may be gone
-        classes, templates = (), ()
-    return spec.classes or classes, spec.templates or templates or PLAIN_PROMPT
+        classes, templates = class_names(spec.classes, ()), ()
+    return classes, prompts(spec.templates, templates, spec.classes) or PLAIN_PROMPT

@@ -108,7 +108,7 @@ def _forget(prefix: str, upload: Kept) -> None:
 
 
 def _reads(spec: object, upload: Kept) -> bool:
-    return any(upload.of(getattr(spec, name, "")) for name in ("data", "val_data"))
+    return any(upload.of(getattr(spec, name, "")) for name in ("data", "val_data", "zeroshot_data"))
 
 
 def _use(prefix: str, path: Path, kind: str) -> None:

@@ -4,10 +4,14 @@ from typing import Any
 
 import streamlit as st
 
+from engine import datasets
+from engine.datasets import DataProblem
+from engine.jobs import references
 from engine.report.figures.evaluation import prompts
+from engine.specs.clip import class_prompts
 from engine.specs.evaluate import EvaluateSpec
 from engine.store import Run
-from engine.words import plural
+from engine.words import plural, shortened
 from pages.clip import data
 from pages.clip import form as clip_form
 from pages.shared import backend, launch
@@ -19,13 +23,18 @@ PREFIX = "evaluate"
 TASK_NAMES = {"zeroshot": "zero-shot", "linear-probe": "linear probe"}
 DATA = {
     "Data format": ("data_kind", "samples"),
-    "CSV": ("csv_separator", "csv_img_key", "csv_caption_key"),
-    "Held-out data": ("held_out", "val_fraction"),
+    "CSV": ("csv_separator", "csv_img_key", "csv_caption_key", "csv_class_key"),
+    "Held-out data": ("held_out", "held_out_data", "val_fraction"),
+    "More data sets": ("more_data",),
 }
 FURTHER = {
+    "More models": ("more_models",),
     "Model": ("image_size", "context_length"),
-    "Execution": ("device", "precision", "batch_size", "workers", "threads", "seed"),
+    "Linear probe": ("probe_data", "shots", "probe_c"),
+    "Retrieval": ("recall_k",),
+    "Execution": ("device", "precision", "batch_size", "workers", "threads", "seed", "reuse_features"),
 }
+MOST_PROMPTS = 6
 # Offer at most this many trainings as models.
 RUNS = 50
 
@@ -64,15 +73,33 @@ def draw_classes(preview: data.Preview) -> dict[str, Any]:
     with middle:
         hint = "one per line, with {} for the name; default: those of the data or of open_clip"
         values["templates"] = spec_form.field(EvaluateSpec, "templates", PREFIX, hint=hint)
+        hint = "or JSON with prompts for each class"
+        values["class_prompts"] = spec_form.field(EvaluateSpec, "class_prompts", PREFIX, hint=hint)
     with right:
         st.caption("Prompts")
         spec, _ = spec_form.build(EvaluateSpec, values)
         if isinstance(spec, EvaluateSpec):
-            shown, total = prompts(spec.classes or own, spec.templates or preview.templates)
+            names = _class_names(spec, own) or own
+            if by_class := class_prompts(spec.class_prompts):
+                each = [prompt for name in names for prompt in by_class.get(name, ())]
+                shown, total = each[:MOST_PROMPTS], len(each)
+            else:
+                templates = datasets.prompts(spec.templates, preview.templates, spec.classes)
+                shown, total = prompts(names, templates, MOST_PROMPTS)
+            if doubt := datasets.note_on_ids(names):
+                st.caption(f":material/warning: {plain(doubt)}")
             st.text("\n".join(shown) if shown else "No prompts: the data have no classes. Enter class names.")
             if total > len(shown):
                 st.caption(f"{total:,} prompts in total, averaged for each class")
     return values
+
+
+def _class_names(spec: EvaluateSpec, own: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the class names; empty if the given ones do not fit, which `find_problems` reports."""
+    try:
+        return datasets.class_names(spec.classes, own)
+    except DataProblem:
+        return ()
 
 
 def find_problems(spec: EvaluateSpec, preview: data.Preview) -> list[str]:
@@ -80,9 +107,13 @@ def find_problems(spec: EvaluateSpec, preview: data.Preview) -> list[str]:
     if preview.look is None:
         return []  # the data section shows the problem
     own, problems = preview.look.classes, []
-    if spec.classes and own and len(spec.classes) != len(own):
-        names = plural(len(spec.classes), "name")
-        problems.append(f"The data have {len(own)} classes, but {names} are given. Give one name per class.")
+    try:
+        names = datasets.class_names(spec.classes, own)
+        by_class = class_prompts(spec.class_prompts)
+        if by_class and (missing := [name for name in names if name not in by_class]):
+            problems.append(f"{len(missing)} of {len(names)} classes have no prompts: {shortened(missing)}.")
+    except DataProblem as problem:
+        problems.append(f"Classes: {problem}.")
     tasks = [TASK_NAMES[task] for task in spec.tasks if task in TASK_NAMES]
     if tasks and not own:
         subject = " and ".join(tasks).capitalize()
@@ -97,8 +128,12 @@ def describe(spec: EvaluateSpec) -> str:
     seconds = last.seconds() if last else None
     time = f", about {duration(seconds)} as in the last similar run" if seconds else ""
     subject = f"run {spec.model}" if spec.model.isdecimal() else spec.model
-    part = "the held-out share of " if spec.held_out else ""
-    return f"Evaluates {subject} on {part}{spec.data}: {', '.join(spec.tasks)} on {spec.device}{time}"
+    subject = subject if len(spec.subjects) == 1 else plural(len(spec.subjects), "model")
+    definite = references.resolve(backend.store(), backend.settings(), spec)
+    assert isinstance(definite, EvaluateSpec)
+    part = "the held-out share of " if definite.part("", "", definite.data).held_out else ""
+    more = f" and {plural(len(spec.sources) - 1, 'other data set')}" if len(spec.sources) > 1 else ""
+    return f"Evaluates {subject} on {part}{spec.data}{more}: {', '.join(spec.tasks)} on {spec.device}{time}"
 
 
 @st.fragment

@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
@@ -17,6 +18,7 @@ from engine.report.style import digits
 from engine.results.clip import EvaluateRow
 from engine.results.embeddings import Embeddings, read_embeddings
 from engine.roots import Roots, file_within, open_within
+from engine.specs.evaluate import EvaluateSpec
 from engine.store import Run
 from pages.clip import pictures, try_it
 from pages.evaluate import search
@@ -53,6 +55,21 @@ HELP = {
     "image_to_text_mean_rank": "Mean rank of the first of an image's own captions. 1 is best.",
     "text_to_image_mean_rank": "Mean rank of a caption's own image. 1 is best.",
 }
+TABLE = {
+    "model": "Model",
+    "checkpoint": "Checkpoint",
+    "data": "Data",
+    "task": "Task",
+    "status": "Status",
+    "acc1": "Top-1",
+    "acc5": "Top-5",
+    "mean_per_class_recall": "Mean per class",
+    "image_to_text_r1": "Image → text R@1",
+    "text_to_image_r1": "Text → image R@1",
+    "images": "Images",
+    "error": "Error",
+}
+"""Columns of the table of several models or data sets."""
 DEFAULT_SHOWN, MOST_SHOWN = 24, 96
 """Number of images shown by default, and its maximum, because each image is read from the data."""
 KINDS = ("Mistakes", "Right", "All")
@@ -63,6 +80,9 @@ def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
     if not rows:
         st.caption("No results yet. The results of a task appear when it is done.")
         return
+    assert isinstance(run.spec, EvaluateSpec)
+    if len(run.spec.parts) > 1:
+        run, rows = _choose(run, rows)
     for row in rows:
         _metrics(row)
     files = [name for row in rows for name in (row.confusion_file, row.predictions_file) if name]
@@ -81,9 +101,27 @@ def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
             contents["Predictions"] = lambda row=row: _predictions(run, row)
     if file := next((row.embeddings_file for row in rows if row.embeddings_file), ""):
         contents["Map"] = lambda: _map(run, file)
-        contents["Search"] = lambda: search.draw(run)
+        contents["Search"] = lambda: search.draw(run, file)
         contents["Try a picture"] = lambda: try_it.content(run)
     tabs(contents, key=f"charts_{run.id}")
+
+
+def _choose(run: Run, rows: Sequence[EvaluateRow]) -> tuple[Run, list[EvaluateRow]]:
+    """Draw a table of all models and data sets. Return the run as that of the chosen one alone, and its rows."""
+    table = frames.evaluate(rows)[list(TABLE)]
+    filled = [name for name in TABLE if table[name].replace("", None).notna().any()]
+    config: dict[str, Any] = {name: st.column_config.Column(TABLE[name]) for name in filled}
+    config |= {name: st.column_config.NumberColumn(TABLE[name], format="percent") for name in filled if name in SHARES}
+    st.dataframe(table[filled], hide_index=True, column_config=config, placeholder="–", alt="Results of all models")
+    parts = list(dict.fromkeys(row.part for row in rows))
+    chosen = st.selectbox("Details of", parts, format_func=_part_name, key=f"part_{run.id}")
+    assert isinstance(run.spec, EvaluateSpec)
+    return replace(run, spec=run.spec.part(*chosen)), [row for row in rows if row.part == chosen]
+
+
+def _part_name(part: tuple[str, str, str]) -> str:
+    model, checkpoint, data = part
+    return f"{model} from {checkpoint} on {data}" if checkpoint else f"{model} on {data}"
 
 
 def _guarded(path: Path, own: Roots) -> str:
@@ -102,11 +140,17 @@ def _metrics(row: EvaluateRow) -> None:
             for name, title in SHARES.items():
                 if (value := getattr(row, name)) is not None:
                     st.metric(title, f"{100 * value:.1f} %", width="content", help=HELP.get(name))
+            for name, value in row.recalls.items():
+                way, _, rank = name.rpartition("_r")
+                title = f"{'Image → text' if way == 'image_to_text' else 'Text → image'} R@{rank}"
+                st.metric(title, f"{100 * value:.1f} %", width="content")
             for name, title in NUMBERS.items():
                 if (value := getattr(row, name)) is not None:
                     st.metric(title[0].upper() + title[1:], digits(value), width="content", help=HELP.get(name))
         parts = [f"{row.images:,} images" if row.images else "", f"{row.captions:,} captions" if row.captions else ""]
         parts += [f"{row.classes:,} classes" if row.classes else "", f"{row.device}, {row.precision}"]
+        if row.probe_images is not None and row.probe_c is not None:
+            parts.append(f"learned from {row.probe_images:,} images with C = {row.probe_c:g}")
         if row.clip_val_loss is not None and row.val_batch_size:
             parts.append(f"the loss depends on the batch size, here {row.val_batch_size}")
         st.caption(plain("; ".join(part for part in parts if part)))

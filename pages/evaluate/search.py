@@ -24,8 +24,8 @@ SIMILARITY = (
 )
 
 
-def draw(run: Run) -> None:
-    """Draw the search field and the images most similar to its text."""
+def draw(run: Run, file: str) -> None:
+    """Draw the search field and the images most similar to its text. file: with the embeddings of the run's spec."""
     backend.answers().start()  # its imports take some seconds, so they start while the user types
     with st.container(horizontal=True, vertical_alignment="bottom"):
         text = st.text_input(
@@ -40,7 +40,7 @@ def draw(run: Run) -> None:
         st.caption("Describe the images to find and press Enter.")
         return
     try:
-        question = search_question(backend.settings(), run, text, top)
+        question = search_question(backend.settings(), run, text, top, file)
     except (Refused, ValidationError) as problem:
         st.error(plain(_message(problem)), icon=":material/error:")
         return

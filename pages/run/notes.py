@@ -4,7 +4,7 @@ import streamlit as st
 
 from engine.specs import Refused
 from engine.store import Run
-from engine.store.notes import LONGEST_NOTES, MOST_TAGS
+from engine.store.model import LONGEST_NOTES, MOST_TAGS
 from pages.shared import backend
 from pages.shared.text import plain
 

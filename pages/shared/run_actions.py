@@ -10,7 +10,7 @@ from engine.jobs import delete_run
 from engine.report.export import bulk
 from engine.specs import Refused
 from engine.store import RETRYABLE, Run, storage
-from engine.store.notes import MOST_TAGS
+from engine.store.model import MOST_TAGS
 from engine.words import plural, shortened
 from pages.shared import backend, comparison_link, rerun
 from pages.shared.table import download_formats

@@ -63,10 +63,14 @@ def results_table(
     columns: Sequence[str] | None = None,
     height: int | Literal["auto"] = "auto",
     selectable: bool = False,
+    selected: Sequence[Any] = (),
+    on_select: Callable[[list[Any]], None] | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> list[Any]:
     """Draw a table and return the index labels of its selected rows.
 
+    selected: labels of the rows drawn as selected, if `on_select` is given, which is called with the labels of the rows
+    that the reader has selected.
     config: column configuration that replaces the one of `column_config`.
     """
     shown = frame if columns is None else frame[[column for column in columns if column in frame]]
@@ -74,6 +78,9 @@ def results_table(
     if selectable:
         options = {"on_select": "rerun", "selection_mode": "multi-row"}
         _keep_selection(key, list(shown.index))
+    if on_select:
+        options = {"on_select": partial(_report, key, on_select), "selection_mode": "multi-row"}
+        _select(key, list(shown.index), selected)
     event: Any = st.dataframe(
         shown,
         key=key,
@@ -84,7 +91,7 @@ def results_table(
         placeholder="–",
         **options,
     )
-    if not selectable:
+    if not options:
         return []
     return [shown.index[position] for position in event.selection.rows if position < len(shown)]
 
@@ -99,6 +106,22 @@ def _keep_selection(key: str, labels: list[Any]) -> None:
     selected = [before[position] for position in state["selection"]["rows"] if position < len(before)]
     rows = [positions[label] for label in selected if label in positions]
     st.session_state[key] = {"selection": {"rows": rows, "columns": [], "cells": []}}
+
+
+def _select(key: str, labels: list[Any], selected: Sequence[Any]) -> None:
+    """Select the rows with the labels `selected`. labels: of all rows, in their order."""
+    st.session_state[f"{key}_labels"] = labels
+    chosen = set(selected)
+    rows = [position for position, label in enumerate(labels) if label in chosen]
+    state = st.session_state.get(key)
+    if rows != (state["selection"]["rows"] if state else []):
+        st.session_state[key] = {"selection": {"rows": rows, "columns": [], "cells": []}}
+
+
+def _report(key: str, on_select: Callable[[list[Any]], None]) -> None:
+    """Pass the labels of the selected rows on."""
+    labels, rows = st.session_state[f"{key}_labels"], st.session_state[key]["selection"]["rows"]
+    on_select([labels[position] for position in rows if position < len(labels)])
 
 
 MIME = {

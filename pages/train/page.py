@@ -1,5 +1,7 @@
 """The page Train: data, model, settings and checks, then the run below."""
 
+from base64 import b64decode
+from dataclasses import replace
 from typing import Any
 
 import streamlit as st
@@ -9,13 +11,17 @@ from engine.jobs import references
 from engine.names import parse_config
 from engine.report.checks import training
 from engine.report.checks.training import Data
+from engine.results.answers import Augmented
 from engine.specs import Refused, Spec, sweep
 from engine.specs.clip import DIGITS_MODEL
-from engine.specs.train import FINE_TUNE_LR, SCRATCH_LR, TrainSpec, schedule
+from engine.specs.questions import Augment
+from engine.specs.schedule import schedule
+from engine.specs.train import FINE_TUNE_LR, SCRATCH_LR, TrainSpec
 from pages.clip import data
 from pages.clip import form as clip_form
 from pages.shared import backend, launch
 from pages.shared.form import groups, presets, spec_form
+from pages.shared.question import draw_answer
 from pages.shared.rerun import fold
 from pages.shared.text import duration, plain
 
@@ -38,12 +44,18 @@ PRESETS: presets.Presets = {
 }
 DATA = {
     "Data format": ("data_kind", "samples"),
-    "CSV": ("csv_separator", "csv_img_key", "csv_caption_key"),
+    "CSV": ("csv_separator", "csv_img_key", "csv_caption_key", "csv_class_key"),
     "Held-out data": ("val_data", "val_fraction"),
+    "Zero-shot": ("zeroshot_data", "classes", "templates"),
 }
 SWEEP_LABELS = {"lr": "Learning rates", "wd": "Weight decays", "seed": "Seeds"}
 FURTHER = {
     "Model": ("image_size", "context_length", "patch_dropout"),
+    "Images": ("image_mean", "image_std", "image_interpolation", "image_resize_mode"),
+    "Augmentation": (
+        *("aug_scale", "aug_color_jitter", "aug_color_jitter_prob", "aug_gray_scale_prob", "aug_use_timm"),
+        *("aug_ratio", "aug_auto_augment", "aug_re_prob", "aug_re_count"),
+    ),
     "Locked image tower": ("lock_image", "lock_image_unlocked_groups", "lock_image_freeze_bn_stats"),
     "Locked text tower": ("lock_text", "lock_text_unlocked_layers", "lock_text_freeze_layer_norm"),
     "Loss": ("loss", "local_loss", "gather_with_grad"),
@@ -53,7 +65,7 @@ FURTHER = {
     "Gradients": ("grad_clip_norm", "accum_freq", "grad_checkpointing"),
     "Schedule": ("steps", "lr_scheduler", "epochs_cooldown", "lr_cooldown_power", "lr_cooldown_end"),
     "Sampling": ("data_weights", "resampled", "overfit"),
-    "Validation": ("val_frequency", "zeroshot_frequency", "val_every_steps", "val_at_start", "classes", "templates"),
+    "Validation": ("val_frequency", "zeroshot_frequency", "val_every_steps", "val_at_start"),
     "Best and early stopping": ("best_metric", "patience"),
     "Checkpoints": ("save_frequency", "save_every_steps", "keep_last", "resume"),
     "Logs": ("log_every_n_steps", "tensorboard"),
@@ -131,6 +143,23 @@ def draw_checks(spec: TrainSpec, counts: Data) -> bool:
     return clip_form.draw_checks(checks)
 
 
+def draw_augmented(spec: TrainSpec) -> None:
+    """Draw some images of the data as the training would draw them."""
+    question = Augment.of(spec)
+    try:
+        references.check_paths(backend.settings(), question.spec)
+    except Refused as refused:
+        st.error(plain(str(refused)), icon=":material/error:")
+        return
+
+    def draw(answer: dict[str, Any]) -> None:
+        images = Augmented.model_validate(answer).images
+        data.grid([(b64decode(image), "", "An augmented image") for image in images], width=data.SHOWN_WIDTH)
+
+    st.caption("Images as they are augmented in five epochs")
+    draw_answer(question, f"{PREFIX}_augmented", draw, waiting="Augmenting some images.")
+
+
 def describe(spec: TrainSpec, counts: Data) -> str:
     """Return a sentence on what the button will do and how long it will take."""
     plan = schedule(spec, counts.train)
@@ -151,9 +180,16 @@ def count_pairs(values: dict[str, Any], preview: data.Preview) -> tuple[Data | N
     fraction = TrainSpec().val_fraction if fraction is None else fraction
     try:
         arguments, val_data = data.source(valid), valid.get("val_data") or ""
-        return data.count_pairs(arguments, preview.look, val_data=val_data, val_fraction=fraction), ""
+        counts = data.count_pairs(arguments, preview.look, val_data=val_data, val_fraction=fraction)
     except DataProblem as problem:
         return None, f"Held-out data: {problem}"
+    if not valid.get("zeroshot_data"):
+        return counts, ""
+    try:
+        labelled = data.pairs(data.zeroshot_source(valid))
+    except DataProblem as problem:
+        return None, f"Zero-shot data: {problem}"
+    return replace(counts, classes=labelled.classes, zeroshot=len(labelled)), ""
 
 
 @st.fragment
@@ -164,6 +200,7 @@ def form() -> None:
     counts, problem = count_pairs(values, preview)
     model = st.container()
     values |= groups.draw(TrainSpec, PREFIX, FURTHER)
+    strip = st.container()
     values["configs"] = read_configurations()
     with model:  # drawn after the uploads, whose configurations are in its list of models
         values |= settings(values["configs"], counts.train if counts else 0)
@@ -172,6 +209,9 @@ def form() -> None:
         swept = sweep_fields()
     spec, problems = spec_form.build(TrainSpec, values)
     problems += [problem] if problem else []
+    if isinstance(spec, TrainSpec) and preview.look and spec.augmentation != TrainSpec().augmentation:
+        with strip:
+            draw_augmented(spec)
     specs: dict[str, Spec] = {}
     if isinstance(spec, TrainSpec):
         try:

@@ -226,8 +226,9 @@ def _evaluation(run: Run) -> EvaluateSpec:
     """Return the spec that evaluates the best model of a run on its held-out pairs."""
     spec = run.spec
     assert isinstance(spec, TrainSpec)
-    shared = {name: getattr(spec, name) for name in ("csv_separator", "csv_img_key", "csv_caption_key", "classes")}
-    shared |= {name: getattr(spec, name) for name in ("data_kind", "templates", "device")}
+    names: tuple[str, ...] = ("data_kind", "csv_separator", "csv_img_key", "csv_caption_key")
+    names = (*names, "device") if spec.zeroshot_data else (*names, "classes", "templates", "device")
+    shared = {name: getattr(spec, name) for name in names} | {"csv_class_key": spec.pairs_class_key}
     if spec.precision != "auto":  # an older or imported run may not be resolved
         shared["precision"] = spec.precision
     held = {"data": spec.val_data, "held_out": False} if spec.val_data else {"data": spec.data, "samples": spec.samples}

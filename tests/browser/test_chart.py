@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.support.browser import DRAWN, PATIENCE_S, Server, serve
+from tests.support.browser import DRAWN, PATIENCE_S, Server, select_rows, serve
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 expect.set_options(timeout=PATIENCE_S * 1000)
@@ -58,7 +58,7 @@ def test_a_filter_changes_the_plot_in_place_and_selection_and_zoom_stay(server: 
     before = int(re.sub(r"\D", "", chosen.first.inner_text()))
 
     page.get_by_label("Search", exact=True).fill("resnet")
-    expect(page.get_by_role("button", name=re.compile(r"^CSV of \d{3} rows$"))).to_be_visible()
+    expect(page.get_by_text(re.compile(r"^\d{3} of [\d,]+ shown"))).to_be_visible()
     chart = drawn(page)
     assert chart.evaluate("chart => chart.same") is True, "it was changed, not drawn anew"
     assert 0 < chart.evaluate(POINTS) < everything
@@ -70,6 +70,37 @@ def test_a_filter_changes_the_plot_in_place_and_selection_and_zoom_stay(server: 
 
     chart.locator(".nsewdrag").first.dblclick()
     expect(chosen).to_have_count(0)
+
+
+def test_plot_and_table_select_the_same_rows_and_the_wheel_scrolls_the_page(server: Server, page: Page) -> None:
+    page.goto(f"{server.url}/?catalog_search=timm:resnet*")
+    chart = drawn(page)
+    labels = "chart => chart._fullData.flatMap(t => (t.selectedpoints ?? []).map(place => t.customdata[place][0]))"
+    select_rows(page.get_by_test_id("stDataFrame").first, 0)
+    expect(page.get_by_role("button", name="CSV of 1 selected")).to_be_visible()
+    page.wait_for_function(DRAWN)
+    (row,) = chart.evaluate(labels)
+    drag(page, chart, (0.6, 0.05), (0.95, 0.5))
+    files = page.get_by_role("button", name=re.compile(r"^CSV of (?!1 )\d+ selected$"))
+    expect(files).to_be_visible()
+    boxed = chart.evaluate(labels)
+    assert row not in boxed
+    select_rows(page.get_by_test_id("stDataFrame").first, 0)
+    expect(page.get_by_role("button", name=f"CSV of {len(boxed) + 1} selected")).to_be_visible()
+    page.wait_for_function(DRAWN)
+    assert set(chart.evaluate(labels)) == {row, *boxed}, "the table had selected what the box contains"
+
+    span = chart.evaluate(SPAN)
+    chart.hover()
+    page.mouse.wheel(0, 200)
+    page.wait_for_function("() => document.querySelector('[data-testid=stMain]').scrollTop > 100")
+    assert chart.evaluate(SPAN) == span
+    page.mouse.wheel(0, -400)
+    page.keyboard.down("Control")
+    chart.hover()
+    page.mouse.wheel(0, -200)
+    page.keyboard.up("Control")
+    page.wait_for_function(f"span => ({SPAN})(document.querySelector('.chart')).join() !== span.join()", arg=span)
 
 
 def test_it_is_drawn_in_the_theme_of_the_page_and_follows_it(server: Server, page: Page) -> None:

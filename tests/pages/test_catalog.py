@@ -1,6 +1,7 @@
 """The catalogue page, driven in process."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -103,6 +104,27 @@ def test_filters_that_nothing_meets_say_so_and_offer_a_way_back() -> None:
     assert len(models(app)) == 7
 
 
+@pytest.mark.slow
+def test_a_plot_of_nothing_says_so() -> None:
+    app = open_page(catalog_search="odd_one", catalog_y=TOP1)
+    assert "**0** of" in texts(app)
+    layout = figure(app)["layout"]
+    assert layout["annotations"][0]["text"].startswith("Nothing to plot")
+    assert not layout["xaxis"]["visible"]
+
+
+@pytest.mark.slow
+def test_a_selection_is_the_same_in_plot_and_table_and_what_is_downloaded() -> None:
+    app = open_page(catalog_search="resnet")
+    app.session_state["catalog_chosen"] = {"timm:resnet50 224"}
+    app.run()
+    assert not app.exception
+    assert app.session_state["catalog_table"]["selection"]["rows"] == [models(app).index("resnet50")]
+    (sent,) = [each.proto.bytes for each in app.get("bidi_component") if each.proto.component_name == "chart"]
+    assert sent.partition(b"\n")[0] == b'["timm:resnet50 224"]'
+    assert "CSV of 1 selected" in [each.proto.label for each in app.get("download_button")]
+
+
 def test_without_a_catalogue_it_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "empty").mkdir()
     monkeypatch.setenv("VITALS_CATALOG_DIR", str(tmp_path / "empty"))
@@ -114,7 +136,7 @@ def test_without_a_catalogue_it_says_how_to_get_one(tmp_path: Path, monkeypatch:
 @pytest.mark.slow
 def test_nothing_can_be_profiled_before_something_is_selected() -> None:
     app = open_page()
-    assert "Select points (box or lasso) or rows" in texts(app)
+    assert "Select points (drag or click) or rows" in texts(app)
     assert not [each for each in app.get("page_link") if each.proto.label.startswith("Profile ")]
 
 
@@ -122,8 +144,8 @@ def plainly(app: AppTest) -> str:
     return texts(app).replace("\\", "")
 
 
-def figure(app: AppTest) -> dict[str, object]:
-    drawn: dict[str, object] = charts(app)[0]
+def figure(app: AppTest) -> dict[str, Any]:
+    drawn: dict[str, Any] = charts(app)[0]
     return drawn
 
 
@@ -245,13 +267,38 @@ def test_timings_stand_beside_accuracies_with_when_and_what_to_know(store: Store
     assert set(timed["model"]) == {"resnet18", "vit_tiny_patch16_224"}
     assert set(timed.loc[timed["model"] == "resnet18", "latency_ms"]) == {10.0}  # the latest
     assert set(timed.loc[timed["model"] == "resnet18", "measured"]) == {"run 2, 2026-11-20, single process"}
-    assert front(app)[0].startswith("resnet18.")
+    assert not [name for name in front(app) if name.startswith("resnet18.")]  # flagged
     app.number_input(key="catalog_max_latency_ms").set_value(12.0).run()
     assert set(models(app)) == {"resnet18"}
     app.number_input(key="catalog_max_latency_ms").set_value(None)
     app.selectbox(key="catalog_setting").set_value("eager, batch 1, float32 on a cpu, 2 threads (here)").run()
     assert not app.exception
     assert set(app.dataframe[0].value.dropna(subset="latency_ms")["model"]) == {"resnet50"}
+
+
+@pytest.mark.slow
+def test_a_flagged_timing_is_hollow_off_the_front_and_timed_again_by_one_click(store: Store) -> None:
+    machine(store)
+    one = {"batch_size": 1, "batch_size_requested": "1"}
+    spoiled = benchmark_row("resnet50", **one, latency_ms=1.0, flags=("contended", "unstable"))
+    finish(store, queue_benchmark(store, "resnet50"), [spoiled, benchmark_row("resnet18", **one, latency_ms=9.0)])
+    app = open_page(catalog_x=LATENCY, catalog_y=TOP1, catalog_log_y="false", catalog_search="resnet")
+    assert not app.exception
+    table = app.dataframe[0].value
+    assert set(table.loc[table["model"] == "resnet50", "flags"]) == {"contended, unstable"}
+    assert {name.partition(".")[0] for name in front(app)} == {"resnet18"}
+    assert "flagged, not considered for the front" in plainly(app)
+    drawn = [trace for trace in figure(app)["data"] if "customdata" in trace]
+    symbols = {
+        point[1]: symbol.endswith("-open")
+        for trace in drawn
+        for point, symbol in zip(trace["customdata"], trace["marker"]["symbol"], strict=True)
+    }
+    assert symbols == {"timm:resnet50": True, "timm:resnet18": False}
+    app.toggle(key="catalog_flagged").set_value(True).run()
+    assert {name.partition(".")[0] for name in front(app)} == {"resnet50"}
+    app.button(key="catalog_again").click().run()
+    assert store.runs()[0].spec == BenchmarkSpec(models=("timm:resnet50",), image_size="224", threads=2)
 
 
 @pytest.mark.slow

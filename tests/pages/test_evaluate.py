@@ -61,7 +61,7 @@ def test_the_first_visit_previews_the_prompts_and_starts(store: Store) -> None:
     assert "1,797 pairs" in said
     assert "a photo of the digit zero\nthe number one\na handwritten two\nthree" in said
     assert "40 prompts in total" in said
-    assert "Evaluates digits-clip on the held-out share of digits: retrieval, zeroshot on cpu" in said
+    assert "Evaluates digits-clip on digits: retrieval, zeroshot on cpu" in said
     app.text_area(key="evaluate_templates").set_value("{}, by hand\n").run()
     assert "zero, by hand" in plainly(app)
     app.button(key="evaluate_go").click().run()
@@ -89,7 +89,7 @@ def test_a_training_can_be_evaluated_by_its_number(store: Store, settings: Setti
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ({"evaluate_classes": "a\nb"}, "The data have 10 classes, but 2 names are given"),
+        ({"evaluate_classes": "a\nb"}, "the data have 10 classes and 2 names were given"),
         ({"evaluate_data": "synthetic"}, "Zero-shot needs a class per image"),
         ({"evaluate_data": "nowhere.csv"}, "there is no nowhere.csv"),
     ],
@@ -134,6 +134,32 @@ def test_figures_stand_in_rows_and_all_can_be_taken_away(store: Store, settings:
     assert len(charts(app)) == 1
     mistakes = app.dataframe[-1].value
     assert list(mistakes["count"]) == [1]
+
+
+def test_several_models_and_data_sets_are_one_table_with_details_of_one(store: Store, settings: Settings) -> None:
+    run_id = queue_evaluate(store, more_models=("digits-clip,b.pt",), more_data=("synthetic",))
+    folder = RunFiles(settings.runs_dir, run_id).dir
+    write_evaluation(folder, ["digits:1", "digits:2"], [0, 1], ["a", "b"])
+    missing = {
+        "status": "error",
+        "error": "no labels",
+        "data": "synthetic",
+        "confusion_file": "",
+        "predictions_file": "",
+    }
+    missing |= dict.fromkeys(("acc1", "acc5", "mean_per_class_recall"))
+    other = evaluate_row("zeroshot", checkpoint="b.pt", acc1=0.5, recalls={"image_to_text_r3": 0.25})
+    record(store, run_id, [evaluate_row("zeroshot"), evaluate_row("zeroshot", **missing), other])
+    app = open_page(PAGE, run=str(run_id))
+    assert not app.exception
+    table = next(frame.value for frame in app.dataframe if "checkpoint" in frame.value)
+    assert list(table["data"]) == ["digits", "synthetic", "digits"]
+    assert list(table["error"]) == ["", "no labels", ""]
+    assert [metric.value for metric in app.metric if metric.label == "Top-1"] == ["93.4 %"]
+    app.selectbox(key=f"part_{run_id}").set_value(("digits-clip", "b.pt", "digits")).run()
+    assert not app.exception
+    assert [metric.value for metric in app.metric if metric.label == "Top-1"] == ["50.0 %"]
+    assert [metric.value for metric in app.metric if metric.label == "Image → text R@3"] == ["25.0 %"]
 
 
 def test_predictions_are_shown_as_pictures(store: Store, settings: Settings) -> None:
@@ -237,6 +263,15 @@ FIELDS = [
     {},
     {"model": "ViT-B-32", "checkpoint": "laion2b", "image_size": 96, "held_out": False, "tasks": ["linear-probe"]},
     {"data": "/data/a.csv", "csv_separator": "\t", "classes": ["a cat", "b, c"], "templates": ["a {}.", "{}"]},
+    {
+        **{
+            "more_models": ["ViT-B-32,openai", "RN50"],
+            "more_data": ["/b, c.csv", "digits"],
+            "held_out_data": ["digits"],
+        },
+        **{"class_prompts": {"a cat": ["it's a {cat}."]}, "recall_k": [1, 20], "probe_c": [0.5, 2], "shots": 4},
+        **{"probe_data": "/train", "reuse_features": False},
+    },
 ]
 
 
@@ -256,8 +291,9 @@ def test_the_command_asks_for_the_very_same(fields: dict[str, object]) -> None:
 
 
 @pytest.mark.slow
-def test_a_clone_fills_the_form(store: Store) -> None:
-    spec = EvaluateSpec.model_validate(FIELDS[1])
+@pytest.mark.parametrize("fields", [FIELDS[1], {**FIELDS[3], "class_prompts": ""}])
+def test_a_clone_fills_the_form(store: Store, fields: dict[str, object]) -> None:
+    spec = EvaluateSpec.model_validate(fields | {"more_data": ["synthetic"], "probe_data": "digits"})
     app = open_page(PAGE, **link.address("evaluate", spec))
     assert not app.exception
     assert shlex.split(command(spec)) == shlex.split(verbatim(app)[0])

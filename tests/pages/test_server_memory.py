@@ -21,7 +21,7 @@ HEAVY = ("tasks", "replicates", "training", "models", "measure")
 BOUNDS = {"cache": "", "lru_cache": "maxsize", "cache_data": "max_entries", "cache_resource": "max_entries"}
 """Decorators that cache, with the option that bounds them."""
 FINITE = {
-    "engine/shipped.py": "_installed",  # an entry per distribution in versions.json
+    "engine/shipped.py": "installed",  # an entry per distribution in versions.json
 }
 """Functions whose arguments take few values, so that their cache needs no bound."""
 GROWTH_MB = 40

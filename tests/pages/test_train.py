@@ -3,6 +3,7 @@
 import io
 import shlex
 import zipfile
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from engine.results import Progress
 from engine.results.answers import Prospect
 from engine.settings import Settings
 from engine.specs import Refused
-from engine.specs.questions import Export, Match, Outlook
+from engine.specs.questions import Augment, Export, Match, Outlook
 from engine.specs.train import TrainSpec
 from engine.store import State, Store
 from engine.store.files import RunFiles
@@ -20,6 +21,7 @@ from pages.shared import rerun
 from pages.shared.form import link as form_link
 from pages.shared.form.command import command
 from tests.support.clip import curve_points, queue_train, record, train_row, write_checkpoints, write_csv, write_images
+from tests.support.data import encoded
 from tests.support.page import Answering, charts, further, open_page, texts, ticked, unfold, verbatim
 
 PAGE = "train/page.py"
@@ -291,6 +293,8 @@ FIELDS = [
     {"model": "ViT-B-32", "pretrained": "laion2b", "image_size": 96, "lock_image": True, "lr": 3e-6, "warmup": "20"},
     {"classes": ["a cat", "a, b"], "templates": ["a photo of a {}.", "{}"], "steps": 100, "tensorboard": False},
     {"opt": "timm/lion", "beta1": 0.9, "beta2": 0.95, "momentum": 0.8, "wd": 0.0, "grad_clip_norm": 1.0},
+    {"zeroshot_data": "/data/photos", "classes": ["imagenet"], "image_size": "24x48", "image_mean": [0.5, 0.4, 0.3]},
+    {"aug_use_timm": True, "aug_auto_augment": "rand-m9", "aug_ratio": [0.5, 2.0], "image_resize_mode": "squash"},
     {"lr_scheduler": "const-cooldown", "epochs_cooldown": 2, "lr_cooldown_end": 1e-6, "nproc": 2, "overfit": True},
 ]
 
@@ -354,6 +358,17 @@ def test_only_what_matters_is_asked(answers: Answering) -> None:
     assert all(question == first for question in others)
     app.number_input(key="train_batch_size").set_value(32).run()
     assert answers.asked[-1] != first
+
+
+def test_augmented_images_are_shown_where_augmentation_is_chosen(answers: Answering) -> None:
+    app = open_page(PAGE)
+    assert not answers.asked_of(Augment)
+    answers.futures["augment"].set_result({"images": [b64encode(encoded()).decode()] * 10})
+    app = open_page(PAGE, train_aug_scale=["0.2", "0.5"], train_image_size="24x48")
+    assert not app.exception
+    question = answers.asked_of(Augment)[-1]
+    assert (question.spec.aug_scale, question.spec.image_size) == ((0.2, 0.5), (24, 48))
+    assert "Images as they are augmented in five epochs" in plainly(app)
 
 
 def test_a_tag_out_of_reach_keeps_the_start_off(answers: Answering) -> None:

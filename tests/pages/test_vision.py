@@ -70,7 +70,7 @@ def test_presets_fill_the_form_and_the_form_lights_its_preset(store: Store) -> N
     assert ticked(app) == []
     app.button(key="benchmark_go").click().run()
     spec = store.runs()[0].spec
-    assert spec == BenchmarkSpec(models=("resnet18",), replicates=7)
+    assert spec == BenchmarkSpec(models=("resnet18",), replicates=7, max_seconds=5)
     assert app.query_params["run"] == "1"
 
 
@@ -289,6 +289,7 @@ def test_a_run_without_rows_says_so(store: Store) -> None:
     [
         {"models": "ViT-B-*,{a,b}"},
         {"models": "suite", "batch_size": "recorded", "variants": "eager,compile:max-autotune+bfloat16"},
+        {"models": "resnet18", "batch_size_list": "resnet18 8"},
         {"models": "resnet18", "batch_size": 32, "precision": "float32,amp", "channels_last": True, "partition": "1/2"},
         {"models": "resnet18", "filter": "-x|^--y", "min_seconds": 0.25, "replicates": 1, "image_size": "160x224"},
     ],
@@ -305,6 +306,22 @@ def test_the_command_asks_for_the_very_same(fields: dict[str, object]) -> None:
     words = shlex.split(command(spec))
     assert words[:4] == ["python", "-m", "engine", "benchmark"]
     assert CliApp.run(Flags, words[4:]).spec() == spec
+
+
+@pytest.mark.slow
+def test_a_list_of_batch_sizes_is_pasted_and_impossible_requests_are_refused_with_the_reason(store: Store) -> None:
+    app = further(open_page(PAGE, benchmark_models="resnet18"), "Batch sizes")
+    app.text_area(key="benchmark_batch_size_list").set_value("resnet50 4").run()
+    assert "has no line for timm:resnet18" in plainly(app)
+    assert app.button(key="benchmark_go").disabled
+    app.text_area(key="benchmark_batch_size_list").set_value("resnet50 4\nresnet18,8").run()
+    app.button(key="benchmark_go").click().run()
+    assert store.runs()[0].spec == BenchmarkSpec(models=("resnet18",), batch_size_list="resnet50 4, resnet18 8")
+    refused = open_page(PAGE, benchmark_models="timm:resnet18", benchmark_tower="text")
+    assert "timm:resnet18 has no text tower" in plainly(refused)
+    refused = open_page(PAGE, benchmark_models="timm:resnet18", benchmark_variants=["eager", "cudagraphs"])
+    assert "cudagraphs needs CUDA graphs" in plainly(refused)
+    assert refused.button(key="benchmark_go").disabled
 
 
 @pytest.mark.slow

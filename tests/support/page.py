@@ -61,7 +61,7 @@ class Answering:
         """The questions of one kind."""
         return [question for question in self.asked if isinstance(question, kind)]
 
-    def given(self, question: Question) -> "Future[dict[str, Any]] | None":
+    def latest(self, question: Question) -> "Future[dict[str, Any]] | None":
         answer = self.futures[question.name]
         return answer if answer.done() else None
 
@@ -79,7 +79,7 @@ def write_catalogue(folder: Path) -> Path:
 
 def charts(app: AppTest) -> list[dict[str, Any]]:
     """What is drawn of each chart on the page: data, layout, and what it is said to show."""
-    return [json.loads(sent) for sent in _sent(app, "chart")]
+    return [json.loads(sent.partition(b"\n")[2]) for sent in _sent(app, "chart")]
 
 
 def verbatim(app: AppTest) -> list[str]:

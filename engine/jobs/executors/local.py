@@ -13,13 +13,14 @@ from engine.store import Attempt, Exit
 from engine.store.files import RunFiles
 
 PATIENCE_LEASES = 8
-"""Give up an attempt whose processes the warm process has not started within this many leases; it may still be
-importing.
-"""
+"""Give up an attempt that the warm process has not started within this many leases. It may still be importing."""
 
 
 class Executor:
-    """See `executors.base`."""
+    """Starts, watches and ends attempts. It finds everything about an attempt by its run and number alone.
+
+    So a new scheduler can take over the attempts that an old one started.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -30,7 +31,7 @@ class Executor:
         """Cold-started supervisors, by token. They are our children, so we must wait for them."""
 
     def start(self, attempt: Attempt) -> None:
-        """Start an attempt from the warm process if there is one, else from a new interpreter."""
+        """Start an attempt from the warm process if there is one, else from a new interpreter. Return at once."""
         files = self._files(attempt)
         if attempt.number == 1:
             files.prepare()
@@ -50,7 +51,7 @@ class Executor:
         return attempt.token in self._asked or (cold is not None and cold.poll() is None)
 
     def exit(self, attempt: Attempt) -> Exit | None:
-        """Return the recorded exit; None while the attempt runs.
+        """Return the recorded exit, once all processes have ended; None before.
 
         A killed supervisor leaves no record, so this kills its worker and writes the record.
         """
@@ -70,7 +71,7 @@ class Executor:
         return end
 
     def stop(self, attempt: Attempt, *, force: bool) -> None:
-        """Signal the attempt's worker. Without a process yet nothing is sent; the scheduler calls again later."""
+        """Ask the attempt's worker to end; with force, kill it. Without a process yet, the scheduler calls again."""
         if processes := self._processes(attempt):
             processes.signal_worker(signal.SIGKILL if force else signal.SIGTERM)
 

@@ -1,5 +1,4 @@
-"""Build recurrent layers in every timed implementation, and a few ResNets, by a runner's name, and check their
-results."""
+"""Build recurrent layers in every timed implementation, and a few ResNets, by a runner's name; check their results."""
 
 from engine.models.recurrent.build import build
 from engine.models.recurrent.control import Control, Errors

@@ -1,7 +1,7 @@
 """Compute two cells that torch has no layer for a second time, with different code, only to check the timed ones.
 
-Nothing is shared with the timed cells: gates have their own axis here, products are sums over named indices, and
-time steps are indexed.
+Nothing is shared with the timed cells: gates have their own axis here, products are sums over named indices, and time
+steps are indexed.
 """
 
 from collections.abc import Callable, Mapping

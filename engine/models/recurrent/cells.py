@@ -46,24 +46,24 @@ def lstm_of_biased_product(x: Tensor, state: State, weights: list[Tensor]) -> St
 
 def gru(x: Tensor, state: State, weights: list[Tensor]) -> State:
     """Return the new state of nn.GRU's cell."""
-    h, none = state
+    h, no_memory = state
     reset_x, update_x, new_x = (torch.mm(x, weights[0].t()) + weights[2]).chunk(3, 1)
     reset_h, update_h, new_h = (torch.mm(h, weights[1].t()) + weights[3]).chunk(3, 1)
     update = torch.sigmoid(update_x + update_h)
     new = torch.tanh(new_x + torch.sigmoid(reset_x + reset_h) * new_h)
-    return new + update * (h - new), none
+    return new + update * (h - new), no_memory
 
 
 def rnn_relu(x: Tensor, state: State, weights: list[Tensor]) -> State:
     """Return the new state of nn.RNN's cell with nonlinearity relu."""
-    h, none = state
-    return torch.relu(torch.mm(x, weights[0].t()) + torch.mm(h, weights[1].t()) + weights[2] + weights[3]), none
+    h, no_memory = state
+    return torch.relu(torch.mm(x, weights[0].t()) + torch.mm(h, weights[1].t()) + weights[2] + weights[3]), no_memory
 
 
 def rnn_tanh(x: Tensor, state: State, weights: list[Tensor]) -> State:
     """Return the new state of nn.RNN's cell with nonlinearity tanh."""
-    h, none = state
-    return torch.tanh(torch.mm(x, weights[0].t()) + torch.mm(h, weights[1].t()) + weights[2] + weights[3]), none
+    h, no_memory = state
+    return torch.tanh(torch.mm(x, weights[0].t()) + torch.mm(h, weights[1].t()) + weights[2] + weights[3]), no_memory
 
 
 def milstm(x: Tensor, state: State, weights: list[Tensor]) -> State:
@@ -92,8 +92,7 @@ def lstm_layernorm(x: Tensor, state: State, weights: list[Tensor]) -> State:
 
 
 def _normalized(values: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Return a layer norm made of single operations, which a fuser may join with others. 1e-5 is nn.LayerNorm's
-    default."""
+    """Return a layer norm of single operations, which a fuser may join with others. 1e-5 is nn.LayerNorm's default."""
     centred = values - values.mean(-1, keepdim=True)
     return centred * torch.rsqrt((centred * centred).mean(-1, keepdim=True) + 1e-5) * scale + shift
 

@@ -29,8 +29,7 @@ AS_LSTM = {"lstm_dropout": "lstm", "lstm_and_layernorms": "lstm"}
 EPSILON = {"tf32": 2.0**-10, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 """Distance from 1 to the next larger number, by precision."""
 TOLERANCE = 1e-3
-"""Largest error in float32, as in PyTorch's fastrnns benchmark. It is the limit of every precision without an
-EPSILON."""
+"""Largest error in float32, as in PyTorch's fastrnns benchmark. The limit of every precision without an EPSILON."""
 EAGERS = 3
 """Allow this many times the error of the eager layer in the same precision. This is the rule of PyTorch's dynamo
 benchmark, as in engine/measure/accuracy.py."""
@@ -52,8 +51,7 @@ class Errors:
     output: float
     """Error of outputs and final states. inf when shapes differ or a value is not finite."""
     gradient: float | None
-    """Error of the parameters' gradients. None for a runner without a backward pass. With ReLUs it is squared, over all
-    parameters together."""
+    """Error of the parameters' gradients; None without a backward pass. With ReLUs: squared, over all parameters."""
     tolerance: float
 
     @property
@@ -154,8 +152,7 @@ def _unfused(name: str) -> Iterator[None]:
 
 
 def _truth_key(name: str) -> tuple[str, bool]:
-    """Return a key that runners with the same truth share: the network, and whether backward begins at the last
-    state."""
+    """Return a key that runners with the same truth share: the network, and whether backward begins at the last h."""
     network = RUNNERS[name].network
     return AS_LSTM.get(network, network), name == "jit_simple"
 
@@ -187,8 +184,7 @@ def _worst(found: list[Tensor | None], wanted: list[Tensor]) -> float:
 
 
 def _together(found: list[Tensor | None], wanted: list[Tensor]) -> float:
-    """Return the squared norm of the difference of all tensors together / that of the truth, or / 1 if the truth is
-    zero."""
+    """Return the squared norm of the difference of all tensors / that of the truth, or / 1 if the truth is zero."""
     if any(one is None or one.shape != true.shape for one, true in zip(found, wanted, strict=True)):
         return inf
     pairs = [(one.to("cpu").double(), true) for one, true in zip(found, wanted, strict=True) if one is not None]

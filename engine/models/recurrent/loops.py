@@ -20,8 +20,7 @@ Layers = Callable[[Tensor, Tensor, Tensor, list[list[Tensor]], int, float], Foun
 
 
 def over_steps(step: Step, hoist: Hoist) -> Layer:
-    """Return one layer in one direction: (xs (T, B, I), state, weights, backwards) -> outputs (T, B, P) and the last
-    state."""
+    """Return one layer in one direction: (xs (T, B, I), state, weights, backwards) -> outputs (T, B, P), last state."""
 
     def layer(xs: Tensor, state: State, weights: list[Tensor], backwards: bool) -> tuple[Tensor, State]:
         steps = list(hoist(xs, weights).unbind(0))

@@ -141,8 +141,7 @@ def cotangent(spec: RecurrentSpec, *, of_states: bool = False) -> Tensor:
 
 
 def lengths(spec: RecurrentSpec) -> list[int]:
-    """Return the time steps of each sequence: all equal, or for vl_lstm uniform from SHORTEST x seq_length to
-    seq_length - 1."""
+    """Return each sequence's time steps: all equal; for vl_lstm uniform in [SHORTEST x seq_length, seq_length - 1]."""
     if spec.family != "vl_lstm":
         return [spec.seq_length] * spec.mini_batch
     longest = max(1, spec.seq_length - 1)

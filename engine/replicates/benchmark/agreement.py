@@ -157,7 +157,6 @@ def _reference(job: Job, eager: Variant, build: Builder) -> Reference:
 def _built(job: Job, variant: Variant, build: Builder) -> tuple[Built, Numbers, tuple[str, ...]]:
     """Return a fresh model for a variant, its number types and notes. Errors: VariantRefused, and those of building."""
     found, notes = numbers(job, variant)
-    variants.check(variant, job.spec.device)
     built = variants.build(job.model, wanted(job, found), variant, training=job.mode == "training", build=build)
     return built, found, notes
 

@@ -92,7 +92,6 @@ def prepare(job: Job, variant: Variant, stopwatch: Stopwatch, build: Builder, re
     loading_s = compiling.own_caches(variant.label, job.spec.device) if compiles else 0.0
     held = Held.now(job.spec.device, resident_mb)
     found, notes = numbers(job, variant)
-    variants.check(variant, job.spec.device)
     built = variants.build(job.model, wanted(job, found), variant, training=training, build=build)
     settings = switches(job, found, variant)
     counters = fresh_counters(compiles=compiles)

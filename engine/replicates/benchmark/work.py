@@ -63,7 +63,6 @@ def _try(job: Job, build: Builder) -> None:
     baseline = job.spec.plan[0]
     training = job.mode == "training"
     found, _ = numbers(job, baseline)
-    variants.check(baseline, job.spec.device)
     built = variants.build(job.model, wanted(job, found), baseline, training=training, build=build)
     with switches(job, found, baseline)():
         run = variants.runner(baseline, built, found, job.spec.device)

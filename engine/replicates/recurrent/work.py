@@ -25,8 +25,7 @@ BLOCK_MS = 5.0
 """Milliseconds per block of calls. Small layers take 0.2 ms, and a block's first calls are some per cent slower."""
 SETTLING = {"script": 5, "trace": 5}
 """Calls after the first in which TorchScript still compiles. It profiles, specialises and optimises, separately for
-forward and backward; up to four such calls have been observed.
-"""
+forward and backward; up to four such calls have been observed."""
 UNMARKED = nullcontext()
 """The context of a phase while no profiler records."""
 
@@ -117,8 +116,7 @@ class Passes:
             self._output.backward(self._network.cotangent)  # type: ignore[no-untyped-call]
 
     def clear(self) -> None:
-        """Free the graph and the gradients. Neither pass should spend time on freeing, and new gradients would add to
-        old ones."""
+        """Free the graph and the gradients, so that no pass spends time on it and no gradients add to old ones."""
         self._output = None
         for parameter in self._network.parameters.values():
             parameter.grad = None

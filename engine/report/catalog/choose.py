@@ -38,17 +38,18 @@ def table(
 
     With `figures` there is a row per pretrained tag. Row labels depend only on the row, not on the other rows shown.
     timed: from stored.within. setting: its label. counted: versions with which the catalogue was counted. The columns
-    `published` and `measured` name the sources; `provenance` has all sources as text, one per line.
+    `published` and `measured` name the sources, `flags` the reasons for caution about a timing; `provenance` has all
+    sources as text, one per line.
     """
     frame = published.beside(catalogue, figures) if figures else catalogue.assign(pretrained="", published="")
-    frame = frame.merge(timed, on=stored.WHAT, how="left").fillna({"measured": ""})
+    frame = frame.merge(timed, on=stored.WHAT, how="left").fillna({"measured": "", "flags": ""})
     frame.index = pd.Index((frame["name"] + " " + frame["image_size"] + " " + frame["pretrained"]).str.strip())
     origins = zip(frame["pretrained"], frame["published"], frame["measured"], strict=True)
-    frame["provenance"] = [_said(counted, setting, *parts) for parts in origins]
+    frame["provenance"] = [_provenance(counted, setting, *parts) for parts in origins]
     return frame
 
 
-def _said(counted: str, setting: str, pretrained: str, published: str, measured: str) -> str:
+def _provenance(counted: str, setting: str, pretrained: str, published: str, measured: str) -> str:
     lines = [f"costs counted here, {counted}"]
     lines += [f"accuracy of {pretrained or 'the model'} published by {published}"] if published else []
     lines += [f"latency measured: {setting}; {measured}"] if measured else []
@@ -64,12 +65,23 @@ def to_measure(frame: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
     return first[first["front"]]
 
 
-def sentence(frame: pd.DataFrame, kept: pd.DataFrame, x: str, y: str, front: int, selected: int) -> str:
-    """Return how many rows are shown, lack a value, are on the front and are selected. kept: rows within the limits."""
+def flagged(frame: pd.DataFrame) -> "pd.Series[bool]":
+    """Return which rows have a timing with flags."""
+    return frame["flags"] != ""
+
+
+def sentence(
+    frame: pd.DataFrame, kept: pd.DataFrame, x: str, y: str, front: int, selected: int, left_off: int = 0
+) -> str:
+    """Return how many rows are shown, lack a value, are on the front and are selected.
+
+    kept: rows within the limits. left_off: how many rows with flagged timings were kept off the front.
+    """
     lacking = int(kept[[x, y]].isna().any(axis=1).sum())
     parts = [f"**{len(kept) - lacking:,}** of {len(frame):,} shown"]
     parts += [f"{lacking:,} {'has' if lacking == 1 else 'have'} no value for this plot"] if lacking else []
     parts += [f"**{front:,}** on the Pareto front"] if front else []
+    parts += [f"{left_off:,} flagged, not considered for the front"] if left_off else []
     parts += [f"**{selected:,}** selected"] if selected else []
     return "; ".join(parts)
 
@@ -106,13 +118,14 @@ def front(frame: pd.DataFrame, x: str, y: str) -> "pd.Series[bool]":
     return on.reindex(frame.index, fill_value=False)
 
 
-def ranked(frame: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
+def ranked(frame: pd.DataFrame, x: str, y: str, *, with_flagged: bool = True) -> pd.DataFrame:
     """Return the rows in order of interest, with the column `front`.
 
     Rows on the front come first, sorted by x, then all others by y and x, both best first. Rows without a value come
-    last.
+    last. with_flagged: let rows with flagged timings onto the front.
     """
-    on = front(frame, x, y)
+    considered = frame if with_flagged else frame[~flagged(frame)]
+    on = front(considered, x, y).reindex(frame.index, fill_value=False)
     keys = pd.DataFrame({"x": -_goodness(frame, x), "y": -_goodness(frame, y)}, index=frame.index)
     first = keys[on].sort_values(["x", "y"], kind="stable").index
     rest = keys[~on]

@@ -125,8 +125,13 @@ def _line(run: Run, rows: Sequence[Row], model: str) -> dict[str, object]:
         if spec.model != model:
             what, begins = f"taught {spec.model}", spec.distill_pretrained
         return shared | {"what": what, "data": spec.data, "begins_with": begins} | _trained(rows)
-    if isinstance(spec, EvaluateSpec) and spec.model == model:
-        return shared | {"what": "evaluation", "data": spec.data, "begins_with": spec.checkpoint} | _evaluated(rows)
+    if isinstance(spec, EvaluateSpec):
+        own = next((subject for subject in spec.subjects if subject[0] == model), None)
+        if own:  # of several checkpoints or data sets, the first is shown
+            first = (*own, spec.data)
+            if len(spec.parts) > 1:
+                rows = [row for row in rows if isinstance(row, EvaluateRow) and row.part == first]
+            return shared | {"what": "evaluation", "data": spec.data, "begins_with": own[1]} | _evaluated(rows)
     return {}
 
 

@@ -7,10 +7,10 @@ from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
 
 
-def checks(prospect: Prospect, spec: TrainSpec | EvaluateSpec, there_gb: float | None) -> list[Check]:
-    """Return problems first, then files, then memory. there_gb: memory of the device, in 1e9 bytes."""
+def checks(prospect: Prospect, spec: TrainSpec | EvaluateSpec, device_gb: float | None) -> list[Check]:
+    """Return problems first, then files, then memory. device_gb: memory of the device, in 1e9 bytes."""
     problems = [Check("error", problem) for problem in prospect.problems]
-    memory = [_memory(prospect, spec, there_gb)] if prospect.peak_mb is not None else []
+    memory = [_memory(prospect, spec, device_gb)] if prospect.peak_mb is not None else []
     return [*problems, *_files(prospect), *memory]
 
 
@@ -36,9 +36,8 @@ def _file(needed: Needed, prospect: Prospect, *, enough: bool) -> Check:
     return Check("error", f"{text}, where only {_size(prospect.free_mb)} are free. Make room, or set HF_HUB_CACHE.")
 
 
-def _memory(prospect: Prospect, spec: TrainSpec | EvaluateSpec, there_gb: float | None) -> Check:
-    """Return the check of memory: an error if the state cannot fit, a warning if the estimated peak exceeds free
-    memory."""
+def _memory(prospect: Prospect, spec: TrainSpec | EvaluateSpec, device_gb: float | None) -> Check:
+    """Return the check of memory: an error if the state cannot fit, a warning if the estimated peak does not now."""
     assert prospect.peak_mb is not None
     assert prospect.state_mb is not None
     training = isinstance(spec, TrainSpec)
@@ -48,12 +47,12 @@ def _memory(prospect: Prospect, spec: TrainSpec | EvaluateSpec, there_gb: float 
     what = "weights, gradients and optimizer" if training else "weights"
     text = f"Memory: about {digits(peak)} GB, {digits(held)} GB of which for {what}, the rest for a batch"
     text += f"; {sharing} processes together." if sharing > 1 else "."
-    if there_gb is None:
+    if device_gb is None:
         return Check("ok", text)
-    free_gb = there_gb if prospect.unused_mb is None else prospect.unused_mb / 1e3
-    text += f" There are {digits(there_gb)} GB"
+    free_gb = device_gb if prospect.unused_mb is None else prospect.unused_mb / 1e3
+    text += f" There are {digits(device_gb)} GB"
     text += "." if prospect.unused_mb is None else f", {digits(free_gb)} GB of them free now."
-    if held > there_gb:
+    if held > device_gb:
         return Check("error", text)
     if peak > free_gb:
         less = "a smaller batch, or checkpoint activations" if training else "a smaller batch"

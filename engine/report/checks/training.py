@@ -6,9 +6,11 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from engine.datasets import DataProblem, class_names, note_on_ids
 from engine.report.style import compute, digits
 from engine.specs import ModelName
-from engine.specs.train import Schedule, TrainSpec, schedule
+from engine.specs.schedule import Schedule, schedule
+from engine.specs.train import TrainSpec
 from engine.words import plural
 
 Mark = Literal["ok", "warning", "error", "waiting"]
@@ -22,15 +24,13 @@ LEAST_BF16_LR = 1e-4
 values of a typical weight, and round to zero. In 60 steps, 94 % of the values in digits-clip's matrices stayed
 unchanged at 1e-5, 58 % at 1e-4 and 1.4 % at 1e-3; with amp_bf16 0 %."""
 BF16_PAYS = 1.3
-"""Propose mixed precision if bfloat16 products are at least this many times as fast as float32 products, as
-measured."""
+"""Propose mixed precision if measured bfloat16 products are at least this many times as fast as float32 products."""
 MB_PER_M_LOCKED = 4
 
 
 @dataclass(frozen=True)
 class Check:
-    """Result of one check. "error": it cannot work. "warning": it may be intended. "waiting": the result is not known
-    yet."""
+    """Result of one check. "error": it cannot work. "warning": it may be intended. "waiting": no result yet."""
 
     mark: Mark
     text: str
@@ -47,6 +47,9 @@ class Data:
     captions: int
     distinct_captions: int
     classes: tuple[str, ...] = ()
+    """Class names of the data that zero-shot is measured on."""
+    zeroshot: int = 0
+    """Images for zero-shot beside the held-out pairs."""
     looked_at: int = 0
     """Number of images opened."""
     unreadable: Sequence[tuple[str, str]] = ()
@@ -110,13 +113,23 @@ def _warmup(spec: TrainSpec, plan: Schedule) -> Check:
 
 
 def _validation(spec: TrainSpec, data: Data) -> list[Check]:
-    if spec.classes and data.classes and len(spec.classes) != len(data.classes):
-        text = f"The data have {len(data.classes)} classes and {len(spec.classes)} names were given: give one each."
-        return [Check("error", text)]
-    if not data.held:
+    try:
+        classes = class_names(spec.classes, data.classes)
+    except DataProblem as problem:
+        return [Check("error", f"Classes: {problem}.")]
+    if spec.zeroshot_data and not classes:
+        return [Check("error", f"Zero-shot needs a class for each image, which {spec.zeroshot_data} does not have.")]
+    if not (data.held or data.zeroshot):
         return []
-    if data.classes and spec.zeroshot_frequency:
-        return [Check("ok", f"Zero-shot accuracy on {len(data.classes):,} classes is measured during training.")]
+    if (data.classes or data.zeroshot) and spec.zeroshot_frequency:
+        where = (
+            f"{data.zeroshot:,} images of {len(classes):,} classes" if data.zeroshot else f"{len(classes):,} classes"
+        )
+        doubt = note_on_ids(classes)
+        return [
+            Check("ok", f"Zero-shot accuracy on {where} is measured during training."),
+            *([Check("warning", f"{doubt[0].upper()}{doubt[1:]}.")] if doubt else []),
+        ]
     if spec.val_frequency:
         return [Check("ok", "Retrieval among the pairs held out is measured during training.")]
     return [Check("warning", "Neither retrieval nor zero-shot accuracy is measured, only the loss.")]
@@ -144,10 +157,10 @@ def _doubts(spec: TrainSpec) -> list[Check]:
     return results
 
 
-def memory(spec: TrainSpec, catalogue: pd.DataFrame, there_gb: float | None) -> Check | None:
+def memory(spec: TrainSpec, catalogue: pd.DataFrame, device_gb: float | None) -> Check | None:
     """Return the check of the least memory for weights, gradients and optimizer. None if the catalogue lacks the model.
 
-    catalogue: from report.catalog. there_gb: memory of the device, in 1e9 bytes.
+    catalogue: from report.catalog. device_gb: memory of the device, in 1e9 bytes.
     """
     rows = catalogue[(catalogue["name"] == ModelName.of("open_clip", spec.model)) & (catalogue["status"] == "ok")]
     if rows.empty:
@@ -155,11 +168,11 @@ def memory(spec: TrainSpec, catalogue: pd.DataFrame, there_gb: float | None) -> 
     sharing = spec.nproc if spec.device == "cpu" else 1  # on accelerators, each process has its own memory
     need = sharing * _least_mb(spec, rows.iloc[0].to_dict()) / 1e3
     text = f"Memory: at least {digits(need)} GB for weights, gradients and optimizer; activations come on top."
-    if there_gb is None:
+    if device_gb is None:
         return Check("ok", text)
-    if need > there_gb:
-        return Check("error", f"{text} There are {digits(there_gb)} GB.")
-    return Check("warning" if need > there_gb / 2 else "ok", f"{text} There are {digits(there_gb)} GB.")
+    if need > device_gb:
+        return Check("error", f"{text} There are {digits(device_gb)} GB.")
+    return Check("warning" if need > device_gb / 2 else "ok", f"{text} There are {digits(device_gb)} GB.")
 
 
 def _least_mb(spec: TrainSpec, row: Mapping[Any, Any]) -> float:

@@ -15,7 +15,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "recurrent": ("model", "seq_length", "hidden_size", "mini_batch"),
     "profile": ("library", "model", "image_size", *OPTIONS),
     "device": ("operation", "dtype"),
-    "evaluate": ("library", "model", "task"),
+    "evaluate": ("library", "model", "checkpoint", "data", "task"),
 }
 """Fields that identify a row within its run, by kind."""
 WRITTEN = {

@@ -22,8 +22,14 @@ WHY = {
     "samples": "figures are of other pairs",
     "data": "figures are of other pairs",
     "val_data": "figures are of other pairs",
+    "zeroshot_data": "zero-shot figures are of other images",
     "val_fraction": "figures are of other pairs",
     "held_out": "figures are of other pairs",
+    "held_out_data": "figures are of other pairs",
+    "more_data": "figures are of other pairs",
+    "class_prompts": "the prompts are others",
+    "probe_data": "the probe learned from other pairs",
+    "shots": "the probe learned from other pairs",
     "classes": "the names to choose from are others",
     "templates": "the prompts are others",
     "loss": "losses of another kind are no losses of this one",
@@ -37,12 +43,12 @@ COLUMNS = ["where", "what"]
 
 def facts(run: Run) -> dict[tuple[str, str], str]:
     """Return all settings of a run and facts about its environment as text, by (section, name)."""
-    texts = {(ASKED, name): _said(value) for name, value in run.spec.model_dump(mode="json").items()}
+    texts = {(ASKED, name): _text(value) for name, value in run.spec.model_dump(mode="json").items()}
     if run.environment is not None:
         ran = run.environment.model_dump(mode="json")
         ran |= {f"{VERSION}{name}": version for name, version in ran.pop("versions").items()}
         ran |= {f"{GPU}{name}": value for name, value in ran.pop("gpu").items()}
-        texts |= {(RAN, name): _said(value) for name, value in ran.items()}
+        texts |= {(RAN, name): _text(value) for name, value in ran.items()}
     return texts
 
 
@@ -89,7 +95,7 @@ def _matters(spec: Spec, where: str, name: str) -> bool:
     return name.startswith(VERSION) and name.removeprefix(VERSION) not in BUILT_WITH
 
 
-def _said(value: Any) -> str:
+def _text(value: Any) -> str:
     if value in (None, "", [], {}):
         return "not set"
     if isinstance(value, list):

@@ -176,11 +176,20 @@ class _Reader:
 def _line(baseline: Timed, other: Timed, figure: str, read: _Reader, seed: int) -> dict[str, Any]:
     row, differs = other.row, _differences(baseline.row, other.row, figure)
     line = {name: getattr(row, name, None) for name in ("model", "library", *SHOWN)}
-    line |= {"run": other.run, "baseline": baseline.name, "differs_in": ", ".join(differs), "flags": _flags(row)}
+    line |= {
+        "run": other.run,
+        "baseline": baseline.name,
+        "differs_in": ", ".join(differs),
+        "flags": "; ".join(row.flags),
+    }
     line |= {"ms": milliseconds(row, figure), "baseline_ms": milliseconds(baseline.row, figure)}
     if line["ms"] is None or line["baseline_ms"] is None:
         untimed = [timed for timed in (baseline, other) if milliseconds(timed.row, figure) is None]
-        return line | {"note": "; ".join(_missing(timed) for timed in untimed)}
+        notes = [
+            f"run {timed.run}: {'not timed' if timed.row.status == 'ok' else timed.row.error or timed.row.status}"
+            for timed in untimed
+        ]
+        return line | {"note": "; ".join(notes)}
     if _one_way(row) != _one_way(baseline.row) and figure in (samples.TOTAL, PER_SAMPLE):
         return line | {"note": "one goes forward only: compare the pass forward"}
     across = baseline.run != other.run
@@ -234,14 +243,6 @@ def _differences(baseline: TimedRow, row: TimedRow, figure: str) -> list[str]:
     ]
 
 
-def _missing(timed: Timed) -> str:
-    return f"run {timed.run}: {timed.row.error or timed.row.status if timed.row.status != 'ok' else 'not timed'}"
-
-
 def _one_way(row: TimedRow) -> bool:
     """Return whether the row is a recurrent layer without a backward pass."""
     return isinstance(row, RecurrentRow) and row.backward_ms is None
-
-
-def _flags(row: TimedRow) -> str:
-    return "; ".join(row.flags)

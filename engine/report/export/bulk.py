@@ -10,10 +10,7 @@ from engine.report import frames
 from engine.report.export import tables as export_tables
 from engine.store import Filter, Store
 
-COLUMNS = (
-    *("run", "kind", "name", "what", "state", "cause", "error", "done", "total", "created", "started", "ended"),
-    *("duration_s", "devices", "tags", "notes"),
-)
+COLUMNS = "run kind name what state cause error done total created started ended duration_s devices tags notes".split()
 TIMES = ("created", "started", "ended")
 
 

@@ -79,8 +79,13 @@ def pep(rows: Sequence[RecurrentRow], run_dir: Path) -> str:
             for row in members:
                 if row.samples_file not in files:
                     files[row.samples_file] = _samples(run_dir, row)
+                observed = {"type": "NET", "metric": f"{metric}-{row.model}", "unit": "ms"}
                 drawn = samples.phase(files[row.samples_file], samples.place(row), phase)
-                lines += [_observed(f"{metric}-{row.model}", ms) for process in drawn for ms in process]
+                lines += [
+                    f"Caffe2Observer {json.dumps(observed | {'value': str(ms)})}\n"
+                    for process in drawn
+                    for ms in process
+                ]
     return "".join(lines)
 
 
@@ -89,11 +94,6 @@ def _samples(run_dir: Path, row: RecurrentRow) -> pd.DataFrame:
     if frame is None:
         raise LookupError(f"the samples of {row.model} are not here: {row.samples_file!r} was not kept with its run")
     return frame
-
-
-def _observed(metric: str, ms: float) -> str:
-    line = {"type": "NET", "metric": metric, "unit": "ms", "value": str(ms)}
-    return f"Caffe2Observer {json.dumps(line)}\n"
 
 
 def _groups(rows: Sequence[RecurrentRow]) -> dict[str, list[RecurrentRow]]:

@@ -31,7 +31,7 @@ model, _, preprocess = open_clip.create_model_and_transforms("local-dir:PATH/OF/
 tokenizer = open_clip.get_tokenizer("local-dir:PATH/OF/THIS/FOLDER")
 ```
 """
-UNTOLD = ("data", "val_data", "configs", "resume", "model", "pretrained")
+UNLISTED = ("data", "val_data", "zeroshot_data", "configs", "resume", "model", "pretrained")
 """Settings that are not listed: paths of this machine, and those with a sentence of their own."""
 
 
@@ -80,7 +80,7 @@ def _results(row: TrainRow | None) -> str:
 
 def _settings(spec: TrainSpec) -> str:
     """Return a table of the settings that differ from their defaults, and of the learning rate."""
-    values = spec.model_dump(mode="json", exclude_defaults=True, exclude=set(UNTOLD)) | {"lr": spec.peak_lr}
+    values = spec.model_dump(mode="json", exclude_defaults=True, exclude=set(UNLISTED)) | {"lr": spec.peak_lr}
     return _table([("Setting", "Value"), *((name, f"`{value}`") for name, value in values.items())])
 
 

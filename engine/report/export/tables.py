@@ -48,7 +48,7 @@ def _is_number(text: str) -> bool:
 def to_csv(frame: pd.DataFrame) -> str:
     """Return the whole table without its index: units in headers, times as ISO 8601, texts and headers guarded."""
     frame = _headed(frame)
-    texts = {str(name): column for name, column in frame.items() if not _numeric(column)}
+    texts = {str(name): column for name, column in frame.items() if not pd.api.types.is_numeric_dtype(column)}
     columns = {name: [guard(_written(cell)) for cell in column] for name, column in texts.items()}
     guarded = frame.assign(**columns).rename(columns=guard)
     return str(guarded.to_csv(index=False, lineterminator="\n"))
@@ -88,10 +88,6 @@ def _headed(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the frame with units in its column names: `share` becomes `share_percent`."""
     units = {name: IN_WORDS.get(QUANTITIES[name].unit, "") for name in frame.columns if name in QUANTITIES}
     return frame.rename(columns={name: f"{name}_{unit}" for name, unit in units.items() if unit and unit not in name})
-
-
-def _numeric(column: "pd.Series[Any]") -> bool:
-    return bool(pd.api.types.is_numeric_dtype(column))
 
 
 def _written(cell: Any) -> Any:

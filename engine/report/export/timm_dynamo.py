@@ -12,13 +12,14 @@ import pandas as pd
 from engine.report import frames
 from engine.results import BenchmarkRow
 
-_PART = ("samples_per_sec", "step_time", "batch_size", "img_size")
+_SPEED, _SIZE = ("samples_per_sec", "step_time"), ("batch_size", "img_size")
+_DETAIL = {"fwd_time": "forward_ms", "bwd_time": "backward_ms", "opt_time": "optimizer_ms"}
 TIMM = [
-    *("model", *(f"infer_{name}" for name in _PART), "infer_gmacs", "infer_macts"),
-    *(*(f"train_{name}" for name in _PART), "param_count"),
+    *("model", *(f"infer_{name}" for name in (*_SPEED, *_SIZE, "gmacs", "macts"))),
+    *(*(f"train_{name}" for name in (*_SPEED, *_DETAIL, *_SIZE)), "param_count", "error"),
 ]
-"""Columns of timm's benchmark.py, which synchronises after each step: images per s, ms per step, pixels, 1e9 MACs,
-1e6 activations, 1e6 parameters."""
+"""Columns of timm's benchmark.py with --detail, which synchronises after each step: images per s, ms per step, pixels,
+1e9 MACs, 1e6 activations, 1e6 parameters. `error` is empty where nothing failed."""
 
 GRAPHS = ["calls_captured", "unique_graphs", "graph_breaks", "unique_graph_breaks"]
 DYNAMO = {
@@ -51,8 +52,7 @@ def full(frame: pd.DataFrame, utilisation: Sequence[float | None]) -> pd.DataFra
 
 
 def timm(rows: Iterable[BenchmarkRow]) -> pd.DataFrame:
-    """Return one line per model and batch size, its baseline's inference and training side by side, the fastest
-    first."""
+    """Return one line per model and batch size, the baseline's inference and training side by side, fastest first."""
     lines: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in rows:
         if row.baseline:
@@ -61,11 +61,13 @@ def timm(rows: Iterable[BenchmarkRow]) -> pd.DataFrame:
         swept = row.batch_size if row.batch_size_requested == "sweep" else None
         line = lines.setdefault((_name(row), row.tower, row.batch_size_requested, swept), {"model": _name(row)})
         line |= _timm_part(row)
+        if row.status != "ok":
+            line["error"] = "; ".join(filter(None, (line.get("error"), row.error or row.status)))
         if row.mparams is not None:
             line["param_count"] = round(row.mparams, 2)
     frame = pd.DataFrame(list(lines.values()), columns=TIMM)
     whole = [f"{part}_{name}" for part in ("infer", "train") for name in ("batch_size", "img_size")]
-    frame = frame.astype(dict.fromkeys(TIMM[1:], float)).astype(dict.fromkeys(whole, "Int64"))
+    frame = frame.astype(dict.fromkeys(TIMM[1:-1], float)).astype(dict.fromkeys(whole, "Int64"))
     leading = "infer_samples_per_sec" if frame["infer_samples_per_sec"].notna().any() else "train_samples_per_sec"
     return frame.sort_values(leading, ascending=False, kind="stable", ignore_index=True)
 
@@ -83,6 +85,7 @@ def _timm_part(row: BenchmarkRow) -> dict[str, Any]:
         "img_size": int(row.image_size.rpartition("x")[2]) if row.image_size else None,
     }
     if row.mode == "training":
+        figures |= {name: _rounded(getattr(row, field), 3) for name, field in _DETAIL.items()}
         return {f"train_{name}": value for name, value in figures.items()}
     figures |= {"gmacs": _rounded(row.gmacs, 2), "macts": _rounded(row.macts, 2)}
     return {f"infer_{name}": value for name, value in figures.items()}

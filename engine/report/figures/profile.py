@@ -5,7 +5,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from engine.report.quantities import QUANTITIES, title
-from engine.report.style import COLOURS, TOWER_COLOURS, digits, text, write_beside
+from engine.report.style import COLOURS, LEGEND, MARGIN, TOWER_COLOURS, digits, text, write_beside
 
 
 def bars(frame: pd.DataFrame, column: str, *, source: str = "") -> go.Figure:
@@ -33,8 +33,8 @@ def bars(frame: pd.DataFrame, column: str, *, source: str = "") -> go.Figure:
     figure.update_layout(
         barmode="stack",
         height=70 + 26 * len(drawn),
-        margin={"l": 8, "r": 48, "t": 8, "b": 8},
-        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
+        margin=MARGIN | {"r": 48},
+        legend=LEGEND,
         showlegend=len(parts) > 1,
     )
     figure.update_xaxes(title_text=title(column), tickformat=",~g", automargin=True)
@@ -64,12 +64,7 @@ def towers(frame: pd.DataFrame) -> go.Figure:
             insidetextanchor="middle",
             hovertemplate=f"{part['tower']}: %{{x:.3~r}} % of %{{y}}<extra></extra>",
         )
-    figure.update_layout(
-        barmode="stack",
-        height=190,
-        margin={"l": 8, "r": 8, "t": 8, "b": 8},
-        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
-    )
+    figure.update_layout(barmode="stack", height=190, margin=MARGIN, legend=LEGEND)
     figure.update_xaxes(title_text="Share of the model (%)", range=[0, 100])
     figure.update_yaxes(automargin=True)
     return figure
@@ -128,12 +123,8 @@ def operators(frame: pd.DataFrame, *, most: int = 12) -> go.Figure:
             marker_color=hue,
             hovertemplate=f"%{{y}}<br>%{{x:.3~r}} % of {label}<extra></extra>",
         )
-    figure.update_layout(
-        barmode="group",
-        height=90 + 30 * len(shown),
-        margin={"l": 8, "r": 8, "t": 8, "b": 8},
-        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "reversed"},
-    )
+    legend = LEGEND | {"traceorder": "reversed"}
+    figure.update_layout(barmode="group", height=90 + 30 * len(shown), margin=MARGIN, legend=legend)
     figure.update_xaxes(title_text="Share of the model (%)", automargin=True)
     figure.update_yaxes(automargin=True)
     return figure

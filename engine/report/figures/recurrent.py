@@ -84,8 +84,7 @@ def _bar(drawn: pd.DataFrame, part: str, colour: str, source: str) -> dict[str, 
 
 
 def _ends(row: Mapping[Any, Any], part: str) -> tuple[float, float]:
-    """Return the medians of the fastest and the slowest process in ms; the overall median if there is no list of
-    them."""
+    """Return the medians of the fastest and the slowest process in ms; without such a list, the overall median."""
     medians = [float(ms) for ms in row[f"{part}_process_medians_ms"].split("; ") if ms] or [row[f"{part}_ms"]]
     return min(medians), max(medians)
 

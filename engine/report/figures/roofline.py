@@ -11,7 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from engine.report.figures.scatter import groups, standouts
-from engine.report.style import COLOURS, GREY, SHAPES, Style, bandwidth, compute, digits, text
+from engine.report.style import COLOURS, GREY, MARGIN, SHAPES, Style, bandwidth, compute, digits, text
 from engine.results import DeviceRow
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
@@ -37,7 +37,7 @@ def roofline(rates: pd.DataFrame, models: pd.DataFrame, *, styles: Mapping[str, 
         labels.append(_label(left, slope * left, f"copy {bandwidth(slope)}", xanchor="left", yshift=-4, xshift=16))
     figure.update_layout(
         height=460,
-        margin={"l": 8, "r": 8, "t": 12, "b": 8},
+        margin=MARGIN,
         legend={"orientation": "v", "itemsizing": "constant"},
         hoverlabel={"align": "left"},
         dragmode="pan",
@@ -181,7 +181,7 @@ def sizes(rows: Sequence[DeviceRow]) -> go.Figure:
             marker={"symbol": SHAPES[place % len(SHAPES)], "size": 7},
             hovertemplate=f"matmul {row.dtype}, %{{x}} × %{{x}}<br>%{{y:,.3~r}} GFLOP/s<extra></extra>",
         )
-    figure.update_layout(height=300, margin={"l": 8, "r": 8, "t": 8, "b": 8}, uirevision="sizes", showlegend=False)
+    figure.update_layout(height=300, margin=MARGIN, uirevision="sizes", showlegend=False)
     ticks = sorted({int(side) for row in rows for side in row.rates if row.operation == "matmul"})
     figure.update_xaxes(title_text="Side of the matrices", type="log", tickvals=ticks, automargin=True)
     figure.update_yaxes(title_text="Rate (GFLOP/s)", type="log", tickformat=",~g", automargin=True)

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from engine.report.quantities import QUANTITIES, title
+from engine.report.quantities import MEASURED, QUANTITIES, title
 from engine.report.style import GREY, Style, text
 
 Floats = np.ndarray[Any, Any]
@@ -36,7 +36,8 @@ def scatter(
     """Return one point per row.
 
     frame: name, model, family, image_size and the requested quantities. An optional column `provenance` has each row's
-    sources, as lines.
+    sources, as lines. An optional column `flags` has reasons for caution about the timing; such a point is hollow if
+    the plot shows a timing.
     colour: a quantity shown as a colour scale, grey for rows without a value. None colours by family, with the largest
     families in the legend and the others in grey. Rows without a `size` are small. Each point has its row label in
     `customdata[0]`, which a selection returns.
@@ -47,6 +48,9 @@ def scatter(
     drawn = drawn[((drawn[x] > 0) | (not log_x)) & ((drawn[y] > 0) | (not log_y))]
     across, up, hover = drawn[x].to_numpy(float), drawn[y].to_numpy(float), _hover_data(drawn, quantities)
     diameters = _diameters(drawn[size]) if size else np.full(len(drawn), 6.0)
+    hollow = np.zeros(len(drawn), dtype=bool)
+    if "flags" in drawn and {*MEASURED} & {*quantities}:
+        hollow = drawn["flags"].to_numpy(object) != ""
     traces = [
         {
             "type": "scatter",
@@ -56,7 +60,7 @@ def scatter(
             "y": up[places],
             "customdata": hover[places],
             "hovertemplate": _hover_template(quantities, source, "provenance" in drawn),
-            "marker": marker | {"size": diameters[places], "line": {"width": 0}},
+            "marker": marker | _outline(marker, hollow[places]) | {"size": diameters[places]},
         }
         for label, places, marker in groups(drawn, colour, styles)
     ]
@@ -66,12 +70,12 @@ def scatter(
         traces.append(_front(line, x, y))
         named, rise = front_names(line, x, y), 10 if QUANTITIES[y].better == "larger" else -10  # no points lie there
     layout = {
-        "height": 470,
+        "height": 400,
         "margin": {"l": 70, "r": 8, "t": 8, "b": 60},
         # the legend is below the plot: beside it, it would take half of a phone's width
-        "legend": {"orientation": "h", "itemsizing": "constant", "x": 0, "y": -0.16, "yanchor": "top"},
+        "legend": {"orientation": "h", "itemsizing": "constant", "x": 0, "y": -0.19, "yanchor": "top"},
         "hoverlabel": {"align": "left"},
-        "dragmode": "pan",
+        "dragmode": "select",
         "uirevision": f"{x}/{y}/{log_x}/{log_y}",
         "annotations": _labels(drawn, named, x, y, log_x, log_y, rise),
         "xaxis": _axis(across, x, log_x),
@@ -83,8 +87,7 @@ def scatter(
 def groups(
     frame: pd.DataFrame, colour: str | None, styles: Mapping[str, Style]
 ) -> list[tuple[str, Floats, dict[str, Any]]]:
-    """Return the traces as (label, row positions, marker): by family, the small families together, or by colour
-    scale."""
+    """Return traces as (label, row positions, marker): by family, small families together, or by colour scale."""
     everything = np.arange(len(frame))
     if colour:
         values = frame[colour].to_numpy(float)
@@ -103,6 +106,15 @@ def groups(
         hue, shape = styles.get(family, (GREY, "circle-open"))
         groups.append((family, everything[families == family], {"color": hue, "symbol": shape, "opacity": 0.85}))
     return groups
+
+
+def _outline(marker: dict[str, Any], hollow: Floats) -> dict[str, Any]:
+    """Return symbol and line of a trace's points. A hollow point is an outline in the colour of its marker."""
+    symbol = marker.get("symbol", "circle")
+    if not hollow.any():
+        return {"symbol": symbol, "line": {"width": 0}}
+    outlined = f"{symbol.removesuffix('-open')}-open"
+    return {"symbol": np.where(hollow, outlined, symbol), "line": {"width": np.where(hollow, 1.6, 0.0)}}
 
 
 def _colour_scale(values: Floats, column: str) -> dict[str, Any]:
@@ -140,13 +152,13 @@ def _axis(values: Floats, column: str, log: bool) -> dict[str, Any]:
         whole = QUANTITIES[column].unit == "%"  # an axis from 0 would squeeze values near 100 % together
         return axis | {"type": "linear", "tickformat": ",~g", "rangemode": "normal" if whole else "tozero"}
     decades = np.log10(values.max() / values.min()) if len(values) else 0
-    ticks = {"dtick": 1, "minor": {"dtick": "D1", "showgrid": False, "ticks": "outside"}} if decades > 2 else {}
+    few: dict[str, Any] = {"nticks": 6} if 0 < decades < 0.8 else {"dtick": "D2"}  # one value gets two decades
+    ticks = {"dtick": 1, "minor": {"dtick": "D1", "showgrid": False, "ticks": "outside"}} if decades > 2 else few
     return axis | {"type": "log", "tickformat": ",~g", **ticks}
 
 
 def standouts(frame: pd.DataFrame, x: str, y: str) -> list[Any]:
-    """Return labels of the rows to name on a chart: the extremes of x, of y, and of y relative to a line fitted over
-    x."""
+    """Return labels of the rows to name: the extremes of x, of y, and of y relative to a line fitted over x."""
     if len(frame) < 3:
         return list(frame.index)
     across, up = (np.log10(frame[column].to_numpy(float).clip(1e-9)) for column in (x, y))

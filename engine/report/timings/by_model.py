@@ -18,25 +18,15 @@ from engine.store import Filter, Run, Store
 LATEST = 200
 """Search at most this many benchmarks of a model, newest first."""
 FROM_ROW = (
-    *("status", "error", "tower", "purpose", "mode", "variant", "batch_size", "image_size", "context_length"),
+    *"status error tower purpose mode variant batch_size image_size context_length".split(),
     *OPTIONS,
-    *("precision", "device", "device_name", "threads", "cache", "cudnn_benchmark", "deterministic", "optimizer"),
-    *("latency_ms", "p90_ms", "samples_per_s", "samples", "processes", "speedup", "speedup_low", "speedup_high"),
-    *("verdict", "device_peak_mb", "process_peak_mb", "joules_per_sample"),
+    *(
+        "precision device device_name threads cache cudnn_benchmark deterministic optimizer latency_ms p90_ms "
+        "samples_per_s samples processes speedup speedup_low speedup_high verdict device_peak_mb "
+        "process_peak_mb joules_per_sample"
+    ).split(),
 )
-COLUMNS = [
-    "run",
-    "date",
-    "host",
-    *FROM_ROW,
-    "dtype",
-    "where",
-    "low_ms",
-    "high_ms",
-    "spread_percent",
-    "flags",
-    "torch",
-]
+COLUMNS = ["run", "date", "host", *FROM_ROW, *"dtype where low_ms high_ms spread_percent flags torch".split()]
 APART = {
     **{"mode": "{}", "tower": "{} tower", "variant": "{}", "batch_size": "batch {:g}", "image_size": "{} px"},
     **{"num_classes": "{:g} classes", "in_chans": "{:g} channels", "model_kwargs": "{}"},
@@ -45,21 +35,10 @@ APART = {
 }
 """Columns that make up a setting, with their format in labels."""
 ALIKE = ("mode", "variant", "batch_size", "dtype")
-_NUMBERS = [
-    *(
-        "context_length",
-        "num_classes",
-        "in_chans",
-        "threads",
-        "latency_ms",
-        "p90_ms",
-        "samples_per_s",
-        "speedup",
-        "speedup_low",
-        "speedup_high",
-    ),
-    *("device_peak_mb", "process_peak_mb", "joules_per_sample", "low_ms", "high_ms", "spread_percent"),
-]
+_NUMBERS = (
+    "context_length num_classes in_chans threads latency_ms p90_ms samples_per_s speedup speedup_low speedup_high "
+    "device_peak_mb process_peak_mb joules_per_sample low_ms high_ms spread_percent"
+).split()
 
 
 def runs(store: Store, name: str, kind: str = "benchmark", limit: int = LATEST) -> list[Run]:
@@ -98,26 +77,22 @@ def _environment(run: Run, row: BenchmarkRow) -> dict[str, Any]:
 def together(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Return the lines of several runs, newest first."""
     filled = [part for part in parts if len(part)]
-    frame = pd.concat(filled, ignore_index=True) if filled else _empty()
+    empty = pd.DataFrame(columns=COLUMNS).astype(dict.fromkeys(_NUMBERS, float))
+    frame = pd.concat(filled, ignore_index=True) if filled else empty
     return frame.sort_values(["date", "run"], ascending=False, kind="stable", ignore_index=True)
 
 
-def _empty() -> pd.DataFrame:
-    return pd.DataFrame(columns=COLUMNS).astype(dict.fromkeys(_NUMBERS, float))
-
-
 def settings(frame: pd.DataFrame) -> "pd.Series[str]":
-    """Return a label for the setting of each line: the columns in which lines differ, or ALIKE if they do not
-    differ."""
+    """Return a label for the setting of each line: the columns in which lines differ, or ALIKE if none differ."""
     differing = [column for column in APART if frame[column].nunique(dropna=False) > 1]
     labels = pd.Series("", index=frame.index)
     for column in differing or ALIKE:
-        word = pd.Series([_said(APART[column], value) for value in frame[column]], index=frame.index, dtype=str)
+        word = pd.Series([_formatted(APART[column], value) for value in frame[column]], index=frame.index, dtype=str)
         labels = labels + np.where((labels != "") & (word != ""), ", ", "") + word
     return labels
 
 
-def _said(form: str, value: Any) -> str:
+def _formatted(form: str, value: Any) -> str:
     return "" if pd.isna(value) or value == "" else form.format(value)
 
 

@@ -1,6 +1,6 @@
 """Read the measured rates of devices, and compute the share of them that models reach."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pandas as pd
@@ -15,31 +15,17 @@ Counted = BenchmarkRow | RecurrentRow
 """Rows with both counted work and a measured time."""
 LATEST = 50
 """Search at most this many runs, newest first."""
-POINTS = [
-    *(
-        "where",
-        "name",
-        "model",
-        "family",
-        "variant",
-        "mode",
-        "batch_size",
-        "image_size",
-        "dtype",
-        "device",
-        "device_name",
-    ),
-    *("threads", "latency_ms", "intensity", "intensity_of", "gflop_per_s", "flags", "run", "date"),
-    *("tower", "context_length", "cache", "cudnn_benchmark", "deterministic", "optimizer"),
-]
+POINTS = (
+    "where name model family variant mode batch_size image_size dtype device device_name threads latency_ms "
+    "intensity intensity_of gflop_per_s flags run date tower context_length cache cudnn_benchmark deterministic "
+    "optimizer"
+).split()
 FUSING = ("compile", "trace")
-"""Variants whose label begins with one of these may fuse operators. They then move less memory than was counted in
-eager."""
+"""Variants whose label begins with one of these may fuse operators, and then move less memory than eager."""
 KEY = ["device", "device_name", "threads", "dtype"]
 COLUMNS = (
-    *("where", "host", "device", "device_name", "threads", "operation", "dtype", "size", "gflop_per_s", "gb_per_s"),
-    *("latency_ms", "samples", "flags", "run", "date"),
-)
+    "where host device device_name threads operation dtype size gflop_per_s gb_per_s latency_ms samples flags run date"
+).split()
 
 
 def rates(store: Store) -> pd.DataFrame:
@@ -62,7 +48,7 @@ def rates(store: Store) -> pd.DataFrame:
     disturbed = frame["flags"].str.contains("contended|throttled")
     frame = frame.loc[disturbed.astype(bool).sort_values(kind="stable").index]
     latest = frame.drop_duplicates(["host", "operation", *KEY])
-    return latest[list(COLUMNS)].reset_index(drop=True)
+    return latest[COLUMNS].reset_index(drop=True)
 
 
 def models(store: Store) -> pd.DataFrame:
@@ -145,23 +131,12 @@ def _key(device: str, name: str, threads: int | None, dtype: str) -> tuple[str, 
 def readable(frame: pd.DataFrame) -> pd.DataFrame:
     """Return rates as text, with `what`, `rate` and `at` (the size). frame: from `rates` or frames.device."""
     copies, flags = frame["operation"] == "copy", frame["flags"].str.replace("_", " ").str.replace(";", ",")
-    rate = [_rate(*figures) for figures in _each(frame, "gb_per_s", "gflop_per_s")]
-    at = [_size(size, copy) for size, copy in _each(frame, "size")]
     what = frame["operation"].where(copies, "matmul " + frame["dtype"])
+    rate = _texts(frame["gflop_per_s"], compute).mask(copies, _texts(frame["gb_per_s"], bandwidth))
+    megabytes = _texts(frame["size"], lambda size: f"{digits(size / 1e6)} MB")
+    at = _texts(frame["size"], lambda side: f"{side:,} × {side:,}").mask(copies, megabytes)
     return frame.assign(what=what, rate=rate, at=at, flags=flags)
 
 
-def _each(frame: pd.DataFrame, *columns: str) -> Iterator[Any]:
-    return frame.assign(copy=frame["operation"] == "copy")[[*columns, "copy"]].itertuples(index=False)
-
-
-def _rate(gb_per_s: float, gflop_per_s: float, copy: bool) -> str:
-    if pd.isna(gb_per_s if copy else gflop_per_s):
-        return "–"
-    return bandwidth(gb_per_s) if copy else compute(gflop_per_s)
-
-
-def _size(size: Any, copy: bool) -> str:
-    if pd.isna(size):
-        return "–"
-    return f"{digits(size / 1e6)} MB" if copy else f"{size:,} × {size:,}"
+def _texts(values: "pd.Series[Any]", form: Callable[[Any], str]) -> "pd.Series[Any]":
+    return pd.Series(["–" if pd.isna(value) else form(value) for value in values], index=values.index, dtype=object)

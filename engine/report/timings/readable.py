@@ -73,3 +73,18 @@ def summary(rows: Iterable[BenchmarkRow]) -> pd.DataFrame:
         lines.append(line | {"passed": f"{passed} of {len(judged)}" if len(judged) else ""})
     columns = ["mode", "variant", "rows", "failed", "geometric_mean", *VERDICTS, "passed"]
     return pd.DataFrame(lines, columns=columns).astype({"geometric_mean": float})
+
+
+def summary_lines(rows: Iterable[BenchmarkRow]) -> list[str]:
+    """Return `summary` as text: `compile, inference: geometric mean of the speed-ups 1.52, 2 faster, 1 same, 1 failed`.
+
+    Accuracy checks say `3 of 4 passed (75 %)` instead. A run whose variants have no baseline has no line.
+    """
+    texts = []
+    for line in summary(rows).to_dict("records"):
+        mean, (passed, _, judged) = line["geometric_mean"], line["passed"].partition(" of ")
+        parts = [f"geometric mean of the speed-ups {mean:.3g}"] if pd.notna(mean) else []
+        parts += [f"{line['passed']} passed ({int(passed) / int(judged):.0%})"] if judged else []
+        parts += [f"{line[word]} {word}" for word in (*VERDICTS, "failed") if line[word]]
+        texts.append(f"{line['variant']}, {line['mode']}: {', '.join(parts)}")
+    return texts

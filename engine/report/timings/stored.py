@@ -65,11 +65,11 @@ class Setting:
 
 WHAT = ["name", "image_size", "context_length"]
 """Columns that identify what was timed, named as in the catalogue."""
-COLUMNS = [*WHAT, *(field.name for field in fields(Setting)), "latency_ms", "samples_per_s", "measured"]
+COLUMNS = [*WHAT, *(field.name for field in fields(Setting)), "latency_ms", "samples_per_s", "measured", "flags"]
 FIGURES = ("context_length", "latency_ms", "samples_per_s")
 
 Line = tuple[Any, ...]
-"""COLUMNS of one timing. `measured` names its run, date and flags."""
+"""COLUMNS of one timing. `measured` names its run, date and flags; `flags` has the flags as text."""
 
 
 def of_run(run: Run, rows: Iterable[Row]) -> list[Line]:
@@ -80,7 +80,8 @@ def of_run(run: Run, rows: Iterable[Row]) -> list[Line]:
             continue
         if row.mode == "inference" and row.tower == "whole" and not changes(row):
             what = (row.name, row.image_size, row.context_length)
-            lines.append((*what, *astuple(_setting(run, row)), row.latency_ms, row.samples_per_s, _said(run, row)))
+            values = (row.latency_ms, row.samples_per_s, _source(run, row), words(row.flags))
+            lines.append((*what, *astuple(_setting(run, row)), *values))
     return lines
 
 
@@ -104,7 +105,7 @@ def _setting(run: Run, row: BenchmarkRow) -> Setting:
     )
 
 
-def _said(run: Run, row: BenchmarkRow) -> str:
+def _source(run: Run, row: BenchmarkRow) -> str:
     """Return the source of a timing, such as `run 12, 2026-11-20, single process`."""
     date = [run.environment.date[:10]] if run.environment else []
     return ", ".join([f"run {run.id}", *date, *([words(row.flags)] if row.flags else [])])
@@ -112,7 +113,7 @@ def _said(run: Run, row: BenchmarkRow) -> str:
 
 def latest(newest_first: Iterable[list[Line]]) -> pd.DataFrame:
     """Return the latest timing of every model, size and setting. newest_first: from of_run."""
-    return table(chain.from_iterable(newest_first)).drop_duplicates(COLUMNS[:-3], ignore_index=True)
+    return table(chain.from_iterable(newest_first)).drop_duplicates(COLUMNS[:-4], ignore_index=True)
 
 
 def settings(frame: pd.DataFrame) -> list[Setting]:
@@ -123,12 +124,12 @@ def settings(frame: pd.DataFrame) -> list[Setting]:
 
 
 def within(frame: pd.DataFrame, setting: Setting) -> pd.DataFrame:
-    """Return the timings in a setting: WHAT, latency_ms, samples_per_s, measured. frame: from `latest`."""
+    """Return the timings in a setting: WHAT, latency_ms, samples_per_s, measured, flags. frame: from `latest`."""
     keep = pd.Series(True, index=frame.index)
     for field in fields(Setting):
         value = getattr(setting, field.name)
         keep &= frame[field.name].isna() if value is None else frame[field.name] == value
-    return frame.loc[keep, [*WHAT, "latency_ms", "samples_per_s", "measured"]]
+    return frame.loc[keep, [*WHAT, *COLUMNS[-4:]]]
 
 
 def _plain(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from engine.specs import Refused
+from engine.specs.evaluate import STRENGTHS
+from engine.words import shortened
 
 TOP = 5
 
@@ -32,6 +34,8 @@ class Classification:
     """(N,) index of the most likely class."""
     confidence: NDArray[np.float32]
     """(N,) probability of the predicted class."""
+    c: float | None = None
+    """C, the inverse strength of regularisation, of a linear probe."""
 
 
 def judged(probabilities: Tensor, labels: Tensor) -> Classification:
@@ -90,6 +94,15 @@ def classifier(
     return weights.float()
 
 
+def directions(encode: Callable[[list[str]], Tensor], prompts: Sequence[Sequence[str]]) -> Tensor:
+    """Return one direction per class from its own prompts, (D, C): the normalised mean of their features.
+
+    encode: returns the normalised features (n, D) of texts.
+    """
+    means = [encode(list(several)).mean(dim=0) for several in prompts]
+    return nn.functional.normalize(torch.stack(means, dim=1), dim=0)
+
+
 def results(image_features: Tensor, labels: Tensor, classifier: Tensor) -> Classification:
     """Return the zero-shot classification of images.
 
@@ -100,8 +113,6 @@ def results(image_features: Tensor, labels: Tensor, classifier: Tensor) -> Class
     return judged(torch.softmax(logits.double(), dim=1), labels)
 
 
-STRENGTHS = (0.1, 1.0, 10.0, 100.0, 1000.0)
-"""Values tried for C, the inverse strength of regularisation. They are large because normalised features are small."""
 CHOOSING = 0.2
 """Share of the training pairs that is held out to choose the strength."""
 ITERATIONS = 1000
@@ -115,28 +126,49 @@ def probe(
     labels: Tensor,
     seed: int,
     *,
+    strengths: Sequence[float] = STRENGTHS,
     classes: int | None = None,
 ) -> Classification:
     """Fit a linear probe on features (N, D) with labels (N,), and judge it on features (M, D) with labels (M,).
 
-    classes: number of classes; the largest label plus 1 if left out. A class without training pairs is never predicted.
+    strengths: values of C; the one that `strength` returns is used. classes: number of classes; the largest label plus
+    1 if left out. A class without training pairs is never predicted.
     Errors: Refused if a label is not the index of a class, or if the training pairs have only one class.
     """
     count = classes or int(max(train_labels.max(), labels.max())) + 1
     inputs, wanted = _array(train_features), train_labels.cpu().numpy()
     if len(np.unique(wanted)) < 2:
         raise Refused("a linear probe needs two classes at least in the features it is trained on")
-    model = _fitted(inputs, wanted, strength(inputs, wanted, seed))
+    chosen = strength(inputs, wanted, seed, strengths)
+    model = _fitted(inputs, wanted, chosen)
     probabilities = torch.zeros(len(features), count, dtype=torch.float64)
     probabilities[:, torch.from_numpy(model.classes_)] = torch.from_numpy(model.predict_proba(_array(features)))
-    return judged(probabilities, labels.cpu())
+    return replace(judged(probabilities, labels.cpu()), c=chosen)
 
 
-def strength(features: Array, labels: NDArray[np.int64], seed: int) -> float:
-    """Return the value of STRENGTHS with the best accuracy on a held-out part, the smallest one if several are equal.
+def few_shot(labels: Tensor, shots: int, seed: int, names: Sequence[str] = ()) -> Tensor:
+    """Return the indices of `shots` pairs of each class, drawn with the seed, ascending. labels: (N,) int64.
 
-    The part is stratified if each class has enough pairs. If the rest has only one class, the strength is 1.
+    names: of the classes, for the message. Errors: Refused if a class has fewer pairs.
     """
+    numbers, counts = torch.unique(labels, return_counts=True)
+    if (counts < shots).any():
+        counted = zip(numbers.tolist(), counts.tolist(), strict=True)
+        few = [f"{names[n] if n < len(names) else f'class {n}'} ({count})" for n, count in counted if count < shots]
+        raise Refused(f"{shots} shots need as many images of each class to learn from; fewer have {shortened(few)}")
+    order = torch.from_numpy(np.random.RandomState(seed).permutation(len(labels)))  # the same on every machine
+    chosen = [order[labels[order] == number][:shots] for number in numbers]
+    return torch.cat(chosen).sort().values
+
+
+def strength(features: Array, labels: NDArray[np.int64], seed: int, strengths: Sequence[float] = STRENGTHS) -> float:
+    """Return the strength with the best accuracy on a held-out part, the smallest one if several are equal.
+
+    The part is stratified if each class has enough pairs. If the rest has only one class, no strength can be told from
+    another, and the middle one is returned.
+    """
+    if len(strengths) == 1:
+        return strengths[0]
     least = np.unique(labels, return_counts=True)[1].min()
     enough = least >= 2 and CHOOSING * len(labels) >= len(np.unique(labels))
     from sklearn.model_selection import train_test_split
@@ -145,9 +177,9 @@ def strength(features: Array, labels: NDArray[np.int64], seed: int) -> float:
         features, labels, test_size=CHOOSING, random_state=seed, stratify=labels if enough else None
     )
     if len(np.unique(fit_labels)) < 2:
-        return 1.0
-    scores = [_fitted(fit, fit_labels, value).score(choose, choose_labels) for value in STRENGTHS]
-    return STRENGTHS[int(np.argmax(scores))]
+        return strengths[len(strengths) // 2]
+    scores = [_fitted(fit, fit_labels, value).score(choose, choose_labels) for value in strengths]
+    return strengths[int(np.argmax(scores))]
 
 
 def _fitted(features: Array, labels: NDArray[np.int64], strength: float) -> Any:

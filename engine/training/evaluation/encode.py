@@ -1,6 +1,6 @@
 """Encode held-out pairs in one pass, then compute all metrics from the features."""
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +11,13 @@ from torch.utils.data import DataLoader, Dataset
 
 from engine import datasets
 from engine.datasets import Pairs, Unreadable
+from engine.specs import Refused
+from engine.specs.evaluate import RECALLS
 from engine.training.batches import Tokenize, Transform
 from engine.training.evaluation import classification, retrieval
 from engine.training.evaluation.classification import Classification
 from engine.training.objectives import caption_loss
+from engine.words import shortened
 
 Ticks = Generator[int, None, "Encoded"]
 Loaded = tuple[Tensor, list[int]]
@@ -59,6 +62,20 @@ class Encoded:
     """Factor that multiplies cosines in the loss."""
 
 
+@dataclass(frozen=True)
+class Features:
+    """What a model makes of pairs: normalised features, on the CPU in float32."""
+
+    images: Tensor
+    """(N, D), one row per image that could be read."""
+    read: Tensor
+    """(N,) int64: the indices of these images' pairs."""
+    texts: Tensor
+    """(K, D), one row per distinct caption, in the order of their first pairs; (0,) without captions."""
+    scale: float
+    """Factor that multiplies cosines in the loss."""
+
+
 class _Images(Dataset[Loaded]):
     def __init__(self, pairs: Pairs, transform: Transform) -> None:
         self._pairs, self._transform = pairs, transform
@@ -78,16 +95,24 @@ class _Images(Dataset[Loaded]):
         return (torch.stack([*tensors.values()]) if tensors else torch.empty(0)), [*tensors]
 
 
-def encode(model: nn.Module, pairs: Pairs, reader: Reader) -> Ticks:
+def encode(model: nn.Module, pairs: Pairs, reader: Reader, *, captions: bool = True) -> Ticks:
     """Return the features of all images and captions. Yield the number of images done, so that the caller can stop.
 
+    captions: without them, only images are encoded, for classification.
     An image that cannot be read is left out, with its captions. Errors: DataProblem if no image can be read.
     """
+    return assembled(pairs, (yield from features(model, pairs, reader, captions=captions)))
+
+
+def features(
+    model: nn.Module, pairs: Pairs, reader: Reader, *, captions: bool = True
+) -> Generator[int, None, Features]:
+    """Return the features of the distinct captions and of the images that can be read. Yield as `encode` does."""
     was_training = model.training
     model.eval()
     try:
-        distinct = list(dict.fromkeys(_captions(pairs)[0]))
-        encoded: list[Tensor] = []
+        distinct = _distinct(_captions(pairs)[0]) if captions else []
+        encoded: list[Tensor] = [torch.empty(0)] * (not captions)
         for start in range(0, len(distinct), reader.batch_size):
             encoded.append(encode_texts(model, distinct[start : start + reader.batch_size], reader))
             yield 0
@@ -99,19 +124,33 @@ def encode(model: nn.Module, pairs: Pairs, reader: Reader) -> Ticks:
             yield len(read)
     finally:
         model.train(was_training)
-    pairs, notes = datasets.readable(pairs, read)
-    texts, owner = _captions(pairs)
-    place, features = {text: index for index, text in enumerate(distinct)}, torch.cat(encoded)
+    return Features(
+        images=torch.cat(images) if images else torch.empty(0),
+        read=torch.tensor(read, dtype=torch.long),
+        texts=torch.cat(encoded),
+        scale=float(model.logit_scale.detach().exp()),  # type: ignore[operator]
+    )
+
+
+def assembled(pairs: Pairs, found: Features) -> Encoded:
+    """Return pairs with their features. found: their `features`. Errors: DataProblem if no image could be read."""
+    place = {text: index for index, text in enumerate(_distinct(_captions(pairs)[0]))}
+    pairs, notes = datasets.readable(pairs, found.read.tolist())
+    texts, owner = _captions(pairs) if len(found.texts) else ([], [])
     labels = [pairs.label(index) for index in range(len(pairs))]
     return Encoded(
         pairs=pairs,
         notes=notes,
-        images=torch.cat(images),
-        texts=features[torch.tensor([place[text] for text in texts])],
-        owner=torch.tensor(owner),
+        images=found.images,
+        texts=found.texts[torch.tensor([place[text] for text in texts], dtype=torch.long)],
+        owner=torch.tensor(owner, dtype=torch.long),
         labels=None if any(label is None for label in labels) else torch.tensor(labels),
-        scale=float(model.logit_scale.detach().exp()),  # type: ignore[operator]
+        scale=found.scale,
     )
+
+
+def _distinct(texts: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(texts))
 
 
 @torch.no_grad()
@@ -182,9 +221,9 @@ def _captions(pairs: Pairs) -> tuple[list[str], list[int]]:
     return texts, owner
 
 
-def retrieved(encoded: Encoded, batch_size: int) -> dict[str, float]:
-    """Return the retrieval metrics and the validation loss, under open_clip's names."""
-    found = retrieval.metrics(encoded.images, encoded.texts, encoded.owner)
+def retrieved(encoded: Encoded, batch_size: int, recalls: Sequence[int] = RECALLS) -> dict[str, float]:
+    """Return the retrieval metrics and the validation loss, under open_clip's names. recalls: ranks of recall."""
+    found = retrieval.metrics(encoded.images, encoded.texts, encoded.owner, recalls=recalls)
     first = torch.unique_consecutive(encoded.owner, return_counts=True)[1].cumsum(0).roll(1)
     first[0] = 0
     loss = retrieval.clip_loss(encoded.images, encoded.texts[first], encoded.scale, batch_size)
@@ -192,12 +231,38 @@ def retrieved(encoded: Encoded, batch_size: int) -> dict[str, float]:
 
 
 def classified(
-    model: nn.Module, encoded: Encoded, classes: Sequence[str], templates: Sequence[str], reader: Reader
+    model: nn.Module,
+    encoded: Encoded,
+    classes: Sequence[str],
+    templates: Sequence[str],
+    reader: Reader,
+    class_prompts: Mapping[str, Sequence[str]] | None = None,
 ) -> Classification:
-    """Return the zero-shot classification of labelled images, with prompts made of class names and templates."""
+    """Return the zero-shot classification of labelled images, with prompts made of class names and templates.
+
+    class_prompts: the prompts of each class, which replace those of templates. Errors: Refused if a class has none.
+    """
     assert encoded.labels is not None, "without labels nothing can be right"
+    return classification.results(
+        encoded.images, encoded.labels, directions(model, classes, templates, reader, class_prompts)
+    )
+
+
+def directions(
+    model: nn.Module,
+    classes: Sequence[str],
+    templates: Sequence[str],
+    reader: Reader,
+    class_prompts: Mapping[str, Sequence[str]] | None = None,
+) -> Tensor:
+    """Return a direction per class, (D, C) float32 on the CPU. Arguments and errors: as in `classified`."""
+    if class_prompts:
+        if missing := [name for name in classes if name not in class_prompts]:
+            raise Refused(f"{len(missing)} of {len(classes)} classes have no prompts: {shortened(tuple(missing))}")
+        prompts = [class_prompts[name] for name in classes]
+        return classification.directions(lambda texts: encode_texts(model, texts, reader), prompts)
     with reader.autocast():
         weights = classification.classifier(
             model, reader.tokenize, classes, templates, device=reader.device, batch_size=reader.batch_size
         )
-    return classification.results(encoded.images, encoded.labels, weights.float().cpu())
+    return weights.float().cpu()

@@ -4,18 +4,29 @@ Names and definitions are those of open_clip's training, extended to several cap
 number of images or of captions, not with their product.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from engine.specs.evaluate import RECALLS
+
 CHUNK = 1024
-RECALLS = (1, 5, 10)
 
 
-def metrics(image_features: Tensor, text_features: Tensor, owner: Tensor, *, chunk: int = CHUNK) -> dict[str, float]:
-    """Return mean and median rank, from 1, and recall at 1, 5 and 10 (a share), from images to captions and back.
+def metrics(
+    image_features: Tensor,
+    text_features: Tensor,
+    owner: Tensor,
+    *,
+    recalls: Sequence[int] = RECALLS,
+    chunk: int = CHUNK,
+) -> dict[str, float]:
+    """Return mean and median rank, from 1, and recall at the ranks `recalls` (a share), from images to captions and
+    back.
 
     image_features: (N, D), text_features: (M, D), both normalised. owner: (M,) int64, the image of each caption; every
     image has at least one. For an image with several captions, the best-ranked one counts. chunk: rows of similarities
@@ -27,7 +38,7 @@ def metrics(image_features: Tensor, text_features: Tensor, owner: Tensor, *, chu
         "image_to_text": _ranks(image_features, images, text_features, owner, chunk),
         "text_to_image": _ranks(text_features, owner, image_features, images, chunk),
     }
-    return {f"{way}_{name}": value for way, found in ranks.items() for name, value in _summary(found).items()}
+    return {f"{way}_{name}": value for way, found in ranks.items() for name, value in _summary(found, recalls).items()}
 
 
 def clip_loss(image_features: Tensor, text_features: Tensor, scale: float, batch_size: int) -> float:
@@ -46,9 +57,9 @@ def clip_loss(image_features: Tensor, text_features: Tensor, scale: float, batch
     return total / len(image_features)
 
 
-def _summary(ranks: NDArray[np.int64]) -> dict[str, float]:
+def _summary(ranks: NDArray[np.int64], at: Sequence[int]) -> dict[str, float]:
     """Return R@k, mean rank and median rank. ranks: counted from 0."""
-    recalls = {f"R@{k}": float(np.mean(ranks < k)) for k in RECALLS}
+    recalls = {f"R@{k}": float(np.mean(ranks < k)) for k in at}
     return {"mean_rank": float(ranks.mean() + 1), "median_rank": float(np.floor(np.median(ranks)) + 1), **recalls}
 
 

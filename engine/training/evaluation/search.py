@@ -19,7 +19,6 @@ from engine.specs.evaluate import EvaluateSpec
 from engine.specs.questions import Search
 from engine.training.evaluation.encode import Reader, encode_texts
 
-EMBEDDINGS = "embeddings.npz"
 COMPARED, ALIKE = 8, 0.98
 """Number of captions that are encoded again, and the minimum cosine with their stored features. Below it, the model is
 taken for a different one. Half precision alone leaves more than 0.99.
@@ -32,7 +31,7 @@ def answer(question: Search) -> Hits:
     The text is encoded without a template. Errors: Refused if the embeddings are missing or the model is not the one
     they were made with; errors of building the model.
     """
-    embeddings = _embeddings(question.folder)
+    embeddings = _embeddings(question.folder, question.file)
     made = kept_model(question.spec, Settings().roots, texts_only=True)
     _check(embeddings, made, question)
     similarities = (embeddings.images @ _encoded(made, [question.text])[0]).astype(np.float64)
@@ -49,13 +48,13 @@ def answer(question: Search) -> Hits:
     return Hits(hits=tuple(hits), images=len(embeddings.images))
 
 
-def _embeddings(folder: Path) -> Embeddings:
+def _embeddings(folder: Path, file: str) -> Embeddings:
     try:
-        return read_embeddings(folder / EMBEDDINGS, (folder.resolve(),))
+        return read_embeddings(folder / file, (folder.resolve(),))
     except FileNotFoundError as error:
-        raise Refused(f"{EMBEDDINGS} was not kept with this run: evaluate again to search its images") from error
+        raise Refused(f"{file} was not kept with this run: evaluate again to search its images") from error
     except (OSError, ValueError) as error:
-        raise Refused(f"{EMBEDDINGS} cannot be read: {error}") from error
+        raise Refused(f"{file} cannot be read: {error}") from error
 
 
 def kept_model(spec: EvaluateSpec, roots: Roots, *, texts_only: bool = False) -> Made:

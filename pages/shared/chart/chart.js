@@ -17,12 +17,18 @@ class Chart {
     this.element = element;
     this.labels = []; // labels of the selected points
     this.queue = bundle;
+    // The wheel scrolls the page. With Ctrl or Cmd it zooms, if the figure allows it.
+    element.addEventListener("wheel", (event) => event.ctrlKey || event.metaKey || event.stopPropagation(), { capture: true });
     this.sizes = new ResizeObserver(() => this.draw());
     this.sizes.observe(element);
   }
 
-  show(text, report) {
+  // content: the labels of the selected points as JSON, or null if points cannot be selected; a line break; the figure.
+  show(content, report) {
     this.report = report;
+    const end = content.indexOf("\n");
+    const [labels, text] = [JSON.parse(content.slice(0, end)), content.slice(end + 1)];
+    if (labels && labels.toSorted().join() !== this.labels.toSorted().join()) [this.labels, this.drawn] = [labels, undefined]; // selected elsewhere
     if (text !== this.text) {
       this.text = text;
       this.element.setAttribute("aria-busy", "true");
@@ -53,9 +59,12 @@ class Chart {
     [this.drawnText, this.drawn] = [text, drawn];
 
     this.plotly = (await bundle).default;
-    const layout = { ...figure.layout, width, height, template: { layout: look } };
+    // A copy, because plotly writes the zoom into it, and would later take that for the zoom of the figure.
+    const layout = { ...structuredClone(figure.layout), width, height, template: { layout: look } };
     const config = { displaylogo: false, showSendToCloud: false, modeBarButtonsToAdd: [fullScreen], ...figure.config };
-    if (figure.selectable) Object.assign(layout, { clickmode: "event+select", selectionrevision: this.labels.join() });
+    if (matchMedia("(pointer: coarse)").matches) layout.dragmode = false; // a finger scrolls the page
+    if (figure.selectable)
+      Object.assign(layout, { clickmode: "event+select", selectionrevision: this.labels.join(), selections: [] });
     else config.modeBarButtonsToRemove = ["select2d", "lasso2d"];
     const isFirst = !element.layout;
     this.drawing = true; // plotly also reports selections that it clears itself

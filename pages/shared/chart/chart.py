@@ -1,6 +1,8 @@
 """Draw plotly figures and tabs, in the same way on all pages."""
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,15 @@ import streamlit as st
 
 TRACES = {"scatter", "bar", "heatmap", "treemap"}
 """Trace types that the bundle pages/static/plotly.min.js contains; frontend/plotly.js lists them."""
+
+NOTHING = "Nothing to plot: no row has the values that this plot needs."
+EMPTY: dict[str, Any] = {
+    "height": 120,
+    "xaxis": {"visible": False},
+    "yaxis": {"visible": False},
+    "annotations": [{"text": NOTHING, "showarrow": False, "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5}],
+}
+"""Layout of a figure without data. Plotly would draw axes with numbers that mean nothing."""
 
 HERE = Path(__file__).parent
 
@@ -24,24 +35,44 @@ def component(name: str) -> Callable[..., Any]:
 _draw = component("chart")
 
 
-def chart(figure: go.Figure, *, key: str, alt: str, selectable: bool = False, **config: Any) -> list[str]:
-    """Draw a figure and return the labels (`customdata[0]`) of its selected points.
+def chart(
+    figure: go.Figure,
+    *,
+    key: str,
+    alt: str,
+    selected: Sequence[str] = (),
+    on_select: Callable[[list[str]], None] | None = None,
+    **config: Any,
+) -> None:
+    """Draw a figure.
 
-    alt: text alternative for screen readers. selectable: allow selecting points. config: options of plotly.js.
+    alt: text alternative for screen readers. selected: labels (`customdata[0]`) of the points drawn as selected.
+    on_select: called with the labels of the points that the reader has selected. config: options of plotly.js.
     Errors: ValueError for a trace type that the bundle of plotly.js does not contain.
     """
     if missing := {trace.type for trace in figure.data} - TRACES:
         raise ValueError(f"no chart can draw {', '.join(sorted(missing))} yet: add it to frontend/plotly.js")
-    content = figure.to_plotly_json() | {"alt": alt, "selectable": selectable, "config": config}
+    content = figure.to_plotly_json() | {"alt": alt, "selectable": on_select is not None, "config": config}
     # Drop the figure's template, so that the theme of the page applies.
     content["layout"] = {name: value for name, value in content["layout"].items() if name != "template"}
-    encoded = pio.json.to_json_plotly(content).encode()
-    result = _draw(data=encoded, key=key, on_selected_change=_ignore_selection)
-    return list(result.selected or [])
+    if not any(_length(trace) for trace in figure.data):
+        content["layout"] = EMPTY
+    labels = list(selected) if on_select else None
+    # The labels are not part of the figure, so that the browser need not read the figure again for a new selection.
+    encoded = f"{json.dumps(labels)}\n{pio.json.to_json_plotly(content)}".encode()
+    _draw(data=encoded, key=key, on_selected_change=partial(_report, key, on_select))
 
 
-def _ignore_selection() -> None:
-    """Do nothing. Streamlit requires a callback to return `selected`; the rerun reads the selection."""
+def _length(trace: Any) -> int:
+    """Return how many points, bars, cells or tiles a trace has."""
+    values = next((trace[name] for name in ("z", "labels", "x", "y") if name in trace and trace[name] is not None), ())
+    return len(values)
+
+
+def _report(key: str, on_select: Callable[[list[str]], None] | None) -> None:
+    """Pass the labels of the selected points on."""
+    if on_select:
+        on_select(list(st.session_state[key].selected or []))
 
 
 def tabs(contents: Mapping[str, Callable[[], None]], *, key: str, **more: Any) -> None:

@@ -25,8 +25,10 @@ LONGEST_MESSAGE = 500
 """Maximum number of characters of an error message. A message may repeat a value from a link of any length."""
 LISTED = "listed"
 """Address parameter: the length of a list of models that is too long for the address."""
-LISTS = ("classes", "templates")
-"""Fields that hold a text with one item per line."""
+LISTS = ("classes", "templates", "more_models", "more_data", "held_out_data")
+"""Fields that hold a list of texts and are typed one per line."""
+AREAS = (*LISTS, "batch_size_list")
+"""Fields with an area of several lines, so that a pasted file keeps its lines."""
 UNIONS = (types.UnionType, Union)
 
 
@@ -73,7 +75,7 @@ def _widget(
         hint = hint or default_hint(spec, name)
     if name == "image_size" and info.default:
         hint = f"default: {format_image_size(info.default)}"
-    if name in LISTS:
+    if name in AREAS:
         return st.text_area(label, placeholder=hint or "one per line", height=90, **shared)
     if get_origin(annotation) is Literal:
         return st.segmented_control(
@@ -83,7 +85,7 @@ def _widget(
         item = get_args(annotation)[0]
         return (
             _numbers(label, default_hint(spec, name), shared)
-            if item in (int, float)
+            if _plain(item) in (int, float)
             else _words(label, info.default, item, choices, shared, pills)
         )
     if get_origin(annotation) in UNIONS:

@@ -102,7 +102,7 @@ def test_search_the_images_of_an_evaluation(
     store: Store, settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """All eight by a text, in the terminal and as a file; a training has none."""
-    tiny = {"model": "config:tiny", "configs": {"tiny": TINY}, "samples": 40}
+    tiny = {"model": "config:tiny", "configs": {"tiny": TINY}, "samples": 8}
     run_id, trained = queue_evaluate(store, **tiny), queue_train(store)
     spec = store.run(run_id).spec
     assert isinstance(spec, EvaluateSpec)

@@ -30,6 +30,9 @@ def test_help_lists_every_field(command: list[str], capsys: pytest.CaptureFixtur
         (["--models", "timm:resnet18", "--output", "rows.xlsx"], "neither a .csv nor a .json nor a .parquet file"),
         (["--models", "timm:resnet18", "--format", "excel"], "format: Input should be"),
         (["--models", "suite", "--filter", "^nothing$"], "filter, exclude and partition leave none"),
+        (["--models", "timm:resnet18", "--batch-size-file", "none.txt"], "no file of batch sizes at none.txt"),
+        (["--models", "timm:resnet18", "--variants", "cudagraphs"], "cudagraphs needs CUDA graphs"),
+        (["--models", "timm:resnet18", "--tower", "text"], "timm:resnet18 has no text tower"),
     ],
 )
 def test_bad_usage_is_named_and_leaves_with_2(
@@ -40,16 +43,32 @@ def test_bad_usage_is_named_and_leaves_with_2(
     assert store.runs() == []
 
 
+def test_a_file_of_batch_sizes_is_part_of_the_request(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VITALS_MIN_FREE_GB", "1000000")  # so that the queued run stays queued
+    file = tmp_path / "sizes.txt"
+    file.write_text("resnet18 8\nresnet50,4\n")
+    asked = ["submit", "benchmark", "--batch-size-file", str(file), "--models"]
+    assert main([*asked, "timm:resnet18,timm:resnet34"]) == 2
+    assert "the batch size list has no line for timm:resnet34" in capsys.readouterr().err
+    assert main([*asked, "timm:resnet18"]) == 0
+    (run,) = store.runs()
+    assert run.spec == BenchmarkSpec(models=("timm:resnet18",), batch_size_list="resnet18 8, resnet50 4")
+
+
 @pytest.mark.slow
 def test_a_variant_that_fails_is_a_row_and_exit_code_1(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "rows.csv"
     asked = "benchmark --models timm:test_resnet --replicates 1 --min-seconds 0.1 --variants eager,compile:absent"
+    asked += " --batch-size-list test_resnet,2"
     assert main([*asked.split(), "--format", "dynamo", "--output", str(out)]) == 1
     shown = capsys.readouterr().err
-    assert re.search(r"test_resnet eager, inference, batch 1: \S+ ms, \S+ samples/s; single process", shown)
-    assert "timm:test_resnet (compile:absent, inference, batch 1) failed (error)" in shown
+    assert re.search(r"test_resnet eager, inference, batch 2: \S+ ms, \S+ samples/s; single process", shown)
+    assert "compile:absent, inference: 1 failed" in shown
+    assert "timm:test_resnet (compile:absent, inference, batch 2) failed (error)" in shown
     with out.open(newline="") as file:
         (line,) = csv.DictReader(file)
     assert (line["name"], line["speedup"], line["abs_latency"]) == ("test_resnet", "", "")

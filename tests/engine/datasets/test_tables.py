@@ -98,3 +98,34 @@ def test_what_cannot_separate(tmp_path: Path, sign: str) -> None:
 def test_any_other_ending_with_its_kind(tmp_path: Path) -> None:
     (tmp_path / "pairs.txt").write_text("filepath,title\na,b\n")
     assert captions(open_pairs(str(tmp_path / "pairs.txt"), "csv")) == [("b",)]
+
+
+def test_a_class_column_labels_the_images(tmp_path: Path) -> None:
+    content = "filepath,title,kind\na.png,one,zebra\nb.png,two,ant\na.png,three,zebra\n"
+    pairs = opened(tmp_path, content, class_column="kind")
+    assert pairs.classes == ("ant", "zebra")
+    assert [pairs.label(index) for index in range(2)] == [1, 0]
+    assert captions(pairs) == [("one", "three"), ("two",)]
+    without = opened(tmp_path, content)
+    assert (without.classes, without.label(0)) == ((), None)
+
+
+def test_captions_are_made_of_classes_only_where_no_column_has_them(tmp_path: Path) -> None:
+    pairs = opened(tmp_path, "filepath,kind\na.png,10\nb.png,9\n", class_column="kind")
+    assert pairs.classes == ("9", "10")
+    assert captions(pairs) == [("a photo of a 10.",), ("a photo of a 9.",)]
+    assert pairs.notes == ("there is no column 'title': captions are made of the class names",)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("filepath,title\na.png,one\n", "needs one column called 'kind' and has 0"),
+        ("filepath,title,kind\na.png,one,\n", "1 rows without an image or a caption or a class, on lines 2"),
+        ("filepath,title,kind\na.png,,cat\n", "1 rows without an image or a caption or a class, on lines 2"),
+        ("filepath,title,kind\na.png,one,cat\na.png,two,dog\n", r"more than one class: a.png \(cat, dog\)"),
+    ],
+)
+def test_class_columns_that_are_wrong(tmp_path: Path, content: str, reason: str) -> None:
+    with pytest.raises(DataProblem, match=reason):
+        opened(tmp_path, content, class_column="kind")

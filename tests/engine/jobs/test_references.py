@@ -39,7 +39,7 @@ def test_a_run_is_evaluated_on_what_it_has_held_out(store: Store, settings: Sett
     run_id = trained(store, settings, seed=3, val_fraction=0.3, samples=500, image_size=48)
     spec = evaluate(store, settings, model=str(run_id))
     assert spec.checkpoint == str(RunFiles(settings.runs_dir, run_id).dir / "checkpoints" / "best.pt")
-    assert (spec.model, spec.image_size) == ("digits-clip", 48)
+    assert (spec.model, spec.image_size) == ("digits-clip", (48, 48))
     assert (spec.seed, spec.val_fraction, spec.samples) == (3, 0.3, 500)
 
 
@@ -48,6 +48,17 @@ def test_the_same_folder_is_known_however_it_is_written(store: Store, settings: 
     run_id = trained(store, settings, data=str(tmp_path / "photos"), data_kind="folder", seed=7, val_fraction=0.4)
     spec = evaluate(store, settings, model=str(run_id), data=f"{tmp_path}/./photos/")
     assert (spec.seed, spec.val_fraction, spec.data_kind) == (7, 0.4, "folder")
+
+
+def test_classes_that_a_training_did_not_know_are_refused_for_its_held_out_pairs(
+    store: Store, settings: Settings
+) -> None:
+    labelled, without = trained(store, settings, csv_class_key="kind"), trained(store, settings)
+    assert evaluate(store, settings, model=str(labelled)).csv_class_key == "kind"
+    with pytest.raises(Refused, match=f"run {without} did not have the class column 'kind'"):
+        evaluate(store, settings, model=str(without), csv_class_key="kind")
+    whole = evaluate(store, settings, model=str(without), csv_class_key="kind", held_out=False)
+    assert whole.csv_class_key == "kind"
 
 
 @pytest.mark.parametrize("fields", [{"val_fraction": 0}, {"val_data": "synthetic"}])
@@ -183,3 +194,42 @@ def test_loading_processes_follow_from_the_cpus_and_the_data() -> None:
     assert default_workers("cuda:0", "digits", cpus=16, nproc=1) == 0
     assert default_workers("cuda:0", "digits::pairs.csv", cpus=16, nproc=1) == 8
     assert default_workers("cpu", "pairs.csv", cpus=16, nproc=1) == 0
+
+
+def test_all_models_are_evaluated_on_what_one_of_them_has_held_out(
+    store: Store, settings: Settings, tmp_path: Path
+) -> None:
+    run_id = trained(store, settings, seed=3, val_fraction=0.3, image_size=48)
+    plain = evaluate(store, settings, model="ViT-B-32", more_data=(str(tmp_path),))
+    assert [part.held_out for part in plain.parts] == [False, False]
+    spec = evaluate(store, settings, model="ViT-B-32", more_models=(str(run_id),), more_data=(str(tmp_path),))
+    assert (spec.seed, spec.val_fraction, spec.image_size) == (3, 0.3, None), "sizes are in the checkpoint"
+    assert spec.more_models[0].startswith("digits-clip,/")
+    assert [(part.model, part.data, part.held_out) for part in spec.parts] == [
+        ("ViT-B-32", "digits", True),
+        ("ViT-B-32", str(tmp_path), False),
+        ("digits-clip", "digits", True),
+        ("digits-clip", str(tmp_path), False),
+    ]
+    assert evaluate(store, settings, **spec.model_dump()) == spec, "as when it is run again"
+
+
+def test_what_different_trainings_hold_out_is_not_mixed(store: Store, settings: Settings, tmp_path: Path) -> None:
+    first, other = trained(store, settings, seed=1), trained(store, settings, seed=2)
+    with pytest.raises(Refused, match="hold different pairs out"):
+        evaluate(store, settings, model=str(first), more_models=(str(other),))
+    mixed = trained(store, settings, data="digits::synthetic")
+    with pytest.raises(Refused, match="shares digits with digits"):
+        evaluate(store, settings, model=str(mixed))
+    few = trained(store, settings, samples=50)
+    with pytest.raises(Refused, match="trained with samples 50, which would apply to every data set"):
+        evaluate(store, settings, model=str(few), more_data=("synthetic",))
+    before = str(references.best_checkpoint(settings, first))
+    tuned = trained(store, settings, data="synthetic", pretrained=before)
+    assert evaluate(store, settings, model=str(tuned)).held_out_data == ("digits",), "its initial weights know digits"
+
+
+def test_every_file_of_several_is_checked(settings: Settings) -> None:
+    for name, value in (("more_data", ("/etc",)), ("probe_data", "/etc"), ("more_models", ("ViT-B-32,/etc/passwd",))):
+        with pytest.raises(Refused, match=f"^{name}: nothing can be read at"):
+            references.check_paths(settings, EvaluateSpec.model_validate({name: value}))

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
+from engine import names
 from engine.models import library
 from engine.models.built import OptionRefused, TowerRefused, Wanted
 from engine.names import ModelNotFound
 from engine.results import ProfileRow
-from engine.specs import ProfileSpec, Refused
+from engine.specs import ModelName, ProfileSpec, Refused
 from engine.tasks.profile import profile, run
 
 OWN = "python:tests.support.own_models:"
@@ -83,9 +84,11 @@ def test_a_keyword_that_does_not_fit_is_an_error_row(fields: dict[str, Any], ans
 @pytest.mark.parametrize("fields", [{"num_classes": 10}, {"in_chans": 4}, {"model_kwargs": "depth=2"}])
 @pytest.mark.parametrize("model", ["torchvision:resnet18", "open_clip:ViT-B-32"])
 def test_other_libraries_take_no_options(model: str, fields: dict[str, Any]) -> None:
-    row = count(model, **fields)
     (option,) = fields
-    assert row.error == f"OptionRefused: {model} does not take {option}, only timm's models do"
+    assert count(model, **fields).error == f"OptionRefused: {model} does not take {option}: only timm's models do"
+    spec = ProfileSpec(models=(model,), **fields)
+    with pytest.raises(Refused, match=f"^{model} does not take {option}: only timm's models do"):
+        names.select(spec, {ModelName(model): ""})
 
 
 def test_a_module_of_ones_own_is_counted_at_the_wanted_size_and_keywords() -> None:

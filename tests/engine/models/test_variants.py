@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 
 from engine.models import library, steps, variants
 from engine.models.built import Built, TowerRefused, Wanted, out_of_memory
 from engine.models.variants import Numbers, VariantRefused
-from engine.specs import ModelName, Variant
+from engine.specs import BenchmarkSpec, ModelName, Variant
 
 CPU = Wanted(device="cpu", batch_size=2, test_size=True, seed=7)
 VIT, CONV = "timm:test_vit", "timm:test_byobnet"
@@ -95,8 +96,10 @@ def test_what_a_precision_means(precision: str, expected: Numbers) -> None:
 
 @pytest.mark.parametrize("text", ["cudagraphs", "compile:cudagraphs", "compile:reduce-overhead"])
 def test_what_a_cpu_cannot_do_is_refused(text: str) -> None:
-    with pytest.raises(VariantRefused, match="needs CUDA graphs, which cpu has none of"):
-        variants.check(Variant.parse(text), "cpu")
+    for fields in ({"variants": f"eager,{text}"}, {"precision": "tf32"}, {"variants": "eager+tf32"}):
+        with pytest.raises(ValidationError, match=r"needs .*: leave it out, or choose another device than cpu"):
+            BenchmarkSpec(models="timm:test_vit", **fields)
+        assert BenchmarkSpec(models="timm:test_vit", device="cuda:0", **fields).plan
     with pytest.raises(VariantRefused, match="tf32 needs an NVIDIA GPU"):
         variants.numbers("tf32", "cpu")
 

@@ -197,8 +197,13 @@ def test_summary_takes_the_geometric_mean_and_counts_failures_apart() -> None:
     (line,) = readable.summary(rows).to_dict("records")
     assert line["geometric_mean"] == pytest.approx(math.prod([2, 0.5, 8]) ** (1 / 3))
     assert (line["rows"], line["failed"], line["faster"], line["slower"]) == (4, 1, 2, 1)
+    assert readable.summary_lines(rows) == [
+        "compile, inference: geometric mean of the speed-ups 2, 2 faster, 1 slower, 1 failed"
+    ]
     judged = [benchmark_row(str(n), "compile", accuracy=a) for n, a in enumerate(("pass", "pass_due_to_skip", "OOM"))]
     assert readable.summary(judged)["passed"].tolist() == ["2 of 3"]
+    assert "2 of 3 passed (67%)" in readable.summary_lines(judged)[0]
+    assert readable.summary_lines([benchmark_row("a")]) == []
 
 
 @pytest.mark.parametrize(

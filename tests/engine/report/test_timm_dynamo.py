@@ -10,10 +10,11 @@ from engine.report.export import tables, timm_dynamo
 from engine.results import BenchmarkRow, Contention
 from tests.support.page import benchmark_row
 
-# as timm's benchmark.py (bench=both) and dynamo's common.py write them
+# as timm's benchmark.py (bench=both, with detail; error where a model failed) and dynamo's common.py write them
 TIMM = (
     "model,infer_samples_per_sec,infer_step_time,infer_batch_size,infer_img_size,infer_gmacs,infer_macts,"
-    "train_samples_per_sec,train_step_time,train_batch_size,train_img_size,param_count"
+    "train_samples_per_sec,train_step_time,train_fwd_time,train_bwd_time,train_opt_time,train_batch_size,"
+    "train_img_size,param_count,error"
 )
 GRAPHS = "calls_captured,unique_graphs,graph_breaks,unique_graph_breaks"
 PERFORMANCE = (
@@ -32,18 +33,19 @@ def lines(frame: pd.DataFrame) -> list[str]:
 
 
 def test_timm_joins_modes_per_model_and_sorts_by_throughput() -> None:
+    parts = {"forward_ms": 40.0004, "backward_ms": 80.1236, "optimizer_ms": 13.2}
     rows = [
         benchmark_row("slow", samples_per_s=100.126, latency_ms=79.8994, image_size="160x224"),
         benchmark_row("fast", samples_per_s=900.0, latency_ms=8.8888),
-        benchmark_row("slow", mode="training", samples_per_s=30.0, latency_ms=133.3333, batch_size=4, notes=("less",)),
+        benchmark_row("slow", mode="training", samples_per_s=30.0, latency_ms=133.3333, batch_size=4, **parts),
         benchmark_row("slow", "compile"),
         failed("broken"),
     ]
     assert lines(timm_dynamo.timm(rows)) == [
         TIMM,
-        "fast,900.0,8.889,8,224,1.82,2.5,,,,,11.69",
-        "slow,100.13,79.899,8,224,1.82,2.5,30.0,133.333,4,224,11.69",
-        "broken,,,,,,,,,,,11.69",
+        "fast,900.0,8.889,8,224,1.82,2.5,,,,,,,,11.69,",
+        "slow,100.13,79.899,8,224,1.82,2.5,30.0,133.333,40.0,80.124,13.2,4,224,11.69,",
+        "broken,,,,,,,,,,,,,,11.69,no",
     ]
 
 

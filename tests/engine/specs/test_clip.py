@@ -1,5 +1,6 @@
 """What a training, an evaluation and a search can be asked for, and what is refused."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +66,38 @@ def test_a_search_that_cannot_be_asked_for(fields: dict[str, Any], message: str)
     with pytest.raises(ValidationError) as refused:
         Search.model_validate({"spec": EvaluateSpec(), "folder": Path("/nowhere"), "text": "a seven"} | fields)
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"more_models": "ViT-B-32,openai\na model"}, "unlike 'a model'"),
+        ({"recall_k": "0"}, "greater than or equal to 1"),
+        ({"probe_c": "inf"}, "finite"),
+        ({"shots": 0}, "greater than or equal to 1"),
+        ({"class_prompts": "cat"}, "this is none"),
+        ({"class_prompts": {"cat": []}}, "the class 'cat' has"),
+        ({"class_prompts": "[1]"}, "prompts per class are JSON"),
+    ],
+)
+def test_options_of_evaluations_are_checked(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(message)):
+        EvaluateSpec.model_validate(fields)
+
+
+def test_an_evaluation_is_one_of_each_model_on_each_data_set() -> None:
+    spec = EvaluateSpec.model_validate(
+        {"more_models": "ViT-B-32, openai\nRN50\ndigits-clip", "more_data": "a.csv", "recall_k": "5,1,5"}
+    )
+    assert spec.subjects == (("digits-clip", ""), ("ViT-B-32", "openai"), ("RN50", ""))
+    assert [(part.model, part.data) for part in spec.parts][:3] == [
+        ("digits-clip", "digits"),
+        ("digits-clip", "a.csv"),
+        ("ViT-B-32", "digits"),
+    ]
+    assert all(len(part.parts) == 1 for part in spec.parts)
+    assert spec.models == ("open_clip:ViT-B-32", "open_clip:RN50")
+    assert spec.recall_k == (1, 5)
+    nested = EvaluateSpec.model_validate({"class_prompts": {"imagenet1k": {"cat": ["a cat."]}}})
+    assert nested.class_prompts == '{"cat": ["a cat."]}'
+    assert EvaluateSpec.model_validate_json(nested.model_dump_json()) == nested

@@ -109,6 +109,12 @@ def test_variants_written_twice_run_once() -> None:
         ({"min_seconds": 0}, "greater than 0"),
         ({"replicates": 21}, "less than or equal to 20"),
         ({"variants": "eager,trace", "mode": "training"}, "inference graphs"),
+        ({"batch_size_list": "resnet18"}, "'resnet18' is no list of batch sizes: write a name and a number"),
+        ({"batch_size_list": "resnet18 8\nvit -1"}, "'vit -1' is no list of batch sizes"),
+        ({"batch_size_list": "vit,65537"}, "a number from 1 to 65,536, such as resnet18 8"),
+        ({"batch_size_list": "vit 8\nvit,9"}, "vit has two batch sizes, 8 and 9"),
+        ({"batch_size_list": "vit 8", "batch_size": 4}, "batch size 4 and a batch size list exclude each other"),
+        ({"batch_size": "listed"}, "none is given"),
     ],
 )
 def test_bad_requests_are_refused(fields: dict[str, Any], answer: str) -> None:
@@ -213,6 +219,25 @@ def test_a_regular_expression_that_backtracks_without_end_elsewhere_is_answered(
 )
 def test_recorded_batch_sizes(model: str, batch_size: int | None) -> None:
     assert suite.recorded_batch_size(ModelName(model)) == batch_size
+
+
+def test_listed_batch_sizes_are_by_the_names_of_timm_and_of_the_suite() -> None:
+    spec = benchmark(batch_size_list="# mine\nresnet18 4\ntimm:resnet18,8\n\njx_nest_base , 2 # theirs\n")
+    assert spec.batch_size == "listed"
+    assert spec.batch_size_list == "resnet18 4, timm:resnet18 8, jx_nest_base 2"
+    assert specs.load("benchmark", spec.model_dump_json()) == spec
+    wanted = ("timm:resnet18", "torchvision:resnet18", "timm:nest_base_jx")
+    assert [spec.batch_sizes(ModelName(model)) for model in wanted] == [(8,), (4,), (2,)]
+    with pytest.raises(Refused, match="the batch size list has no line for timm:resnet50: add one"):
+        spec.batch_sizes(ModelName("timm:resnet50"))
+
+
+def test_a_text_tower_of_an_image_model_is_refused() -> None:
+    families = {ModelName(f"{library}:m"): "" for library in ("timm", "open_clip")}
+    assert names.select(benchmark(models=["*"], tower="image"), families) == list(families)
+    assert names.select(benchmark(models=["open_clip:m"], tower="text"), families) == ["open_clip:m"]
+    with pytest.raises(Refused, match=r"^timm:m has no text tower"):
+        names.select(benchmark(models=["*"], tower="text"), families)
 
 
 def test_named_lists_go_by_the_benchmarks_own_names() -> None:

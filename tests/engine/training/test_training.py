@@ -279,6 +279,49 @@ def captioned(folder: Path, count: int = 12) -> Path:
 
 
 @pytest.mark.slow
+def test_the_class_column_of_a_table_is_what_zero_shot_is_measured_on(tmp_path: Path) -> None:
+    table = captioned(tmp_path)
+    lines = table.read_text().splitlines()
+    kinds = ["kind", *(("even", "odd")[index % 2] for index in range(len(lines) - 1))]
+    table.write_text("\n".join(f"{line},{kind}" for line, kind in zip(lines, kinds, strict=True)))
+    fields = {"data": str(table), "samples": None, "batch_size": 4, "val_fraction": 0.5, "epochs": 1}
+    told = rows(train(tiny(**fields, csv_class_key="kind"), tmp_path / "run"))
+    assert told[0].zeroshot_top1 is not None
+    held = setup.hold(tiny(**fields, csv_class_key="kind"), tmp_path / "run")
+    assert held.classes == ("even", "odd")
+    assert not setup.hold(tiny(**fields), tmp_path / "other").classes
+
+
+@pytest.mark.slow
+def test_zero_shot_has_data_of_its_own_beside_the_held_out_pairs(tmp_path: Path) -> None:
+    table = captioned(tmp_path)
+    digits = datasets.open_pairs("digits")
+    for index in range(20):
+        (tmp_path / "classes" / f"the_{digits.label(index)}").mkdir(parents=True, exist_ok=True)
+        digits.image(index).save(tmp_path / "classes" / f"the_{digits.label(index)}" / f"{index}.png")
+    fields = {"data": str(table), "samples": None, "batch_size": 4, "val_fraction": 0.5, "epochs": 1}
+    fields |= {"zeroshot_data": str(tmp_path / "classes"), "templates": ("{}", "a {}")}
+    row = rows(train(tiny(**fields), tmp_path / "run"))[-1]
+    assert row.best
+    assert row.image_to_text_r1 is not None, "captions are told apart among the held-out pairs"
+    assert any(note.startswith("zero-shot accuracy is measured on 20 images") for note in row.notes)
+    # the same by open_clip's own classifier
+    one = training(tiny(**fields), tmp_path / "again").setup
+    one.model.load_state_dict(weights(tmp_path / "run", "best.pt"))
+    one.model.eval()
+    folder = datasets.open_pairs(str(tmp_path / "classes"))
+    prompts = ("{}".format, "a {}".format)
+    classifier = open_clip.build_zero_shot_classifier(one.model, one.reader.tokenize, folder.classes, prompts)
+    images = torch.stack([one.reader.transform(folder.image(index)) for index in range(20)])
+    with torch.no_grad():
+        logits = one.model.encode_image(images, normalize=True) @ classifier  # type: ignore[operator]
+    right = logits.argmax(1) == torch.tensor([folder.label(index) or 0 for index in range(20)])
+    assert row.zeroshot_top1 == pytest.approx(right.float().mean().item())
+    with pytest.raises(Refused, match="zero-shot needs a class for each image"):
+        setup.hold(tiny(**{**fields, "zeroshot_data": str(table)}), tmp_path / "other")
+
+
+@pytest.mark.slow
 def test_a_table_with_broken_images_is_trained_on_without_them(tmp_path: Path) -> None:
     table = captioned(tmp_path)
     (tmp_path / "3.png").write_bytes(b"no image")

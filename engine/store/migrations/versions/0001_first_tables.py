@@ -125,9 +125,3 @@ def _holdings() -> None:
         sa.Column("fingerprint", sa.String(64), nullable=False),
         sa.Column("probed_at", sa.Float, nullable=False),
     )
-
-
-def downgrade() -> None:
-    """Undo the migration."""
-    for table in ("changes", "machines", "leases", "slots", "artifacts", "metrics", "rows", "attempts", "runs"):
-        op.drop_table(table)

@@ -60,14 +60,3 @@ def _fill(connection: sa.Connection) -> None:
         if named:
             connection.execute(sa.insert(models), [{"run_id": run, "model": model} for run, model in sorted(named)])
         last = found[-1].id
-
-
-def downgrade() -> None:
-    """Undo the migration."""
-    for table in ("run_texts", "run_models", "run_tags"):
-        op.drop_table(table)
-    op.drop_index("runs_by_kind", "runs")
-    op.drop_index("runs_by_state", "runs")
-    op.create_index("runs_by_state", "runs", ["state", "id"])
-    op.drop_column("runs", "notes")
-    op.drop_column("runs", "summary")

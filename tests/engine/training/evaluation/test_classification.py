@@ -1,17 +1,21 @@
 """Zero-shot classification and linear probes against open_clip's functions and scikit-learn's metrics."""
 
+from contextlib import nullcontext
+
 import open_clip
 import pytest
 import torch
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import confusion_matrix, recall_score, top_k_accuracy_score
+from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 from torch.nn import functional
 
 from engine.specs import Refused
 from engine.training.evaluation import classification
 from engine.training.evaluation.classification import judged
+from engine.training.evaluation.encode import Reader, directions
 
 CLASSES = ("cat", "dog", "a {strange} one", "sea", "hill", "sun", "moon")
 
@@ -135,3 +139,46 @@ def test_a_probe_never_predicts_what_it_has_not_seen() -> None:
 def test_a_probe_of_a_single_class_is_an_error() -> None:
     with pytest.raises(Refused, match="two classes at least"):
         classification.probe(torch.eye(3), torch.zeros(3, dtype=torch.int64), torch.eye(3), torch.arange(3), seed=0)
+
+
+def test_each_class_has_its_own_prompts(model: nn.Module) -> None:
+    """As in CLIP_benchmark: normalised features, their mean, normalised."""
+    reader = Reader(transform=None, tokenize=tokenize, device="cpu", autocast=nullcontext, batch_size=2)  # type: ignore[arg-type]
+    prompts = {"cat": ["a", "b c", "d"], "dog": ["e f"]}
+    found = directions(model, ("dog", "cat"), (), reader, prompts)
+    with torch.no_grad():
+        by_hand = [
+            functional.normalize(model.encode_text(tokenize(prompts[name])), dim=-1).mean(0) for name in ("dog", "cat")
+        ]
+    torch.testing.assert_close(found, torch.stack([mean / mean.norm() for mean in by_hand], dim=1))
+    with pytest.raises(Refused, match="1 of 2 classes have no prompts: sea"):
+        directions(model, ("cat", "sea"), (), reader, prompts)
+
+
+def test_shots_are_drawn_from_each_class_by_the_seed() -> None:
+    labels = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2] * 3)
+    chosen = classification.few_shot(labels, 4, seed=1)
+    assert torch.bincount(labels[chosen]).tolist() == [4, 4, 4]
+    assert len(set(chosen.tolist())) == 12
+    assert chosen.tolist() == classification.few_shot(labels, 4, seed=1).tolist()
+    assert chosen.tolist() != classification.few_shot(labels, 4, seed=2).tolist()
+    with pytest.raises(Refused, match=r"fewer have class 2 \(6\)"):
+        classification.few_shot(labels, 7, seed=1)
+
+
+def test_a_single_strength_is_used_as_it_is_and_the_best_of_several_is_chosen() -> None:
+    torch.manual_seed(3)
+    labels = torch.arange(3).repeat(30)
+    features = functional.normalize(torch.eye(3)[labels] + torch.randn(90, 3), dim=1)
+    own = [classification.probe(features, labels, features, labels, 0, strengths=(c,)) for c in (1e-4, 5.0)]
+    reference = [LogisticRegression(C=c, max_iter=1000).fit(features, labels) for c in (1e-4, 5.0)]
+    for found, model in zip(own, reference, strict=True):
+        assert found.confidence == pytest.approx(model.predict_proba(features).max(axis=1), abs=1e-5)
+    assert [found.c for found in own] == [1e-4, 5.0]
+    fit, choose, fit_labels, choose_labels = train_test_split(
+        features.double().numpy(), labels.numpy(), test_size=0.2, random_state=0, stratify=labels
+    )
+    values = (1e-4, 1e-2, 1.0)
+    scores = [LogisticRegression(C=c, max_iter=1000).fit(fit, fit_labels).score(choose, choose_labels) for c in values]
+    chosen = classification.probe(features, labels, features, labels, 0, strengths=values).c
+    assert chosen == values[scores.index(max(scores))]

@@ -113,3 +113,19 @@ def test_the_validation_loss_is_open_clips_over_batches(count: int, batch_size: 
         some = slice(start, start + batch_size)
         total += float(loss(images[some], texts[some], torch.tensor(20.0))) * len(images[some])
     assert retrieval.clip_loss(images, texts, 20.0, batch_size) == pytest.approx(total / count, rel=1e-6)
+
+
+def test_recall_at_any_rank_is_clip_benchmarks() -> None:
+    """Its recall_at_k: whether one of a query's own is among the k largest similarities."""
+    images, texts = features(20, seed=5), features(50, seed=6)
+    owner = torch.arange(50) % 20
+    found = retrieval.metrics(images, texts, owner, recalls=(2, 7))
+    own = owner[:, None] == torch.arange(20)
+    for k in (2, 7):
+        for way, similar, right in (
+            ("text_to_image", texts @ images.T, own),
+            ("image_to_text", images @ texts.T, own.T),
+        ):
+            hit = right.gather(1, similar.topk(k, dim=1).indices).any(dim=1)
+            assert found[f"{way}_R@{k}"] == pytest.approx(hit.double().mean().item())
+    assert len(found) == 8

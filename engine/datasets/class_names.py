@@ -1,0 +1,104 @@
+"""Class names and prompts of zero-shot classification: given, of the data, or ImageNet's as open_clip has them."""
+
+import re
+import runpy
+from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from engine.datasets.base import DataProblem
+from engine.specs.clip import IMAGENET, TEMPLATE_SETS
+from engine.words import shortened
+
+ID = re.compile(r"n?\d+|[0-9a-f]{8,}")
+"""A name that is the id of a class, such as `n01440764` or `17`, and no word that a text tower knows."""
+
+
+def class_names(given: tuple[str, ...], own: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a request's class names for data whose classes are called `own`.
+
+    given: a name for each class, or only the word `imagenet`: then each class is named by open_clip's list, found by
+    its synset, its number from 0 to 999 or its name. Without any, the data's own names are returned.
+    Errors: DataProblem.
+    """
+    if given == (IMAGENET,):
+        return _imagenet(own)
+    if given and own and len(given) != len(own):
+        raise DataProblem(f"the data have {len(own)} classes and {len(given)} names were given: one each")
+    return given or own
+
+
+def prompts(given: tuple[str, ...], own: tuple[str, ...], classes: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return a request's templates, with the names of open_clip's lists replaced by their templates.
+
+    own: those of the data, which count where none are given. With the class names `imagenet`, OpenAI's 80 do.
+    """
+    if not given and classes == (IMAGENET,):
+        given = TEMPLATE_SETS[:1]
+    lists = dict(zip(TEMPLATE_SETS, ("OPENAI_IMAGENET_TEMPLATES", "SIMPLE_IMAGENET_TEMPLATES"), strict=True))
+    every = [
+        tuple(fill("{}") for fill in _open_clips(lists[line])) if line in TEMPLATE_SETS else (line,) for line in given
+    ]
+    return tuple(template for templates in every for template in templates) or own
+
+
+def note_on_ids(classes: Sequence[str]) -> str:
+    """Return a warning if most class names are ids, which no text tower understands; empty if not."""
+    ids = [name for name in classes if ID.fullmatch(name)]
+    if 2 * len(ids) <= len(classes):
+        return ""
+    return (
+        f"class names look like ids, so that prompts are such as 'a photo of a {ids[0]}': give class names, "
+        f"or the word {IMAGENET} for those of ImageNet"
+    )
+
+
+def names_of_synsets(synsets: Sequence[str]) -> tuple[str, ...]:
+    """Return ImageNet's class names if all of these are its synsets, such as n01440764, else nothing."""
+    known = _places() if all(re.fullmatch(r"n\d{8}", synset) for synset in synsets) else {}
+    return tuple(imagenet_names()[known[s]] for s in synsets) if all(s in known for s in synsets) else ()
+
+
+def imagenet_names() -> tuple[str, ...]:
+    """Return open_clip's 1,000 names of ImageNet's classes, in the order of the labels."""
+    return tuple(_open_clips("IMAGENET_CLASSNAMES"))
+
+
+def _imagenet(own: tuple[str, ...]) -> tuple[str, ...]:
+    names = imagenet_names()
+    if not own:
+        return names
+    places = {str(place): place for place in range(len(names))} | _places()
+    places |= {name: place for place, name in reversed(list(enumerate(names)))}
+    if strange := [name for name in own if name not in places]:
+        raise DataProblem(
+            f"{len(strange)} of the data's {len(own)} classes are none of ImageNet's: {shortened(tuple(strange))}. "
+            "Expected synsets such as n01440764, numbers from 0 to 999 or ImageNet's class names"
+        )
+    return tuple(names[places[name]] for name in own)
+
+
+@cache
+def _places() -> dict[str, int]:
+    """Return the label of each synset. timm's file has one a line, in the order of the labels."""
+    lines = _file_of("timm", "data/_info/imagenet_synsets.txt").read_text().split()
+    return {synset: place for place, synset in enumerate(lines)}
+
+
+def _open_clips(name: str) -> Any:
+    return _metadata()[name]
+
+
+@cache
+def _metadata() -> dict[str, Any]:
+    return runpy.run_path(str(_file_of("open_clip", "zero_shot_metadata.py")))
+
+
+def _file_of(package: str, path: str) -> Path:
+    """Return a file of an installed package. The package itself is not imported, because it would import torch."""
+    found = find_spec(package)
+    if found is None or found.origin is None:
+        raise DataProblem(f"ImageNet's classes come with {package}, which is not installed: pip install {package}")
+    return Path(found.origin).parent / path

@@ -1,0 +1,99 @@
+"""How a training prepares its images: size, normalisation, resizing, and augmentation as in open_clip and timm."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, model_validator
+from pydantic_settings import NoDecode
+
+from engine.specs.timed import split_words
+
+Numbers = Annotated[tuple[float, ...], NoDecode, split_words]
+Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+OPEN_CLIPS_SCALE = (0.9, 1.0)
+
+
+class ImageFields(BaseModel):
+    """Fields of a training. The names and defaults are those of open_clip's `--image-*` and `--aug-cfg`."""
+
+    image_mean: Numbers = Field((), description="Mean of red, green and blue. Default: as the weights were trained.")
+    image_std: Numbers = Field((), description="Standard deviation of red, green and blue. Default: as the mean.")
+    image_interpolation: Literal["auto", "bicubic", "bilinear", "random"] = Field(
+        "auto",
+        description="Interpolation of held-out images, and of crops by timm; other crops are bicubic. "
+        "auto: as the weights were trained.",
+    )
+    image_resize_mode: Literal["auto", "shortest", "longest", "squash"] = Field(
+        "auto",
+        description="Resizing of held-out images: shortest side and crop, longest side and pad, or squash. "
+        "auto: as the weights were trained.",
+    )
+    aug_scale: Numbers = Field((), description="Least and largest share of the image in a random crop.")
+    aug_color_jitter: Numbers = Field(
+        (), description="Jitter of brightness, contrast, saturation and hue; with timm 1, 3 or 4 numbers."
+    )
+    aug_color_jitter_prob: Probability = Field(0, description="Probability of the jitter. With timm it is always on.")
+    aug_gray_scale_prob: Probability = Field(0, description="Probability that an image becomes grey.")
+    aug_use_timm: bool = Field(False, description="Augment with timm, which has the further methods.")
+    aug_ratio: Numbers = Field((), description="Least and largest width by height of a crop by timm.")
+    aug_auto_augment: str = Field(
+        "",
+        max_length=100,
+        pattern=r"^(|(rand|augmix)(-[a-z]+[0-9.]+)*|(original|originalr|v0|v0r|3a)(-[a-z]+[0-9.]+)*)$",
+        description="timm's RandAugment, AugMix or AutoAugment, such as rand-m9-mstd0.5-inc1.",
+    )
+    aug_re_prob: Probability = Field(0, description="Probability that timm erases a part of the image.")
+    aug_re_count: int = Field(1, ge=1, le=100, description="Most parts of an image that timm erases.")
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> "ImageFields":
+        for name, least in (("image_mean", 0.0), ("image_std", 1e-6)):
+            values = getattr(self, name)
+            if values and (len(values) != 3 or not all(least <= value <= 1 for value in values)):
+                raise ValueError(f"{name} has 3 numbers from {least:g} to 1, for red, green and blue, not {values}")
+        for name, most in (("aug_scale", 1.0), ("aug_ratio", 100.0)):
+            values = getattr(self, name)
+            if values and not (len(values) == 2 and 0 < values[0] <= values[1] <= most):
+                raise ValueError(f"{name} has 2 numbers, the least and the largest, from 0 to {most:g}, not {values}")
+        of_timm = ("aug_ratio", "aug_auto_augment", "aug_re_prob")
+        if not self.aug_use_timm and (given := [name for name in of_timm if getattr(self, name)]):
+            raise ValueError(f"{', '.join(given)}: only timm has this, so give aug_use_timm too")
+        if not self.aug_use_timm and self.image_interpolation == "random":
+            raise ValueError("only timm's crops have the interpolation random, so give aug_use_timm too")
+        self._check_colours()
+        return self
+
+    def _check_colours(self) -> None:
+        jitter, probability = self.aug_color_jitter, self.aug_color_jitter_prob
+        if not all(0 <= value < 100 for value in jitter) or (len(jitter) == 4 and jitter[3] > 0.5):
+            raise ValueError(f"aug_color_jitter has numbers from 0, of which the fourth is at most 0.5, not {jitter}")
+        if self.aug_use_timm:
+            if probability or self.aug_gray_scale_prob:
+                raise ValueError("open_clip's use of timm has neither aug_color_jitter_prob nor aug_gray_scale_prob")
+            if len(jitter) not in (0, 1, 3, 4):
+                raise ValueError(f"timm's aug_color_jitter has 1, 3 or 4 numbers, not {len(jitter)}")
+            if jitter and self.aug_auto_augment:
+                raise ValueError("timm leaves aug_color_jitter out where there is aug_auto_augment: give one of them")
+        elif bool(jitter) != bool(probability) or len(jitter) not in (0, 4):
+            raise ValueError("colour jitter has 4 numbers in aug_color_jitter and a probability above 0: give both")
+
+    @property
+    def preprocessing(self) -> dict[str, Any]:
+        """Return the given parts of open_clip's PreprocessCfg."""
+        given = {name: getattr(self, f"image_{name}") for name in ("mean", "std", "interpolation", "resize_mode")}
+        return {name: value for name, value in given.items() if value not in ((), "auto")}
+
+    @property
+    def augmentation(self) -> dict[str, Any]:
+        """Return open_clip's AugmentationCfg as a dict; auto_augment, which is only timm's, is not in it."""
+        jitter = self.aug_color_jitter
+        given = {
+            "scale": self.aug_scale or OPEN_CLIPS_SCALE,
+            "ratio": self.aug_ratio,
+            "color_jitter": jitter[0] if len(jitter) == 1 else jitter,
+            "color_jitter_prob": self.aug_color_jitter_prob,
+            "gray_scale_prob": self.aug_gray_scale_prob,
+            "use_timm": self.aug_use_timm,
+            "re_prob": self.aug_re_prob,
+            "re_count": self.aug_re_count if self.aug_re_prob else 0,
+        }
+        return {name: value for name, value in given.items() if value}

@@ -1,0 +1,108 @@
+"""Keep the features of evaluated data in a folder, and find those of the same weights, files and settings again."""
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import open_clip
+import torch
+from torch import nn
+
+from engine import atomic
+from engine.datasets import Pairs, Unreadable
+from engine.roots import Roots, stat_within
+from engine.training.evaluation.encode import Features
+
+MOST_BYTES = 5_000_000_000
+"""Limit of the folder, 2.4 million features of 512 numbers. Beyond it, the features used longest ago are deleted."""
+
+
+def key(model: nn.Module, pairs: Pairs, settings: Any, roots: Roots) -> str:
+    """Return a hash of all that features depend on: weights, images, captions, and settings, a JSON value.
+
+    A file is known by its path, size and modification time, so that the data are not read for the hash. Images that
+    are in no file are hashed themselves.
+    """
+    found = hashlib.sha256(json.dumps([settings, torch.__version__, open_clip.__version__]).encode())
+    for name, tensor in model.state_dict().items():
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    known: dict[Path, os.stat_result | None] = {}
+    for index in range(len(pairs)):
+        source = pairs.source(index)
+        found.update(json.dumps([source, *pairs.captions(index)]).encode())
+        if status := _status(Path(source), known, roots):
+            found.update(f"{status.st_size} {status.st_mtime_ns}\n".encode())
+            continue
+        try:
+            found.update(pairs.image(index).tobytes())
+        except Unreadable as error:
+            found.update(str(error).encode())
+    return found.hexdigest()
+
+
+def _status(path: Path, known: dict[Path, os.stat_result | None], roots: Roots) -> os.stat_result | None:
+    """Return the status of an image's file, or of the tar that it is in; None if it is in no file."""
+    for place in (path, *path.parents) if path.is_absolute() else ():
+        if place not in known:
+            known[place] = stat_within(place, roots)
+        if (status := known[place]) and stat.S_ISREG(status.st_mode):
+            return status
+    return None
+
+
+def load(folder: Path, name: str) -> tuple[Features, str] | None:
+    """Return features and the time of their encoding; None if there are none. name: their `key`."""
+    path = folder / f"{name}.npz"
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            images, read, texts = (torch.from_numpy(arrays[part]) for part in ("images", "read", "texts"))
+            found = Features(images, read, texts, float(arrays["scale"]))
+            encoded = str(arrays["encoded"])
+        os.utime(path)  # the time of its last use
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+    return found, encoded
+
+
+def save(folder: Path, name: str, found: Features, *, spare_bytes: float) -> None:
+    """Keep features, and delete others beyond MOST_BYTES. Nothing is kept if less than `spare_bytes` would be free.
+
+    Errors: OSError.
+    """
+    size = sum(tensor.nbytes for tensor in (found.images, found.read, found.texts))
+    folder.mkdir(parents=True, exist_ok=True)
+    if size > MOST_BYTES or shutil.disk_usage(folder).free - size < spare_bytes:
+        return
+    with atomic.temporary(folder / f"{name}.npz") as hidden:
+        with hidden.open("wb") as file:
+            np.savez(
+                file,
+                images=found.images.numpy(),
+                read=found.read.numpy(),
+                texts=found.texts.numpy(),
+                scale=np.float64(found.scale),
+                encoded=np.array(time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())),
+            )
+        hidden.replace(folder / f"{name}.npz")
+    total = 0
+    for path, status in sorted(_files(folder), key=lambda entry: -entry[1].st_mtime_ns):
+        total += status.st_size
+        if total > MOST_BYTES:
+            path.unlink(missing_ok=True)
+
+
+def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    for path in folder.glob("*.npz"):
+        try:
+            yield path, path.stat()
+        except FileNotFoundError:  # another evaluation has deleted it
+            continue

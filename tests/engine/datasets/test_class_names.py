@@ -1,0 +1,77 @@
+"""Class names and prompts of zero-shot: ImageNet's are open_clip's, whichever way the data name their classes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import open_clip
+import pytest
+from pydantic import ValidationError
+from timm.data import ImageNetInfo
+
+from engine.datasets import DataProblem, class_names, note_on_ids, open_pairs, prompts
+from engine.specs import TrainSpec
+from tests.support.data import write_classes
+
+SYNSETS = ImageNetInfo("imagenet-1k").label_names()
+NAMES = tuple(open_clip.IMAGENET_CLASSNAMES)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [(), tuple(SYNSETS), tuple(str(number) for number in range(1000)), NAMES],
+    ids=["labels", "synsets", "numbers", "names"],
+)
+def test_all_of_imagenet_is_named_as_open_clip_does(own: tuple[str, ...]) -> None:
+    assert class_names(("imagenet",), own) == NAMES
+
+
+def test_folders_get_the_name_of_their_number_and_not_of_their_place(tmp_path: Path) -> None:
+    folder = open_pairs(str(write_classes(tmp_path, {"2": 1, "10": 1, "999": 1})))
+    assert folder.classes == ("10", "2", "999")
+    assert class_names(("imagenet",), folder.classes) == (NAMES[10], NAMES[2], NAMES[999])
+
+
+def test_folders_of_synsets_are_named_and_captioned_without_being_asked(tmp_path: Path) -> None:
+    folder = open_pairs(str(write_classes(tmp_path, {SYNSETS[7]: 1, SYNSETS[0]: 2})))
+    assert folder.classes == ("tench", "rooster")
+    assert [folder.label(index) for index in range(3)] == [0, 0, 1]
+    assert folder.captions(2) == ("a photo of a rooster.",)
+    assert folder.notes == ("folders are synsets of ImageNet: classes have its names, such as tench for n01440764",)
+
+
+def test_classes_that_are_not_of_imagenet_are_refused() -> None:
+    with pytest.raises(DataProblem, match="2 of the data's 3 classes are none of ImageNet's: my cat, 1000"):
+        class_names(("imagenet",), ("tench", "my cat", "1000"))
+
+
+def test_templates_by_name_are_open_clips() -> None:
+    every = tuple(fill("{}") for fill in open_clip.OPENAI_IMAGENET_TEMPLATES)
+    simple = tuple(fill("{}") for fill in open_clip.SIMPLE_IMAGENET_TEMPLATES)
+    assert prompts(("openai-80",), ("own {}",)) == prompts((), ("own {}",), ("imagenet",)) == every
+    assert prompts(("openai-7", "a {}"), ()) == (*simple, "a {}")
+    assert prompts((), ("own {}",)) == ("own {}",)
+    assert TrainSpec(templates="openai-80\na {}").templates == ("openai-80", "a {}")  # type: ignore[arg-type]
+    with pytest.raises(ValidationError, match="lists with a name are openai-80, openai-7"):
+        TrainSpec(templates="openai-8")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("classes", "warned"),
+    [
+        (("n01440764", "n01443537"), "'a photo of a n01440764'"),
+        (("0", "1", "two"), "'a photo of a 0'"),
+        (("3f2a9b01c4", "cat"), ""),
+        (("zero", "one"), ""),
+        ((), ""),
+    ],
+)
+def test_names_that_are_ids_are_warned_of(classes: tuple[str, ...], warned: str) -> None:
+    assert warned in note_on_ids(classes)
+    assert bool(note_on_ids(classes)) == bool(warned)
+
+
+def test_the_lists_are_read_without_the_libraries() -> None:
+    script = "import sys; from engine.datasets import class_names; class_names(('imagenet',), ('n01440764',)); "
+    script += "sys.exit(bool({'torch', 'timm', 'open_clip'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

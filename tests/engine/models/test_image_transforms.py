@@ -1,0 +1,149 @@
+"""Images of a training are those of open_clip's and timm's own transforms, for equal random states."""
+
+import random
+from base64 import b64decode
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import open_clip
+import pytest
+import torch
+from open_clip.transform import AugmentationCfg, PreprocessCfg, image_transform_v2
+from PIL import Image
+from pydantic import ValidationError
+from timm.data.transforms_factory import create_transform
+
+from engine import datasets
+from engine.models.built import ConfigRefused
+from engine.results.answers import Augmented
+from engine.specs import Refused, TrainSpec
+from engine.specs.questions import Augment
+from engine.training import augmented
+from engine.training.batches import Drawn
+from tests.support.clip_models import PICTURE, asked, make, saved
+
+Draw = Any
+
+
+def images(transform: Draw, count: int = 6) -> torch.Tensor:
+    """Return some draws of the same picture, from the same random states each time."""
+    random.seed(3)
+    np.random.seed(3)
+    torch.manual_seed(3)
+    return torch.stack([transform(PICTURE) for _ in range(count)])
+
+
+@pytest.mark.filterwarnings("ignore:Unused augmentation")  # open_clip warns of its own colour jitter
+@pytest.mark.parametrize(
+    ("fields", "theirs"),
+    [
+        ({}, {}),
+        ({"aug_scale": "0.2,0.6"}, {"scale": (0.2, 0.6)}),
+        (
+            {"aug_color_jitter": (0.4, 0.3, 0.2, 0.1), "aug_color_jitter_prob": 0.5, "aug_gray_scale_prob": 0.5},
+            {"color_jitter": (0.4, 0.3, 0.2, 0.1), "color_jitter_prob": 0.5, "gray_scale_prob": 0.5},
+        ),
+        ({"aug_use_timm": True, "aug_ratio": (0.5, 2)}, {"use_timm": True, "ratio": (0.5, 2)}),
+        ({"aug_use_timm": True, "aug_color_jitter": (0.4,)}, {"use_timm": True, "color_jitter": 0.4}),
+        (
+            {"aug_use_timm": True, "aug_re_prob": 0.9, "aug_re_count": 3},
+            {"use_timm": True, "re_prob": 0.9, "re_count": 3},
+        ),
+    ],
+)
+def test_augmented_images_are_open_clips(fields: dict[str, Any], theirs: dict[str, Any]) -> None:
+    made = make(**fields)
+    own = image_transform_v2(PreprocessCfg(size=(16, 16)), is_train=True, aug_cfg=AugmentationCfg(**theirs))
+    assert torch.equal(images(made.preprocess_train), images(own))
+    if fields:
+        assert not torch.equal(images(made.preprocess_train), images(make().preprocess_train))
+
+
+def test_auto_augment_is_timms_and_depends_on_seed_epoch_and_index_alone() -> None:
+    made = make(aug_use_timm=True, aug_auto_augment="rand-m9-mstd0.5-inc1")
+    mean, std = open_clip.OPENAI_DATASET_MEAN, open_clip.OPENAI_DATASET_STD
+    shared: dict[str, Any] = {"is_training": True, "hflip": 0.0, "mean": mean, "std": std, "scale": (0.9, 1.0)}
+    theirs = create_transform((3, 16, 16), **shared, interpolation="bicubic", auto_augment="rand-m9-mstd0.5-inc1")
+    assert torch.equal(images(made.preprocess_train), images(theirs))
+    drawn = Drawn(
+        datasets.open_pairs("digits"), made.preprocess_train, open_clip.SimpleTokenizer(context_length=8), seed=0
+    )
+    np.random.seed(1)
+    first = drawn[0, 5][0]
+    assert np.random.get_state()[1][0] == 1, "the training's own random numbers are left alone"  # type: ignore[index]
+    np.random.seed(2)
+    assert torch.equal(drawn[0, 5][0], first)
+    assert not torch.equal(drawn[1, 5][0], first)
+    with pytest.raises(Refused, match="timm has no auto_augment 'rand-z9'"):
+        make(aug_use_timm=True, aug_auto_augment="rand-z9")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("mean", (0.1, 0.2, 0.3)),
+        ("std", (0.5, 0.6, 0.7)),
+        ("interpolation", "bilinear"),
+        ("resize_mode", "longest"),
+        ("resize_mode", "squash"),
+    ],
+)
+def test_held_out_images_are_prepared_as_asked_and_stay_so_with_the_checkpoint(
+    name: str, value: Any, tmp_path: Path
+) -> None:
+    made = make(**{f"image_{name}": value})
+    own = image_transform_v2(PreprocessCfg(size=(16, 16), **{name: value}), is_train=False)
+    assert torch.equal(made.preprocess_val(PICTURE), own(PICTURE))
+    assert not torch.equal(own(PICTURE), make().preprocess_val(PICTURE))
+    again = make("vit", saved(made, tmp_path))
+    assert torch.equal(again.preprocess_val(PICTURE), own(PICTURE))
+
+
+@pytest.mark.parametrize(("name", "size"), [("vit", "16x24"), ("convnet", "64x96"), ("timm", "160x96")])
+def test_images_may_be_rectangles(name: str, size: str) -> None:
+    made = make(name, image_size=size)
+    height, width = map(int, size.split("x"))
+    assert made.preprocess_train(PICTURE).shape == (3, height, width)
+    assert made.model.encode_image(made.preprocess_val(PICTURE)[None]).shape == (1, 8)  # type: ignore[operator]
+
+
+def test_a_resnet_takes_squares_only() -> None:
+    with pytest.raises(ConfigRefused, match="takes square images only"):
+        make("resnet", image_size="32x64")
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"image_mean": "0.5"}, "image_mean has 3 numbers from 0 to 1"),
+        ({"image_std": "0,1,1"}, "image_std has 3 numbers"),
+        ({"image_interpolation": "random"}, "give aug_use_timm too"),
+        ({"aug_scale": "0.9,0.5"}, "aug_scale has 2 numbers, the least and the largest"),
+        ({"aug_ratio": "0.5,2"}, "aug_ratio: only timm has this"),
+        ({"aug_auto_augment": "rand-m9"}, "aug_auto_augment: only timm has this"),
+        ({"aug_auto_augment": "strong", "aug_use_timm": True}, "should match pattern"),
+        ({"aug_color_jitter": "0.4,0.4,0.4,0.1"}, "give both"),
+        ({"aug_color_jitter_prob": 0.5}, "give both"),
+        ({"aug_color_jitter": "0.1,0.1,0.1,0.9", "aug_color_jitter_prob": 1}, "the fourth is at most 0.5"),
+        ({"aug_use_timm": True, "aug_gray_scale_prob": 0.1}, "neither aug_color_jitter_prob nor aug_gray_scale_prob"),
+        ({"aug_use_timm": True, "aug_color_jitter": "0.1,0.2"}, "has 1, 3 or 4 numbers, not 2"),
+        ({"aug_use_timm": True, "aug_color_jitter": "0.1", "aug_auto_augment": "rand-m9"}, "give one of them"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        TrainSpec(**fields)
+
+
+def test_the_strip_shows_images_as_the_training_draws_them() -> None:
+    spec = asked(aug_scale=(0.2, 0.5), data="digits", samples=10)
+    answer: Augmented = augmented.answer(Augment.of(spec))
+    assert len(set(answer.images)) == len(answer.images) == augmented.IMAGES * augmented.EPOCHS
+    made = make(aug_scale=(0.2, 0.5))
+    pairs = datasets.open_pairs("digits", samples=10)
+    drawn = Drawn(pairs, made.preprocess_train, lambda texts: torch.zeros(len(texts), 1), seed=0)[1, 0][0]
+    mean, std = (torch.tensor(v)[:, None, None] for v in (open_clip.OPENAI_DATASET_MEAN, open_clip.OPENAI_DATASET_STD))
+    shown = np.asarray(Image.open(BytesIO(b64decode(answer.images[1]))), dtype=np.float32)
+    assert np.allclose(shown, (drawn * std + mean).permute(1, 2, 0).numpy() * 255, atol=1)

@@ -1,0 +1,150 @@
+"""The task of an evaluation: several models and data sets, the probe's own data, kept features."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from engine.models import clip_weights
+from engine.report import frames
+from engine.results.clip import EvaluateRow
+from engine.settings import Settings
+from engine.specs import Refused
+from engine.specs.evaluate import EvaluateSpec
+from engine.tasks import evaluate
+from engine.training.evaluation import kept
+from tests.support.training import TINY
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("settings", "registry")]
+Evaluate = Callable[..., list[EvaluateRow]]
+
+
+@pytest.fixture
+def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evaluate:
+    """The rows of an evaluation of a tiny model."""
+    monkeypatch.setenv("VITALS_DATA_ROOTS", str(tmp_path))
+
+    def run(**fields: Any) -> list[EvaluateRow]:
+        folder = tmp_path / "run"
+        folder.mkdir(exist_ok=True)
+        spec = EvaluateSpec(**{"model": "config:tiny", "configs": {"tiny": TINY}, "samples": 60} | fields)
+        return [event for event in evaluate.run(spec, folder) if isinstance(event, EvaluateRow)]
+
+    return run
+
+
+def folder_of_classes(folder: Path, *names: str) -> Path:
+    """Four images per class, each class of one brightness."""
+    for place, name in enumerate(names):
+        (folder / name).mkdir(parents=True)
+        for number in range(4):
+            Image.new("L", (32, 32), 40 + 150 * place + number).convert("RGB").save(folder / name / f"{number}.png")
+    return folder
+
+
+def test_each_model_is_evaluated_on_each_data_set(rows: Evaluate, tmp_path: Path) -> None:
+    """A combination that fails is a row, and the others go on."""
+    data = folder_of_classes(tmp_path / "data", "dark", "light")
+    found = rows(more_models=("digits-clip", "config:tiny,/nowhere.pt"), more_data=(str(data), "/none.csv"))
+    told = {(row.model, row.checkpoint, row.data, row.task): row for row in found}
+    assert len(told) == len(found) == 3 * 3 * 2
+    fine = {key for key, row in told.items() if row.status == "ok"}
+    assert {key[:3] for key in fine} == {
+        (m, "", d) for m in ("config:tiny", "digits-clip") for d in ("digits", str(data))
+    }
+    assert "no /none.csv" in told["config:tiny", "", "/none.csv", "zeroshot"].error
+    assert "/nowhere.pt" in told["config:tiny", "/nowhere.pt", "digits", "retrieval"].error
+    files = {row.embeddings_file for row in found if row.status == "ok"}
+    assert len(files) == 4
+    assert all((tmp_path / "run" / name).is_file() for name in files)
+    alone = rows(model="digits-clip", data=str(data))
+    assert alone[1].acc1 == told["digits-clip", "", str(data), "zeroshot"].acc1
+    assert list(frames.evaluate(found)["images"].dropna().unique()) == [60, 8]
+    with pytest.raises(Refused, match="no /none"):
+        rows(data="/none.csv")
+
+
+def test_a_share_is_held_out_only_of_data_that_were_trained_on(rows: Evaluate) -> None:
+    fields = {"samples": 50, "tasks": ("linear-probe", "retrieval")}
+    probe, whole = rows(**fields)
+    assert (whole.images, probe.images, probe.probe_images) == (50, 10, 40)
+    assert "learned from 40 of the images" in probe.notes[-1]
+    probe, held = rows(held_out_data=("digits",), **fields)
+    assert (held.images, probe.images, probe.probe_images) == (10, 10, 40)
+    assert rows(held_out_data=("digits",), held_out=False, **fields)[1].images == 50
+
+
+def test_the_probe_learns_from_its_own_data(rows: Evaluate, tmp_path: Path) -> None:
+    """Its classes may be in another order, because they are matched by name."""
+    data = folder_of_classes(tmp_path / "data", "dark", "light")
+    own = tmp_path / "own.csv"
+    lines = [f"data/{name}/{number}.png,{name}" for name in ("light", "dark") for number in range(4)]
+    own.write_text("\n".join(["filepath,class", *lines, "data/light/0.png,light"]))
+    fields = {"data": str(data), "samples": None, "csv_class_key": "class", "tasks": ("linear-probe",)}
+    (row,) = rows(probe_data=str(own), probe_c=(1e4,), **fields)
+    assert (row.status, row.acc1, row.images, row.probe_images, row.probe_c) == ("ok", 1.0, 8, 8, 1e4)
+    (row,) = rows(probe_data=str(own), shots=2, probe_c=(1, 1e3), **fields)
+    assert row.probe_images == 4
+    assert row.probe_c in (1, 1e3)
+    (row,) = rows(probe_data=str(own), shots=5, **fields)
+    assert row.error.startswith(
+        "5 shots need as many images of each class to learn from; fewer have dark (4), light (4)"
+    )
+    folder_of_classes(tmp_path / "other", "dark", "grey")
+    (row,) = rows(probe_data=str(tmp_path / "other"), **fields)
+    assert "classes that the evaluated data lack: grey" in row.error
+
+
+def test_ranks_and_prompts_are_those_asked_for(rows: Evaluate, tmp_path: Path) -> None:
+    data = folder_of_classes(tmp_path / "data", "dark", "light")
+    retrieval, zeroshot = rows(data=str(data), recall_k=(1, 3), class_prompts={"dark": ["a b"], "light": ["c", "d e"]})
+    assert set(retrieval.recalls) == {"image_to_text_r3", "text_to_image_r3"}
+    assert (retrieval.image_to_text_r5, retrieval.image_to_text_r1 is None) == (None, False)
+    assert frames.evaluate([retrieval, zeroshot])["image_to_text_r3"][0] == retrieval.recalls["image_to_text_r3"]
+    assert zeroshot.status == "ok"
+    (row,) = rows(data=str(data), tasks=("zeroshot",), class_prompts={"dark": ["a"]})
+    assert row.error == "1 of 2 classes have no prompts: light"
+
+
+def test_features_are_reused_until_anything_they_depend_on_changes(
+    rows: Evaluate, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = folder_of_classes(tmp_path / "data", "dark", "light")
+    fields = {"data": str(data), "tasks": ("retrieval",), "samples": None}
+
+    def reused(**more: Any) -> bool:
+        (row,) = rows(**fields | more)
+        found.append(row)
+        return any("are reused" in note for note in row.notes)
+
+    found: list[EvaluateRow] = []
+    assert [reused(), reused(), reused(seed=1), reused(seed=1), reused(reuse_features=False)] == [0, 1, 0, 1, 0]
+    assert found[0].model_dump(exclude={"seconds", "notes"}) == found[1].model_dump(exclude={"seconds", "notes"})
+    assert [reused(precision="bf16"), reused(image_size=64)] == [0, 0]
+    os.utime(data / "dark" / "0.png", ns=(1, 1))
+    assert [reused(), reused()] == [0, 1]
+    (folder,) = settings.runs_dir.glob("features")
+    files = len(list(folder.glob("*.npz")))
+    assert files == 5
+    monkeypatch.setattr(kept, "MOST_BYTES", 2 * max(path.stat().st_size for path in folder.glob("*.npz")))
+    assert not reused(seed=2)
+    assert len(list(folder.glob("*.npz"))) == 2
+    assert [reused(seed=2), reused(precision="bf16")] == [1, 0], "the one used longest ago was deleted"
+
+
+def test_kept_features_are_those_that_open_clip_computes(rows: Evaluate, tmp_path: Path, settings: Settings) -> None:
+    data = folder_of_classes(tmp_path / "data", "dark", "light")
+    rows(data=str(data), tasks=("retrieval",), samples=None)
+    (path,) = (settings.runs_dir / "features").glob("*.npz")
+    found, _ = kept.load(path.parent, path.stem) or pytest.fail("nothing was kept")
+    torch.manual_seed(0)
+    made = clip_weights.create(EvaluateSpec(model="config:tiny", configs={"tiny": TINY}), weights="")
+    images = torch.stack([made.preprocess_val(Image.open(file)) for file in sorted(data.glob("*/*.png"))])
+    with torch.no_grad():
+        torch.testing.assert_close(found.images, made.model.eval().encode_image(images, normalize=True))
+    assert found.read.tolist() == list(range(8))
+    assert len(found.texts) == 2
