@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from engine.published.publishers import FIGURES
 from engine.report.quantities import MEASURED, QUANTITIES, title
 from engine.report.style import GREY, Style, text
 
@@ -118,10 +119,7 @@ def _outline(marker: dict[str, Any], hollow: Floats) -> dict[str, Any]:
 
 
 def _colour_scale(values: Floats, column: str) -> dict[str, Any]:
-    """Return a marker coloured by a share, or by the logarithm of another quantity.
-
-    The colour bar shows the quantity.
-    """
+    """Return a marker coloured by a share, or by a quantity's logarithm. The colour bar shows the quantity."""
     look: dict[str, Any] = {"colorscale": "Cividis", "opacity": 0.85}
     if QUANTITIES[column].unit == "%":
         return look | {
@@ -238,7 +236,7 @@ def _lines(sentence: str) -> str:
 def _hover_template(quantities: Sequence[str], source: str, provenance: bool) -> str:
     lines = ["<b>%{customdata[1]}</b>", "%{customdata[2]} px, %{customdata[3]}"]
     for place, column in enumerate(quantities, start=4):
-        quantity = QUANTITIES[column]
-        lines.append(f"{quantity.label} %{{customdata[{place}]:,.3~r}} {quantity.unit}".rstrip())
+        quantity, form = QUANTITIES[column], ".2f" if column in FIGURES else ",.3~r"
+        lines.append(f"{quantity.label} %{{customdata[{place}]:{form}}} {quantity.unit}".rstrip())
     lines.append(f"%{{customdata[{4 + len(quantities)}]}}" if provenance else text(source))
     return "<br>".join(lines) + "<extra></extra>"

@@ -3,8 +3,8 @@
 from engine.specs import Spec
 from engine.specs.benchmark import CHECKED_BATCH, SEARCH_END, SWEEP_END
 from engine.specs.evaluate import RECALLS, STRENGTHS
-from engine.specs.schedule import EPOCHS
 from engine.specs.timed import LEAST_SAMPLES, LEAST_SECONDS, QUOTABLE
+from engine.specs.train import EPOCHS
 
 LABELS = {
     "image_size": "Image size (px)",
