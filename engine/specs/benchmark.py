@@ -88,17 +88,8 @@ class BenchmarkSpec(Spec):
     attempts: ClassVar[int] = 2
     paced_by: ClassVar[tuple[str, ...]] = (
         *("mode", "purpose", "device", "variants", "precision", "processes", "floor_seconds", "floor_samples"),
-        *(
-            "batch_size",
-            "batch_size_list",
-            "max_batch_size",
-            "image_size",
-            "context_length",
-            "tower",
-            "optimizer",
-            "channels_last",
-        ),
-        *("cache", "threads", "trace", "max_seconds", *OPTIONS),
+        *("batch_size", "batch_size_list", "max_batch_size", "image_size", "context_length", "tower", "optimizer"),
+        *("channels_last", "cache", "threads", "trace", "max_seconds", *OPTIONS),
     )
     meaning: ClassVar[tuple[str, ...]] = (
         *("device", "threads", "purpose", "optimizer", "cache", "cudnn_benchmark", "deterministic", "tower"),
@@ -320,11 +311,8 @@ class BenchmarkSpec(Spec):
 
     @property
     def resolved(self) -> dict[str, Any]:
-        return {
-            "replicates": self.processes,
-            "min_seconds": self.floor_seconds,
-            "min_samples": self.floor_samples,
-        }
+        floors = {"min_seconds": self.floor_seconds, "min_samples": self.floor_samples}
+        return {"replicates": self.processes, **floors}
 
     @property
     def floor_samples(self) -> int:
