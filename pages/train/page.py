@@ -156,7 +156,7 @@ def draw_augmented(spec: TrainSpec) -> None:
         images = Augmented.model_validate(answer).images
         data.grid([(b64decode(image), "", "An augmented image") for image in images], width=data.SHOWN_WIDTH)
 
-    st.caption("Images as they are augmented in five epochs")
+    st.caption("Images as they are augmented in four epochs")
     draw_answer(question, f"{PREFIX}_augmented", draw, waiting="Augmenting some images.")
 
 
