@@ -69,7 +69,7 @@ def published(accuracies: pd.DataFrame, name: ModelName, families: Mapping[Model
 def headline(lines: pd.DataFrame) -> "pd.Series[Any] | None":
     """Return the highest accuracy on ImageNet 1k among those published for a model; None if there is none."""
     on_imagenet = lines[lines["figure"].isin(HEADLINES)]
-    return None if on_imagenet.empty else on_imagenet.loc[on_imagenet["percent"].idxmax()]
+    return None if on_imagenet.empty else on_imagenet.sort_values("percent").iloc[-1]
 
 
 def by_tag(lines: pd.DataFrame) -> pd.DataFrame:
