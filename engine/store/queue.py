@@ -28,7 +28,7 @@ def enqueue(database: Database, spec: Spec, *, name: str, key: str | None, limit
         waiting = connection.scalar(select(func.count()).where(runs.c.state == State.QUEUED)) or 0
         if waiting >= limit:
             raise QueueFull(f"{waiting} runs are waiting and {limit} may: cancel some or try later")
-        return _insert(connection, spec, name, key=key)
+        return insert_run(connection, spec, name, key=key)
 
 
 def claim(database: Database, host: str, run_id: int | None = None) -> Attempt | None:
@@ -64,7 +64,7 @@ def claim_new(database: Database, host: str, spec: Spec, *, name: str) -> Attemp
         taken, alone = _taken(connection, host)
         if alone or taken & set(spec.devices) or (spec.exclusive and taken):
             return None
-        return _occupy(connection, host, _insert(connection, spec, name, tries_left=1))
+        return _occupy(connection, host, insert_run(connection, spec, name, tries_left=1))
 
 
 def holders(database: Database, host: str) -> dict[str, int]:
@@ -105,10 +105,11 @@ def retry(database: Database, run: Run) -> bool:
         return change_run(connection, runs.c.id == run.id, runs.c.state.in_(RETRYABLE), **UNSTARTED, **anew, **tries)
 
 
-def _insert(connection: Connection, spec: Spec, name: str, **more: Any) -> int:
-    values = run_values(spec, name, _now()) | {"state": State.QUEUED} | more
+def insert_run(connection: Connection, spec: Spec, name: str, **columns: Any) -> int:
+    """Insert a run with its search data and return its id. columns: those that differ from a new run in the queue."""
+    values = run_values(spec, name, _now()) | {"state": State.QUEUED} | columns
     run_id = int(connection.execute(insert(runs).values(values).returning(runs.c.id)).scalar_one())
-    insert_listing(connection, run_id, spec, name)
+    insert_listing(connection, run_id, spec, name, columns.get("notes", ""))
     change_run(connection, runs.c.id == run_id)
     return run_id
 
