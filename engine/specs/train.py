@@ -24,6 +24,7 @@ from engine.specs.clip import (
     Pretrained,
     Samples,
     Separator,
+    Split,
     Templates,
     TrainPrecision,
     registered,
@@ -48,6 +49,7 @@ class TrainSpec(ImageFields, Spec):
 
     kind: ClassVar[str] = "train"
     attempts: ClassVar[int] = 3
+    continues: ClassVar[bool] = True
     paced_by: ClassVar[tuple[str, ...]] = (
         *("model", "data", "samples", "batch_size", "accum_freq", "nproc", "precision", "device", "image_size", "loss"),
         *("grad_checkpointing", "compile", "val_frequency", "zeroshot_data", "workers", "threads"),
@@ -72,6 +74,7 @@ class TrainSpec(ImageFields, Spec):
 
     data: Data = "digits"
     data_kind: Kind = "auto"
+    json_split: Split = "auto"
     csv_separator: Separator = ""
     csv_img_key: ImageColumn = "filepath"
     csv_caption_key: CaptionColumn = "title"
@@ -247,6 +250,10 @@ class TrainSpec(ImageFields, Spec):
     def peak_lr(self) -> float:
         """Return the learning rate at the end of the warm-up."""
         return self.lr or (FINE_TUNE_LR if self.pretrained else SCRATCH_LR)
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        return {"lr": self.peak_lr} | ({"epochs": self.epochs or EPOCHS} if self.steps is None else {})
 
     @property
     def summary(self) -> str:

@@ -31,7 +31,7 @@ from engine.store.bundle_format import (
 )
 from engine.store.database import Unavailable
 from engine.store.files import RunFiles
-from engine.store.listing import LONGEST_MODEL
+from engine.store.listing import LONGEST_MODEL, set_results
 from engine.store.model import Run, StoredArtifact
 from engine.store.queue import insert_run
 from engine.store.records import storable
@@ -214,6 +214,7 @@ def _take_in(store: Store, settings: Settings, members: dict[str, bytes]) -> int
             connection.execute(insert(run_tags), [{"run_id": run_id, "tag": tag} for tag in dict.fromkeys(record.tags)])
         for event in (*rows, *metrics, *artifacts):
             insert_event(connection, run_id, 0, event)
+        set_results(connection, run_id)
         # before the transaction ends, so that no reader sees the run without its files
         files = RunFiles(settings.runs_dir, run_id)
         files.prepare()

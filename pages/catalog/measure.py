@@ -29,7 +29,7 @@ class Plan:
     seconds: float = 0.0
     """Estimated duration."""
     again: tuple[BenchmarkSpec, ...] = ()
-    """Runs that repeat the flagged timings of the selected rows, or of all shown rows if none is selected."""
+    """Runs that repeat the flagged timings of the selected rows, or of all plotted ones if none is selected."""
 
 
 def plan(shown: pd.DataFrame, chosen: pd.DataFrame, axes: Axes, setting: Setting) -> Plan:
@@ -42,7 +42,7 @@ def plan(shown: pd.DataFrame, chosen: pd.DataFrame, axes: Axes, setting: Setting
         message = f"These timings were made on {setting.host}, but this machine is {machine.host}"
         return Plan((), f"{message}. Choose a timing setting of this machine to time more models.")
     waiting = stored.waiting(backend.store(), setting)
-    flagged = chosen if len(chosen) else shown
+    flagged = chosen if len(chosen) or not axes.timings else shown
     again = _specs(_without(flagged[choose.flagged(flagged)], waiting), setting)
     if chosen.empty and not axes.front:
         return Plan((), "", again=again)
@@ -117,10 +117,8 @@ def buttons(plan: Plan) -> None:
         st.rerun()
 
 
-def draw_status(plan: Plan) -> None:
-    """Draw the plan's sentence and links to the runs that the button has submitted."""
-    if plan.sentence:
-        st.caption(plain(plan.sentence))
+def draw_submitted() -> None:
+    """Draw links to the runs that the buttons have submitted."""
     if submitted := st.session_state.get(SENT):
         with st.container(horizontal=True, vertical_alignment="center"):
             st.caption("Queued. Timings appear here as they arrive:", width="content")

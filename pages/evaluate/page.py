@@ -22,8 +22,8 @@ PREFIX = "evaluate"
 # Tasks that need a class per image, with their names for messages.
 TASK_NAMES = {"zeroshot": "zero-shot", "linear-probe": "linear probe"}
 DATA = {
-    "Data format": ("data_kind", "samples"),
-    "CSV": ("csv_separator", "csv_img_key", "csv_caption_key", "csv_class_key"),
+    "Data format": ("data_kind", "samples", "json_split"),
+    "Columns of CSV or Parquet": ("csv_separator", "csv_img_key", "csv_caption_key", "csv_class_key"),
     "Held-out data": ("held_out", "held_out_data", "val_fraction"),
     "More data sets": ("more_data",),
 }

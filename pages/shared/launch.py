@@ -132,6 +132,7 @@ def launch(
     beside: a second line beside the button. doubtful: show that line as a warning. sweep: specs to submit together
     instead of `spec`, by what each sets.
     """
+    problems = [*problems, *([spec.impossible] if spec and spec.impossible else [])]
     button = st.container(horizontal=True, vertical_alignment="center")
     for problem in problems:
         st.error(plain(problem), icon=":material/error:")

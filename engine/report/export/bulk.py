@@ -11,7 +11,11 @@ from engine.report.export import tables as export_tables
 from engine.store import Filter, Store
 from engine.store.records import devices_of
 
-COLUMNS = "run kind name what state cause error done total created started ended duration_s devices tags notes".split()
+COLUMNS = (
+    *("run", "kind", "name", "what", "state", "cause", "error", "done", "total", "created", "started", "ended"),
+    *("duration_s", "rows", "failed_rows", "train_loss", "top1", "latency_ms", "flags", "devices", "tags", "notes"),
+)
+WHOLE, REAL = ("run", "done", "total", "rows", "failed_rows"), ("duration_s", "train_loss", "top1", "latency_ms")
 TIMES = ("created", "started", "ended")
 
 
@@ -21,12 +25,13 @@ def runs(store: Store, wanted: Filter) -> pd.DataFrame:
     seconds = {name: pd.to_numeric(frame[name], errors="coerce").astype(float) for name in TIMES}
     frame = frame.assign(
         **{name: pd.to_datetime(seconds[name], unit="s", utc=True, errors="coerce").dt.floor("s") for name in TIMES},
-        duration_s=seconds["ended"] - seconds["started"],
+        duration_s=seconds["ended"] - seconds["started"] + frame["duration_s"].fillna(0.0),
         devices=["; ".join(devices_of(text)) for text in frame["devices"]],
         tags=["; ".join(sorted(text.split("\n"))) for text in frame["tags"].fillna("")],
         cause=frame["cause"].fillna(""),
+        flags=frame["flags"].fillna(""),
     )
-    return frame.astype({"run": "Int64", "done": "Int64", "total": "Int64"})
+    return frame.astype(dict.fromkeys(WHOLE, "Int64") | dict.fromkeys(REAL, float))
 
 
 def rows(store: Store, run_ids: Iterable[int]) -> dict[str, pd.DataFrame]:

@@ -294,6 +294,7 @@ def test_time_is_promised_as_a_range_of_its_parts(tmp_path: Path) -> None:
     assert promised(batch_size=64).high >= 3 * (8 + 2 * 10 * 2 * 1.82 * 64 / 40)
     assert promised(variants="eager,compile").low >= one.low + 3 * 2.5 + 5
     assert promised(device="cuda").low >= one.low + 3 * 2.5, "latency, and back to back"
+    assert promised(batch_size=64, replicates=1, max_seconds=5).high == 8 + 3 + 5
 
 
 def test_a_promise_rests_on_what_starts_took_before() -> None:
