@@ -157,7 +157,7 @@ def _check_labels(pairs: Pairs, classes: tuple[str, ...], data: str) -> None:
     if None in labels or not classes:
         raise Refused(
             f"zero-shot needs a class for each image of {data}: give class folders, shards with classnames.txt "
-            "(or --classes), or a CSV with --csv-class-key"
+            "or a CSV or Parquet with --csv-class-key"
         )
     if (largest := max(label for label in labels if label is not None)) >= len(classes):
         raise Refused(f"{data} has a class {largest}, and {len(classes)} class names are given, from 0 on")

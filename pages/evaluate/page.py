@@ -14,9 +14,9 @@ from engine.store import Run
 from engine.words import plural, shortened
 from pages.clip import data
 from pages.clip import form as clip_form
-from pages.shared import backend, launch
+from pages.shared import backend, durations, launch
 from pages.shared.form import groups, spec_form
-from pages.shared.text import duration, plain
+from pages.shared.text import plain
 
 PREFIX = "evaluate"
 # Tasks that need a class per image, with their names for messages.
@@ -124,9 +124,7 @@ def find_problems(spec: EvaluateSpec, preview: data.Preview) -> list[str]:
 
 def describe(spec: EvaluateSpec) -> str:
     """Return a sentence on what the button will do and how long it will take."""
-    last = launch.last_similar_run(spec)
-    seconds = last.seconds() if last else None
-    time = f", about {duration(seconds)} as in the last similar run" if seconds else ""
+    time = f", {promise}" if (promise := durations.promise(spec)) else ""
     subject = f"run {spec.model}" if spec.model.isdecimal() else spec.model
     subject = subject if len(spec.subjects) == 1 else plural(len(spec.subjects), "model")
     definite = references.resolve(backend.store(), backend.settings(), spec)
