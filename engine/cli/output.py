@@ -149,11 +149,11 @@ def _both_ways(row: RecurrentRow) -> str:
 
 
 def _epoch(row: TrainRow) -> str:
-    """Return `epoch 3: loss 2.31, zero-shot 0.914, image to text R@1 0.12; 812 pairs/s; the best so far`."""
+    """Return `epoch 3, step 66: loss 2.31, zero-shot 0.914, image to text R@1 0.12; 812 pairs/s; the best so far`."""
     figures = [("loss", row.train_loss), ("zero-shot", row.zeroshot_top1), ("image to text R@1", row.image_to_text_r1)]
     parts = [", ".join(f"{name} {value:.4g}" for name, value in figures if value is not None)]
     parts += [f"{row.samples_per_s:.4g} pairs/s"] if row.samples_per_s else []
-    return f"epoch {row.epoch}: {'; '.join([*parts, *(['the best so far'] if row.best else [])])}"
+    return f"epoch {row.epoch}, step {row.step:,}: {'; '.join([*parts, *(['the best so far'] if row.best else [])])}"
 
 
 def _evaluated(row: EvaluateRow) -> str:
