@@ -57,6 +57,8 @@ LABELS = {
     "probe_c": "Values of C",
     "reuse_features": "Reuse features",
     "pretrained": "Initial weights",
+    "pretrained_image": "Image tower of timm",
+    "pretrained_text": "Text tower of Hugging Face",
     "lr": "Learning rate",
     "train.warmup": "Warm-up",
     "lr_image": "Image tower",
