@@ -5,7 +5,7 @@ from engine.datasets.class_names import class_names, note_on_ids, prompts
 from engine.datasets.look import Example, Look, look
 from engine.datasets.mixed import Mixed, weights
 from engine.datasets.opening import open_pairs
-from engine.datasets.split import Subset, readable, sample, split
+from engine.datasets.split import Subset, own_parts, readable, sample, split
 from engine.datasets.uploads import unpack
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "look",
     "note_on_ids",
     "open_pairs",
+    "own_parts",
     "prompts",
     "readable",
     "sample",

@@ -23,10 +23,7 @@ LETTER = 0.011
 
 
 def family_styles(families: Sequence[str]) -> dict[str, Style]:
-    """Return the style of each family.
-
-    families: all families of the catalogue, so that each looks the same on every page.
-    """
+    """Return the style of each family. families: all of the catalogue, so that each looks the same on every page."""
     return {
         family: (COLOURS[rank % len(COLOURS)], SHAPES[rank // len(COLOURS) % len(SHAPES)])
         for rank, family in enumerate(families)
@@ -41,10 +38,7 @@ def digits(value: float | None) -> str:
 
 
 def text(value: Any) -> str:
-    """Escape a name so that Plotly shows it literally.
-
-    Plotly interprets a few tags, and `%{x}` in hovers as a format.
-    """
+    """Escape a name for Plotly, which interprets a few tags, and `%{x}` in hovers as a format."""
     return escape(str(value), quote=False).replace("%{", "%&#123;")
 
 
@@ -77,9 +71,9 @@ def write_beside(figure: go.Figure, labels: Iterable[dict[str, Any]]) -> None:
 
 
 def log(name: str, values: "pd.Series[Any]") -> dict[str, Any]:
-    """Return a logarithmic axis, with labels at 1, 2, 5 if it has few decades."""
+    """Return a logarithmic axis, with labels at 1, 2, 5 if it has few decades. One value gets two decades."""
     decades = np.log10(values.max() / values.min()) if len(values) else 0
-    ticks = {"dtick": 1} if decades > 2 else {"dtick": "D2"} if decades > 0.8 else {"nticks": 6}
+    ticks = {"dtick": 1} if decades > 2 else {"dtick": "D2"} if decades > 0.8 or not decades else {"nticks": 6}
     return {"title_text": name, "type": "log", "tickformat": ",~g", **ticks}
 
 

@@ -151,6 +151,8 @@ class Spec(BaseModel):
     kind: ClassVar[str]
     attempts: ClassVar[int] = 1
     """Number of attempts when the worker is killed from outside."""
+    continues: ClassVar[bool] = False
+    """True if a later attempt continues the work of an earlier one instead of starting again."""
     exclusive: ClassVar[bool] = False
     """True if no other run may use the host at the same time, as for timings."""
     paced_by: ClassVar[tuple[str, ...]] = ()
@@ -184,10 +186,23 @@ class Spec(BaseModel):
         return tuple(getattr(self, name) for name in self.paced_by)
 
     @property
+    def resolved(self) -> dict[str, Any]:
+        """Return the values that follow from the request for fields that it left open."""
+        return {}
+
+    @property
     def half_batch(self) -> int | None:
         """Return half the batch size, to try after out-of-memory; None if the batch is not a number or is 1."""
         batch = getattr(self, self.batch_field, None)
         return batch // 2 if isinstance(batch, int) and batch > 1 else None
+
+    @property
+    def impossible(self) -> str:
+        """Return why the requested device cannot do this; empty if nothing is known against it.
+
+        It is no error of validation, because stored runs of other machines and earlier versions must stay readable.
+        """
+        return ""
 
     @property
     def summary(self) -> str:

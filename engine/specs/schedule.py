@@ -4,9 +4,8 @@ import math
 from dataclasses import dataclass
 
 from engine.specs.clip import warmup_steps
-from engine.specs.train import TrainSpec
+from engine.specs.train import EPOCHS, TrainSpec
 
-EPOCHS = 15
 LEAST_STEPS, MOST_BATCH = 16, 256
 """Limits of the default batch size: it leaves at least LEAST_STEPS steps per epoch and is at most MOST_BATCH."""
 

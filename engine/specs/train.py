@@ -23,6 +23,7 @@ from engine.specs.clip import (
     Pretrained,
     Samples,
     Separator,
+    Split,
     Templates,
     TrainPrecision,
     registered,
@@ -34,6 +35,7 @@ from engine.specs.profile import Configs
 from engine.specs.timed import Threads, split_words
 
 SCRATCH_LR, FINE_TUNE_LR = 1e-3, 1e-5
+EPOCHS = 15
 
 Optimizer = Annotated[str, Field(pattern=r"^(adamw|timm/[a-z0-9_]{1,40})$", description="adamw, or timm/NAME.")]
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
@@ -46,6 +48,7 @@ class TrainSpec(ImageFields, Spec):
 
     kind: ClassVar[str] = "train"
     attempts: ClassVar[int] = 3
+    continues: ClassVar[bool] = True
     paced_by: ClassVar[tuple[str, ...]] = (
         *("model", "data", "samples", "batch_size", "accum_freq", "nproc", "precision", "device", "image_size", "loss"),
         *("grad_checkpointing", "compile", "use_bn_sync", "val_frequency", "val_every_steps", "zeroshot_data"),
@@ -80,6 +83,7 @@ class TrainSpec(ImageFields, Spec):
 
     data: Data = "digits"
     data_kind: Kind = "auto"
+    json_split: Split = "auto"
     csv_separator: Separator = ""
     csv_img_key: ImageColumn = "filepath"
     csv_caption_key: CaptionColumn = "title"
@@ -312,6 +316,10 @@ class TrainSpec(ImageFields, Spec):
         """
         rates = {"image": self.lr_image, "text": self.lr_text}
         return {tower: rate / self.peak_lr for tower, rate in rates.items() if rate is not None}
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        return {"lr": self.peak_lr} | ({"epochs": self.epochs or EPOCHS} if self.steps is None else {})
 
     @property
     def summary(self) -> str:

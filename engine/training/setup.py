@@ -18,6 +18,7 @@ from engine.models import clip_weights
 from engine.models.clip_weights import Made
 from engine.roots import Roots, expand_home, file_within, open_within
 from engine.specs import Refused
+from engine.specs.base import format_image_size
 from engine.specs.clip import default_workers
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.schedule import Schedule, schedule
@@ -77,6 +78,7 @@ def opener(spec: TrainSpec | EvaluateSpec, roots: Roots) -> Callable[..., Pairs]
     return partial(
         datasets.open_pairs,
         kind=spec.data_kind,
+        part=spec.json_split,
         separator=spec.csv_separator,
         image_column=spec.csv_img_key,
         caption_column=spec.csv_caption_key,
@@ -129,11 +131,12 @@ def hold(spec: TrainSpec, run_dir: Path, roots: Roots = None) -> Held:
     val: Pairs | None
     if spec.val_data:
         val, val_notes = readable(opened(spec.val_data), run_dir, "val_data", spec.resume, roots)
-        train, notes = pairs, (*notes, *val.notes, *val_notes)
+        train, notes = datasets.own_parts(pairs)[0], (*notes, *val.notes, *val_notes)
+        val = datasets.own_parts(val)[1]
     elif spec.val_fraction:
         train, val = datasets.split(pairs, spec.val_fraction, spec.seed)
     else:
-        train, val = pairs, None
+        train, val = datasets.own_parts(pairs)[0], None
     zeroshot: Pairs | None = None
     if spec.zeroshot_data:
         found = opened(spec.zeroshot_data, kind="auto", class_column=spec.csv_class_key)
@@ -155,7 +158,7 @@ def _check_labels(pairs: Pairs, classes: tuple[str, ...], data: str) -> None:
     if None in labels or not classes:
         raise Refused(
             f"zero-shot needs a class for each image of {data}: give class folders, shards with classnames.txt "
-            "(or --classes), or a CSV with --csv-class-key"
+            "or a CSV or Parquet with --csv-class-key"
         )
     if (largest := max(label for label in labels if label is not None)) >= len(classes):
         raise Refused(f"{data} has a class {largest}, and {len(classes)} class names are given, from 0 on")
@@ -245,3 +248,15 @@ def _teacher(spec: TrainSpec, made: Made, place: Place, roots: Roots) -> nn.Modu
     wanted = spec.teacher.model_copy(update=sizes)
     teacher = clip_weights.create(wanted, weights=spec.distill_pretrained, roots=roots).model
     return teacher.to(place.device).eval().requires_grad_(requires_grad=False)
+
+
+def used(setup: Setup) -> dict[str, Any]:
+    """Return the values that a training uses for settings that a request may leave open, by the name of the field."""
+    spec, plan, group = setup.spec, setup.plan, setup.optimizer.param_groups[0]
+    values = {name: getattr(plan, name) for name in ("batch_size", "epochs", "steps")}
+    values |= {name: getattr(spec, name) for name in ("precision", "workers")}
+    values |= {"threads": torch.get_num_threads(), "image_size": format_image_size(setup.made.image_size)}
+    values |= {"context_length": setup.made.context_length, "pairs to train on": len(setup.pairs.train)}
+    values |= {"warm-up steps": plan.warmup_steps, "pairs held out": len(setup.pairs.val or ())}
+    values |= dict(zip(("beta1", "beta2"), group.get("betas") or (), strict=False))
+    return values | {name: group[name] for name in ("eps", "momentum") if isinstance(group.get(name), int | float)}

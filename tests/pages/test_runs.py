@@ -10,7 +10,18 @@ from engine.store import Attempt, Cause, Exit, State, Store, attempts
 from engine.store import queue as queueing
 from engine.store.bundle import export_bundle
 from engine.store.files import RunFiles
-from tests.support.page import ENVIRONMENT, events, followed, open_page, profile_row, queue, texts, unfold, verbatim
+from tests.support.page import (
+    ENVIRONMENT,
+    events,
+    finish,
+    followed,
+    open_page,
+    profile_row,
+    queue,
+    texts,
+    unfold,
+    verbatim,
+)
 
 EVERY_KIND = [
     (
@@ -125,8 +136,8 @@ def test_what_runs_and_what_waits_is_on_top_with_positions(store: Store) -> None
     assert not app.exception
     lines = [element.value for element in app.text]
     assert lines[0].startswith(f"{running}  resnet18, resnet50 (torch, meta): 1 of 2 done")
-    assert lines[1] == f"{first}  resnet18 (torch, meta): next in the queue"
-    assert lines[2] == f"{second}  resnet50 (torch, meta): 2nd in the queue"
+    assert lines[1].startswith(f"{first}  resnet18 (torch, meta): next in the queue, starts in ")
+    assert lines[2].startswith(f"{second}  resnet50 (torch, meta): 2nd in the queue, starts ")
     assert listed(app) == [second, first, running, ended]
     app.button(key=f"runs_cancel_{first}").click().run()
     assert store.run(first).state is State.CANCELLED
@@ -377,6 +388,19 @@ def test_filters_narrow_the_list_down_and_are_in_the_address(store: Store) -> No
         app = open_page(LIST, **query)
         assert not app.exception
         assert listed(app) == found, query
+
+
+@pytest.mark.slow
+def test_a_run_whose_rows_all_failed_does_not_look_like_a_success(store: Store) -> None:
+    run_id = queue(store, "resnet18")
+    finish(store, run_id, [profile_row("resnet18", status="error", error="too small")])
+    app = open_page(ONE, run=str(run_id))
+    assert not app.exception
+    assert ":red-badge[:material/error: all failed]" in [text.value for text in app.markdown]
+    assert "1 of 1 row failed after" in texts(app)
+    (table,) = [table for table in open_page(LIST).dataframe if table.key == "runs_table"]
+    assert list(table.value["state"]) == ["all failed"]
+    assert "progress" not in table.value, "100 % done is no success"
 
 
 @pytest.mark.slow

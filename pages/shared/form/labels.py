@@ -3,8 +3,8 @@
 from engine.specs import Spec
 from engine.specs.benchmark import CHECKED_BATCH, SEARCH_END, SWEEP_END
 from engine.specs.evaluate import RECALLS, STRENGTHS
-from engine.specs.schedule import EPOCHS
 from engine.specs.timed import LEAST_SAMPLES, LEAST_SECONDS, QUOTABLE
+from engine.specs.train import EPOCHS
 
 LABELS = {
     "image_size": "Image size (px)",
@@ -37,9 +37,10 @@ LABELS = {
     "sweep_values": "Sweep values",
     "data_kind": "Data format",
     "csv_separator": "CSV separator",
-    "csv_img_key": "CSV image column",
-    "csv_caption_key": "CSV caption column",
-    "csv_class_key": "CSV class column",
+    "csv_img_key": "Image column",
+    "csv_caption_key": "Caption column",
+    "csv_class_key": "Class column",
+    "json_split": "Part of a Karpathy JSON",
     "train.samples": "Maximum pairs",
     "evaluate.samples": "Maximum pairs",
     "data_weights": "Source weights",
