@@ -29,7 +29,16 @@ from engine.specs.questions import EMBEDDINGS
 from engine.training import checkpoints, precision
 from engine.training.evaluation import classification, kept
 from engine.training.evaluation.classification import Classification
-from engine.training.evaluation.encode import Encoded, Features, Reader, assembled, classified, features, retrieved
+from engine.training.evaluation.encode import (
+    Encoded,
+    Features,
+    Reader,
+    assembled,
+    classified,
+    directions,
+    features,
+    retrieved,
+)
 from engine.training.setup import named, opener, readable
 from engine.training.validation import row_fields
 from engine.words import shortened
@@ -66,6 +75,7 @@ class Subject:
     notes: list[str]
     """Grows when a probe encodes more pairs."""
     classify: Callable[[], Classification]
+    directions: Callable[[], torch.Tensor]
     probe: Callable[[], Generator[Event, None, dict[str, Any]]]
 
 
@@ -162,7 +172,9 @@ def _encoded(
         every, unreadable = readable(opened, run_dir, f"{prefix}data", spec.checkpoint, settings.roots)
         rest, evaluated = datasets.split(every, spec.val_fraction, spec.seed)
         notes += unreadable
-    classes, templates = named(spec, opened)
+    # after the split, which keeps the shares of the names as a training read them
+    rest, evaluated = (datasets.with_classes_split(part, spec.csv_class_separator) for part in (rest, evaluated))
+    classes, templates = named(spec, evaluated)
     notes += loaded.made.notes
     if opened.label(0) is not None and (warning := datasets.note_on_ids(classes)):
         notes.append(warning)
@@ -201,13 +213,13 @@ def _encoded(
     def probe() -> Generator[Event, None, dict[str, Any]]:
         return (yield from _probe(spec, found, rest, classes, encoded))
 
+    by_class = class_prompts(spec.class_prompts)
     return Subject(
         encoded=found,
         classes=classes,
         notes=notes,
-        classify=lambda: classified(
-            loaded.model, found, classes, templates, loaded.reader, class_prompts(spec.class_prompts)
-        ),
+        classify=lambda: classified(loaded.model, found, classes, templates, loaded.reader, by_class),
+        directions=lambda: directions(loaded.model, classes, templates, loaded.reader, by_class),
         probe=probe,
     )
 
@@ -224,6 +236,8 @@ def _probe(
     It learns from its own data if there are any; else from `rest`, what a training did not hold out; else from a part
     of the evaluated pairs, and is judged by the others. Errors: Refused.
     """
+    if found.targets is not None:
+        raise Refused("a linear probe needs one class per image, and these images have several")
     notes: list[str] = []
     if spec.probe_data:
         pairs = opener(spec, Settings().roots)(spec.probe_data)
@@ -258,7 +272,7 @@ def _selected(found: Encoded, part: datasets.Subset) -> Encoded:
     indices = torch.from_numpy(part.indices)
     labels = None if found.labels is None else found.labels[indices]
     none = found.texts[:0], found.owner[:0]
-    return Encoded(part, (), found.images[indices], *none, labels, found.scale)
+    return Encoded(part, (), found.images[indices], *none, labels, None, found.scale)
 
 
 def _renumbered(labels: torch.Tensor, classes: Sequence[str], wanted: Sequence[str]) -> torch.Tensor:
@@ -281,6 +295,8 @@ def _result(
         return fields | {"val_batch_size": spec.batch_size, "recalls": recalls}
     more: dict[str, Any] = {}
     if task == "zeroshot":
+        if subject.encoded.targets is not None and subject.classes:
+            return (yield from _average_precision(subject, subject.encoded.targets, run_dir, prefix))
         if subject.encoded.labels is None or not subject.classes:
             raise Refused(f"zero-shot needs a class per image: {NO_CLASSES}")
         found = subject.classify()
@@ -304,6 +320,24 @@ def _result(
         files["predictions_file"] = predictions
     accuracy = {"acc1": found.acc1, "acc5": found.acc5, "mean_per_class_recall": found.mean_per_class_recall}
     return {**accuracy, **files, "classes": len(names), **more}
+
+
+def _average_precision(
+    subject: Subject, targets: torch.Tensor, run_dir: Path, prefix: str
+) -> Generator[Event, None, dict[str, Any]]:
+    """Write and yield the average precision of each class, and return the fields of the row. Errors: Refused."""
+    every = classification.average_precisions(subject.encoded.images, targets, subject.directions())
+    counts = targets.sum(dim=0).tolist()
+    file = f"{prefix}zeroshot_average_precision.csv"
+    lines = zip(subject.classes, counts, every.round(6).tolist(), strict=True)
+    _write_csv(run_dir / file, ["class", "images", "average_precision"], lines)
+    yield Artifact(name=file, kind="average_precision")
+    absent = counts.count(0)
+    notes = [f"{absent} of {len(counts)} classes have no images and are left out of the mean"] if absent else []
+    if absent == len(counts):
+        raise Refused("no image has a class")
+    mean = float(np.nanmean(every))
+    return {"mean_average_precision": mean, "average_precision_file": file, "classes": len(counts), "notes": notes}
 
 
 def _predictions(subject: Subject, found: Classification, names: Sequence[str]) -> Iterator[list[Any]]:

@@ -17,6 +17,7 @@ from engine.specs.evaluate import STRENGTHS
 from engine.words import shortened
 
 TOP = 5
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,20 @@ def judged(probabilities: Tensor, labels: Tensor) -> Classification:
         predictions=predictions.cpu().numpy(),
         confidence=probabilities.gather(1, likeliest[:, :1])[:, 0].float().cpu().numpy(),
     )
+
+
+def average_precisions(image_features: Tensor, targets: Tensor, classifier: Tensor) -> Array:
+    """Return the average precision of each class, (C,) float64, by scikit-learn; NaN for a class without images.
+
+    image_features: (N, D), normalised. targets: (N, C) bool, the classes of each image. classifier: (D, C).
+    """
+    from sklearn.metrics import average_precision_score
+
+    similar, wanted = _array(image_features.float() @ classifier.to(image_features.device)), targets.cpu().numpy()
+    precisions = np.full(wanted.shape[1], np.nan)
+    for place in np.flatnonzero(wanted.any(axis=0)):
+        precisions[place] = average_precision_score(wanted[:, place], similar[:, place])
+    return precisions
 
 
 SCALE = 100.0
@@ -116,7 +131,6 @@ def results(image_features: Tensor, labels: Tensor, classifier: Tensor) -> Class
 CHOOSING = 0.2
 """Share of the training pairs that is held out to choose the strength."""
 ITERATIONS = 1000
-Array = NDArray[np.float64]
 
 
 def probe(
