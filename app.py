@@ -14,7 +14,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from streamlit import net_util
+from streamlit import net_util, runtime
+from streamlit.runtime import RuntimeState
 
 from engine.jobs import ensure_scheduler
 from engine.jobs.lifecycle import Health, look_at_health
@@ -25,6 +26,8 @@ from engine.store import ACTIVE, Filter, State, open_store
 
 log = logging.getLogger(__name__)
 
+LOOK_S = 1.0
+"""Seconds between two looks whether a browser has connected. A look reads one variable."""
 HEALTH_S = 4.0
 """/health answers within this many seconds, even if the store hangs. Monitors commonly wait 5 s."""
 SILENT = Health(well=False, store=f"the store does not answer within {HEALTH_S:g} s", scheduler="unknown")
@@ -66,9 +69,9 @@ def failed(_request: Request, _error: Exception) -> PlainTextResponse:
 
 @asynccontextmanager
 async def lifespan(_app: st.App) -> AsyncIterator[None]:
-    """Start a scheduler with the server, and replace it if it dies while runs are queued or active.
+    """Start a scheduler with the server, and replace it if it dies while runs or browsers need one.
 
-    An idle scheduler may exit; `submit` starts the next one. Runs and scheduler outlive the server.
+    Without them it exits when idle; `submit` and the next browser start another. Runs and scheduler outlive the server.
     """
     settings = Settings()
     refuse_strangers(settings, st.get_option("server.address"))
@@ -98,8 +101,25 @@ def refuse_strangers(settings: Settings, address: str | None) -> None:
         )
 
 
+def browser_connected() -> bool:
+    """Return whether any browser has a page of this server open."""
+    return runtime.exists() and runtime.get_instance().state is RuntimeState.ONE_OR_MORE_SESSIONS_CONNECTED
+
+
+async def _pause(seconds: float) -> None:
+    """Wait for some seconds, or until the first browser connects."""
+    alone = not browser_connected()
+    with anyio.move_on_after(seconds):
+        while not (alone and browser_connected()):
+            await anyio.sleep(min(seconds, LOOK_S))
+
+
 async def _keep_scheduler(settings: Settings) -> None:
-    """Start a scheduler with the server, and again whenever runs need one. Failures do not stop the server."""
+    """Start a scheduler with the server, and again whenever runs or browsers need one. Failures do not stop the server.
+
+    It has the warm process, which takes some 10 s to import PyTorch. While a browser is connected it is woken before it
+    counts as idle, so that a run starts at once.
+    """
 
     def ensure_if_needed(always: bool) -> None:
         with closing(open_store(settings)) as store:
@@ -111,9 +131,9 @@ async def _keep_scheduler(settings: Settings) -> None:
     while True:
         always, checked = not checked, False
         with failures.catching():
-            await anyio.to_thread.run_sync(ensure_if_needed, always)
+            await anyio.to_thread.run_sync(ensure_if_needed, always or browser_connected())
             checked = True
-        await anyio.sleep(settings.lease_s)
+        await _pause(min(settings.lease_s, settings.idle_exit_s / 2))
 
 
 def _check_health() -> Health:

@@ -22,7 +22,9 @@ class Settings(BaseSettings):
     executor: str = Field("local", description="Module of engine.jobs.executors that starts runs.")
     queue_limit: int = Field(500, ge=1, description="Most runs that may wait.")
     lease_s: float = Field(15, gt=0, description="Seconds of silence after which a scheduler or worker counts as lost.")
-    idle_exit_s: float = Field(900, gt=0, description="Seconds without work after which a scheduler exits.")
+    idle_exit_s: float = Field(
+        900, gt=0, description="Seconds without work and browsers after which a scheduler exits."
+    )
     stop_grace_s: float = Field(10, gt=0, description="Seconds between asking a cancelled run to stop and killing it.")
     min_free_gb: float = Field(1, ge=0, description="Free disk space below which no run starts, in GB (1e9 bytes).")
     preload: str = Field(

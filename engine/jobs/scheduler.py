@@ -74,20 +74,24 @@ class Scheduler:
         self._failures = FailureLog(log, "looking after runs")
 
     def serve(self) -> None:
-        """Run turns until stopped, replaced, or idle for idle_exit_s seconds. Continue after any failure."""
+        """Run turns until stopped, replaced, or idle and not woken for idle_exit_s seconds. Go on after any failure."""
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGINT, self._stop)
         with Wake(self._settings.runs_dir) as wake:
             with self._failures.catching():
                 self._start_probe()
+            woken = False
             while not self._stopped:
                 with self._failures.catching():
-                    if not self._turn():
+                    if not self._turn(woken):
                         return
-                wake.wait(LOOK_S)
+                woken = wake.wait(LOOK_S)
 
-    def _turn(self) -> bool:
-        """Do each part of one turn, even if another part fails. Return False when the scheduler should exit."""
+    def _turn(self, woken: bool) -> bool:
+        """Do each part of one turn, even if another part fails. Return False when the scheduler should exit.
+
+        woken: somebody has called; a server does so while a browser is connected, so that the warm process stays.
+        """
         if not self._keep_lease():
             return False
         busy = True  # stays True if a part fails before it returns
@@ -97,7 +101,7 @@ class Scheduler:
             busy = self._watch()
         with self._failures.catching():
             busy = self._claim() or busy
-        return not self._leave_when_idle(busy)
+        return not self._leave_when_idle(busy or woken)
 
     def _stop(self, _number: int, _frame: object) -> None:
         self._stopped = True

@@ -55,12 +55,13 @@ class Wake:
     def __init__(self, runs_dir: Path) -> None:
         self._pipe = _open_pipe(runs_dir / NAME) if hasattr(os, "mkfifo") else None
 
-    def wait(self, seconds: float) -> None:
-        """Return after a wake-up, or after the given seconds."""
+    def wait(self, seconds: float) -> bool:
+        """Return True after a wake-up, or False after the given seconds."""
         if self._pipe is None:
             time.sleep(seconds)
         elif select.select([self._pipe], [], [], seconds)[0]:
-            os.read(self._pipe, 65536)
+            return bool(os.read(self._pipe, 65536))
+        return False
 
     def __enter__(self) -> Self:
         return self

@@ -34,6 +34,9 @@ class Plan:
     min_seconds: float = 2.0
     warmup_calls: int = 5
     warmup_seconds: float = 0.5
+    max_seconds: float = math.inf
+    """Seconds by the clock for warm-up and sampling of all subjects. No block begins that would end later. But each
+    subject warms up with one block and is sampled once."""
     block_ms: float = 1.0
     seed: int = 1337
     """Seed for the random order of subjects in each round."""
@@ -59,6 +62,8 @@ class Timed:
     warmup_calls: int
     gc_runs: int
     """Garbage collections within samples. Automatic ones are off, but a subject may start its own."""
+    cut_off: bool = False
+    """Whether max_seconds ended the sampling before the requested samples and seconds."""
 
     @property
     def samples_ms(self) -> tuple[float, ...]:

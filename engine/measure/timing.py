@@ -10,14 +10,14 @@ import random
 import statistics
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
 from engine.measure import contention
 from engine.measure import contention as cpu
 from engine.measure.gpu_watch import Watch
-from engine.measure.plan import Plan, Session, Subject, Timed
+from engine.measure.plan import MOST_WARMUP, Plan, Session, Subject, Timed
 from engine.measure.stopwatch import (
     EventStopwatch,
     HostStopwatch,
@@ -104,7 +104,7 @@ class _Bench:
     flush: Callable[[], object] | None
     clock: Callable[[], float]
 
-    def turn(self, run: _Run, samples: int = 1, *, refill: bool = False) -> Iterator[tuple[float, tuple[float, ...]]]:
+    def turn(self, run: _Run, samples: int = 1, *, refill: bool = False) -> Generator[tuple[float, tuple[float, ...]]]:
         """Take some blocks. Yield for each the seconds that count as sampled, and the ms per phase.
 
         refill: make an untimed call first, which fills the caches or, before queued calls, the device's queue.
@@ -131,8 +131,15 @@ class _Bench:
         (phase,) = phases
         return (self.stopwatch.queued(phase, calls),)
 
-    def warm_up(self, run: _Run) -> None:
-        """Call until the latest half of the blocks shows no drift beyond noise, and set the calls per block."""
+    def late(self, seconds: float, until: float) -> bool:
+        """Return whether a block of these seconds would end after the time `until`."""
+        return until < math.inf and self.clock() + seconds > until
+
+    def warm_up(self, run: _Run, until: float) -> None:
+        """Call until the latest half of the blocks shows no drift beyond noise, and set the calls per block.
+
+        until: the time at which the warm-up must end.
+        """
         plan, blocks, seconds = self.plan, list[float](), 0.0
         run.calls = least = LEAST_QUEUED if run.subject.queued else 1
         while True:
@@ -145,6 +152,8 @@ class _Bench:
             plateau = seconds >= plan.most_warmup_seconds or (len(blocks) >= 2 * LEAST_PLATEAU and not drifting(latest))
             if plateau and seconds >= plan.warmup_seconds and run.warmup_calls >= plan.warmup_calls:
                 break
+            if self.late(block_seconds, until):
+                break
             if self.flush is None and ms < plan.block_ms:
                 run.calls *= 2
         run.warm_seconds = seconds / (len(blocks) * run.calls)
@@ -154,8 +163,10 @@ class _Bench:
             run.warm_seconds = per_call / 1e3
         run.gc_runs = 0
 
-    def sample(self, runs: list[_Run], failed: dict[str, Exception], look: Callable[[], object]) -> None:
-        """Sample in rounds until every subject has the requested amount. `look` is called after each round.
+    def sample(self, runs: list[_Run], failed: dict[str, Exception], look: Callable[[], object], until: float) -> None:
+        """Sample in rounds until every subject has the requested amount, or one sample and no time is left.
+
+        look: called after each round. until: the time at which sampling must end.
 
         The shares of the rounds are estimated again before each round, from the time that samples took, so that all
         subjects finish at the same time. A subject that has finished goes on until the others have, up to twice the
@@ -164,16 +175,24 @@ class _Bench:
         order = random.Random(self.plan.seed)  # noqa: S311 - nothing secret
         last, number, since_collection = "", 0, 0.0
         while (rounds_left := max((run.lacks(self.plan) / self._turn(run) for run in runs), default=0)) > 0:
+            late = 0
             for run in order.sample(runs, len(runs)):
                 name = run.subject.name
+                refill = last != name or run.block_seconds < QUICK_S or run.subject.queued
+                if run.samples and self.late((1 + refill) * run.block_seconds, until):
+                    late += 1
+                    continue
                 if (samples := self._due(run, number, rounds_left)) == 0:
                     continue
-                refill = last != name or run.block_seconds < QUICK_S or run.subject.queued
-                with _guarded(name, failed):
-                    for seconds, spent in self.turn(run, samples, refill=refill):
+                with _guarded(name, failed), closing(self.turn(run, samples, refill=refill)) as blocks:
+                    for seconds, spent in blocks:
                         since_collection += seconds
                         self._keep(run, number, seconds, spent)
+                        if self.late(run.block_seconds, until):
+                            break
                 last = name
+            if late == len(runs):
+                break
             runs = [run for run in runs if run.subject.name not in failed]
             number += 1
             if since_collection >= COLLECT_S:
@@ -214,6 +233,7 @@ class _Bench:
             loop_ms=loop,
             warmup_calls=run.warmup_calls,
             gc_runs=run.gc_runs,
+            cut_off=run.lacks(self.plan) > 0,
         )
 
 
@@ -244,10 +264,10 @@ def measure(
     """
     bench = _Bench(stopwatch, plan, flush, clock)
     runs, failed, start = [_Run(subject) for subject in subjects], dict[str, Exception](), clock()
-    for run in runs:
+    for place, run in enumerate(runs, 1):
         on_phase(f"warming up {run.subject.name}")
         with _guarded(run.subject.name, failed):
-            bench.warm_up(run)
+            bench.warm_up(run, start + MOST_WARMUP * plan.max_seconds * place / len(runs))
     warmup_seconds = clock() - start
     ready = [run for run in runs if run.subject.name not in failed]
     if not ready:
@@ -255,7 +275,7 @@ def measure(
     on_phase("sampling")
     with no_automatic_collection():
         others, before = contention.processes_now(), usage()
-        bench.sample(ready, failed, gpu.look if gpu else _nothing)
+        bench.sample(ready, failed, gpu.look if gpu else _nothing, start + plan.max_seconds)
         after = usage()
         busiest = contention.busiest(others, contention.processes_now(), after.wall_s - before.wall_s, after.cpus)
     return Session(

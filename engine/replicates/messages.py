@@ -45,6 +45,8 @@ class Measured(_Message):
     """None on a CPU."""
     loop_ms: float = 0
     gc_runs: int = 0
+    cut_off: bool = False
+    """Whether sampling ended early, because the most seconds were over."""
     first_call_ms: float | None = None
     compile_ms: float | None = None
     """Capture, compilation and first call; None for eager."""

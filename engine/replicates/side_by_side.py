@@ -110,6 +110,8 @@ def _measured(subject: Ready, session: Session, device: str) -> Measured:
     except Exception as error:  # noqa: BLE001 - as above
         return failure(subject.label, error)
     back_to_back, notes = _back_to_back(subject.label, session)
+    samples = len(timed.samples_ms)
+    cut = (f"sampling was cut off after {samples} sample{'s' * (samples != 1)}",) if timed.cut_off else ()
     return subject.measured.model_copy(
         update={
             "rounds": timed.rounds,
@@ -118,11 +120,12 @@ def _measured(subject: Ready, session: Session, device: str) -> Measured:
             "back_to_back": back_to_back,
             "loop_ms": timed.loop_ms,
             "gc_runs": timed.gc_runs,
+            "cut_off": timed.cut_off,
             "joules_per_call": joules,
             "contention": session.contention,
             "foreign": gpu_watch.foreign(session.gpu),
             "throttled": gpu_watch.throttling(session.gpu),
-            "notes": (*subject.measured.notes, *notes, *gpu_watch.notes(device, session.gpu)),
+            "notes": (*subject.measured.notes, *cut, *notes, *gpu_watch.notes(device, session.gpu)),
             "neighbours": dict(session.neighbours),
         }
     )

@@ -114,7 +114,7 @@ def _flags(spec: TimedSpec, measured: Sequence[Measured]) -> tuple[str, ...]:
         ),
         "drifting": any(drifting(process.samples_ms) for process in measured),
         "throttled": any(process.throttled for process in measured),
-        "below_floor": spec.below_floor,
+        "below_floor": spec.below_floor or any(process.cut_off for process in measured),
     }
     return tuple(flag for flag, raised in found.items() if raised)
 

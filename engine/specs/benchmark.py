@@ -98,7 +98,7 @@ class BenchmarkSpec(Spec):
             "optimizer",
             "channels_last",
         ),
-        *("cache", "threads", "trace", *OPTIONS),
+        *("cache", "threads", "trace", "max_seconds", *OPTIONS),
     )
     meaning: ClassVar[tuple[str, ...]] = (
         *("device", "threads", "purpose", "optimizer", "cache", "cudnn_benchmark", "deterministic", "tower"),
@@ -181,6 +181,14 @@ class BenchmarkSpec(Spec):
     replicates: Replicates = None
     min_samples: int | None = Field(None, ge=1, le=100_000, description="Least samples per process. Default: 10.")
     min_seconds: MinSeconds = None
+    max_seconds: float | None = Field(
+        None,
+        gt=0,
+        le=3600,
+        allow_inf_nan=False,
+        description="Most seconds of warm-up and sampling per process, all variants together, even if samples are "
+        "missing then. Default: no limit.",
+    )
     time_limit: TimeLimit = 1800
     threads: Threads = None
     cache: Literal["hot", "cold"] = Field(

@@ -158,7 +158,7 @@ def sentence(run: Run, store: Store) -> str:
             place = store.position(run.id)
             return "next in the queue" if place == 1 else f"{ordinal(place)} in the queue" if place else "waiting"
         case State.STARTING:
-            return "starting the worker"
+            return "loading PyTorch, about 10 s the first time"
         case State.RUNNING:
             remaining = run.seconds_left()
             left = f", about {duration(remaining)} left" if remaining is not None else ""

@@ -20,24 +20,33 @@ PREFIX = "benchmark"
 HALF = ("bfloat16", "float16", "amp", "amp_bfloat16", "amp_float16")
 PRESETS: presets.Presets = {
     "Quick look": presets.Preset(
-        "Time eager models in one process. This gives a first impression, without a spread or verdicts.",
-        {"replicates": 1, "variants": ["eager"], "publishable": False},
+        "Time eager models in one process for at most 5 s. A first impression, without a spread or verdicts.",
+        {"replicates": 1, "variants": ["eager"], "publishable": False, "max_seconds": 5.0},
     ),
     "Quotable": presets.Preset(
         "Sample eager models for 2 s in each of three fresh processes. This gives a value with its spread to quote.",
-        {"replicates": None, "variants": ["eager"], "publishable": False},
+        {"replicates": None, "variants": ["eager"], "publishable": False, "max_seconds": None},
         label="3 processes",
     ),
     "Compile or not?": presets.Preset(
         "Time eager and torch.compile interleaved in three fresh processes. This gives a speed-up with a verdict.",
-        {"replicates": None, "variants": ["eager", "compile"], "publishable": False},
+        {"replicates": None, "variants": ["eager", "compile"], "publishable": False, "max_seconds": None},
     ),
 }
 VARIANTS = [*EXECUTIONS, "compile:max-autotune", "compile:aot_eager", "eager+channels_last", "eager+bfloat16"]
 BATCHES = ("1", "8", "32", "64")
 FURTHER = {
     "Computation": ("precision", "image_size", "context_length", "tower", "optimizer", "channels_last"),
-    "Timing": ("purpose", "replicates", "publishable", "min_samples", "min_seconds", "time_limit", "trace"),
+    "Timing": (
+        "purpose",
+        "replicates",
+        "publishable",
+        "min_samples",
+        "min_seconds",
+        "max_seconds",
+        "time_limit",
+        "trace",
+    ),
     "Accuracy checks": ("cosine", "tolerance"),
     "Conditions": ("threads", "seed", "cache", "cudnn_benchmark", "deterministic"),
     "Batch sizes": ("max_batch_size", "batch_size_list"),

@@ -52,7 +52,7 @@ def draw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         _downloads(run, rows)
         if _purpose(run) == "performance":
-            run_view.more_processes(run, min_samples=None)
+            run_view.more_processes(run, min_samples=None, max_seconds=None)
         timed.failures(rows)
     _charts(run, rows)
     by_label = {_label(row): (row, share) for row, share in zip(rows, utilisation, strict=True)}

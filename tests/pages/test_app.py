@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
+import app
 from app import _keep_scheduler, health, refuse_strangers
 from engine.__main__ import main
 from engine.jobs.lifecycle import lease_name
@@ -137,6 +138,40 @@ def test_the_server_stays_up_with_a_damaged_store_and_logs_that_once(
     anyio.run(serve)
     assert caplog.text.count("keeping the scheduler alive failed: the store") == 1
     assert "Traceback" not in caplog.text
+
+
+def test_the_scheduler_is_woken_while_a_browser_is_connected(
+    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connected, calls = False, []
+    monkeypatch.setattr(app, "browser_connected", lambda: connected)
+    monkeypatch.setattr(app, "ensure_scheduler", lambda *_: calls.append(connected))
+    monkeypatch.setattr(app, "LOOK_S", 0.01)
+
+    async def serve() -> None:
+        nonlocal connected
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_keep_scheduler, settings.model_copy(update={"lease_s": 60, "idle_exit_s": 600}))
+            while not calls:
+                await anyio.sleep(0.01)
+            await anyio.sleep(0.1)
+            assert calls == [False], "once, at the start"
+            connected = True
+            while len(calls) < 2:  # long before the lease is over
+                await anyio.sleep(0.01)
+            tasks.cancel_scope.cancel()
+            connected = False
+        calls.clear()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_keep_scheduler, settings.model_copy(update={"lease_s": 60, "idle_exit_s": 0.02}))
+            await anyio.sleep(0.3)
+            assert calls == [False], "nobody is connected: it may leave when idle"
+            connected = True
+            while len(calls) < 5:
+                await anyio.sleep(0.01)
+            tasks.cancel_scope.cancel()
+
+    anyio.run(serve)
 
 
 def test_a_public_server_is_warned_of() -> None:

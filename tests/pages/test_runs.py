@@ -159,7 +159,7 @@ def test_runs_that_ended_meanwhile_are_offered_not_forced(store: Store) -> None:
     ("state", "words"),
     [
         (State.QUEUED, "next in the queue"),
-        (State.STARTING, "starting the worker"),
+        (State.STARTING, "loading PyTorch, about 10 s the first time"),
         (State.RUNNING, "1 of 2 done"),
         (State.STOPPING, "stopping; 1 of 2 done"),
         (State.FINISHED, "1 of 2 done in"),

@@ -70,7 +70,7 @@ def test_presets_fill_the_form_and_the_form_lights_its_preset(store: Store) -> N
     assert ticked(app) == []
     app.button(key="benchmark_go").click().run()
     spec = store.runs()[0].spec
-    assert spec == BenchmarkSpec(models=("resnet18",), replicates=7)
+    assert spec == BenchmarkSpec(models=("resnet18",), replicates=7, max_seconds=5)
     assert app.query_params["run"] == "1"
 
 

@@ -1,5 +1,6 @@
 """Time all variants of one model in one process, in turns."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +50,12 @@ def measure(job: Job, build: Builder) -> Iterator[Report]:
     return side_by_side.measure(
         job,
         stopwatch,
-        Plan(min_samples=spec.floor_samples, min_seconds=spec.floor_seconds, seed=spec.seed + job.process),
+        Plan(
+            min_samples=spec.floor_samples,
+            min_seconds=spec.floor_seconds,
+            max_seconds=spec.max_seconds or math.inf,
+            seed=spec.seed + job.process,
+        ),
         ready,
         flush=timing.flusher(spec.device) if spec.cache == "cold" else None,
         afterwards=afterwards,

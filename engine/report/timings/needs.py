@@ -140,7 +140,7 @@ def benchmark_s(
                 asked = _asked(spec.device, spec.threads, gflops, spec.floor_seconds, spec.floor_samples)
                 if spec.purpose != "performance":
                     asked = Span(0, 0)
-                total += _side_by_side(spec.processes, len(spec.plan), compiled, asked, start)
+                total += _side_by_side(spec.processes, len(spec.plan), compiled, asked, start, spec.max_seconds)
     return total
 
 
@@ -172,10 +172,14 @@ def _asked(
     return asked if device == "cpu" else asked.times(2)  # an accelerator is timed twice: latency and back to back
 
 
-def _side_by_side(processes: int, timed: int, compiled: int, asked: Span, start: Span) -> Span:
-    sampling = Span(COST.low * asked.low, COST.high * asked.high)
+def _side_by_side(
+    processes: int, timed: int, compiled: int, asked: Span, start: Span, most: float | None = None
+) -> Span:
+    sampling = Span(COST.low * asked.low, COST.high * asked.high).times(timed)
+    if most is not None:
+        sampling = Span(min(most, sampling.low), min(most, sampling.high))
     compiling = COMPILE_S + COMPILE_AGAIN_S.times(processes - 1)
-    return (start + (READY_S + sampling).times(timed)).times(processes) + compiling.times(compiled)
+    return (start + READY_S.times(timed) + sampling).times(processes) + compiling.times(compiled)
 
 
 def start_s(rows: Iterable[Row]) -> Span:

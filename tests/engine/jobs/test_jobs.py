@@ -15,16 +15,18 @@ import pytest
 
 from engine import jobs
 from engine.jobs import failures, lifecycle
+from engine.jobs.executors.local import Executor
 from engine.jobs.lifecycle import environment, fingerprint
 from engine.jobs.log import BoundedLog, FailureLog
 from engine.jobs.processes import Identity, Processes, read_json, write_json
+from engine.jobs.scheduler import Scheduler
 from engine.jobs.submit import check
 from engine.jobs.wake import Wake, nudge
 from engine.names import ModelNotFound
 from engine.results import Device, Machine
 from engine.settings import ROOT, Settings
 from engine.specs import BenchmarkSpec, DeviceSpec, ProfileSpec, RecurrentSpec, Refused, Spec, TrainSpec
-from engine.store import Cause, Exit, State, Store, Unavailable
+from engine.store import Cause, Exit, State, Store, Unavailable, leases
 from engine.store.files import RunFiles
 
 SPEC = ProfileSpec(models=("open_clip:ViT-B-32",), batch_size=8)
@@ -171,9 +173,22 @@ def test_a_nudge_wakes_and_none_is_needed(tmp_path: Path) -> None:
         for _ in range(100_000 // 4096 + 1):
             nudge(tmp_path)
         asked = time.monotonic()
-        wake.wait(60)
+        assert wake.wait(60)
         assert time.monotonic() - asked < 30
-        wake.wait(0.01)
+        assert not wake.wait(0.01)
+
+
+def test_a_scheduler_that_is_woken_stays_and_an_idle_one_leaves(settings: Settings, store: Store) -> None:
+    asked = settings.model_copy(update={"idle_exit_s": 0.05})
+    name, mine = lifecycle.lease_name(asked), str(Identity.mine())
+    assert leases.take(store.database, name, mine, "code", asked.lease_s, None)
+    scheduler = Scheduler(store, Executor(asked.model_copy(update={"preload": ""})), asked, "code")
+    for _ in range(3):
+        time.sleep(0.06)
+        assert scheduler._turn(woken=True)
+    time.sleep(0.06)
+    assert not scheduler._turn(woken=False)
+    assert leases.read(store.database, name) is None
 
 
 @pytest.mark.parametrize("other", ["a file", "a folder", "a link"])

@@ -56,6 +56,26 @@ def test_warm_up_goes_on_until_the_plateau(clock: Clock) -> None:
     assert timed.samples_ms == pytest.approx([50.0] * len(timed.samples_ms))
 
 
+@pytest.mark.parametrize(("first_s", "second_s"), [(1e-4, 1e-3), (0.02, 0.3), (0.3, 0.3), (0.001, 0.9)])
+def test_the_clock_bounds_warm_up_and_sampling_together(clock: Clock, first_s: float, second_s: float) -> None:
+    subjects = [subject("first", clock.work(first_s)), subject("second", clock.work(second_s))]
+    session = run(clock, subjects, Plan(min_samples=1000, min_seconds=60, max_seconds=5))
+    assert clock.now <= 5
+    assert clock.now > 5 - 2 * second_s - 0.1, "the time is used"
+    for timed in session.timed.values():
+        assert timed.samples_ms
+        assert timed.cut_off
+    other = Clock()
+    plan = Plan(min_samples=10, min_seconds=1e-3, max_seconds=5)
+    assert not run(other, [subject("quick", other.work(1e-4))], plan).timed["quick"].cut_off
+
+
+def test_a_call_longer_than_the_bound_is_sampled_once(clock: Clock) -> None:
+    timed = run(clock, [subject("slow", clock.work(20))], Plan(max_seconds=5)).timed["slow"]
+    assert timed.samples_ms == pytest.approx([20_000])
+    assert clock.now == pytest.approx(60), "a warm-up, an untimed call that fills the caches, and the sample"
+
+
 def test_without_a_plateau_warm_up_ends_after_half_of_the_time_asked_for_and_the_samples_drift(clock: Clock) -> None:
     costs = (0.05 * 1.01**call for call in itertools.count())
 

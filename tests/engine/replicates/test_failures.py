@@ -162,6 +162,15 @@ def test_a_failing_variant_is_a_row_and_the_others_go_on(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+def test_sampling_ends_after_the_most_seconds_and_the_row_says_so(tmp_path: Path) -> None:
+    asked = spec(min_samples=100_000, min_seconds=3600, max_seconds=1e-6, replicates=1)
+    (found,) = rows_of(asked, 2, toy, tmp_path)
+    assert (found.status, found.samples) == ("ok", 1)
+    assert "sampling was cut off after 1 sample" in found.notes
+    assert "below_floor" in found.flags
+
+
+@pytest.mark.slow
 def test_a_training_step_has_its_parts(tmp_path: Path) -> None:
     (found,) = rows_of(spec(mode="training", replicates=1), 2, toy, tmp_path)
     assert found.status == "ok", found.error

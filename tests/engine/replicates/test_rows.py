@@ -108,6 +108,13 @@ def test_compile_times_cold_and_warm() -> None:
     assert (alone.compile_cold_ms, alone.compile_warm_ms) == (900.0, 80.0)
 
 
+def test_a_row_whose_sampling_was_cut_off_is_flagged() -> None:
+    whole, cut = (measured("eager", 1.0, 2.0, cut_off=cut_off) for cut_off in (False, True))
+    floor: dict[str, Any] = {"min_samples": 10, "min_seconds": 2, "replicates": 1, "max_seconds": 5}
+    assert "below_floor" not in row(whole, **floor).flags
+    assert "below_floor" in row(cut, **floor).flags
+
+
 def two(one: Measured, other: Measured, processes: int = 3, **fields: Any) -> BenchmarkRow:
     """The second row of a run of two variants."""
     asked = spec(variants=f"{one.label.partition('+')[0]},{other.label}", **fields)
@@ -142,7 +149,7 @@ def test_a_speedup_has_its_interval_and_verdict() -> None:
     ],
 )
 def test_what_differs_in_its_settings_is_not_comparable(variant: str, differs: dict[str, Any], field: str) -> None:
-    found = two(measured("eager", *[2.0] * 30), measured(variant, *[1.0] * 30, row=differs))
+    found = two(measured("eager", *[2.0] * 30), measured(variant, *[1.0] * 30, row=differs), device="cuda:0")
     assert found.verdict == "not comparable"
     assert field in found.differs_in
     assert found.speedup == 2, "the ratio stands"
