@@ -7,28 +7,23 @@ bad request, 130 interrupted.
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 # We use no pydantic plugins, and the search for them takes 0.1 s: it reads the metadata of every package.
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_settings import CliApp, CliSubCommand, SettingsConfigDict, SettingsError
 
 from engine.cli.clip import Evaluate, Search, SubmitEvaluate, SubmitTrain, Train
+from engine.cli.completion import Completion, flag
 from engine.cli.costs import Catalog, CatalogBuild, Profile, Published, PublishedImport, SubmitProfile
-from engine.cli.here import EndedBadly
+from engine.cli.here import EndedBadly, command
 from engine.cli.output import note, printable
 from engine.cli.processes import Answer, Probe, Scheduler, Stop, Warm, Work
 from engine.cli.runs import Resume, Runs
 from engine.cli.speed import Benchmark, Device, SubmitBenchmark, SubmitDevice, SuiteBuild
 from engine.cli.speed_recurrent import Recurrent, SubmitRecurrent
 from engine.specs import Refused
-
-
-def command(model: type[BaseModel]) -> Any:
-    """Return a subcommand that `--help` lists with the first line of its docstring."""
-    return Field(description=(model.__doc__ or "").strip().partition("\n")[0])
 
 
 class Submit(BaseModel):
@@ -73,6 +68,7 @@ class Engine(BaseModel):
     probe: CliSubCommand[Probe] = command(Probe)
     answer: CliSubCommand[Answer] = command(Answer)
     stop: CliSubCommand[Stop] = command(Stop)
+    completion: CliSubCommand[Completion] = command(Completion)
 
     def cli_cmd(self) -> None:
         CliApp.run_subcommand(self)
@@ -84,10 +80,9 @@ def main(arguments: Sequence[str]) -> int:
         CliApp.run(Engine, list(arguments) or ["--help"], cli_exit_on_error=False)
     except ValidationError as error:
         for problem in error.errors():
-            field = ".".join(str(part) for part in problem["loc"] if isinstance(part, str)) or "request"
             whole = isinstance(problem["input"], dict)  # two flags that exclude each other
             given = "" if whole else f" (given: {problem['input']!r})"
-            note(f"error: {field}: {problem['msg'].removeprefix('Value error, ')}{given}")
+            note(f"error: {flag(Engine, problem['loc'])}: {problem['msg'].removeprefix('Value error, ')}{given}")
         return 2
     except (SettingsError, Refused, LookupError) as error:
         note(f"error: {printable(str(error))}")

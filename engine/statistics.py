@@ -19,8 +19,7 @@ UNSTABLE = 0.05
 DRIFT = 0.02
 """Smallest difference that counts as drift, as a share of the last third's median. No verdict depends on less."""
 DRIFT_SEGMENTS = 12
-"""Number of segments whose medians measure the noise. Few long ones, because neighbouring samples are correlated on a
-busy machine."""
+"""Segments whose medians measure the noise. Few long ones, because neighbours correlate on a busy machine."""
 DRIFT_ERRORS = 3.5
 """A drift must exceed this many standard errors. Student's t with about 7 degrees of freedom, which 11 differences of
 neighbours have, exceeds it by chance in 1 % of cases."""
@@ -40,8 +39,7 @@ WIDE_SD = 0.06
 RESAMPLES = 200
 """Bootstrap resamples per process: enough to estimate a variance."""
 LEAST_FOR_RATIO = 8
-"""With fewer samples there is no interval, because all can lie on one side of the median with a probability of more
-than 1 % (2 x 2^-7)."""
+"""With fewer samples all can lie on one side of the median by chance (over 1 %, 2 x 2^-7): no interval then."""
 LONGEST_STRETCH = 0.2
 """Largest share of a process's samples in one bootstrap block."""
 MOST_DRAWN = 1000

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Annotated, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 from pydantic import BaseModel, Field
 from pydantic_settings import CliPositionalArg
 
-from engine.cli.output import note, print_progress, printable
+from engine.cli.output import clear_progress, note, print_progress, printable
 from engine.results import Event, Row
 from engine.settings import Settings
 from engine.specs import Refused, Spec
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 RunId = Annotated[int, Field(ge=1, lt=2**63)]
 RunName = Annotated[str, Field(description="A name that lists of runs show.")]
 R = TypeVar("R", bound=Row)
+
+
+def command(model: type[BaseModel]) -> Any:
+    """Return a subcommand that `--help` lists with the first line of its docstring."""
+    return Field(description=(model.__doc__ or "").strip().partition("\n")[0])
 
 
 class EndedBadly(Exception):
@@ -43,6 +48,7 @@ def run_here(
     from engine.jobs import foreground
 
     run_id = foreground.run_here(store, Settings(), spec, on_event=on_event, name=name)
+    clear_progress()
     return store.run(run_id), cast(list[R], store.rows(run_id))
 
 

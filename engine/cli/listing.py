@@ -1,6 +1,6 @@
 """The command runs list, with the same filters as the page of runs."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, Field
 from pydantic_settings import NoDecode
@@ -14,6 +14,7 @@ from engine.specs.timed import split_words
 if TYPE_CHECKING:
     from engine.store import Filter
 
+ORDER = Literal["newest", "oldest", "loss", "accuracy", "latency"]
 WORDS = Annotated[tuple[str, ...], NoDecode, split_words]
 
 
@@ -22,11 +23,11 @@ class List(BaseModel):
 
     kind: WORDS = Field((), description="profile, train, ...; comma-separated.")
     state: WORDS = Field((), description="queued, running, finished, failed, ...; comma-separated.")
-    model: str = Field("", description="Part of a model's name, or a full name with * or ?. The library is ignored.")
+    model: str = Field("", description="Part of a model's name, or a full name with * or ?; timm:NAME for one library.")
     device: str = Field("", description="cpu, cuda:0, ...")
     tag: WORDS = Field((), description="Only runs with all of these tags, comma-separated.")
     text: str = Field("", description="Words in the name, summary, notes or error.")
-    oldest_first: bool = Field(False, description="Oldest runs first.")
+    order: ORDER = Field("newest", description="Order over all pages. Runs without the value come last.")
     limit: int = Field(30, ge=1, le=10_000, description="Runs per page.")
     page: int = Field(1, ge=1, le=10_000_000, description="Number of the page.")
     output: TableFile | None = Field(
@@ -44,12 +45,12 @@ class List(BaseModel):
                 return
             runs = store.find(wanted, limit=self.limit, offset=(self.page - 1) * self.limit)
             total = store.count(wanted)
-        print(f"{'id':>5}  {'kind':10} {'state':10} {'done':>9}  {'created (UTC)':17} what")
+        print(f"{'id':>5}  {'kind':10} {'state':20} {'done':>9}  {'created (UTC)':17} what")
         for run in runs:
             done = f"{run.done}/{run.total}" if run.total else ""
             what = printable(run.name or run.spec.summary) + "".join(f"  #{tag}" for tag in run.tags)
             created = f"{run.created_at:%Y-%m-%d %H:%M}"
-            print(f"{run.id:>5}  {run.kind:10} {run.state:10} {done:>9}  {created:17} {what}")
+            print(f"{run.id:>5}  {run.kind:10} {run.outcome:20} {done:>9}  {created:17} {what}")
         if total > len(runs):
             note(f"{len(runs)} of {total:,} runs; --page and --limit show others, --output writes all of them")
 
@@ -66,7 +67,7 @@ class List(BaseModel):
             device=self.device.strip(),
             tags=self.tag,
             text=self.text.strip(),
-            oldest_first=self.oldest_first,
+            order=self.order,
         )
 
 

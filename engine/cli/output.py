@@ -1,7 +1,9 @@
 """Output of commands: progress to stderr, tables to stdout or to a file."""
 
 import os
+import shutil
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -56,33 +58,64 @@ OutputFile = Annotated[Path, AfterValidator(writable)]
 TableFile = Annotated[Path, AfterValidator(writable_table)]
 
 
+SPARSE_S = 10
+"""Seconds between two lines of progress where stderr is no terminal, such as in a log file."""
+
+
+class _Progress:
+    """The state of the progress line: whether a terminal shows one, and when the next line of a log is due."""
+
+    shown = False
+    due = 0.0
+
+
 def note(text: str) -> None:
     """Print a line to stderr, which keeps stdout free for tables."""
+    clear_progress()
     print(text, file=sys.stderr, flush=True)
 
 
+def clear_progress() -> None:
+    """Remove the progress line from the terminal."""
+    if _Progress.shown:
+        print("\r\033[2K", end="", file=sys.stderr, flush=True)
+        _Progress.shown = False
+
+
+def show_progress(text: str) -> None:
+    """Show progress: on a terminal in one line that is replaced, else as a line every SPARSE_S seconds."""
+    if sys.stderr.isatty():
+        width = shutil.get_terminal_size().columns - 1  # a line that wraps cannot be cleared
+        print(f"\r\033[2K{text[:width]}", end="", file=sys.stderr, flush=True)
+        _Progress.shown = True
+    elif time.monotonic() >= _Progress.due:
+        note(text)
+        _Progress.due = time.monotonic() + SPARSE_S
+
+
 def print_progress(event: Event) -> None:
-    """Print one line when a model starts and one with its result."""
+    """Show the progress, and print one line with the result of each model."""
     match event:
-        case Progress(done=done, total=total, note=model) if model:
-            note(f"[{done}/{total}] {printable(model)}" if total else printable(model))
+        case Progress(done=done, total=total, note=model, seconds_left=left) if model:
+            rest = f", {left:.0f} s left" if left is not None else ""
+            show_progress((f"[{done}/{total}] {printable(model)}" if total else printable(model)) + rest)
         case ProfileRow(status="ok", seconds=seconds) as row:
             counts = [(row.gflops, "GFLOPs"), (row.mparams, "M parameters"), (row.fvcore_gmacs, "GMACs by fvcore")]
             shown = ", ".join(f"{value:,.2f} {unit}" for value, unit in counts if value is not None)
-            note(f"        {shown}" + (f" in {seconds:.1f} s" if seconds is not None else ""))
+            note(f"        {row.name}: {shown}" + (f" in {seconds:.1f} s" if seconds is not None else ""))
         case BenchmarkRow(status="ok") as row:
             note(f"        {_timing(row)}")
         case RecurrentRow(status="ok") as row:
             note(f"        {_both_ways(row)}")
         case DeviceRow(status="ok") as row:
             rate = f"{row.gb_per_s:,.4g} GB/s" if row.gflop_per_s is None else f"{row.gflop_per_s:,.4g} GFLOP/s"
-            note(f"        {'; '.join([rate, *_flags(row)])}")
+            note(f"        {row.model}: {'; '.join([rate, *_flags(row)])}")
         case TrainRow(status="ok") as row:
             note(f"        {_epoch(row)}")
         case EvaluateRow(status="ok") as row:
             note(f"        {_evaluated(row)}")
         case Row() as row:
-            note(f"        {row.status}: {printable(row.error)}")
+            note(f"        {row.model}: {row.status}: {printable(row.error)}")
         case _:
             pass
 

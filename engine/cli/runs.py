@@ -1,36 +1,66 @@
 """The commands runs and resume: list, show and change runs."""
 
+import json
 from importlib import import_module
 from pathlib import Path
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, TypeAdapter
 from pydantic_settings import CliApp, CliPositionalArg, CliSubCommand
 
+from engine.cli import clip, costs, speed, speed_recurrent
 from engine.cli.bulk import Delete, Note, Restore, Rows, Storage, Tag
-from engine.cli.here import OneRun, store_here, submit
+from engine.cli.here import OneRun, command, store_here, submit
 from engine.cli.listing import List
-from engine.cli.output import OutputFile, note, printable
+from engine.cli.output import OutputFile, brief, note, printable, show_table
 from engine.settings import Settings
 from engine.specs import Refused
 
+SHOWN = {
+    "profile": costs.SHOWN,
+    "benchmark": speed.SHOWN,
+    "recurrent": speed_recurrent.SHOWN,
+    "device": speed.RATES_SHOWN,
+    "train": clip.TRAINED,
+    "evaluate": clip.EVALUATED,
+}
+"""The columns that a terminal shows of the rows of each kind."""
+
 
 class Show(OneRun):
-    """Show state, spec, environment and rows of one run."""
+    """Show state, settings, environment and rows of one run as tables, or all of it as JSON."""
+
+    json_: bool = Field(False, alias="json", description="Print one JSON object with every value instead.")
 
     def cli_cmd(self) -> None:
         with store_here() as store:
             run, rows = store.run(self.run_id), store.rows(self.run_id)
             position = store.position(self.run_id)
-        print(f"run {run.id} ({run.kind}) is {run.state}" + (f": {run.cause}" if run.cause else ""))
+        if self.json_:
+            from engine.store import Run
+
+            facts = TypeAdapter(Run).dump_python(run, mode="json") | {"spec": run.spec.model_dump(mode="json")}
+            facts |= {"outcome": run.outcome, "rows": [row.model_dump(mode="json") for row in rows]}
+            print(json.dumps(facts))
+            return
+        print(f"run {run.id} ({run.kind}) is {run.outcome}" + (f": {run.cause}" if run.cause else ""))
         if run.error:
             print(printable(run.error))
         if position is not None:
             print(f"position in the queue: {position}")
-        print(f"spec         {run.spec.model_dump_json()}")
-        if run.environment:
-            print(f"environment  {run.environment.model_dump_json()}")
-        for row in rows:
-            print(f"row          {row.model_dump_json(exclude_defaults=True, exclude={'operators'})}")
+        here = run.environment.model_dump(exclude={"versions", "gpu", "settings"}) if run.environment else {}
+        used = run.environment.settings if run.environment else {}
+        parts = {"settings": run.spec.model_dump(mode="json", exclude_defaults=True), "used": used, "environment": here}
+        for title, facts in parts.items():
+            for name, value in facts.items():
+                text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+                print(f"{title:12} {name:24} {printable(text)}")
+                title = ""
+        if rows:
+            from engine.report import frames  # imports pandas
+
+            frame = getattr(frames, run.kind)(rows)
+            print()
+            show_table(frame, brief(frame, [*SHOWN[run.kind], *(["error"] if run.results.failed else [])]), None)
 
 
 class Log(OneRun):
@@ -138,20 +168,20 @@ class Import(BaseModel):
 class Runs(BaseModel):
     """List, show, cancel, tag, export and delete runs."""
 
-    list: CliSubCommand[List]
-    show: CliSubCommand[Show]
-    log: CliSubCommand[Log]
-    cancel: CliSubCommand[Cancel]
-    hosts: CliSubCommand[Hosts]
-    tag: CliSubCommand[Tag]
-    note: CliSubCommand[Note]
-    rows: CliSubCommand[Rows]
-    delete: CliSubCommand[Delete]
-    storage: CliSubCommand[Storage]
-    restore: CliSubCommand[Restore]
-    export: CliSubCommand[Export]
-    export_model: CliSubCommand[ExportModel]
-    import_: CliSubCommand[Import] = Field(alias="import")
+    list: CliSubCommand[List] = command(List)
+    show: CliSubCommand[Show] = command(Show)
+    log: CliSubCommand[Log] = command(Log)
+    cancel: CliSubCommand[Cancel] = command(Cancel)
+    hosts: CliSubCommand[Hosts] = command(Hosts)
+    tag: CliSubCommand[Tag] = command(Tag)
+    note: CliSubCommand[Note] = command(Note)
+    rows: CliSubCommand[Rows] = command(Rows)
+    delete: CliSubCommand[Delete] = command(Delete)
+    storage: CliSubCommand[Storage] = command(Storage)
+    restore: CliSubCommand[Restore] = command(Restore)
+    export: CliSubCommand[Export] = command(Export)
+    export_model: CliSubCommand[ExportModel] = command(ExportModel)
+    import_: CliSubCommand[Import] = Field(alias="import", description=Import.__doc__)
 
     def cli_cmd(self) -> None:
         if all(getattr(self, name) is None for name in type(self).model_fields):

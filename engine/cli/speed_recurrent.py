@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, model_validator
 
 from engine.cli.here import RunName, run_here, store_here, submit, tell_failures
-from engine.cli.output import OutputFile, brief, note, print_progress, show_table, show_text
+from engine.cli.output import OutputFile, brief, clear_progress, note, print_progress, show_table, show_text
 from engine.results import Event, Progress, RecurrentRow
 from engine.settings import Settings
 from engine.specs import RecurrentSpec
@@ -54,6 +54,7 @@ class Blocks:
         from engine.report.export import fastrnns
 
         if text := fastrnns.table(self._rows, self._separator):
+            clear_progress()
             print("\n" + text if self._printed else text, end="", flush=True)
             self._printed = True
         self._rows = []

@@ -4,8 +4,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
-from typing import BinaryIO, Self
+from typing import BinaryIO
 
 from engine.store import Unavailable
 from engine.store.files import RunFiles
@@ -43,10 +42,8 @@ class BoundedLog:
         self._file = self._files.log.open("ab", buffering=0)
         self._size = 0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
 

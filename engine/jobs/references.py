@@ -5,11 +5,12 @@ import os
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
 from engine.results import TrainRow
-from engine.roots import Roots, expand_home, open_within, stat_within
+from engine.roots import Roots, expand_home, file_within, open_within, stat_within
 from engine.settings import Settings
 from engine.specs import EvaluateSpec, Refused, Spec
 from engine.specs.clip import EMBEDDED, default_precision, same_sources, split_sources
@@ -254,6 +255,22 @@ def check_again(settings: Settings, run: Run) -> None:
     """
     began = any((RunFiles(settings.runs_dir, run.id).dir / CHECKPOINTS).glob("*.pt"))
     check_paths(settings, run.spec.model_copy(update={"resume": ""}) if began else run.spec)
+
+
+def used(settings: Settings, spec: Spec) -> dict[str, Any]:
+    """Return the values for open settings that are known before the work, and the hashes of the files of a request.
+
+    Folders and shards are not hashed, because that would read all of their images.
+    """
+    values = dict(spec.resolved)
+    for name, value in _named_files(spec):
+        for path in map(expand_home, _paths(name, value)):
+            what = f"SHA-256 of {name.replace('_', ' ')}"
+            if file_within(path, settings.roots):
+                with open_within(path, settings.roots) as file:
+                    digest = file_digest(file, "sha256").hexdigest()
+                values[what] = f"{values[what]}, {digest}" if what in values else digest
+    return values
 
 
 SOURCES = ("data", "val_data", "zeroshot_data", "probe_data", "more_data")

@@ -77,7 +77,7 @@ class Scheduler:
         """Run turns until stopped, replaced, or idle and not woken for idle_exit_s seconds. Go on after any failure."""
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGINT, self._stop)
-        with Wake(self._settings.runs_dir) as wake:
+        with closing(Wake(self._settings.runs_dir)) as wake:
             with self._failures.catching():
                 self._start_probe()
             woken = False

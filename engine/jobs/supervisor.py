@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def supervise(files: RunFiles, attempt: Attempt, settings: Settings, work: Calla
     os.close(go)
     Processes(Identity.mine(), Identity.of(pid), group=True).write(files.process(attempt.number))
     os.write(start, b"!")  # only now: a worker must be on record before it works
-    with BoundedLog(files, int(settings.log_limit_mb * 1e6)) as log:
+    with closing(BoundedLog(files, int(settings.log_limit_mb * 1e6))) as log:
         code = _pump(pid, out, log)
     end = Exit(code=code, out_of_memory=oom_kills() > kills)
     with part.open("r+b") as file:

@@ -10,8 +10,6 @@ import select
 import stat
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 log = logging.getLogger(__name__)
 
@@ -63,9 +61,7 @@ class Wake:
             return bool(os.read(self._pipe, 65536))
         return False
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def close(self) -> None:
+        """Close the pipe. It stays in its folder for the next scheduler."""
         if self._pipe is not None:
             os.close(self._pipe)

@@ -17,21 +17,10 @@ from typing import TypeVar
 from engine.jobs import failures, references
 from engine.jobs.supervisor import supervise
 from engine.names import refuse_code
-from engine.results import Artifact, Event, Progress, Row
+from engine.results import Artifact, Environment, Event, Progress, Row
 from engine.settings import Settings
 from engine.specs import Refused
-from engine.store import (
-    Attempt,
-    Busy,
-    Cause,
-    Run,
-    StaleAttempt,
-    State,
-    Store,
-    StoredArtifact,
-    attempts,
-    open_store,
-)
+from engine.store import Attempt, Busy, Cause, Run, StaleAttempt, State, Store, StoredArtifact, attempts, open_store
 from engine.store.files import RunFiles
 
 log = logging.getLogger(__name__)
@@ -133,7 +122,7 @@ def execute(
             _refuse_full_disk(settings)
             latest: Event | None = None
             rows = 0
-            with closing(_events(run, files, stop)) as events:
+            with closing(_events(run, files, settings, stop)) as events:
                 for event in events:
                     if event == latest:
                         continue  # a repeated event only shows that the task is alive, and lets it be stopped here
@@ -179,16 +168,20 @@ def _record(store: Store, attempt: Attempt, event: Event, rows_before: int, stop
     patiently(store_event, stop)
 
 
-def _events(run: Run, files: RunFiles, stop: Stop) -> Generator[Event]:
-    """Yield the task's events until the run should stop.
+def _events(run: Run, files: RunFiles, settings: Settings, stop: Stop) -> Generator[Event]:
+    """Yield the task's events until the run should stop, with the settings used added to its environment.
 
-    The task's generator is then closed, so that its `finally` can save its work.
+    Closing its generator lets its `finally` save its work.
     """
     task = import_module(f"engine.tasks.{run.spec.kind}")
     if torch := sys.modules.get("torch"):  # a fork of the warm process may have other CPUs, and torch does not notice
         torch.set_num_threads(import_module("engine.measure.environment").threads())
+    used = None
     with closing(task.run(run.spec, files.dir)) as events:
         for event in events:
+            if isinstance(event, Environment):
+                used = references.used(settings, run.spec) if used is None else used
+                event = event.model_copy(update={"settings": used | event.settings})
             yield _stored(event, files.dir) if isinstance(event, Artifact) else event
             if stop:
                 return

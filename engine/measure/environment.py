@@ -129,10 +129,7 @@ def threads(cgroups: Path = CGROUPS, own: Path = OWN_CGROUP) -> int:
 
 
 def _quotas(cgroups: Path, own: Path) -> Iterator[int]:
-    """Yield the number of whole CPUs that each group allows.
-
-    cpu.max holds `max 100000` or `150000 100000`: quota and period in us.
-    """
+    """Yield the whole CPUs each group allows. cpu.max holds quota and period in us: `150000 100000`, `max 100000`."""
     for folder in _groups(cgroups, own):
         limit = folder / "cpu.max"
         if limit.is_file():

@@ -155,10 +155,7 @@ def _bytes(value: Any) -> int:
 
 @contextmanager
 def _modules_followed(model: torch.nn.Module, counter: _Counter) -> Iterator[None]:
-    """Add every operator to the innermost module being called.
-
-    When a module returns, its sums are added to its caller's.
-    """
+    """Add every operator to the innermost module being called, and a module's sums to its caller's."""
     paths = {id(module): path for path, module in model.named_modules()}
 
     def enter(module: torch.nn.Module, _args: Any) -> None:

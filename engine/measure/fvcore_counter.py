@@ -109,10 +109,7 @@ def _shape(value: Any) -> list[int]:
 
 
 def _attention_macs(inputs: list[Any], _outputs: list[Any]) -> int:
-    """Return the MACs of scores and values.
-
-    inputs: traced query (..., L, E), key (..., S, E), value (..., S, V), ...
-    """
+    """Return the MACs of scores and values. inputs: traced query (..., L, E), key (..., S, E), value (..., S, V)."""
     query, value = _shape(inputs[0]), _shape(inputs[2])
     return prod(query[:-1]) * value[-2] * (query[-1] + value[-1])
 
@@ -123,10 +120,7 @@ def _attention_activations(inputs: list[Any], _outputs: list[Any]) -> int:
 
 
 def load() -> Any:
-    """Return the module fvcore.nn, imported only when needed.
-
-    Importing it warns, because its losses use TorchScript.
-    """
+    """Return fvcore.nn, imported only when needed. Importing it warns, because its losses use TorchScript."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"`torch\.jit\.\w+` is deprecated")
         return import_module("fvcore.nn")

@@ -83,10 +83,7 @@ class Watch:
         self._others: list[int] = []
 
     def look(self) -> None:
-        """Read the GPU's state, unless the last reading is more recent than `every_s`.
-
-        Values that NVML lacks stay unknown.
-        """
+        """Read the GPU's state, unless it was read less than `every_s` ago. Values that NVML lacks stay unknown."""
         if self._clock() < self._next:
             return
         gpu = self._gpu
@@ -124,10 +121,7 @@ def watch(device: str, library: Any = None) -> Watch | None:
 
 
 def foreign(seen: Watched | None) -> tuple[str, ...]:
-    """Return a text that says how many other processes computed on the GPU.
-
-    Empty when there were none or it is unknown.
-    """
+    """Return a text with the number of other processes that computed on the GPU; empty without any, or if unknown."""
     return (f"{seen.others} other processes computed on the GPU",) if seen and seen.others else ()
 
 

@@ -103,10 +103,7 @@ def _trilinear(args: tuple[Any, ...], *_: Any) -> int:
 
 
 def _deformable(args: tuple[Any, ...], _kwargs: dict[str, Any], out: Any) -> int:
-    """Return the FLOPs of a deformable convolution.
-
-    Reading its input between pixels is resampling, which is minor work.
-    """
+    """Return the FLOPs of a deformable convolution. Resampling its input between pixels is minor work."""
     return 2 * int(out.numel()) * int(prod(args[1].shape[1:]))
 
 
@@ -128,10 +125,7 @@ def _recurrent_weights(args: tuple[Any, ...]) -> list[torch.Tensor]:
 
 
 def _recurrent(args: tuple[Any, ...], *_: Any) -> int:
-    """Return the FLOPs of a recurrent layer.
-
-    Every time step uses all weights once; packed input has no padded steps.
-    """
+    """Return the FLOPs of a recurrent layer: each time step uses all weights once. Packed input has no padded steps."""
     steps = int(prod(args[0].shape[:-1]))
     return 2 * steps * sum(weight.numel() for weight in _recurrent_weights(args))
 
@@ -212,10 +206,7 @@ def _work(op: OpOverload, base: str, view: bool, flops: Figure | None) -> Work:
 
 
 def _is_view(op: OpOverload, base: str) -> bool:
-    """Return whether an operator is a view.
-
-    In-place ones such as `transpose_` count: they change a shape, but no memory.
-    """
+    """Return whether an operator is a view, also in place: `transpose_` changes a shape, but no memory."""
     if op.is_view or base in UNMARKED_VIEWS:
         return True
     plain = getattr(aten, base, None) if op._schema.is_mutable else None
@@ -223,10 +214,7 @@ def _is_view(op: OpOverload, base: str) -> bool:
 
 
 def _tensor_view(op: OpOverload) -> bool:
-    """Return whether an overload is a view of tensors.
-
-    `copy` has overloads for TorchScript's lists that claim to be views.
-    """
+    """Return whether an overload is a view of tensors. Some of `copy`, for TorchScript's lists, claim to be views."""
     return op.is_view and all(isinstance(returned.type, torch.TensorType) for returned in op._schema.returns)
 
 

@@ -69,11 +69,7 @@ def copy(device: str, plan: Plan) -> Rate:
 
 
 def _best(
-    calls: dict[int, Callable[[], object]],
-    work: Callable[[int], float],
-    device: str,
-    plan: Plan,
-    notes: list[str],
+    calls: dict[int, Callable[[], object]], work: Callable[[int], float], device: str, plan: Plan, notes: list[str]
 ) -> Rate:
     """Time one call of every size, interleaved, and return the best rate. work: FLOPs or bytes of a call by size."""
     subjects = [Subject(str(size), {"call": call}, queued=device != "cpu") for size, call in calls.items()]

@@ -137,10 +137,7 @@ def flusher(device: str) -> Callable[[], object]:
 
 @contextmanager
 def no_automatic_collection() -> Iterator[None]:
-    """Turn off automatic garbage collection.
-
-    Objects alive on entry are frozen, so that explicit collections are quick.
-    """
+    """Turn off automatic garbage collection. Objects alive on entry are frozen, so that collections are quick."""
     was_on = gc.isenabled()
     gc.collect()
     gc.freeze()

@@ -15,7 +15,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
 from engine.measure import contention
-from engine.measure import contention as cpu
 from engine.measure.gpu_watch import Watch
 from engine.measure.plan import MOST_WARMUP, Plan, Session, Subject, Timed
 from engine.measure.stopwatch import (
@@ -244,7 +243,7 @@ def measure(
     *,
     flush: Callable[[], object] | None = None,
     threads: int | None = None,
-    usage: Callable[[], cpu.Usage] = cpu.snapshot,
+    usage: Callable[[], contention.Usage] = contention.snapshot,
     gpu: Watch | None = None,
     clock: Callable[[], float] = time.perf_counter,
     on_phase: Callable[[str], None] = lambda _: None,
@@ -281,7 +280,7 @@ def measure(
     return Session(
         timed={run.subject.name: bench.timed(run) for run in ready if run.subject.name not in failed},
         failed=failed,
-        contention=cpu.contention(before, after, threads),
+        contention=contention.contention(before, after, threads),
         gpu=gpu.watched() if gpu else None,
         neighbours=busiest,
         warmup_seconds=warmup_seconds,

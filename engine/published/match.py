@@ -43,10 +43,7 @@ def _shipped(table: Table, folder: Path) -> pd.DataFrame:
 
 
 def tidy(frame: pd.DataFrame, table: Table, source: str) -> pd.DataFrame:
-    """Return a publisher's table as lines of COLUMNS.
-
-    frame: columns under our names, values in the publisher's unit.
-    """
+    """Return a publisher's table as lines of COLUMNS. frame: columns under our names, values in their unit."""
     frame = frame.assign(library=table.library)
     if "image_size" not in frame:
         frame["image_size"] = ""

@@ -20,10 +20,7 @@ SETTINGS = (
 
 
 def speeds(path: Path = SPEEDS) -> pd.DataFrame:
-    """Return published images per second.
-
-    The column `setup` names a row's device, precision, compilation and torch version.
-    """
+    """Return published images per second. `setup` names device, precision, compilation and torch version."""
     frame = pd.read_csv(path, dtype={"image_size": str, "torch": str})
     how = frame["compiled"].map({True: "compiled", False: "eager"})
     frame["setup"] = frame["device"] + ", " + frame["precision"] + ", " + how + ", torch " + frame["torch"]

@@ -230,6 +230,12 @@ def _parent(path: str, known: set[str]) -> str | None:
     return None
 
 
+RUN_COLUMNS = (
+    *("id", "kind", "what", "state", "train_loss", "zeroshot_top1", "latency_ms", "flags", "created", "duration_s"),
+    *("device", "tags", "error", "cause", "progress"),
+)
+
+
 def runs(runs: Iterable[Run], now: datetime | None = None) -> pd.DataFrame:
     """Return one line per run as in the list of runs. Durations are in seconds; for a running run, until now."""
     records = [
@@ -237,7 +243,7 @@ def runs(runs: Iterable[Run], now: datetime | None = None) -> pd.DataFrame:
             "id": run.id,
             "kind": run.kind,
             "what": run.name or run.spec.summary,
-            "state": run.state.value,
+            "state": run.outcome,
             "tags": list(run.tags),
             "progress": run.done / run.total if run.total else None,
             "created": run.created_at,
@@ -245,19 +251,19 @@ def runs(runs: Iterable[Run], now: datetime | None = None) -> pd.DataFrame:
             "device": ", ".join(run.spec.devices),
             "cause": run.cause.value if run.cause else "",
             "error": run.error,
+            "train_loss": run.results.loss,
+            "zeroshot_top1": run.results.accuracy,
+            "latency_ms": run.results.latency_ms,
+            "flags": ", ".join(flag.replace("_", " ") for flag in run.results.flags),
         }
         for run in runs
     ]
-    columns = ["id", "kind", "what", "state", "tags", "progress", "created", "duration_s", "device", "cause", "error"]
-    types: dict[str, Any] = {"progress": float, "duration_s": float}
-    return pd.DataFrame(records, columns=columns).astype(types)
+    types = dict.fromkeys(["progress", "duration_s", "train_loss", "zeroshot_top1", "latency_ms"], float)
+    return pd.DataFrame(records, columns=RUN_COLUMNS).astype(types)
 
 
 def expected_s(models: int, rows: Iterable[ProfileRow]) -> float | None:
-    """Return the seconds that counting `models` models should take, from the median of earlier rows.
-
-    None without rows.
-    """
+    """Return the seconds that counting `models` models should take, from the median of earlier rows, if any."""
     took = pd.Series([row.seconds for row in rows if row.seconds is not None], dtype=float)
     return float(took.median()) * models if len(took) else None
 

@@ -23,10 +23,7 @@ LETTER = 0.011
 
 
 def family_styles(families: Sequence[str]) -> dict[str, Style]:
-    """Return the style of each family.
-
-    families: all families of the catalogue, so that each looks the same on every page.
-    """
+    """Return the style of each family. families: all of the catalogue, so that each looks the same on every page."""
     return {
         family: (COLOURS[rank % len(COLOURS)], SHAPES[rank // len(COLOURS) % len(SHAPES)])
         for rank, family in enumerate(families)
@@ -41,10 +38,7 @@ def digits(value: float | None) -> str:
 
 
 def text(value: Any) -> str:
-    """Escape a name so that Plotly shows it literally.
-
-    Plotly interprets a few tags, and `%{x}` in hovers as a format.
-    """
+    """Escape a name for Plotly, which interprets a few tags, and `%{x}` in hovers as a format."""
     return escape(str(value), quote=False).replace("%{", "%&#123;")
 
 

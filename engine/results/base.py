@@ -40,6 +40,8 @@ class Progress(Event):
     done: int
     total: int | None = None
     note: str = ""
+    seconds_left: float | None = None
+    """The task's own estimate; None where the share that is done is the best guess."""
 
 
 class Metric(Event):
@@ -78,6 +80,8 @@ class Environment(Event):
     field.
     """
     seed: int | None = None
+    settings: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """Values used for settings that the request left open, and the SHA-256 of the files that it names."""
     date: str
     """UTC, ISO 8601."""
 

@@ -151,6 +151,8 @@ class Spec(BaseModel):
     kind: ClassVar[str]
     attempts: ClassVar[int] = 1
     """Number of attempts when the worker is killed from outside."""
+    continues: ClassVar[bool] = False
+    """True if a later attempt continues the work of an earlier one instead of starting again."""
     exclusive: ClassVar[bool] = False
     """True if no other run may use the host at the same time, as for timings."""
     paced_by: ClassVar[tuple[str, ...]] = ()
@@ -182,6 +184,11 @@ class Spec(BaseModel):
         long.
         """
         return tuple(getattr(self, name) for name in self.paced_by)
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """Return the values that follow from the request for fields that it left open."""
+        return {}
 
     @property
     def half_batch(self) -> int | None:

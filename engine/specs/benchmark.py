@@ -321,6 +321,14 @@ class BenchmarkSpec(Spec):
         return self.deterministic or self.purpose == "accuracy"
 
     @property
+    def resolved(self) -> dict[str, Any]:
+        return {
+            "replicates": self.processes,
+            "min_seconds": self.floor_seconds,
+            "min_samples": self.floor_samples,
+        }
+
+    @property
     def floor_samples(self) -> int:
         """Return the least number of samples per process and variant."""
         return self.min_samples or 10

@@ -2,7 +2,7 @@
 
 from difflib import get_close_matches
 from math import ceil
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode
@@ -211,6 +211,10 @@ class RecurrentSpec(Spec):
     def processes(self) -> int:
         """Return the number of fresh processes per comparison."""
         return processes(self.replicates, self.publishable)
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        return {"replicates": self.processes, "min_seconds": self.floor_seconds}
 
     @property
     def floor_seconds(self) -> float:

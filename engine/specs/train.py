@@ -48,6 +48,7 @@ class TrainSpec(ImageFields, Spec):
 
     kind: ClassVar[str] = "train"
     attempts: ClassVar[int] = 3
+    continues: ClassVar[bool] = True
     paced_by: ClassVar[tuple[str, ...]] = (
         *("model", "data", "samples", "batch_size", "accum_freq", "nproc", "precision", "device", "image_size", "loss"),
         *("grad_checkpointing", "compile", "val_frequency", "zeroshot_data", "workers", "threads"),
@@ -247,6 +248,10 @@ class TrainSpec(ImageFields, Spec):
     def peak_lr(self) -> float:
         """Return the learning rate at the end of the warm-up."""
         return self.lr or (FINE_TUNE_LR if self.pretrained else SCRATCH_LR)
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        return {"lr": self.peak_lr} | ({"epochs": self.epochs or EPOCHS} if self.steps is None else {})
 
     @property
     def summary(self) -> str:

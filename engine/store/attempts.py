@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection, case, delete, exists, func, in
 
 from engine.results import Environment, Event, Metric, Progress, Row
 from engine.store.database import Database
-from engine.store.listing import insert_model
+from engine.store.listing import delete_results, insert_model, set_results
 from engine.store.model import ACTIVE, Attempt, Cause, Exit, StaleAttempt, State, StoredArtifact
 from engine.store.records import ATTEMPTS, UNSTARTED, change_run, storable, to_attempt
 from engine.store.tables import artifacts, attempts, metrics, rows, runs, slots
@@ -57,13 +57,11 @@ def begin(database: Database, attempt: Attempt) -> None:
             raise StaleAttempt(f"attempt {attempt.number} of run {attempt.run_id} has begun or ended elsewhere")
         _change(connection, attempt, **UNSTARTED | {"started_at": now, "tries_left": runs.c.tries_left - 1})
         connection.execute(delete(rows).where(rows.c.run_id == attempt.run_id, rows.c.attempt_id < attempt.token))
+        delete_results(connection, attempt.run_id)
 
 
 def heartbeat(database: Database, attempt: Attempt) -> bool:
-    """Record that the worker is alive, and return whether it should stop. A vanished run becomes running again.
-
-    Errors: StaleAttempt.
-    """
+    """Record that the worker is alive; return whether to stop. A vanished run runs again. Errors: StaleAttempt."""
     mine = (runs.c.id == attempt.run_id, runs.c.attempt_id == attempt.token)
     with database.write() as connection:
         alive = update(attempts).where(attempts.c.id == attempt.token, attempts.c.closed_at.is_(None))
@@ -83,6 +81,7 @@ def record(database: Database, attempt: Attempt, events: Sequence[Event]) -> Non
         for event in events:
             if isinstance(event, Progress):
                 values |= {"done": event.done, "total": event.total, "note": storable(event.note)}
+                values["seconds_left"] = event.seconds_left
             elif isinstance(event, Environment):
                 values["environment"] = event.model_dump_json()
         _change(connection, attempt, **values)
@@ -103,6 +102,7 @@ def finish(database: Database, attempt: Attempt, state: State, cause: Cause | No
     assert (cause is None) == (state != State.FAILED)
     with database.write() as connection:
         _change(connection, attempt, state=state, cause=cause, error=storable(error), ended_at=time.time())
+        set_results(connection, attempt.run_id)
 
 
 def mark_stopping(database: Database, attempt: Attempt) -> None:
@@ -137,11 +137,14 @@ def close(database: Database, attempt: Attempt, exit: Exit, cause: Cause, error:
         never_begun = exists().where(attempts.c.id == attempt.token, attempts.c.begun_at.is_(None))
         again = (runs.c.tries_left > 0) & (~never_begun | (runs.c.attempt < MOST_STARTS))
         if change_run(connection, *active, runs.c.cancel_requested, state=State.CANCELLED, ended_at=now):
+            set_results(connection, attempt.run_id)
             return
         queued = UNSTARTED | {"state": State.QUEUED, "attempt_id": None}
         if cause == Cause.KILLED and change_run(connection, *active, again, **queued):
             return
-        change_run(connection, *active, state=State.FAILED, cause=cause, error=storable(error), ended_at=now)
+        failed = {"state": State.FAILED, "cause": cause, "error": storable(error), "ended_at": now}
+        if change_run(connection, *active, **failed):
+            set_results(connection, attempt.run_id)
 
 
 def _mine(attempt: Attempt) -> tuple[ColumnElement[bool], ...]:
@@ -168,7 +171,7 @@ def insert_event(connection: Connection, run_id: int, token: int, event: Event) 
             promoted = {"library": event.library, "model": event.model, "status": event.status}
             values = of_run | {"attempt_id": token, "kind": event.kind, **promoted, "payload": payload}
             connection.execute(insert(rows).values(values))
-            insert_model(connection, run_id, event.model)
+            insert_model(connection, run_id, event.library, event.model)
         case Metric():
             _replace(connection, metrics, of_run | event.model_dump())
         case StoredArtifact():

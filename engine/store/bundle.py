@@ -31,7 +31,7 @@ from engine.store.bundle_format import (
 )
 from engine.store.database import Unavailable
 from engine.store.files import RunFiles
-from engine.store.listing import LONGEST_MODEL, insert_listing
+from engine.store.listing import LONGEST_MODEL, insert_listing, set_results
 from engine.store.model import Run, StoredArtifact
 from engine.store.records import mark_change, run_values, storable
 from engine.store.store import Store
@@ -206,6 +206,7 @@ def _take_in(store: Store, settings: Settings, members: dict[str, bytes]) -> int
         run_id = _insert(connection, record, spec, key)
         for event in (*rows, *metrics, *artifacts):
             insert_event(connection, run_id, 0, event)
+        set_results(connection, run_id)
         # before the transaction ends, so that no reader sees the run without its files
         files = RunFiles(settings.runs_dir, run_id)
         files.prepare()

@@ -65,8 +65,7 @@ SQLITE_FAULTS: dict[int, Fault] = {
     sqlite3.SQLITE_CANTOPEN: (Unavailable, "cannot be opened", MAY_WRITE),
     sqlite3.SQLITE_PERM: (Unavailable, "cannot be opened", MAY_WRITE),
     **dict.fromkeys(
-        LOCKED,
-        (Busy, "is locked by another process", "Wait until that process is done, or end it: `fuser` names it"),
+        LOCKED, (Busy, "is locked by another process", "Wait until that process is done, or end it: `fuser` names it")
     ),
 }
 """Faults by SQLite's primary error code (https://sqlite.org/rescode.html). Others are errors in our own queries."""

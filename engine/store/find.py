@@ -3,21 +3,46 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Select, func, literal, or_, select
+from sqlalchemy import ColumnElement, Select, case, func, literal, or_, select
 
-from engine.specs import Refused
+from engine.specs import Refused, TrainSpec
 from engine.specs.base import numbered
 from engine.store.database import Database
-from engine.store.listing import folded_model
+from engine.store.listing import LONGEST_MODEL
 from engine.store.model import Run, State
-from engine.store.records import RUNS, UNREADABLE, devices_of, readable_run
-from engine.store.tables import run_models, run_tags, run_texts, runs
+from engine.store.records import EARLIER_S, RUNS, TAGS, devices_of, readable_run, storable
+from engine.store.tables import run_models, run_results, run_tags, run_texts, runs
 
 WILDCARDS = {"*": "%", "?": "_"}
 BATCH = 500
+Order = Literal["newest", "oldest", "loss", "accuracy", "latency"]
+ORDERS: dict[Order, tuple[ColumnElement[Any], ...]] = {
+    "newest": (runs.c.id.desc(),),
+    "oldest": (runs.c.id.asc(),),
+    "loss": (run_results.c.loss.asc().nulls_last(), runs.c.id.desc()),
+    "accuracy": (run_results.c.accuracy.desc().nulls_last(), runs.c.id.desc()),
+    "latency": (run_results.c.latency_ms.asc().nulls_last(), runs.c.id.desc()),
+}
+"""Orders of a list over all its pages. Runs without the value come last."""
+LINES: Select[Any] = select(
+    runs.c.id.label("run"),
+    runs.c.summary.label("what"),
+    *(runs.c[name] for name in "kind name state cause error done total devices notes".split()),
+    *(runs.c[f"{name}_at"].label(name) for name in ("created", "started", "ended")),
+    case((runs.c.kind == TrainSpec.kind, EARLIER_S), else_=0.0).label("duration_s"),
+    TAGS.label("tags"),
+    run_results.c.rows,
+    run_results.c.failed.label("failed_rows"),
+    run_results.c.loss.label("train_loss"),
+    run_results.c.accuracy.label("top1"),
+    run_results.c.latency_ms,
+    run_results.c.flags,
+).join_from(runs, run_results, isouter=True)
+"""Query for runs as lines of a table. Times are seconds since the epoch, devices a JSON list, tags joined by newlines.
+`duration_s` is that of earlier attempts, to which the latest one's is added.
+"""
 LONGEST_SEARCH = 200
 """Characters of one search text. Each word becomes a condition of the query, and SQLite allows 1,000."""
 
@@ -29,15 +54,18 @@ class Filter:
     kinds: tuple[str, ...] = ()
     states: tuple[State, ...] = ()
     model: str = ""
-    """Part of the name of a model that the run requested or has a row for; the full name if it contains `*` or `?`."""
+    """Part of the name of a model that the run requested or has a row for; the full name if it contains `*` or `?`.
+
+    With a library in front (`timm:resnet18`), only models of that library.
+    """
     only_model: str = ""
-    """The full name of such a model, with or without its library."""
+    """The full name of such a model. With a library, only the model of that library."""
     device: str = ""
     tags: tuple[str, ...] = ()
     """The run must have all of these tags."""
     text: str = ""
     """Words that must all occur in the run's name, summary, notes or error."""
-    oldest_first: bool = False
+    order: Order = "newest"
 
     def __post_init__(self) -> None:
         """Errors: Refused when a text is too long or contains a NUL character."""
@@ -52,11 +80,10 @@ class Filter:
 
 def find(database: Database, wanted: Filter, *, limit: int, offset: int = 0) -> list[Run]:
     """Return one page of the matching runs. Runs that this version cannot read are left out."""
-    order = runs.c.id.asc() if wanted.oldest_first else runs.c.id.desc()
-    page = select(runs.c.id).where(*_conditions(wanted)).order_by(order).limit(limit).offset(offset)
+    page = _ids(wanted).limit(limit).offset(offset)
     with database.read() as connection:
         ids = list(connection.scalars(page))  # ids first, from indexes alone: rows of `runs` are wide
-        table_rows = connection.execute(RUNS.where(runs.c.id.in_(ids)).order_by(order))
+        table_rows = connection.execute(RUNS.where(runs.c.id.in_(ids)).order_by(*ORDERS[wanted.order]))
         return [run for row in table_rows if (run := readable_run(row))]
 
 
@@ -67,17 +94,13 @@ def count(database: Database, wanted: Filter) -> int:
 
 
 def lines(database: Database, wanted: Filter) -> Iterator[list[dict[str, Any]]]:
-    """Yield all matching runs as columns of a table, in batches of BATCH. No spec is parsed.
-
-    Times are UTC in ISO format; `devices` and `tags` are joined by semicolons.
-    """
-    order = runs.c.id.asc() if wanted.oldest_first else runs.c.id.desc()
+    """Yield the columns LINES of all matching runs, in batches of BATCH. No spec is read."""
     with database.read() as connection:
-        ids = list(connection.scalars(select(runs.c.id).where(*_conditions(wanted)).order_by(order)))
+        ids = list(connection.scalars(_ids(wanted)))
     for place in range(0, len(ids), BATCH):
         with database.read() as connection:
-            batch = RUNS.where(runs.c.id.in_(ids[place : place + BATCH])).order_by(order)
-            yield [_line(row) for row in connection.execute(batch)]
+            batch = LINES.where(runs.c.id.in_(ids[place : place + BATCH])).order_by(*ORDERS[wanted.order])
+            yield [dict(row._mapping) for row in connection.execute(batch)]
 
 
 def devices(database: Database) -> list[str]:
@@ -85,6 +108,12 @@ def devices(database: Database) -> list[str]:
     with database.read() as connection:
         lists = connection.scalars(select(runs.c.devices).distinct())
         return sorted({device for devices in lists for device in devices_of(devices)})
+
+
+def _ids(wanted: Filter) -> Select[Any]:
+    query = select(runs.c.id).where(*_conditions(wanted)).order_by(*ORDERS[wanted.order])
+    by_result = wanted.order not in ("newest", "oldest")
+    return query.join_from(runs, run_results, isouter=True) if by_result else query
 
 
 def _conditions(wanted: Filter) -> Iterator[ColumnElement[bool]]:
@@ -99,7 +128,7 @@ def _conditions(wanted: Filter) -> Iterator[ColumnElement[bool]]:
     if wanted.model:
         yield runs.c.id.in_(_of_model(wanted.model))
     if wanted.only_model:
-        named = run_models.c.model == folded_model(wanted.only_model)
+        named = run_models.c.model == _folded(wanted.only_model)
         yield runs.c.id.in_(select(run_models.c.run_id).where(named))
     for word in dict.fromkeys(wanted.text.casefold().split()):
         matching = select(run_texts.c.run_id).where(run_texts.c.text.contains(word, autoescape=True))
@@ -115,8 +144,15 @@ def _of_model(pattern: str) -> Select[Any]:
     first = select(func.min(run_models.c.model).label("model")).cte("names", recursive=True)
     following = select(func.min(run_models.c.model)).where(run_models.c.model > first.c.model).scalar_subquery()
     names = first.union_all(select(following).where(first.c.model.is_not(None)))
-    matching = select(names.c.model).where(names.c.model.like(literal(_like(folded_model(pattern))), escape="/"))
+    matching = select(names.c.model).where(names.c.model.like(literal(_like(_folded(pattern))), escape="/"))
+    if ":" not in pattern:  # then names with a library, which begin with a colon, are not compared
+        matching = matching.where(names.c.model.not_like(":%"))
     return select(run_models.c.run_id).where(run_models.c.model.in_(matching))
+
+
+def _folded(name: str) -> str:
+    """Return a name or pattern as `listing.folded_names` stores it: with a colon in front if it has a library."""
+    return storable(f":{name}" if ":" in name else name).casefold()[:LONGEST_MODEL]
 
 
 def _like(pattern: str) -> str:
@@ -124,32 +160,3 @@ def _like(pattern: str) -> str:
     whole = any(sign in pattern for sign in WILDCARDS)
     escaped = "".join(f"/{sign}" if sign in "/%_" else WILDCARDS.get(sign, sign) for sign in pattern)
     return escaped if whole else f"%{escaped}%"
-
-
-def _line(row: Any) -> dict[str, Any]:
-    took = (row.ended_at - row.started_at) if row.ended_at and row.started_at else None
-    return {
-        "run": row.id,
-        "kind": row.kind,
-        "name": row.name,
-        "what": row.summary,
-        "state": row.state,
-        "cause": row.cause or "",
-        "error": row.error,
-        "done": row.done,
-        "total": row.total,
-        "created": _moment(row.created_at),
-        "started": _moment(row.started_at),
-        "ended": _moment(row.ended_at),
-        "duration_s": took,
-        "devices": "; ".join(devices_of(row.devices)),
-        "tags": "; ".join(sorted((row.tags or "").split("\n"))),
-        "notes": row.notes,
-    }
-
-
-def _moment(seconds: float | None) -> str:
-    try:
-        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if seconds is not None else ""
-    except (*UNREADABLE, OSError):
-        return ""  # a run that this version cannot read

@@ -1,13 +1,18 @@
-"""Search data of a run: the models it is about, and the text for full-text search.
+"""What lists need of a run besides its own columns: its models and texts, to find it, and a summary of its rows.
 
-Both are casefolded, so that SQLite and PostgreSQL compare them in the same way.
+Names and texts are casefolded, so that SQLite and PostgreSQL compare them in the same way.
 """
 
-from sqlalchemy import Connection, exists, insert, literal, select
+import json
+from collections.abc import Iterable
+from statistics import median
+from typing import Any
+
+from sqlalchemy import Connection, case, delete, exists, insert, literal, select
 
 from engine.specs import ModelName, Spec
-from engine.store.records import storable
-from engine.store.tables import run_models, run_texts
+from engine.store.records import UNREADABLE, storable
+from engine.store.tables import rows, run_models, run_results, run_texts
 
 LONGEST_MODEL = 300
 
@@ -20,12 +25,12 @@ def insert_listing(connection: Connection, run_id: int, spec: Spec, name: str, n
         connection.execute(insert(run_models), names)
 
 
-def insert_model(connection: Connection, run_id: int, name: str) -> None:
+def insert_model(connection: Connection, run_id: int, library: str, model: str) -> None:
     """Add a model to a run's list if it is missing, such as one that matched a wildcard."""
-    model = folded_model(name)
-    known = exists().where(run_models.c.run_id == run_id, run_models.c.model == model)
-    new = select(literal(run_id), literal(model)).where(~known)
-    connection.execute(insert(run_models).from_select(["run_id", "model"], new))
+    for name in folded_names(ModelName.of(library, model)):
+        known = exists().where(run_models.c.run_id == run_id, run_models.c.model == name)
+        new = select(literal(run_id), literal(name)).where(~known)
+        connection.execute(insert(run_models).from_select(["run_id", "model"], new))
 
 
 def searchable(name: str, summary: str, notes: str) -> str:
@@ -37,9 +42,61 @@ def asked_for(spec: Spec) -> list[str]:
     """Return the names of the models or recurrent-layer runners that a spec requests, folded and without duplicates."""
     several = getattr(spec, "models", None) or getattr(spec, "chosen", None)
     names = several or [getattr(spec, "model", "")]
-    return list(dict.fromkeys(folded_model(name) for name in names if name))
+    return list(dict.fromkeys(folded for name in names if name for folded in folded_names(name)))
 
 
-def folded_model(name: str) -> str:
-    """Return the name that filters compare: `resnet18` for `timm:ResNet18`."""
-    return storable((ModelName(name).model or name).casefold()[:LONGEST_MODEL])
+def folded_names(name: str) -> list[str]:
+    """Return the names that filters compare: `resnet18` and `:timm:resnet18` for `timm:ResNet18`.
+
+    The colon in front marks the name with its library, so that `t*` does not find every model of timm.
+    """
+    model = ModelName(name).model
+    return [storable(text.casefold()[:LONGEST_MODEL]) for text in ([model, f":{name}"] if model else [name])]
+
+
+def set_results(connection: Connection, run_id: int) -> None:
+    """Summarise the rows of a run that has ended, in place of an earlier summary."""
+    delete_results(connection, run_id)
+    # payloads of profiles are large and hold none of these values
+    payload = case((rows.c.kind.in_(WITH_RESULTS), rows.c.payload), else_="{}")
+    found = connection.execute(select(rows.c.status, payload).where(rows.c.run_id == run_id).order_by(rows.c.id))
+    if lines := [(status, text) for status, text in found]:
+        connection.execute(insert(run_results).values(run_id=run_id, **results_of(lines)))
+
+
+def delete_results(connection: Connection, run_id: int) -> None:
+    """Delete the summary of a run's rows."""
+    connection.execute(delete(run_results).where(run_results.c.run_id == run_id))
+
+
+WITH_RESULTS = ("benchmark", "recurrent", "device", "train", "evaluate")
+
+
+def results_of(lines: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """Return the columns of `run_results` for the (status, payload) of a run's rows, in their order.
+
+    loss: of the last epoch. accuracy: top-1, the last of a training, zero-shot before a probe of an evaluation.
+    latency_ms: median over the rows. flags: of any row.
+    """
+    statuses, payloads = [], []
+    for status, payload in lines:
+        statuses.append(status)
+        try:
+            payloads.append(json.loads(payload) if status == "ok" else {})
+        except UNREADABLE:
+            payloads.append({})
+
+    def values(*names: str) -> list[float]:
+        found = [row[name] for row in payloads for name in names if isinstance(row, dict) and row.get(name) is not None]
+        return [float(value) for value in found if isinstance(value, int | float)]
+
+    trained, evaluated, latencies = values("zeroshot_top1"), values("acc1"), values("latency_ms")
+    flags = [str(flag) for row in payloads if isinstance(row, dict) for flag in row.get("flags") or ()]
+    return {
+        "rows": len(statuses),
+        "failed": sum(status != "ok" for status in statuses),
+        "loss": next(reversed(values("train_loss")), None),
+        "accuracy": trained[-1] if trained else next(iter(evaluated), None),
+        "latency_ms": median(latencies) if latencies else None,
+        "flags": "; ".join(dict.fromkeys(flags)),
+    }

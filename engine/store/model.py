@@ -8,6 +8,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 
 from engine.results import Artifact, Environment
 from engine.specs import Refused, Spec
+from engine.words import plural
 
 
 class State(StrEnum):
@@ -66,6 +67,22 @@ class StaleAttempt(RuntimeError):
     """Raised when an attempt must not write: a newer one has replaced it, or the run has ended."""
 
 
+@dataclass(frozen=True)
+class Results:
+    """A summary of the rows of a run that has ended."""
+
+    rows: int = 0
+    failed: int = 0
+    """Number of rows whose status is not `ok`."""
+    loss: float | None = None
+    """Training loss of the last epoch."""
+    accuracy: float | None = None
+    """Top-1 accuracy: zero-shot where it was measured."""
+    latency_ms: float | None = None
+    """Median latency over the rows."""
+    flags: tuple[str, ...] = ()
+
+
 @checked_dataclass(frozen=True)  # checked, because SQLite does not check types and a damaged store may hold any value
 class Run:
     """One execution of a spec."""
@@ -91,6 +108,23 @@ class Run:
     """Increases with every stored event and every change of state."""
     notes: str = ""
     tags: tuple[str, ...] = ()
+    estimated_s_left: float | None = None
+    """Seconds left as the task estimates them; None where it does not."""
+    earlier_s: float = 0.0
+    """Seconds of earlier attempts."""
+    results: Results = Results()
+
+    @property
+    def all_failed(self) -> bool:
+        """Return whether the run finished and none of its rows is a result."""
+        return self.state is State.FINISHED and 0 < self.results.rows == self.results.failed
+
+    @property
+    def outcome(self) -> str:
+        """Return the state in words: `finished`, `finished, 2 errors` or `all failed` for a finished run."""
+        if self.state is not State.FINISHED or not self.results.failed:
+            return self.state.value
+        return "all failed" if self.all_failed else f"finished, {plural(self.results.failed, 'error')}"
 
     @property
     def host(self) -> str:
@@ -98,14 +132,23 @@ class Run:
         return self.environment.host if self.environment else ""
 
     def seconds(self, now: datetime | None = None) -> float | None:
-        """Return the seconds since its start, or its duration once it has ended; None before its start."""
+        """Return the seconds since its start, or its duration once it has ended; None before its start.
+
+        A training continues where its earlier attempts stopped, so their seconds are included, without the pauses.
+        """
         if self.started_at is None:
             return None
         seconds = ((self.ended_at or now or datetime.now(UTC)) - self.started_at).total_seconds()
-        return max(seconds, 0.0)  # the clock may have been set back meanwhile
+        earlier = self.earlier_s if self.spec.continues else 0.0
+        return max(seconds, 0.0) + earlier  # the clock may have been set back meanwhile
 
     def seconds_left(self, now: datetime | None = None) -> float | None:
-        """Return the estimated seconds left at the pace so far; None without progress or total, and after the end."""
+        """Return the task's estimate of the seconds left, else one at the pace so far.
+
+        None without progress or total, and after the end.
+        """
+        if self.estimated_s_left is not None and not self.state.ended:
+            return self.estimated_s_left
         elapsed = self.seconds(now)
         if self.state.ended or elapsed is None or not self.total or not self.done:
             return None

@@ -11,8 +11,8 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, func, select, upd
 from engine import specs
 from engine.results import Environment
 from engine.specs import Refused
-from engine.store.model import Attempt, Run
-from engine.store.tables import attempts, changes, run_tags, runs
+from engine.store.model import Attempt, Results, Run
+from engine.store.tables import attempts, changes, run_results, run_tags, runs
 
 log = logging.getLogger(__name__)
 
@@ -22,12 +22,25 @@ LONGEST_NAME = 200
 UNREADABLE = (LookupError, ValueError, TypeError, OverflowError)
 """Exceptions that damaged values, or values of another version of this program, can raise."""
 
-UNSTARTED: dict[str, Any] = {"started_at": None, "done": 0, "total": None, "note": ""}
+UNSTARTED: dict[str, Any] = {"started_at": None, "done": 0, "total": None, "note": "", "seconds_left": None}
 """The progress columns of a run while no attempt has begun."""
 
-_TAGS = select(func.aggregate_strings(run_tags.c.tag, "\n")).where(run_tags.c.run_id == runs.c.id).scalar_subquery()
-RUNS: Select[Any] = select(runs, _TAGS.label("tags"))
-"""Query for runs with their tags, joined by newlines. `to_run` reads its rows."""
+TAGS = select(func.aggregate_strings(run_tags.c.tag, "\n")).where(run_tags.c.run_id == runs.c.id).scalar_subquery()
+_EARLIER = select(func.sum(attempts.c.closed_at - attempts.c.begun_at))
+EARLIER_S = func.coalesce(
+    _EARLIER.where(attempts.c.run_id == runs.c.id, attempts.c.id < runs.c.attempt_id).scalar_subquery(), 0.0
+)
+"""Seconds of the attempts of a run before its latest one."""
+RUNS: Select[Any] = select(
+    runs,
+    TAGS.label("tags"),
+    runs.c.seconds_left.label("estimated_s_left"),
+    EARLIER_S.label("earlier_s"),
+    *(column.label(f"results_{column.name}") for column in run_results.c),
+).join_from(runs, run_results, isouter=True)
+"""Query for runs with their tags, joined by newlines, the seconds of their earlier attempts, and a summary of their
+rows. `to_run` reads its rows.
+"""
 
 ATTEMPTS: Select[Any] = select(
     attempts.c.id.label("token"),
@@ -56,14 +69,22 @@ def mark_change(connection: Connection) -> None:
 
 def to_run(row: Row[Any]) -> Run:
     """Return the run in a row of RUNS. Errors: those of UNREADABLE."""
-    values: dict[str, Any] = {field.name: getattr(row, field.name) for field in fields(Run)}
+    values: dict[str, Any] = {field.name: getattr(row, field.name) for field in fields(Run) if field.name != "results"}
     values["spec"] = specs.load(row.kind, row.spec)
     values["environment"] = Environment.model_validate_json(row.environment) if row.environment else None
     values["tags"] = tuple(sorted(row.tags.split("\n"))) if row.tags else ()
     for name in ("created_at", "started_at", "ended_at"):
         if values[name] is not None:
             values[name] = datetime.fromtimestamp(values[name], UTC)
-    return Run(**values)
+    return Run(**values, results=_results(row))
+
+
+def _results(row: Row[Any]) -> Results:
+    if row.results_run_id is None:
+        return Results()
+    flags = tuple(row.results_flags.split("; ")) if row.results_flags else ()
+    numbers = {name: getattr(row, f"results_{name}") for name in ("rows", "failed", "loss", "accuracy", "latency_ms")}
+    return Results(**numbers, flags=flags)
 
 
 def readable_run(row: Row[Any]) -> Run | None:

@@ -21,8 +21,8 @@ from engine.settings import Settings
 from engine.specs import Refused
 from engine.store import migrations
 from engine.store.database import Damaged, Database
-from engine.store.listing import insert_listing, insert_model
-from engine.store.model import ACTIVE, Cause, State
+from engine.store.listing import insert_listing, insert_model, set_results
+from engine.store.model import ACTIVE, ENDED, Cause, State
 from engine.store.records import UNREADABLE, devices_of
 from engine.store.store import open_store
 from engine.store.tables import artifacts, attempts, changes, machines, metrics, rows, run_tags, runs, slots
@@ -176,13 +176,16 @@ def _derive(connection: Connection) -> None:
             insert_listing(connection, run.id, specs.load(run.kind, run.spec), run.name, run.notes)
         except UNREADABLE:
             continue  # lists do not show such a run
-    for run_id, model in connection.execute(select(rows.c.run_id, rows.c.model).distinct()).all():
-        if isinstance(model, str):
-            insert_model(connection, run_id, model)
+    named = select(rows.c.run_id, rows.c.library, rows.c.model).distinct()
+    for run_id, library, model in connection.execute(named).all():
+        if isinstance(library, str) and isinstance(model, str):
+            insert_model(connection, run_id, library, model)
     open_ = (attempts.c.id == runs.c.attempt_id, attempts.c.closed_at.is_(None))
     lost = {"state": State.FAILED, "cause": Cause.ERROR, "ended_at": time.time()}
     lost["error"] = "the store was damaged, and what it held of this attempt is lost"
     connection.execute(update(runs).where(runs.c.state.in_(ACTIVE), ~exists().where(*open_)).values(**lost))
+    for run_id in connection.scalars(select(runs.c.id).where(runs.c.state.in_(ENDED))).all():
+        set_results(connection, run_id)
     columns = (attempts.c.host, attempts.c.id, runs.c.id.label("run_id"), runs.c.devices, runs.c.exclusive)
     for held in connection.execute(select(*columns).join(runs, attempts.c.run_id == runs.c.id).where(*open_)).all():
         for device in devices_of(held.devices):

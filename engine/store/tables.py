@@ -2,7 +2,7 @@
 
 from sqlalchemy import BigInteger, Boolean, Column, Float, ForeignKey, Index, Integer, MetaData, String, Table, Text
 
-HEAD = "0002"
+HEAD = "0003"
 """The newest migration. Kept here so that opening an up-to-date store does not import Alembic."""
 
 metadata = MetaData()
@@ -36,6 +36,7 @@ runs = Table(
     Column("done", Integer, nullable=False, default=0),
     Column("total", Integer),
     Column("note", Text, nullable=False, default=""),
+    Column("seconds_left", Float),  # as the task itself estimates it
     Column("environment", Text),
     Column("notes", Text, nullable=False, server_default=""),
     Column("revision", Integer, nullable=False, default=0),
@@ -88,7 +89,7 @@ run_models = Table(
     "run_models",
     metadata,
     _of_run(primary_key=True),
-    Column("model", String(300), primary_key=True),  # casefolded; requested, or the name of a row
+    Column("model", String(300), primary_key=True),  # from listing.folded_names, of requests and rows
     Index("runs_by_model", "model", "run_id"),
 )
 
@@ -98,6 +99,19 @@ run_texts = Table(
     _of_run(primary_key=True),
     Column("text", Text, nullable=False),  # casefolded; outside `runs`, so that a search reads only this text
 )
+
+run_results = Table(
+    "run_results",
+    metadata,
+    _of_run(primary_key=True),
+    Column("rows", Integer, nullable=False),
+    Column("failed", Integer, nullable=False),
+    Column("loss", Float),
+    Column("accuracy", Float),
+    Column("latency_ms", Float),
+    Column("flags", Text, nullable=False),
+)
+"""A summary of the rows of each run that has ended, so that lists show and sort results without reading rows."""
 
 metrics = Table(
     "metrics",

@@ -13,7 +13,7 @@ from engine.specs.train import TrainSpec
 from engine.training import launch, precision
 from engine.training.distributed import Place
 from engine.training.loop import Training
-from engine.training.setup import hold, prepare, resolved
+from engine.training.setup import hold, prepare, resolved, used
 
 
 def run(spec: TrainSpec, run_dir: Path) -> Iterator[Event]:
@@ -38,4 +38,5 @@ def run(spec: TrainSpec, run_dir: Path) -> Iterator[Event]:
         if spec.threads:
             torch.set_num_threads(spec.threads)
         setup = prepare(spec, Place(device=spec.device), run_dir, roots)
+        yield here.model_copy(update={"settings": used(setup)})
         yield from Training(setup, run_dir, here.device_name).run()

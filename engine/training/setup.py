@@ -18,6 +18,7 @@ from engine.models import clip_weights
 from engine.models.clip_weights import Made
 from engine.roots import Roots, expand_home, file_within, open_within
 from engine.specs import Refused
+from engine.specs.base import format_image_size
 from engine.specs.clip import default_workers
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import Schedule, TrainSpec, schedule
@@ -240,3 +241,15 @@ def _teacher(spec: TrainSpec, made: Made, place: Place, roots: Roots) -> nn.Modu
     wanted = spec.model_copy(update={"model": spec.distill_model, "pretrained": spec.distill_pretrained, **sizes})
     teacher = clip_weights.create(wanted, weights=spec.distill_pretrained, roots=roots).model
     return teacher.to(place.device).eval().requires_grad_(requires_grad=False)
+
+
+def used(setup: Setup) -> dict[str, Any]:
+    """Return the values that a training uses for settings that a request may leave open, by the name of the field."""
+    spec, plan, group = setup.spec, setup.plan, setup.optimizer.param_groups[0]
+    values = {name: getattr(plan, name) for name in ("batch_size", "epochs", "steps")}
+    values |= {name: getattr(spec, name) for name in ("precision", "workers")}
+    values |= {"threads": torch.get_num_threads(), "image_size": format_image_size(setup.made.image_size)}
+    values |= {"context_length": setup.made.context_length, "pairs to train on": len(setup.pairs.train)}
+    values |= {"warm-up steps": plan.warmup_steps, "pairs held out": len(setup.pairs.val or ())}
+    values |= dict(zip(("beta1", "beta2"), group.get("betas") or (), strict=False))
+    return values | {name: group[name] for name in ("eps", "momentum") if isinstance(group.get(name), int | float)}

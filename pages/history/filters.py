@@ -7,12 +7,20 @@ import streamlit as st
 from engine.results import kinds
 from engine.specs import Refused
 from engine.store import Filter, State, Store
+from engine.store.find import Order
 from pages.shared import backend, rerun
 from pages.shared.text import plain
 
 PREFIX = "runs"
 BIND: Final = "query-params"
 EMPTY: dict[str, Any] = {"text": "", "model": "", "device": None, "tags": [], "states": [], "kinds": []}
+ORDERS: dict[str, Order] = {
+    "newest first": "newest",
+    "oldest first": "oldest",
+    "lowest loss": "loss",
+    "highest top-1": "accuracy",
+    "lowest latency": "latency",
+}
 LIVE = "50ms"
 
 
@@ -60,7 +68,7 @@ def fields(store: Store) -> Filter | None:
             live=LIVE,
             placeholder="Part of a name, or vit_*",
             help="Show runs submitted for this model or with a row of it. A pattern with * or ? must match the "
-            "whole name. The library before a colon is ignored.",
+            "whole name. With a library in front, such as timm:resnet18, only its models are found.",
             **shared,
         ),
         "device": device.selectbox("Device", devices, index=None, key=key("device"), placeholder="any", **shared),
@@ -72,8 +80,13 @@ def fields(store: Store) -> Filter | None:
     with st.container(horizontal=True, vertical_alignment="bottom", horizontal_alignment="distribute"):
         options: dict[str, Any] = {"selection_mode": "multi", "wrap": True, **shared}
         values["kinds"] = st.pills("Kind", sorted(kinds()), key=key("kinds"), **options)
-        order = st.segmented_control(
-            "Order", ["newest first", "oldest first"], default="newest first", required=True, key=key("order"), **shared
+        order = st.selectbox(
+            "Order",
+            list(ORDERS),
+            key=key("order"),
+            width=180,
+            help="Order over all pages. Runs without the value come last.",
+            **shared,
         )
         for name in (*values, "order"):
             rerun.hold(key(name))
@@ -87,7 +100,7 @@ def fields(store: Store) -> Filter | None:
             device=values["device"] or "",
             tags=tuple(values["tags"]),
             text=(values["text"] or "").strip(),
-            oldest_first=order == "oldest first",
+            order=ORDERS[order],
         )
     except Refused as refusal:
         st.error(plain(str(refusal)), icon=":material/error:")

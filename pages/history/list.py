@@ -8,11 +8,11 @@ from engine.report import frames
 from engine.report.export import bulk
 from engine.store import Filter, Run
 from pages.history.filters import BIND, clear, go_to_first_page, key
-from pages.shared import backend, run_actions, tour
+from pages.shared import backend, rerun, run_actions, tour
 from pages.shared.table import download_table, results_table
 
 SIZES = (25, 50, 100, 200)
-COLUMNS = ("id", "kind", "what", "state", "tags", "progress", "created", "duration_s", "device", "cause", "error")
+SHOWN = frames.RUN_COLUMNS[:-2]
 
 
 def draw(filter: Filter) -> None:
@@ -28,6 +28,7 @@ def draw(filter: Filter) -> None:
             "Runs per page", SIZES, 1, key=key("size"), bind=BIND, label_visibility="collapsed", width=100,
             on_change=go_to_first_page,
         )  # fmt: skip
+        _choose_columns()
         page = st.pagination(-(-total // size), key=key("page"), bind=BIND)
         first = (page - 1) * size
         st.caption(f"{first + 1:,} to {min(first + size, total):,} of {total:,} runs")
@@ -40,6 +41,23 @@ def draw(filter: Filter) -> None:
         )
     with place:
         _draw_page(filter, size, first)
+
+
+def _choose_columns() -> None:
+    """Draw the choice of the table's columns."""
+    config = _config()
+    with st.popover("Columns", icon=":material/view_column:"):
+        st.pills(
+            "Columns",
+            [name for name in frames.RUN_COLUMNS if name in config],
+            selection_mode="multi",
+            default=list(SHOWN[1:]),
+            key=key("columns"),
+            bind=BIND,
+            format_func=lambda name: config[name]["label"],
+            label_visibility="collapsed",
+        )
+    rerun.hold(key("columns"))
 
 
 @st.fragment
@@ -69,7 +87,7 @@ def _page(url: str, revision: int, filter: Filter, size: int, first: int) -> lis
 
 def _draw_empty(filter: Filter) -> None:
     """Draw the message of an empty list: the first steps without any runs, else a button that clears the filters."""
-    if filter in (Filter(), Filter(oldest_first=True)):
+    if filter == Filter(order=filter.order):
         st.info("No runs yet.", icon=":material/history:")
         tour.draw()
         return
@@ -83,28 +101,39 @@ def _table(runs: list[Run]) -> list[int]:
         st.switch_page("run/page.py", query_params={"run": click.label})
     frame = frames.runs(runs)  # not cached, because the duration of a running run changes
     shown = frame.assign(id=frame["id"].astype(str)).set_index(frame["id"].rename("run"))
+    chosen = st.session_state.get(key("columns"), SHOWN)
     return [
         int(run)
         for run in results_table(
-            shown[list(COLUMNS)],
+            shown[["id", *(name for name in frames.RUN_COLUMNS if name in chosen)]],
             key=key("table"),
             alt="Runs on this page",
             pinned="id",
             selectable=True,
-            config=_config(),
+            config=_config() | {"id": _number()},
         )
     ]
+
+
+def _number() -> Any:
+    help = "Open this run."
+    return st.column_config.ButtonColumn("Run", help=help, pinned=True, width=60, type="tertiary", key=key("open"))
 
 
 def _config() -> dict[str, Any]:
     column = st.column_config
     return {
-        "id": column.ButtonColumn(
-            "Run", help="Open this run.", pinned=True, width="small", type="tertiary", key=key("open")
-        ),
         "kind": column.TextColumn("Kind", width="small"),
         "what": column.TextColumn("Request", width="large"),
-        "state": column.TextColumn("State", width="small"),
+        "state": column.TextColumn("State", width="medium"),
+        "train_loss": column.NumberColumn("Last loss", format="%.4g", help="Training loss of the last epoch."),
+        "zeroshot_top1": column.NumberColumn(
+            "Top-1", format="percent", help="Top-1 accuracy: zero-shot where it was measured, else that of a probe."
+        ),
+        "latency_ms": column.NumberColumn(
+            "Latency (ms)", format="%.3g", help="Median latency of the run's rows, over all models and variants."
+        ),
+        "flags": column.TextColumn("Flags", help="Conditions that limit what a timing of the run shows."),
         "tags": column.ListColumn("Tags", width="small"),
         "progress": column.ProgressColumn("Done", format="percent", width="small"),
         "created": column.DatetimeColumn("Submitted", format="YYYY-MM-DD HH:mm:ss"),

@@ -26,7 +26,7 @@ def draw_open(ticking: bool, last_ended: int | None) -> None:
     """Draw the running and queued runs. If runs have ended since, draw a button that refreshes the list."""
     store = backend.store()
     active = store.runs(states=ACTIVE, limit=MOST_ACTIVE)
-    in_queue = Filter(states=(State.QUEUED,), oldest_first=True)
+    in_queue = Filter(states=(State.QUEUED,), order="oldest")
     queued, count = store.find(in_queue, limit=MOST_QUEUED), store.count(in_queue)
     if not (active or queued):
         st.caption("No active runs.")

@@ -43,9 +43,10 @@ def draw_environment(run: Run) -> None:
         st.caption("The environment is not recorded yet. The run's first event records it.")
         return
     facts = run.environment.model_dump()
-    versions, gpu = facts.pop("versions"), facts.pop("gpu")
+    versions, gpu, settings = facts.pop("versions"), facts.pop("gpu"), facts.pop("settings")
     facts |= {f"version of {name}": version for name, version in versions.items()}
     facts |= {f"GPU {name}": value for name, value in gpu.items()}
+    facts |= {f"used {name.replace('_', ' ')}": value for name, value in settings.items()}
     st.dataframe(
         {"what": list(facts), "value": [str(value) for value in facts.values()]},
         hide_index=True,

@@ -10,6 +10,7 @@ from engine.jobs import hosts
 from engine.specs import BenchmarkSpec, RecurrentSpec, Refused, Spec
 from engine.specs.timed import QUOTABLE
 from engine.store import RETRYABLE, Cause, Run, State, Store
+from engine.words import plural
 from pages.shared import backend, rerun
 from pages.shared.form.link import form_link
 from pages.shared.kinds import PAGES
@@ -60,6 +61,8 @@ def actions(run: Run, beside_form: bool) -> None:
         st.rerun(scope="fragment")
     if run.state in RETRYABLE:
         _retries(run)
+    elif run.all_failed:
+        _again(run)
     if run.state in (State.VANISHED, State.STOPPING):
         _declare_gone(run)
     if not beside_form:
@@ -91,6 +94,10 @@ def _retries(run: Run) -> None:
     label, icon, help = RESUME if run.kind == "train" else RESTART
     if st.button(label, key=f"retry_{run.id}", icon=icon, help=help):
         _retry(run.id)
+    _again(run)
+
+
+def _again(run: Run) -> None:
     help = "Start a new run with the same settings."
     if st.button("Run again", key=f"again_{run.id}", icon=":material/restart_alt:", help=help):
         submit_and_open(run.spec)
@@ -146,7 +153,10 @@ COLOURS: dict[State, Any] = {
 
 def badge(run: Run) -> None:
     """Draw the state as a word with an icon."""
-    st.badge(run.state.value, icon=ICONS[run.state], color=COLOURS.get(run.state, "gray"))
+    icon, colour = ICONS[run.state], COLOURS.get(run.state, "gray")
+    if run.state is State.FINISHED and run.results.failed:
+        icon, colour = (ICONS[State.FAILED], "red") if run.all_failed else (":material/warning:", "orange")
+    st.badge(run.outcome, icon=icon, color=colour)
 
 
 def sentence(run: Run, store: Store) -> str:
@@ -166,7 +176,10 @@ def sentence(run: Run, store: Store) -> str:
         case State.STOPPING:
             return f"stopping; {done} done"
         case State.FINISHED:
-            return f"{done} done in {elapsed}"
+            if not run.results.failed:
+                return f"{done} done in {elapsed}"
+            failed = f"{run.results.failed:,} of {plural(run.results.rows, 'row')} failed"
+            return f"{failed} after {elapsed}" if run.all_failed else f"{done} done in {elapsed}; {failed}"
         case State.FAILED:
             return f"{(run.cause or 'error').replace('_', ' ')} after {elapsed or '0 s'}; {done} done and kept"
         case State.VANISHED:

@@ -10,7 +10,18 @@ from engine.store import Attempt, Cause, Exit, State, Store, attempts
 from engine.store import queue as queueing
 from engine.store.bundle import export_bundle
 from engine.store.files import RunFiles
-from tests.support.page import ENVIRONMENT, events, followed, open_page, profile_row, queue, texts, unfold, verbatim
+from tests.support.page import (
+    ENVIRONMENT,
+    events,
+    finish,
+    followed,
+    open_page,
+    profile_row,
+    queue,
+    texts,
+    unfold,
+    verbatim,
+)
 
 EVERY_KIND = [
     (
@@ -377,6 +388,19 @@ def test_filters_narrow_the_list_down_and_are_in_the_address(store: Store) -> No
         app = open_page(LIST, **query)
         assert not app.exception
         assert listed(app) == found, query
+
+
+@pytest.mark.slow
+def test_a_run_whose_rows_all_failed_does_not_look_like_a_success(store: Store) -> None:
+    run_id = queue(store, "resnet18")
+    finish(store, run_id, [profile_row("resnet18", status="error", error="too small")])
+    app = open_page(ONE, run=str(run_id))
+    assert not app.exception
+    assert ":red-badge[:material/error: all failed]" in [text.value for text in app.markdown]
+    assert "1 of 1 row failed after" in texts(app)
+    (table,) = [table for table in open_page(LIST).dataframe if table.key == "runs_table"]
+    assert list(table.value["state"]) == ["all failed"]
+    assert "progress" not in table.value, "100 % done is no success"
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import shlex
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from engine.results import BenchmarkRow, Device, DeviceRow, Machine, Parts
+from engine.results import BenchmarkRow, Device, DeviceRow, Machine, Parts, SlowOperator, trace_name
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec, DeviceSpec
 from engine.store import Store
@@ -157,6 +157,27 @@ def test_a_verdict_is_written_out_and_charts_come_as_there_are_figures(store: St
     app.run()
     assert not app.exception
     assert "faster: The whole interval lies above the margin of 2 %." in plainly(app).replace("**", "")
+
+
+@pytest.mark.slow
+def test_breaks_recompilations_and_traces_are_shown_and_offered(store: Store, settings: Settings) -> None:
+    slow = SlowOperator(name="aten::mm", calls=2, ms=1.5, share=0.75)
+    told = {"graph_break_reasons": ("norm.py:3 in forward: data-dependent",), "recompile_reasons": ("x.py:1: size",)}
+    row = benchmark_row("resnet18", "compile", **told, slowest=(slow,), trace_file=trace_name("timm", "resnet18"))
+    run_id = queue_benchmark(store, "resnet18", variants="eager,compile")
+    trace = RunFiles(settings.runs_dir, run_id).dir / row.trace_file
+    trace.parent.mkdir(parents=True)
+    trace.write_bytes(b"a trace")
+    finish(store, run_id, [benchmark_row("resnet18"), row])
+    app = open_page(PAGE, run=str(run_id))
+    assert {"Graph breaks", "Slowest"} <= {tab.label for tab in app.tabs}
+    for tab, words in (("Graph breaks", "norm.py:3 in forward: data-dependent x.py:1: size"), ("Slowest", "aten::mm")):
+        app.session_state[f"charts_{run_id}"] = tab
+        app.run()
+        assert not app.exception
+        (table,) = (frame.value for frame in app.dataframe if {"reason", "share"} & set(frame.value.columns))
+        assert " ".join(table["reason" if "reason" in table else "name"]) == words
+    assert "Chrome trace" in [button.label for button in app.get("download_button")]
 
 
 @pytest.mark.slow

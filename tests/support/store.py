@@ -15,9 +15,9 @@ from engine.results import DeviceRow, EvaluateRow, Row, TrainRow
 from engine.specs import BenchmarkSpec, DeviceSpec, ProfileSpec, RecurrentSpec, Spec, TrainSpec
 from engine.specs.evaluate import EvaluateSpec
 from engine.store import Cause, State, Store
-from engine.store.listing import asked_for, folded_model, searchable
+from engine.store.listing import asked_for, folded_names, results_of, searchable
 from engine.store.records import mark_change, run_values
-from engine.store.tables import artifacts, attempts, metrics, rows, run_models, run_tags, run_texts, runs
+from engine.store.tables import artifacts, attempts, metrics, rows, run_models, run_results, run_tags, run_texts, runs
 from tests.support.page import ENVIRONMENT, benchmark_row, profile_row, recurrent_row
 
 FAMILIES = ("resnet", "vit_base", "convnext", "swin", "efficientnet", "deit", "mixer", "regnet", "beit", "eva")
@@ -59,7 +59,7 @@ def fill(store: Store, count: int, rows_each: int, seed: int = 0) -> float:
 
 def _write(connection: Connection, made: "Iterator[_Made]") -> None:
     lines: dict[Table, list[dict[str, Any]]] = {
-        table: [] for table in (runs, attempts, rows, run_models, run_texts, run_tags, artifacts, metrics)
+        table: [] for table in (runs, attempts, rows, run_models, run_results, run_texts, run_tags, artifacts, metrics)
     }
     for run in made:
         for table, values in run.lines():
@@ -99,8 +99,12 @@ class _Made:
         attempt = {"id": self.id, "number": 1, "host": "here", "created_at": self.began, "heartbeat_at": self.began}
         yield attempts, [mine | attempt | {"begun_at": self.began, "closed_at": self.began + 2 + self.took}]
         shared = mine | {"attempt_id": self.id, "kind": self.spec.kind, "library": "timm", "status": "ok"}
-        yield rows, [shared | {"model": model, "payload": self._payload(model)} for model in self.models]
-        models = dict.fromkeys([*self.asked, *map(folded_model, self.models)])
+        payloads = [self._payload(model) for model in self.models]
+        lines = zip(self.models, payloads, strict=True)
+        yield rows, [shared | {"model": model, "payload": payload} for model, payload in lines]
+        yield run_results, [mine | results_of([("ok", payload) for payload in payloads])]
+        named = (name for model in self.models for name in folded_names(f"timm:{model}"))
+        models = dict.fromkeys([*self.asked, *named])
         yield run_models, [mine | {"model": model} for model in models]
         yield run_texts, [mine | {"text": searchable(self.name, self.values["summary"], self.notes)}]
         yield run_tags, [mine | {"tag": tag} for tag in self.tags]

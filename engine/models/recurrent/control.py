@@ -236,10 +236,7 @@ def _recurrent(
 
 
 def _one_by_one(layer: torch.nn.RNNBase, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Run each sequence of a batch separately.
-
-    Gradients are rounded each time the next sequence's are added to them.
-    """
+    """Run each sequence separately. Gradients are rounded each time the next sequence's are added to them."""
     batch = 0 if layer.batch_first else 1
     results = []
     for place, steps in enumerate(inputs.lengths):

@@ -19,10 +19,7 @@ def gflops(spec: RecurrentSpec) -> float | None:
 
 
 def gflops_per_step(spec: RecurrentSpec) -> float | None:
-    """Return `gflops` divided by `steps`: the average over the time steps of the longest sequence.
-
-    None for a ResNet.
-    """
+    """Return `gflops` / `steps`: the average over the time steps of the longest sequence. None for a ResNet."""
     total, longest = gflops(spec), steps(spec)
     return None if total is None or longest is None else total / longest
 

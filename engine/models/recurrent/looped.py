@@ -66,12 +66,7 @@ def build(name: str, spec: RecurrentSpec, found: Numbers) -> Network:
 
 
 def _capture(
-    name: str,
-    spec: RecurrentSpec,
-    cell: str,
-    inputs: Inputs,
-    layers: list[list[torch.nn.Parameter]],
-    dropout: Dropout,
+    name: str, spec: RecurrentSpec, cell: str, inputs: Inputs, layers: list[list[torch.nn.Parameter]], dropout: Dropout
 ) -> Run:
     loop = _loop(name, cell, spec)
     ways = weights.directions(spec)

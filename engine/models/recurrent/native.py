@@ -17,10 +17,7 @@ from engine.specs import RecurrentSpec
 
 
 def build(name: str, spec: RecurrentSpec, found: Numbers, *, dropout: float, cudnn: bool) -> Network:
-    """Return the network of torch's own layers.
-
-    dropout: share dropped between them. cudnn: whether cuDNN may be used.
-    """
+    """Return the network of torch's own layers. dropout: share dropped between them. cudnn: whether it may be used."""
     kind = weights.dtype(spec)
     inputs = weights.inputs(spec).to(spec.device, kind)  # before the weights, to fail early, as in looped
     layer = weights.torch_layer(spec, dropout if spec.num_layers > 1 else 0.0).to(spec.device, kind)
@@ -38,10 +35,7 @@ def build(name: str, spec: RecurrentSpec, found: Numbers, *, dropout: float, cud
 
 @contextmanager
 def _undropped(layer: torch.nn.RNNBase) -> Iterator[None]:
-    """Turn dropout off inside the block.
-
-    The layer stays in training mode, because cuDNN has no backward pass in eval mode.
-    """
+    """Turn dropout off. The layer stays in training mode, because cuDNN has no backward pass in eval mode."""
     before, layer.dropout = layer.dropout, 0.0
     try:
         yield

@@ -20,10 +20,7 @@ depend on which ReLUs rounding happens to open: float32 gradients are a third of
 
 
 def model(spec: RecurrentSpec, name: str) -> torch.nn.Module:
-    """Return a ResNet on the CPU in the spec's precision, with weights drawn by the seed.
-
-    Errors: Refused without torchvision.
-    """
+    """Return a ResNet on the CPU in the spec's precision, drawn by its seed. Errors: Refused without torchvision."""
     if find_spec("torchvision") is None:
         raise Refused(f"{name} is torchvision's, which is not installed")
     import torchvision

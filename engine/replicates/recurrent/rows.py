@@ -25,10 +25,7 @@ TORCHSCRIPT = ("fuser", "executor", *KNOBS)
 
 
 def rows(spec: RecurrentSpec, common: Mapping[str, Any], found: Found) -> list[RecurrentRow]:
-    """Return one row per runner, in the order of the request.
-
-    spec: one of `RecurrentSpec.comparisons`. common: fields that are the same for all rows.
-    """
+    """Return a row per runner. spec: one of `RecurrentSpec.comparisons`. common: fields that all rows share."""
     made = {name: _row(spec, common, found, RUNNERS[name]) for name in spec.chosen}
     return [_compared(spec, made, name, found) for name in made]
 
@@ -78,10 +75,7 @@ def _cost(spec: RecurrentSpec, runner: Runner, per_call_ms: float, *, both_ways:
     if runner.family == "resnet":
         gflops = _resnet_gflops(runner.network, spec.image_size) * spec.mini_batch
         return per_s | {"gflops": gflops, "gflops_per_step": gflops}
-    return per_s | {
-        "gflops": recurrent.gflops(spec),
-        "gflops_per_step": recurrent.gflops_per_step(spec),
-    }
+    return per_s | {"gflops": recurrent.gflops(spec), "gflops_per_step": recurrent.gflops_per_step(spec)}
 
 
 @cache

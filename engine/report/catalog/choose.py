@@ -87,10 +87,7 @@ def sentence(
 
 
 def alone(frame: pd.DataFrame, limits: Mapping[str, float]) -> list[str]:
-    """Return, for each limit, how many rows it alone leaves, to show which is too strict.
-
-    limits: `min_` or `max_` with a column.
-    """
+    """Return how many rows each limit alone leaves. limits: by `min_` or `max_` with the name of a column."""
     lines = []
     for name, limit in limits.items():
         side, _, column = name.partition("_")

@@ -28,6 +28,7 @@ WRITTEN = {
     "num_classes": "{} classes",
     "in_chans": "{} channels",
 }
+"""The format of a field's value in a label; other values are written as they are."""
 Place = tuple[Any, ...]
 
 
@@ -51,10 +52,7 @@ def axes(runs: Mapping[int, Sequence[Row]]) -> tuple[str, ...]:
 
 
 def placed(rows: Sequence[Row], without: Sequence[str]) -> dict[Place, Row]:
-    """Return each row by the values that identify it, without the fields in `without`.
-
-    The last of equal rows is kept.
-    """
+    """Return each row by its identifying values without the fields in `without`. The last of equal rows is kept."""
     return {place(row, without): row for row in rows}
 
 

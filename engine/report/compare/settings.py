@@ -9,7 +9,7 @@ from engine.specs import Spec
 from engine.store import Run
 from engine.words import numbered_runs
 
-ASKED, RAN = "asked", "ran"
+ASKED, RAN = "setting", "run"
 ELSEWHERE = ("host", "platform", "cpu", "memory_gb", "device", "device_name", "driver", "threads", "tf32", "python")
 """Facts about an environment that affect times."""
 TIMED = ("benchmark", "recurrent", "device", "train")
@@ -42,10 +42,16 @@ COLUMNS = ["where", "what"]
 
 
 def facts(run: Run) -> dict[tuple[str, str], str]:
-    """Return all settings of a run and facts about its environment as text, by (section, name)."""
-    texts = {(ASKED, name): _text(value) for name, value in run.spec.model_dump(mode="json").items()}
+    """Return all settings of a run and facts about its environment as text, by (section, name).
+
+    A setting that the request left open has the value that the run used.
+    """
+    used = run.spec.resolved | (run.environment.settings if run.environment else {})
+    asked = run.spec.model_dump(mode="json")
+    texts = {(ASKED, name): _text(used.get(name, value) if _is_open(value) else value) for name, value in asked.items()}
     if run.environment is not None:
-        ran = run.environment.model_dump(mode="json")
+        ran = run.environment.model_dump(mode="json", exclude={"settings"})
+        ran |= {name: value for name, value in used.items() if name not in asked}
         ran |= {f"{VERSION}{name}": version for name, version in ran.pop("versions").items()}
         ran |= {f"{GPU}{name}": value for name, value in ran.pop("gpu").items()}
         texts |= {(RAN, name): _text(value) for name, value in ran.items()}
@@ -93,6 +99,10 @@ def _matters(spec: Spec, where: str, name: str) -> bool:
     if spec.kind in TIMED:
         return name in ELSEWHERE or name.startswith((VERSION, GPU))
     return name.startswith(VERSION) and name.removeprefix(VERSION) not in BUILT_WITH
+
+
+def _is_open(value: Any) -> bool:
+    return value in (None, "", [], {}, "auto")
 
 
 def _text(value: Any) -> str:

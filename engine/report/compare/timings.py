@@ -158,10 +158,7 @@ class _Reader:
         self.files: dict[tuple[int, str], pd.DataFrame | None] = {}
 
     def phases(self, timed: Timed, figure: str) -> list[list[float]]:
-        """Return a row's times in ms, one list per process.
-
-        Empty if no samples were kept. Errors: ValueError, OSError.
-        """
+        """Return a row's times in ms, one list per process; empty without kept samples. Errors: ValueError, OSError."""
         place = (timed.run, timed.row.samples_file)
         if place not in self.files:
             self.files[place] = samples.read(timed.folder, timed.row)

@@ -9,16 +9,29 @@ import pandas as pd
 from engine.report import frames
 from engine.report.export import tables as export_tables
 from engine.store import Filter, Store
+from engine.store.records import devices_of
 
-COLUMNS = "run kind name what state cause error done total created started ended duration_s devices tags notes".split()
+COLUMNS = (
+    *("run", "kind", "name", "what", "state", "cause", "error", "done", "total", "created", "started", "ended"),
+    *("duration_s", "rows", "failed_rows", "train_loss", "top1", "latency_ms", "flags", "devices", "tags", "notes"),
+)
+WHOLE, REAL = ("run", "done", "total", "rows", "failed_rows"), ("duration_s", "train_loss", "top1", "latency_ms")
 TIMES = ("created", "started", "ended")
 
 
 def runs(store: Store, wanted: Filter) -> pd.DataFrame:
     """Return a line for every run that matches a filter: COLUMNS. Times are UTC."""
     frame = pd.DataFrame([line for lines in store.lines(wanted) for line in lines], columns=COLUMNS)
-    frame = frame.astype({"run": "Int64", "done": "Int64", "total": "Int64", "duration_s": float})
-    return frame.assign(**{name: pd.to_datetime(frame[name], utc=True, format="ISO8601") for name in TIMES})
+    seconds = {name: pd.to_numeric(frame[name], errors="coerce").astype(float) for name in TIMES}
+    frame = frame.assign(
+        **{name: pd.to_datetime(seconds[name], unit="s", utc=True, errors="coerce").dt.floor("s") for name in TIMES},
+        duration_s=seconds["ended"] - seconds["started"] + frame["duration_s"].fillna(0.0),
+        devices=["; ".join(devices_of(text)) for text in frame["devices"]],
+        tags=["; ".join(sorted(text.split("\n"))) for text in frame["tags"].fillna("")],
+        cause=frame["cause"].fillna(""),
+        flags=frame["flags"].fillna(""),
+    )
+    return frame.astype(dict.fromkeys(WHOLE, "Int64") | dict.fromkeys(REAL, float))
 
 
 def rows(store: Store, run_ids: Iterable[int]) -> dict[str, pd.DataFrame]:
@@ -37,10 +50,7 @@ def _together(found: list[pd.DataFrame]) -> pd.DataFrame:
 
 
 def written(tables: Mapping[str, pd.DataFrame], format: str) -> bytes:
-    """Return a table as a file in a format (of tables.FORMATS).
-
-    Several tables become a zip with one file per table name.
-    """
+    """Return a table in a format of tables.FORMATS; several tables as a zip with one file per table name."""
     files = {name: export_tables.FORMATS[format](frame) for name, frame in tables.items()}
     contents = {name: file.encode() if isinstance(file, str) else file for name, file in files.items()}
     if len(contents) == 1:

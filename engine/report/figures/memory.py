@@ -99,8 +99,7 @@ def figure(estimated: pd.DataFrame, measured: pd.DataFrame, limits: dict[str, fl
     drawn.update_xaxes(title_text="Batch size", type="log", tickvals=list(BATCHES))
     drawn.update_yaxes(
         log(
-            "Memory (GB)",
-            pd.concat([*_alike(estimated).values(), measured["peak_gb"], pd.Series(limits, dtype=float)]),
+            "Memory (GB)", pd.concat([*_alike(estimated).values(), measured["peak_gb"], pd.Series(limits, dtype=float)])
         )
     )
     return drawn

@@ -9,10 +9,7 @@ from engine.report.style import COLOURS, LEGEND, MARGIN, TOWER_COLOURS, digits, 
 
 
 def bars(frame: pd.DataFrame, column: str, *, source: str = "") -> go.Figure:
-    """Return horizontal bars of one quantity per model, split into towers if the rows have them.
-
-    frame: from frames.profile.
-    """
+    """Return bars of one quantity per model, split into towers if the rows have them. frame: from frames.profile."""
     drawn = frame.dropna(subset=[column]).sort_values(column)
     names = (drawn["library"] + ":" + drawn["model"] + " @ " + drawn["image_size"]).map(text)
     parts = {tower: f"{tower}_{column}" for tower in TOWER_COLOURS if f"{tower}_{column}" in drawn}
@@ -43,10 +40,7 @@ def bars(frame: pd.DataFrame, column: str, *, source: str = "") -> go.Figure:
 
 
 def towers(frame: pd.DataFrame) -> go.Figure:
-    """Return image against text tower: labelled shares of parameters, MACs and activations.
-
-    frame: from frames.towers.
-    """
+    """Return the towers' labelled shares of parameters, MACs and activations. frame: from frames.towers."""
     figure = go.Figure()
     figures = ["macts", "gmacs", "mparams"]
     totals = frame[frame["tower"] == "total"].iloc[0]

@@ -52,10 +52,7 @@ def roofline(rates: pd.DataFrame, models: pd.DataFrame, *, styles: Mapping[str, 
 
 
 def _span(peaks: pd.DataFrame, models: pd.DataFrame, slope: float | None) -> tuple[float, float]:
-    """Return the ends of the x axis in FLOPs per byte.
-
-    It contains all points and the ridge of the highest roof, with room.
-    """
+    """Return the ends of the x axis in FLOPs per byte, with room around all points and the highest roof's ridge."""
     seen = [1.0, *models["intensity"], *(peaks["gflop_per_s"].head(1) / slope if slope else ())]
     return min(seen) / 3, max(seen) * 10
 
@@ -130,10 +127,7 @@ def _hover(row: Mapping[Any, Any]) -> str:
 
 
 def _peak_labels(peaks: pd.DataFrame, right: float) -> list[dict[str, Any]]:
-    """Return a label at the right end of each roof, above it.
-
-    If two roofs nearly touch, the lower one's label is below it.
-    """
+    """Return a label at the right end of each roof, above it; below it if the next higher roof nearly touches it."""
     labels, above = [], np.inf
     for peak in peaks.to_dict("records"):
         rate = float(peak["gflop_per_s"])

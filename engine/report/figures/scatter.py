@@ -118,10 +118,7 @@ def _outline(marker: dict[str, Any], hollow: Floats) -> dict[str, Any]:
 
 
 def _colour_scale(values: Floats, column: str) -> dict[str, Any]:
-    """Return a marker coloured by a share, or by the logarithm of another quantity.
-
-    The colour bar shows the quantity.
-    """
+    """Return a marker coloured by a share, or by a quantity's logarithm. The colour bar shows the quantity."""
     look: dict[str, Any] = {"colorscale": "Cividis", "opacity": 0.85}
     if QUANTITIES[column].unit == "%":
         return look | {

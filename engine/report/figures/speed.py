@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from engine import statistics
+from engine.report.compare.rows import WRITTEN
 from engine.report.quantities import title
 from engine.report.style import (
     COLOURS,
@@ -27,11 +28,8 @@ from engine.report.style import (
 from engine.report.timings.readable import words
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-APART = (
-    *(("tower", "{}"), ("mode", "{}"), ("variant", "{}"), ("phase", "{}"), ("batch_size", "batch {}")),
-    *(("seq_length", "{} steps"), ("hidden_size", "hidden {}"), ("mini_batch", "batch {}")),
-)
-"""Columns in which rows of one model may differ, with their format in labels."""
+APART = ("tower", "mode", "variant", "phase", "batch_size", "seq_length", "hidden_size", "mini_batch")
+"""Columns in which rows of one model may differ."""
 VERDICTS = {
     "faster": ("triangle-right", COLOURS[2]),
     "slower": ("triangle-left", COLOURS[5]),
@@ -56,7 +54,8 @@ def labels(frame: pd.DataFrame) -> "pd.Series[str]":
     if "library" in frame:
         shared = frame.groupby("model")["library"].transform("nunique") > 1
         parts = parts.mask(shared, frame["library"].map(text) + ":" + parts)
-    for column, form in APART:
+    for column in APART:
+        form = WRITTEN.get(column, "{}")
         if column in frame and frame[column].nunique() > 1:
             more = frame[column].map(
                 lambda value, form=form: "" if pd.isna(value) else " · " + text(form.format(value))
@@ -124,10 +123,7 @@ def _process_ticks(frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def speedups(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
-    """Return each variant against its baseline: ratio, interval and verdict around the line of 1.
-
-    frame: from frames.benchmark.
-    """
+    """Return each variant against its baseline: ratio, interval and verdict. frame: from frames.benchmark."""
     drawn = frame.dropna(subset=["speedup"]).assign(label=labels)
     last = REACH * max([1.0, *drawn["speedup"]])
     drawn = drawn.assign(end=drawn["speedup_high"].clip(upper=last).fillna(drawn["speedup"]))
@@ -169,10 +165,7 @@ def speedups(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
 
 
 def curves(frame: pd.DataFrame, styles: Mapping[str, Style], *, source: str = "") -> go.Figure:
-    """Return throughput against latency: one line per model and variant, one point per batch size.
-
-    frame: from frames.benchmark.
-    """
+    """Return throughput over latency: a line per model and variant, a point per batch size. frame: frames.benchmark."""
     drawn = frame.dropna(subset=["latency_ms", "samples_per_s"]).sort_values("batch_size")
     drawn = drawn.assign(label=labels(drawn.assign(batch_size=0)))  # a line has all batch sizes of a model
     dashes = dict(zip(drawn["variant"].drop_duplicates(), DASHES * 3, strict=False))
@@ -238,10 +231,7 @@ def raw(
 
 
 def against(both: pd.DataFrame, setup: str, styles: Mapping[str, Style]) -> go.Figure:
-    """Return throughput here against published throughput, one point per timed row.
-
-    both: from published.speeds.beside, of one setup.
-    """
+    """Return throughput here over published, a point per timed row. both: from published.speeds.beside, one setup."""
     figure = go.Figure()
     both = both.assign(label=both["model"].map(text).where(~both.duplicated("model"), ""))  # one label per model
     for family, rows in both.groupby("family", sort=False):

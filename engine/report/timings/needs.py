@@ -92,7 +92,7 @@ def memory(spec: BenchmarkSpec, models: Sequence[ModelName], catalogue: pd.DataF
 
 
 def _bytes(spec: BenchmarkSpec, row: Mapping[Any, Any], batch: int) -> float:
-    area = _timed_area(spec, row) / _area(row["image_size"]) if row["image_size"] else 1.0
+    area = _area_factor(spec, row)
     wide = max(_bytes_each(variant.precision) for variant in spec.plan) / 4
     weights = row["weights_mb"] * sum(_bytes_each(variant.precision) for variant in spec.plan) / 4
     if "training" in spec.modes:
@@ -106,12 +106,13 @@ def _bytes_each(precision: str | None) -> int:
     return 2 if precision in ("float16", "bfloat16") else 4
 
 
-def _timed_area(spec: BenchmarkSpec, row: Mapping[Any, Any]) -> float:
-    """Return the pixels of an image as it is timed. Inference uses the size at which the publisher tests a model."""
-    if spec.image_size:
-        return float(prod(spec.image_size))
+def _area_factor(spec: BenchmarkSpec, row: Mapping[Any, Any]) -> float:
+    """Return the pixels of a timed image / those of a counted one. Inference uses the publisher's test size."""
+    if not row["image_size"]:
+        return 1.0
     tested = "" if "training" in spec.modes else row.get("test_size")
-    return _area(tested or row["image_size"])
+    pixels = float(prod(spec.image_size)) if spec.image_size else _area(tested or row["image_size"])
+    return pixels / _area(row["image_size"])
 
 
 def _area(image_size: str) -> float:
@@ -135,8 +136,7 @@ def benchmark_s(
             for mode in spec.modes:
                 gflops = 0.0
                 if row and batch:
-                    area = _timed_area(spec, row) / _area(row["image_size"]) if row["image_size"] else 1.0
-                    gflops = 2 * row["gmacs"] * batch * area * (3 if mode == "training" else 1)
+                    gflops = 2 * row["gmacs"] * batch * _area_factor(spec, row) * (3 if mode == "training" else 1)
                 asked = _asked(spec.device, spec.threads, gflops, spec.floor_seconds, spec.floor_samples)
                 if spec.purpose != "performance":
                     asked = Span(0, 0)
@@ -162,10 +162,7 @@ def recurrent_s(spec: RecurrentSpec, start: Span = START_S) -> Span:
 def _asked(
     device: str, threads: int | None, gflops: float, seconds: float, samples: int, besides: Span = Span(0, 0)
 ) -> Span:
-    """Return the requested sampled seconds per variant and process.
-
-    gflops: of one call; besides: other seconds of a call.
-    """
+    """Return the requested sampled seconds per variant and process. gflops, besides: GFLOPs and other s of a call."""
     rate = THREAD_GFLOPS.times(threads or os.cpu_count() or 1) if device == "cpu" else DEVICE_GFLOPS
     call = Span(gflops / rate.high, gflops / rate.low) + besides
     asked = Span(max(seconds, samples * call.low), max(seconds, samples * call.high))
@@ -187,12 +184,12 @@ def start_s(rows: Iterable[Row]) -> Span:
     seconds = [
         row.parts.starts_s / row.processes for row in rows if isinstance(row, TimedRow) and row.parts and row.processes
     ]
-    return Span(AGAIN.low * median(seconds), AGAIN.high * median(seconds)) if seconds else START_S
+    return AGAIN.times(median(seconds)) if seconds else START_S
 
 
 def like_s(seconds: float) -> Span:
     """Return the expected seconds of a run similar to one that took `seconds`."""
-    return Span(AGAIN.low * seconds, AGAIN.high * seconds)
+    return AGAIN.times(seconds)
 
 
 def recurrent_least_gb(spec: RecurrentSpec) -> float:

@@ -50,10 +50,7 @@ def of(frame: pd.DataFrame, where: Mapping[str, str]) -> pd.DataFrame:
 
 
 def phase(frame: pd.DataFrame, where: Mapping[str, str], name: str = TOTAL) -> list[list[float]]:
-    """Return the ms per call of the selected samples in one phase, one list per process.
-
-    Empty if there is no such phase.
-    """
+    """Return the ms per call of the selected samples in one phase, one list per process; empty without that phase."""
     if name not in frame:
         return []
     drawn = of(frame, where).dropna(subset=[name])

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from engine.__main__ import main
+from engine.cli import output
+from engine.results import Progress
 from engine.settings import ROOT, Settings
 from engine.specs import ProfileSpec
 from engine.store import State, Store, open_store
@@ -64,10 +66,13 @@ def test_help_says_what_there_is(command: list[str], capsys: pytest.CaptureFixtu
     ("arguments", "answer"),
     [
         (["profile"], "the following arguments are required: --models"),
-        (["profile", "--models", "resnet18", "--batch-size", "0"], "batch_size: Input should be greater than or equal"),
+        (
+            ["profile", "--models", "resnet18", "--batch-size", "0"],
+            "--batch-size: Input should be greater than or",
+        ),
         (
             ["profile", "--models", "resnet18", "--image-size", "big"],
-            "image_size: image size 'big' is neither N nor HxW",
+            "--image-size: image size 'big' is neither N nor HxW",
         ),
         (["profile", "--models", "resnet18", "--output", "rows.xlsx"], "rows.xlsx is neither a .csv nor a .json nor a"),
         (
@@ -131,7 +136,7 @@ def test_profile_counts_here_and_is_recorded(store: Store, tmp_path: Path, tiny:
     names.write_text("library,model\nopen_clip,ViT-B-32\ntimm,resnet18\n")
     done = engine("profile", "--models", f"@{names},{tiny}", "--output", tmp_path / "rows.csv", "--detail")
     assert done.returncode == 0, done.stderr
-    assert re.search(r"\[\d/3\] open_clip:ViT-B-32\n +14\.78 GFLOPs", done.stderr)
+    assert re.search(r"open_clip:ViT-B-32: 14\.78 GFLOPs", done.stderr)
     rows = {row["model"]: row for row in read_csv(tmp_path / "rows.csv")}
     assert set(rows) == {"ViT-B-32", "resnet18", "tiny"}
     assert rows["resnet18"]["status"] == "ok"
@@ -231,3 +236,40 @@ def wait_for_end(store: Store, run_id: int) -> None:
     while not store.run(run_id).state.ended:
         assert time.monotonic() < deadline, store.run(run_id)
         time.sleep(0.2)
+
+
+def test_errors_name_the_flag_as_it_is_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, start in (
+        (["train", "--lr", "1000"], "error: --lr: "),
+        (["submit", "benchmark", "--models", "resnet18", "--min-seconds", "-1"], "error: --min-seconds: "),
+        (["runs", "show", "seven"], "error: RUN-ID: "),
+        (["train", "--epochs", "2", "--steps", "3"], "error: train: give epochs or steps"),
+    ):
+        assert main(arguments) == 2
+        assert capsys.readouterr().err.startswith(start)
+
+
+def test_progress_is_one_line_on_a_terminal_and_sparse_in_a_pipe(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output._Progress, "due", 0.0)
+    for done in range(50):
+        output.print_progress(Progress(done=done, total=50, note="epoch 1"))
+    output.note("result")
+    assert capsys.readouterr().err.splitlines() == ["[0/50] epoch 1", "result"]
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    for done in (1, 2):
+        output.print_progress(Progress(done=done, total=50, note="epoch 1", seconds_left=12.3))
+    output.note("result")
+    lines = [f"\r\033[2K[{done}/50] epoch 1, 12 s left" for done in (1, 2)]
+    assert capsys.readouterr().err == "".join([*lines, "\r\033[2Kresult\n"])
+
+
+def test_a_shell_completes_commands_and_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    for words, completed in ((["runs", "sh"], ["show"]), (["runs", "list", "--or"], ["--order"]), (["tr"], ["train"])):
+        typed = " ".join(words)
+        ask = f"COMP_WORDS=(python -m engine {typed}); COMP_CWORD={len(words) + 2}; _model_vitals"
+        shell = ["bash", "-c", f'{script}\n{ask}\necho "${{COMPREPLY[@]}}"']
+        assert subprocess.run(shell, capture_output=True, text=True, check=True).stdout.split() == completed

@@ -34,7 +34,7 @@ def test_help_lists_every_field(command: list[str], capsys: pytest.CaptureFixtur
     ("arguments", "answer"),
     [
         (["--groups", "rnn"], "groups: Input should be 'rnns', 'cnns'"),
-        (["--sweep", "hidden_size", "--sweep-values", "8,x"], "sweep_values: Input should be a valid integer"),
+        (["--sweep", "hidden_size", "--sweep-values", "8,x"], "--sweep-values: Input should be a valid integer"),
         (["--sweep", "hidden_size", "--format", "oss"], "oss holds one size per runner, and hidden_size is swept"),
         (["--sweep", "mini_batch", "--output", "table.txt"], "table holds one size per runner"),
         (["--format", "excel"], "format: Input should be"),
@@ -60,7 +60,7 @@ def test_a_line_per_row_tells_how_it_goes(capsys: pytest.CaptureFixture[str]) ->
         "1.25 times as fast as aten (faster); single process",
         "        aten_layernorm, 20 steps, hidden 64, batch 8: forward 10 ms",
         "        resnet18, batch 8: forward 10 ms, backward 20 ms",
-        "        error: needs cuDNN",
+        "        cudnn: error: needs cuDNN",
     ]
 
 

@@ -43,7 +43,7 @@ def test_runs_are_listed_by_what_they_are_about(
     assert listed("--model", "resnet*") == [waiting, ended[1], ended[0]]
     assert listed("--model", f"row_of_{ended[2]}", "--kind", "profile,train") == [ended[2]]
     assert listed("--state", "queued,running") == [waiting]
-    assert listed("--device", "cpu", "--oldest-first", "--limit", 1, "--page", 2) == [ended[1]]
+    assert listed("--device", "cpu", "--order", "oldest", "--limit", 1, "--page", 2) == [ended[1]]
     assert "3 of 4 runs" in engine(capsys, "runs", "list", "--limit", 3)
     assert listed("--text", "RESNET50") == [ended[1]]
     out = tmp_path / "runs.csv"

@@ -162,6 +162,25 @@ def test_a_failing_variant_is_a_row_and_the_others_go_on(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fields", "accuracy"), [({}, "fail_accuracy"), ({"tolerance": 0.2}, "pass"), ({"cosine": True}, "pass")]
+)
+def test_tolerance_and_cosine_decide_what_passes(fields: dict[str, Any], accuracy: str, tmp_path: Path) -> None:
+    """A model that is 5 % too large in all weights fails by values, and passes by direction."""
+    builds = itertools.count(1)
+
+    def scaled(name: str, wanted: Wanted) -> Built:
+        built = toy(name, wanted)
+        if next(builds) == 5:  # two runs of eager, one in float64 and the variant eager come before
+            for parameter in built.model.parameters():
+                parameter.data *= 1.05
+        return built
+
+    asked = spec(purpose="accuracy", variants="eager,eager+channels_last", **fields)
+    assert [row.accuracy for row in rows_of(asked, 2, scaled, tmp_path)] == ["pass", accuracy]
+
+
+@pytest.mark.slow
 def test_sampling_ends_after_the_most_seconds_and_the_row_says_so(tmp_path: Path) -> None:
     asked = spec(min_samples=100_000, min_seconds=3600, max_seconds=1e-6, replicates=1)
     (found,) = rows_of(asked, 2, toy, tmp_path)

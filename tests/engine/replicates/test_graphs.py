@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch._inductor.config
 
 from engine.measure import trace
-from engine.models import steps
+from engine.models import steps, variants
+from engine.models.built import Built
+from engine.models.variants import Numbers
 from engine.replicates import graphs
+from engine.replicates.benchmark.job import Job
+from engine.replicates.benchmark.prepared import switches
 from engine.specs import Refused, Variant
 from engine.specs.benchmark import BenchmarkSpec
 
@@ -66,6 +71,33 @@ def test_compiled_variants_say_how_they_compile() -> None:
         BenchmarkSpec(models=("timm:resnet18",), tolerance=0.1)
     with pytest.raises(ValueError, match="choose purpose performance"):
         BenchmarkSpec(models=("timm:resnet18",), purpose="accuracy", trace=True)
+
+
+def test_fullgraph_dynamic_and_freezing_change_how_a_model_is_compiled() -> None:
+    class Breaks(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return with_break(x)
+
+    def compiled(text: str, *sizes: int) -> int:
+        torch._dynamo.reset()
+        counters = graphs.fresh_counters(compiles=True)
+        built = Built(Breaks(), (torch.ones(sizes[0]),), {}, "toy", (1, 1), (1, 1))
+        run = variants.runner(Variant.parse(text), built, Numbers("float32"), "cpu")
+        for size in sizes:
+            run.func(torch.ones(size))  # type: ignore[attr-defined]
+        recompilations: int = graphs.graphs(counters)["recompilations"]
+        return recompilations
+
+    assert compiled("compile:eager", 2, 3) > 0
+    assert compiled("compile:eager+dynamic", 2, 3) == 0
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="graph_break"):
+        compiled("compile:eager+fullgraph", 2)
+    spec = BenchmarkSpec(models="timm:toy", variants="compile,compile+freezing")
+    job = Job(spec=spec, model="timm:toy", mode="inference", batch_size=1, parent=0)
+    for variant in spec.plan:
+        with switches(job, Numbers("float32"), variant)():
+            assert torch._inductor.config.freezing == variant.freezing
+    torch._dynamo.reset()
 
 
 def test_an_optimizer_of_timm_takes_a_step_and_an_unknown_one_is_refused() -> None:

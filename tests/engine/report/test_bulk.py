@@ -18,7 +18,7 @@ def test_the_list_of_runs_is_a_line_each(store: Store) -> None:
     finish(store, first, [profile_row("resnet18")])
     store.set_tags(first, ["b", "a"])
     store.set_notes(first, '=cmd|" /C calc"!A0\nsecond line, "quoted"')
-    text = tables.to_csv(bulk.runs(store, Filter(oldest_first=True)))
+    text = tables.to_csv(bulk.runs(store, Filter(order="oldest")))
     done, waiting = csv.DictReader(io.StringIO(text))
     assert (done["run"], done["what"], done["state"]) == (str(first), "resnet18 (torch, meta)", "finished")
     assert (done["tags"], done["devices"], done["done"], done["total"]) == ("a; b", "meta", "1", "1")

@@ -310,14 +310,29 @@ def run(number: int, spec: Spec, **environment: object) -> Run:
     return Run(id=number, kind=spec.kind, spec=spec, state=State.FINISHED, environment=where, **texts, **counts)  # type: ignore[arg-type]
 
 
+def test_settings_that_requests_left_open_are_compared_by_the_values_used() -> None:
+    scratch, tuned = TrainSpec(), TrainSpec(pretrained="some/weights.pt")
+    first, second = run(1, scratch), run(2, tuned, settings={"batch_size": 64, "SHA-256 of pretrained": "ab"})
+    frame = settings.table([first, second])
+    told = {what: (one, two) for what, one, two in frame[~frame["same"]][["what", "run 1", "run 2"]].to_numpy()}
+    assert told == {
+        "pretrained": ("not set", "some/weights.pt"),
+        "lr": ("0.001", "1e-05"),
+        "batch size": ("not set", "64"),
+        "SHA-256 of pretrained": ("not recorded", "ab"),
+    }
+    alike = settings.table([first, run(3, TrainSpec(lr=1e-3, epochs=15))])
+    assert alike["same"].all()
+
+
 def test_only_what_differs_is_told_apart() -> None:
     first = run(1, BenchmarkSpec(models=("a", "b"), variants=("eager", "compile")))
     second = run(2, BenchmarkSpec(models=("a",), variants=("eager", "compile")), host="there")
     frame = settings.table([first, second])
     differing = frame[~frame["same"]]
     assert differing[["where", "what", "run 1", "run 2"]].to_numpy().tolist() == [
-        ["asked", "models", "a, b", "a"],
-        ["ran", "host", "here", "there"],
+        ["setting", "models", "a, b", "a"],
+        ["run", "host", "here", "there"],
     ]
     alike = frame[frame["same"]].set_index("what")["run 1"]
     assert alike["variants"] == "eager, compile"

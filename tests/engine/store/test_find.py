@@ -1,9 +1,11 @@
 """Finding runs, tags, notes and sizes, on a real SQLite file and on a real PostgreSQL server."""
 
+import math
 import random
 import re
 import time
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from alembic import command
@@ -17,11 +19,13 @@ from engine.specs import ProfileSpec, Refused
 from engine.store import Filter, Run, State, Store, open_store, storage
 from engine.store.database import Database
 from engine.store.files import RunFiles
+from engine.store.find import Order
 from engine.store.migrations import alembic_config
 from engine.store.tables import metadata
 from tests.engine.store.test_store import postgres_url, settings  # noqa: F401  fixtures: each test runs on both databases
 from tests.support import store as support_store
-from tests.support.page import finish, profile_row
+from tests.support.clip import train_row
+from tests.support.page import benchmark_row, finish, profile_row
 
 ODD = ("100%_of/them", "ÄRGER in Zürich", "a\\b 'quoted'", "<b>bold</b>")
 PATTERNS = ("resnet_17", "RESNET", "vit_base_1?", "*_12", "timm:swin_3*", "aten", "a_b%", "100%", "/", "nothing*", "*")
@@ -44,8 +48,9 @@ def filled(store: Store) -> Store:
 def lets_through(wanted: Filter, run: Run, rows: list[Row]) -> bool:
     """What a filter promises, without any SQL."""
     asked = getattr(run.spec, "models", None) or getattr(run.spec, "chosen", None) or (getattr(run.spec, "model", ""),)
-    models = {re.sub(r"^[^:]*:(?=.)", "", name).casefold() for name in (*asked, *(row.model for row in rows)) if name}
-    pattern = re.sub(r"^[^:]*:(?=.)", "", wanted.model).casefold()
+    names = {name.casefold() for name in (*asked, *(row.name for row in rows)) if name}
+    pattern = wanted.model.casefold()
+    models = names if ":" in pattern else {re.sub(r"^[^:]*:(?=.)", "", name) for name in names}
     signs = {"*": ".*", "?": "."}
     whole = "".join(signs.get(sign, re.escape(sign)) for sign in pattern)
     if not set(pattern) & set(signs):
@@ -75,7 +80,7 @@ def drawn(rng: random.Random) -> Filter:
         device=rng.choice(("cpu", "cuda:0", "meta", "cuda", "%")) if rng.random() < 0.3 else "",
         tags=some((*support_store.TAGS, "odd", ODD[0]), 2),
         text=rng.choice(WORDS) if rng.random() < 0.4 else "",
-        oldest_first=rng.random() < 0.5,
+        order=rng.choice(get_args(Order)),
     )
 
 
@@ -86,16 +91,22 @@ def test_the_database_lets_through_what_the_filter_promises(filled: Store) -> No
     rows = {run.id: filled.rows(run.id) for run in runs}
     rng, lengths = random.Random(1), set()
     filters = [Filter(model=pattern) for pattern in PATTERNS] + [Filter(text=word) for word in WORDS]
-    for wanted in [*filters, *(drawn(rng) for _ in range(120))]:
+    for wanted in [*filters, *(drawn(rng) for _ in range(160))]:
         expected = [run for run in runs if lets_through(wanted, run, rows[run.id])]
-        if wanted.oldest_first:
+        if wanted.order == "oldest":
             expected.reverse()
+        elif wanted.order != "newest":
+            name, sign = {
+                "loss": ("loss", 1), "accuracy": ("accuracy", -1), "latency": ("latency_ms", 1)
+            }[wanted.order]  # fmt: skip
+            values = {run.id: getattr(run.results, name) for run in expected}
+            expected.sort(key=lambda run: math.inf if values[run.id] is None else sign * values[run.id])
         assert filled.count(wanted) == len(expected), wanted
         assert filled.find(wanted, limit=7, offset=5) == expected[5:12], wanted
         lines = [line for batch in filled.lines(wanted) for line in batch]
         assert [line["run"] for line in lines] == [run.id for run in expected], wanted
         lengths.add(len(expected))
-    assert len(lengths) > 30, "filters that let everything or nothing through show little"
+    assert len(lengths) > 25, "filters that let everything or nothing through show little"
 
 
 def test_a_run_is_found_by_the_models_of_its_rows_from_the_moment_they_come(store: Store) -> None:
@@ -184,7 +195,7 @@ def test_runs_of_the_first_version_can_be_found_too(settings: Settings) -> None:
         (Filter(model="vit_tiny", kinds=("profile",)), [3, 1]),
         (Filter(model="ömlaut", text="first"), [1]),
         (Filter(text="vit* cpu"), [3, 1]),
-        (Filter(device="cpu", oldest_first=True), [1, 3]),
+        (Filter(device="cpu", order="oldest"), [1, 3]),
     ):
         assert [run.id for run in store.find(wanted, limit=9)] == found, wanted
     assert store.count(Filter(model="vit_tiny")) == store.count(Filter()) == 3
@@ -236,3 +247,39 @@ def test_a_search_of_many_words_is_answered(filled: Store) -> None:
     words = " ".join(chr(ord("a") + place % 26) for place in range(100))
     assert filled.count(Filter(text=words)) == 0
     assert filled.count(Filter(text="a " * 100)) > 0
+
+
+def test_a_run_of_one_library_is_not_found_as_one_of_another(store: Store) -> None:
+    of_timm, of_torchvision = (
+        store.enqueue(ProfileSpec(models=(f"{lib}:resnet18",))) for lib in ("timm", "torchvision")
+    )
+    finish(store, of_timm, [profile_row("resnet18d")])
+    for pattern, found in {
+        "timm:resnet18": [of_timm],
+        "TorchVision:resnet1*": [of_torchvision],
+        "resnet18": [of_torchvision, of_timm],
+        "t*": [],
+        "open_clip:*": [],
+    }.items():
+        assert [run.id for run in store.find(Filter(model=pattern), limit=9)] == found, pattern
+
+
+def test_the_results_of_a_run_follow_its_rows(store: Store) -> None:
+    """Counts, values and words; another attempt starts without them, and a run without failed rows is finished."""
+    failed, some, good, trained = (store.enqueue(ProfileSpec(models=("resnet18",))) for _ in range(4))
+    finish(store, failed, [profile_row("a", status="error"), profile_row("b", status="out_of_memory")])
+    finish(store, some, [profile_row("a"), profile_row("b", status="error"), profile_row("c", status="error")])
+    finish(store, good, [benchmark_row("a", latency_ms=3.0), benchmark_row("b", latency_ms=1.0, flags=("unstable",))])
+    losses = [
+        train_row(epoch=1, train_loss=2.0, zeroshot_top1=0.5),
+        train_row(epoch=2, train_loss=1.5, zeroshot_top1=None),
+    ]
+    finish(store, trained, [*losses, train_row(epoch=3, train_loss=None, status="error")])
+    outcomes = {run.id: (run.state, run.outcome, run.all_failed) for run in store.runs()}
+    assert outcomes[failed] == (State.FINISHED, "all failed", True)
+    assert outcomes[some] == (State.FINISHED, "finished, 2 errors", False)
+    assert outcomes[good] == (State.FINISHED, "finished", False)
+    results = store.run(good).results
+    assert (results.rows, results.latency_ms, results.flags) == (2, 2.0, ("unstable",))
+    assert (store.run(trained).results.loss, store.run(trained).results.accuracy) == (1.5, 0.5)
+    assert [run.id for run in store.find(Filter(order="latency"), limit=2)] == [good, trained]

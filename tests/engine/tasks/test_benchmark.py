@@ -90,13 +90,15 @@ def events(tmp_path: Path, **fields: Any) -> list[Event]:
 
 @pytest.mark.slow
 def test_the_whole_way(tmp_path: Path) -> None:
-    found = events(tmp_path, models="open_clip:ViT-S-32-alt", replicates=2)
+    found = events(tmp_path, models="open_clip:ViT-S-32-alt", replicates=2, trace=True)
     assert isinstance(found[0], Environment)
-    assert [type(each) for each in found if not isinstance(each, Progress)][1:] == [Artifact, BenchmarkRow]
+    assert [type(each) for each in found if not isinstance(each, Progress)][1:] == [Artifact, Artifact, BenchmarkRow]
     assert found[-1] == Progress(done=1, total=1)
     (row,) = (each for each in found if isinstance(each, BenchmarkRow))
     assert (row.status, row.error, row.processes, row.image_size, row.threads) == ("ok", "", 2, "224", 1)
     assert (row.context_length, row.family) == (77, "clip_vit")
+    assert (tmp_path / row.trace_file).stat().st_size > 1000
+    assert sum(one.share for one in row.slowest) > 0.5
     with (tmp_path / row.samples_file).open(newline="") as file:
         samples = [(line["process"], float(line["forward_ms"])) for line in csv.DictReader(file)]
     medians = [statistics.median(ms for process, ms in samples if process == number) for number in "12"]

@@ -32,7 +32,7 @@ def _of_runs(name: str, column: "sa.Column[str]") -> None:
 def _fill(connection: sa.Connection) -> None:
     """Add the search data of stored runs. Runs that this version cannot read are found only by name and rows."""
     from engine import specs
-    from engine.store.listing import asked_for, folded_model, searchable
+    from engine.store.listing import asked_for, folded_names, searchable
 
     runs = sa.table("runs", *map(sa.column, ("id", "kind", "name", "spec", "summary")))
     rows = sa.table("rows", *map(sa.column, ("run_id", "model")))
@@ -41,7 +41,7 @@ def _fill(connection: sa.Connection) -> None:
     last = 0
     while found := connection.execute(sa.select(runs).where(runs.c.id > last).order_by(runs.c.id).limit(BATCH)).all():
         ids = sa.select(rows).distinct().where(rows.c.run_id.between(found[0].id, found[-1].id))
-        named = {(run_id, folded_model(model)) for run_id, model in connection.execute(ids)}
+        named = {(run_id, folded_names(model)[0]) for run_id, model in connection.execute(ids)}
         described = []
         for run in found:
             try:

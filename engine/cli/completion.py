@@ -1,0 +1,80 @@
+"""The command completion: a script that lets a shell complete commands and flags."""
+
+from collections.abc import Iterator
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, Field
+from pydantic.fields import FieldInfo
+from pydantic_settings import CliPositionalArg
+
+SCRIPT = """\
+_model_vitals() {{
+    local chain="" words="" i
+    [ "${{COMP_WORDS[1]}} ${{COMP_WORDS[2]}}" = "-m engine" ] || return 0
+    for ((i = 3; i < COMP_CWORD; i++)); do
+        case "$chain ${{COMP_WORDS[i]}}" in
+            {chains}) chain="$chain ${{COMP_WORDS[i]}}" ;;
+        esac
+    done
+    case "$chain" in
+{words}
+    esac
+    COMPREPLY=($(compgen -W "$words" -- "${{COMP_WORDS[COMP_CWORD]}}"))
+}}
+complete -o default -F _model_vitals python python3
+"""
+BEFORE = {"bash": "", "zsh": "autoload -U +X bashcompinit && bashcompinit\n"}
+
+
+class Completion(BaseModel):
+    """Print a script that completes commands and flags: source <(python -m engine completion bash)"""
+
+    shell: CliPositionalArg[Literal["bash", "zsh"]] = Field(description="The shell: bash or zsh.")
+
+    def cli_cmd(self) -> None:
+        from engine.__main__ import Engine
+
+        words = dict(_words(Engine))
+        cases = [f'        "{chain}") words="{" ".join(names)}" ;;' for chain, names in words.items()]
+        chains = "|".join(f'"{chain}"' for chain in words if chain)
+        print(BEFORE[self.shell] + SCRIPT.format(chains=chains, words="\n".join(cases)), end="")
+
+
+def subcommand(field: FieldInfo) -> type[BaseModel] | None:
+    """Return the command that a field of a command stands for; None for a flag or an argument."""
+    if not any(getattr(mark, "__name__", "") == "_CliSubCommand" for mark in field.metadata):
+        return None
+    command: type[BaseModel] = get_args(field.annotation)[0]
+    return command
+
+
+def flag(model: type[BaseModel], path: tuple[Any, ...]) -> str:
+    """Return what a user types for a field: `--lr` for ("submit", "train", "lr"), `RUN-ID` for an argument.
+
+    For a whole command, its name. path: names of fields, as in errors of pydantic.
+    """
+    typed = "request"
+    for name in path:
+        field = next((field for key, field in model.model_fields.items() if name in (key, field.alias)), None)
+        if field is None:
+            break
+        typed = str(name).replace("_", "-")
+        if (command := subcommand(field)) is None:
+            positional = any(getattr(mark, "__name__", "") == "_CliPositionalArg" for mark in field.metadata)
+            return typed.upper() if positional else f"--{typed}"
+        model = command
+    return typed
+
+
+def _words(model: type[BaseModel], chain: str = "") -> Iterator[tuple[str, list[str]]]:
+    """Yield the words that may follow a chain of commands, for this command and those below it."""
+    commands, flags = {}, ["--help"]
+    for key, field in model.model_fields.items():
+        name = (field.alias or key).replace("_", "-")
+        if (command := subcommand(field)) is not None:
+            commands[name] = command
+        elif not any(getattr(mark, "__name__", "") in ("_CliPositionalArg", "_CliSuppress") for mark in field.metadata):
+            flags += [f"--{name}", *([f"--no-{name}"] if field.annotation is bool and field.default else [])]
+    yield chain, [*commands, *flags]
+    for name, command in commands.items():
+        yield from _words(command, f"{chain} {name}")

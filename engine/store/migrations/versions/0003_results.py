@@ -1,0 +1,73 @@
+"""Add a summary of each run's rows, the estimated time left, and names of models with their library."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0003"
+down_revision = "0002"
+
+BATCH = 1000
+ENDED = ("finished", "failed", "cancelled")
+
+
+def upgrade() -> None:
+    """Apply the migration."""
+    op.add_column("runs", sa.Column("seconds_left", sa.Float))
+    run_id = sa.ForeignKey("runs.id", ondelete="CASCADE")
+    op.create_table(
+        "run_results",
+        sa.Column("run_id", sa.Integer, run_id, nullable=False, primary_key=True),
+        sa.Column("rows", sa.Integer, nullable=False),
+        sa.Column("failed", sa.Integer, nullable=False),
+        sa.Column("loss", sa.Float),
+        sa.Column("accuracy", sa.Float),
+        sa.Column("latency_ms", sa.Float),
+        sa.Column("flags", sa.Text, nullable=False),
+    )
+    _fill(op.get_bind())
+
+
+def _fill(connection: sa.Connection) -> None:
+    """Summarise the rows of stored runs, and add the models' names with their library."""
+    from engine import specs
+    from engine.specs import ModelName
+    from engine.store.listing import WITH_RESULTS, asked_for, folded_names, results_of
+
+    runs = sa.table("runs", *map(sa.column, ("id", "kind", "spec", "state")))
+    rows = sa.table("rows", *map(sa.column, ("id", "run_id", "kind", "library", "model", "status", "payload")))
+    models = sa.table("run_models", *map(sa.column, ("run_id", "model")))
+    results = sa.table(
+        "run_results", *map(sa.column, ("run_id", "rows", "failed", "loss", "accuracy", "latency_ms", "flags"))
+    )
+    payload = sa.case((rows.c.kind.in_(WITH_RESULTS), rows.c.payload), else_="{}")
+    last = 0
+    while found := connection.execute(sa.select(runs).where(runs.c.id > last).order_by(runs.c.id).limit(BATCH)).all():
+        ids = (found[0].id, found[-1].id)
+        names = set()
+        for run in found:
+            try:
+                names |= {(run.id, name) for name in asked_for(specs.load(run.kind, run.spec))}
+            except (LookupError, ValueError):
+                continue  # a run that this version cannot read
+        stored: dict[int, list[tuple[str, str]]] = {}
+        query = sa.select(rows.c.run_id, rows.c.library, rows.c.model, rows.c.status, payload)
+        for run_id, library, model, status, text in connection.execute(
+            query.where(rows.c.run_id.between(*ids)).order_by(rows.c.id)
+        ):
+            stored.setdefault(run_id, []).append((status, text))
+            names |= {(run_id, name) for name in folded_names(ModelName.of(library, model))}
+        known = sa.select(models.c.run_id, models.c.model).where(models.c.run_id.between(*ids))
+        names -= {(run_id, name) for run_id, name in connection.execute(known)}
+        if names:
+            connection.execute(sa.insert(models), [{"run_id": run, "model": name} for run, name in sorted(names)])
+        ended = [run.id for run in found if run.state in ENDED and run.id in stored]
+        if ended:
+            connection.execute(sa.insert(results), [{"run_id": run, **results_of(stored[run])} for run in ended])
+        last = found[-1].id
+
+
+def downgrade() -> None:
+    """Undo the migration."""
+    op.drop_table("run_results")
+    op.drop_column("runs", "seconds_left")
+    op.execute("DELETE FROM run_models WHERE model LIKE ':%'")
