@@ -175,6 +175,15 @@ def few_shot(labels: Tensor, shots: int, seed: int, names: Sequence[str] = ()) -
     return torch.cat(chosen).sort().values
 
 
+def renumbered(labels: Tensor, classes: Sequence[str], wanted: Sequence[str]) -> Tensor:
+    """Return labels of `classes` as labels of the classes `wanted`. Errors: Refused if it lacks one."""
+    if not classes or not wanted or classes == wanted:
+        return labels
+    if unknown := [name for name in classes if name not in wanted]:
+        raise Refused(f"the probe's data have classes that the evaluated data lack: {shortened(tuple(unknown))}")
+    return torch.tensor([wanted.index(name) for name in classes])[labels]
+
+
 def strength(features: Array, labels: NDArray[np.int64], seed: int, strengths: Sequence[float] = STRENGTHS) -> float:
     """Return the strength with the best accuracy on a held-out part, the smallest one if several are equal.
 

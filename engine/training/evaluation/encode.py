@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from engine import datasets
-from engine.datasets import Pairs, Unreadable
+from engine.datasets import Pairs, Subset, Unreadable
 from engine.specs import Refused
 from engine.specs.evaluate import RECALLS
 from engine.training.batches import Tokenize, Transform
@@ -159,6 +159,14 @@ def _targets(pairs: Pairs) -> Tensor | None:
             return None
         targets[index, list(several)] = True
     return targets
+
+
+def selected(found: Encoded, part: Subset) -> Encoded:
+    """Return the part of encoded pairs, without its texts."""
+    indices = torch.from_numpy(part.indices)
+    labels = None if found.labels is None else found.labels[indices]
+    none = found.texts[:0], found.owner[:0]
+    return Encoded(part, (), found.images[indices], *none, labels, None, found.scale)
 
 
 def _distinct(texts: Sequence[str]) -> list[str]:
