@@ -5,7 +5,8 @@ from pathlib import Path
 
 import streamlit as st
 
-from pages.shared import backend, links, rerun
+from pages.shared import backend, history, links, rerun
+from pages.shared.form import link
 from pages.shared.rerun import PageEnd
 from pages.shared.text import plain
 
@@ -92,9 +93,11 @@ page = st.navigation(
 st.set_page_config(page_title=f"{page.title} – Model Vitals")
 if warning := backend.settings().public_warning:
     st.sidebar.warning(plain(warning), icon=":material/public:")
+link.fill_from_run(page.url_path)
 parameters, top = links.parameters(), st.container()
 with suppress(PageEnd):
     page.run()
 with top:
     links.report(parameters, page.url_path)
 rerun.show_waiting()
+history.merge_entries()

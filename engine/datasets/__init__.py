@@ -6,7 +6,7 @@ from engine.datasets.look import Example, Look, look
 from engine.datasets.mixed import Mixed, weights
 from engine.datasets.multilabel import labels_of, with_classes_split
 from engine.datasets.opening import open_pairs
-from engine.datasets.split import Subset, readable, sample, split
+from engine.datasets.split import Subset, own_parts, readable, sample, split
 from engine.datasets.uploads import unpack
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "look",
     "note_on_ids",
     "open_pairs",
+    "own_parts",
     "prompts",
     "readable",
     "sample",

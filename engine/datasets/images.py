@@ -4,7 +4,7 @@ import struct
 import zlib
 from io import BytesIO
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,9 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 
 from engine.datasets.base import Unreadable
 from engine.roots import Roots, open_within
+
+if TYPE_CHECKING:
+    from engine.datasets.members import Member
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
@@ -52,6 +55,14 @@ def read(path: Path, roots: Roots = None) -> Image.Image:
     try:
         with open_within(path, roots) as file:
             return decode(file, source)
+    except OSError as error:
+        raise unreadable(source, error.strerror or str(error)) from error
+
+
+def read_member(member: "Member", source: str, roots: Roots) -> Image.Image:
+    """Return the image in a part of a file. source: name of the image for messages. Errors: Unreadable."""
+    try:
+        return decode(BytesIO(member.read(roots)), source)
     except OSError as error:
         raise unreadable(source, error.strerror or str(error)) from error
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from engine.datasets import images
 from engine.datasets.base import DataProblem
 from engine.datasets.members import in_folder, visible
+from engine.datasets.unpacked import TARS, is_tar
 from engine.roots import Entry, Roots, file_within, scan_within
 from engine.specs.clip import DataKind
 from engine.words import shortened
@@ -22,12 +23,12 @@ def recognise(path: Path, roots: Roots = None) -> tuple[Path, DataKind]:
     if file_within(path, roots):
         return path, of_name(path.name)
     inside = _visible_entries(path, roots)
-    tables = [entry.path for entry in inside if entry.path.suffix.lower() in TABLES]
+    tables = [entry.path for entry in inside if entry.path.suffix.lower() in (*TABLES, ".parquet")]
     if len(tables) > 1:
         raise DataProblem(f"{path} holds several tables: give one of {shortened([table.name for table in tables])}")
     if tables:
-        return tables[0], "csv"
-    if any(entry.path.suffix.lower() == ".tar" for entry in inside):
+        return tables[0], of_name(tables[0].name)
+    if any(is_tar(entry.path.name) for entry in inside):
         return path, "webdataset"
     folders = [entry.path for entry in inside if entry.is_folder]
     names = [member.name for member in in_folder(path, roots)]
@@ -53,7 +54,9 @@ def recognise(path: Path, roots: Roots = None) -> tuple[Path, DataKind]:
 
 def _says_more(folder: Path, roots: Roots) -> bool:
     """Return whether a folder contains a table or shards, and so is more than a class folder."""
-    return any(entry.path.suffix.lower() in (*TABLES, ".tar") for entry in _visible_entries(folder, roots))
+    return any(
+        entry.path.suffix.lower() in TABLES or is_tar(entry.path.name) for entry in _visible_entries(folder, roots)
+    )
 
 
 def _visible_entries(folder: Path, roots: Roots) -> list[Entry]:
@@ -72,6 +75,11 @@ def of_name(name: str) -> DataKind:
     suffix = Path(name).suffix.lower()
     if suffix in TABLES:
         return "csv"
-    if suffix == ".tar":
+    if is_tar(name):
         return "webdataset"
-    raise DataProblem(f"{name} is neither .csv nor .tsv nor .tar, nor a folder: say what it is with the kind of data")
+    if suffix in (".parquet", ".json"):
+        return "parquet" if suffix == ".parquet" else "coco"
+    raise DataProblem(
+        f"{name} is none of {', '.join((*TABLES, *TARS))}, .parquet and .json, nor a folder: "
+        "say what it is with the kind of data"
+    )

@@ -17,6 +17,7 @@ import numpy as np
 from engine.archives import whole
 from engine.datasets.base import DataProblem
 from engine.datasets.images import SUFFIXES
+from engine.datasets.unpacked import plain_tar
 from engine.roots import Roots, files_within, open_within
 
 IMAGES = tuple(suffix.removeprefix(".") for suffix in SUFFIXES)
@@ -37,6 +38,13 @@ class Member(NamedTuple):
     path: str
     offset: int
     size: int
+    origin: str = ""
+    """The packed file of which `path` is the plain copy."""
+
+    @property
+    def shown(self) -> str:
+        """Return the path to show."""
+        return self.origin or self.path
 
     def read(self, roots: Roots = None) -> bytes:
         """Return the content. Errors: OSError, also if the file has become shorter."""
@@ -59,16 +67,21 @@ class Sample(NamedTuple):
 
 
 def in_tar(path: Path, roots: Roots = None) -> list[Member]:
-    """Return the files in an uncompressed tar. Errors: DataProblem for any other file, and for a damaged one."""
+    """Return the files in a tar; those of a compressed one in its plain copy. Errors: DataProblem if it is damaged."""
+    packed, path = path, plain_tar(path, roots)
+    origin = str(packed) if packed != path else ""
+    roots = None if origin else roots
     try:
         with open_within(path, roots) as file, tarfile.open(fileobj=file, mode="r:") as archive:
             return [
-                Member(info.name, str(path), info.offset_data, info.size) for info in whole(archive) if _plain(info)
+                Member(info.name, str(path), info.offset_data, info.size, origin)
+                for info in whole(archive)
+                if _plain(info)
             ]
     except tarfile.TarError as error:
-        raise DataProblem(f"{path} is no uncompressed tar, or is damaged: {error}") from error
+        raise DataProblem(f"{packed} is no {'' if origin else 'uncompressed '}tar, or is damaged: {error}") from error
     except OSError as error:
-        raise DataProblem(f"{path} cannot be read: {error.strerror}") from error
+        raise DataProblem(f"{packed} cannot be read: {error.strerror}") from error
 
 
 def in_folder(folder: Path, roots: Roots = None) -> list[Member]:

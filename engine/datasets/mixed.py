@@ -7,13 +7,18 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from engine.datasets.base import DataProblem, Pairs
-from engine.datasets.split import Subset
+from engine.datasets.split import Subset, own_split
 
 
 class Mixed:
-    """The pairs of several sources, one source after the other. Classes with the same name become one class."""
+    """The pairs of several sources, one source after the other. Classes with the same name become one class.
+
+    Errors: DataProblem if a source has a split of its own.
+    """
 
     def __init__(self, parts: Sequence[Pairs]) -> None:
+        if split := next((part.name for part in parts if own_split(part) is not None), ""):
+            raise DataProblem(f"{split} has a split of its own, which a mixture has not: choose a part with json_split")
         self.parts = tuple(parts)
         self.name = "+".join(part.name for part in parts)
         self.classes = tuple(dict.fromkeys(name for part in parts for name in part.classes))

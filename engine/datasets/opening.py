@@ -1,18 +1,20 @@
 """Open the pairs that a spec's data names."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from engine.datasets import folders, kinds, shards, tables
+from engine.datasets import captions_json, folders, kinds, parquet, shards, tables
 from engine.datasets.base import DataProblem, Pairs
 from engine.datasets.digits import COUNT, Digits, Synthetic
 from engine.datasets.mixed import Mixed
 from engine.datasets.split import sample
+from engine.datasets.unpacked import is_tar
 from engine.roots import Roots, expand_home, file_within, scan_within, stat_within
-from engine.specs.clip import EMBEDDED, DataKind, split_sources
+from engine.specs.clip import EMBEDDED, DataKind, JsonSplit, split_sources
 
-Table = Callable[..., tables.Table]
+Open = Callable[[Path], tables.Table]
 
 
 def open_pairs(
@@ -23,6 +25,7 @@ def open_pairs(
     image_column: str = "filepath",
     caption_column: str = "title",
     class_column: str = "",
+    part: JsonSplit = "auto",
     samples: int | None = None,
     seed: int = 0,
     roots: Roots = None,
@@ -32,14 +35,16 @@ def open_pairs(
     samples: maximum number of pairs, drawn at random with the seed; for synthetic data, the number to make.
     roots: the folders that paths, also those in tables and behind links, may lead to. Errors: DataProblem.
     """
-    table = partial(
-        tables.open_table,
-        separator=separator,
-        image_column=image_column,
-        caption_column=caption_column,
-        class_column=class_column,
-        roots=roots,
-    )
+    columns: dict[str, Any] = {
+        "image_column": image_column,
+        "caption_column": caption_column,
+        "class_column": class_column,
+    }
+    table: dict[DataKind, Open] = {
+        "csv": partial(tables.open_table, separator=separator, **columns, roots=roots),
+        "parquet": partial(parquet.open_parquet, **columns, roots=roots),
+        "coco": partial(captions_json.open_captions, part=part, roots=roots),
+    }
     sources = split_sources(data)
     made = samples if samples and len(sources) == 1 else COUNT
     parts = [_open(source, kind, table, Synthetic(made, seed), roots) for source in sources]
@@ -49,7 +54,7 @@ def open_pairs(
     return sample(pairs, samples, seed) if samples and samples < len(pairs) else pairs
 
 
-def _open(source: str, kind: DataKind, table: Table, synthetic: Synthetic, roots: Roots) -> Pairs:
+def _open(source: str, kind: DataKind, table: Mapping[DataKind, Open], synthetic: Synthetic, roots: Roots) -> Pairs:
     if kind == "auto" and source in EMBEDDED:
         kind = "digits" if source == "digits" else "synthetic"
     if kind in EMBEDDED and source not in EMBEDDED:
@@ -62,26 +67,27 @@ def _open(source: str, kind: DataKind, table: Table, synthetic: Synthetic, roots
     if "://" in source or source.startswith("pipe:"):
         raise DataProblem(f"{source} is no file on this machine: fetch it first, data are read from disk")
     if not stat_within(path, roots):
-        if kind in ("auto", "webdataset") and source.lower().endswith(".tar"):
+        if kind in ("auto", "webdataset") and is_tar(source):
             return shards.open_shards(source, roots)
         raise DataProblem(
-            f"there is no {source}: give digits, synthetic, or the path of a CSV, a folder or shards ({{00..07}}.tar)"
+            f"there is no {source}: give digits, synthetic, or the path of a CSV, Parquet, captions JSON, a folder or "
+            "shards ({00..07}.tar)"
         )
     if kind == "auto":
         path, kind = kinds.recognise(path, roots)
     if kind == "webdataset":
         return _shards(path, roots)
     if file_within(path, roots) == (kind == "folder"):
-        wanted = "a folder with one for each class" if kind == "folder" else "a CSV, which is a file"
+        wanted = "a folder with one for each class" if kind == "folder" else f"{kind}, which is a file"
         raise DataProblem(f"{source} was said to be {wanted}, which it is not")
-    return folders.open_folder(path, roots) if kind == "folder" else table(path)
+    return folders.open_folder(path, roots) if kind == "folder" else table[kind](path)
 
 
 def _shards(path: Path, roots: Roots) -> Pairs:
     if file_within(path, roots):
         return shards.open_tars([path], path.stem, roots)
     try:
-        tars = sorted(entry.path for entry in scan_within(path, roots) if entry.path.suffix == ".tar")
+        tars = sorted(entry.path for entry in scan_within(path, roots) if is_tar(entry.path.name))
     except OSError as error:
         raise DataProblem(f"{path} cannot be read: {error.strerror}") from error
     return shards.open_tars(tars, path.name, roots) if tars else shards.open_unpacked(path, roots)

@@ -4,7 +4,6 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from io import BytesIO
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -42,11 +41,7 @@ class Shards:
         return len(self.found)
 
     def image(self, index: int) -> Image.Image:
-        member, source = self.found[index].image, self.source(index)
-        try:
-            return images.decode(BytesIO(member.read(self.roots)), source)
-        except OSError as error:
-            raise images.unreadable(source, error.strerror or str(error)) from error
+        return images.read_member(self.found[index].image, self.source(index), self.roots)
 
     def captions(self, index: int) -> tuple[str, ...]:
         return self.texts[index]
@@ -60,7 +55,7 @@ class Shards:
 
     def source(self, index: int) -> str:
         member = self.found[index].image
-        return member.path if member.path.endswith(member.name) else f"{member.path}/{member.name}"
+        return member.shown if member.path.endswith(member.name) else f"{member.shown}/{member.name}"
 
 
 def open_shards(pattern: str, roots: Roots = None) -> Shards:
@@ -72,7 +67,7 @@ def open_shards(pattern: str, roots: Roots = None) -> Shards:
 
 
 def open_tars(paths: Sequence[Path], name: str, roots: Roots = None) -> Shards:
-    """Return the samples of uncompressed tars, one after the other. Errors: DataProblem."""
+    """Return the samples of tars, one after the other. Errors: DataProblem."""
     found = [
         sample
         for path in paths

@@ -53,6 +53,8 @@ class Subset:
 def split(pairs: Pairs, fraction: float, seed: int) -> tuple[Subset, Subset]:
     """Return the pairs to train on and the held-out ones, with nearly the same share of each label.
 
+    Data with a split of their own, as Karpathy's of COCO, keep it: then fraction and seed do not matter.
+
     The split depends only on labels, fraction and seed. With a fraction above 0, neither part is empty. Pairs of rare
     labels are in the training part. Errors: DataProblem.
     """
@@ -62,9 +64,28 @@ def split(pairs: Pairs, fraction: float, seed: int) -> tuple[Subset, Subset]:
         raise DataProblem(
             f"{pairs.name} has {len(pairs)} pairs, of which none can be held out: give other data for that"
         )
+    if fraction and own_split(pairs) is not None:
+        return own_parts(pairs)  # type: ignore[return-value]
     count = min(max(1, round(fraction * len(pairs))), len(pairs) - 1) if fraction else 0
     chosen = _drawn(pairs, count, seed)
     return Subset(pairs, np.flatnonzero(~chosen)), Subset(pairs, np.flatnonzero(chosen))
+
+
+def own_split(pairs: Pairs) -> NDArray[np.bool_] | None:
+    """Return which pairs the data themselves hold out, (N,) bool; None if they do not say, or all are in one part."""
+    if isinstance(pairs, Subset):
+        inner = own_split(pairs.pairs)
+        held = None if inner is None else inner[pairs.indices]
+    else:
+        held = np.asarray(getattr(pairs, "held", ()), dtype=bool)
+    return held if held is not None and 0 < held.sum() < len(held) else None
+
+
+def own_parts(pairs: Pairs) -> tuple[Pairs, Pairs]:
+    """Return the pairs to train on and to hold out, as the data themselves say; all pairs twice if they do not."""
+    if (held := own_split(pairs)) is None:
+        return pairs, pairs
+    return Subset(pairs, np.flatnonzero(~held)), Subset(pairs, np.flatnonzero(held))
 
 
 def sample(pairs: Pairs, count: int, seed: int) -> Subset:

@@ -1,18 +1,19 @@
 """Read a CSV with columns of image paths, captions and, if given, class names."""
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import TextIOWrapper
 from itertools import chain
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from PIL import Image
 
 from engine.datasets import images
 from engine.datasets.base import DataProblem
 from engine.datasets.folders import TEMPLATES
+from engine.datasets.members import Member
 from engine.roots import Roots, open_within
 from engine.words import shortened
 
@@ -36,11 +37,17 @@ class Table:
     notes: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     templates: tuple[str, ...] = ()
+    members: Sequence[Member] = ()
+    """The image of each row where they are not files of their own, as in Parquet."""
+    held: tuple[bool, ...] = ()
+    """Which pairs the data themselves hold out; empty if they do not say."""
 
     def __len__(self) -> int:
         return len(self.files)
 
     def image(self, index: int) -> Image.Image:
+        if self.members:
+            return images.read_member(self.members[index], self.source(index), self.roots)
         return images.read(self.folder / self.files[index], self.roots)
 
     def captions(self, index: int) -> tuple[str, ...]:
@@ -50,7 +57,20 @@ class Table:
         return self.labels[index] if self.labels else None
 
     def source(self, index: int) -> str:
-        return str(self.folder / self.files[index])
+        return (
+            f"{self.members[index].shown}/{self.files[index]}" if self.members else str(self.folder / self.files[index])
+        )
+
+
+class Row(NamedTuple):
+    """A row of a table."""
+
+    line: str
+    """Where it is, for messages."""
+    image: str
+    captions: tuple[str, ...] | None
+    """None if the table has no column of captions."""
+    label: str = ""
 
 
 def open_table(
@@ -69,46 +89,70 @@ def open_table(
     Errors: DataProblem for another encoding or missing columns, for an image of two classes, and, with line numbers,
     for rows with too few or many cells or without a path, caption or class.
     """
-    captions: dict[str, dict[str, None]] = {}  # the inner dicts are ordered sets
-    classes: dict[str, dict[str, None]] = {}
-    rows = 0
-    incomplete: list[str] = []
     columns = (image_column, caption_column, *([class_column] if class_column else []))
     try:
         with TextIOWrapper(open_within(path, roots), newline="", encoding="utf-8-sig") as file:
-            for line, cells in _rows(file, path.name, separator, columns):
-                rows += 1
-                if not all(cells.values()):
-                    incomplete.append(str(line))
-                    continue
-                texts = captions.setdefault(cells[image_column], {})
-                if caption_column in cells:
-                    texts[cells[caption_column]] = None
-                if class_column:
-                    classes.setdefault(cells[image_column], {})[cells[class_column]] = None
+            rows = (
+                Row(
+                    str(line),
+                    cells[image_column],
+                    (cells[caption_column],) if caption_column in cells else None,
+                    cells.get(class_column, ""),
+                )
+                for line, cells in _rows(file, path.name, separator, columns)
+            )
+            return assembled(path, rows, class_column=class_column, caption_column=caption_column, roots=roots)
     except UnicodeDecodeError as error:
         raise DataProblem(f"{path.name} is not in UTF-8 ({error.reason}): save it as CSV UTF-8") from error
     except OSError as error:
         raise DataProblem(f"{path.name} cannot be read: {error.strerror}") from error
+
+
+def assembled(
+    path: Path,
+    rows: Iterable[Row],
+    *,
+    class_column: str = "",
+    caption_column: str = "",
+    members: Sequence[Member] = (),
+    held: tuple[bool, ...] = (),
+    notes: Sequence[str] = (),
+    roots: Roots = None,
+) -> Table:
+    """Return the table of some rows, those of the same image together. members: the image of each row, all different.
+
+    Errors: DataProblem for incomplete rows and for an image of two classes.
+    """
+    captions: dict[str, dict[str, None]] = {}  # the inner dicts are ordered sets
+    classes: dict[str, dict[str, None]] = {}
+    count = 0
+    incomplete: list[str] = []
+    for line, image, texts, label in rows:
+        count += 1
+        if not image or (texts is not None and not all(texts or ("",))) or (class_column and not label):
+            incomplete.append(line)
+            continue
+        captions.setdefault(image, {}).update(dict.fromkeys(texts or ()))
+        if class_column:
+            classes.setdefault(image, {})[label] = None
     if incomplete:
+        missing = ("an image", "a caption", *(["a class"] if class_column else []))
         raise DataProblem(
-            f"{path.name} has {len(incomplete)} rows without {' or '.join(_MISSING[: len(columns)])}, on lines "
+            f"{path.name} has {len(incomplete)} rows without {' or '.join(missing)}, on lines "
             f"{shortened(tuple(incomplete))}: fill them in or take them out"
         )
     if not captions:
         raise DataProblem(f"{path.name} has a header and no rows")
     names, labels = _labels(classes, path.name)
-    notes = [f"{rows:,} rows are captions of {len(captions):,} images"] if rows > len(captions) else []
+    notes = [*notes, *([f"{count:,} rows are captions of {len(captions):,} images"] if count > len(captions) else [])]
     if not all(captions.values()):
         notes.append(f"there is no column {caption_column!r}: captions are made of the class names")
     texts_of = [
         tuple(found) or tuple(t.replace("{}", names[labels[at]]) for t in TEMPLATES)
         for at, found in enumerate(captions.values())
     ]
-    return Table(path.stem, path.parent, [*captions], texts_of, labels, roots, tuple(notes), names)
-
-
-_MISSING = ("an image", "a caption", "a class")
+    shared = {"roots": roots, "notes": tuple(notes), "classes": names, "members": members, "held": held}
+    return Table(path.stem, path.parent, [*captions], texts_of, labels, **shared)  # type: ignore[arg-type]
 
 
 def _labels(classes: dict[str, dict[str, None]], name: str) -> tuple[tuple[str, ...], list[int]]:

@@ -164,8 +164,11 @@ def _split(trained: TrainSpec, spec: EvaluateSpec, data: str, what: str) -> dict
                 "or give --no-held-out to evaluate on what it was trained on"
             )
         return None
+    asked = spec.json_split
+    if asked not in ("auto", trained.json_split) and (asked, trained.json_split) != ("train", "auto"):
+        return None  # another part of a Karpathy JSON, of which nothing was trained on
     split: dict[str, Any] = {"seed": trained.seed, "samples": trained.samples}
-    if trained.val_data or not trained.val_fraction:
+    if trained.val_data or not trained.val_fraction or (asked, trained.json_split) == ("train", "auto"):
         if spec.held_out:
             whole = "give its val_data, other data, or --no-held-out to evaluate on what it was trained on"
             raise Refused(f"{what} has held nothing of {data} out: {whole}")
@@ -177,7 +180,7 @@ def _split(trained: TrainSpec, spec: EvaluateSpec, data: str, what: str) -> dict
         )
     classes = trained.pairs_class_key if spec.held_out else spec.csv_class_key or trained.pairs_class_key
     kept = {"val_fraction": trained.val_fraction, "data_kind": trained.data_kind, "csv_class_key": classes}
-    return split | kept
+    return split | kept | {"json_split": trained.json_split}
 
 
 def continued(path: Path) -> TrainSpec:

@@ -5,6 +5,7 @@ All are in per cent. Values from different publishers are in different columns a
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
@@ -64,6 +65,11 @@ class Matched:
     """One line per table: kind, rows, matched, unmatched."""
     unmatched: pd.DataFrame
     """One line per row without a match: kind, KEY and the reason."""
+
+    @cached_property
+    def tags(self) -> "pd.Series[str]":
+        """Return the pretrained tags of each of the catalogue's rows that has some, separated by spaces."""
+        return self.rows.groupby("place")["pretrained"].agg(" ".join)
 
     def beside(self, catalogue: pd.DataFrame, figures: Sequence[str]) -> pd.DataFrame:
         """Return the catalogue with these accuracies: a row per model, size and tag that has one, and all rows that

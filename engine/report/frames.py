@@ -262,12 +262,6 @@ def runs(runs: Iterable[Run], now: datetime | None = None) -> pd.DataFrame:
     return pd.DataFrame(records, columns=RUN_COLUMNS).astype(types)
 
 
-def expected_s(models: int, rows: Iterable[ProfileRow]) -> float | None:
-    """Return the seconds that counting `models` models should take, from the median of earlier rows, if any."""
-    took = pd.Series([row.seconds for row in rows if row.seconds is not None], dtype=float)
-    return float(took.median()) * models if len(took) else None
-
-
 def read_modules(run_dir: Path, name: str) -> pd.DataFrame | None:
     """Return the modules in the detail artifact `name`, as from `modules`. None if there is no such file.
 

@@ -197,6 +197,14 @@ class Spec(BaseModel):
         return batch // 2 if isinstance(batch, int) and batch > 1 else None
 
     @property
+    def impossible(self) -> str:
+        """Return why the requested device cannot do this; empty if nothing is known against it.
+
+        It is no error of validation, because stored runs of other machines and earlier versions must stay readable.
+        """
+        return ""
+
+    @property
     def summary(self) -> str:
         """Return a short description for lists of runs."""
         return self.kind

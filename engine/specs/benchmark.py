@@ -88,17 +88,8 @@ class BenchmarkSpec(Spec):
     attempts: ClassVar[int] = 2
     paced_by: ClassVar[tuple[str, ...]] = (
         *("mode", "purpose", "device", "variants", "precision", "processes", "floor_seconds", "floor_samples"),
-        *(
-            "batch_size",
-            "batch_size_list",
-            "max_batch_size",
-            "image_size",
-            "context_length",
-            "tower",
-            "optimizer",
-            "channels_last",
-        ),
-        *("cache", "threads", "trace", "max_seconds", *OPTIONS),
+        *("batch_size", "batch_size_list", "max_batch_size", "image_size", "context_length", "tower", "optimizer"),
+        *("channels_last", "cache", "threads", "trace", "max_seconds", *OPTIONS),
     )
     meaning: ClassVar[tuple[str, ...]] = (
         *("device", "threads", "purpose", "optimizer", "cache", "cudnn_benchmark", "deterministic", "tower"),
@@ -240,8 +231,6 @@ class BenchmarkSpec(Spec):
     def _consistent(self) -> "BenchmarkSpec":
         if len(self.plan) > MOST_VARIANTS:
             raise ValueError(f"{len(self.plan)} variants are asked for, at most {MOST_VARIANTS} run side by side")
-        if refusal := next(filter(None, (variant.refusal(self.device) for variant in self.plan)), ""):
-            raise ValueError(refusal)
         if (self.batch_size == "listed") != bool(self.batch_size_list):
             raise ValueError(
                 f"batch size {self.batch_size} and a batch size list exclude each other: leave one out"
@@ -322,11 +311,8 @@ class BenchmarkSpec(Spec):
 
     @property
     def resolved(self) -> dict[str, Any]:
-        return {
-            "replicates": self.processes,
-            "min_seconds": self.floor_seconds,
-            "min_samples": self.floor_samples,
-        }
+        floors = {"min_seconds": self.floor_seconds, "min_samples": self.floor_samples}
+        return {"replicates": self.processes, **floors}
 
     @property
     def floor_samples(self) -> int:
@@ -344,6 +330,10 @@ class BenchmarkSpec(Spec):
         below.
         """
         return below_floor(self.processes, self.floor_samples, self.floor_seconds, self.publishable)
+
+    @property
+    def impossible(self) -> str:
+        return next(filter(None, (variant.refusal(self.device) for variant in self.plan)), "")
 
     @property
     def summary(self) -> str:

@@ -28,10 +28,11 @@ LONGEST_PROMPTS = 10_000_000
 MOST_DEFAULT_WORKERS = 8
 """Default limit of loading processes. More seldom help a single training process, and each takes about 500 MB."""
 
-SAME_PAIRS = ("data", "data_kind", "csv_class_key", "samples", "val_fraction", "classes", "templates")
+SAME_PAIRS = ("data", "data_kind", "csv_class_key", "json_split", "samples", "val_fraction", "classes", "templates")
 """Fields that must be equal for two runs to use the same pairs and classes."""
 
-DataKind = Literal["auto", "digits", "synthetic", "csv", "folder", "webdataset"]
+DataKind = Literal["auto", "digits", "synthetic", "csv", "folder", "webdataset", "parquet", "coco"]
+JsonSplit = Literal["auto", "train", "val", "test"]
 ClipPrecision = Literal["fp32", "bf16", "fp16", "amp", "amp_bf16"]
 TrainPrecision = Literal["auto", "fp32", "bf16", "fp16", "amp", "amp_bf16"]
 
@@ -53,16 +54,25 @@ Data = Annotated[
     Field(
         min_length=1,
         max_length=4000,
-        description="digits, synthetic, or the path of a CSV, a folder or shards {00..07}.tar.",
+        description="digits, synthetic, or the path of a CSV, Parquet, captions JSON, folder or shards {00..07}.tar.",
     ),
 ]
 Kind = Annotated[DataKind, Field(description="Format of the data. auto: recognise it by the path.")]
+Split = Annotated[
+    JsonSplit, Field(description="Part of a Karpathy JSON. auto: train on train and restval, hold out val.")
+]
 Separator = Annotated[
     str, Field(max_length=4, description="Character between a CSV's columns. Default: from its header.")
 ]
-ImageColumn = Annotated[str, Field(min_length=1, max_length=200, description="CSV column with the image paths.")]
-CaptionColumn = Annotated[str, Field(min_length=1, max_length=200, description="CSV column with the captions.")]
-ClassColumn = Annotated[str, Field(max_length=200, description="CSV column with the class names, if there is one.")]
+ImageColumn = Annotated[
+    str, Field(min_length=1, max_length=200, description="Column of a CSV or Parquet with the images.")
+]
+CaptionColumn = Annotated[
+    str, Field(min_length=1, max_length=200, description="Column of a CSV or Parquet with the captions.")
+]
+ClassColumn = Annotated[
+    str, Field(max_length=200, description="Column of a CSV or Parquet with the class names, if there is one.")
+]
 ClassSeparator = Annotated[
     str,
     Field(

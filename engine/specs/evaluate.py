@@ -28,6 +28,7 @@ from engine.specs.clip import (
     Pretrained,
     Samples,
     Separator,
+    Split,
     Templates,
     Workers,
     registered,
@@ -120,6 +121,7 @@ class EvaluateSpec(Spec):
         (), description="Further data sets, one per line. All settings, such as column names, apply to every data set."
     )
     data_kind: Kind = "auto"
+    json_split: Split = "auto"
     csv_separator: Separator = ""
     csv_img_key: ImageColumn = "filepath"
     csv_caption_key: CaptionColumn = "title"

@@ -135,10 +135,6 @@ class RecurrentSpec(Spec):
             _check(self.baseline)
             if self.baseline not in self.chosen:
                 raise ValueError(f"the baseline {self.baseline} is not among what is timed: {', '.join(self.chosen)}")
-        if self.precision == "tf32" and not self.device.startswith("cuda"):
-            raise ValueError(
-                f"tf32 needs an NVIDIA GPU: choose another precision, or another device than {self.device}"
-            )
         if self.proj_size >= self.hidden_size:
             raise ValueError(f"proj_size {self.proj_size} is not smaller than hidden_size {self.hidden_size}")
         if self.sweep == "off" and self.sweep_values:
@@ -229,6 +225,12 @@ class RecurrentSpec(Spec):
     @property
     def half_batch(self) -> int | None:
         return None if self.sweep == "mini_batch" else super().half_batch
+
+    @property
+    def impossible(self) -> str:
+        if self.precision != "tf32" or self.device.startswith("cuda"):
+            return ""
+        return f"tf32 needs an NVIDIA GPU: choose another precision, or another device than {self.device}"
 
     @property
     def summary(self) -> str:

@@ -24,6 +24,7 @@ from engine.specs.clip import (
     Pretrained,
     Samples,
     Separator,
+    Split,
     Templates,
     TrainPrecision,
     registered,
@@ -73,6 +74,7 @@ class TrainSpec(ImageFields, Spec):
 
     data: Data = "digits"
     data_kind: Kind = "auto"
+    json_split: Split = "auto"
     csv_separator: Separator = ""
     csv_img_key: ImageColumn = "filepath"
     csv_caption_key: CaptionColumn = "title"

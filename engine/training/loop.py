@@ -207,9 +207,9 @@ class Training:
         if (memory := peak.so_far(setup.place.device)) is not None:
             values["train/memory_mb"] = memory
         yield from self._metrics(values)
-        left = (plan.steps - done.step) * done.step_seconds / of_epoch
+        left = (plan.steps - done.step) * done.seconds / done.step  # with validations, which take their share
         note = f"epoch {done.epoch + 1} of {plan.epochs}, loss {losses['loss']:.3f}, {per_step / step_s:.0f} "
-        self._progress = Progress(done=done.step, total=plan.steps, note=f"{note}pairs/s, {left:.0f} s left")
+        self._progress = Progress(done=done.step, total=plan.steps, note=f"{note}pairs/s", seconds_left=left)
 
     def _metrics(self, values: Mapping[str, float]) -> list[Metric]:
         """Return the points of the curves at this step, after writing them to TensorBoard and the history."""

@@ -77,6 +77,7 @@ def opener(spec: TrainSpec | EvaluateSpec, roots: Roots) -> Callable[..., Pairs]
     return partial(
         datasets.open_pairs,
         kind=spec.data_kind,
+        part=spec.json_split,
         separator=spec.csv_separator,
         image_column=spec.csv_img_key,
         caption_column=spec.csv_caption_key,
@@ -129,11 +130,12 @@ def hold(spec: TrainSpec, run_dir: Path, roots: Roots = None) -> Held:
     val: Pairs | None
     if spec.val_data:
         val, val_notes = readable(opened(spec.val_data), run_dir, "val_data", spec.resume, roots)
-        train, notes = pairs, (*notes, *val.notes, *val_notes)
+        train, notes = datasets.own_parts(pairs)[0], (*notes, *val.notes, *val_notes)
+        val = datasets.own_parts(val)[1]
     elif spec.val_fraction:
         train, val = datasets.split(pairs, spec.val_fraction, spec.seed)
     else:
-        train, val = pairs, None
+        train, val = datasets.own_parts(pairs)[0], None
     zeroshot: Pairs | None = None
     if spec.zeroshot_data:
         found = opened(spec.zeroshot_data, kind="auto", class_column=spec.csv_class_key)
@@ -155,7 +157,7 @@ def _check_labels(pairs: Pairs, classes: tuple[str, ...], data: str) -> None:
     if None in labels or not classes:
         raise Refused(
             f"zero-shot needs a class for each image of {data}: give class folders, shards with classnames.txt "
-            "(or --classes), or a CSV with --csv-class-key"
+            "or a CSV or Parquet with --csv-class-key"
         )
     if (largest := max(label for label in labels if label is not None)) >= len(classes):
         raise Refused(f"{data} has a class {largest}, and {len(classes)} class names are given, from 0 on")

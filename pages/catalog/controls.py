@@ -16,6 +16,7 @@ from engine.report.timings.stored import Setting
 from pages.shared.form import presets
 
 BIND: Final = "query-params"
+SORTABLE = ("model", "library", "family", "image_size", "pretrained")
 COSTS = ("mparams", "gmacs", "macts", "inference_peak_mb")
 
 
@@ -31,6 +32,8 @@ class Filters:
     """Column of the published accuracy to show and to set a limit on."""
     setting: Setting
     """Timing setting whose timings are shown."""
+    sort: Sequence[str] = ()
+    """Columns to sort by, the first one first, with a leading `-` for descending order."""
     bounds: dict[str, float | None] = field(default_factory=dict)
     """Limits by `min_` or `max_` and the column's name, such as `max_gmacs`."""
 
@@ -51,7 +54,12 @@ def reset() -> None:
     for name in [name for name in st.session_state if str(name).startswith(("catalog_max_", "catalog_min_"))]:
         st.session_state[name] = None
     st.session_state["catalog_library"] = st.session_state["catalog_figure"] = None
-    st.session_state["catalog_families"] = st.session_state["catalog_sizes"] = []
+    st.session_state["catalog_families"] = st.session_state["catalog_sizes"] = st.session_state["catalog_sort"] = []
+
+
+def search_for(text: str) -> None:
+    """Replace the search."""
+    st.session_state["catalog_search"] = text
 
 
 def limit(column: str) -> tuple[str, float | None]:
@@ -107,9 +115,20 @@ def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], flops: b
             bind=BIND,
             type="search",
             live="50ms",
-            placeholder="ViT-B-*, timm:resnet*, clip large",
-            help="Type words of a name or family, or a pattern for the whole name with * ? [ ] { }. Separate "
-            "alternatives with commas.",
+            placeholder="ViT-B/32 laion, timm:resnet*",
+            help="Type words of a name, family or pretrained tag, or a pattern for the whole name with * ? [ ] { }. "
+            "Separate alternatives with commas.",
+        )
+        columns = [*SORTABLE, *catalog_choose.offered(everything)]
+        sort = st.multiselect(
+            "Sort by",
+            [f"{sign}{column}" for column in columns for sign in ("", "-")],
+            format_func=lambda key: f"{title(key.removeprefix('-'))} {'↓' if key.startswith('-') else '↑'}",
+            key="catalog_sort",
+            bind=BIND,
+            placeholder="default order",
+            help="Sort the table by these columns, the first one first: ↑ smallest first, ↓ largest first. A click on "
+            "a column's header also sorts, but is not part of the address.",
         )
         library = st.pills("Library", sorted(everything["library"].unique()), key="catalog_library", bind=BIND)
         families = st.multiselect("Family", catalog.families(everything), key="catalog_families", bind=BIND)
@@ -139,7 +158,7 @@ def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], flops: b
         st.button(
             "Reset filters", key="catalog_reset", on_click=reset, icon=":material/filter_alt_off:", type="tertiary"
         )
-    return Filters(search or "", library, families, sizes, accuracy, labels[label], bounds)
+    return Filters(search or "", library, families, sizes, accuracy, labels[label], sort, bounds)
 
 
 def _limits(columns: Sequence[str]) -> dict[str, float | None]:
@@ -224,7 +243,7 @@ def draw_axes(everything: pd.DataFrame) -> Axes:
         log_x = st.toggle("Log X", value=True, key=f"{PREFIX}_log_x", bind=BIND)
         log_y = st.toggle("Log Y", value=True, key=f"{PREFIX}_log_y", bind=BIND)
         front_help = "Draw the Pareto front: models that no other model beats in both axes."
-        front = st.toggle("Pareto front", value=True, key=f"{PREFIX}_front", bind=BIND, help=front_help)
+        front = st.toggle("Front", value=True, key=f"{PREFIX}_front", bind=BIND, help=front_help)
         flagged = not (front and {x, y} & set(MEASURED)) or _flagged()
     presets.draw(place, PREFIX, PRESETS, {"x": x, "y": y, "log_x": log_x, "log_y": log_y})
     colour_by, size_by = [
@@ -239,4 +258,4 @@ def draw_axes(everything: pd.DataFrame) -> Axes:
 def _flagged() -> bool:
     """Draw the switch that lets flagged timings onto the front."""
     help = "Let flagged timings onto the front, such as those made while other programs used the CPUs."
-    return st.toggle("Flagged too", key=f"{PREFIX}_flagged", bind=BIND, help=help)
+    return st.toggle("Flagged", key=f"{PREFIX}_flagged", bind=BIND, help=help)

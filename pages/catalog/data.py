@@ -9,6 +9,7 @@ import streamlit as st
 from engine import shipped
 from engine.published import match, publishers, update
 from engine.published.match import Matched
+from engine.published.publishers import FIGURES
 from engine.report.catalog import catalog, choose
 from engine.report.timings import stored
 from engine.report.timings.stored import MOST_RUNS, Line, Setting
@@ -59,7 +60,9 @@ def _lines(store: str, run_id: int, revision: int, _run: Run) -> list[Line]:
 
 def accuracies(axes: Axes, filters: Filters) -> list[str]:
     """Return the columns of published accuracies that the page shows."""
-    return list(dict.fromkeys([*axes.published, *([filters.accuracy] if filters.accuracy else [])]))
+    sorted_by = [key.removeprefix("-") for key in filters.sort]
+    wanted = [*axes.published, *([filters.accuracy] if filters.accuracy else []), *sorted_by]
+    return [column for column in dict.fromkeys(wanted) if column in FIGURES]
 
 
 def table(axes: Axes, filters: Filters) -> pd.DataFrame:
@@ -75,14 +78,24 @@ def table(axes: Axes, filters: Filters) -> pd.DataFrame:
 
 
 def selected(frame: pd.DataFrame, axes: Axes, filters: Filters) -> pd.DataFrame:
-    """Return the rows of `table` that match the filters; with a Pareto front, its rows first. Errors: Refused."""
+    """Return the rows of `table` that match the filters, in the chosen order. Errors: Refused.
+
+    Without a chosen order, the rows of a Pareto front come first.
+    """
     kept = filters.kept(frame)
-    return choose.ranked(kept, axes.x, axes.y, with_flagged=axes.flagged) if axes.front else kept
+    if axes.front:
+        kept = choose.ranked(kept, axes.x, axes.y, with_flagged=axes.flagged)
+    return choose.ordered(kept, filters.sort) if filters.sort else kept
+
+
+def closest(frame: pd.DataFrame, filters: Filters) -> list[str]:
+    """Return names that are similar to the search if it alone finds nothing."""
+    return [] if catalog.matches(frame, filters.search).any() else catalog.closest(frame, filters.search)
 
 
 def rows(axes: Axes, filters: Filters, chosen: Sequence[str]) -> pd.DataFrame:
     """Return the rows of the page's table for the download, or only the chosen ones, if any. Errors: Refused."""
-    shown = selected(table(axes, filters), axes, filters)
+    shown = selected(table(axes, filters), axes, filters).drop(columns="tags")
     return shown.loc[list(chosen)] if chosen else shown
 
 

@@ -38,9 +38,8 @@ if everything.empty:
     verbatim("python -m engine catalog-build", key="catalog_build")
     raise PageEnd
 st.caption(
-    f"{everything['name'].nunique():,} models of open_clip, timm and torchvision, at their own image size and at the "
-    f"sizes of published accuracies. Counted by this program with {plain(catalog.describe(counted_with))}. "
-    "Costs are per image; for CLIP models, per image and its text. 1 MAC is 2 FLOPs."
+    f"{everything['name'].nunique():,} models of open_clip, timm and torchvision, counted with "
+    f"{plain(catalog.describe(counted_with))}. Costs are per image, for CLIP models with its text."
 )
 if different := shipped.mismatches(counted_with):
     st.warning(
@@ -54,7 +53,7 @@ if not backend.store().runs(limit=1):
     tour.draw()
 
 axes = controls.draw_axes(everything)
-bar, status = st.container(horizontal=True, vertical_alignment="center"), st.container()
+count, bar, status = st.container(), st.container(horizontal=True, vertical_alignment="center"), st.container()
 timed = data.timed()
 filters = controls.draw_filters(everything, data.settings(timed), axes.flops)
 accuracies = data.accuracies(axes, filters)
@@ -66,6 +65,11 @@ except Refused as refusal:
     raise PageEnd from refusal
 if selected.empty:
     st.info("No rows match these filters.", icon=":material/filter_alt:")
+    if near := data.closest(frame, filters):
+        with st.container(horizontal=True, vertical_alignment="center"):
+            st.caption("Similar names:", width="content")
+            for name in near:
+                st.button(name, key=f"catalog_near_{name}", on_click=controls.search_for, args=(name,))
     for limit in choose.alone(frame, filters.limits):
         st.caption(plain(limit))
     st.button("Reset filters", key="catalog_show_all", on_click=controls.reset)
@@ -95,10 +99,9 @@ chart(
 )
 timings_shown = [column for column in MEASURED if selected[column].notna().any()]
 columns = [
-    *("model", *(["pretrained"] if accuracies else []), "library", "family", "image_size"),
+    *("model", *(axis for axis in (axes.y, axes.x) if selected[axis].notna().any())),  # visible on a phone
     *(["front"] if axes.front else []),
-    *([] if axes.x in MEASURED else [axes.x]),
-    *([] if axes.y in MEASURED else [axes.y]),
+    *(*(["pretrained"] if accuracies else []), "image_size", "library", "family"),
     *(*accuracies, *timings_shown, *(["flags"] if choose.flagged(selected).any() else [])),
     *(choose.in_unit(column, axes.flops) for column in COSTS),
     *(["published"] if accuracies else []),
@@ -121,17 +124,20 @@ st.caption(
     f"The plot labels the {'Pareto front' if axes.front else 'extremes of each axis'}"
     + ("" if axes.colour else f"; its legend lists the {SHOWN_FAMILIES} largest families")
     + (". Hollow points are flagged timings; the table lists the flags" if axes.timings else "")
-    + ". Costs do not depend on the pretrained tag."
+    + ". Costs do not depend on the pretrained tag. Models are listed at their own image size and at the sizes of "
+    "published accuracies."
 )
 data.draw_import()
 
 plan = measure.plan(selected, selected.loc[chosen], axes, filters.setting)
-with status:
-    measure.draw_status(plan)
-    if not chosen:
-        st.caption("Select points (drag or click) or rows to open, compare, profile or download them.")
-with bar:
+hint = "" if chosen else "Select points (drag or click) or rows to open, compare, profile or save them."
+with count:
     st.markdown(choose.sentence(frame, selected, axes.x, axes.y, len(front), len(chosen), left_off))
+with status:
+    if plan.sentence or hint:
+        st.caption(plain(f"{plan.sentence} {hint}".strip()))
+    measure.draw_submitted()
+with bar:
     measure.buttons(plan)
     names = list(selected.loc[chosen, "name"].unique())
     if len(names) == 1:

@@ -71,6 +71,7 @@ def source(values: Mapping[str, Any]) -> dict[str, Any]:
         "caption_column": values.get("csv_caption_key") or "title",
         "class_column": "" if values.get("zeroshot_data") else values.get("csv_class_key") or "",
         "class_separator": values.get("csv_class_separator") or "",
+        "part": values.get("json_split") or "auto",
         "samples": values.get("samples"),
         "seed": values.get("seed") or 0,
     }

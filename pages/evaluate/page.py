@@ -14,16 +14,22 @@ from engine.store import Run
 from engine.words import plural, shortened
 from pages.clip import data
 from pages.clip import form as clip_form
-from pages.shared import backend, launch
+from pages.shared import backend, durations, launch
 from pages.shared.form import groups, spec_form
-from pages.shared.text import duration, plain
+from pages.shared.text import plain
 
 PREFIX = "evaluate"
 # Tasks that need a class per image, with their names for messages.
 TASK_NAMES = {"zeroshot": "zero-shot", "linear-probe": "linear probe"}
 DATA = {
-    "Data format": ("data_kind", "samples"),
-    "CSV": ("csv_separator", "csv_img_key", "csv_caption_key", "csv_class_key", "csv_class_separator"),
+    "Data format": ("data_kind", "samples", "json_split"),
+    "Columns of CSV or Parquet": (
+        "csv_separator",
+        "csv_img_key",
+        "csv_caption_key",
+        "csv_class_key",
+        "csv_class_separator",
+    ),
     "Held-out data": ("held_out", "held_out_data", "val_fraction"),
     "More data sets": ("more_data",),
 }
@@ -124,9 +130,7 @@ def find_problems(spec: EvaluateSpec, preview: data.Preview) -> list[str]:
 
 def describe(spec: EvaluateSpec) -> str:
     """Return a sentence on what the button will do and how long it will take."""
-    last = launch.last_similar_run(spec)
-    seconds = last.seconds() if last else None
-    time = f", about {duration(seconds)} as in the last similar run" if seconds else ""
+    time = f", {promise}" if (promise := durations.promise(spec)) else ""
     subject = f"run {spec.model}" if spec.model.isdecimal() else spec.model
     subject = subject if len(spec.subjects) == 1 else plural(len(spec.subjects), "model")
     definite = references.resolve(backend.store(), backend.settings(), spec)

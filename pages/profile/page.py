@@ -5,14 +5,11 @@ from typing import Any
 import streamlit as st
 
 from engine.names import select
-from engine.report import frames
-from engine.results import ProfileRow
 from engine.specs import ProfileSpec, Refused
 from engine.specs.building import OPTIONS
 from engine.words import plural, shortened
-from pages.shared import backend, launch
+from pages.shared import durations, launch
 from pages.shared.form import files, groups, spec_form
-from pages.shared.text import duration
 
 PREFIX = "profile"
 FURTHER = {
@@ -30,17 +27,8 @@ def devices(counter: str) -> list[str]:
 def describe(spec: ProfileSpec) -> str:
     """Return a sentence on what the button will do and how long it will take. Errors: ModelNotFound."""
     models = select(spec, launch.families())
-    latest = launch.last_similar_run(spec)
-    seconds = expected_s(str(backend.settings().runs_dir), latest.id, len(models)) if latest else None
-    time = f", about {duration(seconds)} as in the last similar run" if seconds is not None else ""
+    time = f", {promise}" if (promise := durations.promise(spec, len(models))) else ""
     return f"Counts {plural(len(models), 'model')} on {spec.device}{time}: {shortened(models, 3)}"
-
-
-@st.cache_data(max_entries=100, show_spinner=False)
-def expected_s(runs_dir: str, run_id: int, models: int) -> float | None:
-    """Return the expected seconds for this number of models, from the rows of a finished run."""
-    rows = [row for row in backend.store().rows(run_id) if isinstance(row, ProfileRow)]
-    return frames.expected_s(models, rows)
 
 
 @st.fragment

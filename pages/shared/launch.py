@@ -11,9 +11,8 @@ from engine import shipped
 from engine.jobs import submit, submit_sweep
 from engine.names import LIBRARIES
 from engine.report.checks import training
-from engine.report.timings import needs, rates
+from engine.report.timings import rates
 from engine.specs import ModelName, Refused, Spec
-from engine.store import Run, State
 from pages.shared import backend, comparison_link, rerun, run_view
 from pages.shared.chart.verbatim import verbatim
 from pages.shared.form import spec_form
@@ -60,23 +59,6 @@ def bf16_advice(device: str, setting: str) -> str:
 @st.cache_data(max_entries=20, show_spinner=False)
 def _bf16_advice(store: str, revision: int, host: str, device: str, setting: str) -> str:
     return training.bf16_advice(rates.rates(backend.store()), host, device, setting)
-
-
-def last_similar_run(spec: Spec) -> Run | None:
-    """Return the latest finished run of this kind with the same pace, or None. Its duration predicts the next run's."""
-    finished = backend.store().runs(kind=spec.kind, states=[State.FINISHED], limit=50)
-    return next((run for run in finished if run.spec.pace == spec.pace), None)
-
-
-def start_s(spec: Spec) -> needs.Span:
-    """Return the time to start one process of a timing, in s, measured by the latest finished run of this kind."""
-    latest = next(iter(backend.store().runs(kind=spec.kind, states=[State.FINISHED], limit=1)), None)
-    return _start_s(str(backend.settings().runs_dir), latest.id) if latest else needs.START_S
-
-
-@st.cache_data(max_entries=100, show_spinner=False)
-def _start_s(runs_dir: str, run_id: int) -> needs.Span:
-    return needs.start_s(backend.store().rows(run_id))
 
 
 def models_field(spec: type[Spec], prefix: str, groups: Sequence[str] = ()) -> list[str]:
@@ -132,6 +114,7 @@ def launch(
     beside: a second line beside the button. doubtful: show that line as a warning. sweep: specs to submit together
     instead of `spec`, by what each sets.
     """
+    problems = [*problems, *([spec.impossible] if spec and spec.impossible else [])]
     button = st.container(horizontal=True, vertical_alignment="center")
     for problem in problems:
         st.error(plain(problem), icon=":material/error:")

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import pandas as pd
 import streamlit as st
 
+from engine.published.publishers import FIGURES
 from engine.report import frames
 from engine.report.export import tables
 from engine.report.quantities import QUANTITIES, title
@@ -33,7 +34,10 @@ def column_config(frame: pd.DataFrame, pinned: str) -> dict[str, Any]:
             config[column] = st.column_config.TextColumn(title(column), help=QUANTITIES[column].help, alignment="right")
         elif column in QUANTITIES:
             config[column] = st.column_config.NumberColumn(
-                title(column), help=QUANTITIES[column].help, format="%.3g", alignment="right"
+                title(column),
+                help=QUANTITIES[column].help,
+                format="%.2f" if column in FIGURES else "%.3g",  # publishers give accuracies with two decimals or more
+                alignment="right",
             )
         elif column in HELP:
             width: Any = "medium" if column == "flags" else None

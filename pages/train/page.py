@@ -18,11 +18,11 @@ from engine.specs.questions import Augment
 from engine.specs.train import FINE_TUNE_LR, SCRATCH_LR, TrainSpec, schedule
 from pages.clip import data
 from pages.clip import form as clip_form
-from pages.shared import backend, launch
+from pages.shared import backend, durations, launch
 from pages.shared.form import groups, presets, spec_form
 from pages.shared.question import draw_answer
 from pages.shared.rerun import fold
-from pages.shared.text import duration, plain
+from pages.shared.text import plain
 
 PREFIX = "train"
 DEFAULTS = {"pretrained": "", "epochs": None, "steps": None, "batch_size": None, "lr": None, "warmup": ""}
@@ -42,8 +42,8 @@ PRESETS: presets.Presets = {
     ),
 }
 DATA = {
-    "Data format": ("data_kind", "samples"),
-    "CSV": ("csv_separator", "csv_img_key", "csv_caption_key", "csv_class_key"),
+    "Data format": ("data_kind", "samples", "json_split"),
+    "Columns of CSV or Parquet": ("csv_separator", "csv_img_key", "csv_caption_key", "csv_class_key"),
     "Held-out data": ("val_data", "val_fraction"),
     "Zero-shot": ("zeroshot_data", "classes", "templates"),
 }
@@ -152,17 +152,15 @@ def draw_augmented(spec: TrainSpec) -> None:
         images = Augmented.model_validate(answer).images
         data.grid([(b64decode(image), "", "An augmented image") for image in images], width=data.SHOWN_WIDTH)
 
-    st.caption("Images as they are augmented in five epochs")
+    st.caption("Images as they are augmented in four epochs")
     draw_answer(question, f"{PREFIX}_augmented", draw, waiting="Augmenting some images.")
 
 
 def describe(spec: TrainSpec, counts: Data) -> str:
     """Return a sentence on what the button will do and how long it will take."""
     plan = schedule(spec, counts.train)
-    last = launch.last_similar_run(references.resolve(backend.store(), backend.settings(), spec))
-    earlier = {"seconds": last.seconds(), "steps": last.done} if last else {"seconds": None, "steps": 0}
-    seconds = training.expected_s(spec, counts.train, **earlier)
-    time = f", about {duration(seconds)} as in the last similar run" if seconds else ""
+    promise = durations.promise(references.resolve(backend.store(), backend.settings(), spec), plan.steps)
+    time = f", {promise}" if promise else ""
     start = f" from {spec.pretrained}" if spec.pretrained else ""
     return f"Trains {spec.model}{start} for {plan.steps:,} steps on {spec.device}{time}"
 

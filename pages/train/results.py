@@ -219,7 +219,7 @@ def _evaluation(run: Run) -> EvaluateSpec:
     """Return the spec that evaluates the best model of a run on its held-out pairs."""
     spec = run.spec
     assert isinstance(spec, TrainSpec)
-    names: tuple[str, ...] = ("data_kind", "csv_separator", "csv_img_key", "csv_caption_key")
+    names: tuple[str, ...] = ("data_kind", "json_split", "csv_separator", "csv_img_key", "csv_caption_key")
     names = (*names, "device") if spec.zeroshot_data else (*names, "classes", "templates", "device")
     shared = {name: getattr(spec, name) for name in names} | {"csv_class_key": spec.pairs_class_key}
     if spec.precision != "auto":  # an older or imported run may not be resolved

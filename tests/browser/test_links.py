@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.support.browser import DRAWN, PATIENCE_S, serve
+from tests.support.browser import DRAWN, PATIENCE_S, select_rows, serve
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 expect.set_options(timeout=PATIENCE_S * 1000)
@@ -45,3 +45,21 @@ def test_bad_links_are_answered_with_a_message(page: Page, tmp_path: Path) -> No
         expect(page.get_by_text("Counts 1 model on meta")).to_be_visible()
         expect(page).to_have_url(re.compile("profile_batch_size=2000"))
         assert "Traceback" not in server.log.read_text()
+
+
+def test_a_link_is_one_entry_of_the_history_and_back_restores_the_filters(page: Page, tmp_path: Path) -> None:
+    with serve(tmp_path, preload="") as server:
+        page.goto(server.url)
+        search = page.get_by_label("Search", exact=True)
+        search.fill("timm:resnet18*")
+        select_rows(page.get_by_test_id("stDataFrame").first, 0, 1)
+        expect(page.get_by_role("button", name="CSV of 2 selected")).to_be_visible()
+        page.get_by_test_id("stMain").get_by_role("link", name="Compare").click()
+        expect(page.get_by_role("heading", name="Compare", exact=True)).to_be_visible()
+        page.wait_for_function(DRAWN)
+        page.go_back()
+        expect(search).to_have_value("timm:resnet18*")
+        expect(page.get_by_role("button", name="CSV of 2 selected")).to_be_visible()
+        page.go_forward()
+        expect(page.get_by_role("heading", name="Compare", exact=True)).to_be_visible()
+        expect(page).to_have_url(re.compile(r"/compare\?compare_models=timm"))

@@ -82,6 +82,16 @@ def test_a_link_carries_the_view() -> None:
 
 
 @pytest.mark.slow
+def test_a_link_sorts_by_several_columns_and_a_search_finds_tags_and_names_what_is_close() -> None:
+    app = open_page(catalog_search="in1k, openai", catalog_sort=["Library ↓", "Parameters (M) ↑"])
+    assert not app.exception
+    assert models(app) == ["vit_tiny_patch16_224", "resnet18", "resnet50", "ViT-B-32", "ViT-L-14"]
+    app.text_input(key="catalog_search").set_value("resnet500").run()
+    app.button(key="catalog_near_resnet50").click().run()
+    assert models(app) == ["resnet50"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("colour", ["family", "macts"])
 def test_any_two_figures_can_be_plotted_with_size_and_colour(colour: str) -> None:
     app = open_page(
@@ -136,7 +146,7 @@ def test_without_a_catalogue_it_says_how_to_get_one(tmp_path: Path, monkeypatch:
 @pytest.mark.slow
 def test_nothing_can_be_profiled_before_something_is_selected() -> None:
     app = open_page()
-    assert "Select points (drag or click) or rows" in texts(app)
+    assert "Select points (drag or click) or rows" in plainly(app)
     assert not [each for each in app.get("page_link") if each.proto.label.startswith("Profile ")]
 
 
@@ -287,7 +297,7 @@ def test_a_flagged_timing_is_hollow_off_the_front_and_timed_again_by_one_click(s
     table = app.dataframe[0].value
     assert set(table.loc[table["model"] == "resnet50", "flags"]) == {"contended, unstable"}
     assert {name.partition(".")[0] for name in front(app)} == {"resnet18"}
-    assert "flagged, not considered for the front" in plainly(app)
+    assert "flagged left off it" in plainly(app)
     drawn = [trace for trace in figure(app)["data"] if "customdata" in trace]
     symbols = {
         point[1]: symbol.endswith("-open")

@@ -355,7 +355,7 @@ def test_augmented_images_are_shown_where_augmentation_is_chosen(answers: Answer
     assert not app.exception
     question = answers.asked_of(Augment)[-1]
     assert (question.spec.aug_scale, question.spec.image_size) == ((0.2, 0.5), (24, 48))
-    assert "Images as they are augmented in five epochs" in plainly(app)
+    assert "Images as they are augmented in four epochs" in plainly(app)
 
 
 def test_a_tag_out_of_reach_keeps_the_start_off(answers: Answering) -> None:

@@ -1,7 +1,10 @@
 """Read the shipped catalogue as a table: one row per (library, model, image size), counted by our own engine."""
 
 import json
-from collections.abc import Callable, Collection
+import re
+from collections.abc import Collection, Iterable, Sequence
+from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -85,30 +88,57 @@ def select(
 def matches(frame: pd.DataFrame, search: str) -> "pd.Series[bool]":
     """Return which rows match a search.
 
-    Commas separate alternatives. One with a wildcard (`ViT-B-*`, `timm:resnet*`) must match the whole name. In one
-    without, each word must occur in name or family. Case does not matter. Errors: Refused when the search is too long,
-    and those of `expand`.
+    Commas separate alternatives. One with a wildcard (`ViT-B-*`, `timm:resnet*`) must match the whole name, with or
+    without a pretrained tag (`resnet50.a1_in1k`). In one without, each word must occur in name, family or a tag; if no
+    row has them, punctuation is ignored, so that `ViT-B/32` finds ViT-B-32. Case does not matter. frame: may have the
+    pretrained tags of each row in a column `tags`. Errors: Refused when the search is too long; those of `expand`.
     """
+    keep = pd.Series(not search.strip(" ,"), index=frame.index, dtype=bool)
+    for term in _terms(search):
+        keep |= _alternative(frame, term)
+    return keep
+
+
+def _terms(search: str) -> list[str]:
     if len(search) > LONGEST_SEARCH:
         raise Refused(f"a search has at most {LONGEST_SEARCH:,} characters, this one {len(search):,}: shorten it")
-    alternatives = [_alternative(term) for term in expand(split_patterns(search.lower()))]
-    if not alternatives:
-        return pd.Series(True, index=frame.index)
-    names, families = frame["name"].str.lower(), frame["family"].str.lower()
-    keep = [any(fit(name, family) for fit in alternatives) for name, family in zip(names, families, strict=True)]
+    return expand(split_patterns(search.lower()))
+
+
+def _alternative(frame: pd.DataFrame, term: str) -> "pd.Series[bool]":
+    """Return which rows match one alternative of a search."""
+    families = frame["family"].str.lower()
+    if term.startswith("family:"):
+        return families.map(fits(term.removeprefix("family:"))).astype(bool)
+    names = (frame["name"] if ":" in term or not WILDCARD.search(term) else frame["model"]).str.lower()
+    tags = frame["tags"].str.lower().str.split() if "tags" in frame else [()] * len(frame)
+    named = [[name, *(f"{name}.{tag}" for tag in own)] for name, own in zip(names, tags, strict=True)]
+    if WILDCARD.search(term):
+        whole = fits(term)
+        return pd.Series([any(map(whole, texts)) for texts in named], index=frame.index, dtype=bool)
+    lines = [f"{' '.join(texts)} {family}" for texts, family in zip(named, families, strict=True)]
+    keep, words = _contain(lines, term.split()), term.split()
+    if not any(keep) and all(map(_letters, words)):
+        lines = [" ".join(map(_letters, line.split())) for line in lines]
+        keep = _contain(lines, [_letters(word) for word in words])
     return pd.Series(keep, index=frame.index, dtype=bool)
 
 
-def _alternative(term: str) -> Callable[[str, str], bool]:
-    """Return a function that tests a name and a family for one alternative of a search."""
-    if term.startswith("family:"):
-        whole = fits(term.removeprefix("family:"))
-        return lambda name, family: whole(family)
-    if WILDCARD.search(term):
-        whole = fits(term)
-        return lambda name, family: whole(name if ":" in term else name.partition(":")[2])
-    words = term.split()
-    return lambda name, family: all(word in name or word in family for word in words)
+def _contain(lines: Iterable[str], words: Sequence[str]) -> list[bool]:
+    """Return which lines contain all words."""
+    return [all(word in line for word in words) for line in lines]
+
+
+def _letters(text: str) -> str:
+    """Return a text without its punctuation: `vit-b/32` is `vitb32`."""
+    return re.sub(r"[\W_]+", "", text)
+
+
+def closest(frame: pd.DataFrame, search: str) -> list[str]:
+    """Return up to three names of models that are similar to the alternatives of a search, closest first."""
+    names = {_letters(model.lower()): model for model in frame["model"]}
+    near = [get_close_matches(_letters(term.rpartition(":")[2]), names, 3, 0.5) for term in _terms(search)]
+    return [names[name] for name in dict.fromkeys(chain.from_iterable(near))][:3]
 
 
 def image_sizes(frame: pd.DataFrame) -> list[str]:

@@ -39,9 +39,14 @@ def table(
     With `figures` there is a row per pretrained tag. Row labels depend only on the row, not on the other rows shown.
     timed: from stored.within. setting: its label. counted: versions with which the catalogue was counted. The columns
     `published` and `measured` name the sources, `flags` the reasons for caution about a timing; `provenance` has all
-    sources as text, one per line.
+    sources as text, one per line. `tags` has the pretrained tags, for the search.
     """
-    frame = published.beside(catalogue, figures) if figures else catalogue.assign(pretrained="", published="")
+    if figures:
+        frame = published.beside(catalogue, figures)
+        frame["tags"] = frame["pretrained"]
+    else:
+        tags = published.tags.reindex(catalogue.index).fillna("")
+        frame = catalogue.assign(pretrained="", published="", tags=tags)
     frame = frame.merge(timed, on=stored.WHAT, how="left").fillna({"measured": "", "flags": ""})
     frame.index = pd.Index((frame["name"] + " " + frame["image_size"] + " " + frame["pretrained"]).str.strip())
     origins = zip(frame["pretrained"], frame["published"], frame["measured"], strict=True)
@@ -81,7 +86,7 @@ def sentence(
     parts = [f"**{len(kept) - lacking:,}** of {len(frame):,} shown"]
     parts += [f"{lacking:,} {'has' if lacking == 1 else 'have'} no value for this plot"] if lacking else []
     parts += [f"**{front:,}** on the Pareto front"] if front else []
-    parts += [f"{left_off:,} flagged, not considered for the front"] if left_off else []
+    parts += [f"{left_off:,} flagged left off it"] if left_off else []
     parts += [f"**{selected:,}** selected"] if selected else []
     return "; ".join(parts)
 
@@ -130,6 +135,24 @@ def ranked(frame: pd.DataFrame, x: str, y: str, *, with_flagged: bool = True) ->
     then = rest[~lacking].sort_values(["y", "x"], kind="stable").index
     last = rest[lacking].sort_values(["y", "x"], kind="stable").index
     return frame.assign(front=on).loc[[*first, *then, *last]]
+
+
+def ordered(frame: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """Return the rows sorted by several columns, the first one first. Rows without a value come last.
+
+    keys: columns, with a leading `-` for descending order.
+    """
+    columns = [key.removeprefix("-") for key in keys]
+    return frame.sort_values(
+        columns, ascending=[not key.startswith("-") for key in keys], kind="stable", na_position="last", key=_comparable
+    )
+
+
+def _comparable(column: "pd.Series[Any]") -> "pd.Series[Any]":
+    """Return the values to sort by: image sizes as numbers, texts without regard to case."""
+    if column.name == "image_size":
+        return pd.to_numeric(column.str.partition("x")[0], errors="coerce")
+    return column if pd.api.types.is_numeric_dtype(column) else column.str.lower()
 
 
 def _goodness(frame: pd.DataFrame, column: str) -> "pd.Series[Any]":

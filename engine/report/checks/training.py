@@ -187,13 +187,6 @@ def _figure(row: Mapping[Any, Any], name: str) -> float:
     return 0.0 if value is None or pd.isna(value) else float(value)
 
 
-def expected_s(spec: TrainSpec, pairs: int, *, seconds: float | None, steps: int) -> float | None:
-    """Return the expected seconds from a similar run that took `seconds` for `steps` steps. None without such a run."""
-    if not seconds or not steps:
-        return None
-    return seconds / steps * schedule(spec, pairs).steps
-
-
 def bf16_advice(rates: pd.DataFrame, host: str, device: str, taken: str) -> str:
     """Return a text that proposes bfloat16 if this device's measured rates show a gain, else an empty text.
 

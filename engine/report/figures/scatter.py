@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from engine.published.publishers import FIGURES
 from engine.report.quantities import MEASURED, QUANTITIES, title
 from engine.report.style import GREY, Style, text
 
@@ -65,7 +66,7 @@ def scatter(
         for label, places, marker in groups(drawn, colour, styles)
     ]
     line = drawn.loc[drawn.index.isin(front)].sort_values([x, y])
-    named, rise = standouts(drawn, x, y), 0
+    named, rise = _apart(drawn, standouts(drawn, x, y), x, y), 0
     if len(line):
         traces.append(_front(line, x, y))
         named, rise = front_names(line, x, y), 10 if QUANTITIES[y].better == "larger" else -10  # no points lie there
@@ -167,6 +168,21 @@ def standouts(frame: pd.DataFrame, x: str, y: str) -> list[Any]:
     return list(dict.fromkeys(frame.index[int(place)] for place in ends))
 
 
+def _apart(frame: pd.DataFrame, labels: Sequence[Any], x: str, y: str) -> list[Any]:
+    """Return the labels without those whose name would cover an earlier one's: names are 0.3 wide and 0.05 high, as
+    shares of the plot."""
+    spots = {}
+    for column in (x, y):
+        logs = np.log10(frame[column].astype(float).clip(lower=1e-9))
+        spots[column] = logs / (np.ptp(logs) or 1.0) if len(logs) else logs
+    kept: list[Any] = []
+    for label in labels:
+        across, up = (abs(spots[column][kept] - spots[column][label]) for column in (x, y))
+        if ((across > 0.3) | (up > 0.05)).all():
+            kept.append(label)
+    return kept
+
+
 def _front(line: pd.DataFrame, x: str, y: str) -> dict[str, Any]:
     """Return the front as a line of steps. No row lies beyond it. line: the rows on the front, x ascending."""
     return {
@@ -235,7 +251,7 @@ def _lines(sentence: str) -> str:
 def _hover_template(quantities: Sequence[str], source: str, provenance: bool) -> str:
     lines = ["<b>%{customdata[1]}</b>", "%{customdata[2]} px, %{customdata[3]}"]
     for place, column in enumerate(quantities, start=4):
-        quantity = QUANTITIES[column]
-        lines.append(f"{quantity.label} %{{customdata[{place}]:,.3~r}} {quantity.unit}".rstrip())
+        quantity, form = QUANTITIES[column], ".2f" if column in FIGURES else ",.3~r"
+        lines.append(f"{quantity.label} %{{customdata[{place}]:{form}}} {quantity.unit}".rstrip())
     lines.append(f"%{{customdata[{4 + len(quantities)}]}}" if provenance else text(source))
     return "<br>".join(lines) + "<extra></extra>"

@@ -51,8 +51,8 @@ class Chart {
   }
 
   async drawIfChanged() {
-    const { element, figure, text } = this;
-    const [width, height] = size(element, figure);
+    const { element, text } = this;
+    const [width, height] = size(element, this.figure);
     const look = theme(element);
     const drawn = JSON.stringify([width, height, look]);
     if (!width || (text === this.drawnText && drawn === this.drawn)) return; // a width of 0 means hidden
@@ -60,7 +60,8 @@ class Chart {
 
     this.plotly = (await bundle).default;
     // A copy, because plotly writes the zoom into it, and would later take that for the zoom of the figure.
-    const layout = { ...structuredClone(figure.layout), width, height, template: { layout: look } };
+    const figure = JSON.parse(inTheme(text, this.figure.palette, look.colorway));
+    const layout = { ...figure.layout, width, height, template: { layout: look } };
     const config = { displaylogo: false, showSendToCloud: false, modeBarButtonsToAdd: [fullScreen], ...figure.config };
     if (matchMedia("(pointer: coarse)").matches) layout.dragmode = false; // a finger scrolls the page
     if (figure.selectable)
@@ -110,6 +111,12 @@ const fullScreen = {
   icon: SCREEN,
   click: (element) => (document.fullscreenElement ? document.exitFullscreen() : element.requestFullscreen()),
 };
+
+// Return a figure as JSON with each colour of its palette replaced by the one at the same place in the theme.
+function inTheme(text, palette, colours) {
+  const places = new Map(palette.map((colour, place) => [colour, colours[place] ?? colour]));
+  return text.replace(new RegExp(palette.join("|"), "g"), (colour) => places.get(colour));
+}
 
 // Return the figure's layout in the colours and fonts of the page.
 function theme(element) {

@@ -10,6 +10,8 @@ import plotly.graph_objects as go
 import plotly.io as pio
 import streamlit as st
 
+from engine.report.style import COLOURS, GREY
+
 TRACES = {"scatter", "bar", "heatmap", "treemap"}
 """Trace types that the bundle pages/static/plotly.min.js contains; frontend/plotly.js lists them."""
 
@@ -53,6 +55,7 @@ def chart(
     if missing := {trace.type for trace in figure.data} - TRACES:
         raise ValueError(f"no chart can draw {', '.join(sorted(missing))} yet: add it to frontend/plotly.js")
     content = figure.to_plotly_json() | {"alt": alt, "selectable": on_select is not None, "config": config}
+    content["palette"] = [*COLOURS, GREY]  # the browser replaces these by the colours of the theme
     # Drop the figure's template, so that the theme of the page applies.
     content["layout"] = {name: value for name, value in content["layout"].items() if name != "template"}
     if not any(_length(trace) for trace in figure.data):

@@ -5,8 +5,9 @@ from typing import Any
 import streamlit as st
 
 from engine.specs import Spec, format_image_size
+from pages.shared import backend
 from pages.shared.form import spec_form
-from pages.shared.kinds import form_page
+from pages.shared.kinds import PAGES, form_page
 
 IN_LINK = 40
 """Maximum number of models in a link. Longer links cannot be reloaded."""
@@ -21,6 +22,26 @@ def form_link(spec: Spec, label: str, *, icon: str, key: str, help: str | None =
     elif st.button(key=key, **options):
         put_aside(spec.kind, spec)
         st.switch_page(page, query_params=query)
+
+
+FILLED = "form_filled_from"
+
+
+def fill_from_run(page: str) -> None:
+    """Fill the form of a page with the request of the run that a bare link such as `/vision?run=4` names, once.
+
+    page: path of the page in its address.
+    """
+    run = backend.linked_run()
+    if run is None or PAGES[run.kind] != page or list(st.query_params) != ["run"]:
+        return
+    submitted = st.session_state.get(f"{run.kind}_sent", {}).get("run")
+    if run.id in (submitted, st.session_state.get(FILLED)):
+        return
+    st.session_state[FILLED] = run.id
+    put_aside(run.kind, run.spec)
+    if query := address(run.kind, run.spec):
+        st.switch_page(form_page(type(run.spec)), query_params=query | {"run": str(run.id)})
 
 
 def address(prefix: str, spec: Spec) -> dict[str, str | list[str]]:

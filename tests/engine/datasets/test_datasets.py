@@ -130,9 +130,9 @@ def test_folders_that_could_be_anything(tmp_path: Path, files: tuple[str, ...], 
         ("https://example.org/{0..9}.tar", "webdataset", "no file on this machine"),
         ("pipe:cat a", "auto", "no file on this machine"),
         ("nowhere.csv", "digits", "was said to be digits, which need no path"),
-        (str(Path(__file__)), "auto", "is neither .csv nor .tsv nor .tar"),
+        (str(Path(__file__)), "auto", "is none of .csv, .tsv, .tar"),
         (str(Path(__file__)), "folder", "was said to be a folder"),
-        (str(Path(__file__).parent), "csv", "was said to be a CSV"),
+        (str(Path(__file__).parent), "csv", "was said to be csv, which is a file"),
     ],
 )
 def test_data_that_are_not_there(data: str, kind: str, reason: str) -> None:

@@ -276,6 +276,15 @@ def test_unknown_models_and_absent_devices_are_refused_at_once(settings: Setting
     assert store.runs() == [], "nothing refused is recorded"
 
 
+@pytest.mark.parametrize(
+    "spec", [RecurrentSpec(precision="tf32"), BenchmarkSpec(models=("timm:resnet18",), variants=("cudagraphs",))]
+)
+def test_what_a_device_cannot_do_is_refused_and_stays_readable(settings: Settings, store: Store, spec: Spec) -> None:
+    with pytest.raises(Refused, match="another device than cpu"):
+        check(store, settings, spec)
+    assert store.run(store.enqueue(spec)).spec == spec  # as an earlier version stored it
+
+
 def test_deleting_a_run_deletes_its_files(settings: Settings, store: Store) -> None:
     run_id = store.enqueue(SPEC)
     files = RunFiles(settings.runs_dir, run_id)

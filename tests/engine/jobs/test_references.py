@@ -61,6 +61,18 @@ def test_classes_that_a_training_did_not_know_are_refused_for_its_held_out_pairs
     assert whole.csv_class_key == "kind"
 
 
+def test_another_part_of_a_karpathy_json_was_not_trained_on(store: Store, settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "captions.json").touch()
+    data = {"data": str(tmp_path / "captions.json")}
+    run = str(trained(store, settings, **data, seed=4))
+    test = evaluate(store, settings, model=run, **data, json_split="test")
+    assert (test.json_split, test.held_out_data) == ("test", ())
+    same = evaluate(store, settings, model=run, **data)
+    assert (same.json_split, same.held_out_data, same.seed) == ("auto", (data["data"],), 4)
+    with pytest.raises(Refused, match="has held nothing"):
+        evaluate(store, settings, model=run, **data, json_split="train")
+
+
 @pytest.mark.parametrize("fields", [{"val_fraction": 0}, {"val_data": "synthetic"}])
 def test_what_was_all_trained_on_is_not_called_held_out(
     store: Store, settings: Settings, fields: dict[str, object]

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from pydantic import ValidationError
 
 from engine.models.recurrent import Control, Errors, Network, build, cells, looped, set_torchscript
 from engine.models.recurrent.cells import Cell, State
@@ -235,8 +234,10 @@ def test_every_other_refusal_is_by_name() -> None:
     for name in ("gru_py", "gru_aten", "rnn_relu_jit", "rnn_tanh_py"):
         with pytest.raises(Refused, match=f"^{name} has no projection, .*: set proj_size to 0"):
             build(name, spec_of(name, proj_size=2))
-    with pytest.raises(ValidationError, match="tf32 needs an NVIDIA GPU"):
-        spec_of("aten", precision="tf32")
+    assert spec_of("aten", precision="tf32").impossible.startswith("tf32 needs an NVIDIA GPU")
+    assert not spec_of("aten", precision="tf32", device="cuda").impossible
+    with pytest.raises(Refused, match="tf32 needs an NVIDIA GPU"):
+        build("aten", spec_of("aten", precision="tf32"))
 
 
 def test_without_torchvision_a_resnet_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

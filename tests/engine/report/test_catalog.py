@@ -76,11 +76,25 @@ def test_a_folder_without_a_catalogue_is_an_empty_table(tmp_path: Path) -> None:
         ("family:res*", 2),
         ("vit-b-32, broken", 2),
         ("nothing like it", 0),
+        ("ViT-B/32", 1),
+        ("vit l14", 1),
+        ("/", 0),
         ("[", 0),
     ],
 )
 def test_search(frame: pd.DataFrame, search: str, models: int) -> None:
     assert len(catalog.select(frame, search=search)) == models
+
+
+def test_a_search_finds_pretrained_tags_and_names_what_is_close(frame: pd.DataFrame) -> None:
+    tagged = frame.assign(tags=["openai laion2b_s34b_b79k", "openai", "a1_in1k", "", ""])
+    assert list(catalog.select(tagged, search="laion2b")["model"]) == ["ViT-B-32"]
+    assert list(catalog.select(tagged, search="resnet50.a1_in1k, vit openai")["model"]) == [
+        *("ViT-B-32", "ViT-L-14-336", "resnet50")
+    ]
+    assert list(catalog.select(tagged, search="resnet50.a1*")["model"]) == ["resnet50"]
+    assert catalog.closest(frame, "resnet500") == ["resnet50", "resnet50d_wide"]
+    assert catalog.closest(frame, "ViT-L-14@336px")[0] == "ViT-L-14-336"
 
 
 def test_filters_combine_and_bounds_leave_out_rows_without_the_figure(frame: pd.DataFrame) -> None:

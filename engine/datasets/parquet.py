@@ -1,0 +1,98 @@
+"""Read Parquet with a column of images, as paths or as files' contents, and a column of captions or classes."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from engine.datasets import members, unpacked
+from engine.datasets.base import DataProblem
+from engine.datasets.members import Member
+from engine.datasets.tables import Row, Table, assembled
+from engine.roots import Roots, open_within
+
+BATCH = 64
+
+
+def open_parquet(
+    path: Path, *, image_column: str, caption_column: str, class_column: str = "", roots: Roots = None
+) -> Table:
+    """Return the pairs of a Parquet file. Images are paths, contents, or structs of both as Hugging Face's.
+
+    Contents are unpacked into a copy once. Classes are texts or numbers, which are named as the file's metadata say.
+    Errors: DataProblem.
+    """
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        with open_within(path, roots) as file:
+            schema = parquet.read_schema(file)
+            columns = _columns(path, schema.names, image_column, caption_column, class_column)
+            kind = schema.field(image_column).type
+            fields = {kind.field(place).name for place in range(kind.num_fields)}
+            packed = "bytes" in fields or pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind)
+            texts = parquet.read_table(file, columns=columns if not packed else columns[1:]).to_pydict()
+    except OSError as error:
+        raise DataProblem(f"{path.name} cannot be read: {error.strerror or error}") from error
+    except pyarrow.ArrowException as error:
+        raise DataProblem(f"{path.name} is no Parquet file, or is damaged: {error}") from error
+    found: list[Member] = []
+    if packed:
+        copy = unpacked.copy_of(path, roots, lambda file, copy: _unpack(file, copy, image_column))
+        found = [member._replace(origin=str(path)) for member in members.in_tar(copy)]
+    names = _class_names(schema.metadata or {}, class_column)
+    count = len(found) if packed else len(texts[image_column])
+    rows = [
+        Row(
+            str(row),
+            found[row].name if packed else str(texts[image_column][row] or "").strip(),
+            _captions(texts[caption_column][row]) if caption_column in texts else None,
+            _class(texts[class_column][row], names) if class_column else "",
+        )
+        for row in range(count)
+    ]
+    options = {"class_column": class_column, "caption_column": caption_column, "members": found}
+    return assembled(path, rows, **options, roots=roots)  # type: ignore[arg-type]
+
+
+def _columns(path: Path, has: Sequence[str], image: str, caption: str, classes: str) -> list[str]:
+    wanted = [image, *([caption] if caption in has or not classes else []), *([classes] if classes else [])]
+    if missing := [column for column in wanted if column not in has]:
+        raise DataProblem(f"{path.name} needs a column called {missing[0]!r}: it has {', '.join(map(repr, has[:20]))}")
+    return wanted
+
+
+def _unpack(file: IO[bytes], copy: IO[bytes], column: str) -> None:
+    """Write each image of a Parquet file as a file of a tar, called by its row."""
+    from pyarrow import parquet
+
+    def images() -> Iterator[tuple[str, bytes]]:
+        row = 0
+        for batch in parquet.ParquetFile(file).iter_batches(BATCH, columns=[column]):
+            for value in batch.column(0).to_pylist():
+                content = value.get("bytes") if isinstance(value, dict) else value
+                yield f"row {row}", content or b""
+                row += 1
+
+    unpacked.write_tar(images(), copy)
+
+
+def _captions(value: Any) -> tuple[str, ...]:
+    texts = value if isinstance(value, list) else [value]
+    return tuple(dict.fromkeys(stripped for text in texts if text is not None and (stripped := str(text).strip())))
+
+
+def _class(value: Any, names: Sequence[str]) -> str:
+    if isinstance(value, int) and 0 <= value < len(names):
+        return names[value]
+    return "" if value is None else str(value).strip()
+
+
+def _class_names(metadata: dict[bytes, bytes], column: str) -> list[str]:
+    """Return the names of a column's numbers in Hugging Face's metadata; empty if there are none."""
+    try:
+        feature = json.loads(metadata[b"huggingface"])["info"]["features"][column]
+        return [str(name) for name in feature["names"]]
+    except (KeyError, TypeError, ValueError):
+        return []

@@ -1,0 +1,91 @@
+"""Copies of packed data as plain tars, made once, so that any image can be read at its place."""
+
+import os
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from hashlib import sha256
+from io import BytesIO
+from pathlib import Path
+from typing import IO
+
+from engine.datasets.base import DataProblem
+from engine.roots import Roots, open_within, stat_within
+from engine.settings import Settings
+
+CODECS = {".tar.gz": "gzip", ".tgz": "gzip", ".tar.zst": "zstd", ".tar.bz2": "bz2"}
+TARS = (".tar", *CODECS)
+SPARE_BYTES = 1_000_000_000
+"""Bytes that must stay free on the disk of the copies."""
+CHUNK = 1 << 24
+
+
+def is_tar(name: str) -> bool:
+    """Return whether a file is called like a tar, plain or compressed."""
+    return name.lower().endswith(TARS)
+
+
+def plain_tar(path: Path, roots: Roots) -> Path:
+    """Return a tar itself, or the plain copy of a compressed one. Errors: DataProblem if it is damaged."""
+    codec = next((codec for ending, codec in CODECS.items() if path.name.lower().endswith(ending)), "")
+    return copy_of(path, roots, lambda packed, copy: _decompress(packed, copy, codec)) if codec else path
+
+
+def write_tar(files: Iterable[tuple[str, bytes]], copy: IO[bytes]) -> None:
+    """Write files, given as (name, content), as a tar. Errors: DataProblem if the disk is nearly full."""
+    with tarfile.open(fileobj=copy, mode="w") as archive:
+        for name, content in files:
+            _check_room(len(content))
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, BytesIO(content))
+
+
+def copy_of(path: Path, roots: Roots, write: Callable[[IO[bytes], IO[bytes]], None]) -> Path:
+    """Return the copy of a file that `write(file, copy)` makes; the earlier one if the file has not changed since.
+
+    Copies are in `unpacked` in the runs folder and may be deleted while no run uses them. Errors: DataProblem.
+    """
+    if (status := stat_within(path, roots)) is None:
+        raise DataProblem(f"there is no {path}")
+    key = sha256(f"{os.path.realpath(path)} {status.st_mtime_ns} {status.st_size}".encode()).hexdigest()[:24]
+    copy = _folder() / f"{path.name.partition('.')[0][:60]}-{key}.tar"
+    if copy.is_file():
+        return copy
+    copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    partial = ""
+    try:
+        with (
+            open_within(path, roots) as packed,
+            tempfile.NamedTemporaryFile(dir=copy.parent, prefix=".part-", delete=False) as file,
+        ):
+            partial = file.name
+            write(packed, file)
+        Path(partial).replace(copy)
+    except (OSError, EOFError, tarfile.TarError) as error:
+        raise DataProblem(f"{path} cannot be unpacked, or is damaged: {error}") from error
+    finally:
+        with suppress(OSError):
+            Path(partial).unlink()
+    return copy
+
+
+def _decompress(packed: IO[bytes], copy: IO[bytes], codec: str) -> None:
+    import pyarrow  # takes 0.1 s, which only packed data need to wait for
+
+    with pyarrow.CompressedInputStream(packed, codec) as stream:
+        while chunk := stream.read(CHUNK):
+            _check_room(len(chunk))
+            copy.write(chunk)
+
+
+def _check_room(needed: int) -> None:
+    free = shutil.disk_usage(_folder()).free
+    if free < needed + SPARE_BYTES:
+        raise DataProblem(f"{_folder()} has {free:,} bytes free, of which {SPARE_BYTES:,} stay so: make room to unpack")
+
+
+def _folder() -> Path:
+    return Settings().runs_dir / "unpacked"

@@ -1,0 +1,164 @@
+"""Compressed tars, Parquet and JSON of captions give the same pairs as the plain files."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from engine.datasets import DataProblem, Mixed, Pairs, open_pairs, sample, split
+from engine.training import setup
+from tests.support.data import encoded, write_image, write_tar
+from tests.support.training import tiny
+
+COLOURS = [(10, 0, 0), (20, 0, 0), (30, 0, 0)]
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("VITALS_RUNS_DIR", str(tmp_path / "runs"))
+    return tmp_path / "runs"
+
+
+def reds(pairs: Pairs) -> list[int]:
+    return [np.asarray(pairs.image(index))[0, 0, 0].item() for index in range(len(pairs))]
+
+
+def captions(pairs: Pairs) -> list[tuple[str, ...]]:
+    return [pairs.captions(index) for index in range(len(pairs))]
+
+
+@pytest.mark.parametrize("ending", [".tar.gz", ".tgz", ".tar.bz2", ".tar.zst"])
+def test_compressed_shards_are_unpacked_once(tmp_path: Path, runs: Path, ending: str) -> None:
+    files = {f"{red}.{kind}": content for (red, *_), kind, content in _members()}
+    plain = write_tar(tmp_path / "plain.tar", files)
+    packed = tmp_path / f"shard-0{ending}"
+    codec = {".tar.bz2": "bz2", ".tar.zst": "zstd"}.get(ending, "gzip")
+    with pyarrow.CompressedOutputStream(str(packed), codec) as stream:
+        stream.write(plain.read_bytes())
+    pairs = open_pairs(f"{tmp_path}/shard-{{0..0}}{ending}", roots=(tmp_path,))
+    assert reds(pairs) == reds(open_pairs(str(plain))) == [10, 20, 30]
+    assert captions(pairs) == [("no 10",), ("no 20",), ("no 30",)]
+    assert pairs.source(1) == f"{packed}/20.png"
+    (copy,) = (runs / "unpacked").iterdir()
+    made = copy.stat().st_mtime_ns
+    assert reds(open_pairs(str(packed))) == [10, 20, 30]
+    assert copy.stat().st_mtime_ns == made
+
+
+def _members() -> list[tuple[tuple[int, int, int], str, bytes]]:
+    return [
+        (c, kind, content) for c in COLOURS for kind, content in (("png", encoded(c)), ("txt", f"no {c[0]}".encode()))
+    ]
+
+
+def test_damaged_and_unknown_tars_are_refused(tmp_path: Path, runs: Path) -> None:
+    (tmp_path / "a.tar.gz").write_bytes(b"\x1f\x8b\x08" + bytes(40))
+    with pytest.raises(DataProblem, match=r"a\.tar\.gz cannot be unpacked, or is damaged"):
+        open_pairs(str(tmp_path / "a.tar.gz"))
+    assert list((runs / "unpacked").iterdir()) == []
+    (tmp_path / "a.tar.xz").write_bytes(b"x")
+    with pytest.raises(DataProblem, match=r"is none of \.csv, \.tsv, \.tar, \.tar\.gz"):
+        open_pairs(str(tmp_path / "a.tar.xz"))
+
+
+@pytest.mark.parametrize("kind", ["paths", "contents", "hugging face"])
+def test_parquet_has_images_as_paths_or_contents(tmp_path: Path, kind: str) -> None:
+    contents = [encoded(colour) for colour in COLOURS]
+    cells: list[Any] = [str(write_image(tmp_path / f"{c[0]}.png", c).relative_to(tmp_path)) for c in COLOURS]
+    if kind != "paths":
+        cells = [{"bytes": c, "path": "x.png"} for c in contents] if kind == "hugging face" else contents
+    table = pyarrow.table({"image": cells, "text": ["one", "two", "three"], "kind": [1, 0, 1], "url": ["u"] * 3})
+    if kind == "hugging face":
+        features = {"features": {"kind": {"names": ["cat", "dog"], "_type": "ClassLabel"}}}
+        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": features})})
+    parquet.write_table(table, tmp_path / "pairs.parquet", row_group_size=2)
+    columns = {"image_column": "image", "caption_column": "text"}
+    pairs = open_pairs(str(tmp_path / "pairs.parquet"), **columns, class_column="kind", roots=(tmp_path,))  # type: ignore[arg-type]
+    assert reds(pairs) == [10, 20, 30]
+    assert captions(pairs) == [("one",), ("two",), ("three",)]
+    assert pairs.classes == (("cat", "dog") if kind == "hugging face" else ("0", "1"))
+    assert [pairs.label(index) for index in range(3)] == [1, 0, 1]
+    assert len({pairs.source(index) for index in range(3)}) == 3
+    with pytest.raises(DataProblem, match=r"needs a column called 'filepath': it has 'image', 'text'"):
+        open_pairs(str(tmp_path / "pairs.parquet"))
+    frame = pd.read_parquet(tmp_path / "pairs.parquet").assign(text=[["a", "b"], ["c"], ["d"]])
+    frame.to_parquet(tmp_path / "lists.parquet")
+    assert captions(open_pairs(str(tmp_path / "lists.parquet"), **columns))[0] == ("a", "b")  # type: ignore[arg-type]
+
+
+def coco(folder: Path) -> Path:
+    """COCO's own layout: annotations beside a folder of images."""
+    for number, colour in enumerate(COLOURS):
+        write_image(folder / "val2017" / f"{number}.png", colour)
+    images = [
+        {"id": 7 + n, "file_name": f"{n}.png", "coco_url": f"http://x/val2017/{n}.png"} for n in range(len(COLOURS))
+    ]
+    annotations = [{"image_id": 7 + n % 3, "caption": f"caption {n} "} for n in range(15)]
+    (folder / "annotations").mkdir()
+    path = folder / "annotations" / "captions_val2017.json"
+    path.write_text(json.dumps({"images": images, "annotations": annotations}))
+    return path
+
+
+def test_coco_has_five_captions_an_image(tmp_path: Path) -> None:
+    pairs = open_pairs(str(coco(tmp_path)))
+    assert reds(pairs) == [10, 20, 30]
+    assert captions(pairs)[1] == tuple(f"caption {n}" for n in (1, 4, 7, 10, 13))
+    with pytest.raises(DataProblem, match="has no splits, so there is no part 'test'"):
+        open_pairs(str(coco(tmp_path / "again")), part="test")
+
+
+def karpathy(folder: Path) -> Path:
+    splits = ["train", "restval", "val", "test", "train", "val"]
+    images = []
+    for number, part in enumerate(splits):
+        write_image(folder / "val2014" / f"{number}.png", (10 * number, 0, 0))
+        sentences = [{"raw": f"{number} is {text}"} for text in ("one", "two")]
+        images.append({"filename": f"{number}.png", "filepath": "val2014", "sentences": sentences, "split": part})
+    path = folder / "dataset_coco.json"
+    path.write_text(json.dumps({"images": images, "dataset": "coco"}))
+    return path
+
+
+def test_karpathys_split_decides_what_is_held_out(tmp_path: Path) -> None:
+    path = str(karpathy(tmp_path))
+    train, held_out = split(open_pairs(path), 0.2, seed=5)
+    assert (reds(train), reds(held_out)) == ([0, 10, 40], [20, 50])
+    assert captions(train)[0] == ("0 is one", "0 is two")
+    assert reds(open_pairs(path, part="test")) == [30]
+    assert reds(open_pairs(path, part="train")) == [0, 10, 40]
+    some = sample(open_pairs(path), 4, seed=0)
+    assert {*reds(split(some, 0.5, 0)[1])} <= {20, 50}
+    fields = {"data": path, "samples": None, "batch_size": 2}
+    assert reds(setup.hold(tiny(**fields, val_fraction=0), tmp_path / "a").train) == [0, 10, 40]
+    held = setup.hold(tiny(**fields), tmp_path / "b")
+    assert held.val is not None
+    assert reds(held.val) == [20, 50]
+    other = setup.hold(tiny(**fields, json_split="train", val_fraction=0.34), tmp_path / "c")
+    assert other.val is not None
+    assert {*reds(other.train), *reds(other.val)} == {0, 10, 40}
+    with pytest.raises(DataProblem, match="dataset_coco has a split of its own"):
+        Mixed([open_pairs(path), open_pairs("digits")])
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("[1]", "is no JSON of captions"),
+        ("{", "is no JSON of captions"),
+        ('{"images": []}', "has no images with captions"),
+        (
+            '{"images": [{"id": 1, "file_name": "a.png"}], "annotations": [{"image_id": 1, "caption": "x"}]}',
+            "names images that are not there: .* has none of images/a.png, ../images/a.png, a.png, ../a.png",
+        ),
+    ],
+)
+def test_what_is_no_json_of_captions_is_refused(tmp_path: Path, content: str, reason: str) -> None:
+    (tmp_path / "captions.json").write_text(content)
+    with pytest.raises(DataProblem, match=reason):
+        open_pairs(str(tmp_path / "captions.json"))
