@@ -47,7 +47,10 @@ ClipModel = Annotated[
 ]
 Pretrained = Annotated[
     str,
-    Field(max_length=1000, description="An open_clip tag, which is downloaded, or a checkpoint's path. Default: none."),
+    Field(
+        max_length=1000,
+        description="An open_clip tag, which is downloaded, a checkpoint's path, or a training's run. Default: none.",
+    ),
 ]
 Data = Annotated[
     str,

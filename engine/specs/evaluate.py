@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field
 from pydantic_settings import CliSuppress, NoDecode
 from typing_extensions import TypeAliasType
 
@@ -107,7 +107,7 @@ class EvaluateSpec(Spec):
 
     model: ClipModel = DIGITS_MODEL
     configs: CliSuppress[Configs] = Field(default_factory=dict)
-    checkpoint: Pretrained = ""
+    checkpoint: Annotated[Pretrained, Field(validation_alias=AliasChoices("pretrained", "checkpoint"))] = ""
     more_models: Annotated[MODELS, NoDecode] = Field(
         (),
         description="Further models, one per line: MODEL, MODEL,CHECKPOINT, or the number of a training. Settings "

@@ -15,7 +15,8 @@ from engine.results.answers import Augmented
 from engine.specs import Refused, Spec, sweep
 from engine.specs.clip import DIGITS_MODEL
 from engine.specs.questions import Augment
-from engine.specs.train import FINE_TUNE_LR, SCRATCH_LR, TrainSpec, schedule
+from engine.specs.schedule import schedule
+from engine.specs.train import FINE_TUNE_LR, SCRATCH_LR, TrainSpec
 from pages.clip import data
 from pages.clip import form as clip_form
 from pages.shared import backend, durations, launch
@@ -60,13 +61,16 @@ FURTHER = {
     "Loss": ("loss", "local_loss", "gather_with_grad"),
     "CoCa and distillation": ("coca_contrastive_weight", "coca_caption_weight", "distill_model", "distill_pretrained"),
     "Optimizer": ("opt", "wd", "eps", "beta1", "beta2", "momentum"),
+    "Learning rates of the towers": ("lr_image", "lr_text"),
     "Gradients": ("grad_clip_norm", "accum_freq", "grad_checkpointing"),
     "Schedule": ("steps", "lr_scheduler", "epochs_cooldown", "lr_cooldown_power", "lr_cooldown_end"),
     "Sampling": ("data_weights", "resampled", "overfit"),
-    "Validation": ("val_frequency", "zeroshot_frequency", "best_metric"),
+    "Validation": ("val_frequency", "zeroshot_frequency", "val_every_steps", "val_at_start"),
+    "Best and early stopping": ("best_metric", "patience"),
     "Checkpoints": ("save_frequency", "save_every_steps", "keep_last", "resume"),
-    "Logs": ("log_every_n_steps", "tensorboard", "wandb"),
-    "Execution": ("nproc", "workers", "threads", "channels_last", "compile", "seed"),
+    "Logs": ("log_every_n_steps", "tensorboard"),
+    "Weights & Biases": ("wandb", "wandb_project_name", "wandb_name", "wandb_notes"),
+    "Execution": ("nproc", "use_bn_sync", "workers", "threads", "channels_last", "compile", "seed"),
 }
 
 

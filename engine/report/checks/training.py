@@ -9,7 +9,8 @@ import pandas as pd
 from engine.datasets import DataProblem, class_names, note_on_ids
 from engine.report.style import compute, digits
 from engine.specs import ModelName
-from engine.specs.train import Schedule, TrainSpec, schedule
+from engine.specs.schedule import Schedule, schedule
+from engine.specs.train import TrainSpec
 from engine.words import plural
 
 Mark = Literal["ok", "warning", "error", "waiting"]
