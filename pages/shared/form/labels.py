@@ -8,6 +8,8 @@ from engine.specs.train import EPOCHS
 
 LABELS = {
     "image_size": "Image size (px)",
+    "profile.image_size": "Image sizes (px)",
+    "profile.batch_size": "Batch sizes",
     "training": "Training peak",
     "detail": "Table of modules",
     "replicates": "Processes",
@@ -41,6 +43,7 @@ LABELS = {
     "csv_caption_key": "Caption column",
     "csv_class_key": "Class column",
     "json_split": "Part of a Karpathy JSON",
+    "csv_class_separator": "Class separator",
     "train.samples": "Maximum pairs",
     "evaluate.samples": "Maximum pairs",
     "data_weights": "Source weights",
@@ -150,6 +153,7 @@ DEFAULTS = {
     "aug_color_jitter": "none",
     "aug_auto_augment": "none",
     "csv_class_key": "none",
+    "csv_class_separator": "one class per image",
     "data_weights": "1 each",
     "beta1": "0.9",
     "beta2": "0.98 or 0.999",
@@ -159,6 +163,7 @@ DEFAULTS = {
     "epochs": str(EPOCHS),
     "steps": "from the epochs",
     "batch_size": "from the data",
+    "profile.batch_size": "1",
     "benchmark.batch_size": f"1, and {CHECKED_BATCH} to compare training",
     "tolerance": "that of PyTorch's benchmark",
     "lr": "from the weights",
