@@ -1,5 +1,6 @@
 """The commands train, evaluate and search: CLIP on your own images and captions."""
 
+import logging
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,8 +9,9 @@ from pydantic import Field, model_validator
 from pydantic_settings import CliPositionalArg
 
 from engine.cli.here import OneRun, RunName, run_here, store_here, submit, tell_failures
-from engine.cli.output import TableFile, brief, show_table
+from engine.cli.output import TableFile, brief, print_progress, show_table
 from engine.names import expand_files
+from engine.results import Event, Progress
 from engine.results.clip import EvaluateRow, TrainRow
 from engine.roots import file_within, open_within
 from engine.settings import Settings
@@ -98,8 +100,18 @@ class Train(TrainFlags):
     output: TableFile | None = Field(None, description="Write a row per epoch to this .csv, .json or .parquet file.")
 
     def cli_cmd(self) -> None:
+        log_format = "%(asctime)s %(levelname)s %(message)s"
+        logging.basicConfig(format=log_format, level=logging.WARNING)
+        logging.getLogger("engine.training").setLevel(logging.INFO)  # the lines of a queued run's log
         with store_here() as store:
-            show_training(*run_here(store, self.spec(), TrainRow, name=self.name), self.output)
+            found = run_here(store, self.spec(), TrainRow, name=self.name, on_event=_print_training)
+            show_training(*found, self.output)
+
+
+def _print_training(event: Event) -> None:
+    """Print an event, but not the progress of steps, which has lines in the log."""
+    if not (isinstance(event, Progress) and event.done):
+        print_progress(event)
 
 
 def show_training(run: "Run", rows: list[TrainRow], output: Path | None) -> None:

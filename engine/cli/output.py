@@ -149,11 +149,11 @@ def _both_ways(row: RecurrentRow) -> str:
 
 
 def _epoch(row: TrainRow) -> str:
-    """Return `epoch 3: loss 2.31, zero-shot 0.914, image to text R@1 0.12; 812 pairs/s; the best so far`."""
+    """Return `epoch 3, step 66: loss 2.31, zero-shot 0.914, image to text R@1 0.12; 812 pairs/s; the best so far`."""
     figures = [("loss", row.train_loss), ("zero-shot", row.zeroshot_top1), ("image to text R@1", row.image_to_text_r1)]
     parts = [", ".join(f"{name} {value:.4g}" for name, value in figures if value is not None)]
     parts += [f"{row.samples_per_s:.4g} pairs/s"] if row.samples_per_s else []
-    return f"epoch {row.epoch}: {'; '.join([*parts, *(['the best so far'] if row.best else [])])}"
+    return f"epoch {row.epoch}, step {row.step:,}: {'; '.join([*parts, *(['the best so far'] if row.best else [])])}"
 
 
 def _evaluated(row: EvaluateRow) -> str:
@@ -220,7 +220,7 @@ def show_text(text: str, output: Path | None) -> None:
 def print_detail(rows: Sequence[ProfileRow]) -> None:
     """Print every operator of each model with its calls, FLOPs and bytes, and mark those that were not counted."""
     for row in rows:
-        print(f"\n{row.name} by operator, for the whole batch of {row.batch_size}")
+        print(f"\n{row.name} at {row.image_size} px by operator, for the whole batch of {row.batch_size}")
         print(f"{'operator':44} {'calls':>7} {'GFLOPs':>12} {'MB moved':>12}")
         for count in sorted(row.operators, key=lambda count: (-count.flops, -count.read_bytes, count.operator)):
             moved = (count.read_bytes + count.written_bytes) / 1e6

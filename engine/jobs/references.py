@@ -112,8 +112,10 @@ def _check_equal(spec: EvaluateSpec, splits: Mapping[str, Mapping[str, Any]]) ->
     for name in dict.fromkeys(name for split in splits.values() for name in split):
         values = {what: split.get(name) for what, split in splits.items()}
         if len(set(values.values())) > 1:
-            told = ", ".join(f"{what} {value}" for what, value in values.items())
-            raise Refused(f"the trainings hold different pairs out ({name}: {told}): evaluate each in a run of its own")
+            texts = ", ".join(f"{what} {value}" for what, value in values.items())
+            raise Refused(
+                f"the trainings hold different pairs out ({name}: {texts}): evaluate each in a run of its own"
+            )
         value = values[names[0]]
         if len(spec.sources) > 1 and name in ("samples", "csv_class_key", "data_kind") and value != getattr(spec, name):
             raise Refused(

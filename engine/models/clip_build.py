@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from engine.models import clip_files
-from engine.models.built import ConfigRefused, out_of_memory, size_refused
+from engine.models.built import ConfigRefused, out_of_memory, refuse_cut_images, size_refused
 from engine.models.clip import config as open_clip_config
 from engine.models.clip import create, own_config, pair, set_context_length
 from engine.models.clip_files import Stored
@@ -134,6 +134,8 @@ def _build(
             model.visual.set_input_size(asked)  # adapts weights of another size
         if spec.image_size and spec.precision != "fp16":  # CPUs have no convolutions in fp16
             _try(model, spec.image_size, spec.precision, device)
+        if spec.image_size:
+            refuse_cut_images(model.visual, pair(spec.image_size), native)
     return model
 
 

@@ -79,7 +79,7 @@ def profile(rows: Iterable[ProfileRow]) -> pd.DataFrame:
     figures = [name for name, field in ProfileRow.model_fields.items() if field.annotation in (float, float | None)]
     frame = frame.astype(dict.fromkeys(figures, float))
     frame["cost"] = frame["gmacs"].fillna(frame["fvcore_gmacs"])
-    return frame.sort_values(["cost", "mparams", "model"], ignore_index=True).drop(columns="cost")
+    return frame.sort_values(["cost", "mparams", "model", "batch_size"], ignore_index=True).drop(columns="cost")
 
 
 def reference(rows: Iterable[ProfileRow], counter: Literal["torch", "fvcore"]) -> pd.DataFrame:
@@ -260,12 +260,6 @@ def runs(runs: Iterable[Run], now: datetime | None = None) -> pd.DataFrame:
     ]
     types = dict.fromkeys(["progress", "duration_s", "train_loss", "zeroshot_top1", "latency_ms"], float)
     return pd.DataFrame(records, columns=RUN_COLUMNS).astype(types)
-
-
-def expected_s(models: int, rows: Iterable[ProfileRow]) -> float | None:
-    """Return the seconds that counting `models` models should take, from the median of earlier rows, if any."""
-    took = pd.Series([row.seconds for row in rows if row.seconds is not None], dtype=float)
-    return float(took.median()) * models if len(took) else None
 
 
 def read_modules(run_dir: Path, name: str) -> pd.DataFrame | None:

@@ -71,9 +71,9 @@ def write_beside(figure: go.Figure, labels: Iterable[dict[str, Any]]) -> None:
 
 
 def log(name: str, values: "pd.Series[Any]") -> dict[str, Any]:
-    """Return a logarithmic axis, with labels at 1, 2, 5 if it has few decades."""
+    """Return a logarithmic axis, with labels at 1, 2, 5 if it has few decades. One value gets two decades."""
     decades = np.log10(values.max() / values.min()) if len(values) else 0
-    ticks = {"dtick": 1} if decades > 2 else {"dtick": "D2"} if decades > 0.8 else {"nticks": 6}
+    ticks = {"dtick": 1} if decades > 2 else {"dtick": "D2"} if decades > 0.8 or not decades else {"nticks": 6}
     return {"title_text": name, "type": "log", "tickformat": ",~g", **ticks}
 
 

@@ -28,7 +28,7 @@ class Retrieval(Row):
 
 
 class TrainRow(Retrieval):
-    """The state of a training at the end of an epoch: losses, metrics and speed."""
+    """The state of a training before its first step, within an epoch or at its end: losses, metrics and speed."""
 
     kind: ClassVar[str] = "train"
 
@@ -45,7 +45,7 @@ class TrainRow(Retrieval):
     """Number of completed optimizer steps."""
     samples_seen: int = 0
     train_loss: float | None = None
-    """Mean loss over the epoch's steps."""
+    """Mean loss over the epoch's steps so far."""
     val_generative_loss: float | None = None
     """Mean caption loss per token on held-out captions; only for models that write captions."""
     zeroshot_top1: float | None = None

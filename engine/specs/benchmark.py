@@ -311,11 +311,8 @@ class BenchmarkSpec(Spec):
 
     @property
     def resolved(self) -> dict[str, Any]:
-        return {
-            "replicates": self.processes,
-            "min_seconds": self.floor_seconds,
-            "min_samples": self.floor_samples,
-        }
+        floors = {"min_seconds": self.floor_seconds, "min_samples": self.floor_samples}
+        return {"replicates": self.processes, **floors}
 
     @property
     def floor_samples(self) -> int:

@@ -1,7 +1,6 @@
 """The request of a training of CLIP, and its schedule of steps."""
 
 import math
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
@@ -37,11 +36,11 @@ from engine.specs.timed import Threads, split_words
 
 SCRATCH_LR, FINE_TUNE_LR = 1e-3, 1e-5
 EPOCHS = 15
-LEAST_STEPS, MOST_BATCH = 16, 256
-"""Limits of the default batch size: it leaves at least LEAST_STEPS steps per epoch and is at most MOST_BATCH."""
 
 Optimizer = Annotated[str, Field(pattern=r"^(adamw|timm/[a-z0-9_]{1,40})$", description="adamw, or timm/NAME.")]
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+
+TowerRate = Annotated[float | None, Field(gt=0, le=100, allow_inf_nan=False)]
 
 
 class TrainSpec(ImageFields, Spec):
@@ -52,7 +51,8 @@ class TrainSpec(ImageFields, Spec):
     continues: ClassVar[bool] = True
     paced_by: ClassVar[tuple[str, ...]] = (
         *("model", "data", "samples", "batch_size", "accum_freq", "nproc", "precision", "device", "image_size", "loss"),
-        *("grad_checkpointing", "compile", "val_frequency", "zeroshot_data", "workers", "threads"),
+        *("grad_checkpointing", "compile", "use_bn_sync", "val_frequency", "val_every_steps", "zeroshot_data"),
+        *("workers", "threads"),
     )
     meaning: ClassVar[tuple[str, ...]] = (
         *SAME_PAIRS,
@@ -69,7 +69,7 @@ class TrainSpec(ImageFields, Spec):
         *("lock_image", "lock_image_unlocked_groups", "lock_image_freeze_bn_stats"),
         *("lock_text", "lock_text_unlocked_layers", "lock_text_freeze_layer_norm"),
         *("loss", "distill_model", "distill_pretrained", "grad_checkpointing", "channels_last"),
-        *("accum_freq", "nproc", "device", "precision"),
+        *("accum_freq", "nproc", "device", "precision", "use_bn_sync"),
     )
 
     data: Data = "digits"
@@ -112,6 +112,9 @@ class TrainSpec(ImageFields, Spec):
     grad_checkpointing: bool = Field(False, description="Recompute activations to save memory.")
     channels_last: bool = Field(False, description="Use channels_last memory format.")
     compile: bool = Field(False, description="Compile the model with torch.compile.")
+    use_bn_sync: bool = Field(
+        False, description="Batch norms see the batches of all processes (SyncBatchNorm). Needs accelerators."
+    )
 
     loss: Literal["clip", "siglip", "coca", "distill"] = Field("clip", description="Loss to minimise.")
     coca_contrastive_weight: float = Field(
@@ -135,6 +138,10 @@ class TrainSpec(ImageFields, Spec):
         le=100,
         allow_inf_nan=False,
         description="Peak learning rate. Default: 0.001, with initial weights 0.00001.",
+    )
+    lr_image: TowerRate = Field(None, description="Peak learning rate of the image tower. Default: lr.")
+    lr_text: TowerRate = Field(
+        None, description="Peak learning rate of the text tower, with CoCa's decoder. Default: lr."
     )
     wd: float = Field(
         0.2, ge=0, le=100, allow_inf_nan=False, description="Weight decay; not applied to gains and biases."
@@ -182,6 +189,16 @@ class TrainSpec(ImageFields, Spec):
 
     val_frequency: int = Field(1, ge=0, le=100_000, description="Epochs between validations; 0: never.")
     zeroshot_frequency: int = Field(1, ge=0, le=100_000, description="Epochs between zero-shot tests; 0: never.")
+    val_at_start: bool = Field(True, description="Also validate the initial weights, as epoch 0, to show the gain.")
+    val_every_steps: int = Field(
+        0, ge=0, le=100_000_000, description="Also validate every N steps, with a row each; 0: only after epochs."
+    )
+    patience: int = Field(
+        0,
+        ge=0,
+        le=100_000,
+        description="Stop early after this many validations in a row without a better best_metric; 0: never.",
+    )
     log_every_n_steps: int = Field(10, ge=1, le=1_000_000, description="Steps between log lines.")
     save_frequency: int = Field(1, ge=0, le=100_000, description="Epochs between checkpoints; 0: only the last.")
     save_every_steps: int = Field(0, ge=0, le=100_000_000, description="Steps between checkpoints to resume from.")
@@ -191,6 +208,9 @@ class TrainSpec(ImageFields, Spec):
     )
     tensorboard: bool = Field(True, description="Write TensorBoard files.")
     wandb: bool = Field(False, description="Log to Weights & Biases; WANDB_MODE=offline works.")
+    wandb_project_name: str = Field("model-vitals", min_length=1, max_length=128, description="Project at W&B.")
+    wandb_name: str = Field("", max_length=128, description="Name of the run at W&B. Default: chosen by W&B.")
+    wandb_notes: str = Field("", max_length=4000, description="Notes on the run at W&B.")
     resume: str = Field("", max_length=1000, description="Checkpoint or run folder to continue from, exactly.")
 
     @field_validator("warmup")
@@ -206,6 +226,13 @@ class TrainSpec(ImageFields, Spec):
             raise ValueError(
                 f"{self.nproc} processes take {self.devices[0]} to {self.devices[-1]}, so the device is "
                 f"{self.devices[0]}, not {self.device}"
+            )
+        if self.use_bn_sync and self.nproc == 1:
+            raise ValueError("use_bn_sync joins the batch norms of several processes: give nproc, or leave it out")
+        if self.use_bn_sync and self.device == "cpu":
+            raise ValueError(
+                "use_bn_sync needs accelerators, as PyTorch's SyncBatchNorm does not run on a CPU: leave it out, or "
+                "take another device"
             )
         if self.epochs is not None and self.steps is not None:
             raise ValueError("give epochs or steps, not both")
@@ -223,6 +250,12 @@ class TrainSpec(ImageFields, Spec):
             raise ValueError("distillation needs a teacher: give distill_model and distill_pretrained")
         if self.loss == "coca" and self.accum_freq > 1:
             raise ValueError("CoCa's captions are not cached features: accum_freq must be 1")
+        for tower, rate in (("image", self.lr_image), ("text", self.lr_text)):
+            unlocked = self.lock_image_unlocked_groups if tower == "image" else self.lock_text_unlocked_layers
+            if rate is not None and getattr(self, f"lock_{tower}") and not unlocked:
+                raise ValueError(
+                    f"lr_{tower} is {rate:g} and the {tower} tower is locked: leave lock_{tower} or lr_{tower} out"
+                )
         if (self.beta1 is None) != (self.beta2 is None) and self.opt != "adamw":
             raise ValueError("timm's optimizers take both betas or none")
 
@@ -252,6 +285,15 @@ class TrainSpec(ImageFields, Spec):
         return self.lr or (FINE_TUNE_LR if self.pretrained else SCRATCH_LR)
 
     @property
+    def lr_scales(self) -> dict[str, float]:
+        """Return the factor of the learning rate by tower; empty if all parameters have the same rate.
+
+        The schedule's rate is multiplied with it, so a cooldown's end is scaled too.
+        """
+        rates = {"image": self.lr_image, "text": self.lr_text}
+        return {tower: rate / self.peak_lr for tower, rate in rates.items() if rate is not None}
+
+    @property
     def resolved(self) -> dict[str, Any]:
         return {"lr": self.peak_lr} | ({"epochs": self.epochs or EPOCHS} if self.steps is None else {})
 
@@ -259,60 +301,3 @@ class TrainSpec(ImageFields, Spec):
     def summary(self) -> str:
         start = f" from {self.pretrained}" if self.pretrained else ""
         return f"{self.model}{start} on {self.data} ({self.device})"
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """Steps, epochs and batches that follow from a spec and a number of pairs."""
-
-    batch_size: int
-    """Pairs per process and forward pass."""
-    batches: int
-    """Full batches per epoch and process; a multiple of accum_freq."""
-    steps_per_epoch: int
-    steps: int
-    """Optimizer steps of the whole training."""
-    epochs: int
-    """Number of epochs. The last may be shorter if the spec gives steps."""
-    warmup_steps: int
-    cooldown_steps: int
-
-    @property
-    def problems(self) -> list[str]:
-        """Return sentences that describe what is wrong with the schedule; empty if nothing is."""
-        sentences = []
-        if self.steps_per_epoch < 1:
-            sentences.append(
-                f"the data are smaller than one step of {self.batch_size} pairs: take a smaller batch size"
-            )
-        elif self.warmup_steps >= self.steps:
-            sentences.append(
-                f"a warm-up of {self.warmup_steps} steps out of {self.steps} never reaches the learning rate: "
-                "take a shorter one, such as 10%"
-            )
-        return sentences
-
-
-def schedule(spec: TrainSpec, pairs: int) -> Schedule:
-    """Return the schedule of a training on `pairs` pairs. Only full batches count: the rest of an epoch is left out."""
-    batch = spec.batch_size or default_batch(pairs // (spec.nproc * spec.accum_freq))
-    per_step = batch * spec.nproc * spec.accum_freq
-    steps_per_epoch = 1 if spec.overfit and pairs >= per_step else pairs // per_step
-    epochs = spec.epochs or EPOCHS
-    if spec.steps is not None:
-        epochs = math.ceil(spec.steps / max(1, steps_per_epoch))
-    steps = spec.steps if spec.steps is not None else epochs * steps_per_epoch
-    return Schedule(
-        batch_size=batch,
-        batches=steps_per_epoch * spec.accum_freq,
-        steps_per_epoch=steps_per_epoch,
-        steps=steps,
-        epochs=epochs,
-        warmup_steps=warmup_steps(spec.warmup, steps),
-        cooldown_steps=min(steps, (spec.epochs_cooldown or 0) * steps_per_epoch),
-    )
-
-
-def default_batch(pairs: int) -> int:
-    """Return the largest power of two from 2 to MOST_BATCH that leaves LEAST_STEPS steps per epoch."""
-    return max(2, min(MOST_BATCH, 1 << int(math.log2(max(2, pairs / LEAST_STEPS)))))

@@ -14,7 +14,7 @@ from engine.specs.questions import Augment
 from engine.training.batches import Drawn
 from engine.training.setup import opener
 
-IMAGES, EPOCHS = 2, 5
+IMAGES, EPOCHS = 2, 4
 
 
 def answer(question: Augment) -> Augmented:

@@ -11,6 +11,7 @@ from engine.specs import Refused
 from engine.specs.clip import same_sources
 from engine.specs.train import TrainSpec
 from engine.training import checkpoints, logs
+from engine.training.setup import Setup
 
 
 def checkpoints_folder(run_dir: Path) -> Path:
@@ -31,6 +32,8 @@ class Done:
     samples: int = 0
     loss_sum: float = 0.0
     """Sum of the losses of the current epoch's steps, without the steps that overflowed."""
+    part_sums: dict[str, float] = field(default_factory=dict)
+    """The same for the parts of the loss, by name."""
     overflowed: int = 0
     """Steps of the current epoch whose loss was not finite."""
     seconds: float = 0.0
@@ -41,24 +44,33 @@ class Done:
     """The part of `step_seconds` spent waiting for data."""
     best: float | None = None
     """The best score so far."""
+    stale: int = 0
+    """Measured scores since the best one."""
+    validated: int = 0
+    """Step of the last validation."""
     rows: list[dict[str, Any]] = field(default_factory=list)
 
-    def add_loss(self, loss: float) -> None:
-        """Add a step's loss, or count the step as overflowed if the loss is not finite."""
-        if math.isfinite(loss):
-            self.loss_sum += loss
-        else:
+    def add_losses(self, losses: Mapping[str, float]) -> None:
+        """Add a step's losses, or count the step as overflowed if `loss` is not finite."""
+        if not math.isfinite(losses["loss"]):
             self.overflowed += 1
+            return
+        self.loss_sum += losses["loss"]
+        for name, value in losses.items():
+            if name != "loss":
+                self.part_sums[name] = self.part_sums.get(name, 0.0) + value
 
-    def mean_loss(self, steps: int) -> float:
-        """Return the mean loss over `steps` steps of the current epoch; NaN if all of them overflowed."""
+    def mean_loss(self, steps: int, name: str = "loss") -> float:
+        """Return the mean of a loss over `steps` steps of the current epoch; NaN if all of them overflowed."""
         counted = steps - self.overflowed
-        return self.loss_sum / counted if counted else math.nan
+        total = self.loss_sum if name == "loss" else self.part_sums.get(name, math.nan)
+        return total / counted if counted else math.nan
 
     @property
     def fresh_epoch(self) -> "Done":
         """Return this progress at the beginning of the next epoch."""
-        return Done(self.step, self.epoch + 1, 0, self.samples, seconds=self.seconds, best=self.best, rows=self.rows)
+        carried = {name: getattr(self, name) for name in ("seconds", "best", "stale", "validated", "rows")}
+        return Done(self.step, self.epoch + 1, 0, self.samples, **carried)
 
 
 @dataclass(frozen=True)
@@ -117,11 +129,22 @@ SCHEDULE = (
     "lr_cooldown_power",
     "lr_cooldown_end",
 )
-NOTED = (*SCHEDULE, "grad_clip_norm", "device", "precision", "compile", "grad_checkpointing", "channels_last")
+NOTED = (
+    *SCHEDULE,
+    "patience",
+    "grad_clip_norm",
+    "device",
+    "precision",
+    "compile",
+    "grad_checkpointing",
+    "channels_last",
+)
 """Fields that may change when a training continues. They affect the steps to come, so each change is noted."""
 FREE = (
     *("resume", "workers", "threads", "classes", "templates", "zeroshot_data", "val_frequency", "zeroshot_frequency"),
+    *("val_at_start", "val_every_steps"),
     *("log_every_n_steps", "save_frequency", "save_every_steps", "keep_last", "tensorboard", "wandb"),
+    *("wandb_project_name", "wandb_name", "wandb_notes"),
 )
 """Fields that may change without a note: they do not affect the training itself. A field in neither list decides which
 pairs are used when, or what they train, so it must not change.
@@ -149,8 +172,32 @@ def changes(spec: TrainSpec, path: Path, before: Mapping[str, Any]) -> list[str]
     ]
 
 
-def check_left(done: Done, steps: int, path: Path) -> None:
-    """Refuse to continue a training that has no steps left. steps: the requested number. Errors: Refused."""
+def restore(setup: Setup, state: checkpoints.State) -> tuple[Done, list[str]]:
+    """Restore model, optimizer and scaler from a checkpoint's content. Return the progress, and notes.
+
+    Errors: Refused if it is not the checkpoint of a training.
+    """
+    if not {"state_dict", "optimizer", "epoch"} <= state.keys():
+        raise Refused("only weights are in there, nothing to continue from: begin with them (--pretrained)")
+    weights = {name.removeprefix("module."): tensor for name, tensor in state["state_dict"].items()}
+    setup.model.load_state_dict(weights)
+    setup.optimizer.load_state_dict(state["optimizer"])
+    if setup.scaler is not None and "scaler" in state:
+        setup.scaler.load_state_dict(state["scaler"])
+    if "vitals" in state:
+        return Done(**state["vitals"]["done"]), []
+    epoch = int(state["epoch"])  # written by open_clip's own training, which saves at the end of an epoch
+    note = "the checkpoint is not ours: dropout and crops differ from those it would have drawn"
+    return Done(step=epoch * setup.plan.steps_per_epoch, epoch=epoch), [note]
+
+
+def check_left(done: Done, steps: int, patience: int, path: Path) -> None:
+    """Refuse to continue a training that has ended. steps, patience: the requested ones. Errors: Refused."""
+    if patience and done.stale >= patience:
+        raise Refused(
+            f"{path.name} stopped early: its last {done.stale} validations were not the best, and the patience is "
+            f"{patience}. Ask for a larger patience, or 0"
+        )
     if done.step > steps or (done.step == steps and not done.batch):
         raise Refused(
             f"{path.name} has {done.step} steps behind it and {steps} are asked for, so nothing is left to train: "

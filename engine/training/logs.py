@@ -21,17 +21,18 @@ TENSORBOARD = "tensorboard"
 
 
 def line(
-    *, epoch: int, samples: int, of: int, data_s: float, step_s: float, per_step: int, processes: int, lr: float,
-    logit_scale: float, losses: Mapping[str, tuple[float, float]],
+    *, epoch: int, samples: int, of: int, share: float, data_s: float, step_s: float, per_step: int, processes: int,
+    lr: float, logit_scale: float, losses: Mapping[str, tuple[float, float]],
 ) -> str:  # fmt: skip
     """Return a log line in the format of open_clip_train, so that scripts that read its logs can read ours.
 
-    losses: current value and mean, by name. data_s, step_s: seconds per step. per_step: pairs of all processes.
+    share: of the epoch's steps. losses: current value and mean, by name. data_s, step_s: seconds per step. per_step:
+    pairs of all processes.
     """
     width, rate = len(str(of)), per_step / step_s
     shown = " ".join(f"{name.capitalize()}: {value:#.5g} ({mean:#.5g})" for name, (value, mean) in losses.items())
     return (
-        f"Train Epoch: {epoch} [{samples:>{width}}/{of} ({100 * samples / of:.0f}%)] Data (t): {data_s:.3f} "
+        f"Train Epoch: {epoch} [{samples:>{width}}/{of} ({100 * share:.0f}%)] Data (t): {data_s:.3f} "
         f"Batch (t): {step_s:.3f}, {rate:#g}/s, {rate / processes:#g}/s/gpu LR: {lr:5f} "
         f"Logit Scale: {logit_scale:.3f} {shown}"
     )
@@ -40,12 +41,11 @@ def line(
 class Files:
     """The files of one training, in its run's folder."""
 
-    def __init__(self, folder: Path, spec: TrainSpec) -> None:
+    def __init__(self, folder: Path, spec: TrainSpec, params: Mapping[str, Any]) -> None:
         self._folder = folder
-        given = spec.model_dump(mode="json", exclude={"configs"})
-        (folder / PARAMS).write_text("".join(f"{name}: {given[name]}\n" for name in sorted(given)))
+        (folder / PARAMS).write_text("".join(f"{name}: {params[name]}\n" for name in sorted(params)))
         self._board = _tensorboard(folder / TENSORBOARD) if spec.tensorboard else None
-        self._wandb = _wandb(folder, spec) if spec.wandb else None
+        self._wandb = _wandb(folder, spec, params) if spec.wandb else None
 
     def metrics(self, found: Iterable[Metric]) -> None:
         """Append points to the curves."""
@@ -85,15 +85,15 @@ def history(folder: Path, step: float = math.inf, roots: Roots = None) -> Iterat
             yield metric
 
 
-def results(folder: Path, epoch: int, roots: Roots = None) -> list[dict[str, Any]]:
-    """Return the lines of results.jsonl up to an epoch."""
+def results(folder: Path, roots: Roots = None) -> list[dict[str, Any]]:
+    """Return the lines of results.jsonl."""
     found = []
     for text in _lines(folder / RESULTS, roots):
         try:
             found.append(json.loads(text))
         except ValueError:
             continue
-    return [row for row in found if row.get("epoch", 0) <= epoch]
+    return found
 
 
 def _lines(path: Path, roots: Roots) -> list[str]:
@@ -114,12 +114,14 @@ def clear(folder: Path) -> None:
 def carry(before: Path, folder: Path, step: int, epoch: int, *, validated: bool, roots: Roots = None) -> list[Metric]:
     """Write the curves and results of an earlier run into a resumed one, up to this step and epoch. Return the points.
 
-    validated: whether the epoch that ends at this step was validated before the checkpoint. If not, the validation
-    points of this step are left out.
+    validated: whether this step was validated before the checkpoint. If not, its validation is left out.
     roots: the folders that must contain the files of the earlier run.
     """
-    points, lines = list(history(before, step, roots)), results(before, epoch, roots)
-    points = [entry for entry in points if validated or entry.step < step or not entry.name.startswith("val/")]
+    last = step if validated else step - 1
+    points = [
+        entry for entry in history(before, step, roots) if entry.step <= last or not entry.name.startswith("val/")
+    ]
+    lines = [row for row in results(before, roots) if row.get("epoch", 0) <= epoch and row.get("step", 0) <= last]
     atomic.write(folder / HISTORY, "".join(f"{entry.model_dump_json()}\n" for entry in points))
     atomic.write(folder / RESULTS, "".join(json.dumps(entry) + "\n" for entry in lines))
     return points
@@ -131,9 +133,15 @@ def _tensorboard(folder: Path) -> Any:
     return SummaryWriter(str(folder))
 
 
-def _wandb(folder: Path, spec: TrainSpec) -> Any:
+def _wandb(folder: Path, spec: TrainSpec, params: Mapping[str, Any]) -> Any:
     try:
         import wandb
     except ImportError as error:
         raise Refused("wandb is not installed: pip install wandb, or leave --wandb away") from error
-    return wandb.init(dir=str(folder), project="model-vitals", config=spec.model_dump(mode="json"))
+    return wandb.init(
+        dir=str(folder),
+        project=spec.wandb_project_name,
+        name=spec.wandb_name or None,
+        notes=spec.wandb_notes or None,
+        config=dict(params),
+    )

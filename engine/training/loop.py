@@ -5,23 +5,21 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from engine.measure import peak
 from engine.results import Artifact, Event, Metric, Progress
 from engine.results.clip import TrainRow
-from engine.specs import Refused
-from engine.training import checkpoints, distributed, done, logs, precision, step
+from engine.training import checkpoints, distributed, done, logs, precision, rows, step
 from engine.training.done import Done, checkpoints_folder, start
 from engine.training.meter import Diverged, Meter
 from engine.training.optimizers import assign
 from engine.training.setup import Setup
 from engine.training.step import StepResult, train_step
-from engine.training.validation import Stopped, best_metric, row_fields, score, validate
+from engine.training.validation import Stopped, best_metric, score, validate
 
 log = logging.getLogger("engine.training")
 LATEST, BEST = "latest.pt", "best.pt"
@@ -62,10 +60,12 @@ class Training:
         best_metric(self.setup)  # refuses a metric that is never measured
         yield from self._resume()
         if self.setup.place.first:
-            self._files = logs.Files(self._run_dir, spec)
+            self._files = logs.Files(self._run_dir, spec, rows.params(self.setup))
             for note in (*self.setup.pairs.notes, *self._notes):
                 log.info("%s", note)
         try:
+            if spec.val_at_start and not self.done.step and not self.done.rows and self.setup.place.first:
+                yield from self._validate(self.done)
             # all processes must ask each time: one that has finished waits here for the first one's validation.
             # A training that was stopped at its last step must still end the last epoch
             while not self._stopping() and (self.done.step < plan.steps or self.done.batch):
@@ -94,13 +94,14 @@ class Training:
         (state, path), origin = begun.checkpoint, begun.run_dir
         roots = None if origin == self._run_dir else self.setup.roots
         changed = done.changes(self.setup.spec, path, checkpoints.request(path, roots))
-        self._load(state)
+        self.done, notes = done.restore(self.setup, state)
         if origin != self._run_dir:
-            done.check_left(self.done, self.setup.plan.steps, path)
-        self._notes += [*changed, f"continued from {path.name} at step {self.done.step}"]
+            done.check_left(self.done, self.setup.plan.steps, self.setup.spec.patience, path)
+        self._notes += [*notes, *changed, f"continued from {path.name} at step {self.done.step}"]
         self._saved_at = self.done.step if origin == self._run_dir else -1
         if self.setup.place.first:
-            reached, validated = (self.done.step, self.done.epoch), self.done.batch == 0
+            reached = (self.done.step, self.done.epoch)
+            validated = self.done.batch == 0 or self.done.validated == self.done.step
             points = logs.carry(origin, self._run_dir, *reached, validated=validated, roots=roots)
             for row in self.done.rows:
                 yield TrainRow.model_validate(row)
@@ -111,6 +112,11 @@ class Training:
         accumulate = setup.spec.accum_freq
         batches = setup.batches.of(done.epoch, done.batch)
         setup.network.train()
+        if self._validates_now():  # the last attempt was stopped while it validated
+            yield from self._validate_within()
+            done = self.done
+            if self._stopping():
+                return
         while done.batch < plan.batches and done.step < plan.steps:
             begun = self._clock()
             step.seed(setup.spec.seed, done.step, setup.place.rank)
@@ -121,8 +127,8 @@ class Training:
             done.samples += plan.batch_size * setup.place.world_size * accumulate
             self._meter.add(done, result, data_s=loaded - begun, seconds=self._clock() - begun)
             saving = setup.spec.save_every_steps and done.step % setup.spec.save_every_steps == 0
-            logging_now = self._logs_now()
-            if saving or logging_now:
+            logging_now, validating = self._logs_now(), self._validates_now()
+            if saving or logging_now or validating:
                 self._meter.read(self.done)
             if logging_now:
                 yield from self._tell(result)
@@ -130,7 +136,10 @@ class Training:
                 yield self._progress
             if saving:
                 self._save(LATEST)
-            if (logging_now or not self._asking_waits) and self._stopping():
+            if validating:
+                yield from self._validate_within()
+                done = self.done
+            if (logging_now or validating or not self._asking_waits) and self._stopping():
                 self._meter.read(self.done)
                 return
         yield from self._end_of_epoch()
@@ -143,7 +152,21 @@ class Training:
     def _logs_now(self) -> bool:
         """Return whether the current step gets a line in the log. All processes of a training return the same."""
         plan, done, every = self.setup.plan, self.done, self.setup.spec.log_every_n_steps
-        return done.step % every == 1 or every == 1 or done.batch == plan.batches or done.step == plan.steps
+        of_epoch = done.batch // self.setup.spec.accum_freq
+        return (of_epoch - 1) % every == 0 or done.batch == plan.batches or done.step == plan.steps
+
+    def _validates_now(self) -> bool:
+        """Return whether the current step lies within an epoch and is to be validated. All processes return the
+        same."""
+        plan, done, every = self.setup.plan, self.done, self.setup.spec.val_every_steps
+        within = 0 < done.batch < plan.batches and done.step < plan.steps
+        return bool(every) and within and done.step % every == 0 and done.validated != done.step
+
+    def _validate_within(self) -> Iterator[Event]:
+        if self.setup.place.first:
+            yield from self._validate(replace(self.done))
+        else:
+            self.done.validated = self.done.step
 
     def _to_device(self, batch: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         images, tokens = batch
@@ -151,7 +174,7 @@ class Training:
 
     def _step(self, taken: list[tuple[torch.Tensor, torch.Tensor]]) -> StepResult:
         setup = self.setup
-        assign(setup.optimizer, setup.lr(self.done.step))
+        assign(setup.optimizer, setup.lr(self.done.step), setup.spec.lr_scales)
         return train_step(
             setup.network,
             taken,
@@ -177,27 +200,26 @@ class Training:
         data_s, step_s = window.data_s / window.steps, window.step_s / window.steps
         of_epoch = done.batch // setup.spec.accum_freq
         per_step = plan.batch_size * setup.place.world_size * setup.spec.accum_freq
-        lr = setup.optimizer.param_groups[0]["lr"]
+        lr = setup.lr(done.step - 1)
         log.info(
             logs.line(
                 epoch=done.epoch,
                 samples=of_epoch * per_step,
                 of=len(setup.pairs.train),
+                share=of_epoch / plan.steps_per_epoch,
                 data_s=data_s,
                 step_s=step_s,
                 per_step=per_step,
                 processes=setup.place.world_size,
                 lr=lr,
                 logit_scale=logit_scale,
-                losses={
-                    name: (value, done.mean_loss(of_epoch) if name == "loss" else value)
-                    for name, value in losses.items()
-                },
+                losses={name: (value, done.mean_loss(of_epoch, name)) for name, value in losses.items()},
             )
         )
         values = {
             **{f"train/{name}": value for name, value in losses.items()},
             "train/lr": lr,
+            **{f"train/lr_{tower}": lr * scale for tower, scale in setup.spec.lr_scales.items()},
             "train/logit_scale": logit_scale,
             "train/grad_norm": float(result.grad_norm),
             "train/samples_per_s": per_step / step_s,
@@ -207,9 +229,9 @@ class Training:
         if (memory := peak.so_far(setup.place.device)) is not None:
             values["train/memory_mb"] = memory
         yield from self._metrics(values)
-        left = (plan.steps - done.step) * done.step_seconds / of_epoch
+        left = (plan.steps - done.step) * done.seconds / done.step  # with validations, which take their share
         note = f"epoch {done.epoch + 1} of {plan.epochs}, loss {losses['loss']:.3f}, {per_step / step_s:.0f} "
-        self._progress = Progress(done=done.step, total=plan.steps, note=f"{note}pairs/s, {left:.0f} s left")
+        self._progress = Progress(done=done.step, total=plan.steps, note=f"{note}pairs/s", seconds_left=left)
 
     def _metrics(self, values: Mapping[str, float]) -> list[Metric]:
         """Return the points of the curves at this step, after writing them to TensorBoard and the history."""
@@ -220,72 +242,75 @@ class Training:
         return points
 
     def _end_of_epoch(self) -> Iterator[Event]:
-        """Validate, save a checkpoint and yield the epoch's row. If it is stopped during validation, the epoch has not
-        ended."""
-        setup, ended = self.setup, self.done.fresh_epoch
-        if not setup.place.first:
-            self.done = ended
-            return
+        """End the epoch. If it is stopped during validation, the epoch has not ended."""
+        if self.setup.place.first:
+            yield from self._validate(self.done.fresh_epoch)
+        else:
+            self.done = self.done.fresh_epoch
+
+    def _validate(self, now: Done) -> Iterator[Event]:
+        """Validate the model, save a checkpoint and yield a row, in the first process.
+
+        now: the progress with this validation: after an epoch, within one, or at step 0. It becomes the training's own,
+        unless it is asked to stop meanwhile; then the next attempt validates.
+        """
+        setup, plan, every = self.setup, self.setup.plan, self.setup.spec.save_frequency
+        steps = self.done.batch // setup.spec.accum_freq
+        epoch_ended, last = bool(steps) and not now.batch, now.step >= plan.steps
         self._save_unless_saved()  # a validation may take longer than a stop is allowed to
         begun = self._clock()
-        last = ended.step >= setup.plan.steps
         try:
-            found = yield from validate(setup, ended.epoch, self._progress, last=last, stopped=self._stopped)
+            found = yield from validate(
+                setup, now.epoch, self._progress, last=last or not epoch_ended, stopped=self._stopped
+            )
         except Stopped:
             return
-        ended.seconds += self._clock() - begun
-        loss = self.done.mean_loss(self.done.batch // setup.spec.accum_freq)
-        value = score(setup, found, loss)
-        best = value is not None and (ended.best is None or value > ended.best)
-        ended.best = value if best else ended.best
-        keep = bool(setup.spec.save_frequency and ended.epoch % setup.spec.save_frequency == 0) or last
-        name = f"epoch_{ended.epoch}.pt" if keep else LATEST
-        row = self._row(ended, loss, found, name, best=best)
-        ended.rows = [*self.done.rows, row.model_dump(mode="json")]
-        self.done = ended
+        if not found and not epoch_ended:
+            return
+        now.seconds += self._clock() - begun
+        now.validated = now.step
+        loss = self.done.mean_loss(steps) if steps else None
+        # the initial weights do not compete, nor does the loss of a part of an epoch
+        value = score(setup, found, loss if epoch_ended and loss is not None else math.nan) if steps else None
+        best = value is not None and (now.best is None or value > now.best)
+        if value is not None:
+            now.best, now.stale = (value, 0) if best else (now.best, now.stale + 1)
+        if early := self._patience_ended(now):
+            self._notes.append(
+                f"stopped early at step {now.step:,} of {plan.steps:,}: {best_metric(setup)} was not better in "
+                f"{now.stale} validations in a row"
+            )
+        keep = epoch_ended and (last or early or (every and now.epoch % every == 0))
+        name = f"epoch_{now.epoch}.pt" if keep else LATEST
+        row = rows.row(setup, self.done, now, found, train_loss=loss, best=best).model_copy(
+            update={
+                "device_name": self._device_name,
+                "checkpoint": f"{self._folder.name}/{name}" if steps else "",
+                "notes": (*setup.pairs.notes, *self._notes),
+            }
+        )
+        now.rows = [*self.done.rows, row.model_dump(mode="json")]
+        self.done = now
         metrics: list[Metric] = []
         if found:
             assert self._files is not None
-            self._files.results({**found, "epoch": ended.epoch, "num_samples": len(setup.pairs.val or ())})
+            counted = {"epoch": now.epoch, "step": now.step, "num_samples": len(setup.pairs.val or ())}
+            self._files.results({**found, **counted})
             metrics = self._metrics({f"val/{name}": value for name, value in found.items()})
-        self._save(name)
-        if best:
-            self._save(BEST)
-        checkpoints.prune(self._folder, setup.spec.keep_last, keep={BEST, LATEST, name})
+        if steps:
+            self._save(name)
+            if best:
+                self._save(BEST)
+            checkpoints.prune(self._folder, setup.spec.keep_last, keep={BEST, LATEST, name})
         yield row
         yield from metrics
 
-    def _row(self, ended: Done, loss: float, found: Mapping[str, float], name: str, *, best: bool) -> TrainRow:
-        """Return the row of an epoch. ended: the progress of the training at its end."""
-        setup, done = self.setup, self.done
-        spec, plan = setup.spec, setup.plan
-        return TrainRow(
-            library="open_clip",
-            model=spec.model,
-            device=spec.device,
-            device_name=self._device_name,
-            precision=spec.precision,
-            tf32=precision.tf32(spec.device),
-            cudnn_benchmark=torch.device(spec.device).type == "cuda" and torch.backends.cudnn.benchmark,
-            epoch=ended.epoch,
-            step=ended.step,
-            samples_seen=ended.samples,
-            train_loss=loss,
-            val_batch_size=plan.batch_size if "clip_val_loss" in found else None,
-            lr=setup.optimizer.param_groups[0]["lr"],
-            logit_scale=float(setup.model.logit_scale.detach().exp()),  # type: ignore[operator]
-            samples_per_s=done.batch * plan.batch_size * setup.place.world_size / done.step_seconds,
-            data_share=done.data_seconds / done.step_seconds,
-            seconds=ended.seconds,
-            peak_memory_mb=peak.so_far(setup.place.device),
-            checkpoint=f"{self._folder.name}/{name}",
-            best=best,
-            notes=(*setup.pairs.notes, *self._notes),
-            **row_fields(found),
-        )
+    def _patience_ended(self, now: Done) -> bool:
+        """Return whether the training stops early after this progress."""
+        return 0 < self.setup.spec.patience <= now.stale
 
     def _stopping(self) -> bool:
-        return distributed.agree(self._stopped(), self.setup.place)
+        return distributed.agree(self._stopped() or self._patience_ended(self.done), self.setup.place)
 
     def _save_unless_saved(self) -> None:
         if self.setup.place.first and self.done.step and self._saved_at != self.done.step:
@@ -312,26 +337,6 @@ class Training:
         )
         self._saved_at = done.step
 
-    def _load(self, state: dict[str, Any]) -> None:
-        """Restore model, optimizer, scaler and progress from a checkpoint's content.
-
-        Errors: Refused if it is not the checkpoint of a training.
-        """
-        setup = self.setup
-        if not {"state_dict", "optimizer", "epoch"} <= state.keys():
-            raise Refused("only weights are in there, nothing to continue from: begin with them (--pretrained)")
-        weights = {name.removeprefix("module."): tensor for name, tensor in state["state_dict"].items()}
-        setup.model.load_state_dict(weights)
-        setup.optimizer.load_state_dict(state["optimizer"])
-        if setup.scaler is not None and "scaler" in state:
-            setup.scaler.load_state_dict(state["scaler"])
-        if "vitals" not in state:  # written by open_clip's own training, which saves at the end of an epoch
-            epoch, plan = int(state["epoch"]), setup.plan
-            self.done = Done(step=epoch * plan.steps_per_epoch, epoch=epoch)
-            self._notes.append("the checkpoint is not ours: dropout and crops differ from those it would have drawn")
-            return
-        self.done = Done(**state["vitals"]["done"])
-
     def _left(self) -> Iterator[Event]:
         """Yield the checkpoints and log files as artifacts, then the final progress."""
         for path in sorted(self._folder.glob("*.pt")):
@@ -339,4 +344,5 @@ class Training:
         for name in (logs.PARAMS, logs.RESULTS, logs.HISTORY):
             if (self._run_dir / name).is_file():
                 yield Artifact(name=name, kind="log")
-        yield Progress(done=self.done.step, total=self.setup.plan.steps)
+        total = self.done.step if self._patience_ended(self.done) else self.setup.plan.steps
+        yield Progress(done=self.done.step, total=total)

@@ -36,13 +36,17 @@ class Meter:
     def __init__(self, setup: Setup, clock: Callable[[], float] = time.perf_counter) -> None:
         self._setup, self._clock = setup, clock
         self._unread: list[torch.Tensor] = []
+        self._names: tuple[str, ...] = ()
         self._overflowed = 0
         self._window = Window()
 
     def add(self, done: Done, result: StepResult, *, data_s: float, seconds: float) -> None:
         """Add one step, which `done` already counts. seconds: time of the step, including data_s, the wait for its
         data."""
-        self._unread.append(torch.stack([result.losses["loss"].detach().float(), result.grad_norm.float()]))
+        self._names = (*result.losses, "grad_norm")
+        self._unread.append(
+            torch.stack([value.detach().float() for value in (*result.losses.values(), result.grad_norm)])
+        )
         self._window.steps += 1
         self._window.data_s += data_s
         done.data_seconds += data_s
@@ -61,9 +65,10 @@ class Meter:
         first = done.step - len(self._unread) + 1
         self._unread = []
         self._spend(done, self._clock() - begun)
-        for step, (loss, grad_norm) in enumerate(values, first):
-            self._check(step, loss, grad_norm)
-            done.add_loss(loss)
+        for step, row in enumerate(values, first):
+            losses = dict(zip(self._names, row, strict=True))
+            self._check(step, losses["loss"], losses.pop("grad_norm"))
+            done.add_losses(losses)
 
     def window(self) -> Window:
         """Return the steps since the last call, and begin a new window."""

@@ -19,6 +19,8 @@ from engine.specs import Refused
 from engine.specs.train import TrainSpec
 
 TRANSFORMERS = (VisionTransformer, TimmVisionTransformer, Eva, NaFlexVit)
+LOGITS = ("logit_scale", "logit_bias")
+"""Parameters that belong to no tower."""
 FUSED = ("cpu", "cuda")
 """Device types on which AdamW uses the fused kernel. On others it runs operator by operator."""
 
@@ -30,13 +32,32 @@ def create(model: nn.Module, spec: TrainSpec) -> torch.optim.Optimizer:
     """
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise Refused("every parameter is locked: leave a tower, or some of its layers, unlocked")
-    return _adamw(model, spec) if spec.opt == "adamw" else _of_timm(model, spec)
+    optimizer = _adamw(model, spec) if spec.opt == "adamw" else _of_timm(model, spec)
+    if spec.lr_scales:
+        _split_by_tower(optimizer, model)
+    return optimizer
 
 
-def assign(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Set the learning rate of the next step."""
+def assign(optimizer: torch.optim.Optimizer, lr: float, scales: Mapping[str, float]) -> None:
+    """Set the learning rate of the next step. scales: factors of the rate by tower, for towers with their own rate."""
     for group in optimizer.param_groups:
-        group["lr"] = lr
+        group["lr"] = lr * scales.get(group.get("tower", ""), 1.0)
+
+
+def _split_by_tower(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+    """Split each group into the parameters of the image tower, of the text tower, and the scale and bias of logits."""
+    tower_of = {parameter: "text" for parameter in model.parameters()}
+    tower_of |= {parameter: "image" for parameter in model.get_submodule("visual").parameters()}
+    tower_of |= {parameter: "" for name, parameter in model.named_parameters() if name in LOGITS}
+    optimizer.param_groups[:] = [  # the same list: a wrapping optimizer shares it
+        {
+            **group,
+            "params": [parameter for parameter in group["params"] if tower_of[parameter] == tower],
+            "tower": tower,
+        }
+        for group in optimizer.param_groups
+        for tower in ("", "image", "text")
+    ]
 
 
 def decays(name: str, parameter: nn.Parameter) -> bool:

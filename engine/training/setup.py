@@ -21,7 +21,8 @@ from engine.specs import Refused
 from engine.specs.base import format_image_size
 from engine.specs.clip import default_workers
 from engine.specs.evaluate import EvaluateSpec
-from engine.specs.train import Schedule, TrainSpec, schedule
+from engine.specs.schedule import Schedule, schedule
+from engine.specs.train import TrainSpec
 from engine.training import objectives, optimizers, precision
 from engine.training.batches import Batches, Order, batches
 from engine.training.distributed import Place
@@ -157,7 +158,7 @@ def _check_labels(pairs: Pairs, classes: tuple[str, ...], data: str) -> None:
     if None in labels or not classes:
         raise Refused(
             f"zero-shot needs a class for each image of {data}: give class folders, shards with classnames.txt "
-            "(or --classes), or a CSV with --csv-class-key"
+            "or a CSV or Parquet with --csv-class-key"
         )
     if (largest := max(label for label in labels if label is not None)) >= len(classes):
         raise Refused(f"{data} has a class {largest}, and {len(classes)} class names are given, from 0 on")
@@ -186,10 +187,14 @@ def prepare(spec: TrainSpec, place: Place, run_dir: Path, roots: Roots = None) -
     clip_weights.prepare(made, spec)
     made.model.to(place.device)
     teacher = _teacher(spec, made, place, roots)
-    network: nn.Module = torch.compile(made.model) if spec.compile else made.model  # type: ignore[assignment]
+    network: nn.Module = made.model
     if place.world_size > 1:
         ids = None if place.device == "cpu" else [torch.device(place.device)]
         network = DistributedDataParallel(network, device_ids=ids)
+    if spec.compile:
+        # DDP's own split of the graph does not work with check-pointed activations; open_clip_train sets the same
+        torch._dynamo.config.optimize_ddp = not spec.grad_checkpointing
+        network = torch.compile(network)  # type: ignore[assignment]
     order = Order(
         count=len(held.train),
         batch_size=plan.batch_size,

@@ -80,7 +80,10 @@ def _through(
 
 
 def score(setup: Setup, found: Mapping[str, float], loss: float) -> float | None:
-    """Return the value of `best_metric`, negated if lower is better; None if it was not measured or is not finite."""
+    """Return the value of `best_metric`, negated if lower is better; None if it was not measured or is not finite.
+
+    loss: the epoch's mean training loss, or NaN within an epoch.
+    """
     chosen = best_metric(setup)
     measured = {**row_fields(found), "train_loss": loss}
     if not math.isfinite(measured.get(chosen, math.nan)):
@@ -105,6 +108,11 @@ def best_metric(setup: Setup) -> str:
     if spec.best_metric and spec.best_metric not in can:
         choices = ", ".join(dict.fromkeys(can))
         raise Refused(f"best_metric {spec.best_metric!r} is not measured by this training. Use one of {choices}")
+    if spec.val_every_steps and len(can) == 1:
+        raise Refused(
+            "val_every_steps has nothing to measure: give held-out pairs (val_data or val_fraction) and leave "
+            "val_frequency or zeroshot_frequency above 0"
+        )
     return spec.best_metric or can[0]
 
 

@@ -10,11 +10,11 @@ from engine.jobs import submit
 from engine.report.catalog import choose
 from engine.report.timings import needs, stored
 from engine.report.timings.stored import Setting
-from engine.specs import BenchmarkSpec, ModelName, Refused
+from engine.specs import BenchmarkSpec, Refused
 from engine.words import plural
 from pages.catalog.controls import Axes
-from pages.shared import backend, launch
-from pages.shared.text import duration, plain, span
+from pages.shared import backend, durations
+from pages.shared.text import plain, span
 
 SENT = "catalog_sent"
 
@@ -26,7 +26,7 @@ class Plan:
     specs: tuple[BenchmarkSpec, ...]
     """One spec per image size, because a benchmark has one image size."""
     sentence: str
-    seconds: float = 0.0
+    estimate: str = ""
     """Estimated duration."""
     again: tuple[BenchmarkSpec, ...] = ()
     """Runs that repeat the flagged timings of the selected rows, or of all plotted ones if none is selected."""
@@ -53,19 +53,13 @@ def plan(shown: pd.DataFrame, chosen: pd.DataFrame, axes: Axes, setting: Setting
     specs = _specs(to_time, setting)
     subject = "Selection" if len(chosen) else "Pareto front"
     sentence = f"{subject}: {_progress(len(rows), len(untimed), len(untimed) - len(to_time))}."
-    seconds = 0.0
+    estimate = ""
     if specs:
-        spans = [
-            needs.benchmark_s(
-                spec, [ModelName(name) for name in spec.models], backend.catalogue(), launch.start_s(spec)
-            )
-            for spec in specs
-        ]
-        duration_s = sum(spans, needs.Span(0, 0))
-        seconds = (duration_s.low + duration_s.high) / 2
+        duration_s = sum((durations.benchmark_s(spec, spec.models) for spec in specs), needs.Span(0, 0))
+        estimate = span(duration_s)
         runs = f"{len(specs)} runs, one per image size" if len(specs) > 1 else "one run"
-        sentence += f" Timing {plural(len(to_time), 'model')} takes {span(duration_s)}, in {runs}."
-    return Plan(specs, f"{sentence} Setting: {setting.label}.", seconds, again)
+        sentence += f" Timing {plural(len(to_time), 'model')} takes {estimate}, in {runs}."
+    return Plan(specs, f"{sentence} Setting: {setting.label}.", estimate, again)
 
 
 def _without(rows: pd.DataFrame, waiting: Collection[tuple[str, str]]) -> pd.DataFrame:
@@ -93,7 +87,7 @@ def _progress(models: int, untimed: int, queued: int) -> str:
 def buttons(plan: Plan) -> None:
     """Draw the buttons that submit the runs, and the repetitions of flagged timings."""
     models = sum(len(spec.models) for spec in plan.specs)
-    estimate = f" (about {duration(plan.seconds)})" if plan.seconds else ""
+    estimate = f" ({plan.estimate})" if plan.estimate else ""
     pressed = st.button(
         f"Time {plural(models, 'model')} on this machine{estimate}" if models else "Time on this machine",
         icon=":material/timer:",

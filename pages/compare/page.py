@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import streamlit as st
 
 from engine.store import Run, State
+from engine.words import numbered_runs
 from pages.compare import models, settings, timings, training, values
 from pages.shared import backend, comparison_link
 from pages.shared.run_view import badge, sentence
@@ -57,6 +58,7 @@ def draw_runs() -> None:
         st.info("Choose runs of one kind to compare.", icon=":material/compare_arrows:")
         st.page_link("history/page.py", label="All runs", icon=":material/history:")
         return
+    st.set_page_config(page_title=f"Compare {numbered_runs([run.id for run in runs])} – Model Vitals")
     draw_states(runs)
     if not check_one_kind(runs):
         return

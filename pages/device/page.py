@@ -9,11 +9,11 @@ from engine.report.figures.roofline import FUSED, roofline
 from engine.report.frames import machine_facts
 from engine.report.timings import rates as timings_rates
 from engine.specs import DeviceSpec
-from pages.shared import backend, launch
+from pages.shared import backend, durations, launch
 from pages.shared.chart.chart import chart
 from pages.shared.form import spec_form
 from pages.shared.table import download_table
-from pages.shared.text import duration, plain
+from pages.shared.text import plain
 
 PREFIX = "device"
 
@@ -80,9 +80,7 @@ def draw_peaks(rates: pd.DataFrame) -> None:
 
 def describe(spec: DeviceSpec) -> str:
     """Return a sentence on what the button will do."""
-    last = launch.last_similar_run(spec)
-    seconds = last.seconds() if last else None
-    time = f", about {duration(seconds)} as in the last run" if seconds else ""
+    time = f", {promise}" if (promise := durations.promise(spec)) else ""
     types = ", ".join(spec.dtypes)
     return f"Multiplies matrices ({types}) and copies memory on {spec.device}{time}. Other runs wait meanwhile."
 
@@ -127,7 +125,7 @@ def draw_roofline(rates: pd.DataFrame, models: pd.DataFrame) -> None:
         alt=f"Roofline of {where}: {len(roofs)} measured rates and {len(points)} timed models",
     )
     with st.container(horizontal=True, vertical_alignment="center"):
-        download_table(lambda: points, "roofline", key="device_points", label="points", disabled=points.empty)
+        download_table(lambda: points, "roofline", key="device_points", disabled=points.empty)
         if points.empty:
             st.page_link("vision/page.py", label="No timed models yet. Time models", icon=":material/timer:")
         else:

@@ -14,9 +14,9 @@ from engine.store import Run
 from engine.words import plural, shortened
 from pages.clip import data
 from pages.clip import form as clip_form
-from pages.shared import backend, launch
+from pages.shared import backend, durations, launch
 from pages.shared.form import groups, spec_form
-from pages.shared.text import duration, plain
+from pages.shared.text import plain
 
 PREFIX = "evaluate"
 # Tasks that need a class per image, with their names for messages.
@@ -79,7 +79,7 @@ def draw_classes(preview: data.Preview) -> dict[str, Any]:
         st.caption("Prompts")
         spec, _ = spec_form.build(EvaluateSpec, values)
         if isinstance(spec, EvaluateSpec):
-            names = _class_names(spec, own) or own
+            names = _class_names(spec, own)
             if by_class := class_prompts(spec.class_prompts):
                 each = [prompt for name in names for prompt in by_class.get(name, ())]
                 shown, total = each[:MOST_PROMPTS], len(each)
@@ -95,11 +95,11 @@ def draw_classes(preview: data.Preview) -> dict[str, Any]:
 
 
 def _class_names(spec: EvaluateSpec, own: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the class names; empty if the given ones do not fit, which `find_problems` reports."""
+    """Return the class names, also given ones that do not fit: `find_problems` reports those."""
     try:
         return datasets.class_names(spec.classes, own)
     except DataProblem:
-        return ()
+        return spec.classes
 
 
 def find_problems(spec: EvaluateSpec, preview: data.Preview) -> list[str]:
@@ -124,9 +124,7 @@ def find_problems(spec: EvaluateSpec, preview: data.Preview) -> list[str]:
 
 def describe(spec: EvaluateSpec) -> str:
     """Return a sentence on what the button will do and how long it will take."""
-    last = launch.last_similar_run(spec)
-    seconds = last.seconds() if last else None
-    time = f", about {duration(seconds)} as in the last similar run" if seconds else ""
+    time = f", {promise}" if (promise := durations.promise(spec)) else ""
     subject = f"run {spec.model}" if spec.model.isdecimal() else spec.model
     subject = subject if len(spec.subjects) == 1 else plural(len(spec.subjects), "model")
     definite = references.resolve(backend.store(), backend.settings(), spec)

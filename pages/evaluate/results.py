@@ -88,11 +88,12 @@ def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
     files = [name for row in rows for name in (row.confusion_file, row.predictions_file) if name]
     with st.container(horizontal=True):
         folder, own = backend.folder(run), backend.own_files(run)
-        download_rows(run, frames.evaluate)
+        menu = download_rows(run, frames.evaluate)
         for name in (name for name in files if file_within(folder / name, own)):
             label = name.removesuffix(".csv").replace("_", " ").capitalize()
             file = f"evaluate-{run.id}-{name}"
-            download(label, partial(_guarded, folder / name, own), file, key=f"{name}_{run.id}")
+            with menu:
+                download(label, partial(_guarded, folder / name, own), file, icon=None, key=f"{name}_{run.id}")
     contents: dict[str, Any] = {}
     for row in rows:
         if row.confusion_file:

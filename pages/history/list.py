@@ -124,16 +124,26 @@ def _config() -> dict[str, Any]:
     column = st.column_config
     return {
         "kind": column.TextColumn("Kind", width="small"),
-        "what": column.TextColumn("Request", width="large"),
-        "state": column.TextColumn("State", width="medium"),
-        "train_loss": column.NumberColumn("Last loss", format="%.4g", help="Training loss of the last epoch."),
+        "what": column.TextColumn("Request", width=300),
+        "state": column.TextColumn("State", width=130),
+        "train_loss": column.NumberColumn(
+            "Last loss", format="%.4g", width=85, help="Training loss of the last epoch."
+        ),
         "zeroshot_top1": column.NumberColumn(
-            "Top-1", format="percent", help="Top-1 accuracy: zero-shot where it was measured, else that of a probe."
+            "Top-1",
+            format="percent",
+            width=85,
+            help="Top-1 accuracy: zero-shot where it was measured, else that of a probe.",
         ),
         "latency_ms": column.NumberColumn(
-            "Latency (ms)", format="%.3g", help="Median latency of the run's rows, over all models and variants."
+            "Latency (ms)",
+            format="%.3g",
+            width=105,
+            help="Median latency of the run's rows, over all models and variants.",
         ),
-        "flags": column.TextColumn("Flags", help="Conditions that limit what a timing of the run shows."),
+        "flags": column.TextColumn(
+            "Flags", width="medium", help="Conditions that limit what a timing of the run shows."
+        ),
         "tags": column.ListColumn("Tags", width="small"),
         "progress": column.ProgressColumn("Done", format="percent", width="small"),
         "created": column.DatetimeColumn("Submitted", format="YYYY-MM-DD HH:mm:ss"),

@@ -9,7 +9,7 @@ from engine.specs import RecurrentSpec
 from engine.specs.recurrent import KNOBS
 from engine.specs.runners import RUNNERS
 from engine.words import plural, shortened
-from pages.shared import launch
+from pages.shared import durations, launch
 from pages.shared.form import groups, presets, spec_form
 from pages.shared.text import plain, size, span
 
@@ -46,12 +46,7 @@ MOST_NAMED = 8  # a sentence names at most this many runners
 
 def describe(spec: RecurrentSpec) -> str:
     """Return a sentence on what the button will do and how long it will take."""
-    last = launch.last_similar_run(spec)
-    seconds = last.seconds() if last else None
-    if seconds:
-        time = f"{span(timings_needs.like_s(seconds))} as in the last similar run"
-    else:
-        time = span(timings_needs.recurrent_s(spec, launch.start_s(spec)))
+    time = durations.promise(spec) or span(durations.recurrent_s(spec))
     chosen, processes = spec.chosen, f"{plural(spec.processes, 'fresh process', 'es')} each"
     swept = f", {spec.sweep.replace('_', ' ')} {', '.join(map(str, spec.swept))}" if spec.swept else ""
     return (

@@ -11,9 +11,8 @@ from engine import shipped
 from engine.jobs import submit, submit_sweep
 from engine.names import LIBRARIES
 from engine.report.checks import training
-from engine.report.timings import needs, rates
+from engine.report.timings import rates
 from engine.specs import ModelName, Refused, Spec
-from engine.store import Run, State
 from pages.shared import backend, comparison_link, rerun, run_view
 from pages.shared.chart.verbatim import verbatim
 from pages.shared.form import spec_form
@@ -62,23 +61,6 @@ def _bf16_advice(store: str, revision: int, host: str, device: str, setting: str
     return training.bf16_advice(rates.rates(backend.store()), host, device, setting)
 
 
-def last_similar_run(spec: Spec) -> Run | None:
-    """Return the latest finished run of this kind with the same pace, or None. Its duration predicts the next run's."""
-    finished = backend.store().runs(kind=spec.kind, states=[State.FINISHED], limit=50)
-    return next((run for run in finished if run.spec.pace == spec.pace), None)
-
-
-def start_s(spec: Spec) -> needs.Span:
-    """Return the time to start one process of a timing, in s, measured by the latest finished run of this kind."""
-    latest = next(iter(backend.store().runs(kind=spec.kind, states=[State.FINISHED], limit=1)), None)
-    return _start_s(str(backend.settings().runs_dir), latest.id) if latest else needs.START_S
-
-
-@st.cache_data(max_entries=100, show_spinner=False)
-def _start_s(runs_dir: str, run_id: int) -> needs.Span:
-    return needs.start_s(backend.store().rows(run_id))
-
-
 def models_field(spec: type[Spec], prefix: str, groups: Sequence[str] = ()) -> list[str]:
     """Draw the field of models and return its names. groups: names of sets of models, which the field also offers."""
     names = [*families(), "all", *(f"{library}:all" for library in LIBRARIES), *groups]
@@ -91,7 +73,7 @@ def models_field(spec: type[Spec], prefix: str, groups: Sequence[str] = ()) -> l
         accept_new_options=True,
         select_all=False,
         placeholder="Search, or type a wildcard such as ViT-B-* and press Enter",
-        help=spec.model_fields["models"].description,
+        help=spec_form.help_of(spec, "models"),
     )
     rerun.hold(spec_form.key(prefix, "models"))
     return [*chips, *_long_list(spec_form.key(prefix, spec_form.LISTED))]

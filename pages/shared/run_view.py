@@ -11,7 +11,7 @@ from engine.specs import BenchmarkSpec, RecurrentSpec, Refused, Spec
 from engine.specs.timed import QUOTABLE
 from engine.store import RETRYABLE, Cause, Run, State, Store
 from engine.words import plural
-from pages.shared import backend, rerun
+from pages.shared import backend, durations, rerun
 from pages.shared.form.link import form_link
 from pages.shared.kinds import PAGES
 from pages.shared.text import duration, ordinal, plain
@@ -90,7 +90,7 @@ def _retries(run: Run) -> None:
     if run.cause is Cause.OUT_OF_MEMORY and run.spec.half_batch is not None:
         half = run.spec.half_batch
         if st.button(f"Run again with batch {half}", key=f"half_{run.id}", icon=":material/restart_alt:"):
-            submit_and_open(run.spec.model_copy(update={run.spec.batch_field: half}))
+            submit_and_open(type(run.spec).model_validate(run.spec.model_dump() | {run.spec.batch_field: half}))
     label, icon, help = RESUME if run.kind == "train" else RESTART
     if st.button(label, key=f"retry_{run.id}", icon=icon, help=help):
         _retry(run.id)
@@ -166,7 +166,9 @@ def sentence(run: Run, store: Store) -> str:
     match run.state:
         case State.QUEUED:
             place = store.position(run.id)
-            return "next in the queue" if place == 1 else f"{ordinal(place)} in the queue" if place else "waiting"
+            if not place:
+                return "waiting"
+            return f"{'next' if place == 1 else ordinal(place)} in the queue, {durations.start_of(run)}"
         case State.STARTING:
             return "loading PyTorch, about 10 s the first time"
         case State.RUNNING:

@@ -15,14 +15,15 @@ from engine.results.answers import Augmented
 from engine.specs import Refused, Spec, sweep
 from engine.specs.clip import DIGITS_MODEL
 from engine.specs.questions import Augment
-from engine.specs.train import FINE_TUNE_LR, SCRATCH_LR, TrainSpec, schedule
+from engine.specs.schedule import schedule
+from engine.specs.train import FINE_TUNE_LR, SCRATCH_LR, TrainSpec
 from pages.clip import data
 from pages.clip import form as clip_form
-from pages.shared import backend, launch
+from pages.shared import backend, durations, launch
 from pages.shared.form import groups, presets, spec_form
 from pages.shared.question import draw_answer
 from pages.shared.rerun import fold
-from pages.shared.text import duration, plain
+from pages.shared.text import plain
 
 PREFIX = "train"
 DEFAULTS = {"pretrained": "", "epochs": None, "steps": None, "batch_size": None, "lr": None, "warmup": ""}
@@ -60,13 +61,16 @@ FURTHER = {
     "Loss": ("loss", "local_loss", "gather_with_grad"),
     "CoCa and distillation": ("coca_contrastive_weight", "coca_caption_weight", "distill_model", "distill_pretrained"),
     "Optimizer": ("opt", "wd", "eps", "beta1", "beta2", "momentum"),
+    "Learning rates of the towers": ("lr_image", "lr_text"),
     "Gradients": ("grad_clip_norm", "accum_freq", "grad_checkpointing"),
     "Schedule": ("steps", "lr_scheduler", "epochs_cooldown", "lr_cooldown_power", "lr_cooldown_end"),
     "Sampling": ("data_weights", "resampled", "overfit"),
-    "Validation": ("val_frequency", "zeroshot_frequency", "best_metric"),
+    "Validation": ("val_frequency", "zeroshot_frequency", "val_every_steps", "val_at_start"),
+    "Best and early stopping": ("best_metric", "patience"),
     "Checkpoints": ("save_frequency", "save_every_steps", "keep_last", "resume"),
-    "Logs": ("log_every_n_steps", "tensorboard", "wandb"),
-    "Execution": ("nproc", "workers", "threads", "channels_last", "compile", "seed"),
+    "Logs": ("log_every_n_steps", "tensorboard"),
+    "Weights & Biases": ("wandb", "wandb_project_name", "wandb_name", "wandb_notes"),
+    "Execution": ("nproc", "use_bn_sync", "workers", "threads", "channels_last", "compile", "seed"),
 }
 
 
@@ -152,17 +156,15 @@ def draw_augmented(spec: TrainSpec) -> None:
         images = Augmented.model_validate(answer).images
         data.grid([(b64decode(image), "", "An augmented image") for image in images], width=data.SHOWN_WIDTH)
 
-    st.caption("Images as they are augmented in five epochs")
+    st.caption("Images as they are augmented in four epochs")
     draw_answer(question, f"{PREFIX}_augmented", draw, waiting="Augmenting some images.")
 
 
 def describe(spec: TrainSpec, counts: Data) -> str:
     """Return a sentence on what the button will do and how long it will take."""
     plan = schedule(spec, counts.train)
-    last = launch.last_similar_run(references.resolve(backend.store(), backend.settings(), spec))
-    earlier = {"seconds": last.seconds(), "steps": last.done} if last else {"seconds": None, "steps": 0}
-    seconds = training.expected_s(spec, counts.train, **earlier)
-    time = f", about {duration(seconds)} as in the last similar run" if seconds else ""
+    promise = durations.promise(references.resolve(backend.store(), backend.settings(), spec), plan.steps)
+    time = f", {promise}" if promise else ""
     start = f" from {spec.pretrained}" if spec.pretrained else ""
     return f"Trains {spec.model}{start} for {plan.steps:,} steps on {spec.device}{time}"
 

@@ -54,7 +54,7 @@ def draw(run: Run, rows: Sequence[TrainRow]) -> None:
         st.caption("No results yet. Curves appear after the first steps, a row after each epoch.")
         return
     best = best_epoch(rows)
-    _values(rows, best, points)
+    _values(run, rows, best, points)
     _curves(run, points, best)
     if rows:
         _table(run, rows, best)
@@ -65,10 +65,12 @@ def draw(run: Run, rows: Sequence[TrainRow]) -> None:
         try_it.draw(run)
 
 
-def _values(rows: Sequence[TrainRow], best: TrainRow | None, points: pd.DataFrame) -> None:
-    """Draw the latest values. Values of an epoch show their change since the epoch before."""
+def _values(run: Run, rows: Sequence[TrainRow], best: TrainRow | None, points: pd.DataFrame) -> None:
+    """Draw the latest values. Measured ones show their gain over the initial weights, or over the row before."""
+    assert isinstance(run.spec, TrainSpec)
     loss = points[points["name"] == "train/loss"]["value"]
-    last, before = (rows[-1] if rows else None), (rows[-2] if len(rows) > 1 else None)
+    last = rows[-1] if rows else None
+    before = None if len(rows) < 2 else rows[0] if rows[0].step == 0 else rows[-2]
     with st.container(horizontal=True):
         if len(loss):
             st.metric("Training loss", digits(float(loss.iloc[-1])), width="content")
@@ -76,12 +78,11 @@ def _values(rows: Sequence[TrainRow], best: TrainRow | None, points: pd.DataFram
         right = ("zeroshot_top1", "zeroshot_top5") if classified else ("image_to_text_r1", "text_to_image_r1")
         for name in ("clip_val_loss", "val_generative_loss", *right):
             if last is not None and getattr(last, name) is not None:
-                _metric(name, last, before)
+                _metric(CLIP_LABELS[name], name, last, before)
         if best is not None:
-            share = best.zeroshot_top1 if best.zeroshot_top1 is not None else best.image_to_text_r1
-            text = "–" if share is None else f"{100 * share:.1f} %"
-            help = CLIP_LABELS["zeroshot_top1" if best.zeroshot_top1 is not None else "image_to_text_r1"]
-            st.metric(f"Best (epoch {best.epoch})", text, width="content", help=help)
+            name = "zeroshot_top1" if best.zeroshot_top1 is not None else "image_to_text_r1"
+            label = f"Best (step {best.step:,})" if run.spec.val_every_steps else f"Best (epoch {best.epoch})"
+            _metric(label, name, best, before if before and before.step == 0 else None)
         if last is not None and last.samples_per_s is not None:
             waiting = (
                 ""
@@ -93,15 +94,24 @@ def _values(rows: Sequence[TrainRow], best: TrainRow | None, points: pd.DataFram
             st.metric("Training time", duration(last.seconds), width="content")
 
 
-def _metric(name: str, last: TrainRow, before: TrainRow | None) -> None:
-    value, earlier = getattr(last, name), getattr(before, name) if before else None
+def _metric(label: str, name: str, row: TrainRow, before: TrainRow | None) -> None:
+    """Draw a value of a row and its change since the row `before`."""
+    value, earlier = getattr(row, name), getattr(before, name) if before else None
+    if value is None:
+        st.metric(label, "–", width="content", help=CLIP_LABELS[name])
+        return
     share = name in SHARES
     change = None if earlier is None else value - earlier
     delta = None if change is None else f"{100 * change:+.1f} points" if share else f"{change:+.3g}"
     text = f"{100 * value:.1f} %" if share else digits(value)
-    help = f"Value of epoch {last.epoch}" + ("." if earlier is None else " and its change since the epoch before.")
+    since = "the initial weights" if before and before.step == 0 else "the row before"
+    change_text = "." if earlier is None else f", and its change since {since}."
+    help = f"{CLIP_LABELS[name]} at step {row.step:,}{change_text}"
     colour: Any = "normal" if share else "inverse"
-    st.metric(CLIP_LABELS[name], text, delta, delta_color=colour, width="content", help=help)
+    if delta is not None and not float(delta.split()[0]):
+        delta = "no change"
+    same: Any = {"delta_color": "off", "delta_arrow": "off"} if delta == "no change" else {"delta_color": colour}
+    st.metric(label, text, delta, width="content", help=help, **same)
 
 
 def _curves(run: Run, points: pd.DataFrame, best: TrainRow | None) -> None:
@@ -169,7 +179,7 @@ def _best(run_id: int, revision: int) -> int | None:
 
 
 def _table(run: Run, rows: Sequence[TrainRow], best: TrainRow | None) -> None:
-    """Draw a row per epoch, the newest first, with the best epoch marked."""
+    """Draw a row per validation, the newest first, with the best one marked."""
     frame = frames.train(rows)
     frame["mark"] = [BEST if row is best else "" for row in rows]
     shown, labels = frame.iloc[::-1].dropna(axis=1, how="all"), CLIP_LABELS

@@ -7,12 +7,11 @@ import streamlit as st
 
 from engine.names import select
 from engine.report.timings import needs
-from engine.results import BenchmarkRow
 from engine.specs import BenchmarkSpec, ModelName, Refused
 from engine.specs.building import OPTIONS
 from engine.specs.variant import EXECUTIONS
 from engine.words import plural, shortened
-from pages.shared import backend, launch
+from pages.shared import backend, durations, launch
 from pages.shared.form import files, groups, presets, spec_form
 from pages.shared.text import size, span
 
@@ -58,12 +57,7 @@ TIGHT = 0.8  # an estimate above this share of the memory is reported as tight
 
 def describe(spec: BenchmarkSpec, models: Sequence[ModelName]) -> str:
     """Return a sentence on what the button will do and how long it will take."""
-    latest = launch.last_similar_run(spec)
-    seconds = expected_s(str(backend.settings().runs_dir), latest.id, len(models)) if latest else None
-    if seconds is None:
-        time = span(needs.benchmark_s(spec, models, backend.catalogue(), launch.start_s(spec)))
-    else:
-        time = f"{span(needs.like_s(seconds))} as in the last similar run"
+    time = durations.promise(spec, len(models)) or span(durations.benchmark_s(spec, models))
     variants = f"{len(spec.plan)} variants interleaved" if len(spec.plan) > 1 else spec.plan[0].label
     processes = f"{plural(spec.processes, 'fresh process', 'es')} each"
     action = "Times" if spec.purpose == "performance" else "Compares the results of"
@@ -71,13 +65,6 @@ def describe(spec: BenchmarkSpec, models: Sequence[ModelName]) -> str:
         f"{action} {plural(len(models), 'model')} ({variants}, {spec.mode}, batch {spec.batch_size}) on {spec.device} "
         f"in {processes}, {time}: {shortened(models, 3)}"
     )
-
-
-@st.cache_data(max_entries=100, show_spinner=False)
-def expected_s(runs_dir: str, run_id: int, models: int) -> float | None:
-    """Return the expected seconds for this number of models, from the rows of a finished run."""
-    rows = [row for row in backend.store().rows(run_id) if isinstance(row, BenchmarkRow)]
-    return needs.expected_s(models, rows)
 
 
 def memory(spec: BenchmarkSpec, models: Sequence[ModelName]) -> str:

@@ -207,6 +207,19 @@ def test_a_run_goes_on_in_sight(store: Store) -> None:
     assert app.button(key=f"cancel_{run_id}")
 
 
+def test_the_gain_over_the_initial_weights_is_shown(store: Store) -> None:
+    run_id = queue_train(store)
+    figures = {"epoch": 0, "step": 0, "zeroshot_top1": 0.1, "clip_val_loss": 4.0, "best": False}
+    initial = train_row(1).model_copy(update=figures)
+    record(store, run_id, [initial, train_row(1), train_row(2)])
+    app = open_page(PAGE, run=str(run_id))
+    assert not app.exception
+    delta = {metric.label: metric.delta for metric in app.metric}
+    assert delta["Zero-shot top-1"] == delta["Best (epoch 2)"] == "+83.4 points"
+    assert delta["Held-out loss"] == "-2.25"
+    assert list(app.dataframe[-1].value["step"]) == [44, 22, 0]
+
+
 def test_the_best_row_is_marked_and_all_can_be_taken_away(store: Store, settings: Settings) -> None:
     run_id = queue_train(store, epochs=3)
     folder = RunFiles(settings.runs_dir, run_id).dir
@@ -355,7 +368,7 @@ def test_augmented_images_are_shown_where_augmentation_is_chosen(answers: Answer
     assert not app.exception
     question = answers.asked_of(Augment)[-1]
     assert (question.spec.aug_scale, question.spec.image_size) == ((0.2, 0.5), (24, 48))
-    assert "Images as they are augmented in five epochs" in plainly(app)
+    assert "Images as they are augmented in four epochs" in plainly(app)
 
 
 def test_a_tag_out_of_reach_keeps_the_start_off(answers: Answering) -> None:

@@ -20,7 +20,8 @@ TINY = {
 
 def tiny(**fields: Any) -> TrainSpec:
     """4 steps per epoch of 8 pairs, two epochs."""
-    given = {"samples": 40, "batch_size": 8, "epochs": 2, "log_every_n_steps": 1, "tensorboard": False} | fields
+    given = {"samples": 40, "batch_size": 8, "epochs": 2, "log_every_n_steps": 1, "tensorboard": False}
+    given |= {"val_at_start": False} | fields
     return TrainSpec.model_validate({"model": "config:tiny", "configs": {"tiny": TINY}} | given)
 
 

@@ -9,7 +9,8 @@ import pandas as pd
 from engine.datasets import DataProblem, class_names, note_on_ids
 from engine.report.style import compute, digits
 from engine.specs import ModelName
-from engine.specs.train import Schedule, TrainSpec, schedule
+from engine.specs.schedule import Schedule, schedule
+from engine.specs.train import TrainSpec
 from engine.words import plural
 
 Mark = Literal["ok", "warning", "error", "waiting"]
@@ -185,13 +186,6 @@ def _least_mb(spec: TrainSpec, row: Mapping[Any, Any]) -> float:
 def _figure(row: Mapping[Any, Any], name: str) -> float:
     value = row.get(name)
     return 0.0 if value is None or pd.isna(value) else float(value)
-
-
-def expected_s(spec: TrainSpec, pairs: int, *, seconds: float | None, steps: int) -> float | None:
-    """Return the expected seconds from a similar run that took `seconds` for `steps` steps. None without such a run."""
-    if not seconds or not steps:
-        return None
-    return seconds / steps * schedule(spec, pairs).steps
 
 
 def bf16_advice(rates: pd.DataFrame, host: str, device: str, taken: str) -> str:

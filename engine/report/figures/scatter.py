@@ -66,7 +66,7 @@ def scatter(
         for label, places, marker in groups(drawn, colour, styles)
     ]
     line = drawn.loc[drawn.index.isin(front)].sort_values([x, y])
-    named, rise = standouts(drawn, x, y), 0
+    named, rise = _apart(drawn, standouts(drawn, x, y), x, y), 0
     if len(line):
         traces.append(_front(line, x, y))
         named, rise = front_names(line, x, y), 10 if QUANTITIES[y].better == "larger" else -10  # no points lie there
@@ -166,6 +166,21 @@ def standouts(frame: pd.DataFrame, x: str, y: str) -> list[Any]:
         values.argmax() for values in (across, up, residual)
     ]
     return list(dict.fromkeys(frame.index[int(place)] for place in ends))
+
+
+def _apart(frame: pd.DataFrame, labels: Sequence[Any], x: str, y: str) -> list[Any]:
+    """Return the labels without those whose name would cover an earlier one's: names are 0.3 wide and 0.05 high, as
+    shares of the plot."""
+    spots = {}
+    for column in (x, y):
+        logs = np.log10(frame[column].astype(float).clip(lower=1e-9))
+        spots[column] = logs / (np.ptp(logs) or 1.0) if len(logs) else logs
+    kept: list[Any] = []
+    for label in labels:
+        across, up = (abs(spots[column][kept] - spots[column][label]) for column in (x, y))
+        if ((across > 0.3) | (up > 0.05)).all():
+            kept.append(label)
+    return kept
 
 
 def _front(line: pd.DataFrame, x: str, y: str) -> dict[str, Any]:

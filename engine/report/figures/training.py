@@ -24,6 +24,8 @@ DASHES = ("solid", "dash", "dot", "dashdot")
 NAMES = {
     "train/loss": "training",
     "train/lr": "learning rate",
+    "train/lr_image": "image tower",
+    "train/lr_text": "text tower",
     "train/logit_scale": "logit scale",
     "train/grad_norm": "gradient norm",
     "train/samples_per_s": "pairs per second",
@@ -73,7 +75,7 @@ def small(points: pd.DataFrame) -> list[Panel]:
     names = [name for name in names if name not in parts or len(parts) > 1]  # a single part equals the whole loss
     panels = (
         Panel("Parts of the loss", parts),
-        Panel("Learning rate", ("train/lr",)),
+        Panel("Learning rate", ("train/lr", "train/lr_image", "train/lr_text")),
         Panel("Pairs per second", ("train/samples_per_s",)),
         Panel("Time of a step (s)", ("train/step_s", "train/data_s")),
         Panel("Gradient norm", ("train/grad_norm",), log=True),

@@ -137,5 +137,8 @@ def over_time(frame: pd.DataFrame) -> go.Figure:
     legend = LEGEND | (several if count > 2 else {})
     figure.update_layout(height=420 + 20 * count, margin=MARGIN, legend=legend, showlegend=True, uirevision="over time")
     figure.update_xaxes(title_text="Timed on (UTC)", automargin=True)
+    if drawn["date"].nunique() == 1:  # plotly would show a millisecond
+        day, date = pd.Timedelta(days=1), drawn["date"].iloc[0]
+        figure.update_xaxes(range=[date - day, date + day])
     figure.update_yaxes(log(title("latency_ms"), drawn["latency_ms"]))
     return figure

@@ -3,13 +3,13 @@
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import prod, sqrt
 from statistics import median
 from typing import Any
 
 import pandas as pd
 
-from engine.results import BenchmarkRow, Row, TimedRow
+from engine.results import BenchmarkRow, ProfileRow, Row, TimedRow, TrainRow
 from engine.specs import BenchmarkSpec, ModelName, RecurrentSpec
 from engine.specs.building import changes
 from engine.specs.runners import GATES, RUNNERS, Family
@@ -28,6 +28,17 @@ class Span:
     def times(self, factor: float) -> "Span":
         """Return the range multiplied by a factor."""
         return Span(self.low * factor, self.high * factor)
+
+    @property
+    def middle(self) -> float:
+        """Return the geometric mean of the bounds."""
+        return sqrt(self.low * self.high)
+
+    def corrected(self, ratios: Sequence[float]) -> "Span":
+        """Return the range that earlier predictions imply. ratios: seconds that runs took / middle of what was told."""
+        if not ratios:
+            return self
+        return Span(AGAIN.low * min(ratios) * self.middle, AGAIN.high * max(ratios) * self.middle)
 
 
 START_S = Span(3, 15)
@@ -187,9 +198,36 @@ def start_s(rows: Iterable[Row]) -> Span:
     return AGAIN.times(median(seconds)) if seconds else START_S
 
 
-def like_s(seconds: float) -> Span:
-    """Return the expected seconds of a run similar to one that took `seconds`."""
-    return AGAIN.times(seconds)
+def like_s(seconds: Sequence[float]) -> Span:
+    """Return the expected seconds of a run similar to those that took `seconds`."""
+    return Span(AGAIN.low * min(seconds), AGAIN.high * max(seconds))
+
+
+def work(rows: Iterable[Row]) -> tuple[float, int]:
+    """Return the seconds of a run that grow with its amount of work, and that amount: models, or steps of a training.
+
+    (0, 0) if the rows do not tell.
+    """
+    took: dict[tuple[object, ...], float] = {}
+    trained = (0.0, 0)
+    for row in rows:
+        if isinstance(row, TrainRow):
+            trained = (row.seconds or 0.0, row.step) if row.step else trained
+        elif isinstance(row, ProfileRow):
+            took[row.name,] = row.seconds or 0.0
+        elif isinstance(row, BenchmarkRow):
+            took[row.name, row.batch_size, row.mode] = row.seconds or 0.0
+    return (sum(took.values()), len({key[0] for key in took})) if took else trained
+
+
+def again_s(took: float, work_s: float, amount: int, wanted: int | None) -> float:
+    """Return the expected seconds from an earlier run: its fixed seconds, and those of its work in proportion.
+
+    took: seconds of that run. work_s, amount: from `work`. wanted: the amount to do; None for the same.
+    """
+    if wanted is None or not amount:
+        return took
+    return max(took - work_s, 0.0) + work_s * wanted / amount
 
 
 def recurrent_least_gb(spec: RecurrentSpec) -> float:
@@ -216,13 +254,3 @@ def _weights(spec: RecurrentSpec) -> int:
     ways, out = 1 + spec.bidirectional, spec.proj_size or spec.hidden_size
     inputs = spec.input_size + (spec.num_layers - 1) * out * ways + spec.num_layers * out
     return ways * GATES.get(spec.family, 4) * spec.hidden_size * inputs
-
-
-def expected_s(models: int, rows: Iterable[BenchmarkRow]) -> float | None:
-    """Return the expected seconds for `models` models, from the rows of a similar run. None without rows."""
-    took = {(row.library, row.model, row.batch_size): row.seconds for row in rows if row.seconds is not None}
-    seconds = pd.Series(list(took.values()), dtype=float)
-    if seconds.empty:
-        return None
-    sizes = len(took) / len({key[:2] for key in took})
-    return float(seconds.median()) * sizes * models

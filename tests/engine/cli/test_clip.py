@@ -68,20 +68,27 @@ def tiny_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.slow
 def test_train_then_evaluate_it_by_its_number(
-    store: Store, tmp_path: Path, tiny_model: list[str], capsys: pytest.CaptureFixture[str]
+    store: Store,
+    tmp_path: Path,
+    tiny_model: list[str],
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     (tmp_path / "templates.txt").write_text("the digit {}\n{}\n")
     table = tmp_path / "epochs.csv"
     own = ["--templates", str(tmp_path / "templates.txt"), "--output", str(table)]
     assert main(["train", *tiny_model, "--epochs", "2", *own]) == 0
-    assert "epoch 2: loss" in capsys.readouterr().err
+    assert "epoch 2, step" in capsys.readouterr().err
+    assert "Train Epoch: 1 [" in caplog.text, "as in the log of a queued run"
     run = store.runs()[0]
     rows = [row for row in store.rows(run.id) if isinstance(row, TrainRow)]
     assert run.state is State.FINISHED
     assert isinstance(run.spec, TrainSpec)
     assert run.spec.templates == ("the digit {}", "{}")
     with table.open() as file:
-        assert [float(line["train_loss"]) for line in csv.DictReader(file)] == [row.train_loss for row in rows]
+        first, *epochs = csv.DictReader(file)
+    assert (first["step"], first["train_loss"]) == ("0", ""), "the initial weights"
+    assert [float(line["train_loss"]) for line in epochs] == [row.train_loss for row in rows[1:]]
     assert main(["evaluate", "--model", str(run.id), "--tasks", "retrieval,zeroshot,linear-probe"]) == 0
     found = {row.task: row for row in store.rows(store.runs()[0].id) if isinstance(row, EvaluateRow)}
     assert set(found) == {"retrieval", "zeroshot", "linear-probe"}

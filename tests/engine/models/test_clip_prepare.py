@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from engine.models.built import ConfigRefused
-from engine.models.clip_weights import prepare
+from engine.models.clip_weights import arrange, prepare
 from engine.specs import Refused
-from tests.support.clip_models import asked, make, saved, trained
+from tests.support.clip_models import CONFIGS, TEXT, asked, make, same, saved, trained
 
 
 @pytest.mark.parametrize("name", ["vit", "own-text", "timm", "coca"])
@@ -94,3 +95,27 @@ def test_channels_last_is_how_convolutions_lie_in_memory() -> None:
     made = make("resnet")
     prepare(made, asked("resnet", channels_last=True))
     assert made.model.visual.layer1[0].conv2.weight.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("name", ["resnet", "norm-act"])
+def test_synchronised_batch_norms_compute_as_before_in_one_process(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SyncBatchNorm joins processes on accelerators only, so a CPU can only check what it was converted from."""
+    vision = {"timm_model_name": "test_efficientnet", "timm_pool": "avg", "timm_proj": "linear", "image_size": 64}
+    monkeypatch.setitem(CONFIGS, "norm-act", {"embed_dim": 8, "vision_cfg": vision, "text_cfg": TEXT})
+    plain, synchronised = make(name), make(name)
+    arrange(synchronised.model, asked(name, use_bn_sync=True, nproc=2, device="cuda:0"))
+    norms = [type(part) for part in synchronised.model.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+    assert norms
+    assert all(issubclass(norm, nn.SyncBatchNorm) for norm in norms)
+    images = torch.rand(4, 3, *plain.image_size, generator=torch.Generator().manual_seed(0))
+    outputs = [made.model.train().encode_image(images) for made in (plain, synchronised)]
+    torch.testing.assert_close(*outputs)
+    assert same(plain.model, synchronised.model), "running statistics too"
+
+
+def test_synchronising_needs_batch_norms_processes_and_accelerators() -> None:
+    with pytest.raises(Refused, match="config:vit has no batch norm that is trained"):
+        arrange(make("vit").model, asked("vit", use_bn_sync=True, nproc=2, device="cuda:0"))
+    for fields, message in (({"device": "cuda:0"}, "give nproc"), ({"nproc": 2}, "does not run on a CPU")):
+        with pytest.raises(ValueError, match=message):
+            asked("resnet", use_bn_sync=True, **fields)

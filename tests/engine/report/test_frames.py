@@ -3,7 +3,6 @@
 import json
 
 import pandas as pd
-import pytest
 
 from engine.report import frames
 from engine.results import ModuleCount, OperatorCount, ProfileRow
@@ -110,8 +109,3 @@ def test_modules_know_the_nearest_listed_module_around_them() -> None:
     assert list(frame["parent"].fillna("none")) == ["none", "", "visual", "visual.blocks.0", ""]
     assert list(frame["name"]) == ["model", "visual", "blocks.0", "mlp", "text"]
     assert list(frame["depth"]) == [0, 1, 3, 4, 1]
-
-
-@pytest.mark.parametrize(("seconds", "expected"), [([], None), ([None], None), ([0.2, 9.0, 0.4], 4.0)])
-def test_expected_time_is_the_median_of_rows_before(seconds: list[float | None], expected: float | None) -> None:
-    assert frames.expected_s(10, [row(seconds=took) for took in seconds]) == expected

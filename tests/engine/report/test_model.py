@@ -195,6 +195,8 @@ def test_over_time_draws_the_span_of_processes_and_marks_flags(store: Store) -> 
     assert list(drawn.marker.symbol) == ["circle-open", "circle"]
     assert list(drawn.error_y.array) == pytest.approx([0.4, 0.0])
     assert list(drawn.error_y.arrayminus) == pytest.approx([0.5, 0.0])
+    first, last = by_model.over_time(by_model.together([newer])).layout.xaxis.range
+    assert (last - first).days == 2, "one timing has days on its axis, not a millisecond"
 
 
 def test_runs_are_found_by_the_whole_name_of_a_model(store: Store) -> None:

@@ -16,6 +16,7 @@ from engine.results import Parts
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec, ModelName, Refused
 from engine.store import Store
+from tests.support.clip import train_row
 from tests.support.page import benchmark_row, finish, queue_benchmark, write_catalogue, write_samples
 
 
@@ -265,16 +266,27 @@ def test_recorded_batch_sizes_are_the_suites() -> None:
         spec(batch_size="recorded").batch_sizes(ModelName("timm:resnet18"))
 
 
-def test_time_is_expected_from_rows_before() -> None:
+def test_time_is_expected_from_the_fixed_part_and_the_work_of_earlier_runs() -> None:
+    """A run of 2 models took 50 s, 40 s of it for its rows; a training 30 s, 24 s of it for 60 steps."""
     rows = [
         benchmark_row(model, variant, seconds=s)
         for model, s in (("a", 10.0), ("b", 30.0))
         for variant in ("eager", "trace")
     ]
-    assert needs.expected_s(5, rows) == 5 * 20.0
-    swept = [benchmark_row("a", batch_size=size, seconds=4.0) for size in (1, 2, 4)]
-    assert needs.expected_s(2, swept) == 2 * 3 * 4.0
-    assert needs.expected_s(5, []) is None
+    assert needs.work(rows) == (40.0, 2)
+    assert needs.again_s(50.0, *needs.work(rows), 5) == 10 + 5 * 20
+    trained = [train_row(epoch=1, step=30, seconds=12.0), train_row(epoch=2, step=60, seconds=24.0)]
+    assert needs.again_s(30.0, *needs.work(trained), 600) == 6 + 240
+    assert needs.again_s(7.0, *needs.work([]), 5) == 7.0
+    assert needs.like_s([100, 60]) == needs.Span(0.7 * 60, 1.5 * 100)
+
+
+def test_a_prediction_learns_from_earlier_errors() -> None:
+    """Runs of which 20 s were told took 40 and 60 s."""
+    told = needs.Span(10, 40)
+    corrected = told.corrected([2.0, 3.0])
+    assert (corrected.low, corrected.high) == pytest.approx((0.7 * 2 * 20, 1.5 * 3 * 20))
+    assert told.corrected([]) == told
 
 
 def test_time_is_promised_as_a_range_of_its_parts(tmp_path: Path) -> None:
@@ -302,7 +314,6 @@ def test_a_promise_rests_on_what_starts_took_before() -> None:
     rows = [benchmark_row("a", parts=parts, processes=3), benchmark_row("b")]
     assert needs.start_s(rows) == needs.Span(0.7 * 6, 1.5 * 6)
     assert needs.start_s([benchmark_row("a")]) == needs.START_S
-    assert needs.like_s(100) == needs.Span(70, 150)
 
 
 CHANGES = [{"num_classes": 10}, {"in_chans": 4}, {"model_kwargs": '{"depth": 2}'}]

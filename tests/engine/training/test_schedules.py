@@ -1,5 +1,6 @@
 """Learning rates, optimizers and precisions against open_clip's training, written again where it has no function."""
 
+import copy
 import itertools
 from typing import Any
 
@@ -82,7 +83,7 @@ def test_adamw_has_open_clips_groups(vision: dict[str, Any]) -> None:
     assert found == [spared & set(names.values()), decayed & set(names.values())]
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0, 0.3]
     assert {group["lr"] for group in optimizer.param_groups} == {0.02}
-    optimizers.assign(optimizer, 0.01)
+    optimizers.assign(optimizer, 0.01, {})
     assert {group["lr"] for group in optimizer.param_groups} == {0.01}
 
 
@@ -148,6 +149,39 @@ def test_timms_optimizers_take_what_is_given_and_nothing_else() -> None:
 def test_an_optimizer_that_cannot_be_made_is_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(Refused, match=said):
         optimizers.create(tower(), TrainSpec(**given))
+
+
+@pytest.mark.parametrize("opt", ["adamw", "timm/lamb", "timm/lookahead_adamw"])
+def test_each_tower_has_the_rate_that_it_was_given(opt: str) -> None:
+    """Written again with one optimizer for each tower, which knows nothing of groups."""
+    rates = {"": 1e-3, "image": 4e-3, "text": 5e-4}
+    spec = TrainSpec(opt=opt, lr=rates[""], lr_image=rates["image"], lr_text=rates["text"])
+    model = clip().double()
+    single = {tower: copy.deepcopy(model) for tower in rates}
+    optimizer = optimizers.create(model, spec)
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == len(list(model.parameters()))
+    alone = {tower: optimizers.create(single[tower], TrainSpec(opt=opt, lr=rate)) for tower, rate in rates.items()}
+    rate = learning_rate("cosine", base=rates[""], warmup=2, steps=6)
+    own = {tower: learning_rate("cosine", base=rates[tower], warmup=2, steps=6) for tower in rates}
+    for step in range(6):
+        for name, parameter in model.named_parameters():
+            parameter.grad = torch.full_like(parameter, (-1) ** step * (1 + len(name)))
+            for copied in single.values():
+                copied.get_parameter(name).grad = parameter.grad.clone()
+        optimizers.assign(optimizer, rate(step), spec.lr_scales)
+        optimizer.step()
+        for tower, other in alone.items():
+            optimizers.assign(other, own[tower](step), {})
+            other.step()
+    for name, parameter in model.named_parameters():
+        tower = "image" if name.startswith("visual.") else "" if name == "logit_scale" else "text"
+        torch.testing.assert_close(parameter, single[tower].get_parameter(name), msg=name)
+
+
+def test_a_rate_of_a_locked_tower_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"lr_image is .* and the image tower is locked"):
+        TrainSpec(lr_image=1e-3, lock_image=True)
+    assert TrainSpec(lr_image=1e-3, lock_image=True, lock_image_unlocked_groups=1).lr_scales == {"image": 1}
 
 
 def test_a_model_of_which_nothing_is_trained_is_refused() -> None:

@@ -1,6 +1,7 @@
 """Two processes take the step that one takes with the whole batch."""
 
 import copy
+import functools
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from engine.specs.train import TrainSpec
 from engine.training import objectives, optimizers
+from engine.training.distributed import Place
+from engine.training.setup import Setup, prepare
 from engine.training.step import train_step
 from tests.support.step import batches, clip
+from tests.support.training import tiny
 
 WORLD, ACCUMULATED, SIZE = 2, 2, 4
 WHOLE = batches(1, WORLD * ACCUMULATED * SIZE)[0]
@@ -48,7 +52,28 @@ def one_of_two(rank: int, folder: str) -> None:
     for name, spec in SPECS.items():
         model = made(spec.loss)
         torch.save(took(DistributedDataParallel(model), model, parts, spec, rank, WORLD), f"{folder}/{name}-{rank}.pt")
+    compile_only = functools.partial(torch.compile, backend="aot_eager")  # inductor takes a minute
+    torch.compile = compile_only  # type: ignore[assignment]
+    spec = tiny(compile=True, grad_checkpointing=True, batch_size=4, nproc=WORLD, val_fraction=0)
+    setup = prepare(spec, Place(rank, WORLD), Path(folder) / str(rank))
+    assert isinstance(setup.network, torch._dynamo.OptimizedModule)
+    torch.save(stepped(setup), f"{folder}/compiled-{rank}.pt")
     distributed.destroy_process_group()
+
+
+def stepped(setup: Setup) -> list[float]:
+    """The losses of three steps."""
+    found, some = [], setup.batches.of(0)
+    for _ in range(3):
+        result = train_step(setup.network, [next(some)], setup.objective, setup.optimizer, autocast=nullcontext)
+        found.append(float(result.losses["loss"]))
+    return found
+
+
+@pytest.mark.slow
+def test_compiled_processes_with_checkpointed_activations_take_the_steps_of_one(of_two: Path, tmp_path: Path) -> None:
+    wanted = stepped(prepare(tiny(val_fraction=0), Place(), tmp_path))
+    assert torch.load(of_two / "compiled-0.pt") == pytest.approx(wanted, rel=1e-4)
 
 
 @pytest.fixture(scope="module")

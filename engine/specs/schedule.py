@@ -1,0 +1,67 @@
+"""The schedule of a training: steps, epochs and batches that follow from its request and its number of pairs."""
+
+import math
+from dataclasses import dataclass
+
+from engine.specs.clip import warmup_steps
+from engine.specs.train import EPOCHS, TrainSpec
+
+LEAST_STEPS, MOST_BATCH = 16, 256
+"""Limits of the default batch size: it leaves at least LEAST_STEPS steps per epoch and is at most MOST_BATCH."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Steps, epochs and batches that follow from a spec and a number of pairs."""
+
+    batch_size: int
+    """Pairs per process and forward pass."""
+    batches: int
+    """Full batches per epoch and process; a multiple of accum_freq."""
+    steps_per_epoch: int
+    steps: int
+    """Optimizer steps of the whole training."""
+    epochs: int
+    """Number of epochs. The last may be shorter if the spec gives steps."""
+    warmup_steps: int
+    cooldown_steps: int
+
+    @property
+    def problems(self) -> list[str]:
+        """Return sentences that describe what is wrong with the schedule; empty if nothing is."""
+        sentences = []
+        if self.steps_per_epoch < 1:
+            sentences.append(
+                f"the data are smaller than one step of {self.batch_size} pairs: take a smaller batch size"
+            )
+        elif self.warmup_steps >= self.steps:
+            sentences.append(
+                f"a warm-up of {self.warmup_steps} steps out of {self.steps} never reaches the learning rate: "
+                "take a shorter one, such as 10%"
+            )
+        return sentences
+
+
+def schedule(spec: TrainSpec, pairs: int) -> Schedule:
+    """Return the schedule of a training on `pairs` pairs. Only full batches count: the rest of an epoch is left out."""
+    batch = spec.batch_size or default_batch(pairs // (spec.nproc * spec.accum_freq))
+    per_step = batch * spec.nproc * spec.accum_freq
+    steps_per_epoch = 1 if spec.overfit and pairs >= per_step else pairs // per_step
+    epochs = spec.epochs or EPOCHS
+    if spec.steps is not None:
+        epochs = math.ceil(spec.steps / max(1, steps_per_epoch))
+    steps = spec.steps if spec.steps is not None else epochs * steps_per_epoch
+    return Schedule(
+        batch_size=batch,
+        batches=steps_per_epoch * spec.accum_freq,
+        steps_per_epoch=steps_per_epoch,
+        steps=steps,
+        epochs=epochs,
+        warmup_steps=warmup_steps(spec.warmup, steps),
+        cooldown_steps=min(steps, (spec.epochs_cooldown or 0) * steps_per_epoch),
+    )
+
+
+def default_batch(pairs: int) -> int:
+    """Return the largest power of two from 2 to MOST_BATCH that leaves LEAST_STEPS steps per epoch."""
+    return max(2, min(MOST_BATCH, 1 << int(math.log2(max(2, pairs / LEAST_STEPS)))))

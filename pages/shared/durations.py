@@ -1,0 +1,103 @@
+"""Promise how long runs take, from the earlier runs of this machine."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import streamlit as st
+
+from engine.report.timings import needs
+from engine.specs import BenchmarkSpec, ModelName, RecurrentSpec, Spec
+from engine.store import ACTIVE, Filter, Run, State
+from pages.shared import backend
+from pages.shared.text import span
+
+MOST_SIMILAR = 3
+"""Learn from at most this many runs, the latest ones."""
+MOST_SEARCHED, MOST_AHEAD = 50, 20
+"""Search at most this many finished runs, and sum up at most this many that are ahead in the queue."""
+
+
+def _finished(spec: Spec) -> list[Any]:
+    found = backend.store().runs(kind=spec.kind, states=[State.FINISHED], limit=MOST_SEARCHED)
+    return [run for run in found if not run.all_failed and run.seconds()]
+
+
+def expected_s(spec: Spec, amount: int | None = None) -> needs.Span | None:
+    """Return the expected seconds from the latest runs with the same pace; None without any.
+
+    amount: number of models, or of steps of a training. None: as much as the earlier runs did.
+    """
+    seconds = [
+        needs.again_s(run.seconds() or 0.0, *_work(str(backend.settings().runs_dir), run.id), amount)
+        for run in _finished(spec)
+        if run.spec.pace == spec.pace
+    ]
+    return needs.like_s(seconds[:MOST_SIMILAR]) if seconds else None
+
+
+def promise(spec: Spec, amount: int | None = None) -> str:
+    """Return `40 s to 90 s as in similar runs here`; empty without a similar run."""
+    seconds = expected_s(spec, amount)
+    return f"{span(seconds)} as in similar runs here" if seconds else ""
+
+
+@st.cache_data(max_entries=200, show_spinner=False)
+def _work(runs_dir: str, run_id: int) -> tuple[float, int]:
+    return needs.work(backend.store().rows(run_id))
+
+
+def benchmark_s(spec: BenchmarkSpec, models: Sequence[str]) -> needs.Span:
+    """Return the seconds that timing these models should take, corrected by the latest timings here."""
+
+    def predict(spec: BenchmarkSpec, models: Sequence[str]) -> needs.Span:
+        return needs.benchmark_s(spec, [ModelName(name) for name in models], backend.catalogue(), start_s(spec))
+
+    folder = str(backend.settings().runs_dir)
+    earlier = [(run, predict(run.spec, _models(folder, run.id))) for run in _finished(spec)[:MOST_SIMILAR]]
+    return predict(spec, models).corrected([(run.seconds() or 0.0) / told.middle for run, told in earlier])
+
+
+def recurrent_s(spec: RecurrentSpec) -> needs.Span:
+    """Return the seconds that a timing of recurrent layers should take, corrected by the latest ones here."""
+    start = start_s(spec)
+    earlier = [(run, needs.recurrent_s(run.spec, start)) for run in _finished(spec)[:MOST_SIMILAR]]
+    return needs.recurrent_s(spec, start).corrected([(run.seconds() or 0.0) / told.middle for run, told in earlier])
+
+
+@st.cache_data(max_entries=200, show_spinner=False)
+def _models(runs_dir: str, run_id: int) -> list[str]:
+    return list(dict.fromkeys(row.name for row in backend.store().rows(run_id)))
+
+
+def start_s(spec: Spec) -> needs.Span:
+    """Return the time to start one process of a timing, in s, measured by the latest finished run of this kind."""
+    latest = next(iter(_finished(spec)), None)
+    return _start_s(str(backend.settings().runs_dir), latest.id) if latest else needs.START_S
+
+
+@st.cache_data(max_entries=100, show_spinner=False)
+def _start_s(runs_dir: str, run_id: int) -> needs.Span:
+    return needs.start_s(backend.store().rows(run_id))
+
+
+def start_of(run: Run) -> str:
+    """Return when a queued run is likely to start: `starts in 40 s to 2 min 10 s`, or `starts after run 7`."""
+    store = backend.store()
+    found = store.find(Filter(states=(State.QUEUED, *ACTIVE), order="oldest"), limit=MOST_AHEAD)
+    ahead = [other for other in found if other.state is not State.QUEUED or other.id < run.id]
+    ahead = [other for other in ahead if other.id != run.id and _excludes(other, run)]
+    if not ahead:
+        return "starts in a moment"
+    total = needs.Span(0, 0)
+    for other in ahead:
+        left = other.seconds_left() if other.state is not State.QUEUED else None
+        part = needs.like_s([left]) if left is not None else expected_s(other.spec)
+        if part is None or len(found) == MOST_AHEAD:
+            return f"starts after run {ahead[-1].id}"
+        total += part
+    return f"starts in {span(total)}"
+
+
+def _excludes(one: Run, other: Run) -> bool:
+    """Return whether two runs cannot run at the same time on one host."""
+    return one.spec.exclusive or other.spec.exclusive or bool(set(one.spec.devices) & set(other.spec.devices))

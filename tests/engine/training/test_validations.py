@@ -1,0 +1,94 @@
+"""When a training validates: before its first step, within epochs, and how it stops early."""
+
+from pathlib import Path
+
+import pytest
+
+from engine.results import Metric, Progress
+from engine.specs import Refused
+from engine.training import checkpoints, launch
+from engine.training.validation import row_fields, validate
+from tests.support.training import close, losses, rows, tiny, train, training
+
+STILL = {"lr": 1e-12, "best_metric": "image_to_text_r1", "epochs": 6}
+"""A training whose metric stays as it is."""
+
+
+def state(folder: Path, name: str) -> dict[str, object]:
+    return {key: value.tolist() for key, value in checkpoints.load(folder / "checkpoints" / name)["state_dict"].items()}
+
+
+def test_the_initial_weights_have_a_row_of_their_own(tmp_path: Path) -> None:
+    work = validate(training(tiny(), tmp_path / "before").setup, 0, Progress(done=0), last=True)
+    while True:
+        try:
+            next(work)
+        except StopIteration as ended:
+            wanted = row_fields(ended.value)
+            break
+    told = train(tiny(epochs=1, val_at_start=True), tmp_path / "run")
+    first, second = rows(told)
+    assert (first.epoch, first.step, first.train_loss, first.lr, first.checkpoint) == (0, 0, None, None, "")
+    assert {name: getattr(first, name) for name in wanted} == wanted
+    assert not first.best
+    assert second.best
+    assert [each.step for each in told if isinstance(each, Metric) and each.name == "val/clip_val_loss"] == [0, 4]
+    train(tiny(epochs=1), tmp_path / "other")
+    assert state(tmp_path / "run", "epoch_1.pt") == state(tmp_path / "other", "epoch_1.pt"), "the steps stay the same"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [2, 3, 7])
+def test_validated_within_epochs_and_continued_equals_never_stopped(tmp_path: Path, steps: int) -> None:
+    spec = tiny(val_every_steps=3, val_at_start=True, patch_dropout=0.5, save_frequency=0, keep_last=0)
+    whole = train(spec, tmp_path / "whole")
+    assert [(row.epoch, row.step) for row in rows(whole)] == [(0, 0), (0, 3), (1, 4), (1, 6), (2, 8)]
+    plain = train(tiny(patch_dropout=0.5), tmp_path / "plain")
+    assert losses(plain) == losses(whole)
+    train(spec, tmp_path / "stopped", steps=steps)
+    continued = train(spec, tmp_path / "stopped")
+    same = {"seconds", "samples_per_s", "data_share", "peak_memory_mb", "notes"}
+    one, other = ([row.model_dump(exclude=same) for row in rows(run)] for run in (continued, whole))
+    assert one == other
+    assert (tmp_path / "stopped" / "results.jsonl").read_text() == (tmp_path / "whole" / "results.jsonl").read_text()
+    assert state(tmp_path / "stopped", "epoch_2.pt") == state(tmp_path / "whole", "epoch_2.pt")
+
+
+@pytest.mark.slow
+def test_stopped_while_it_validates_within_an_epoch_the_step_is_validated_on_continuing(tmp_path: Path) -> None:
+    spec = tiny(val_every_steps=3, epochs=1)
+    events, after = training(spec, tmp_path).run(), 0
+    for event in events:
+        after += isinstance(event, Progress) and event.done == 3
+        if after == 2:  # the first comes with the step
+            break
+    close(events)
+    assert [row.step for row in rows(train(spec, tmp_path))] == [3, 4]
+
+
+@pytest.mark.slow
+def test_a_metric_that_gets_no_better_stops_early_and_a_larger_patience_continues(tmp_path: Path) -> None:
+    never = train(tiny(**STILL), tmp_path / "never")
+    early = train(tiny(**STILL, patience=2), tmp_path / "early")
+    assert [(row.epoch, row.best) for row in rows(early)] == [(1, True), (2, False), (3, False)]
+    assert rows(early)[-1].checkpoint == "checkpoints/epoch_3.pt"
+    assert early[-1] == Progress(done=12, total=12)
+    note = "stopped early at step 12 of 24: image_to_text_r1 was not better in 2 validations in a row"
+    assert note in rows(early)[-1].notes
+    assert len(rows(train(tiny(**STILL, patience=2), tmp_path / "early"))) == 3, "a later attempt has nothing to do"
+    with pytest.raises(Refused, match="stopped early: its last 2 validations"):
+        train(tiny(**STILL, patience=2, resume=str(tmp_path / "early")), tmp_path / "refused")
+    longer = train(tiny(**STILL, resume=str(tmp_path / "early")), tmp_path / "longer")
+    assert losses(longer) == losses(never)
+
+
+@pytest.mark.slow
+def test_two_processes_stop_early_together_within_an_epoch(tmp_path: Path) -> None:
+    spec = tiny(**STILL, patience=2, val_every_steps=3, val_at_start=True, batch_size=4, nproc=2)
+    found = [(row.epoch, row.step) for row in rows(list(launch.together(spec, tmp_path, "here")))]
+    assert found == [(0, 0), (0, 3), (1, 4), (1, 6)]
+
+
+def test_validation_within_epochs_needs_something_to_measure(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="val_every_steps has nothing to measure"):
+        train(tiny(val_every_steps=3, val_fraction=0), tmp_path)
