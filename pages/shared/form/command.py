@@ -19,7 +19,7 @@ def command(spec: Spec, sweep: Iterable[str] = ()) -> str:
         value = getattr(spec, name)
         if name == "configs" or value == spec.default(name):
             continue
-        flag = f"--{name.replace('_', '-')}"
+        flag = "--pretrained" if name == "checkpoint" else f"--{name.replace('_', '-')}"
         if isinstance(value, bool):
             words.append(flag if value else f"--no-{flag.removeprefix('--')}")
         elif name == "models":
