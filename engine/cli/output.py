@@ -159,6 +159,7 @@ def _epoch(row: TrainRow) -> str:
 def _evaluated(row: EvaluateRow) -> str:
     """Return `ViT-B-32 on digits, zeroshot: top-1 0.914, top-5 0.99, mean per class 0.913`."""
     figures = [("top-1", row.acc1), ("top-5", row.acc5), ("mean per class", row.mean_per_class_recall)]
+    figures += [("mAP", row.mean_average_precision)]
     figures += [("image to text R@1", row.image_to_text_r1), ("text to image R@1", row.text_to_image_r1)]
     return f"{row.model} on {printable(row.data)}, {row.task}: " + ", ".join(
         f"{name} {value:.4g}" for name, value in figures if value is not None

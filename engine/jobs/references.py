@@ -127,7 +127,7 @@ def _check_equal(spec: EvaluateSpec, splits: Mapping[str, Mapping[str, Any]]) ->
         if len(spec.sources) > 1 and name in ("samples", "csv_class_key", "data_kind") and value != getattr(spec, name):
             raise Refused(
                 f"{names[0]} was trained with {name} {value}, which would apply to every data set: evaluate "
-                "its data in a run of their own"
+                "its data in a run of its own"
             )
 
 

@@ -76,6 +76,14 @@ CaptionColumn = Annotated[
 ClassColumn = Annotated[
     str, Field(max_length=200, description="Column of a CSV or Parquet with the class names, if there is one.")
 ]
+ClassSeparator = Annotated[
+    str,
+    Field(
+        max_length=4,
+        description="Separator of several classes in a cell of the class column, such as ; or |. Zero-shot then gives "
+        "the mean average precision.",
+    ),
+]
 Samples = Annotated[
     int | None,
     Field(ge=1, le=100_000_000, description="Most pairs to use. For synthetic data, the number of pairs to make."),

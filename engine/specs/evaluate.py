@@ -16,6 +16,7 @@ from engine.specs.clip import (
     ClassColumn,
     Classes,
     ClassPrompts,
+    ClassSeparator,
     ClipImageSize,
     ClipModel,
     ClipPrecision,
@@ -97,8 +98,8 @@ class EvaluateSpec(Spec):
     kind: ClassVar[str] = "evaluate"
     attempts: ClassVar[int] = 2
     meaning: ClassVar[tuple[str, ...]] = (
-        *(*SAME_PAIRS, "more_data", "held_out", "held_out_data", "class_prompts", "seed", "batch_size"),
-        *("probe_data", "shots", "probe_c"),
+        *(*SAME_PAIRS, "more_data", "held_out", "held_out_data", "csv_class_separator", "class_prompts", "seed"),
+        *("batch_size", "probe_data", "shots", "probe_c"),
     )
     needs: ClassVar[tuple[str, ...]] = (
         *("model", "configs", "checkpoint", "image_size", "context_length", "device", "precision"),
@@ -125,6 +126,7 @@ class EvaluateSpec(Spec):
     csv_img_key: ImageColumn = "filepath"
     csv_caption_key: CaptionColumn = "title"
     csv_class_key: ClassColumn = ""
+    csv_class_separator: ClassSeparator = ""
     samples: Samples = None
     held_out: bool = Field(
         True, description="If one of the models was trained on the data, use only the pairs that its training held out."

@@ -23,7 +23,13 @@ PREFIX = "evaluate"
 TASK_NAMES = {"zeroshot": "zero-shot", "linear-probe": "linear probe"}
 DATA = {
     "Data format": ("data_kind", "samples", "json_split"),
-    "Columns of CSV or Parquet": ("csv_separator", "csv_img_key", "csv_caption_key", "csv_class_key"),
+    "Columns of CSV or Parquet": (
+        "csv_separator",
+        "csv_img_key",
+        "csv_caption_key",
+        "csv_class_key",
+        "csv_class_separator",
+    ),
     "Held-out data": ("held_out", "held_out_data", "val_fraction"),
     "More data sets": ("more_data",),
 }
