@@ -89,7 +89,7 @@ def test_a_training_can_be_evaluated_by_its_number(store: Store, settings: Setti
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ({"evaluate_classes": "a\nb"}, "the data have 10 classes and 2 names were given"),
+        ({"evaluate_classes": "a\nb"}, "the data have 10 classes, but 2 names were given"),
         ({"evaluate_data": "synthetic"}, "Zero-shot needs a class per image"),
         ({"evaluate_data": "nowhere.csv"}, "there is no nowhere.csv"),
     ],
