@@ -168,13 +168,10 @@ def models(asked: Asked, done: list[Line]) -> Iterator[Line]:
     from engine.results import Artifact, BenchmarkRow
     from engine.specs import BenchmarkSpec
 
-    chosen, variants, how = MODELS, "eager,compile", {}
+    chosen, variants, how = MODELS, "eager,compile,cudagraphs", {}
     if asked.quick:
-        chosen, variants = ("timm:test_vit",), "eager,compile:aot_eager"
+        chosen, variants = ("timm:test_vit",), "eager,compile:aot_eager,cudagraphs"
         how = {"image_size": 32, "min_samples": 3, "threads": asked.threads}
-    precision = "bfloat16"
-    if asked.device != "cpu":  # which has neither CUDA graphs nor TF32
-        variants, precision = f"{variants},cudagraphs", f"{precision},tf32"
     had = {(line["name"], line["mode"]) for line in done}
     for name in chosen:
         for mode, batch in list(BATCHES.items())[:1] if asked.quick else BATCHES.items():
@@ -182,7 +179,7 @@ def models(asked: Asked, done: list[Line]) -> Iterator[Line]:
                 continue
             spec = BenchmarkSpec(
                 **{"models": (name,), "mode": mode, "device": asked.device, "batch_size": 2 if asked.quick else batch},
-                **{"variants": variants, "precision": precision},
+                **{"variants": variants, "precision": "bfloat16,tf32"},
                 **{"replicates": asked.processes, "min_seconds": asked.seconds, **how},
             )
             timer: dict[str, Line] = {}

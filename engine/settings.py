@@ -42,8 +42,8 @@ class Settings(BaseSettings):
     @property
     def roots(self) -> tuple[Path, ...]:
         """Return the folders that may be read: data_roots, the runs folder, and the shipped data."""
-        given = [Path(root).expanduser() for root in self.data_roots.split(os.pathsep) if root] or [Path.home()]
-        return tuple(root.resolve() for root in [*given, self.runs_dir, ROOT / "data"])
+        folders = [Path(root).expanduser() for root in self.data_roots.split(os.pathsep) if root] or [Path.home()]
+        return tuple(root.resolve() for root in [*folders, self.runs_dir, ROOT / "data"])
 
     @property
     def public_warning(self) -> str:

@@ -114,7 +114,7 @@ def parse_batch_sizes(text: str, largest: int) -> Mapping[str, int]:
 def listed_batch_size(name: ModelName, sizes: Mapping[str, int]) -> int | None:
     """Return a model's size by its qualified name, its own name or its names in the benchmark; None without one."""
     known = [name, name.model, *sorted(names(name))]
-    return next((sizes[each] for each in known if each in sizes), None)
+    return next((sizes[known_name] for known_name in known if known_name in sizes), None)
 
 
 def expand(patterns: Iterable[str]) -> list[str]:

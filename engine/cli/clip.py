@@ -34,6 +34,7 @@ EVALUATED = [
     "acc1",
     "acc5",
     "mean_per_class_recall",
+    "mean_average_precision",
     "image_to_text_r1",
     "image_to_text_r5",
 ]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, Field
+from pydantic import AliasChoices, BaseModel, Field
 from pydantic.fields import FieldInfo
 from pydantic_settings import CliPositionalArg
 
@@ -55,7 +55,7 @@ def flag(model: type[BaseModel], path: tuple[Any, ...]) -> str:
     """
     typed = "request"
     for name in path:
-        field = next((field for key, field in model.model_fields.items() if name in (key, field.alias)), None)
+        field = next((field for key, field in model.model_fields.items() if name in _names(key, field)), None)
         if field is None:
             break
         typed = str(name).replace("_", "-")
@@ -66,15 +66,26 @@ def flag(model: type[BaseModel], path: tuple[Any, ...]) -> str:
     return typed
 
 
+def _names(key: str, field: FieldInfo) -> list[str]:
+    """Return the names under which a field is given."""
+    if isinstance(field.validation_alias, AliasChoices):
+        return [str(choice) for choice in field.validation_alias.choices]
+    return [field.alias or key]
+
+
 def _words(model: type[BaseModel], chain: str = "") -> Iterator[tuple[str, list[str]]]:
     """Yield the words that may follow a chain of commands, for this command and those below it."""
     commands, flags = {}, ["--help"]
     for key, field in model.model_fields.items():
-        name = (field.alias or key).replace("_", "-")
+        names = [name.replace("_", "-") for name in _names(key, field)]
+        name = names[0]
         if (command := subcommand(field)) is not None:
             commands[name] = command
         elif not any(getattr(mark, "__name__", "") in ("_CliPositionalArg", "_CliSuppress") for mark in field.metadata):
-            flags += [f"--{name}", *([f"--no-{name}"] if field.annotation is bool and field.default else [])]
+            flags += [
+                *(f"--{name}" for name in names),
+                *([f"--no-{name}"] if field.annotation is bool and field.default else []),
+            ]
     yield chain, [*commands, *flags]
     for name, command in commands.items():
         yield from _words(command, f"{chain} {name}")

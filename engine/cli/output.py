@@ -159,6 +159,7 @@ def _epoch(row: TrainRow) -> str:
 def _evaluated(row: EvaluateRow) -> str:
     """Return `ViT-B-32 on digits, zeroshot: top-1 0.914, top-5 0.99, mean per class 0.913`."""
     figures = [("top-1", row.acc1), ("top-5", row.acc5), ("mean per class", row.mean_per_class_recall)]
+    figures += [("mAP", row.mean_average_precision)]
     figures += [("image to text R@1", row.image_to_text_r1), ("text to image R@1", row.text_to_image_r1)]
     return f"{row.model} on {printable(row.data)}, {row.task}: " + ", ".join(
         f"{name} {value:.4g}" for name, value in figures if value is not None
@@ -220,7 +221,7 @@ def show_text(text: str, output: Path | None) -> None:
 def print_detail(rows: Sequence[ProfileRow]) -> None:
     """Print every operator of each model with its calls, FLOPs and bytes, and mark those that were not counted."""
     for row in rows:
-        print(f"\n{row.name} by operator, for the whole batch of {row.batch_size}")
+        print(f"\n{row.name} at {row.image_size} px by operator, for the whole batch of {row.batch_size}")
         print(f"{'operator':44} {'calls':>7} {'GFLOPs':>12} {'MB moved':>12}")
         for count in sorted(row.operators, key=lambda count: (-count.flops, -count.read_bytes, count.operator)):
             moved = (count.read_bytes + count.written_bytes) / 1e6

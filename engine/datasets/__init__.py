@@ -4,6 +4,7 @@ from engine.datasets.base import DataProblem, Pairs, Unreadable
 from engine.datasets.class_names import class_names, note_on_ids, prompts
 from engine.datasets.look import Example, Look, look
 from engine.datasets.mixed import Mixed, weights
+from engine.datasets.multilabel import labels_of, with_classes_split
 from engine.datasets.opening import open_pairs
 from engine.datasets.split import Subset, own_parts, readable, sample, split
 from engine.datasets.uploads import unpack
@@ -17,6 +18,7 @@ __all__ = [
     "Subset",
     "Unreadable",
     "class_names",
+    "labels_of",
     "look",
     "note_on_ids",
     "open_pairs",
@@ -27,4 +29,5 @@ __all__ = [
     "split",
     "unpack",
     "weights",
+    "with_classes_split",
 ]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.datasets.base import Pairs, Unreadable
+from engine.datasets.multilabel import labels_of
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,12 @@ def look(pairs: Pairs, *, samples: int = 10, verify: int | None = None, deadline
     """
     count = len(pairs)
     texts = [pairs.captions(index) for index in range(count)]
-    labels = [label for index in range(count) if (label := pairs.label(index)) is not None]
+    labels = [
+        label
+        for index in range(count)
+        for label in labels_of(pairs, index) or (pairs.label(index),)
+        if label is not None
+    ]
     shown = np.unique(np.linspace(0, count - 1, min(samples, count)).round().astype(int)) if count else ()
     sizes, broken, looked_at = _opened(pairs, verify, deadline_s)
     sizes.sort(key=lambda size: (size[0] * size[1], size))

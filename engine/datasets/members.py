@@ -1,4 +1,5 @@
-"""Files that belong together by name: an image, and beside it its captions (.txt, .json) and its class (.cls).
+"""Files that belong together by name: an image, and beside it its captions (.txt, .json) and its class (.cls), or its
+classes (.npy).
 
 They are in a folder or, as in webdataset, in an uncompressed tar, where each file is a range of the tar's bytes.
 """
@@ -7,8 +8,11 @@ import json
 import re
 import tarfile
 from collections.abc import Iterable, Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
 
 from engine.archives import whole
 from engine.datasets.base import DataProblem
@@ -58,6 +62,8 @@ class Sample(NamedTuple):
     image: Member
     captions: tuple[str, ...]
     label: int | None
+    several: tuple[int, ...] | None = None
+    """The image's classes, where there may be several."""
 
 
 def in_tar(path: Path, roots: Roots = None) -> list[Member]:
@@ -95,7 +101,7 @@ def visible(name: str) -> bool:
 def samples(members: Iterable[Member], key: re.Pattern[str], roots: Roots = None) -> Iterator[Sample | None]:
     """Yield each image with the files of the same key directly beside it; None for an image without caption and class.
 
-    Errors: OSError; ValueError for a damaged .json or .cls.
+    Errors: OSError; ValueError for a damaged .json, .cls or .npy.
     """
     for parts in _groups(members, key):
         image = next((parts[suffix] for suffix in IMAGES if suffix in parts), None)
@@ -104,7 +110,9 @@ def samples(members: Iterable[Member], key: re.Pattern[str], roots: Roots = None
         texts = {suffix: _text(parts[suffix], roots) for suffix in TEXTS if suffix in parts}
         captions = _lines(texts.get("txt", "")) or _in_json(texts.get("json", "{}"), image.name)
         label = _number(texts["cls"], image.name) if "cls" in texts else None
-        yield Sample(image, captions, label) if captions or label is not None else None
+        several = _several(parts["npy"], image.name, roots) if "npy" in parts else None
+        known = captions or label is not None or several is not None
+        yield Sample(image, captions, label, several) if known else None
 
 
 def _plain(info: tarfile.TarInfo) -> bool:
@@ -143,6 +151,19 @@ def _in_json(text: str, name: str) -> tuple[str, ...]:
     values = next((content[key] for key in CAPTION_KEYS if content.get(key)), ()) if isinstance(content, dict) else ()
     captions = [values] if isinstance(values, str) else values if isinstance(values, list) else []
     return tuple(dict.fromkeys(stripped for text in captions if isinstance(text, str) and (stripped := text.strip())))
+
+
+def _several(member: Member, name: str, roots: Roots) -> tuple[int, ...]:
+    """Return the classes of an image: the places of the ones in a vector of zeros and ones, as in CLIP_benchmark."""
+    if member.size > LARGEST_TEXT:
+        raise ValueError(f"{member.name} has {member.size:,} bytes, which are no classes of an image")
+    try:
+        values = np.load(BytesIO(member.read(roots)), allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"the .npy beside {name} is damaged: {error}") from error
+    if values.ndim != 1 or not np.isin(values, (0, 1)).all():
+        raise ValueError(f"the .npy beside {name} is no vector of a 0 or 1 for each class")
+    return tuple(np.flatnonzero(values).tolist())
 
 
 def _number(text: str, name: str) -> int:

@@ -49,6 +49,10 @@ class Shards:
     def label(self, index: int) -> int | None:
         return self.found[index].label
 
+    def several(self, index: int) -> tuple[int, ...] | None:
+        """Return the classes of an image of which there may be several; None if the data have one class per image."""
+        return self.found[index].several
+
     def source(self, index: int) -> str:
         member = self.found[index].image
         return member.shown if member.path.endswith(member.name) else f"{member.shown}/{member.name}"
@@ -135,14 +139,16 @@ def _put_together(found: list[Sample | None], name: str, folder: Path, roots: Ro
     if not usable:
         raise DataProblem(
             f"{name} holds {len(found)} images, none with a caption: expected {', '.join(members.IMAGES[:4])} files, "
-            "each with a .txt or .json of the same name beside it, or a .cls and all classes in classnames.txt"
+            "each with a .txt or .json of the same name beside it, or a .cls or .npy and all classes in classnames.txt"
         )
-    largest = max((sample.label for sample in usable if sample.label is not None), default=-1)
+    numbers = [(sample.several or ()) if sample.label is None else (sample.label,) for sample in usable]
+    largest = max((number for several in numbers for number in several), default=-1)
     if classes and largest >= len(classes):
         raise DataProblem(f"{name} has a class {largest}, and {CLASS_NAMES} names {len(classes)}, from 0 on")
     texts = [
-        sample.captions or tuple(t.replace("{}", classes[sample.label or 0]) for t in templates or TEMPLATES)
-        for sample in usable
+        sample.captions
+        or tuple(t.replace("{}", ", ".join(classes[n] for n in several) or "thing") for t in templates or TEMPLATES)
+        for sample, several in zip(usable, numbers, strict=True)
     ]
     left_out = f"{len(found) - len(usable):,} images without a caption are left out"
     notes = (left_out,) if len(usable) < len(found) else ()

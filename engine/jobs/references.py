@@ -5,15 +5,14 @@ import os
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
 from engine.results import TrainRow
-from engine.roots import Roots, expand_home, file_within, open_within, stat_within
+from engine.roots import Roots, expand_home, open_within, stat_within
 from engine.settings import Settings
 from engine.specs import EvaluateSpec, Refused, Spec
-from engine.specs.clip import EMBEDDED, default_precision, same_sources, split_sources
+from engine.specs.clip import DIGITS_MODEL, EMBEDDED, default_precision, same_sources, split_sources
 from engine.specs.evaluate import split_subject
 from engine.specs.questions import EMBEDDINGS, Match, Search
 from engine.specs.train import TrainSpec
@@ -33,6 +32,10 @@ def resolve(store: Store, settings: Settings, spec: Spec) -> Spec:
     evaluated on the pairs that this training held out. The precision `auto` of a training becomes the default of its
     device. Errors: LookupError when there is no such run; Refused when it cannot be evaluated.
     """
+    if isinstance(spec, TrainSpec) and spec.pretrained.isdecimal():
+        first = _subject(store, settings, EvaluateSpec(held_out=False), spec.model, spec.pretrained)
+        update = {"model": first.model, "pretrained": first.checkpoint, "configs": first.built["configs"]}
+        spec = TrainSpec.model_validate({**spec.model_dump(), **update})
     if isinstance(spec, TrainSpec) and spec.precision == "auto":
         return _precise(store, spec)
     return _evaluation(store, settings, spec) if isinstance(spec, EvaluateSpec) else spec
@@ -84,13 +87,17 @@ def _configs(spec: EvaluateSpec, subjects: Sequence[_Subject]) -> dict[str, Any]
 
 
 def _subject(store: Store, settings: Settings, spec: EvaluateSpec, model: str, checkpoint: str) -> _Subject:
-    """Return a model with its checkpoint, by its name or by the number of its run. Errors: as `resolve`."""
-    if not model.isdecimal():
+    """Return a model with its checkpoint, by its name or by the number of its run, in either place. Errors: as
+    `resolve`."""
+    number = next((text for text in (checkpoint, model) if text.isdecimal()), "")
+    if not number:
         return _Subject(model, checkpoint, _trainings(settings, spec, checkpoint), {})
-    run = store.run(int(model))
+    run = store.run(int(number))
     trained = run.spec
     if not isinstance(trained, TrainSpec):
         raise Refused(f"run {run.id} is a {run.kind}, and only a training has a model to evaluate")
+    if model not in (number, trained.model, DIGITS_MODEL):
+        raise Refused(f"run {run.id} trained {trained.model}, not {model}: leave the model out")
     built = {name: getattr(trained, name) for name in ("configs", "image_size", "context_length")}
     trainings = ((f"run {run.id}", trained), *_trainings(settings, spec, trained.pretrained))
     return _Subject(trained.model, str(best_checkpoint(settings, run.id)), trainings, built)
@@ -112,13 +119,15 @@ def _check_equal(spec: EvaluateSpec, splits: Mapping[str, Mapping[str, Any]]) ->
     for name in dict.fromkeys(name for split in splits.values() for name in split):
         values = {what: split.get(name) for what, split in splits.items()}
         if len(set(values.values())) > 1:
-            told = ", ".join(f"{what} {value}" for what, value in values.items())
-            raise Refused(f"the trainings hold different pairs out ({name}: {told}): evaluate each in a run of its own")
+            texts = ", ".join(f"{what} {value}" for what, value in values.items())
+            raise Refused(
+                f"the trainings hold different pairs out ({name}: {texts}): evaluate each in a run of its own"
+            )
         value = values[names[0]]
         if len(spec.sources) > 1 and name in ("samples", "csv_class_key", "data_kind") and value != getattr(spec, name):
             raise Refused(
                 f"{names[0]} was trained with {name} {value}, which would apply to every data set: evaluate "
-                "its data in a run of their own"
+                "its data in a run of its own"
             )
 
 
@@ -243,11 +252,10 @@ def check_paths(settings: Settings, spec: Spec) -> None:
 
     Errors: Refused, with the same message for absent and forbidden files, so that it does not reveal which files exist.
     """
-    for name, value in _named_files(spec):
-        for path in _paths(name, value):
-            if not _readable(settings, path):
-                roots = ", ".join(str(root) for root in settings.roots)
-                raise Refused(f"{name}: nothing can be read at {path!r}; what may be read lies below {roots}")
+    for name, path in named_paths(spec):
+        if not _readable(settings, path):
+            roots = ", ".join(str(root) for root in settings.roots)
+            raise Refused(f"{name}: nothing can be read at {path!r}; what may be read lies below {roots}")
 
 
 def check_again(settings: Settings, run: Run) -> None:
@@ -260,33 +268,18 @@ def check_again(settings: Settings, run: Run) -> None:
     check_paths(settings, run.spec.model_copy(update={"resume": ""}) if began else run.spec)
 
 
-def used(settings: Settings, spec: Spec) -> dict[str, Any]:
-    """Return the values for open settings that are known before the work, and the hashes of the files of a request.
-
-    Folders and shards are not hashed, because that would read all of their images.
-    """
-    values = dict(spec.resolved)
-    for name, value in _named_files(spec):
-        for path in map(expand_home, _paths(name, value)):
-            what = f"SHA-256 of {name.replace('_', ' ')}"
-            if file_within(path, settings.roots):
-                with open_within(path, settings.roots) as file:
-                    digest = file_digest(file, "sha256").hexdigest()
-                values[what] = f"{values[what]}, {digest}" if what in values else digest
-    return values
-
-
 SOURCES = ("data", "val_data", "zeroshot_data", "probe_data", "more_data")
 """Fields with data sets."""
 
 
-def _named_files(spec: Spec) -> Iterator[tuple[str, str]]:
-    """Yield each field that may name files, with its value or each of its lines."""
+def named_paths(spec: Spec) -> Iterator[tuple[str, str]]:
+    """Yield the paths that a spec names, each with its field."""
     for name in (*SOURCES, "pretrained", "checkpoint", "distill_pretrained", "resume"):
         value = getattr(spec, name, "")
-        yield from ((name, item) for item in ([value] if isinstance(value, str) else value))
+        for item in [value] if isinstance(value, str) else value:
+            yield from ((name, path) for path in _paths(name, item))
     for line in getattr(spec, "more_models", ()):
-        yield "more_models", split_subject(line)[1]
+        yield from (("more_models", path) for path in _paths("more_models", split_subject(line)[1]))
 
 
 def _paths(name: str, value: str) -> list[str]:

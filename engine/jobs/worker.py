@@ -12,14 +12,15 @@ from contextlib import closing, contextmanager
 from hashlib import file_digest
 from importlib import import_module
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from engine.jobs import failures, references
 from engine.jobs.supervisor import supervise
 from engine.names import refuse_code
 from engine.results import Artifact, Environment, Event, Progress, Row
+from engine.roots import expand_home, file_within, open_within
 from engine.settings import Settings
-from engine.specs import Refused
+from engine.specs import Refused, Spec
 from engine.store import Attempt, Busy, Cause, Run, StaleAttempt, State, Store, StoredArtifact, attempts, open_store
 from engine.store.files import RunFiles
 
@@ -180,11 +181,26 @@ def _events(run: Run, files: RunFiles, settings: Settings, stop: Stop) -> Genera
     with closing(task.run(run.spec, files.dir)) as events:
         for event in events:
             if isinstance(event, Environment):
-                used = references.used(settings, run.spec) if used is None else used
+                used = _used(settings, run.spec) if used is None else used
                 event = event.model_copy(update={"settings": used | event.settings})
             yield _stored(event, files.dir) if isinstance(event, Artifact) else event
             if stop:
                 return
+
+
+def _used(settings: Settings, spec: Spec) -> dict[str, Any]:
+    """Return the values for open settings that are known before the work, and the hashes of the files of a request.
+
+    Folders and shards are not hashed, because that would read all of their images.
+    """
+    values = spec.resolved
+    for name, path in references.named_paths(spec):
+        what = f"SHA-256 of {name.replace('_', ' ')}"
+        if file_within(expand_home(path), settings.roots):
+            with open_within(expand_home(path), settings.roots) as file:
+                digest = file_digest(file, "sha256").hexdigest()
+            values[what] = f"{values[what]}, {digest}" if what in values else digest
+    return values
 
 
 def _stored(artifact: Artifact, run_dir: Path) -> StoredArtifact:

@@ -31,6 +31,8 @@ class Tally:
     read_bytes: int = 0
     written_bytes: int = 0
     work: Work = "counted"
+    output: tuple[int, ...] = ()
+    """Of a module: shape of the first tensor that its last call returned."""
 
     def add(self, flops: int, activations: int) -> None:
         self.flops += flops
@@ -153,6 +155,14 @@ def _bytes(value: Any) -> int:
     return 0
 
 
+def _shape(value: Any) -> tuple[int, ...]:
+    """Return the shape of a tensor, or of the first one in a list, tuple or dictionary; empty if there is none."""
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape)
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else ()
+    return next((shape for item in items if (shape := _shape(item))), ())
+
+
 @contextmanager
 def _modules_followed(model: torch.nn.Module, counter: _Counter) -> Iterator[None]:
     """Add every operator to the innermost module being called, and a module's sums to its caller's."""
@@ -162,13 +172,14 @@ def _modules_followed(model: torch.nn.Module, counter: _Counter) -> Iterator[Non
         if paths.get(id(module)):
             counter.frames.append(Tally())
 
-    def leave(module: torch.nn.Module, _args: Any, _out: Any) -> None:
+    def leave(module: torch.nn.Module, _args: Any, out: Any) -> None:
         if path := paths.get(id(module)):
             frame = counter.frames.pop()
             counter.frames[-1].add(frame.flops, frame.activations)
             total = counter.modules.setdefault(path, Tally())
             total.add(frame.flops, frame.activations)
             total.calls += 1
+            total.output = _shape(out)
 
     hooks = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True)]
     try:

@@ -88,6 +88,24 @@ class Built:
     """Size of the space to which both towers project."""
 
 
+def refuse_cut_images(model: torch.nn.Module, size: tuple[int, int], native: tuple[int, int]) -> None:
+    """Check that patches cover the whole image. Otherwise the model drops pixels and costs as at a smaller size.
+
+    A model may be cut at its own size, as its library does. Errors: SizeRefused.
+    """
+    first = next((module for module in model.modules() if isinstance(module, torch.nn.Conv2d)), None)
+    pads = any(getattr(module, "dynamic_img_pad", False) for module in model.modules())
+    if size == native or first is None or first.kernel_size != first.stride or any(first.padding) or pads:
+        return
+    for side, patch in zip(size, first.stride, strict=True):
+        if below := side % patch:
+            near = [number for number in (side - below, side - below + patch) if number]
+            raise SizeRefused(
+                f"Image size {format_image_size(size)} does not divide by the patch size {patch}. "
+                f"Use {' or '.join(map(str, near))}."
+            )
+
+
 def out_of_memory(error: BaseException) -> bool:
     """Return whether the error means that a device ran out of memory.
 

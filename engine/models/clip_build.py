@@ -11,8 +11,8 @@ import open_clip
 import torch
 from torch import nn
 
-from engine.models import clip_files
-from engine.models.built import ConfigRefused, out_of_memory, size_refused
+from engine.models import clip_files, clip_towers
+from engine.models.built import ConfigRefused, out_of_memory, refuse_cut_images, size_refused
 from engine.models.clip import config as open_clip_config
 from engine.models.clip import create, own_config, pair, set_context_length
 from engine.models.clip_files import Stored
@@ -68,7 +68,7 @@ def sized(
     if isinstance(spec, TrainSpec) and spec.patch_dropout:
         _set_patch_dropout(name, cfg, spec.patch_dropout)
     length = set_context_length(name, cfg, spec.context_length or (stored.context_length if stored else None))
-    model = _build(name, cfg, _preprocessing(name, published, stored), spec, stored, device)
+    model = _build(name, cfg, _preprocessing(name, published, stored), spec, stored, notes, device)
     cfg["text_cfg"]["context_length"] = length
     size = pair(model.visual.image_size)
     cfg["vision_cfg"]["image_size"] = size[0] if size[0] == size[1] else list(size)
@@ -78,8 +78,11 @@ def sized(
 def notes_on_random(spec: TrainSpec | EvaluateSpec, cfg: Config) -> list[str]:
     if isinstance(spec, EvaluateSpec):
         return ["no weights were asked for, so what is evaluated is a model that has not been trained"]
-    if cfg["text_cfg"].get("hf_model_name"):
-        return ["the text tower begins at random weights, where open_clip's own training would fetch trained ones"]
+    if cfg["text_cfg"].get("hf_model_name") and not spec.pretrained_text:
+        return [
+            "the text tower begins at random weights, where open_clip's own training would fetch trained ones "
+            "(pretrained_text)"
+        ]
     return []
 
 
@@ -112,9 +115,18 @@ def _preprocessing(name: str, published: Config, stored: Stored | None) -> Confi
 
 
 def _build(
-    name: str, cfg: Config, preprocess: Config, spec: TrainSpec | EvaluateSpec, stored: Stored | None, device: str
+    name: str,
+    cfg: Config,
+    preprocess: Config,
+    spec: TrainSpec | EvaluateSpec,
+    stored: Stored | None,
+    notes: list[str],
+    device: str,
 ) -> Any:
-    """Return the model with its weights. Errors: SizeRefused, ConfigRefused, clip_files.WeightsRefused."""
+    """Return the model with its weights. Adds remarks to `notes`.
+
+    Errors: SizeRefused, ConfigRefused, clip_files.WeightsRefused.
+    """
     of_timm = bool(cfg["vision_cfg"].get("timm_model_name"))
     native = pair(cfg["vision_cfg"].get("image_size", open_clip.CLIPVisionCfg.image_size))
     saved = stored.image_size if stored else None
@@ -130,10 +142,14 @@ def _build(
             model.visual.set_input_size(saved)
         if stored:
             clip_files.load(model, name, stored)
+        elif isinstance(spec, TrainSpec) and device != "meta":
+            notes += clip_towers.load(model, clip_towers.wanted(spec, name, cfg))
         if of_timm and asked:
             model.visual.set_input_size(asked)  # adapts weights of another size
         if spec.image_size and spec.precision != "fp16":  # CPUs have no convolutions in fp16
             _try(model, spec.image_size, spec.precision, device)
+        if spec.image_size:
+            refuse_cut_images(model.visual, pair(spec.image_size), native)
     return model
 
 

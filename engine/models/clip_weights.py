@@ -15,7 +15,7 @@ from timm.layers import convert_sync_batchnorm  # type: ignore[attr-defined]
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from engine.models import clip_files, clip_tokenizers
+from engine.models import clip_files, clip_tokenizers, clip_towers
 from engine.models.clip import pair
 from engine.models.clip_build import named_config, notes_on_random, register, sized
 from engine.models.clip_tokenizers import Tokenizer, tokenizer
@@ -81,6 +81,8 @@ def fetch(spec: TrainSpec | EvaluateSpec, weights: str, roots: Roots = None) -> 
     clip_tokenizers.find(name, cfg)
     if weights:
         yield from clip_files.fetch(name, weights, roots)
+    elif isinstance(spec, TrainSpec):
+        yield from clip_towers.fetch(clip_towers.wanted(spec, name, cfg))
 
 
 def create(spec: TrainSpec | EvaluateSpec, *, weights: str, roots: Roots = None) -> Made:

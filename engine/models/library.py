@@ -17,6 +17,7 @@ from engine.models.built import (
     TowerRefused,
     Wanted,
     out_of_memory,
+    refuse_cut_images,
     size_refused,
 )
 from engine.names import IMAGES_ALONE, ModelNotFound
@@ -49,6 +50,13 @@ def build(name: str, wanted: Wanted) -> Built:
     Errors: ModelNotFound, SizeRefused (image size or context length), TowerRefused, ConfigRefused (a user's
     configuration), OptionRefused (classes, channels, keywords), those of a user's own module.
     """
+    built = _build(name, wanted)
+    if wanted.image_size:
+        refuse_cut_images(built.model, wanted.image_size, built.native_size)
+    return built
+
+
+def _build(name: str, wanted: Wanted) -> Built:
     qualified = ModelName(name)
     library, model = qualified.library, qualified.model
     if wanted.seed is not None:

@@ -182,8 +182,8 @@ def _refuse_where(frame: pd.DataFrame, wrong: "pd.Series[bool]", column: str, na
     """Refuse a table with wrong values. Errors: Refused, with the first wrong line and what would be right."""
     if wrong.any():
         place = int(wrong.to_numpy().argmax())
-        given = str(frame[column].iloc[place])[:60]
-        raise Refused(f"{name}, line {place + 2}: {column} is {given!r}, which is not {right}")
+        value = str(frame[column].iloc[place])[:60]
+        raise Refused(f"{name}, line {place + 2}: {column} is {value!r}, which is not {right}")
 
 
 def _once(ours: pd.DataFrame, name: str) -> pd.DataFrame:

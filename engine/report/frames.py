@@ -79,7 +79,7 @@ def profile(rows: Iterable[ProfileRow]) -> pd.DataFrame:
     figures = [name for name, field in ProfileRow.model_fields.items() if field.annotation in (float, float | None)]
     frame = frame.astype(dict.fromkeys(figures, float))
     frame["cost"] = frame["gmacs"].fillna(frame["fvcore_gmacs"])
-    return frame.sort_values(["cost", "mparams", "model"], ignore_index=True).drop(columns="cost")
+    return frame.sort_values(["cost", "mparams", "model", "batch_size"], ignore_index=True).drop(columns="cost")
 
 
 def reference(rows: Iterable[ProfileRow], counter: Literal["torch", "fvcore"]) -> pd.DataFrame:

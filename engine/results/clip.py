@@ -85,6 +85,8 @@ class EvaluateRow(Retrieval):
     acc1: float | None = None
     acc5: float | None = None
     mean_per_class_recall: float | None = None
+    mean_average_precision: float | None = None
+    """Mean over the classes that occur, of images that may have several."""
     probe_images: int | None = None
     """Number of images that the linear probe learned from."""
     probe_c: float | None = None
@@ -92,6 +94,8 @@ class EvaluateRow(Retrieval):
     confusion_file: str = ""
     """CSV file below the run's folder: rows are true classes, columns are predicted ones."""
     predictions_file: str = ""
+    average_precision_file: str = ""
+    """CSV file with the average precision of each class."""
     embeddings_file: str = ""
     seconds: float | None = None
     notes: tuple[str, ...] = ()

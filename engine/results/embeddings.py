@@ -1,4 +1,4 @@
-"""Read the features that an evaluation has stored in a file of arrays.
+"""Write and read the features of an evaluation, a file of arrays.
 
 Texts are stored as JSON in bytes, because an array of fixed-width text gives every text the width of the longest one.
 """
@@ -55,6 +55,32 @@ class Embeddings:
     """(N,) class names; all empty without classes."""
     text_labels: tuple[str, ...]
     """(M,) class of the first image with this caption."""
+
+
+def write_embeddings(
+    path: Path,
+    *,
+    images: Points,
+    texts: Points,
+    owner: NDArray[np.int64],
+    labels: NDArray[np.int64] | None,
+    sources: Sequence[str],
+    captions: Sequence[str],
+    classes: Sequence[str],
+) -> None:
+    """Write images (N, D), texts (M, D), owner (M,), labels (N,; -1 without labels), and packed texts: sources (N,),
+    captions (M,), classes.
+    """
+    np.savez_compressed(
+        path,
+        images=images,
+        texts=texts,
+        owner=owner,
+        labels=np.full(len(images), -1) if labels is None else labels,
+        sources=pack_texts(sources),
+        captions=pack_texts(captions),
+        classes=pack_texts(classes),
+    )
 
 
 def read_embeddings(path: Path, roots: Roots = None) -> Embeddings:

@@ -121,6 +121,8 @@ class ProfileRow(Row):
     notes: tuple[str, ...] = ()
     seconds: float | None = None
     """Seconds that the count took."""
+    detail_file: str = ""
+    """The artifact with the table of modules, if it was kept. Older rows do not name it: see `detail_name`."""
 
 
 class ModuleCount(BaseModel):
@@ -135,8 +137,14 @@ class ModuleCount(BaseModel):
     gmacs: float
     macts: float
     calls: int
+    output: str = ""
+    """Shape of the (first) tensor returned by the last call, with the batch: `1×64×112×112`."""
+    kernel: str = ""
+    """Kernel size of a convolution or a pooling: `7×7`."""
+    stride: str = ""
 
 
-def detail_name(library: str, model: str) -> str:
-    """Return the path of a model's per-module table below its run's folder."""
-    return f"detail/{re.sub(r'[^A-Za-z0-9._-]', '_', f'{library}__{model}')}.json"
+def detail_name(library: str, model: str, image_size: str = "", batch_size: int | None = None) -> str:
+    """Return the path of a model's per-module table below its run's folder. Older ones name no size and batch."""
+    place = f"@{image_size}@{batch_size}" if batch_size else ""
+    return f"detail/{re.sub(r'[^A-Za-z0-9._-]', '_', f'{library}__{model}')}{place}.json"

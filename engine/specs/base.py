@@ -10,6 +10,8 @@ from typing_extensions import TypeAliasType
 
 MAX_PIXELS_PER_SIDE = 4096
 MAX_CONTEXT = 8192
+MOST_VALUES = 32
+"""Image sizes, and batch sizes, in one request."""
 LONGEST_PATTERN = 200
 LARGEST_COUNT = 1000
 """Most repetitions that RE2 compiles. It reads a count of nine digits as plain text."""
@@ -86,6 +88,19 @@ def parse_image_size(value: Any) -> Any:
     return value
 
 
+def _image_sizes(value: Any) -> Any:
+    """Return one or several image sizes for validation: a text such as `224,160x224`, a number, a pair, or a list."""
+    if isinstance(value, str):
+        return split_patterns(value)
+    if isinstance(value, int) or (isinstance(value, tuple) and [type(side) for side in value] == [int, int]):
+        return (value,)
+    return () if value is None else value  # None: stored before requests had several sizes
+
+
+def _unique(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys(values))
+
+
 def format_image_size(size: tuple[int, int]) -> str:
     """Return an image size as text: `224` for (224, 224), `224x320` for (224, 320)."""
     height, width = size
@@ -98,6 +113,20 @@ Pattern = Annotated[str, Field(min_length=1, max_length=LONGEST_PATTERN)]
 # Named aliases, because their names are what `--help` shows.
 SIZE = TypeAliasType(
     "SIZE", Annotated[tuple[Side, Side], BeforeValidator(parse_image_size), PlainSerializer(format_image_size)]
+)
+SIZES = TypeAliasType(
+    "SIZES",
+    Annotated[tuple[SIZE, ...], BeforeValidator(_image_sizes), AfterValidator(_unique), Field(max_length=MOST_VALUES)],
+)
+BATCHES = TypeAliasType(
+    "BATCHES",
+    Annotated[
+        tuple[Annotated[int, Field(ge=1, le=4096)], ...],
+        BeforeValidator(lambda value: split_patterns(value) if isinstance(value, str) else value),
+        BeforeValidator(lambda value: (value,) if isinstance(value, int | float) else value),
+        AfterValidator(_unique),
+        Field(min_length=1, max_length=MOST_VALUES),
+    ],
 )
 PATTERNS = TypeAliasType(
     "PATTERNS",

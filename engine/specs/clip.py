@@ -47,7 +47,10 @@ ClipModel = Annotated[
 ]
 Pretrained = Annotated[
     str,
-    Field(max_length=1000, description="An open_clip tag, which is downloaded, or a checkpoint's path. Default: none."),
+    Field(
+        max_length=1000,
+        description="An open_clip tag, which is downloaded, a checkpoint's path, or a training's run. Default: none.",
+    ),
 ]
 Data = Annotated[
     str,
@@ -72,6 +75,14 @@ CaptionColumn = Annotated[
 ]
 ClassColumn = Annotated[
     str, Field(max_length=200, description="Column of a CSV or Parquet with the class names, if there is one.")
+]
+ClassSeparator = Annotated[
+    str,
+    Field(
+        max_length=4,
+        description="Separator of several classes in a cell of the class column, such as ; or |. Zero-shot then gives "
+        "the mean average precision.",
+    ),
 ]
 Samples = Annotated[
     int | None,

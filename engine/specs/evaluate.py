@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field
 from pydantic_settings import CliSuppress, NoDecode
 from typing_extensions import TypeAliasType
 
@@ -16,6 +16,7 @@ from engine.specs.clip import (
     ClassColumn,
     Classes,
     ClassPrompts,
+    ClassSeparator,
     ClipImageSize,
     ClipModel,
     ClipPrecision,
@@ -97,8 +98,8 @@ class EvaluateSpec(Spec):
     kind: ClassVar[str] = "evaluate"
     attempts: ClassVar[int] = 2
     meaning: ClassVar[tuple[str, ...]] = (
-        *(*SAME_PAIRS, "more_data", "held_out", "held_out_data", "class_prompts", "seed", "batch_size"),
-        *("probe_data", "shots", "probe_c"),
+        *(*SAME_PAIRS, "more_data", "held_out", "held_out_data", "csv_class_separator", "class_prompts", "seed"),
+        *("batch_size", "probe_data", "shots", "probe_c"),
     )
     needs: ClassVar[tuple[str, ...]] = (
         *("model", "configs", "checkpoint", "image_size", "context_length", "device", "precision"),
@@ -106,7 +107,7 @@ class EvaluateSpec(Spec):
 
     model: ClipModel = DIGITS_MODEL
     configs: CliSuppress[Configs] = Field(default_factory=dict)
-    checkpoint: Pretrained = ""
+    checkpoint: Annotated[Pretrained, Field(validation_alias=AliasChoices("pretrained", "checkpoint"))] = ""
     more_models: Annotated[MODELS, NoDecode] = Field(
         (),
         description="Further models, one per line: MODEL, MODEL,CHECKPOINT, or the number of a training. Settings "
@@ -125,6 +126,7 @@ class EvaluateSpec(Spec):
     csv_img_key: ImageColumn = "filepath"
     csv_caption_key: CaptionColumn = "title"
     csv_class_key: ClassColumn = ""
+    csv_class_separator: ClassSeparator = ""
     samples: Samples = None
     held_out: bool = Field(
         True, description="If one of the models was trained on the data, use only the pairs that its training held out."

@@ -1,16 +1,18 @@
 """The request of a profile run, which counts what models cost."""
 
 import json
+from itertools import product
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_settings import CliSuppress, NoDecode
 
 from engine.specs.base import (
+    BATCHES,
     MAX_CONTEXT,
     MAX_PIXELS_PER_SIDE,
     PATTERNS,
-    SIZE,
+    SIZES,
     Precision,
     Spec,
     known_device,
@@ -77,7 +79,7 @@ class ProfileSpec(Spec):
         "detail",
         *OPTIONS,
     )
-    meaning: ClassVar[tuple[str, ...]] = ("counter", "precision", "batch_size", "context_length", *OPTIONS)
+    meaning: ClassVar[tuple[str, ...]] = ("counter", "precision", "context_length", *OPTIONS)
 
     models: Annotated[PATTERNS, NoDecode] = Field(
         description="Names, wildcards (ViT-B-*), library:name, library:all, family:NAME or all; comma-separated."
@@ -90,9 +92,11 @@ class ProfileSpec(Spec):
         description="meta counts without allocating weights; cpu and cuda:0 run the real model. "
         "Default: meta; with the counters fvcore and both: cpu.",
     )
-    batch_size: int = Field(1, ge=1, le=4096, description="Images per forward pass.")
-    image_size: Annotated[SIZE | None, NoDecode] = Field(
-        None, description="N or HxW in pixels. Default: the model's own."
+    batch_size: Annotated[BATCHES, NoDecode] = Field(
+        (1,), description="Images per forward pass. Several, such as 1,8,64, are counted one by one."
+    )
+    image_size: Annotated[SIZES, NoDecode] = Field(
+        (), description="N or HxW in pixels, or several such as 224,160x224,384. Default: the model's own."
     )
     context_length: int | None = Field(
         None, ge=1, le=MAX_CONTEXT, description="Tokens per text. Default: the model's own."
@@ -115,6 +119,19 @@ class ProfileSpec(Spec):
     def model_post_init(self, _context: Any) -> None:
         if self.device == "meta" and self.counter != "torch":
             raise ValueError(f"counter {self.counter} runs the real model: choose device cpu or cuda, not meta")
+
+    @property
+    def points(self) -> tuple["ProfileSpec", ...]:
+        """Return one spec per image size and batch size."""
+        places = product(self.image_size or (None,), self.batch_size)
+        return tuple(
+            self.model_copy(update={"image_size": (size,) if size else (), "batch_size": (batch,)})
+            for size, batch in places
+        )
+
+    @property
+    def half_batch(self) -> int | None:
+        return self.batch_size[0] // 2 or None if len(self.batch_size) == 1 else None
 
     @property
     def summary(self) -> str:

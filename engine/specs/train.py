@@ -65,7 +65,16 @@ class TrainSpec(ImageFields, Spec):
         "overfit",
     )
     needs: ClassVar[tuple[str, ...]] = (
-        *("model", "configs", "pretrained", "image_size", "context_length", "patch_dropout"),
+        *(
+            "model",
+            "configs",
+            "pretrained",
+            "pretrained_image",
+            "pretrained_text",
+            "image_size",
+            "context_length",
+            "patch_dropout",
+        ),
         *("lock_image", "lock_image_unlocked_groups", "lock_image_freeze_bn_stats"),
         *("lock_text", "lock_text_unlocked_layers", "lock_text_freeze_layer_norm"),
         *("loss", "distill_model", "distill_pretrained", "grad_checkpointing", "channels_last"),
@@ -98,6 +107,10 @@ class TrainSpec(ImageFields, Spec):
     model: ClipModel = DIGITS_MODEL
     configs: CliSuppress[Configs] = Field(default_factory=dict)
     pretrained: Pretrained = ""
+    pretrained_image: bool = Field(False, description="Begin the image tower at timm's weights, if it is timm's.")
+    pretrained_text: bool = Field(
+        False, description="Begin the text tower at its Hugging Face weights, if it is a model from there."
+    )
     image_size: ClipImageSize = None
     context_length: ContextLength = None
     patch_dropout: Share = Field(0, description="Share of image patches left out in training.")
@@ -227,6 +240,11 @@ class TrainSpec(ImageFields, Spec):
                 f"{self.nproc} processes take {self.devices[0]} to {self.devices[-1]}, so the device is "
                 f"{self.devices[0]}, not {self.device}"
             )
+        if self.pretrained and (self.pretrained_image or self.pretrained_text):
+            raise ValueError(
+                f"pretrained {self.pretrained!r} has the weights of both towers: leave it out, or leave out "
+                "pretrained_image and pretrained_text"
+            )
         if self.use_bn_sync and self.nproc == 1:
             raise ValueError("use_bn_sync joins the batch norms of several processes: give nproc, or leave it out")
         if self.use_bn_sync and self.device == "cpu":
@@ -278,6 +296,12 @@ class TrainSpec(ImageFields, Spec):
     def pairs_class_key(self) -> str:
         """Return the class column of the pairs. With zeroshot_data, the column is that of zeroshot_data."""
         return "" if self.zeroshot_data else self.csv_class_key
+
+    @property
+    def teacher(self) -> "TrainSpec":
+        """Return the request for the model of the loss distill."""
+        fields = {"model": self.distill_model, "pretrained": self.distill_pretrained}
+        return self.model_copy(update={**fields, "pretrained_image": False, "pretrained_text": False})
 
     @property
     def peak_lr(self) -> float:

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from pydantic import TypeAdapter
 from pydantic_core import from_json
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import insert, select
 
 from engine import archives, results, specs
 from engine.names import refuse_code
@@ -31,11 +31,12 @@ from engine.store.bundle_format import (
 )
 from engine.store.database import Unavailable
 from engine.store.files import RunFiles
-from engine.store.listing import LONGEST_MODEL, insert_listing, set_results
+from engine.store.listing import LONGEST_MODEL, set_results
 from engine.store.model import Run, StoredArtifact
-from engine.store.records import mark_change, run_values, storable
+from engine.store.queue import insert_run
+from engine.store.records import storable
 from engine.store.store import Store
-from engine.store.tables import changes, run_tags, runs
+from engine.store.tables import run_tags, runs
 
 ARTIFACT_BYTES = 50_000_000
 """At most this many bytes for all artifacts of a bundle. The others are only listed."""
@@ -198,12 +199,19 @@ def _take_in(store: Store, settings: Settings, members: dict[str, bytes]) -> int
             raise Refused(
                 f"the bundle's file {artifact.name} is not the one that its run recorded: sizes or hashes differ"
             )
+    columns = record.model_dump(exclude={"kind", "name", "spec", "environment", "tags"})
+    columns |= {name: storable(columns[name]) for name in ("error", "note", "notes")}
+    columns |= {"environment": record.environment.model_dump_json() if record.environment else None}
+    # One attempt was made elsewhere. A retry gets the next number, so it keeps the imported files.
+    columns |= {"attempt": 1, "tries_left": 0}
     key = "bundle:" + sha256(b"\0".join(members[name] for name in sorted(members))).hexdigest()
 
     with store.database.write() as connection:
         if (earlier := connection.scalar(select(runs.c.id).where(runs.c.key == key))) is not None:
             return int(earlier)
-        run_id = _insert(connection, record, spec, key)
+        run_id = insert_run(connection, spec, record.name, key=key, **columns)
+        if record.tags:
+            connection.execute(insert(run_tags), [{"run_id": run_id, "tag": tag} for tag in dict.fromkeys(record.tags)])
         for event in (*rows, *metrics, *artifacts):
             insert_event(connection, run_id, 0, event)
         set_results(connection, run_id)
@@ -216,19 +224,3 @@ def _take_in(store: Store, settings: Settings, members: dict[str, bytes]) -> int
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
         return run_id
-
-
-def _insert(connection: Connection, record: RunRecord, spec: specs.Spec, key: str) -> int:
-    """Insert a run that was made on another machine, with its search data and tags, and return its id."""
-    columns = record.model_dump(exclude={"kind", "name", "spec", "environment", "tags"})
-    columns |= {name: storable(columns[name]) for name in ("error", "note", "notes")}
-    columns |= {"key": key, "environment": record.environment.model_dump_json() if record.environment else None}
-    # One attempt was made elsewhere. A retry gets the next number, so it keeps the imported files.
-    columns |= {"attempt": 1, "tries_left": 0, "revision": select(changes.c.revision + 1).scalar_subquery()}
-    values = run_values(spec, record.name, record.created_at) | columns
-    run_id = int(connection.execute(insert(runs).values(values).returning(runs.c.id)).scalar_one())
-    insert_listing(connection, run_id, spec, record.name, columns["notes"])
-    if record.tags:
-        connection.execute(insert(run_tags), [{"run_id": run_id, "tag": tag} for tag in dict.fromkeys(record.tags)])
-    mark_change(connection)
-    return run_id

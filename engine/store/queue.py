@@ -22,15 +22,13 @@ def enqueue(database: Database, spec: Spec, *, name: str, key: str | None, limit
     Errors: QueueFull; Refused when the name is too long.
     """
     with database.write() as connection:
-        if (
-            key is not None
-            and (earlier_id := connection.scalar(select(runs.c.id).where(runs.c.key == key))) is not None
-        ):
+        earlier_id = None if key is None else connection.scalar(select(runs.c.id).where(runs.c.key == key))
+        if earlier_id is not None:
             return int(earlier_id)
         waiting = connection.scalar(select(func.count()).where(runs.c.state == State.QUEUED)) or 0
         if waiting >= limit:
             raise QueueFull(f"{waiting} runs are waiting and {limit} may: cancel some or try later")
-        return _insert(connection, spec, name, key=key)
+        return insert_run(connection, spec, name, key=key)
 
 
 def claim(database: Database, host: str, run_id: int | None = None) -> Attempt | None:
@@ -66,7 +64,7 @@ def claim_new(database: Database, host: str, spec: Spec, *, name: str) -> Attemp
         taken, alone = _taken(connection, host)
         if alone or taken & set(spec.devices) or (spec.exclusive and taken):
             return None
-        return _occupy(connection, host, _insert(connection, spec, name, tries_left=1))
+        return _occupy(connection, host, insert_run(connection, spec, name, tries_left=1))
 
 
 def holders(database: Database, host: str) -> dict[str, int]:
@@ -91,14 +89,8 @@ def request_cancel(database: Database, run_id: int) -> None:
     """Cancel a queued run at once; request the end of an active one; leave an ended one unchanged."""
     with database.write() as connection:
         this = runs.c.id == run_id
-        if not change_run(
-            connection,
-            this,
-            runs.c.state == State.QUEUED,
-            state=State.CANCELLED,
-            cancel_requested=True,
-            ended_at=_now(),
-        ):
+        ended = {"state": State.CANCELLED, "cancel_requested": True, "ended_at": _now()}
+        if not change_run(connection, this, runs.c.state == State.QUEUED, **ended):
             change_run(connection, this, runs.c.state.in_(ACTIVE), cancel_requested=True)
 
 
@@ -108,24 +100,16 @@ def retry(database: Database, run: Run) -> bool:
     Its rows stay until the next attempt begins.
     """
     with database.write() as connection:
-        return change_run(
-            connection,
-            runs.c.id == run.id,
-            runs.c.state.in_(RETRYABLE),
-            state=State.QUEUED,
-            cause=None,
-            error="",
-            ended_at=None,
-            cancel_requested=False,
-            tries_left=run.spec.attempts,
-            **UNSTARTED,
-        )
+        anew = {"state": State.QUEUED, "cause": None, "error": "", "ended_at": None, "cancel_requested": False}
+        tries = {"tries_left": run.spec.attempts}
+        return change_run(connection, runs.c.id == run.id, runs.c.state.in_(RETRYABLE), **UNSTARTED, **anew, **tries)
 
 
-def _insert(connection: Connection, spec: Spec, name: str, **more: Any) -> int:
-    values = run_values(spec, name, _now()) | {"state": State.QUEUED} | more
+def insert_run(connection: Connection, spec: Spec, name: str, **columns: Any) -> int:
+    """Insert a run with its search data and return its id. columns: those that differ from a new run in the queue."""
+    values = run_values(spec, name, _now()) | {"state": State.QUEUED} | columns
     run_id = int(connection.execute(insert(runs).values(values).returning(runs.c.id)).scalar_one())
-    insert_listing(connection, run_id, spec, name)
+    insert_listing(connection, run_id, spec, name, columns.get("notes", ""))
     change_run(connection, runs.c.id == run_id)
     return run_id
 
@@ -141,14 +125,8 @@ def _occupy(connection: Connection, host: str, run_id: int) -> Attempt:
     run = connection.execute(select(runs.c.attempt, runs.c.devices, runs.c.exclusive).where(runs.c.id == run_id)).one()
     values = {"run_id": run_id, "number": run.attempt + 1, "host": host, "created_at": _now(), "heartbeat_at": _now()}
     token = connection.execute(insert(attempts).values(values).returning(attempts.c.id)).scalar_one()
-    taken = change_run(
-        connection,
-        runs.c.id == run_id,
-        runs.c.state == State.QUEUED,
-        state=State.STARTING,
-        attempt_id=token,
-        attempt=run.attempt + 1,
-    )
+    waiting = (runs.c.id == run_id, runs.c.state == State.QUEUED)
+    taken = change_run(connection, *waiting, state=State.STARTING, attempt_id=token, attempt=run.attempt + 1)
     assert taken, f"run {run_id} was not queued"
     holder = {"host": host, "attempt_id": token, "run_id": run_id, "exclusive": run.exclusive}
     connection.execute(insert(slots), [holder | {"device": device} for device in json.loads(run.devices)])

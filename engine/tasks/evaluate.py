@@ -19,7 +19,7 @@ from engine.models.built import out_of_memory
 from engine.models.clip_weights import Made
 from engine.results import Artifact, Event, Progress
 from engine.results.clip import EvaluateRow
-from engine.results.embeddings import pack_texts
+from engine.results.embeddings import write_embeddings
 from engine.roots import expand_home, file_within
 from engine.settings import Settings
 from engine.specs import Refused
@@ -29,10 +29,19 @@ from engine.specs.questions import EMBEDDINGS
 from engine.training import checkpoints, precision
 from engine.training.evaluation import classification, kept
 from engine.training.evaluation.classification import Classification
-from engine.training.evaluation.encode import Encoded, Features, Reader, assembled, classified, features, retrieved
+from engine.training.evaluation.encode import (
+    Encoded,
+    Features,
+    Reader,
+    assembled,
+    classified,
+    directions,
+    features,
+    retrieved,
+    selected,
+)
 from engine.training.setup import named, opener, readable
 from engine.training.validation import row_fields
-from engine.words import shortened
 
 log = logging.getLogger("engine.training")
 
@@ -51,11 +60,6 @@ class Loaded:
     reader: Reader
     device_name: str
 
-    @property
-    def model(self) -> torch.nn.Module:
-        """Return the model itself."""
-        return self.made.model
-
 
 @dataclass(frozen=True)
 class Subject:
@@ -66,6 +70,7 @@ class Subject:
     notes: list[str]
     """Grows when a probe encodes more pairs."""
     classify: Callable[[], Classification]
+    directions: Callable[[], torch.Tensor]
     probe: Callable[[], Generator[Event, None, dict[str, Any]]]
 
 
@@ -162,36 +167,31 @@ def _encoded(
         every, unreadable = readable(opened, run_dir, f"{prefix}data", spec.checkpoint, settings.roots)
         rest, evaluated = datasets.split(every, spec.val_fraction, spec.seed)
         notes += unreadable
-    classes, templates = named(spec, opened)
+    # after the split, which keeps the shares of the names as a training read them
+    rest, evaluated = (datasets.with_classes_split(part, spec.csv_class_separator) for part in (rest, evaluated))
+    classes, templates = named(spec, evaluated)
     notes += loaded.made.notes
     if opened.label(0) is not None and (warning := datasets.note_on_ids(classes)):
         notes.append(warning)
 
     def encoded(part: Pairs, what: str, *, captions: bool = True) -> Generator[Event, None, Encoded]:
-        name = ""
+        folder, name, known = settings.runs_dir / FEATURES, "", None
         if spec.reuse_features:
             built = (loaded.made.name, loaded.made.config, repr(loaded.made.preprocess_val))
             computed = (spec.precision, spec.device, loaded.device_name, captions)
-            name = kept.key(loaded.model, part, (built, computed), settings.roots)
-            if known := kept.load(settings.runs_dir / FEATURES, name):
-                notes.append(f"the features of {what} were computed earlier ({known[1]}) and are reused")
-                return _assembled(part, known[0])
-        encoding = features(loaded.model, part, loaded.reader, captions=captions)
-        while True:
+            name = kept.key(loaded.made.model, part, (built, computed), settings.roots)
+            known = kept.load(folder, name)
+        if known:
+            found, when = known
+            notes.append(f"the features of {what} were computed earlier ({when}) and are reused")
+        else:
+            encoding = features(loaded.made.model, part, loaded.reader, captions=captions)
+            found = yield from _followed(encoding, progress, f"encoding {what}: {{}} of {len(part)} images")
             try:
-                done = next(encoding)
-            except StopIteration as ended:
-                found: Features = ended.value
-                break
-            yield progress.model_copy(update={"note": f"encoding {what}: {done} of {len(part)} images"})
-        if name:
-            try:
-                kept.save(settings.runs_dir / FEATURES, name, found, spare_bytes=settings.min_free_gb * 1e9)
+                if name:
+                    kept.save(folder, name, found, spare_bytes=settings.min_free_gb * 1e9)
             except OSError as error:
                 notes.append(f"the features could not be kept for reuse: {error.strerror}")
-        return _assembled(part, found)
-
-    def _assembled(part: Pairs, found: Features) -> Encoded:
         together = assembled(part, found)
         notes.extend(together.notes)
         return together
@@ -201,15 +201,28 @@ def _encoded(
     def probe() -> Generator[Event, None, dict[str, Any]]:
         return (yield from _probe(spec, found, rest, classes, encoded))
 
+    by_class = class_prompts(spec.class_prompts)
     return Subject(
         encoded=found,
         classes=classes,
         notes=notes,
-        classify=lambda: classified(
-            loaded.model, found, classes, templates, loaded.reader, class_prompts(spec.class_prompts)
-        ),
+        classify=lambda: classified(loaded.made.model, found, classes, templates, loaded.reader, by_class),
+        directions=lambda: directions(loaded.made.model, classes, templates, loaded.reader, by_class),
         probe=probe,
     )
+
+
+def _followed(
+    encoding: Generator[int, None, Features], progress: Progress, note: str
+) -> Generator[Event, None, Features]:
+    """Yield progress with the number of images done, and return the features."""
+    while True:
+        try:
+            done = next(encoding)
+        except StopIteration as ended:
+            found: Features = ended.value
+            return found
+        yield progress.model_copy(update={"note": note.format(done)})
 
 
 def _probe(
@@ -224,6 +237,8 @@ def _probe(
     It learns from its own data if there are any; else from `rest`, what a training did not hold out; else from a part
     of the evaluated pairs, and is judged by the others. Errors: Refused.
     """
+    if found.targets is not None:
+        raise Refused("a linear probe needs one class per image, and these images have several")
     notes: list[str] = []
     if spec.probe_data:
         pairs = opener(spec, Settings().roots)(spec.probe_data)
@@ -232,14 +247,14 @@ def _probe(
     elif spec.held_out:
         learned, judged = (yield from encoded(rest, LEARNED, captions=False)), found
     else:
-        learned, judged = (_selected(found, part) for part in datasets.split(found.pairs, spec.val_fraction, spec.seed))
+        learned, judged = (selected(found, part) for part in datasets.split(found.pairs, spec.val_fraction, spec.seed))
         notes.append(
             f"the probe learned from {len(learned.pairs):,} of the images and is judged by the other "
             f"{len(judged.pairs):,}: give probe_data to judge it by all"
         )
     if learned.labels is None or judged.labels is None:
         raise Refused(f"a linear probe needs a class per image: {NO_CLASSES}")
-    labels = _renumbered(learned.labels, learned.pairs.classes, judged.pairs.classes)
+    labels = classification.renumbered(learned.labels, learned.pairs.classes, judged.pairs.classes)
     images = learned.images
     if spec.shots:
         chosen = classification.few_shot(labels, spec.shots, spec.seed, classes)
@@ -253,23 +268,6 @@ def _probe(
     return {"found": probed, "notes": notes, **fields}
 
 
-def _selected(found: Encoded, part: datasets.Subset) -> Encoded:
-    """Return the part of encoded pairs, without its texts."""
-    indices = torch.from_numpy(part.indices)
-    labels = None if found.labels is None else found.labels[indices]
-    none = found.texts[:0], found.owner[:0]
-    return Encoded(part, (), found.images[indices], *none, labels, found.scale)
-
-
-def _renumbered(labels: torch.Tensor, classes: Sequence[str], wanted: Sequence[str]) -> torch.Tensor:
-    """Return labels of `classes` as labels of the classes `wanted`. Errors: Refused if it lacks one."""
-    if not classes or not wanted or classes == wanted:
-        return labels
-    if unknown := [name for name in classes if name not in wanted]:
-        raise Refused(f"the probe's data have classes that the evaluated data lack: {shortened(tuple(unknown))}")
-    return torch.tensor([wanted.index(name) for name in classes])[labels]
-
-
 def _result(
     task: str, spec: EvaluateSpec, subject: Subject, run_dir: Path, prefix: str
 ) -> Generator[Event, None, dict[str, Any]]:
@@ -281,6 +279,8 @@ def _result(
         return fields | {"val_batch_size": spec.batch_size, "recalls": recalls}
     more: dict[str, Any] = {}
     if task == "zeroshot":
+        if subject.encoded.targets is not None and subject.classes:
+            return (yield from _average_precision(subject, subject.encoded.targets, run_dir, prefix))
         if subject.encoded.labels is None or not subject.classes:
             raise Refused(f"zero-shot needs a class per image: {NO_CLASSES}")
         found = subject.classify()
@@ -289,11 +289,8 @@ def _result(
         found = more.pop("found")
     names = list(subject.classes) or [str(index) for index in range(len(found.confusion))]
     confusion = f"{prefix}{task}_confusion.csv"
-    _write_csv(
-        run_dir / confusion,
-        ["true", *names],
-        ([name, *row] for name, row in zip(names, found.confusion.tolist(), strict=True)),
-    )
+    lines = ([name, *row] for name, row in zip(names, found.confusion.tolist(), strict=True))
+    _write_csv(run_dir / confusion, ["true", *names], lines)
     yield Artifact(name=confusion, kind="confusion")
     files = {"confusion_file": confusion}
     if task == "zeroshot":
@@ -304,6 +301,24 @@ def _result(
         files["predictions_file"] = predictions
     accuracy = {"acc1": found.acc1, "acc5": found.acc5, "mean_per_class_recall": found.mean_per_class_recall}
     return {**accuracy, **files, "classes": len(names), **more}
+
+
+def _average_precision(
+    subject: Subject, targets: torch.Tensor, run_dir: Path, prefix: str
+) -> Generator[Event, None, dict[str, Any]]:
+    """Write and yield the average precision of each class, and return the fields of the row. Errors: Refused."""
+    every = classification.average_precisions(subject.encoded.images, targets, subject.directions())
+    counts = targets.sum(dim=0).tolist()
+    file = f"{prefix}zeroshot_average_precision.csv"
+    lines = zip(subject.classes, counts, every.round(6).tolist(), strict=True)
+    _write_csv(run_dir / file, ["class", "images", "average_precision"], lines)
+    yield Artifact(name=file, kind="average_precision")
+    absent = counts.count(0)
+    notes = [f"{absent} of {len(counts)} classes have no images and are left out of the mean"] if absent else []
+    if absent == len(counts):
+        raise Refused("no image has a class")
+    mean = float(np.nanmean(every))
+    return {"mean_average_precision": mean, "average_precision_file": file, "classes": len(counts), "notes": notes}
 
 
 def _predictions(subject: Subject, found: Classification, names: Sequence[str]) -> Iterator[list[Any]]:
@@ -321,19 +336,14 @@ def _write_csv(path: Path, header: Sequence[str], lines: Iterator[Sequence[Any]]
 
 
 def _write_embeddings(path: Path, subject: Subject) -> None:
-    """Write images (N, D), texts (M, D), owner (M,), labels (N,; -1 without labels), and packed texts: sources (N,),
-    captions (M,), classes.
-    """
     encoded, pairs = subject.encoded, subject.encoded.pairs
-    captions = [caption for index in range(len(pairs)) for caption in pairs.captions(index)]
-    none = torch.full((len(pairs),), -1)
-    np.savez_compressed(
+    write_embeddings(
         path,
         images=encoded.images.numpy(),
         texts=encoded.texts.numpy(),
         owner=encoded.owner.numpy(),
-        labels=(none if encoded.labels is None else encoded.labels).numpy(),
-        sources=pack_texts([pairs.source(index) for index in range(len(pairs))]),
-        captions=pack_texts(captions),
-        classes=pack_texts(subject.classes),
+        labels=None if encoded.labels is None else encoded.labels.numpy(),
+        sources=[pairs.source(index) for index in range(len(pairs))],
+        captions=[caption for index in range(len(pairs)) for caption in pairs.captions(index)],
+        classes=subject.classes,
     )

@@ -35,17 +35,21 @@ def run(spec: ProfileSpec, run_dir: Path) -> Iterator[Event]:
     # the worker has refused modules of the user's own in queued runs
     models = names.select(spec, library.families(), runs_code=True)
     yield environment.current(spec.device)
-    for done, model in enumerate(models):
-        yield Progress(done=done, total=len(models), note=model)
-        profiled = profile(model, spec)
+    todo = [(model, point) for model in models for point in spec.points]
+    for done, (model, point) in enumerate(todo):
+        yield Progress(done=done, total=len(todo), note=model)
+        profiled = profile(model, point)
         if profiled.modules:
             yield _write_detail(profiled, run_dir)
         yield profiled.row
-    yield Progress(done=len(models), total=len(models))
+    yield Progress(done=len(todo), total=len(todo))
 
 
 def profile(model: str, spec: ProfileSpec, build: Builder = library.build) -> Profiled:
-    """Return one model's counts. Errors become the status. Out of memory on an accelerator, it runs on the CPU."""
+    """Return one model's counts. Errors become the status. Out of memory on an accelerator, it runs on the CPU.
+
+    spec: with one batch size and at most one image size.
+    """
     name = ModelName(model)
     profiled = _attempt(name, spec, spec.device, build)
     if profiled.row.status == "out_of_memory" and spec.device not in ("cpu", "meta"):
@@ -63,12 +67,12 @@ def _attempt(name: ModelName, spec: ProfileSpec, device: str, build: Builder) ->
         "counter": spec.counter,
         "device": spec.device,
         "device_used": device,
-        "batch_size": spec.batch_size,
+        "batch_size": spec.batch_size[0],
         "precision": spec.precision,
         **{option: getattr(spec, option) for option in OPTIONS},
     }
     if spec.image_size:
-        asked["image_size"] = format_image_size(spec.image_size)
+        asked["image_size"] = format_image_size(spec.image_size[0])
     figures: dict[str, Any] = {}
     started = time.perf_counter()
     try:
@@ -78,15 +82,20 @@ def _attempt(name: ModelName, spec: ProfileSpec, device: str, build: Builder) ->
         figures["status"] = "out_of_memory" if out_of_memory(error) else "error"
         figures["error"] = f"{type(error).__name__}: {error}"
     modules = figures.pop("modules", ())
-    return Profiled(ProfileRow(**asked | figures, seconds=round(time.perf_counter() - started, 3)), modules)
+    fields = asked | figures
+    if modules:
+        fields["detail_file"] = detail_name(name.library, name.model, fields["image_size"], fields["batch_size"])
+    return Profiled(ProfileRow(**fields, seconds=round(time.perf_counter() - started, 3)), modules)
 
 
 def _steps(name: ModelName, spec: ProfileSpec, device: str, build: Builder) -> Iterator[dict[str, Any]]:
     """Yield the fields of a row step by step, so that earlier ones remain if a later step fails."""
+    (batch_size,) = spec.batch_size
+    (image_size,) = spec.image_size or (None,)
     wanted = Wanted(
         device=device,
-        batch_size=spec.batch_size,
-        image_size=spec.image_size,
+        batch_size=batch_size,
+        image_size=image_size,
         context_length=spec.context_length,
         precision=spec.precision,
         config=spec.configs.get(name.model) if name.is_own else None,
@@ -100,13 +109,13 @@ def _steps(name: ModelName, spec: ProfileSpec, device: str, build: Builder) -> I
     if spec.counter != "fvcore":
         with torch.no_grad():
             counted = flops.count(built.model, built.inputs, run=lambda: library.run(name, built))
-        yield _costs(built, counted, spec.batch_size)
+        yield _costs(built, counted, batch_size)
         if spec.detail:
-            yield {"modules": _modules(built, counted, spec.batch_size)}
+            yield {"modules": _modules(built, counted, batch_size)}
     if spec.training:
         yield _training(name, wanted, build, _notes(counted))
     if spec.counter != "torch":
-        yield fvcore_counter.figures(built, counted, spec.batch_size)
+        yield fvcore_counter.figures(built, counted, batch_size)
 
 
 def _description(built: Built) -> dict[str, Any]:
@@ -183,10 +192,19 @@ def _modules(built: Built, counted: Count, batch_size: int) -> tuple[ModuleCount
             gmacs=counted.modules[path].flops / batch_size / 2e9,
             macts=counted.modules[path].activations / batch_size / 1e6,
             calls=max(counted.modules[path].calls, 1),
+            output="×".join(map(str, counted.modules[path].output)),
+            kernel=_sides(module, "kernel_size"),
+            stride=_sides(module, "stride"),
         )
         for path, module in built.model.named_modules()
         if path in counted.modules
     )
+
+
+def _sides(module: torch.nn.Module, name: str) -> str:
+    """Return the kernel size or stride of a module as text, such as `7×7`; empty if it has none."""
+    value = getattr(module, name, "") if hasattr(module, "kernel_size") else ""
+    return "×".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
 def _training(name: ModelName, wanted: Wanted, build: Builder, notes: tuple[str, ...]) -> dict[str, Any]:
@@ -202,7 +220,7 @@ def _training(name: ModelName, wanted: Wanted, build: Builder, notes: tuple[str,
 
 
 def _write_detail(profiled: Profiled, run_dir: Path) -> Artifact:
-    name = detail_name(profiled.row.library, profiled.row.model)
+    name = profiled.row.detail_file
     path = run_dir / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps([module.model_dump() for module in profiled.modules]))

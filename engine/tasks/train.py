@@ -26,12 +26,11 @@ def run(spec: TrainSpec, run_dir: Path) -> Iterator[Event]:
     here = environment.current(spec.device, spec.seed)
     yield here
     roots = Settings().roots
-    if spec.nproc > 1 or spec.pretrained or spec.distill_pretrained:
+    if spec.nproc > 1 or spec.pretrained or spec.pretrained_image or spec.pretrained_text or spec.distill_pretrained:
         hold(spec, run_dir, roots)  # refuses invalid data, and records unreadable images for all processes
     yield from clip_weights.fetch(spec, spec.pretrained, roots)
     if spec.loss == "distill":
-        teacher = spec.model_copy(update={"model": spec.distill_model})
-        yield from clip_weights.fetch(teacher, spec.distill_pretrained, roots)
+        yield from clip_weights.fetch(spec.teacher, spec.distill_pretrained, roots)
     if spec.nproc > 1:
         yield from launch.together(spec, run_dir, here.device_name)
     else:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from engine.measure import flops, memory
 from engine.measure.live import state, tensor_bytes
-from engine.models import clip_files, clip_hub, clip_tokenizers, clip_weights
+from engine.models import clip_files, clip_hub, clip_tokenizers, clip_towers, clip_weights
 from engine.models.built import out_of_memory
 from engine.models.clip_hub import Remote
 from engine.results.answers import Needed, Prospect
@@ -80,7 +80,7 @@ def _models(spec: Spec) -> Iterator[tuple[Spec, str]]:
         return
     yield spec, spec.pretrained
     if spec.loss == "distill":
-        yield spec.model_copy(update={"model": spec.distill_model}), spec.distill_pretrained
+        yield spec.teacher, spec.distill_pretrained
 
 
 def _tokenizer(spec: Spec, _weights: str, _roots: Roots) -> Iterator[Needed]:
@@ -92,8 +92,11 @@ def _tokenizer(spec: Spec, _weights: str, _roots: Roots) -> Iterator[Needed]:
 
 def _weights(spec: Spec, weights: str, roots: Roots) -> Iterator[Needed]:
     """Yield the weights' file and where it is; nothing for random weights. Errors: Refused."""
+    name, cfg = clip_weights.named_config(spec)
+    if isinstance(spec, TrainSpec) and not weights:
+        for tower in clip_towers.wanted(spec, name, cfg):
+            yield _needed(tower.what, clip_towers.find(tower))
     if weights:
-        name, _ = clip_weights.named_config(spec)
         what = f"weights {weights} of {name}" if clip_files.published(name, weights) else f"weights {weights}"
         yield _needed(what, clip_files.find(name, weights, roots))
 
@@ -150,7 +153,7 @@ def _step(spec: TrainSpec, roots: Roots) -> tuple[Any, int]:
             "image_size": tuple(inputs[0].shape[-2:]),
             "context_length": inputs[1].shape[-1],
         }  # as the student's inputs
-        wanted = spec.model_copy(update={"model": spec.distill_model, **seen})
+        wanted = spec.teacher.model_copy(update=seen)
         weights, size = spec.distill_pretrained, spec.batch_size
         teacher, _ = clip_weights.sketch(wanted, weights=weights, batch_size=size, roots=roots)
         teacher.eval().requires_grad_(requires_grad=False)

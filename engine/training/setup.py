@@ -245,7 +245,7 @@ def _teacher(spec: TrainSpec, made: Made, place: Place, roots: Roots) -> nn.Modu
     if spec.loss != "distill":
         return None
     sizes = {"image_size": made.image_size, "context_length": made.context_length}  # as the student's inputs
-    wanted = spec.model_copy(update={"model": spec.distill_model, "pretrained": spec.distill_pretrained, **sizes})
+    wanted = spec.teacher.model_copy(update=sizes)
     teacher = clip_weights.create(wanted, weights=spec.distill_pretrained, roots=roots).model
     return teacher.to(place.device).eval().requires_grad_(requires_grad=False)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import streamlit as st
 
-from engine.datasets import DataProblem, Look, Pairs, Unreadable, look, open_pairs, split
+from engine.datasets import DataProblem, Look, Pairs, Unreadable, look, open_pairs, split, with_classes_split
 from engine.report.checks.training import Data
 from engine.roots import expand_home, scan_within, stat_within
 from engine.specs import Spec
@@ -62,7 +62,7 @@ def _used() -> list[str]:
 
 
 def source(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `open_pairs` for the values of a form or a spec."""
+    """Return the arguments of `open_pairs` for the values of a form or a spec, and the separator of classes."""
     return {
         "data": values.get("data") or EMBEDDED[0],
         "kind": values.get("data_kind") or "auto",
@@ -70,6 +70,7 @@ def source(values: Mapping[str, Any]) -> dict[str, Any]:
         "image_column": values.get("csv_img_key") or "filepath",
         "caption_column": values.get("csv_caption_key") or "title",
         "class_column": "" if values.get("zeroshot_data") else values.get("csv_class_key") or "",
+        "class_separator": values.get("csv_class_separator") or "",
         "part": values.get("json_split") or "auto",
         "samples": values.get("samples"),
         "seed": values.get("seed") or 0,
@@ -99,7 +100,9 @@ def stamp(data: str) -> int:
 
 @st.cache_resource(max_entries=4, show_spinner="Reading the data")
 def _pairs(arguments: tuple[tuple[str, Any], ...], stamp: int) -> Pairs:
-    return open_pairs(**dict(arguments), roots=backend.settings().roots)
+    options = dict(arguments)
+    separator = options.pop("class_separator")
+    return with_classes_split(open_pairs(**options, roots=backend.settings().roots), separator)
 
 
 def pairs(arguments: Mapping[str, Any]) -> Pairs:

@@ -82,7 +82,7 @@ def _draw(run: Run, found: dict[str, Any]) -> None:
         "probability": st.column_config.ProgressColumn("Probability", format="percent", min_value=0, max_value=1),
     }
     st.dataframe(table, hide_index=True, column_config=config, alt="Texts by how well they fit the picture")
-    download_table(lambda: table, f"match-{run.id}", key=f"try_{run.id}_csv", label="matches")
+    download_table(lambda: table, f"match-{run.id}", key=f"try_{run.id}_csv")
 
 
 def _names(run: Run) -> tuple[tuple[str, ...], tuple[str, ...]]:

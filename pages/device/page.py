@@ -125,7 +125,7 @@ def draw_roofline(rates: pd.DataFrame, models: pd.DataFrame) -> None:
         alt=f"Roofline of {where}: {len(roofs)} measured rates and {len(points)} timed models",
     )
     with st.container(horizontal=True, vertical_alignment="center"):
-        download_table(lambda: points, "roofline", key="device_points", label="points", disabled=points.empty)
+        download_table(lambda: points, "roofline", key="device_points", disabled=points.empty)
         if points.empty:
             st.page_link("vision/page.py", label="No timed models yet. Time models", icon=":material/timer:")
         else:

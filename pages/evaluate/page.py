@@ -23,7 +23,13 @@ PREFIX = "evaluate"
 TASK_NAMES = {"zeroshot": "zero-shot", "linear-probe": "linear probe"}
 DATA = {
     "Data format": ("data_kind", "samples", "json_split"),
-    "Columns of CSV or Parquet": ("csv_separator", "csv_img_key", "csv_caption_key", "csv_class_key"),
+    "Columns of CSV or Parquet": (
+        "csv_separator",
+        "csv_img_key",
+        "csv_caption_key",
+        "csv_class_key",
+        "csv_class_separator",
+    ),
     "Held-out data": ("held_out", "held_out_data", "val_fraction"),
     "More data sets": ("more_data",),
 }
@@ -79,7 +85,7 @@ def draw_classes(preview: data.Preview) -> dict[str, Any]:
         st.caption("Prompts")
         spec, _ = spec_form.build(EvaluateSpec, values)
         if isinstance(spec, EvaluateSpec):
-            names = _class_names(spec, own) or own
+            names = _class_names(spec, own)
             if by_class := class_prompts(spec.class_prompts):
                 each = [prompt for name in names for prompt in by_class.get(name, ())]
                 shown, total = each[:MOST_PROMPTS], len(each)
@@ -95,11 +101,11 @@ def draw_classes(preview: data.Preview) -> dict[str, Any]:
 
 
 def _class_names(spec: EvaluateSpec, own: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the class names; empty if the given ones do not fit, which `find_problems` reports."""
+    """Return the class names, also given ones that do not fit: `find_problems` reports those."""
     try:
         return datasets.class_names(spec.classes, own)
     except DataProblem:
-        return ()
+        return spec.classes
 
 
 def find_problems(spec: EvaluateSpec, preview: data.Preview) -> list[str]:

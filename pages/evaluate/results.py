@@ -32,6 +32,7 @@ SHARES = {
     "acc1": "Top-1",
     "acc5": "Top-5",
     "mean_per_class_recall": "Mean per class",
+    "mean_average_precision": "mAP",
     "image_to_text_r1": "Image → text R@1",
     "image_to_text_r5": "R@5",
     "image_to_text_r10": "R@10",
@@ -50,6 +51,7 @@ HELP = {
     "acc1": "Share of images whose class is predicted.",
     "acc5": "Share of images whose class is among the five most likely. Not computed for fewer than five classes.",
     "mean_per_class_recall": "Share of correct predictions per class, averaged over the classes that occur.",
+    "mean_average_precision": "Mean over the classes of the average precision of ranking all images by a class.",
     "image_to_text_r1": "Share of images for which one of their own captions ranks first among all captions.",
     "text_to_image_r1": "Share of captions for which their own image ranks first among all images.",
     "image_to_text_mean_rank": "Mean rank of the first of an image's own captions. 1 is best.",
@@ -64,6 +66,7 @@ TABLE = {
     "acc1": "Top-1",
     "acc5": "Top-5",
     "mean_per_class_recall": "Mean per class",
+    "mean_average_precision": "mAP",
     "image_to_text_r1": "Image → text R@1",
     "text_to_image_r1": "Text → image R@1",
     "images": "Images",
@@ -85,18 +88,23 @@ def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
         run, rows = _choose(run, rows)
     for row in rows:
         _metrics(row)
-    files = [name for row in rows for name in (row.confusion_file, row.predictions_file) if name]
+    files = [
+        name for row in rows for name in (row.confusion_file, row.predictions_file, row.average_precision_file) if name
+    ]
     with st.container(horizontal=True):
         folder, own = backend.folder(run), backend.own_files(run)
-        download_rows(run, frames.evaluate)
+        menu = download_rows(run, frames.evaluate)
         for name in (name for name in files if file_within(folder / name, own)):
             label = name.removesuffix(".csv").replace("_", " ").capitalize()
             file = f"evaluate-{run.id}-{name}"
-            download(label, partial(_guarded, folder / name, own), file, key=f"{name}_{run.id}")
+            with menu:
+                download(label, partial(_guarded, folder / name, own), file, icon=None, key=f"{name}_{run.id}")
     contents: dict[str, Any] = {}
     for row in rows:
         if row.confusion_file:
             contents[f"Confusion, {row.task}"] = lambda row=row: _confusion(run, row)
+        if row.average_precision_file:
+            contents["Average precision"] = lambda row=row: _average_precision(run, row)
         if row.predictions_file:
             contents["Predictions"] = lambda row=row: _predictions(run, row)
     if file := next((row.embeddings_file for row in rows if row.embeddings_file), ""):
@@ -192,6 +200,22 @@ def _confusion(run: Run, row: EvaluateRow) -> None:
         "share": st.column_config.NumberColumn("Share of true class", format="percent"),
     }
     st.dataframe(mistakes, hide_index=True, column_config=config, alt="Most frequent mistakes")
+
+
+def _average_precision(run: Run, row: EvaluateRow) -> None:
+    """Draw the average precision of each class, the best first."""
+    file = row.average_precision_file
+    try:
+        table = evaluation.read_average_precision(backend.folder(run) / file, backend.own_files(run))
+    except (OSError, ValueError) as error:
+        _draw_read_error(file, error)
+        return
+    config = {
+        "class": st.column_config.TextColumn("Class"),
+        "images": st.column_config.NumberColumn("Images", format="%,d"),
+        "average_precision": st.column_config.NumberColumn("Average precision", format="percent"),
+    }
+    st.dataframe(table, hide_index=True, column_config=config, alt="Average precision of each class, the best first")
 
 
 @st.cache_data(max_entries=8, show_spinner=False)

@@ -58,7 +58,7 @@ def _draw_hits(run: Run, result: Hits, text: str) -> None:
         config = {"similarity": st.column_config.NumberColumn(format="%.3f")}
         st.dataframe(table, hide_index=True, column_config=config, alt="Images most similar to the text")
     with st.container(horizontal=True, vertical_alignment="center"):
-        download_table(lambda: table, f"search-{run.id}", key=f"search_{run.id}", label="hits")
+        download_table(lambda: table, f"search-{run.id}", key=f"search_{run.id}")
         st.caption(plain(f"The {len(table):,} of {result.images:,} images most similar to “{text}”. {SIMILARITY}"))
 
 

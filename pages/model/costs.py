@@ -12,7 +12,7 @@ from engine.report.figures import profile
 from engine.report.quantities import title
 from engine.report.style import digits
 from engine.report.timings import by_model
-from engine.results import detail_name
+from engine.results import ProfileRow, detail_name
 from engine.specs import BenchmarkSpec, ModelName, ProfileSpec, Spec
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
@@ -32,8 +32,11 @@ COLUMNS = (
 )
 
 
-def draw_head(name: str, sizes: pd.DataFrame) -> None:
-    """Draw title, actions and costs. sizes: from model.sizes, one row per image size, the model's own size first."""
+def draw_head(name: str, sizes: pd.DataFrame, accuracies: pd.DataFrame) -> None:
+    """Draw title, actions, costs and the best published accuracy.
+
+    sizes: from model.sizes, one row per image size, the model's own size first. accuracies: from model.published.
+    """
     own = sizes.iloc[0]
     st.title(plain(own["model"]), anchor=False)
     st.caption(f"{plain(own['library'])}, family {plain(own['family'])}")
@@ -46,6 +49,10 @@ def draw_head(name: str, sizes: pd.DataFrame) -> None:
         for column in VALUES:
             if column in own and pd.notna(own[column]):
                 st.metric(title(column), digits(own[column]), width="content")
+        if (best := model.headline(accuracies)) is not None:
+            at = ", ".join(filter(None, [best["pretrained"], f"{best['image_size']} px" * bool(best["image_size"])]))
+            help = f"Highest published value: {at}. Published by {best['source']}. The tab Published has all."
+            st.metric(f"{best['label']} (%)", f"{best['percent']:.2f}", width="content", help=plain(help))
     counted = plain(catalog.describe(shipped.versions(backend.settings().catalog_dir)))
     unit = "image with its text" if own["library"] == model.TRAINABLE else "image"
     size = f" of {plain(own['image_size'])} px" if own["image_size"] else ""
@@ -66,7 +73,7 @@ def counts(sizes: pd.DataFrame) -> None:
     if len(sizes) > 1:
         st.caption("The first row is the model's own image size. Accuracies are published for the other sizes.")
     with st.container(horizontal=True):
-        table.download_table(lambda: sizes, f"{own['model']}-counts", key="model_sizes_file", label="counts")
+        table.download_table(lambda: sizes, f"{own['model']}-counts", key="model_sizes_file")
 
 
 def _towers(own: "pd.Series[Any]") -> None:
@@ -105,7 +112,7 @@ LATEST = 50
 def draw_modules(name: str) -> None:
     """Draw the treemap and the table of modules. While a count started here is active, draw its progress instead."""
     linked = backend.linked_run()
-    if linked and linked.kind == "profile" and linked.spec == count_request(name) and _modules(linked, name) is None:
+    if linked and linked.kind == "profile" and linked.spec == count_request(name) and _kept(linked, name) is None:
         run_view.follow(linked, beside_form=True)
         if not linked.state.ended:
             return
@@ -113,20 +120,14 @@ def draw_modules(name: str) -> None:
     if result is None:
         _draw_count_button(name)
         return
-    run, frame = result
+    run, row, frame = result
     with st.container(horizontal=True, vertical_alignment="center"):
-        size = f"{size} px" if (size := run.spec.model_dump()["image_size"]) else "its own image size"
-        st.caption(
-            plain(f"Counted in run {run.id} on {run.created_at:%Y-%m-%d} at {size}."),
-            width="content",
-        )
+        at = f"at {row.image_size} px, batch {row.batch_size}"
+        st.caption(plain(f"Counted in run {run.id} on {run.created_at:%Y-%m-%d} {at}."), width="content")
         st.page_link("run/page.py", label=f"Run {run.id}", icon=":material/receipt_long:", query_params=_link(run))
         if st.button("Count again", key="model_recount", icon=":material/replay:", type="tertiary"):
             launch.start(count_request(name))
-    module_map.draw(frame, "model")
-    with st.container(horizontal=True):
-        stem = f"{name.partition(':')[2]}-modules"
-        table.download_table(lambda: frame, stem, key="model_modules_file", label="modules")
+    module_map.draw(frame, "model", f"{row.model}-modules")
 
 
 def count_request(name: str) -> ProfileSpec:
@@ -134,17 +135,22 @@ def count_request(name: str) -> ProfileSpec:
     return ProfileSpec(models=(name,), detail=True)
 
 
-def latest(name: str) -> tuple[Run, pd.DataFrame] | None:
-    """Return the newest run that kept the modules of a model, with their table; None if there is none."""
+def latest(name: str) -> tuple[Run, ProfileRow, pd.DataFrame] | None:
+    """Return the newest run that kept the modules of a model, with row and table; None if there is none."""
     for run in by_model.runs(backend.store(), name, "profile", LATEST):
-        if (frame := _modules(run, name)) is not None:
-            return run, frame
+        if (kept := _kept(run, name)) is not None:
+            return run, *kept
     return None
 
 
-def _modules(run: Run, name: str) -> pd.DataFrame | None:
-    library, _, model = name.partition(":")
-    return frames.read_modules(backend.folder(run), detail_name(library, model))
+def _kept(run: Run, name: str) -> tuple[ProfileRow, pd.DataFrame] | None:
+    """Return the first row of a model whose modules a run kept, with their table."""
+    for row in backend.store().rows(run.id, name.partition(":")[2]):
+        if isinstance(row, ProfileRow) and row.name == name:
+            file = row.detail_file or detail_name(row.library, row.model)
+            if (frame := frames.read_modules(backend.folder(run), file)) is not None:
+                return row, frame
+    return None
 
 
 def _draw_count_button(name: str) -> None:

@@ -30,7 +30,7 @@ def draw_published(name: str, lines: pd.DataFrame) -> None:
     else:
         _accuracy_table(lines)
         with st.container(horizontal=True):
-            table.download_table(lambda: lines, f"{stem}-accuracies", key="model_accuracies_file", label="accuracies")
+            table.download_table(lambda: lines, f"{stem}-accuracies", key="model_accuracies_file")
     st.header("Speeds", anchor=False)
     speeds = backend.published_speeds()
     rows = speeds[speeds["model"] == stem] if name.startswith("timm:") else speeds.head(0)
@@ -43,7 +43,7 @@ def draw_published(name: str, lines: pd.DataFrame) -> None:
         plain(f"Measured by others on their machines: {published_speeds.PUBLISHER}. {published_speeds.SETTINGS}")
     )
     with st.container(horizontal=True):
-        table.download_table(lambda: rows, f"{stem}-published-speeds", key="model_speeds_file", label="speeds")
+        table.download_table(lambda: rows, f"{stem}-published-speeds", key="model_speeds_file")
 
 
 def _accuracy_table(lines: pd.DataFrame) -> None:
@@ -111,7 +111,7 @@ def draw_timings(name: str) -> None:
     )
     with st.container(horizontal=True):
         stem = f"{name.partition(':')[2]}-timings"
-        table.download_table(lambda: frame, stem, key="model_timings_file", label="timings")
+        table.download_table(lambda: frame, stem, key="model_timings_file")
 
 
 LATEST = 100
@@ -155,7 +155,7 @@ def draw_trainings(name: ModelName) -> None:
     )
     with st.container(horizontal=True):
         stem = f"{name.partition(':')[2]}-trainings"
-        table.download_table(lambda: frame, stem, key="model_trainings_file", label="trainings")
+        table.download_table(lambda: frame, stem, key="model_trainings_file")
 
 
 def _trainings(name: ModelName) -> pd.DataFrame:

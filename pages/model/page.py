@@ -50,7 +50,8 @@ if name is None:
 
 sizes = model.sizes(backend.catalogue(), name)
 accuracies = model.published(backend.published_accuracies(), name, launch.families())
-costs.draw_head(name, sizes)
+st.set_page_config(page_title=f"{name.model} – Model Vitals")
+costs.draw_head(name, sizes, accuracies)
 contents = {
     "Counts": lambda: costs.counts(sizes),
     "Modules": lambda: costs.draw_modules(name),

@@ -13,10 +13,12 @@ from pages.shared.form import files, groups, spec_form
 
 PREFIX = "profile"
 FURTHER = {
-    "Input": ("image_size", "context_length", "batch_size", "precision"),
-    "Model": OPTIONS,
+    "Model": (*OPTIONS, "context_length"),
     "Extra results": ("training", "detail"),
 }
+
+
+CPU = ". fvcore traces the real model: it runs on the CPU with its weights in memory, not on meta."
 
 
 def devices(counter: str) -> list[str]:
@@ -27,8 +29,14 @@ def devices(counter: str) -> list[str]:
 def describe(spec: ProfileSpec) -> str:
     """Return a sentence on what the button will do and how long it will take. Errors: ModelNotFound."""
     models = select(spec, launch.families())
-    time = f", {promise}" if (promise := durations.promise(spec, len(models))) else ""
-    return f"Counts {plural(len(models), 'model')} on {spec.device}{time}: {shortened(models, 3)}"
+    counts = len(models) * len(spec.points)
+    time = f", {promise}" if (promise := durations.promise(spec, counts)) else ""
+    several = {"image size": spec.image_size, "batch size": spec.batch_size}
+    at = " and ".join(plural(len(values), name) for name, values in several.items() if len(values) > 1)
+    return (
+        f"Counts {plural(len(models), 'model')}{at and f' at {at}'} on {spec.device}{time}: {shortened(models, 3)}"
+        + CPU * (spec.counter != "torch" and spec.device == "cpu")
+    )
 
 
 @st.fragment
@@ -36,11 +44,12 @@ def form() -> None:
     """Draw the form. It is a fragment, so that a change does not redraw the results below."""
     models = launch.models_field(ProfileSpec, PREFIX)
     files.draw_copied_configurations(PREFIX)
-    left, right = st.columns(2)
-    with left:
-        values: dict[str, Any] = {"counter": spec_form.field(ProfileSpec, "counter", PREFIX)}
-    with right:
-        values["device"] = spec_form.field(ProfileSpec, "device", PREFIX, devices(values["counter"]))
+    values: dict[str, Any] = {}
+    for row in (("image_size", "batch_size", "precision"), ("counter", "device")):
+        for column, name in zip(st.columns(len(row)), row, strict=True):
+            with column:
+                choices = devices(values["counter"]) if name == "device" else None
+                values[name] = spec_form.field(ProfileSpec, name, PREFIX, choices)
     values |= groups.draw(ProfileSpec, PREFIX, FURTHER)
     names, values["configs"] = files.draw_files(PREFIX)
     values["models"] = [*models, *names]

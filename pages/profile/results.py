@@ -27,6 +27,7 @@ COLUMNS = (
         "library",
         *OPTIONS,
         "image_size",
+        "batch_size",
         "mparams",
         "gmacs",
         "macts",
@@ -37,6 +38,7 @@ COLUMNS = (
     *("intensity", "weights_mb", "inference_peak_mb", "training_peak_mb", "status", "error", "notes", "seconds"),
 )
 BARS = ("gmacs", "mparams", "macts")
+SWEPT = ("gmacs", "macts", "inference_peak_mb", "training_peak_mb", "traffic_mb", "intensity", "fvcore_gmacs")
 
 
 def draw(run: Run, rows: Sequence[ProfileRow]) -> None:
@@ -46,7 +48,7 @@ def draw(run: Run, rows: Sequence[ProfileRow]) -> None:
         return
     frame = frames.profile(rows)
     failed = int((frame["status"] != "ok").sum())
-    names = frame["library"] + ":" + frame["model"]
+    names = _names(frame)
     shown = frame.set_index(names).dropna(axis=1, how="all")
     shown = shown.drop(columns=["model_kwargs"] if (frame["model_kwargs"] == "").all() else [])
     selected = results_table(
@@ -58,7 +60,9 @@ def draw(run: Run, rows: Sequence[ProfileRow]) -> None:
             st.caption(f":material/error: {failed} of {len(frame)} could not be counted. See the column error.")
     if len(frame) - failed > 1:
         _comparison(run, frame.assign(name=names))
-    by_name = {str(row.name): row for row in rows}
+    places = {(row.name, row.image_size, row.batch_size): row for row in rows}
+    keys = zip(frame["library"] + ":" + frame["model"], frame["image_size"], frame["batch_size"], strict=True)
+    by_name = {name: places[key] for name, key in zip(names, keys, strict=True)}
     cards = [by_name[name] for name in selected or (list(names) if len(rows) == 1 else [])]
     if not cards:
         st.caption("Select rows to see towers, modules, operators and what was not counted.")
@@ -66,19 +70,30 @@ def draw(run: Run, rows: Sequence[ProfileRow]) -> None:
         card(run, row)
 
 
+def _names(frame: pd.DataFrame) -> "pd.Series[str]":
+    """Return a name for each row: its model, with image size and batch size where a model has several."""
+    models = frame["library"] + ":" + frame["model"]
+    names = models
+    for column, template in (("image_size", " @ {}"), ("batch_size", " batch {}")):
+        if frame.groupby(models)[column].nunique().max() > 1:
+            names = names + frame[column].map(template.format)
+    return names
+
+
 def _downloads(run: Run) -> None:
     spec = run.spec
     assert isinstance(spec, ProfileSpec)
-    download_rows(run, frames.profile)
     counters: tuple[Literal["torch", "fvcore"], ...] = ("torch", "fvcore")
-    for counter in counters:
-        if spec.counter in (counter, "both"):
-            download(
-                f"CSV as open_clip's profiler ({counter})",
-                from_rows(run, partial(_reference, counter)),
-                f"profile-{run.id}-{counter}.csv",
-                key=f"{counter}_{run.id}",
-            )
+    with download_rows(run, frames.profile):
+        for counter in counters:
+            if spec.counter in (counter, "both"):
+                download(
+                    f"CSV as open_clip's profiler ({counter})",
+                    from_rows(run, partial(_reference, counter)),
+                    f"profile-{run.id}-{counter}.csv",
+                    icon=None,
+                    key=f"{counter}_{run.id}",
+                )
 
 
 def _reference(counter: Literal["torch", "fvcore"], rows: Sequence[ProfileRow]) -> str:
@@ -89,21 +104,34 @@ def _comparison(run: Run, frame: pd.DataFrame) -> None:
     """Draw one metric of all models as bars, or two metrics as a scatter plot."""
     assert isinstance(run.spec, ProfileSpec)
     source = f"run {run.id}, counter {run.spec.counter} on {run.spec.device}"
-    bars, against = st.tabs(["Bars", "Scatter"], key=f"compare_{run.id}", on_change="rerun")
-    if bars.open:
-        with bars:
-            columns = [column for column in BARS if frame[column].notna().any()]
-            column = st.segmented_control(
-                "Metric", columns, format_func=title, default=columns[0], required=True, key=f"bars_{run.id}"
-            )
-            chart(
-                profile.bars(frame, column, source=source),
-                key=f"bars_chart_{run.id}",
-                alt=f"{title(column)} of each model, split into towers",
-            )
-    if against.open:
-        with against:
-            _scatter(run, frame, source)
+    swept = [name for name in ("image_size", "batch_size") if len(getattr(run.spec, name)) > 1]
+    contents = {"Sweep": lambda: _sweep(run, frame, swept, source)} if swept else {}
+    contents |= {"Bars": lambda: _bars(run, frame, source), "Scatter": lambda: _scatter(run, frame, source)}
+    tabs(contents, key=f"compare_{run.id}")
+
+
+def _sweep(run: Run, frame: pd.DataFrame, swept: Sequence[str], source: str) -> None:
+    columns = [column for column in SWEPT if frame[column].notna().any()]
+    with st.container(horizontal=True):
+        x = st.selectbox("X axis", swept, format_func=title, key=f"sweep_x_{run.id}", width=200)
+        y = st.selectbox("Y axis", columns, format_func=title, key=f"sweep_y_{run.id}", width=300)
+    chart(
+        profile.sweep(frame, x, y, source=source),
+        key=f"sweep_{run.id}",
+        alt=f"{title(y)} by {title(x)}, one line per model",
+    )
+
+
+def _bars(run: Run, frame: pd.DataFrame, source: str) -> None:
+    columns = [column for column in BARS if frame[column].notna().any()]
+    column = st.segmented_control(
+        "Metric", columns, format_func=title, default=columns[0], required=True, key=f"bars_{run.id}"
+    )
+    chart(
+        profile.bars(frame, column, source=source),
+        key=f"bars_chart_{run.id}",
+        alt=f"{title(column)} of each model, split into towers",
+    )
 
 
 def _scatter(run: Run, frame: pd.DataFrame, source: str) -> None:
@@ -122,7 +150,8 @@ def card(run: Run, row: ProfileRow) -> None:
     """Draw one model: its main values, and tabs with details."""
     name = f"{row.library}:{row.model}"
     with st.container(border=True):
-        st.header(plain(f"{name} at {row.image_size} px" if row.image_size else name), anchor=False)
+        at = f" at {row.image_size} px" * bool(row.image_size) + f", batch {row.batch_size}" * (row.batch_size > 1)
+        st.header(plain(name + at), anchor=False)
         if row.status != "ok":
             st.error(plain(row.error), title=row.status.replace("_", " "), icon=":material/error:")
             return
@@ -133,7 +162,7 @@ def card(run: Run, row: ProfileRow) -> None:
                 icon=":material/warning:",
                 title="Incomplete",
             )
-        _tabs(run, row, f"{run.id}_{name}")
+        _tabs(run, row, f"{run.id}_{name}_{row.image_size}_{row.batch_size}")
 
 
 def _tabs(run: Run, row: ProfileRow, tag: str) -> None:
@@ -168,14 +197,13 @@ def _towers(row: ProfileRow, tag: str) -> None:
 
 
 def _modules(run: Run, row: ProfileRow, tag: str) -> None:
-    run_dir = backend.folder(run)
-    frame = frames.read_modules(run_dir, detail_name(row.library, row.model))
+    frame = frames.read_modules(backend.folder(run), row.detail_file or detail_name(row.library, row.model))
     if frame is None:
         st.caption("This run kept no table of modules.")
         if st.button("Count again with modules", key=f"detail_{tag}", icon=":material/account_tree:"):
             _again(run, row, detail=True)
         return
-    module_map.draw(frame, tag)
+    module_map.draw(frame, tag, f"{row.model}-{row.image_size}-batch{row.batch_size}-modules")
 
 
 def _operators(row: ProfileRow, tag: str) -> None:
@@ -212,5 +240,8 @@ def _cross_check(run: Run, row: ProfileRow, tag: str) -> None:
 
 def _again(run: Run, row: ProfileRow, **changes: Any) -> None:
     """Submit a count of this one model with some fields changed, and open the run."""
-    fields = run.spec.model_dump() | {"models": (f"{row.library}:{row.model}",)} | changes
+    place = {"models": row.name, "image_size": row.image_size, "batch_size": row.batch_size}
+    if not run.spec.model_dump()["image_size"]:
+        del place["image_size"]
+    fields = run.spec.model_dump() | place | changes
     run_view.submit_and_open(ProfileSpec.model_validate(fields))

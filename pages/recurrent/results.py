@@ -95,7 +95,7 @@ def _utilisation(run: Run, rows: Sequence[RecurrentRow]) -> list[float | None]:
 
 def _downloads(run: Run, rows: Sequence[RecurrentRow]) -> None:
     """Draw the downloads: all rows in our formats and, if each runner has one size, fastrnns' formats."""
-    download_rows(run, lambda rows: timm_dynamo.full(frames.recurrent(rows), _utilisation(run, rows)))
+    menu = download_rows(run, lambda rows: timm_dynamo.full(frames.recurrent(rows), _utilisation(run, rows)))
     timed_rows = [row for row in rows if row.status == "ok"]
     if not timed_rows or not fastrnns.fits(rows):
         return
@@ -107,7 +107,8 @@ def _downloads(run: Run, rows: Sequence[RecurrentRow]) -> None:
     for format in fastrnns.FORMATS:
         if format != "pep" or all(timed.stamp(run, row) for row in timed_rows):
             file = f"recurrent-{run.id}-{format}.{ENDINGS[format]}"
-            download(LABELS[format], from_rows(run, content[format]), file, key=f"{format}_{run.id}")
+            with menu:
+                download(LABELS[format], from_rows(run, content[format]), file, icon=None, key=f"{format}_{run.id}")
 
 
 def _charts(run: Run, rows: Sequence[RecurrentRow]) -> None:

@@ -77,6 +77,7 @@ if run is None:
     raise PageEnd
 
 st.set_page_config(page_title=f"Run {run.id}: {run.name or run.kind} – Model Vitals")
+st.set_page_config(page_title=f"Run {run.id} – Model Vitals")
 with st.container(horizontal=True, vertical_alignment="center"):
     st.title(f"Run {run.id}", anchor=False, width="content")
     st.page_link("history/page.py", label="All runs", icon=":material/arrow_back:")

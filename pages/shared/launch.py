@@ -73,7 +73,7 @@ def models_field(spec: type[Spec], prefix: str, groups: Sequence[str] = ()) -> l
         accept_new_options=True,
         select_all=False,
         placeholder="Search, or type a wildcard such as ViT-B-* and press Enter",
-        help=spec.model_fields["models"].description,
+        help=spec_form.help_of(spec, "models"),
     )
     rerun.hold(spec_form.key(prefix, "models"))
     return [*chips, *_long_list(spec_form.key(prefix, spec_form.LISTED))]

@@ -1,4 +1,4 @@
-"""Draw a model's modules as a treemap and as a table."""
+"""Draw a model's modules as a treemap and as a table in the order of the tree."""
 
 from typing import Any
 
@@ -8,13 +8,19 @@ import streamlit as st
 from engine.report.figures import profile
 from engine.report.quantities import title
 from pages.shared.chart.chart import chart
-from pages.shared.table import results_table
+from pages.shared.table import download_table, results_table
 
 AREAS = ("gmacs", "mparams", "macts")
+LEVELS = 3
+"""Levels of the tree that are shown at first, as torchinfo does."""
+COLUMNS = ("module", "type", "output", "kernel", "stride", "parameters", "gmacs", "macts", "calls")
 
 
-def draw(frame: pd.DataFrame, tag: str) -> None:
-    """Draw the treemap and the table. frame: from frames.modules. tag: part of the widget keys, unique on the page."""
+def draw(frame: pd.DataFrame, tag: str, stem: str) -> None:
+    """Draw the treemap and the table.
+
+    frame: from frames.modules. tag: part of the widget keys, unique on the page. stem: name of the downloaded file.
+    """
     options: dict[str, Any] = {
         "default": AREAS[0],
         "required": True,
@@ -23,7 +29,28 @@ def draw(frame: pd.DataFrame, tag: str) -> None:
     }
     column = st.segmented_control("Area", AREAS, format_func=title, **options)
     chart(profile.treemap(frame, column), key=f"treemap_{tag}", alt=f"Treemap of modules by {title(column)}")
-    columns = ["path", "type", "mparams", "gmacs", "macts", "calls"]
-    results_table(
-        frame, key=f"modules_{tag}", alt="Every module, outermost first", pinned="path", columns=columns, height=360
+    deepest = int(frame["depth"].max())
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        levels = deepest
+        if deepest > 1:
+            choices = list(range(1, deepest + 1))
+            levels = st.selectbox("Levels", choices, min(LEVELS, deepest) - 1, key=f"levels_{tag}", width=100)
+        download_table(lambda: frame, stem, key=f"modules_file_{tag}")
+    shown = frame[frame["depth"] <= levels]
+    shown = shown.assign(
+        module=["\u2003" * depth + name for depth, name in zip(shown["depth"], shown["name"], strict=True)],
+        parameters=(shown["mparams"] * 1e6).round().astype(int),
     )
+    text, number = st.column_config.TextColumn, st.column_config.NumberColumn
+    config = {
+        "module": text("Module", pinned=True, width="medium"),
+        "output": text("Output", help="Shape of the output, batch first. Of several calls: the last."),
+        "kernel": text("Kernel", width="small"),
+        "stride": text("Stride", width="small"),
+        "parameters": number("Parameters", format="localized", help="With all modules inside."),
+        "calls": number("Calls", format="%d", width="small"),
+    }
+    columns = [name for name in COLUMNS if name not in ("output", "kernel", "stride") or shown[name].any()]
+    config = {name: entry for name, entry in config.items() if name in columns}
+    alt = "Every module with its output shape, parameters and MACs, outermost first"
+    results_table(shown, key=f"modules_{tag}", alt=alt, columns=columns, height=460, config=config)

@@ -90,7 +90,7 @@ def _retries(run: Run) -> None:
     if run.cause is Cause.OUT_OF_MEMORY and run.spec.half_batch is not None:
         half = run.spec.half_batch
         if st.button(f"Run again with batch {half}", key=f"half_{run.id}", icon=":material/restart_alt:"):
-            submit_and_open(run.spec.model_copy(update={run.spec.batch_field: half}))
+            submit_and_open(type(run.spec).model_validate(run.spec.model_dump() | {run.spec.batch_field: half}))
     label, icon, help = RESUME if run.kind == "train" else RESTART
     if st.button(label, key=f"retry_{run.id}", icon=icon, help=help):
         _retry(run.id)

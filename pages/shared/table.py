@@ -140,20 +140,33 @@ MIME = {
 }
 
 
+FORMATS = {"csv": "CSV", "json": "JSON", "parquet": "Parquet"}
+
+
 def download(
-    label: str, content: Callable[[], str | bytes], file_name: str, *, icon: str = ":material/download:", **more: Any
+    label: str,
+    content: Callable[[], str | bytes],
+    file_name: str,
+    *,
+    icon: str | None = ":material/download:",
+    **more: Any,
 ) -> None:
-    """Draw a button that downloads `content()` as a file. more: arguments of st.download_button, such as key."""
+    """Draw a button that downloads `content()` as a file. more: arguments of st.download_button, such as key.
+
+    icon: None in a menu of downloads, whose buttons have the same width.
+    """
+    more = {"width": "stretch"} | more if icon is None else more
     mime = MIME[Path(file_name).suffix]
     st.download_button(label, content, file_name, mime=mime, on_click="ignore", icon=icon, **more)
 
 
-def download_table(frame: Callable[[], pd.DataFrame], stem: str, *, key: str, label: str = "", **more: Any) -> None:
-    """Draw buttons that download the whole table as CSV, JSON and Parquet.
+def download_table(frame: Callable[[], pd.DataFrame], stem: str, *, key: str, label: str = "", **more: Any) -> Any:
+    """Draw the menu that downloads the whole table as CSV, JSON or Parquet. Return it, for further formats.
 
-    label: name of the table, for a page with several tables.
+    label: what is downloaded, where that is not the only table beside the menu.
     """
-    download_formats(lambda format: tables.FORMATS[format](frame()), f"{stem}.{{}}", key=key, label=label, **more)
+    content = lambda format: tables.FORMATS[format](frame())  # noqa: E731
+    return download_formats(content, f"{stem}.{{}}", key=key, label=label, **more)
 
 
 def from_rows(run: Run, make: Callable[[Sequence[Any]], Any]) -> Callable[[], Any]:
@@ -162,21 +175,31 @@ def from_rows(run: Run, make: Callable[[Sequence[Any]], Any]) -> Callable[[], An
     return lambda: make(backend.store().rows(run_id))
 
 
-def download_rows(run: Run, frame: Callable[[Sequence[Any]], pd.DataFrame], *, label: str = "") -> None:
-    """Draw buttons that download the rows of a run with its environment.
+def download_rows(run: Run, frame: Callable[[Sequence[Any]], pd.DataFrame], *, label: str = "") -> Any:
+    """Draw the menu that downloads the rows of a run with its environment. Return it, for further formats.
 
     frame: makes a table of the rows. label: as for download_table.
     """
     content = from_rows(run, lambda rows: frames.with_environment(frame(rows), run))
-    download_table(content, f"{run.kind}-{run.id}", key=f"rows_{run.id}", label=label)
+    return download_table(content, f"{run.kind}-{run.id}", key=f"rows_{run.id}", label=label)
 
 
 def download_formats(
-    content: Callable[[str], str | bytes], file_name: str, *, key: str, label: str = "", **more: Any
-) -> None:
-    """Draw one button per format. content: makes the file of a format. file_name: with `{}` for the extension."""
-    names = {"csv": f"CSV of {label}" if label else "CSV", "json": "JSON", "parquet": "Parquet"}
-    help = f"{label[0].upper()}{label[1:]} with all columns." if label else "All columns of all rows."
-    for format, name in names.items():
-        options = {"key": f"{key}_{format}", "help": help} | more
-        download(name, partial(content, format), file_name.replace("{}", format), **options)
+    content: Callable[[str], str | bytes],
+    file_name: str,
+    *,
+    key: str,
+    label: str = "",
+    help: str = "All columns of all rows.",
+    disabled: bool = False,
+) -> Any:
+    """Draw a menu with one button per format, and return it.
+
+    content: makes the file of a format. file_name: with `{}` for the extension.
+    """
+    menu = st.popover(f"Download {label}".strip(), icon=":material/download:", help=help, disabled=disabled)
+    with menu:
+        for format, name in FORMATS.items():
+            file = file_name.replace("{}", format)
+            download(name, partial(content, format), file, icon=None, key=f"{key}_{format}")
+    return menu

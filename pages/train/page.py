@@ -56,6 +56,7 @@ FURTHER = {
         *("aug_scale", "aug_color_jitter", "aug_color_jitter_prob", "aug_gray_scale_prob", "aug_use_timm"),
         *("aug_ratio", "aug_auto_augment", "aug_re_prob", "aug_re_count"),
     ),
+    "Pretrained towers": ("pretrained_image", "pretrained_text"),
     "Locked image tower": ("lock_image", "lock_image_unlocked_groups", "lock_image_freeze_bn_stats"),
     "Locked text tower": ("lock_text", "lock_text_unlocked_layers", "lock_text_freeze_layer_norm"),
     "Loss": ("loss", "local_loss", "gather_with_grad"),

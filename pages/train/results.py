@@ -108,7 +108,10 @@ def _metric(label: str, name: str, row: TrainRow, before: TrainRow | None) -> No
     change_text = "." if earlier is None else f", and its change since {since}."
     help = f"{CLIP_LABELS[name]} at step {row.step:,}{change_text}"
     colour: Any = "normal" if share else "inverse"
-    st.metric(label, text, delta, delta_color=colour, width="content", help=help)
+    if delta is not None and not float(delta.split()[0]):
+        delta = "no change"
+    same: Any = {"delta_color": "off", "delta_arrow": "off"} if delta == "no change" else {"delta_color": colour}
+    st.metric(label, text, delta, width="content", help=help, **same)
 
 
 def _curves(run: Run, points: pd.DataFrame, best: TrainRow | None) -> None:

@@ -82,7 +82,7 @@ def _downloads(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     def exported(rows: Sequence[BenchmarkRow], format: Any) -> pd.DataFrame:
         return timm_dynamo.export(rows, format, _utilisation(run, rows))
 
-    download_rows(run, lambda rows: exported(rows, "full"))
+    menu = download_rows(run, lambda rows: exported(rows, "full"))
 
     def exported_csv(format: str, rows: Sequence[BenchmarkRow]) -> str:
         return tables.to_csv(exported(rows, format))
@@ -91,12 +91,9 @@ def _downloads(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     offered = ["timm"] if _purpose(run) == "performance" else []
     offered += ["dynamo"] if any(row.baseline for row in rows) else []
     for format in offered:
-        download(
-            labels[format],
-            from_rows(run, partial(exported_csv, format)),
-            f"benchmark-{run.id}-{format}.csv",
-            key=f"csv_{format}_{run.id}",
-        )
+        content, file = from_rows(run, partial(exported_csv, format)), f"benchmark-{run.id}-{format}.csv"
+        with menu:
+            download(labels[format], content, file, icon=None, key=f"csv_{format}_{run.id}")
 
 
 def _charts(run: Run, rows: Sequence[BenchmarkRow]) -> None:

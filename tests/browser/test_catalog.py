@@ -71,7 +71,7 @@ def test_from_the_catalogue_to_a_csv(server: Server, page: Page) -> None:
     expect(page.get_by_text("3 of 3 done in")).to_be_visible()
     run_id = int(re.search(r"[?&]run=(\d+)", page.url)[1])
 
-    with downloaded(page, "CSV").open(newline="") as file:
+    with downloaded(page, "CSV", "Download").open(newline="") as file:
         written = list(csv.DictReader(file))
     store = open_store(server.settings)
     rows = {f"{row.library}:{row.model}": row for row in store.rows(run_id)}
@@ -80,7 +80,7 @@ def test_from_the_catalogue_to_a_csv(server: Server, page: Page) -> None:
     assert {f"{line['library']}:{line['model']}" for line in written} == set(asked)
     for line in written:
         assert float(line["gmacs"]) == rows[f"{line['library']}:{line['model']}"].gmacs
-    header = downloaded(page, "CSV as open_clip's profiler (torch)").read_text().splitlines()[0]
+    header = downloaded(page, "CSV as open_clip's profiler (torch)", "Download").read_text().splitlines()[0]
     assert header.startswith("model,image_size,image_width,text_width,embed_dim,mparams")
 
     select_rows(page.get_by_test_id("stDataFrame").first, 0)

@@ -71,7 +71,7 @@ def test_digits_trained_stopped_resumed_and_evaluated(page: Page, tmp_path: Path
 
         expect(page.get_by_text("110 of 110 done in")).to_be_visible()
         page.wait_for_function(DRAWN)  # what is taken away below is drawn after that line
-        with downloaded(page, "CSV of epochs").open() as file:
+        with downloaded(page, "CSV", "Download epochs").open() as file:
             assert [float(line["train_loss"]) for line in csv.DictReader(file)] == [row.train_loss for row in epochs]
         best = server.settings.runs_dir / str(run_id) / "checkpoints" / "best.pt"
         assert downloaded(page, re.compile(r"^best\.pt \(")).read_bytes() == best.read_bytes()
@@ -97,7 +97,7 @@ def search(page: Page, shots: Path) -> None:
     expect(pictures).to_have_count(12, timeout=LONG_S * 1000)
     shown = [picture.get_attribute("alt") or "" for picture in pictures.all()]
     assert sum(alt.endswith(", seven") for alt in shown) > 8, shown
-    with downloaded(page, "CSV of hits").open() as file:
+    with downloaded(page, "CSV", "Download").open() as file:
         lines = list(csv.DictReader(file))
     assert [f"{line['source']}, {line['label']}" for line in lines] == shown
     for theme in ("light", "dark"):

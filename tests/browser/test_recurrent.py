@@ -56,13 +56,13 @@ def test_runners_from_form_to_chart_to_download(page: Page, tmp_path: Path) -> N
         page.get_by_role("tab", name="Samples", exact=True).click()
         expect(page.get_by_role("figure", name=re.compile("^Every sample over its round"))).to_be_visible()
 
-        lines = list(csv.DictReader(downloaded(page, "CSV").read_text().splitlines()))
+        lines = list(csv.DictReader(downloaded(page, "CSV", "Download").read_text().splitlines()))
         assert {line["model"]: float(line["forward_ms"]) for line in lines} == {
             name: row.forward_ms for name, row in rows.items()
         }
-        means = json.loads(downloaded(page, "JSON as fastrnns (oss)").read_text())
+        means = json.loads(downloaded(page, "JSON as fastrnns (oss)", "Download").read_text())
         assert means["lstm-backward"] == {name: row.backward_mean_ms for name, row in rows.items()}
-        table = [line.split() for line in downloaded(page, "Table as fastrnns").read_text().splitlines()]
+        table = [line.split() for line in downloaded(page, "Table as fastrnns", "Download").read_text().splitlines()]
         assert [line[0] for line in table] == ["name", *RUNNERS]
-        samples = downloaded(page, "JSON as fastrnns (pep)").read_text().splitlines()
+        samples = downloaded(page, "JSON as fastrnns (pep)", "Download").read_text().splitlines()
         assert len(samples) == 2 * sum(row.samples for row in rows.values())

@@ -88,5 +88,5 @@ def test_models_eager_against_compiled_cancelled_and_finished(page: Page, tmp_pa
             page.get_by_role("tab", name=tab, exact=True).click()
             expect(page.get_by_role("tab", name=tab, exact=True)).to_have_attribute("aria-selected", "true")
             page.wait_for_function(DRAWN)  # the answer to one click undoes another that comes before it
-        with downloaded(page, "CSV as PyTorch's dynamo").open(newline="") as file:
+        with downloaded(page, "CSV as PyTorch's dynamo", "Download").open(newline="") as file:
             assert {line["name"].partition(" ")[0] for line in csv.DictReader(file)} == set(MODELS)

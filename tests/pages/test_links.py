@@ -138,11 +138,13 @@ def test_no_address_of_many_makes_a_page_fail(page: str, values: Any, data: st.D
 
 NOT_TAKEN: dict[str, list[tuple[str, str | list[str], str]]] = {
     "profile/page.py": [
-        ("profile_batch_size", "1e400", "Batch size '1e400': Input should be a valid integer"),
-        ("profile_context_length", "99999", "Text length (tokens) '99999': Input should be less than or equal to 8192"),
+        ("profile_batch_size", "1e400", "(given: '1e400')"),
+        ("profile_num_classes", "1e400", "Classes '1e400': Input should be a valid integer"),
+        ("profile_context_length", "99999", "equal to 8192 (given: 99,999)"),
         ("profile_detail", "maybe", "Table of modules 'maybe': Input should be a valid boolean"),
         ("profile_precision", "int8", "Precision 'int8': Input should be 'float32'"),
         ("profile_device", "tpu", "Device 'tpu': device 'tpu' is not one of meta, cpu"),
+        ("profile_models", "resnet18", ""),
         ("run", "\x1b" * 100, "There is no run '" + "x1b" * 60 + "'... (100 characters)"),
     ],
     "vision/page.py": [
@@ -160,7 +162,7 @@ NOT_TAKEN: dict[str, list[tuple[str, str | list[str], str]]] = {
     ],
     "train/page.py": [
         ("train_lr", "inf", "Learning rate 'inf': Input should be a finite number"),
-        ("train_wd", "-0.5", "Weight decay '-0.5': Input should be greater than or equal to 0"),
+        ("train_wd", "-0.5", "greater than or equal to 0 (given: -0.5)"),
         ("train_data", "\0" + "x" * 5000, "data: String should have at most 4000 characters"),
         ("train_templates", "{!r}\n{0.__class__}", "a template has {} where the class name goes, unlike '{!r}'"),
     ],
@@ -222,14 +224,14 @@ def test_a_field_that_is_set_back_was_no_part_of_the_link() -> None:
 
 @pytest.mark.slow
 def test_the_message_stays_until_its_field_changes() -> None:
-    app = open_page("profile/page.py", profile_batch_size="1e400", profile_models="resnet18")
+    app = open_page("profile/page.py", profile_num_classes="1e400", profile_models="resnet18")
     for _ in range(2):
-        assert "Batch size '1e400'" in plainly(app)
-        assert "profile_batch_size" not in app.query_params
+        assert "Classes '1e400'" in plainly(app)
+        assert "profile_num_classes" not in app.query_params
         app.run()
-    app.number_input(key="profile_batch_size").set_value(8).run()
+    app.number_input(key="profile_num_classes").set_value(8).run()
     assert "1e400" not in plainly(app)
-    app.number_input(key="profile_batch_size").set_value(1).run()
+    app.number_input(key="profile_num_classes").set_value(None).run()
     assert "1e400" not in plainly(app)
 
 
@@ -237,7 +239,9 @@ def test_the_message_stays_until_its_field_changes() -> None:
 @pytest.mark.parametrize(
     "spec",
     [
-        ProfileSpec(models=("resnet18",), batch_size=8, image_size=(160, 192), training=True, precision="float16"),
+        ProfileSpec(
+            models=("resnet18",), batch_size=(8, 16), image_size="160x192,224", training=True, precision="float16"
+        ),
         BenchmarkSpec(models=("timm:*",), batch_size="sweep", filter="^res", min_seconds=0.5, seed=2**31, threads=1),
         RecurrentSpec(groups=(), runners=("aten", "cudnn"), sweep="hidden_size", sweep_values=(8, 16), warmup=0),
         DeviceSpec(dtypes=("float32",), seconds=2.5),

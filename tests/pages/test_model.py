@@ -53,7 +53,9 @@ def write_modules(settings: Settings, run_id: int, name: str) -> None:
     """What a count leaves beside its rows: a model with a stem and a head."""
     parts = [("", "ResNet", 10.0, 2.0, 3.0), ("stem", "Conv2d", 4.0, 1.5, 2.0), ("head", "Linear", 6.0, 0.5, 1.0)]
     fields = ("path", "type", "mparams", "gmacs", "macts")
-    counts = [ModuleCount(**dict(zip(fields, part, strict=True)), calls=1).model_dump() for part in parts]
+    counts = [
+        ModuleCount(**dict(zip(fields, part, strict=True)), calls=1, output="1×1000").model_dump() for part in parts
+    ]
     path = RunFiles(settings.runs_dir, run_id).dir / detail_name(*name.split(":"))
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(counts))
@@ -128,7 +130,10 @@ def test_modules_of_the_latest_count_are_drawn(store: Store, settings: Settings)
     assert f"Counted in run {latest} on" in plainly(app)
     (drawn,) = charts(app)
     assert drawn["data"][0]["labels"] == ["model", "stem", "head"]
-    assert table(app, "path") == ["", "stem", "head"]
+    assert table(app, "module") == ["model", "\u2003stem", "\u2003head"]
+    assert table(app, "parameters") == [10_000_000, 4_000_000, 6_000_000]
+    assert table(app, "output") == ["1×1000"] * 3
+    assert "modules_file_model_csv" in [button.key for button in app.get("download_button")]
 
 
 @pytest.mark.slow
@@ -158,6 +163,8 @@ def test_published_figures_stand_with_their_publishers() -> None:
     assert accuracies["label"].iloc[0] == "ImageNet top-1"
     assert any(column.startswith("a1_in1k") for column in accuracies)
     assert "huggingface/pytorch-image-models" in plainly(app)
+    best = accuracies.loc[0].drop(["label", "source"]).max()
+    assert [metric.value for metric in app.metric if metric.label == "ImageNet top-1 (%)"] == [f"{best:.2f}"]
     assert "Measured by others on their machines" in plainly(app)
     assert "Timings here have TF32 and cuDNN's autotuning off unless they are asked for" in plainly(app)
     assert table(app, "setup")

@@ -1,6 +1,7 @@
 """The profile page, driven in process. Runs are queued; what they find is stored by hand, as a worker would."""
 
 import json
+import re
 import shlex
 
 import pytest
@@ -14,9 +15,9 @@ from pages.shared.form.command import command
 from pages.shared.form.link import address
 from tests.support.page import (
     ENVIRONMENT,
+    charts,
     events,
     finish,
-    further,
     open_page,
     profile_row,
     queue,
@@ -62,19 +63,21 @@ def test_it_says_what_it_will_do_and_which_command_does_the_same() -> None:
 @pytest.mark.slow
 def test_the_time_it_takes_is_taken_from_runs_before(store: Store) -> None:
     finish(store, queue(store, "resnet18"), [profile_row("resnet18", seconds=2.0)])
-    assert "about 4.0 s" in texts(open_page(PAGE, profile_models="resnet*"))
-    assert "about" not in texts(open_page(PAGE, profile_models="resnet*", profile_counter="fvcore"))
+    assert "2.8 s to 6.0 s as in similar runs here" in texts(open_page(PAGE, profile_models="resnet*"))
+    assert "similar runs" not in texts(open_page(PAGE, profile_models="resnet*", profile_counter="fvcore"))
 
 
 @pytest.mark.slow
 def test_a_form_becomes_a_queued_run(store: Store) -> None:
-    app = further(open_page(PAGE, profile_models="resnet18"), "Input")
-    app.text_input(key="profile_image_size").set_value("160x224").run()
-    app.number_input(key="profile_batch_size").set_value(8).run()
+    app = open_page(PAGE, profile_models="resnet18")
+    app.text_input(key="profile_image_size").set_value("160x224, 224").run()
+    app.text_input(key="profile_batch_size").set_value("1,8").run()
     app.get_by_key("profile_precision").set_value("bfloat16").run()
+    assert "Counts 1 model at 2 image sizes and 2 batch sizes on meta" in texts(app)
+    assert "--batch-size 1,8 --image-size 160x224,224" in verbatim(app)[0]
     app = go(app)
     assert not app.exception
-    asked = {"models": "resnet18", "image_size": "160x224", "batch_size": 8, "precision": "bfloat16"}
+    asked = {"models": "resnet18", "image_size": ((160, 224), 224), "batch_size": [1, 8], "precision": "bfloat16"}
     assert spec_of(store) == ProfileSpec.model_validate(asked)
     assert app.query_params["run"] == "1"
     assert "queued" in texts(app)
@@ -95,6 +98,28 @@ def test_what_the_engine_refuses_stands_beside_the_form_and_nothing_is_lost() ->
     assert app.button(key="profile_go").disabled
     assert app.text_input(key="profile_image_size").value == "big"
     assert app.multiselect(key="profile_models").value == ["resnet18"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("page", "field", "button"),
+    [
+        ("profile", "profile_num_classes", "profile_go"),
+        ("vision", "benchmark_time_limit", "benchmark_go"),
+        ("recurrent", "recurrent_hidden_size", "recurrent_go"),
+        ("device", "device_seconds", "device_go"),
+        ("train", "train_epochs", "train_go"),
+        ("evaluate", "evaluate_samples", "evaluate_go"),
+    ],
+)
+def test_a_number_out_of_bounds_disables_the_button_of_any_form(page: str, field: str, button: str) -> None:
+    """A browser would keep it to itself if the field had bounds; the form would run the number before."""
+    models = {"profile": {"profile_models": "resnet18"}, "vision": {"benchmark_models": "resnet18"}}.get(page, {})
+    app = open_page(f"{page}/page.py", **models, **{field: "1000000000"})
+    assert not app.exception
+    assert not [each.key for each in app.number_input if each.proto.has_max and each.proto.max < 2**53]
+    assert re.search(r"less than or equal to \d+ \(given: 1,000,000,000\)", texts(app).replace("\\", ""))
+    assert app.button(key=button).disabled
 
 
 @pytest.mark.slow
@@ -177,6 +202,29 @@ def test_a_single_row_opens_its_card(store: Store) -> None:
 
 
 @pytest.mark.slow
+def test_a_sweep_is_drawn_and_each_of_its_rows_opens_its_own_card(store: Store) -> None:
+    run_id = queue(store, "resnet18", image_size="128,224", batch_size="1,8")
+    places = [(size, batch) for size in ("128", "224") for batch in (1, 8)]
+    finish(
+        store,
+        run_id,
+        [profile_row("resnet18", image_size=s, batch_size=b, inference_peak_mb={1: 50, 8: 80}[b]) for s, b in places],
+    )
+    app = open_page(PAGE, run=str(run_id))
+    (drawn,) = charts(app)
+    assert [line["name"] for line in drawn["data"]] == ["resnet18"], "MACs per image are the same in any batch"
+    app.selectbox(key=f"sweep_y_{run_id}").set_value("inference_peak_mb").run()
+    assert not app.exception
+    assert app.tabs[0].label == "Sweep"
+    (drawn,) = charts(app)
+    assert [line["name"] for line in drawn["data"]] == ["resnet18, batch 1", "resnet18, batch 8"]
+    assert drawn["layout"]["xaxis"]["ticktext"] == ["128", "224"]
+    app.session_state[f"rows_{run_id}"] = {"selection": {"rows": [1], "columns": [], "cells": []}}
+    shown = app.dataframe[0].value.iloc[1]
+    assert f"at {shown['image_size']} px" in texts(app.run())
+
+
+@pytest.mark.slow
 def test_rows_of_a_running_run_are_there_already(store: Store) -> None:
     run_id = queue(store, "resnet18", "resnet50")
     attempt = queueing.claim(store.database, ENVIRONMENT.host, run_id)
@@ -204,7 +252,7 @@ def test_a_run_that_is_not_there_is_said_so() -> None:
     "fields",
     [
         {"models": "ViT-B-*,{a,b}"},
-        {"models": "resnet18", "counter": "both", "device": "cpu", "batch_size": 3},
+        {"models": "resnet18", "counter": "both", "device": "cpu", "batch_size": "3,1", "image_size": "64,96x128"},
         {"models": "resnet18", "image_size": "160x224", "precision": "float16", "training": True, "detail": True},
         {"models": "it's; $(rm -rf /)", "context_length": 12},
     ],

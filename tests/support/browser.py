@@ -134,16 +134,19 @@ def select_rows(table: Locator, *places: int) -> None:
         table.page.wait_for_timeout(TOLD_MS)
 
 
-def downloaded(page: Page, button: str | re.Pattern[str]) -> Path:
-    """What a button gives.
+def downloaded(page: Page, button: str | re.Pattern[str], menu: str = "") -> Path:
+    """What a button gives. menu: the menu it is in, such as `Download rows`.
 
     A click is lost when the button is drawn anew just then, as at the end of a run; and Streamlit forgets a file that
     is not fetched yet once two parts of any page have been drawn ("canceled"). Who sees that happen clicks again.
     """
 
     def clicked() -> Path:
+        named = page.get_by_role("button", name=button, exact=True)
+        if menu and not named.is_visible():
+            page.get_by_role("button", name=menu, exact=True).click()
         with page.expect_download(timeout=20_000) as download:
-            page.get_by_role("button", name=button, exact=True).click()
+            named.click()
         return Path(download.value.path())
 
     for _ in range(2):

@@ -17,6 +17,8 @@ from engine.specs.train import TrainSpec
 from engine.store import Run
 
 LONGEST_NAME = 200
+HEADLINES = ("imagenet_top1", "zeroshot_imagenet_1k")
+"""The accuracies that a model's page states at the top."""
 TRAINABLE = "open_clip"
 """The library whose models can be trained and evaluated here."""
 
@@ -62,6 +64,12 @@ def published(accuracies: pd.DataFrame, name: ModelName, families: Mapping[Model
     names = [name.model, *([quick.model] if name.library == TRAINABLE and quick not in families else [])]
     lines = accuracies[(accuracies["library"] == name.library) & accuracies["model"].isin(names)]
     return lines.assign(label=lines["figure"].map(lambda figure: FIGURES[figure].label)).reset_index(drop=True)
+
+
+def headline(lines: pd.DataFrame) -> "pd.Series[Any] | None":
+    """Return the highest accuracy on ImageNet 1k among those published for a model; None if there is none."""
+    on_imagenet = lines[lines["figure"].isin(HEADLINES)]
+    return None if on_imagenet.empty else on_imagenet.sort_values("percent").iloc[-1]
 
 
 def by_tag(lines: pd.DataFrame) -> pd.DataFrame:

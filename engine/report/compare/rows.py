@@ -13,7 +13,7 @@ KEYS: dict[str, tuple[str, ...]] = {
         *("image_size", "context_length", *OPTIONS),
     ),
     "recurrent": ("model", "seq_length", "hidden_size", "mini_batch"),
-    "profile": ("library", "model", "image_size", *OPTIONS),
+    "profile": ("library", "model", "image_size", "batch_size", *OPTIONS),
     "device": ("operation", "dtype"),
     "evaluate": ("library", "model", "checkpoint", "data", "task"),
 }

@@ -215,20 +215,20 @@ def _ratio_of_runs(baseline: Timed, other: Timed, figure: str) -> tuple[statisti
 def _ratio(baseline: Timed, other: Timed, figure: str, read: _Reader, seed: int) -> tuple[statistics.Ratio | None, str]:
     """Return the ratio of two timings with its interval and verdict, and a note."""
     try:
-        ones, twos = read.phases(baseline, figure), read.phases(other, figure)
+        baseline_ms, other_ms = read.phases(baseline, figure), read.phases(other, figure)
     except (ValueError, OSError) as error:
         return None, f"no interval: {error}"
-    without = [timed.run for timed, times in ((baseline, ones), (other, twos)) if not times]
+    without = [timed.run for timed, times in ((baseline, baseline_ms), (other, other_ms)) if not times]
     if without:
         runs = " and ".join(f"run {run}" for run in dict.fromkeys(without))
         return None, f"no interval: {runs} kept no samples of it"
-    both = min(len(ones), len(twos))
+    both = min(len(baseline_ms), len(other_ms))
     publishable = baseline.publishable and other.publishable
-    ratio = statistics.ratio(ones[:both], twos[:both], seed=seed, publishable=publishable)
+    ratio = statistics.ratio(baseline_ms[:both], other_ms[:both], seed=seed, publishable=publishable)
     if not np.isfinite(ratio.high):
         return ratio, "too few samples for an interval"
-    if len(ones) != len(twos):
-        return ratio, f"{len(ones)} and {len(twos)} processes: the first {both} of each are compared"
+    if len(baseline_ms) != len(other_ms):
+        return ratio, f"{len(baseline_ms)} and {len(other_ms)} processes: the first {both} of each are compared"
     return ratio, ""
 
 

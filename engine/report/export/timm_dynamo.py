@@ -116,14 +116,14 @@ def dynamo(rows: Sequence[BenchmarkRow]) -> pd.DataFrame:
 
 
 def _dynamo_speed(row: BenchmarkRow, baseline: BenchmarkRow | None) -> dict[str, float | None]:
-    ours, its = _peak_gb(row), _peak_gb(baseline) if baseline else None
+    peak_gb, eager_gb = _peak_gb(row), _peak_gb(baseline) if baseline else None
     return {
         "speedup": row.speedup,
         "abs_latency": row.latency_ms,
         "compilation_latency": row.compile_cold_ms / 1000 if row.compile_cold_ms is not None else None,
-        "compression_ratio": its / ours if its is not None and ours else None,
-        "eager_peak_mem": its,
-        "dynamo_peak_mem": ours,
+        "compression_ratio": eager_gb / peak_gb if eager_gb is not None and peak_gb else None,
+        "eager_peak_mem": eager_gb,
+        "dynamo_peak_mem": peak_gb,
     }
 
 

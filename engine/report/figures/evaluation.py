@@ -55,6 +55,15 @@ def read_predictions(path: Path, roots: Roots = None) -> pd.DataFrame:
     return frame.assign(right=frame["true"] == frame["predicted"])
 
 
+def read_average_precision(path: Path, roots: Roots = None) -> pd.DataFrame:
+    """Read class, images and average_precision, the best first. Errors: as read_confusion."""
+    with open_within(path, roots) as file:
+        frame = pd.read_csv(file, dtype={"class": str}, keep_default_na=False, na_values={"average_precision": ["nan"]})
+    if missing := [name for name in ("class", "images", "average_precision") if name not in frame]:
+        raise ValueError(f"{path.name} lacks the columns {', '.join(missing)}")
+    return frame.sort_values("average_precision", ascending=False, kind="stable")
+
+
 def confusion(counts: pd.DataFrame, *, source: str = "") -> go.Figure:
     """Return a cell per true and predicted class, coloured by its share of the true class. counts: from read_confusion.
 

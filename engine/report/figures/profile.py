@@ -5,13 +5,15 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from engine.report.quantities import QUANTITIES, title
-from engine.report.style import COLOURS, LEGEND, MARGIN, TOWER_COLOURS, digits, text, write_beside
+from engine.report.style import COLOURS, LEGEND, MARGIN, SHAPES, TOWER_COLOURS, digits, text, write_beside
 
 
 def bars(frame: pd.DataFrame, column: str, *, source: str = "") -> go.Figure:
     """Return bars of one quantity per model, split into towers if the rows have them. frame: from frames.profile."""
     drawn = frame.dropna(subset=[column]).sort_values(column)
     names = (drawn["library"] + ":" + drawn["model"] + " @ " + drawn["image_size"]).map(text)
+    if drawn["batch_size"].nunique() > 1:
+        names = names + drawn["batch_size"].map(" batch {}".format)
     parts = {tower: f"{tower}_{column}" for tower in TOWER_COLOURS if f"{tower}_{column}" in drawn}
     parts = {tower: name for tower, name in parts.items() if drawn[name].fillna(0).gt(0).any()}
     figure = go.Figure()
@@ -36,6 +38,46 @@ def bars(frame: pd.DataFrame, column: str, *, source: str = "") -> go.Figure:
     )
     figure.update_xaxes(title_text=title(column), tickformat=",~g", automargin=True)
     figure.update_yaxes(automargin=True)
+    return figure
+
+
+def sweep(frame: pd.DataFrame, x: str, column: str, *, source: str = "") -> go.Figure:
+    """Return one quantity by image size or batch size, one line per model and, if it matters, per other size.
+
+    frame: from frames.profile. x: image_size or batch_size. An image that is not square is drawn at the side of the
+    square of its area.
+    """
+    other = "batch_size" if x == "image_size" else "image_size"
+    drawn = frame.dropna(subset=[column]).astype({other: str})
+    sides = drawn["image_size"].str.split("x", expand=True).astype(float)
+    drawn = drawn.assign(x=sides.prod(axis=1) ** (1 / sides.count(axis=1)) if x == "image_size" else drawn[x])
+    several = drawn.groupby(["model", "x"])[column].nunique().max() > 1
+    if not several:  # MACs and activations of an image do not depend on the batch
+        drawn = drawn.drop_duplicates(["model", "x"])
+        drawn[other] = ""
+    written = {"image_size": " @ {}", "batch_size": ", batch {}"}
+    figure = go.Figure()
+    for place, ((model, at), rows) in enumerate(drawn.sort_values("x").groupby(["model", other], sort=False)):
+        name = text(model) + (written[other].format(at) if several else "")
+        figure.add_scatter(
+            x=rows["x"],
+            y=rows[column],
+            customdata=rows[[x]],
+            mode="lines+markers",
+            name=name,
+            line={"color": COLOURS[place % len(COLOURS)], "width": 1.6},
+            marker={"symbol": SHAPES[place // len(COLOURS) % len(SHAPES)], "size": 8},
+            hovertemplate=(
+                f"<b>{name}</b><br>{title(x)}: %{{customdata[0]}}<br>{QUANTITIES[column].label} %{{y:,.3~r}} "
+                f"{QUANTITIES[column].unit}<br>{text(source)}<extra></extra>"
+            ),
+        )
+    figure.update_layout(height=420, margin=MARGIN, legend=LEGEND, showlegend=True, uirevision=x)
+    ticks = drawn.drop_duplicates("x")
+    figure.update_xaxes(title_text=title(x), tickvals=ticks["x"], ticktext=ticks[x].astype(str), automargin=True)
+    if x == "batch_size":
+        figure.update_xaxes(type="log")
+    figure.update_yaxes(title_text=title(column), rangemode="tozero", tickformat=",~g", automargin=True)
     return figure
 
 

@@ -204,7 +204,8 @@ def like_s(seconds: Sequence[float]) -> Span:
 
 
 def work(rows: Iterable[Row]) -> tuple[float, int]:
-    """Return the seconds of a run that grow with its amount of work, and that amount: models, or steps of a training.
+    """Return the seconds of a run that grow with its amount of work, and that amount: counts of a
+    profile, models of a timing, or steps of a training.
 
     (0, 0) if the rows do not tell.
     """
@@ -214,7 +215,7 @@ def work(rows: Iterable[Row]) -> tuple[float, int]:
         if isinstance(row, TrainRow):
             trained = (row.seconds or 0.0, row.step) if row.step else trained
         elif isinstance(row, ProfileRow):
-            took[row.name,] = row.seconds or 0.0
+            took[(row.name, row.image_size, row.batch_size),] = row.seconds or 0.0
         elif isinstance(row, BenchmarkRow):
             took[row.name, row.batch_size, row.mode] = row.seconds or 0.0
     return (sum(took.values()), len({key[0] for key in took})) if took else trained

@@ -17,6 +17,7 @@ from engine.specs.evaluate import STRENGTHS
 from engine.words import shortened
 
 TOP = 5
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,20 @@ def judged(probabilities: Tensor, labels: Tensor) -> Classification:
         predictions=predictions.cpu().numpy(),
         confidence=probabilities.gather(1, likeliest[:, :1])[:, 0].float().cpu().numpy(),
     )
+
+
+def average_precisions(image_features: Tensor, targets: Tensor, classifier: Tensor) -> Array:
+    """Return the average precision of each class, (C,) float64, by scikit-learn; NaN for a class without images.
+
+    image_features: (N, D), normalised. targets: (N, C) bool, the classes of each image. classifier: (D, C).
+    """
+    from sklearn.metrics import average_precision_score
+
+    similar, wanted = _array(image_features.float() @ classifier.to(image_features.device)), targets.cpu().numpy()
+    precisions = np.full(wanted.shape[1], np.nan)
+    for place in np.flatnonzero(wanted.any(axis=0)):
+        precisions[place] = average_precision_score(wanted[:, place], similar[:, place])
+    return precisions
 
 
 SCALE = 100.0
@@ -116,7 +131,6 @@ def results(image_features: Tensor, labels: Tensor, classifier: Tensor) -> Class
 CHOOSING = 0.2
 """Share of the training pairs that is held out to choose the strength."""
 ITERATIONS = 1000
-Array = NDArray[np.float64]
 
 
 def probe(
@@ -159,6 +173,15 @@ def few_shot(labels: Tensor, shots: int, seed: int, names: Sequence[str] = ()) -
     order = torch.from_numpy(np.random.RandomState(seed).permutation(len(labels)))  # the same on every machine
     chosen = [order[labels[order] == number][:shots] for number in numbers]
     return torch.cat(chosen).sort().values
+
+
+def renumbered(labels: Tensor, classes: Sequence[str], wanted: Sequence[str]) -> Tensor:
+    """Return labels of `classes` as labels of the classes `wanted`. Errors: Refused if it lacks one."""
+    if not classes or not wanted or classes == wanted:
+        return labels
+    if unknown := [name for name in classes if name not in wanted]:
+        raise Refused(f"the probe's data have classes that the evaluated data lack: {shortened(tuple(unknown))}")
+    return torch.tensor([wanted.index(name) for name in classes])[labels]
 
 
 def strength(features: Array, labels: NDArray[np.int64], seed: int, strengths: Sequence[float] = STRENGTHS) -> float:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from engine import datasets
-from engine.datasets import Pairs, Unreadable
+from engine.datasets import Pairs, Subset, Unreadable
 from engine.specs import Refused
 from engine.specs.evaluate import RECALLS
 from engine.training.batches import Tokenize, Transform
@@ -58,6 +58,8 @@ class Encoded:
     """(M,) int64: the index of each caption's image."""
     labels: Tensor | None
     """(N,) int64; None if a pair has no label."""
+    targets: Tensor | None
+    """(N, C) bool: the classes of each image, where there may be several; else None."""
     scale: float
     """Factor that multiplies cosines in the loss."""
 
@@ -145,8 +147,26 @@ def assembled(pairs: Pairs, found: Features) -> Encoded:
         texts=found.texts[torch.tensor([place[text] for text in texts], dtype=torch.long)],
         owner=torch.tensor(owner, dtype=torch.long),
         labels=None if any(label is None for label in labels) else torch.tensor(labels),
+        targets=_targets(pairs),
         scale=found.scale,
     )
+
+
+def _targets(pairs: Pairs) -> Tensor | None:
+    targets = torch.zeros(len(pairs), len(pairs.classes), dtype=torch.bool)
+    for index in range(len(pairs)):
+        if (several := datasets.labels_of(pairs, index)) is None:
+            return None
+        targets[index, list(several)] = True
+    return targets
+
+
+def selected(found: Encoded, part: Subset) -> Encoded:
+    """Return the part of encoded pairs, without its texts."""
+    indices = torch.from_numpy(part.indices)
+    labels = None if found.labels is None else found.labels[indices]
+    none = found.texts[:0], found.owner[:0]
+    return Encoded(part, (), found.images[indices], *none, labels, None, found.scale)
 
 
 def _distinct(texts: Sequence[str]) -> list[str]:

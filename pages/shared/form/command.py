@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Iterable
 
-from engine.specs import Spec, format_image_size
+from engine.specs import Spec
 from pages.shared.form.spec_form import LISTS
 
 
@@ -13,26 +13,25 @@ def command(spec: Spec, sweep: Iterable[str] = ()) -> str:
     sweep: labels of the runs of a sweep, as `engine.specs.sweep.specs` makes them. An uploaded configuration is written
     as its file name. Class names and templates are written one per line.
     """
+    written = spec.model_dump()
     words = ["python", "-m", "engine", *(["submit"] if sweep else []), spec.kind]
     for name in type(spec).model_fields:
         value = getattr(spec, name)
         if name == "configs" or value == spec.default(name):
             continue
-        flag = f"--{name.replace('_', '-')}"
+        flag = "--pretrained" if name == "checkpoint" else f"--{name.replace('_', '-')}"
         if isinstance(value, bool):
             words.append(flag if value else f"--no-{flag.removeprefix('--')}")
         elif name == "models":
             words += [flag, ",".join(_model(model) for model in value)]
         elif name == "model":
             words += [flag, _model(value)]
-        elif name == "image_size" and isinstance(value, tuple):
-            words += [flag, format_image_size(value)]
-        elif isinstance(value, tuple):
-            words += [flag, ("\n" if name in LISTS else ",").join(map(str, value))]
+        elif isinstance(written[name], tuple):
+            words += [flag, ("\n" if name in LISTS else ",").join(map(str, written[name]))]
         elif isinstance(value, str) and value.startswith("-"):
             words.append(f"{flag}={value}")  # with "=", because a value that starts with "-" would be read as a flag
         else:
-            words += [flag, str(value)]
+            words += [flag, str(written[name])]
     if sweep:
         words += ["--sweep", _swept(sweep)]
     return shlex.join(words)

@@ -45,7 +45,7 @@ def draw(
         place = st.container()  # kept even if empty: a field that changes its position would drop out of the address
         if group in shown:
             with place:
-                values |= _group(spec, prefix, group, names, choices)
+                values |= _group(spec, prefix, group if len(shown) > 1 else "", names, choices)
         else:
             _mark_undrawn(prefix, names)
     return values
@@ -54,9 +54,10 @@ def draw(
 def _group(
     spec: type[Spec], prefix: str, heading: str, names: Sequence[str], choices: Mapping[str, Sequence[str]]
 ) -> dict[str, Any]:
-    """Draw the fields of a group, three per row, under its heading. Return their values."""
+    """Draw the fields of a group, three per row, under its heading if there is one. Return their values."""
     values = {}
-    st.caption(heading)
+    if heading:
+        st.caption(heading)
     for row in (names[place : place + 3] for place in range(0, len(names), 3)):
         for column, name in zip(st.columns(3, vertical_alignment="bottom"), row, strict=False):
             if st.session_state.get(key(prefix, name)) is Undrawn.YET:

@@ -4,7 +4,7 @@ from typing import Any
 
 import streamlit as st
 
-from engine.specs import Spec, format_image_size
+from engine.specs import Spec
 from pages.shared import backend
 from pages.shared.form import spec_form
 from pages.shared.kinds import PAGES, form_page
@@ -47,21 +47,21 @@ def fill_from_run(page: str) -> None:
 def address(prefix: str, spec: Spec) -> dict[str, str | list[str]]:
     """Return the query that fills the form with a spec, except for the values that `put_aside` keeps."""
     query: dict[str, str | list[str]] = {}
-    for name in type(spec).model_fields:
-        value = getattr(spec, name)
+    for name, value in spec.model_dump().items():
         if name == "configs":
             continue
         if name == "models" and len(value) > IN_LINK:
             query[spec_form.key(prefix, spec_form.LISTED)] = str(len(value))
         elif name == "models":
             query[spec_form.key(prefix, name)] = [model for model in value if not model.startswith("config:")]
-        elif value != spec.default(name) and name in spec_form.LISTS:
-            query[spec_form.key(prefix, name)] = "\n".join(value)
-        elif value != spec.default(name) and name != "image_size" and isinstance(value, tuple):
-            query[spec_form.key(prefix, name)] = [str(item) for item in value]
-        elif value != spec.default(name):
-            text = format_image_size(value) if name == "image_size" and isinstance(value, tuple) else str(value)
-            query[spec_form.key(prefix, name)] = text.lower() if isinstance(value, bool) else text
+        elif getattr(spec, name) == spec.default(name):
+            continue
+        elif isinstance(value, tuple):
+            items = [str(item) for item in value]
+            together = "," if spec_form.is_number_list(type(spec), name) else "\n" if name in spec_form.LISTS else ""
+            query[spec_form.key(prefix, name)] = together.join(items) if together else items
+        else:
+            query[spec_form.key(prefix, name)] = str(value).lower() if isinstance(value, bool) else str(value)
     return query
 
 

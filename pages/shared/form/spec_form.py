@@ -8,7 +8,6 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
-import annotated_types
 import streamlit as st
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
@@ -70,7 +69,7 @@ def _widget(
     info = spec.model_fields[name]
     annotation, optional = _without_none(info.annotation)
     label = heading(spec, name)
-    shared: dict[str, Any] = {"key": key(prefix, name), "help": info.description, "bind": BIND}
+    shared: dict[str, Any] = {"key": key(prefix, name), "help": help_of(spec, name), "bind": BIND}
     if optional:
         hint = hint or default_hint(spec, name)
     if name == "image_size" and info.default:
@@ -81,13 +80,11 @@ def _widget(
         return st.segmented_control(
             label, get_args(annotation), default=info.default, required=True, width="stretch", **shared
         )
+    if is_number_list(spec, name):
+        typed = ",".join(str(item) for item in info.default)
+        return st.text_input(label, typed, placeholder=default_hint(spec, name), **shared)
     if get_origin(annotation) is tuple and get_args(annotation)[1:] == (...,):
-        item = get_args(annotation)[0]
-        return (
-            _numbers(label, default_hint(spec, name), shared)
-            if _plain(item) in (int, float)
-            else _words(label, info.default, item, choices, shared, pills)
-        )
+        return _words(label, info.default, get_args(annotation)[0], choices, shared, pills)
     if get_origin(annotation) in UNIONS:
         default = None if info.default_factory else str(info.default)
         return _number_or_word(label, default, annotation, choices or (), hint or default_hint(spec, name), shared)
@@ -103,8 +100,8 @@ def _widget(
         placeholder = hint or default_hint(spec, name)
         return st.selectbox(label, options, index, accept_new_options=True, placeholder=placeholder, **shared)
     if choices is not None:
-        if st.session_state.get(shared["key"]) not in choices:
-            st.session_state.pop(shared["key"], None)
+        if st.session_state.get(shared["key"], choices[0]) not in choices:
+            st.session_state[shared["key"]] = choices[0]  # told to the browser, which would go on showing the old one
         return st.selectbox(label, choices, **shared)
     return st.text_input(label, placeholder=hint or info.default or None, **shared)
 
@@ -121,18 +118,14 @@ def _words(
 
 
 def _number(label: str, info: FieldInfo, kind: type, hint: str | None, shared: dict[str, Any]) -> float | None:
-    """Draw a number. Integers use a float field too, because a link with 1e400 makes Streamlit's integer field fail."""
-    low, high = (None if bound is None else float(bound) for bound in _bounds(info))
+    """Draw a number. Integers use a float field too, because a link with 1e400 makes Streamlit's integer field fail.
+
+    The widget has no bounds: a browser keeps a number out of bounds to itself, and the form would use the one before.
+    """
     default: Any = None if info.default is None else float(info.default)
     step = 1.0 if kind is int else None
-    value = st.number_input(label, low, high, default, step=step, format="%g", placeholder=hint, **shared)
+    value = st.number_input(label, None, None, default, step=step, format="%g", placeholder=hint, **shared)
     return int(value) if kind is int and value is not None and value % 1 == 0 else value
-
-
-def _numbers(label: str, hint: str | None, shared: dict[str, Any]) -> str:
-    """Draw a list of numbers, typed one by one or separated by commas. Return them as one text."""
-    typed = list(st.session_state.get(shared["key"], []))
-    return ",".join(st.multiselect(label, typed, accept_new_options=True, placeholder=hint or "", **shared))
 
 
 def _number_or_word(
@@ -149,6 +142,23 @@ def _number_or_word(
     options = list(dict.fromkeys([*([default] if default else []), *choices, *words, *([typed] if typed else [])]))
     index = None if default is None else 0
     return st.selectbox(label, options, index, placeholder=hint, accept_new_options=True, **shared)
+
+
+def is_number_list(spec: type[Spec], name: str) -> bool:
+    """Return whether a field holds several numbers or image sizes. They are typed as one text, such as `1,8,64`.
+
+    A field of chips would lose a number that was typed without Enter.
+    """
+    annotation, _ = _without_none(spec.model_fields[name].annotation)
+    if get_origin(annotation) is not tuple or get_args(annotation)[1:] != (...,):
+        return False
+    item = _plain(get_args(annotation)[0])
+    return item in (int, float) or get_origin(item) is tuple
+
+
+def help_of(spec: type[Spec], name: str) -> str:
+    """Return the help text of a field. Commas separate values on the command line, chips in a form."""
+    return (spec.model_fields[name].description or "").replace("; comma-separated.", ".")
 
 
 def build(spec: type[Request], values: Mapping[str, Any]) -> tuple[Request | None, list[str]]:
@@ -180,9 +190,8 @@ def _validate(spec: type[Request], values: Mapping[str, Any]) -> tuple[Request |
 def _sentence(spec: type[Spec], error: Any) -> str:
     fields = ", ".join(name_in_sentence(spec, part) for part in error["loc"] if isinstance(part, str))
     message = _message(error)
-    if any(isinstance(part, int) for part in error["loc"]):  # one item of a list: name it
-        value = error["input"]
-        message += f" (given: {quoted(value) if isinstance(value, str) else repr(value)})"
+    if isinstance(value := error["input"], str | int | float) and error["type"] != "value_error":
+        message += f" (given: {quoted(value) if isinstance(value, str) else f'{value:,.12g}'})"
     return f"{fields}: {message}" if fields else message
 
 
@@ -208,11 +217,3 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:
     if types.NoneType in parts:
         return _plain(next(part for part in parts if part is not types.NoneType)), True
     return annotation, False
-
-
-def _bounds(info: FieldInfo) -> tuple[Any, Any]:
-    low: Any = next((item.ge for item in info.metadata if isinstance(item, annotated_types.Ge)), None)
-    if low is None:  # a widget has no open bounds; the engine refuses a value on the bound
-        low = next((item.gt for item in info.metadata if isinstance(item, annotated_types.Gt)), None)
-    high = next((item.le for item in info.metadata if isinstance(item, annotated_types.Le)), None)
-    return low, high

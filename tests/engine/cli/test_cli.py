@@ -142,7 +142,7 @@ def test_profile_counts_here_and_is_recorded(store: Store, tmp_path: Path, tiny:
     assert rows["resnet18"]["status"] == "ok"
     # He et al. 2015, table 1 gives 1.8e9 multiply-adds for ResNet-18
     assert float(rows["resnet18"]["gmacs"]) == pytest.approx(1.8, rel=0.02)
-    assert "timm:resnet18 by operator" in done.stdout
+    assert "timm:resnet18 at 224 px by operator" in done.stdout
     (run,) = store.runs()
     assert (run.state, run.kind, run.done) == (State.FINISHED, "profile", 3)
     assert len(store.rows(run.id)) == 3

@@ -1,5 +1,6 @@
 """What a request of CLIP refers to: runs, and files below the folders that may be read."""
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from engine import jobs
 from engine.__main__ import main
-from engine.jobs import references
+from engine.jobs import references, worker
 from engine.results import Device, Machine, Progress
 from engine.settings import Settings
 from engine.specs import ProfileSpec, Refused, TrainSpec
@@ -245,3 +246,22 @@ def test_every_file_of_several_is_checked(settings: Settings) -> None:
     for name, value in (("more_data", ("/etc",)), ("probe_data", "/etc"), ("more_models", ("ViT-B-32,/etc/passwd",))):
         with pytest.raises(Refused, match=f"^{name}: nothing can be read at"):
             references.check_paths(settings, EvaluateSpec.model_validate({name: value}))
+
+
+def test_one_name_takes_a_run_in_train_and_evaluate(store: Store, settings: Settings) -> None:
+    run_id = trained(store, settings, seed=3)
+    best = str(RunFiles(settings.runs_dir, run_id).dir / "checkpoints" / "best.pt")
+    tuned = references.resolve(store, settings, TrainSpec(pretrained=str(run_id)))
+    assert isinstance(tuned, TrainSpec)
+    assert tuned.pretrained == best
+    for name in ("pretrained", "checkpoint"):
+        assert evaluate(store, settings, **{name: str(run_id)}).checkpoint == best
+    with pytest.raises(Refused, match=f"run {run_id} trained digits-clip, not ViT-B-32"):
+        references.resolve(store, settings, TrainSpec(model="ViT-B-32", pretrained=str(run_id)))
+
+
+def test_a_run_stores_the_hashes_of_its_files(store: Store, settings: Settings) -> None:
+    run_id = trained(store, settings)
+    spec = evaluate(store, settings, checkpoint=str(run_id))
+    digest = hashlib.sha256(b"weights").hexdigest()
+    assert worker._used(settings, spec) == {"SHA-256 of checkpoint": digest}

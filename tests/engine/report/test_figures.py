@@ -19,7 +19,7 @@ def table(**columns: list[object]) -> pd.DataFrame:
     count = len(next(iter(columns.values())))
     texts = {"name": [f"timm:m{i}" for i in range(count)], "model": [f"m{i}" for i in range(count)]}
     known: dict[str, object] = {**texts, "library": ["timm"] * count, "family": ["vit"] * count}
-    return pd.DataFrame(known | {"image_size": ["224"] * count} | columns)
+    return pd.DataFrame(known | {"image_size": ["224"] * count, "batch_size": 1} | columns)
 
 
 def test_a_family_keeps_its_colour_and_no_two_families_look_alike() -> None:

@@ -88,10 +88,23 @@ def test_a_spec_survives_its_json() -> None:
     spec = ProfileSpec.model_validate(
         {"models": "a,{b,c}*", "image_size": "224x320", "configs": {"t": {"embed_dim": 1}}}
     )
-    assert spec.image_size == (224, 320)
+    assert spec.image_size == ((224, 320),)
     assert specs.load("profile", spec.model_dump_json()) == spec
     with pytest.raises(LookupError, match="no kind of run is called 'dance'"):
         specs.load("dance", "{}")
+
+
+def test_sizes_are_one_or_several_and_stored_requests_with_one_stay_valid() -> None:
+    old = specs.load("profile", '{"models": ["a"], "image_size": null, "batch_size": 4}')
+    assert old == ProfileSpec(models=("a",), batch_size=(4,))
+    assert old.half_batch == 2
+    assert specs.load("profile", '{"models": ["a"], "image_size": "160x224"}') == ProfileSpec.model_validate(
+        {"models": "a", "image_size": (160, 224)}
+    )
+    swept = ProfileSpec.model_validate({"models": "a", "image_size": "224,96x128,224x224", "batch_size": "1, 8"})
+    places = [(point.image_size, point.batch_size) for point in swept.points]
+    assert places == [(((224, 224),), (1,)), (((224, 224),), (8,)), (((96, 128),), (1,)), (((96, 128),), (8,))]
+    assert swept.half_batch is None
 
 
 def test_a_spec_does_not_change() -> None:

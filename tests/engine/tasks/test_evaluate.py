@@ -1,17 +1,21 @@
 """The task of an evaluation: several models and data sets, the probe's own data, kept features."""
 
 import os
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from engine.models import clip_weights
 from engine.report import frames
+from engine.report.figures import evaluation
 from engine.results.clip import EvaluateRow
+from engine.results.embeddings import read_embeddings
 from engine.settings import Settings
 from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
@@ -148,3 +152,32 @@ def test_kept_features_are_those_that_open_clip_computes(rows: Evaluate, tmp_pat
         torch.testing.assert_close(found.images, made.model.eval().encode_image(images, normalize=True))
     assert found.read.tolist() == list(range(8))
     assert len(found.texts) == 2
+
+
+@pytest.mark.parametrize("layout", ["csv", "shards"])
+def test_images_of_several_classes_have_a_mean_average_precision(rows: Evaluate, tmp_path: Path, layout: str) -> None:
+    """In a CSV, or as CLIP_benchmark writes them: a vector of zeros and ones beside each image."""
+    classes, held = ("cat", "dog", "owl"), [(0,), (0, 1), (1,), (1,)]
+    data = folder_of_classes(tmp_path / "data", "only")
+    if layout == "csv":
+        lines = [f"only/{n}.png,{' ; '.join(classes[c] for c in several)}" for n, several in enumerate(held)]
+        (data / "pairs.csv").write_text("\n".join(["filepath,class", *lines]))
+        fields: dict[str, Any] = {"data": str(data / "pairs.csv"), "csv_class_key": "class", "csv_class_separator": ";"}
+    else:
+        with tarfile.open(data / "0.tar", "w") as tar:
+            for n, several in enumerate(held):
+                np.save(data / f"{n}.npy", np.isin(np.arange(3), several).astype(np.int64))
+                tar.add(data / "only" / f"{n}.png", f"{n}.png")
+                tar.add(data / f"{n}.npy", f"{n}.npy")
+        (data / "classnames.txt").write_text("\n".join(classes))
+        fields = {"data": str(data / "0.tar")}
+    probe, zeroshot, retrieval = rows(tasks=("linear-probe", "zeroshot", "retrieval"), samples=None, **fields)
+    assert "one class per image, and these images have several" in probe.error
+    assert (retrieval.status, zeroshot.status, zeroshot.acc1) == ("ok", "ok", None)
+    assert zeroshot.classes == (2 if layout == "csv" else 3), "a CSV does not tell of classes without images"
+    table = evaluation.read_average_precision(tmp_path / "run" / zeroshot.average_precision_file).set_index("class")
+    assert table["images"].to_dict() == {"cat": 2, "dog": 3} | ({} if layout == "csv" else {"owl": 0})
+    assert zeroshot.mean_average_precision == pytest.approx(table["average_precision"].mean(), abs=1e-6)
+    assert any("1 of 3 classes have no images" in note for note in zeroshot.notes) == (layout == "shards")
+    captions = read_embeddings(tmp_path / "run" / "embeddings.npz").captions
+    assert "a photo of a cat, dog." in captions

@@ -62,6 +62,13 @@ def test_figures_are_per_sample_and_traffic_is_the_batchs() -> None:
     assert sum(operator.flops for operator in four.operators) == pytest.approx(4 * (one.gflops or 0) * 1e9)
 
 
+@pytest.mark.parametrize("model", ["timm:vit_small_patch16_224", "open_clip:ViT-S-16"])
+def test_a_size_that_patches_do_not_divide_is_refused_with_its_neighbours(model: str) -> None:
+    row = profile(model, ProfileSpec(models=model, image_size="225")).row
+    assert "Image size 225 does not divide by the patch size 16. Use 224 or 240." in row.error
+    assert profile(model, ProfileSpec(models=model, image_size="240x224")).row.status == "ok"
+
+
 @pytest.mark.slow
 def test_towers_and_the_rest_make_the_whole() -> None:
     row = profile("open_clip:coca_ViT-B-32", ProfileSpec(models="coca_ViT-B-32")).row
@@ -80,12 +87,27 @@ def test_an_image_model_is_its_own_image_tower() -> None:
 @pytest.mark.slow
 def test_detail_lists_modules_outermost_first(tmp_path: Path) -> None:
     list(run(ProfileSpec(models="open_clip:ViT-S-32-alt", detail=True), tmp_path))
-    path = tmp_path / detail_name("open_clip", "ViT-S-32-alt")
+    path = tmp_path / detail_name("open_clip", "ViT-S-32-alt", "224", 1)
     modules = [ModuleCount.model_validate(entry) for entry in json.loads(path.read_text())]
     by_path = {module.path: module for module in modules}
     assert modules[0].path == ""
     assert by_path[""].gmacs == pytest.approx(by_path["visual"].gmacs + by_path["text"].gmacs)
-    assert by_path["visual.conv1"].type == "Conv2d"
+    conv = by_path["visual.conv1"]
+    assert (conv.type, conv.output, conv.kernel, conv.stride) == ("Conv2d", "1×384×7×7", "32×32", "32×32")
+    assert conv.mparams * 1e6 == pytest.approx(384 * 3 * 32 * 32)
+    assert conv.gmacs * 1e9 == pytest.approx(384 * 3 * 32 * 32 * 7 * 7)
+    assert by_path["visual"].output == "1×256"
+
+
+def test_every_size_and_batch_is_a_row_with_modules_of_its_own(tmp_path: Path) -> None:
+    spec = ProfileSpec.model_validate(
+        {"models": "timm:resnet18", "image_size": "64,128x64", "batch_size": "1,3", "detail": True}
+    )
+    counted = rows(spec, tmp_path)
+    assert [(row.image_size, row.batch_size) for row in counted] == [(s, b) for s in ("64", "128x64") for b in (1, 3)]
+    assert counted[2].macts == pytest.approx(2 * (counted[0].macts or 0) - 1e-3)  # the head with 1,000 outputs stays
+    last = json.loads((tmp_path / counted[3].detail_file).read_text())
+    assert next(module for module in last if module["path"] == "conv1")["output"] == "3×64×64×32"
 
 
 def test_a_name_that_is_no_file_name_keeps_its_detail_below_the_run(tmp_path: Path) -> None:

@@ -1,13 +1,14 @@
 """Zero-shot classification and linear probes against open_clip's functions and scikit-learn's metrics."""
 
 from contextlib import nullcontext
+from math import isnan
 
 import open_clip
 import pytest
 import torch
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import confusion_matrix, recall_score, top_k_accuracy_score
+from sklearn.metrics import average_precision_score, confusion_matrix, recall_score, top_k_accuracy_score
 from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 from torch.nn import functional
@@ -182,3 +183,17 @@ def test_a_single_strength_is_used_as_it_is_and_the_best_of_several_is_chosen() 
     scores = [LogisticRegression(C=c, max_iter=1000).fit(fit, fit_labels).score(choose, choose_labels) for c in values]
     chosen = classification.probe(features, labels, features, labels, 0, strengths=values).c
     assert chosen == values[scores.index(max(scores))]
+
+
+def test_average_precision_is_clip_benchmarks_and_scikit_learns() -> None:
+    """CLIP_benchmark's formula, without ties: the mean of the precision at the rank of each image of the class."""
+    torch.manual_seed(5)
+    images, weights = functional.normalize(torch.randn(60, 8), dim=1), functional.normalize(torch.randn(8, 4), dim=0)
+    targets = torch.rand(60, 4) < torch.tensor([0.1, 0.5, 0.9, 0.0])
+    found = classification.average_precisions(images, targets, weights)
+    for place in range(3):
+        truth = targets[(images @ weights)[:, place].argsort(descending=True), place]
+        precision = truth.float().cumsum(0) / torch.arange(1, 61)
+        assert found[place] == pytest.approx((precision[truth].sum() / truth.sum()).item(), abs=1e-6)
+    assert found[:3] == pytest.approx(average_precision_score(targets[:, :3], images @ weights[:, :3], average=None))
+    assert isnan(found[3])

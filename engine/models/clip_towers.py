@@ -1,0 +1,154 @@
+"""Weights of single towers from Hugging Face: timm's for the image tower, and those of a language model for the text
+tower, as open_clip's `pretrained_image` and `pretrained_text` load them."""
+
+import pickle
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import timm
+import torch
+import transformers
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from engine.models import clip_hub
+from engine.models.clip import hf_folder
+from engine.models.clip_files import WeightsRefused
+from engine.models.clip_hub import Remote, Unreachable
+from engine.models.library import quiet
+from engine.results import Progress
+from engine.specs.train import TrainSpec
+
+FILES = ("model.safetensors", "pytorch_model.bin")
+SHOWN = 4
+Config = dict[str, Any]
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Tower:
+    """A tower whose weights are wanted."""
+
+    part: Literal["image", "text"]
+    source: str
+    """Name of timm's model, or of the language model."""
+    repo: str
+    """Place of its weights at Hugging Face."""
+
+    @property
+    def what(self) -> str:
+        """Return a description, such as `the image tower's weights timm/convnext_base.fb_in22k_ft_in1k`."""
+        return f"the {self.part} tower's weights {self.repo}"
+
+
+def wanted(spec: TrainSpec, name: str, cfg: Config) -> list[Tower]:
+    """Return the towers for which a request wants weights. Errors: WeightsRefused if there are none for a tower."""
+    towers = []
+    if spec.pretrained_image:
+        source = cfg["vision_cfg"].get("timm_model_name")
+        found = timm.get_pretrained_cfg(source, allow_unregistered=True) if source else None
+        if found is None or not found.hf_hub_id:
+            raise WeightsRefused(
+                f"the image tower of {name} is not timm's, or timm has no weights for it: leave pretrained_image out, "
+                "or take a model such as convnext_base"
+            )
+        towers.append(Tower("image", source, found.hf_hub_id))
+    if spec.pretrained_text:
+        source = cfg["text_cfg"].get("hf_model_name")
+        if not source:
+            raise WeightsRefused(
+                f"the text tower of {name} is not a model of Hugging Face, so there are no weights for it alone: leave "
+                "pretrained_text out, or take a model such as roberta-ViT-B-32"
+            )
+        towers.append(Tower("text", source, source))
+    return towers
+
+
+def find(tower: Tower) -> Path | Remote:
+    """Return the file of a tower's weights in the cache, else at Hugging Face. Errors: Unreachable."""
+    if cached := clip_hub.cached(tower.repo, FILES):
+        return cached
+    try:
+        return clip_hub.locate(tower.repo, FILES)
+    except Unreachable as error:
+        raise Unreachable(
+            f"{tower.what} (about {_mb(tower):,.0f} MB) are not in {clip_hub.cache()}, and {error}. Where there is "
+            f"internet, `hf download {tower.repo} {FILES[0]}` fills such a folder, which can be copied here; or leave "
+            f"pretrained_{tower.part} out"
+        ) from error
+
+
+def fetch(towers: Iterable[Tower]) -> Generator[Progress]:
+    """Download the weights of towers into the cache and yield progress. Errors: Unreachable."""
+    for tower in towers:
+        place = find(tower)
+        if isinstance(place, Remote):
+            yield from clip_hub.fetch(place)
+
+
+def load(model: Any, towers: Iterable[Tower]) -> list[str]:
+    """Load weights into the towers of a model that open_clip has built at its own image size. Return notes.
+
+    The global random state does not change. Errors: Unreachable; WeightsRefused if a file does not fit its tower.
+    """
+    notes = []
+    for tower in towers:
+        for _ in fetch([tower]):
+            pass
+        path = find(tower)
+        assert isinstance(path, Path), "it was fetched"
+        part = model.visual.trunk if tower.part == "image" else model.text.transformer
+        try:
+            with torch.random.fork_rng(devices=[]), quiet():
+                given = (_image if tower.part == "image" else _text)(model, tower, _read(path))
+        except (RuntimeError, ValueError, KeyError, OSError, SafetensorError, pickle.UnpicklingError) as error:
+            raise WeightsRefused(f"{tower.what} cannot be loaded from {path}: {error}") from error
+        own = part.state_dict()
+        taken = {name: value for name, value in given.items() if name in own and own[name].shape == value.shape}
+        part.load_state_dict(taken, strict=False)
+        notes.append(_note(tower, sorted(own.keys() - taken.keys()), len(own)))
+    return notes
+
+
+def _note(tower: Tower, random: list[str], count: int) -> str:
+    shown = ", ".join(random[:SHOWN]) + (f" and {len(random) - SHOWN} more" if len(random) > SHOWN else "")
+    rest = f" except {shown}, which begin at random" if random else ""
+    return f"the {tower.part} tower begins at {tower.repo} ({count - len(random)} of {count} tensors){rest}"
+
+
+def _image(_model: Any, tower: Tower, tensors: Tensors) -> Tensors:
+    """Return timm's model with these weights, which timm adapts, as tensors by name."""
+    whole = timm.create_model(tower.source, pretrained=True, pretrained_cfg_overlay={"state_dict": tensors})
+    return dict(whole.state_dict())
+
+
+def _text(model: Any, _tower: Tower, tensors: Tensors) -> Tensors:
+    """Return the language model with these weights, without its decoder, as tensors by name."""
+    config = model.text.config
+    kind: Any = transformers.AutoModel._model_mapping[type(config)]
+    whole, report = kind.from_pretrained(None, config=config, state_dict=tensors, output_loading_info=True)
+    missing = {name for name in report["missing_keys"] if not name.startswith("pooler.")}
+    if missing:
+        raise ValueError(f"it lacks {', '.join(sorted(missing)[:SHOWN])} and others, {len(missing)} in all")
+    return dict((whole.encoder if config.is_encoder_decoder else whole).state_dict())
+
+
+def _read(path: Path) -> Tensors:
+    if path.suffix == ".safetensors":
+        return load_file(path)
+    tensors: Tensors = torch.load(path, map_location="cpu", weights_only=True)
+    return tensors
+
+
+def _mb(tower: Tower) -> float:
+    """Return the size of a tower's weights in MB, in float32."""
+    with torch.device("meta"), quiet():
+        if tower.part == "image":
+            model: Any = timm.create_model(tower.source)
+        else:
+            config = transformers.AutoConfig.from_pretrained(str(hf_folder(tower.source)))
+            model = transformers.AutoModel.from_config(config)  # type: ignore[no-untyped-call]
+        count: int = sum(weight.numel() for weight in model.parameters())
+    return 4 * count / 1e6
