@@ -222,7 +222,7 @@ def test_commands_and_buttons_lead_to_forms_filled_with_the_model() -> None:
     assert "python -m engine profile --models open_clip:ViT-B-32 --detail" in said
     assert "python -m engine benchmark --models open_clip:ViT-B-32 --variants eager,compile" in said
     assert "python -m engine train --model ViT-B-32" in said
-    assert any(text.startswith("python -m engine evaluate --model ViT-B-32 --checkpoint ") for text in said)
+    assert any(text.startswith("python -m engine evaluate --model ViT-B-32 --pretrained ") for text in said)
     forms = [parse_qs(each.proto.query_string) for each in app.get("page_link") if each.proto.label == "Open the form"]
     assert {"benchmark_models": ["open_clip:ViT-B-32"], "benchmark_mode": ["training"]} in forms
     app = followed(app, "Profile")
