@@ -98,7 +98,7 @@ def open_table(
     columns = (image_column, caption_column, class_column)
     with _opened(path, roots) as file:
         rows = _rows(file, path.name, separator, columns)
-        return assembled(path, rows, class_column=class_column, caption_column=caption_column, roots=roots)
+        return assemble(path, rows, class_column=class_column, caption_column=caption_column, roots=roots)
 
 
 def header(path: Path, separator: str = "", roots: Roots = None) -> list[str]:
@@ -119,7 +119,7 @@ def _opened(path: Path, roots: Roots) -> Iterator[TextIO]:
         raise DataProblem(f"{path.name} cannot be read: {error.strerror}") from error
 
 
-def assembled(
+def assemble(
     path: Path,
     rows: Iterable[Row],
     *,

@@ -81,8 +81,8 @@ def draw_classes(preview: data.Preview) -> dict[str, Any]:
         if isinstance(spec, EvaluateSpec):
             names = _class_names(spec, own)
             if by_class := class_prompts(spec.class_prompts):
-                each = [prompt for name in names for prompt in by_class.get(name, ())]
-                shown, total = each[:MOST_PROMPTS], len(each)
+                texts = [prompt for name in names for prompt in by_class.get(name, ())]
+                shown, total = texts[:MOST_PROMPTS], len(texts)
             else:
                 templates = datasets.prompts(spec.templates, preview.templates, spec.classes)
                 shown, total = prompts(names, templates, MOST_PROMPTS)

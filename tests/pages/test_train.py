@@ -340,7 +340,7 @@ def test_what_a_training_needs_is_looked_up_without_being_waited_for(answers: An
     app.run()
     assert not app.exception
     said = plainly(app)
-    assert "to be fetched from huggingface.co/a/b/c.bin (605 MB) into /cache, where 30 GB are free." in said
+    assert "to be downloaded from huggingface.co/a/b/c.bin (605 MB) into /cache, where 30 GB are free." in said
     assert "Memory: about 5.77 GB, 2.42 GB of which for weights, gradients and optimizer" in said
     assert "being looked up" not in said
     assert "at least" not in said
@@ -381,7 +381,7 @@ def test_a_tag_out_of_reach_keeps_the_start_off(answers: Answering) -> None:
 def test_without_an_answer_a_training_can_be_started(answers: Answering) -> None:
     answers.futures["outlook"].set_exception(Refused("the process that answers has died"))
     app = open_page(PAGE)
-    assert "**warning**: What digits-clip needs could not be looked up: the process" in plainly(app)
+    assert "**warning**: The files and memory for digits-clip could not be determined: the process" in plainly(app)
     assert not app.button(key="train_go").disabled
 
 
