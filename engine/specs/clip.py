@@ -63,7 +63,8 @@ Data = Annotated[
 ]
 Kind = Annotated[DataKind, Field(description="Format of the data. auto: recognise it by the path.")]
 Split = Annotated[
-    JsonSplit, Field(description="Part of a Karpathy JSON. auto: train on train and restval, hold out val.")
+    JsonSplit,
+    Field(description="The split of a Karpathy JSON to use. auto: train and restval to train on, val held out."),
 ]
 Separator = Annotated[
     str, Field(max_length=4, description="Character between a CSV's columns. Default: from its header.")
