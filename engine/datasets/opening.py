@@ -22,8 +22,8 @@ def open_pairs(
     kind: DataKind = "auto",
     *,
     separator: str = "",
-    image_column: str = "filepath",
-    caption_column: str = "title",
+    image_column: str = "",
+    caption_column: str = "",
     class_column: str = "",
     part: JsonSplit = "auto",
     samples: int | None = None,
@@ -54,18 +54,31 @@ def open_pairs(
     return sample(pairs, samples, seed) if samples and samples < len(pairs) else pairs
 
 
+def columns_of(data: str, kind: DataKind = "auto", *, separator: str = "", roots: Roots = None) -> list[str]:
+    """Return the names of the columns if the data, or their first source, are a CSV or Parquet. Errors: DataProblem."""
+    source = next(iter(split_sources(data)), "")
+    path = expand_home(source)
+    if source in EMBEDDED or not stat_within(path, roots):
+        return []
+    if kind == "auto":
+        path, kind = kinds.recognise(path, roots)
+    if kind == "parquet":
+        return parquet.header(path, roots)
+    return tables.header(path, separator, roots) if kind == "csv" else []
+
+
 def _open(source: str, kind: DataKind, table: Mapping[DataKind, Open], synthetic: Synthetic, roots: Roots) -> Pairs:
     if kind == "auto" and source in EMBEDDED:
         kind = "digits" if source == "digits" else "synthetic"
     if kind in EMBEDDED and source not in EMBEDDED:
-        raise DataProblem(f"{source} was said to be {kind}, which need no path: leave one of the two out")
+        raise DataProblem(f"{source} is a path, and the format {kind} needs no path: leave one of the two out")
     if kind == "digits":
         return Digits()
     if kind == "synthetic":
         return synthetic
     path = expand_home(source)
     if "://" in source or source.startswith("pipe:"):
-        raise DataProblem(f"{source} is no file on this machine: fetch it first, data are read from disk")
+        raise DataProblem(f"{source} is not a file on this machine: download it first, because data are read from disk")
     if not stat_within(path, roots):
         if kind in ("auto", "webdataset") and is_tar(source):
             return shards.open_shards(source, roots)
@@ -78,8 +91,8 @@ def _open(source: str, kind: DataKind, table: Mapping[DataKind, Open], synthetic
     if kind == "webdataset":
         return _shards(path, roots)
     if file_within(path, roots) == (kind == "folder"):
-        wanted = "a folder with one for each class" if kind == "folder" else f"{kind}, which is a file"
-        raise DataProblem(f"{source} was said to be {wanted}, which it is not")
+        wanted = "a folder with one folder per class" if kind == "folder" else f"a file, so not {kind}"
+        raise DataProblem(f"{source} is not {wanted}: choose another format (--data-kind)")
     return folders.open_folder(path, roots) if kind == "folder" else table[kind](path)
 
 

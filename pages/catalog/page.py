@@ -39,7 +39,7 @@ if everything.empty:
     raise PageEnd
 st.caption(
     f"{everything['name'].nunique():,} models of open_clip, timm and torchvision, counted with "
-    f"{plain(catalog.describe(counted_with))}. Costs are per image, for CLIP models with its text."
+    f"{plain(catalog.describe(counted_with))}. Costs are per image; for CLIP models, per image and text."
 )
 if different := shipped.mismatches(counted_with):
     st.warning(

@@ -51,7 +51,7 @@ HELP = {
     "acc1": "Share of images whose class is predicted.",
     "acc5": "Share of images whose class is among the five most likely. Not computed for fewer than five classes.",
     "mean_per_class_recall": "Share of correct predictions per class, averaged over the classes that occur.",
-    "mean_average_precision": "Mean over the classes of the average precision of ranking all images by a class.",
+    "mean_average_precision": "Average precision of ranking images by similarity to a class; mean over classes.",
     "image_to_text_r1": "Share of images for which one of their own captions ranks first among all captions.",
     "text_to_image_r1": "Share of captions for which their own image ranks first among all images.",
     "image_to_text_mean_rank": "Mean rank of the first of an image's own captions. 1 is best.",
@@ -115,7 +115,7 @@ def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
 
 
 def _choose(run: Run, rows: Sequence[EvaluateRow]) -> tuple[Run, list[EvaluateRow]]:
-    """Draw a table of all models and data sets. Return the run as that of the chosen one alone, and its rows."""
+    """Draw a table of all models and data sets. Return the run reduced to the chosen pair, and the rows of the pair."""
     table = frames.evaluate(rows)[list(TABLE)]
     filled = [name for name in TABLE if table[name].replace("", None).notna().any()]
     config: dict[str, Any] = {name: st.column_config.Column(TABLE[name]) for name in filled}
@@ -158,7 +158,7 @@ def _metrics(row: EvaluateRow) -> None:
         parts = [f"{row.images:,} images" if row.images else "", f"{row.captions:,} captions" if row.captions else ""]
         parts += [f"{row.classes:,} classes" if row.classes else "", f"{row.device}, {row.precision}"]
         if row.probe_images is not None and row.probe_c is not None:
-            parts.append(f"learned from {row.probe_images:,} images with C = {row.probe_c:g}")
+            parts.append(f"probe trained on {row.probe_images:,} images with C = {row.probe_c:g}")
         if row.clip_val_loss is not None and row.val_batch_size:
             parts.append(f"the loss depends on the batch size, here {row.val_batch_size}")
         st.caption(plain("; ".join(part for part in parts if part)))

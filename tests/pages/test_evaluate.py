@@ -89,7 +89,7 @@ def test_a_training_can_be_evaluated_by_its_number(store: Store, settings: Setti
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ({"evaluate_classes": "a\nb"}, "the data have 10 classes and 2 names were given"),
+        ({"evaluate_classes": "a\nb"}, "the data have 10 classes, but 2 names were given"),
         ({"evaluate_data": "synthetic"}, "Zero-shot needs a class per image"),
         ({"evaluate_data": "nowhere.csv"}, "there is no nowhere.csv"),
     ],
@@ -99,6 +99,17 @@ def test_what_cannot_work_is_said_before_the_start(query: dict[str, str], messag
     assert not app.exception
     assert message in plainly(app)
     assert app.button(key="evaluate_go").disabled
+
+
+def test_zero_shot_is_turned_off_where_images_have_no_classes(store: Store) -> None:
+    app = open_page(PAGE, evaluate_data="synthetic")
+    app.button(key="evaluate_turn_off").click().run()
+    assert not app.exception
+    assert "Zero-shot needs" not in plainly(app)
+    app.button(key="evaluate_go").click().run()
+    spec = store.runs()[0].spec
+    assert isinstance(spec, EvaluateSpec)
+    assert spec.tasks == ("retrieval",)
 
 
 def evaluated(store: Store, settings: Settings, *rows: Row) -> int:

@@ -10,7 +10,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from engine.datasets import DataProblem, Mixed, Pairs, open_pairs, sample, split
+from engine.datasets import DataProblem, Mixed, Pairs, columns_of, open_pairs, sample, split
 from engine.training import setup
 from tests.support.data import encoded, write_image, write_tar
 from tests.support.training import tiny
@@ -62,7 +62,7 @@ def test_damaged_and_unknown_tars_are_refused(tmp_path: Path, runs: Path) -> Non
         open_pairs(str(tmp_path / "a.tar.gz"))
     assert list((runs / "unpacked").iterdir()) == []
     (tmp_path / "a.tar.xz").write_bytes(b"x")
-    with pytest.raises(DataProblem, match=r"is none of \.csv, \.tsv, \.tar, \.tar\.gz"):
+    with pytest.raises(DataProblem, match=r"does not end in \.csv, \.tsv, \.tar, \.tar\.gz"):
         open_pairs(str(tmp_path / "a.tar.xz"))
 
 
@@ -84,8 +84,10 @@ def test_parquet_has_images_as_paths_or_contents(tmp_path: Path, kind: str) -> N
     assert pairs.classes == (("cat", "dog") if kind == "hugging face" else ("0", "1"))
     assert [pairs.label(index) for index in range(3)] == [1, 0, 1]
     assert len({pairs.source(index) for index in range(3)}) == 3
-    with pytest.raises(DataProblem, match=r"needs a column called 'filepath': it has 'image', 'text'"):
-        open_pairs(str(tmp_path / "pairs.parquet"))
+    assert captions(open_pairs(str(tmp_path / "pairs.parquet"))) == captions(pairs), "image and text are common names"
+    assert columns_of(str(tmp_path / "pairs.parquet")) == ["image", "text", "kind", "url"]
+    with pytest.raises(DataProblem, match=r"needs one column called 'words' and has 0: its header names 'image', 'te"):
+        open_pairs(str(tmp_path / "pairs.parquet"), caption_column="words")
     frame = pd.read_parquet(tmp_path / "pairs.parquet").assign(text=[["a", "b"], ["c"], ["d"]])
     frame.to_parquet(tmp_path / "lists.parquet")
     assert captions(open_pairs(str(tmp_path / "lists.parquet"), **columns))[0] == ("a", "b")  # type: ignore[arg-type]
@@ -142,7 +144,7 @@ def test_karpathys_split_decides_what_is_held_out(tmp_path: Path) -> None:
     other = setup.hold(tiny(**fields, json_split="train", val_fraction=0.34), tmp_path / "c")
     assert other.val is not None
     assert {*reds(other.train), *reds(other.val)} == {0, 10, 40}
-    with pytest.raises(DataProblem, match="dataset_coco has a split of its own"):
+    with pytest.raises(DataProblem, match="dataset_coco has its own split"):
         Mixed([open_pairs(path), open_pairs("digits")])
 
 
