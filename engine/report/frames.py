@@ -231,7 +231,7 @@ def _parent(path: str, known: set[str]) -> str | None:
 
 
 RUN_COLUMNS = (
-    *("id", "kind", "what", "state", "train_loss", "zeroshot_top1", "latency_ms", "flags", "created", "duration_s"),
+    *("id", "kind", "what", "state", "created", "train_loss", "zeroshot_top1", "latency_ms", "duration_s", "flags"),
     *("device", "tags", "error", "cause", "progress"),
 )
 

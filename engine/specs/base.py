@@ -82,7 +82,7 @@ def parse_image_size(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         return (value, value)
     if isinstance(value, str):
-        if not (match := re.fullmatch(r"(\d{1,6})(?:[xX](\d{1,6}))?", value.strip())):
+        if not (match := re.fullmatch(r"(\d{1,12})(?:[xX](\d{1,12}))?", value.strip())):
             raise ValueError(f"image size {value!r} is neither N nor HxW, such as 224 or 224x320")
         return (int(match[1]), int(match[2] or match[1]))
     return value

@@ -166,7 +166,7 @@ def help_of(spec: type[Spec], name: str) -> str:
 def build(spec: type[Request], values: Mapping[str, Any]) -> tuple[Request | None, list[str]]:
     """Return the spec, or None and one sentence per invalid value. An empty value means the field's default."""
     result, errors = _validate(spec, values)
-    return result, [_sentence(spec, error) for error in errors]
+    return result, list(dict.fromkeys(_sentence(spec, error) for error in errors))  # one for both sides of a square
 
 
 def valid(spec: type[Spec], values: Mapping[str, Any]) -> dict[str, Any]:
