@@ -364,7 +364,7 @@ def test_augmented_images_are_shown_where_augmentation_is_chosen(answers: Answer
     app = open_page(PAGE)
     assert not answers.asked_of(Augment)
     answers.futures["augment"].set_result({"images": [b64encode(encoded()).decode()] * 10})
-    app = open_page(PAGE, train_aug_scale=["0.2", "0.5"], train_image_size="24x48")
+    app = open_page(PAGE, train_aug_scale="0.2,0.5", train_image_size="24x48")
     assert not app.exception
     question = answers.asked_of(Augment)[-1]
     assert (question.spec.aug_scale, question.spec.image_size) == ((0.2, 0.5), (24, 48))
