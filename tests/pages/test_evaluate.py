@@ -74,6 +74,13 @@ def test_a_training_can_be_evaluated_by_its_number(store: Store, settings: Setti
     trained = queue_train(store, val_fraction=0.3, seed=7)
     write_checkpoints(RunFiles(settings.runs_dir, trained).dir, "latest.pt", "best.pt")
     record(store, trained, [train_row(1), Progress(done=22, total=330)])
+    latest = RunFiles(settings.runs_dir, trained).dir / "checkpoints" / "latest.pt"
+    app = open_page(PAGE)
+    assert app.selectbox(key="evaluate_checkpoint").options == ["best of run 1", str(latest)]
+    app = open_page(PAGE, evaluate_model=str(trained))
+    app.selectbox(key="evaluate_checkpoint").set_value(str(latest)).run()
+    app.button(key="evaluate_go").click().run()
+    assert getattr(store.runs()[0].spec, "checkpoint", "") == str(latest)
     app = open_page(PAGE, evaluate_model=str(trained))
     assert not app.exception
     assert "Run 1: digits-clip on digits (cpu)" in plainly(app)

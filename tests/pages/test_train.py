@@ -22,7 +22,7 @@ from pages.shared.form import link as form_link
 from pages.shared.form.command import command
 from tests.support.clip import curve_points, queue_train, record, train_row, write_checkpoints, write_csv, write_images
 from tests.support.data import encoded
-from tests.support.page import Answering, charts, further, open_page, texts, ticked, unfold, verbatim
+from tests.support.page import Answering, charts, followed, further, open_page, texts, ticked, unfold, verbatim
 
 PAGE = "train/page.py"
 
@@ -578,3 +578,23 @@ def test_the_columns_of_a_csv_are_offered_and_common_names_recognised(store: Sto
     assert (spec.csv_img_key, spec.csv_class_key) == ("", "")
     app = open_page(PAGE, train_data=str(path))
     assert app.selectbox(key="train_csv_class_key").value is None, "a link says what it means"
+
+
+def test_a_run_is_trained_on_from_its_page(store: Store, settings: Settings, roots: Path) -> None:
+    run_id = queue_train(store, lr=1e-2, epochs=2)
+    best = RunFiles(settings.runs_dir, run_id).dir / "checkpoints" / "best.pt"
+    write_checkpoints(best.parents[1], "best.pt")
+    record(store, run_id, [train_row(1), Progress(done=22, total=44)])
+    app = open_page(PAGE, run=str(run_id))
+    assert not app.exception
+    assert str(best) in verbatim(app), "a path to copy"
+    app = followed(app, "Train on from this")
+    assert app.selectbox(key="train_pretrained").value == "best of run 1"
+    assert "best of run 1" in app.selectbox(key="train_pretrained").options
+    assert "The learning rate rises to 1e-05" in plainly(app)
+    app.selectbox(key="train_pretrained").set_value("best of run 1").run()
+    app.button(key="train_go").click().run()
+    assert not app.exception
+    spec = store.runs()[0].spec
+    assert isinstance(spec, TrainSpec)
+    assert (spec.pretrained, spec.epochs, spec.lr) == (str(best), 2, None)

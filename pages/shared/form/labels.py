@@ -61,6 +61,7 @@ LABELS = {
     "probe_c": "Values of C",
     "reuse_features": "Reuse features",
     "pretrained": "Initial weights",
+    "checkpoint": "Weights",
     "pretrained_image": "Image tower of timm",
     "pretrained_text": "Text tower of Hugging Face",
     "lr": "Learning rate",
