@@ -276,7 +276,11 @@ def _result(
     if task == "retrieval":
         fields = row_fields(retrieved(subject.encoded, spec.batch_size, spec.recall_k))
         recalls = {name: fields.pop(name) for name in list(fields) if name not in EvaluateRow.model_fields}
-        return fields | {"val_batch_size": spec.batch_size, "recalls": recalls}
+        pairs = subject.encoded.pairs
+        distinct = len({caption for index in range(len(pairs)) for caption in pairs.captions(index)})
+        note = datasets.note_on_repeats(len(subject.encoded.texts), distinct)
+        counts = {"val_batch_size": spec.batch_size, "distinct_captions": distinct}
+        return fields | counts | {"recalls": recalls, "notes": [note] if note else []}
     more: dict[str, Any] = {}
     if task == "zeroshot":
         if subject.encoded.targets is not None and subject.classes:

@@ -26,7 +26,7 @@ from pages.shared.rerun import fold
 from pages.shared.text import plain
 
 PREFIX = "train"
-DEFAULTS = {"pretrained": "", "epochs": None, "steps": None, "batch_size": None, "lr": None, "warmup": ""}
+DEFAULTS = {"pretrained": None, "epochs": None, "steps": None, "batch_size": None, "lr": None, "warmup": ""}
 TRAINED_WHOLE = {"lock_image": False, "overfit": False, "val_frequency": 1, "zeroshot_frequency": 1}
 PRESETS: presets.Presets = {
     "Digits in a minute": presets.Preset(

@@ -23,6 +23,7 @@ from pages.shared import backend
 from pages.shared.chart.chart import chart
 from pages.shared.chart.verbatim import verbatim
 from pages.shared.form.link import form_link
+from pages.shared.rerun import fold
 from pages.shared.table import download, download_rows, download_table, results_table
 from pages.shared.text import duration, plain
 from pages.train import export
@@ -132,8 +133,9 @@ def _curves(run: Run, points: pd.DataFrame, best: TrainRow | None) -> None:
         with column:
             chart(figure, key=f"curve_{title}_{run.id}", alt=f"{title} over optimizer steps")
     for titles, figure in small.items():
-        with st.expander(FOLDED, expanded=True):
-            chart(figure, key=f"overview_{run.id}", alt=f"Small charts over optimizer steps: {titles}")
+        if section := fold(FOLDED, key=f"more_{run.id}"):
+            with section:
+                chart(figure, key=f"overview_{run.id}", alt=f"Small charts over optimizer steps: {titles}")
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
