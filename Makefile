@@ -67,8 +67,8 @@ $(BIN)/uv:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 
-# Where torch comes from is part of the set-up, as arguments of uv: naming another index installs torch anew. Once set up,
-# leaving TORCH_INDEX out keeps what is there.
+# This file holds the arguments with which uv finds torch. Another TORCH_INDEX installs torch anew; without TORCH_INDEX,
+# the installed torch is kept.
 $(VENV)/.torch-source: FORCE | $(BIN)/uv
 	@if [ -n '$(TORCH_INDEX)' ]; then source='--index $(TORCH_INDEX)'; \
 	elif [ -e $@ ]; then source=$$(cat $@); \

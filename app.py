@@ -27,7 +27,7 @@ from engine.store import ACTIVE, Filter, State, open_store
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-"""Seconds between two looks whether a browser has connected. A look reads one variable."""
+"""Seconds between checks for a connected browser. A check reads one variable."""
 HEALTH_S = 4.0
 """/health answers within this many seconds, even if the store hangs. Monitors commonly wait 5 s."""
 SILENT = Health(well=False, store=f"the store does not answer within {HEALTH_S:g} s", scheduler="unknown")
@@ -71,7 +71,8 @@ def failed(_request: Request, _error: Exception) -> PlainTextResponse:
 async def lifespan(_app: st.App) -> AsyncIterator[None]:
     """Start a scheduler with the server, and replace it if it dies while runs or browsers need one.
 
-    Without them it exits when idle; `submit` and the next browser start another. Runs and scheduler outlive the server.
+    Without both, the scheduler exits when idle; `submit` or the next browser starts a new one. Runs and scheduler
+    outlive the server.
     """
     settings = Settings()
     refuse_strangers(settings, st.get_option("server.address"))
@@ -117,8 +118,8 @@ async def _pause(seconds: float) -> None:
 async def _keep_scheduler(settings: Settings) -> None:
     """Start a scheduler with the server, and again whenever runs or browsers need one. Failures do not stop the server.
 
-    It has the warm process, which takes some 10 s to import PyTorch. While a browser is connected it is woken before it
-    counts as idle, so that a run starts at once.
+    The scheduler owns the warm process, which needs about 10 s to import PyTorch. While a browser is connected, the
+    server wakes the scheduler before it counts as idle, so that runs start at once.
     """
 
     def ensure_if_needed(always: bool) -> None:

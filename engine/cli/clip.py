@@ -58,8 +58,7 @@ def with_files(flags: Spec, kind: type[Spec]) -> dict[str, Any]:
 
 
 def lines_read(data: Any) -> Any:
-    """Return the flags with the files of lists, one entry per line, and of prompts per class read in. Errors:
-    Refused."""
+    """Return the flags with the content of files in place of their paths, for IN_FILES. Errors: Refused."""
     if isinstance(data, dict):
         return data | {name: read_lines(data[name]) for name in IN_FILES if data.get(name)}
     return data
@@ -81,7 +80,7 @@ def read_lines(given: Any) -> Any:
         text = content.decode("utf-8-sig")
         return text if path.suffix == ".json" else tuple(split_lines(text))
     except UnicodeDecodeError as error:
-        raise Refused(f"{path} is not a text: one entry, such as a name, a line, or JSON") from error
+        raise Refused(f"{path} is not a text file. Use UTF-8 with one entry per line, or JSON") from error
 
 
 class TrainFlags(TrainSpec):
@@ -110,7 +109,7 @@ class Train(TrainFlags):
 
 
 def _print_training(event: Event) -> None:
-    """Print an event, but not the progress of steps, which has lines in the log."""
+    """Print an event. The progress of steps is not printed, because the log has lines for it."""
     if not (isinstance(event, Progress) and event.done):
         print_progress(event)
 
@@ -159,9 +158,9 @@ class EvaluateFlags(EvaluateSpec):
 
 
 class Evaluate(EvaluateFlags):
-    """Evaluate models, or runs of train by their numbers, here and now: retrieval, zero-shot, linear probe.
+    """Evaluate models, or trainings by run number, here and now: retrieval, zero-shot, linear probe.
 
-    --classes, --templates, --more-models and --class-prompts take files too.
+    --classes, --templates, --more-models and --class-prompts also accept files.
     """
 
     output: TableFile | None = Field(

@@ -1,4 +1,4 @@
-"""The command completion: a script that lets a shell complete commands and flags."""
+"""The command `completion`: print a script that lets a shell complete commands and flags."""
 
 from collections.abc import Iterator
 from typing import Any, Literal, get_args
@@ -41,7 +41,7 @@ class Completion(BaseModel):
 
 
 def subcommand(field: FieldInfo) -> type[BaseModel] | None:
-    """Return the command that a field of a command stands for; None for a flag or an argument."""
+    """Return the subcommand that a field defines; None for a flag or an argument."""
     if not any(getattr(mark, "__name__", "") == "_CliSubCommand" for mark in field.metadata):
         return None
     command: type[BaseModel] = get_args(field.annotation)[0]
@@ -49,9 +49,9 @@ def subcommand(field: FieldInfo) -> type[BaseModel] | None:
 
 
 def flag(model: type[BaseModel], path: tuple[Any, ...]) -> str:
-    """Return what a user types for a field: `--lr` for ("submit", "train", "lr"), `RUN-ID` for an argument.
+    """Return the text that a user types for a field: `--lr` for ("submit", "train", "lr"), `RUN-ID` for an argument.
 
-    For a whole command, its name. path: names of fields, as in errors of pydantic.
+    For a subcommand, return its name. path: field names, as in pydantic's errors.
     """
     typed = "request"
     for name in path:
@@ -67,7 +67,7 @@ def flag(model: type[BaseModel], path: tuple[Any, ...]) -> str:
 
 
 def _names(key: str, field: FieldInfo) -> list[str]:
-    """Return the names under which a field is given."""
+    """Return the name of a field on the command line, and its aliases."""
     if isinstance(field.validation_alias, AliasChoices):
         return [str(choice) for choice in field.validation_alias.choices]
     return [field.alias or key]

@@ -59,7 +59,7 @@ TableFile = Annotated[Path, AfterValidator(writable_table)]
 
 
 SPARSE_S = 10
-"""Seconds between two lines of progress where stderr is no terminal, such as in a log file."""
+"""Seconds between lines of progress when stderr is not a terminal, such as in a log file."""
 
 
 class _Progress:
@@ -83,7 +83,7 @@ def clear_progress() -> None:
 
 
 def show_progress(text: str) -> None:
-    """Show progress: on a terminal in one line that is replaced, else as a line every SPARSE_S seconds."""
+    """Show progress. A terminal gets one line that is overwritten; a file gets a line every SPARSE_S seconds."""
     if sys.stderr.isatty():
         width = shutil.get_terminal_size().columns - 1  # a line that wraps cannot be cleared
         print(f"\r\033[2K{text[:width]}", end="", file=sys.stderr, flush=True)

@@ -23,7 +23,7 @@ SHOWN = {
     "train": clip.TRAINED,
     "evaluate": clip.EVALUATED,
 }
-"""The columns that a terminal shows of the rows of each kind."""
+"""Columns printed on a terminal, by kind of run."""
 
 
 class Show(OneRun):

@@ -1,4 +1,4 @@
-"""Read captions as COCO and Karpathy's splits of it have them: a .json of images with several captions each."""
+"""Read captions in COCO's or Karpathy's format: a .json of images with several captions each."""
 
 import json
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ TRAIN = ("train", "restval")
 def open_captions(path: Path, part: JsonSplit = "auto", roots: Roots = None) -> Table:
     """Return the images and captions of a COCO or Karpathy JSON.
 
-    part: of a file with splits. auto: all but test, with val as the pairs to hold out. Errors: DataProblem.
+    part: the split to return. auto: all splits but test, with val held out. Errors: DataProblem.
     """
     try:
         with open_within(path, roots) as file:

@@ -1,4 +1,4 @@
-"""Class names and prompts of zero-shot classification: given, of the data, or ImageNet's as open_clip has them."""
+"""Class names and prompts for zero-shot classification: from the request, the data, or open_clip's ImageNet lists."""
 
 import re
 import runpy
@@ -13,27 +13,26 @@ from engine.specs.clip import IMAGENET, TEMPLATE_SETS
 from engine.words import shortened
 
 ID = re.compile(r"n?\d+|[0-9a-f]{8,}")
-"""A name that is the id of a class, such as `n01440764` or `17`, and no word that a text tower knows."""
+"""Pattern of class ids such as `n01440764` or `17`, which mean nothing to a text tower."""
 
 
 def class_names(given: tuple[str, ...], own: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a request's class names for data whose classes are called `own`.
+    """Return the class names of data for a request.
 
-    given: a name for each class, or only the word `imagenet`: then each class is named by open_clip's list, found by
-    its synset, its number from 0 to 999 or its name. Without any, the data's own names are returned.
-    Errors: DataProblem.
+    given: names in the request, one per class, or the word `imagenet` for open_clip's names, which are found by synset,
+    number from 0 to 999 or name. own: class names of the data, returned if `given` is empty. Errors: DataProblem.
     """
     if given == (IMAGENET,):
         return _imagenet(own)
     if given and own and len(given) != len(own):
-        raise DataProblem(f"the data have {len(own)} classes and {len(given)} names were given: one each")
+        raise DataProblem(f"the data have {len(own)} classes, but {len(given)} names were given: give one per class")
     return given or own
 
 
 def prompts(given: tuple[str, ...], own: tuple[str, ...], classes: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return a request's templates, with the names of open_clip's lists replaced by their templates.
 
-    own: those of the data, which count where none are given. With the class names `imagenet`, OpenAI's 80 do.
+    own: templates of the data, the default. With the class names `imagenet`, the default is OpenAI's 80 templates.
     """
     if not given and classes == (IMAGENET,):
         given = TEMPLATE_SETS[:1]
@@ -50,13 +49,13 @@ def note_on_ids(classes: Sequence[str]) -> str:
     if 2 * len(ids) <= len(classes):
         return ""
     return (
-        f"class names look like ids, so that prompts are such as 'a photo of a {ids[0]}': give class names, "
-        f"or the word {IMAGENET} for those of ImageNet"
+        f"class names look like ids, so a prompt is 'a photo of a {ids[0]}': give class names, "
+        f"or the word {IMAGENET} for ImageNet's class names"
     )
 
 
 def names_of_synsets(synsets: Sequence[str]) -> tuple[str, ...]:
-    """Return ImageNet's class names if all of these are its synsets, such as n01440764, else nothing."""
+    """Return ImageNet's names of synsets such as n01440764; empty if one of them is not a synset of ImageNet."""
     known = _places() if all(re.fullmatch(r"n\d{8}", synset) for synset in synsets) else {}
     return tuple(imagenet_names()[known[s]] for s in synsets) if all(s in known for s in synsets) else ()
 
@@ -74,7 +73,7 @@ def _imagenet(own: tuple[str, ...]) -> tuple[str, ...]:
     places |= {name: place for place, name in reversed(list(enumerate(names)))}
     if strange := [name for name in own if name not in places]:
         raise DataProblem(
-            f"{len(strange)} of the data's {len(own)} classes are none of ImageNet's: {shortened(tuple(strange))}. "
+            f"{len(strange)} of the data's {len(own)} classes are not in ImageNet: {shortened(tuple(strange))}. "
             "Expected synsets such as n01440764, numbers from 0 to 999 or ImageNet's class names"
         )
     return tuple(names[places[name]] for name in own)

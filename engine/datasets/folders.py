@@ -46,7 +46,7 @@ class Folder:
 def open_folder(folder: Path, roots: Roots = None) -> Folder:
     """Return the images of a folder of class folders. A class is named like its folder, with a space for each `_`.
 
-    Folders that are all called by synsets of ImageNet get open_clip's class names.
+    If all folder names are synsets of ImageNet, the classes get open_clip's names.
 
     roots: the folders that links may lead to. Errors: DataProblem.
     """

@@ -80,6 +80,6 @@ def of_name(name: str) -> DataKind:
     if suffix in (".parquet", ".json"):
         return "parquet" if suffix == ".parquet" else "coco"
     raise DataProblem(
-        f"{name} is none of {', '.join((*TABLES, *TARS))}, .parquet and .json, nor a folder: "
-        "say what it is with the kind of data"
+        f"{name} is not a folder and does not end in {', '.join((*TABLES, *TARS))}, .parquet or .json: "
+        "choose its format (--data-kind)"
     )

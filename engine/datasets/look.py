@@ -42,12 +42,17 @@ class Look:
     notes: tuple[str, ...]
 
 
-def note_on_repeats(captions: int, distinct: int) -> str:
+def count_distinct(pairs: Pairs) -> int:
+    """Return the number of distinct captions."""
+    return len({caption for index in range(len(pairs)) for caption in pairs.captions(index)})
+
+
+def note_on_repeats(captions: int, distinct: int | None) -> str:
     """Return a warning if at least half of the captions are repetitions, which limits recall at 1; empty if not.
 
     The limit is exact: equal captions rank the images equally, so at most one of them finds its own image first.
     """
-    if not captions or 2 * distinct > captions:
+    if not captions or distinct is None or 2 * distinct > captions:
         return ""
     return (
         f"most captions repeat ({count_captions(captions, distinct)}), so text-to-image R@1 is at most "

@@ -39,7 +39,7 @@ class Member(NamedTuple):
     offset: int
     size: int
     origin: str = ""
-    """The packed file of which `path` is the plain copy."""
+    """The packed file that was unpacked to `path`; empty if `path` is the original."""
 
     @property
     def shown(self) -> str:
@@ -63,11 +63,11 @@ class Sample(NamedTuple):
     captions: tuple[str, ...]
     label: int | None
     several: tuple[int, ...] | None = None
-    """The image's classes, where there may be several."""
+    """The image's classes; None if an image has one class."""
 
 
 def in_tar(path: Path, roots: Roots = None) -> list[Member]:
-    """Return the files in a tar; those of a compressed one in its plain copy. Errors: DataProblem if it is damaged."""
+    """Return the files in a tar. A compressed one is unpacked to a plain copy. Errors: DataProblem if it is damaged."""
     packed, path = path, plain_tar(path, roots)
     origin = str(packed) if packed != path else ""
     roots = None if origin else roots
@@ -154,15 +154,15 @@ def _in_json(text: str, name: str) -> tuple[str, ...]:
 
 
 def _several(member: Member, name: str, roots: Roots) -> tuple[int, ...]:
-    """Return the classes of an image: the places of the ones in a vector of zeros and ones, as in CLIP_benchmark."""
+    """Return the classes of an image: the indices of the ones in a 0/1 vector, as in CLIP_benchmark."""
     if member.size > LARGEST_TEXT:
-        raise ValueError(f"{member.name} has {member.size:,} bytes, which are no classes of an image")
+        raise ValueError(f"{member.name} has {member.size:,} bytes, more than {LARGEST_TEXT:,}, so it holds no classes")
     try:
         values = np.load(BytesIO(member.read(roots)), allow_pickle=False)
     except (ValueError, EOFError) as error:
         raise ValueError(f"the .npy beside {name} is damaged: {error}") from error
     if values.ndim != 1 or not np.isin(values, (0, 1)).all():
-        raise ValueError(f"the .npy beside {name} is no vector of a 0 or 1 for each class")
+        raise ValueError(f"the .npy beside {name} is not a vector with a 0 or 1 for each class")
     return tuple(np.flatnonzero(values).tolist())
 
 

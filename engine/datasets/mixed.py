@@ -18,7 +18,7 @@ class Mixed:
 
     def __init__(self, parts: Sequence[Pairs]) -> None:
         if split := next((part.name for part in parts if own_split(part) is not None), ""):
-            raise DataProblem(f"{split} has a split of its own, which a mixture has not: choose a part with json_split")
+            raise DataProblem(f"{split} has its own split, which a mixture cannot keep: choose a part with json_split")
         self.parts = tuple(parts)
         self.name = "+".join(part.name for part in parts)
         self.classes = tuple(dict.fromkeys(name for part in parts for name in part.classes))

@@ -1,4 +1,4 @@
-"""Images of several classes: cells that name several classes, and labels of shards as CLIP_benchmark writes them."""
+"""Images with several classes: from cells with several class names, or from shards in CLIP_benchmark's format."""
 
 from functools import cached_property
 
@@ -63,7 +63,7 @@ def with_classes_split(pairs: Pairs, separator: str) -> Pairs:
 
 
 def labels_of(pairs: Pairs, index: int) -> tuple[int, ...] | None:
-    """Return the classes of an image of which there may be several; None if the data have one class per image."""
+    """Return the classes of an image; None if the data have one class per image."""
     if isinstance(pairs, Subset):
         return labels_of(pairs.pairs, int(pairs.indices[index]))
     return pairs.several(index) if isinstance(pairs, Multilabel | Shards) else None

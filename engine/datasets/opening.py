@@ -71,14 +71,14 @@ def _open(source: str, kind: DataKind, table: Mapping[DataKind, Open], synthetic
     if kind == "auto" and source in EMBEDDED:
         kind = "digits" if source == "digits" else "synthetic"
     if kind in EMBEDDED and source not in EMBEDDED:
-        raise DataProblem(f"{source} was said to be {kind}, which need no path: leave one of the two out")
+        raise DataProblem(f"{source} is a path, and the format {kind} needs no path: leave one of the two out")
     if kind == "digits":
         return Digits()
     if kind == "synthetic":
         return synthetic
     path = expand_home(source)
     if "://" in source or source.startswith("pipe:"):
-        raise DataProblem(f"{source} is no file on this machine: fetch it first, data are read from disk")
+        raise DataProblem(f"{source} is not a file on this machine: download it first, because data are read from disk")
     if not stat_within(path, roots):
         if kind in ("auto", "webdataset") and is_tar(source):
             return shards.open_shards(source, roots)
@@ -91,8 +91,8 @@ def _open(source: str, kind: DataKind, table: Mapping[DataKind, Open], synthetic
     if kind == "webdataset":
         return _shards(path, roots)
     if file_within(path, roots) == (kind == "folder"):
-        wanted = "a folder with one for each class" if kind == "folder" else f"{kind}, which is a file"
-        raise DataProblem(f"{source} was said to be {wanted}, which it is not")
+        wanted = "a folder with one folder per class" if kind == "folder" else f"a file, so not {kind}"
+        raise DataProblem(f"{source} is not {wanted}: choose another format (--data-kind)")
     return folders.open_folder(path, roots) if kind == "folder" else table[kind](path)
 
 

@@ -19,7 +19,7 @@ def open_parquet(
 ) -> Table:
     """Return the pairs of a Parquet file. Images are paths, contents, or structs of both as Hugging Face's.
 
-    Contents are unpacked into a copy once. Classes are texts or numbers, which are named as the file's metadata say.
+    Contents are unpacked once, into a copy. Classes are texts, or numbers whose names are in the file's metadata.
     Errors: DataProblem.
     """
     import pyarrow
@@ -71,7 +71,7 @@ def header(path: Path, roots: Roots = None) -> list[str]:
 
 
 def _unpack(file: IO[bytes], copy: IO[bytes], column: str) -> None:
-    """Write each image of a Parquet file as a file of a tar, called by its row."""
+    """Write each image of a Parquet file into a tar, named by its row."""
     from pyarrow import parquet
 
     def images() -> Iterator[tuple[str, bytes]]:
@@ -97,7 +97,7 @@ def _class(value: Any, names: Sequence[str]) -> str:
 
 
 def _class_names(metadata: dict[bytes, bytes], column: str) -> list[str]:
-    """Return the names of a column's numbers in Hugging Face's metadata; empty if there are none."""
+    """Return the class names of a column from Hugging Face's metadata; empty if there are none."""
     try:
         feature = json.loads(metadata[b"huggingface"])["info"]["features"][column]
         return [str(name) for name in feature["names"]]

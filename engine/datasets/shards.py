@@ -50,7 +50,7 @@ class Shards:
         return self.found[index].label
 
     def several(self, index: int) -> tuple[int, ...] | None:
-        """Return the classes of an image of which there may be several; None if the data have one class per image."""
+        """Return the classes of an image; None if the data have one class per image."""
         return self.found[index].several
 
     def source(self, index: int) -> str:

@@ -53,7 +53,7 @@ class Subset:
 def split(pairs: Pairs, fraction: float, seed: int) -> tuple[Subset, Subset]:
     """Return the pairs to train on and the held-out ones, with nearly the same share of each label.
 
-    Data with a split of their own, as Karpathy's of COCO, keep it: then fraction and seed do not matter.
+    Data with their own split, such as Karpathy's split of COCO, keep it. Fraction and seed are then ignored.
 
     The split depends only on labels, fraction and seed. With a fraction above 0, neither part is empty. Pairs of rare
     labels are in the training part. Errors: DataProblem.
@@ -72,7 +72,7 @@ def split(pairs: Pairs, fraction: float, seed: int) -> tuple[Subset, Subset]:
 
 
 def own_split(pairs: Pairs) -> NDArray[np.bool_] | None:
-    """Return which pairs the data themselves hold out, (N,) bool; None if they do not say, or all are in one part."""
+    """Return which pairs the data's own split holds out, (N,) bool; None without a split, or if one part is empty."""
     if isinstance(pairs, Subset):
         inner = own_split(pairs.pairs)
         held = None if inner is None else inner[pairs.indices]
@@ -82,7 +82,7 @@ def own_split(pairs: Pairs) -> NDArray[np.bool_] | None:
 
 
 def own_parts(pairs: Pairs) -> tuple[Pairs, Pairs]:
-    """Return the pairs to train on and to hold out, as the data themselves say; all pairs twice if they do not."""
+    """Return the training and held-out pairs of the data's own split; all pairs twice without such a split."""
     if (held := own_split(pairs)) is None:
         return pairs, pairs
     return Subset(pairs, np.flatnonzero(~held)), Subset(pairs, np.flatnonzero(held))

@@ -43,9 +43,9 @@ class Table:
     classes: tuple[str, ...] = ()
     templates: tuple[str, ...] = ()
     members: Sequence[Member] = ()
-    """The image of each row where they are not files of their own, as in Parquet."""
+    """Where the image of each row is, if images are inside a file, as in Parquet."""
     held: tuple[bool, ...] = ()
-    """Which pairs the data themselves hold out; empty if they do not say."""
+    """Whether the data's own split holds out each pair; empty without such a split."""
 
     def __len__(self) -> int:
         return len(self.files)
@@ -71,7 +71,7 @@ class Row(NamedTuple):
     """A row of a table."""
 
     line: str
-    """Where it is, for messages."""
+    """Its place in the file, for messages."""
     image: str
     captions: tuple[str, ...] | None
     """None if the table has no column of captions."""
@@ -130,7 +130,7 @@ def assembled(
     notes: Sequence[str] = (),
     roots: Roots = None,
 ) -> Table:
-    """Return the table of some rows, those of the same image together. members: the image of each row, all different.
+    """Return a table of rows, in which rows with the same image are joined. members: place of each row's image, unique.
 
     Errors: DataProblem for incomplete rows and for an image of two classes.
     """

@@ -23,7 +23,7 @@ CHUNK = 1 << 24
 
 
 def is_tar(name: str) -> bool:
-    """Return whether a file is called like a tar, plain or compressed."""
+    """Return whether a file name has the ending of a tar, plain or compressed."""
     return name.lower().endswith(TARS)
 
 
@@ -44,7 +44,7 @@ def write_tar(files: Iterable[tuple[str, bytes]], copy: IO[bytes]) -> None:
 
 
 def copy_of(path: Path, roots: Roots, write: Callable[[IO[bytes], IO[bytes]], None]) -> Path:
-    """Return the copy of a file that `write(file, copy)` makes; the earlier one if the file has not changed since.
+    """Return the plain copy of a packed file. `write(file, copy)` makes it, unless a copy of the unchanged file exists.
 
     Copies are in `unpacked` in the runs folder and may be deleted while no run uses them. Errors: DataProblem.
     """
@@ -73,7 +73,7 @@ def copy_of(path: Path, roots: Roots, write: Callable[[IO[bytes], IO[bytes]], No
 
 
 def _decompress(packed: IO[bytes], copy: IO[bytes], codec: str) -> None:
-    import pyarrow  # takes 0.1 s, which only packed data need to wait for
+    import pyarrow  # takes 0.1 s, so only packed data import it
 
     with pyarrow.CompressedInputStream(packed, codec) as stream:
         while chunk := stream.read(CHUNK):
@@ -84,7 +84,9 @@ def _decompress(packed: IO[bytes], copy: IO[bytes], codec: str) -> None:
 def _check_room(needed: int) -> None:
     free = shutil.disk_usage(_folder()).free
     if free < needed + SPARE_BYTES:
-        raise DataProblem(f"{_folder()} has {free:,} bytes free, of which {SPARE_BYTES:,} stay so: make room to unpack")
+        raise DataProblem(
+            f"{_folder()} has {free:,} bytes free, and {SPARE_BYTES:,} must stay free: make room to unpack"
+        )
 
 
 def _folder() -> Path:

@@ -28,8 +28,8 @@ WEIGHTS = (".pt", ".pth", ".bin", ".safetensors", ".ckpt")
 def resolve(store: Store, settings: Settings, spec: Spec) -> Spec:
     """Return the request with all references replaced by definite values.
 
-    An evaluation of run N evaluates its best checkpoint. Of data that one of the models was trained on, all models are
-    evaluated on the pairs that this training held out. The precision `auto` of a training becomes the default of its
+    An evaluation of run N evaluates its best checkpoint. If one of the models was trained on the data, all models are
+    evaluated on the pairs that its training held out. The precision `auto` of a training becomes the default of its
     device. Errors: LookupError when there is no such run; Refused when it cannot be evaluated.
     """
     if isinstance(spec, TrainSpec) and spec.pretrained.isdecimal():
@@ -58,7 +58,7 @@ def _evaluation(store: Store, settings: Settings, spec: EvaluateSpec) -> Evaluat
     `resolve`."""
     subjects = [_subject(store, settings, spec, *subject) for subject in spec.subjects]
     first, *others = subjects
-    # sizes are in the checkpoints: those of one model must not be set for all
+    # each checkpoint has its own sizes, so the sizes of one model must not be set for all
     update = dict(first.built) if not others else {"configs": _configs(spec, subjects)}
     held_out, splits = list(spec.held_out_data), dict[str, dict[str, Any]]()
     for subject in subjects:
@@ -121,14 +121,12 @@ def _check_equal(spec: EvaluateSpec, splits: Mapping[str, Mapping[str, Any]]) ->
         values = {what: split.get(name) for what, split in splits.items()}
         if len(set(values.values())) > 1:
             texts = ", ".join(f"{what} {value}" for what, value in values.items())
-            raise Refused(
-                f"the trainings hold different pairs out ({name}: {texts}): evaluate each in a run of its own"
-            )
+            raise Refused(f"the trainings hold out different pairs ({name}: {texts}): evaluate each in its own run")
         value = values[names[0]]
         if len(spec.sources) > 1 and name in ("samples", "csv_class_key", "data_kind") and value != getattr(spec, name):
             raise Refused(
                 f"{names[0]} was trained with {name} {value}, which would apply to every data set: evaluate "
-                "its data in a run of its own"
+                "its data in its own run"
             )
 
 
@@ -156,7 +154,7 @@ def _trained(settings: Settings, checkpoint: str, *, held_out: bool) -> TrainSpe
         if not held_out:
             return None
         whole = "give --no-held-out to evaluate on all of the data"
-        raise Refused(f"the manifest of {checkpoint} does not tell what was held out: {whole}") from error
+        raise Refused(f"the manifest of {checkpoint} does not say which pairs were held out: {whole}") from error
 
 
 def _split(trained: TrainSpec, spec: EvaluateSpec, data: str, what: str) -> dict[str, Any] | None:
@@ -171,21 +169,21 @@ def _split(trained: TrainSpec, spec: EvaluateSpec, data: str, what: str) -> dict
         if shared and spec.held_out:
             raise Refused(
                 f"{what} was trained on {trained.data}, which shares {shared[0]} with {data}: evaluate that mixture, "
-                "or give --no-held-out to evaluate on what it was trained on"
+                "or give --no-held-out to evaluate on its training data"
             )
         return None
     asked = spec.json_split
     if asked not in ("auto", trained.json_split) and (asked, trained.json_split) != ("train", "auto"):
-        return None  # another part of a Karpathy JSON, of which nothing was trained on
+        return None  # another part of a Karpathy JSON, which the training did not use
     split: dict[str, Any] = {"seed": trained.seed, "samples": trained.samples}
     if trained.val_data or not trained.val_fraction or (asked, trained.json_split) == ("train", "auto"):
         if spec.held_out:
-            whole = "give its val_data, other data, or --no-held-out to evaluate on what it was trained on"
-            raise Refused(f"{what} has held nothing of {data} out: {whole}")
+            whole = "give its val_data, other data, or --no-held-out to evaluate on its training data"
+            raise Refused(f"{what} held out no pairs of {data}: {whole}")
         return split
     if spec.held_out and spec.csv_class_key not in ("", trained.pairs_class_key):
         raise Refused(
-            f"{what} did not have the class column {spec.csv_class_key!r}, and each class is held out in proportion: "
+            f"{what} was trained without the class column {spec.csv_class_key!r}, which changes the held-out pairs: "
             "give --no-held-out, or train with the column"
         )
     classes = trained.pairs_class_key if spec.held_out else spec.csv_class_key or trained.pairs_class_key
@@ -256,7 +254,7 @@ def check_paths(settings: Settings, spec: Spec) -> None:
     for name, path in named_paths(spec):
         if not _readable(settings, path):
             roots = ", ".join(str(root) for root in settings.roots)
-            raise Refused(f"{name}: nothing can be read at {path!r}; what may be read lies below {roots}")
+            raise Refused(f"{name}: nothing can be read at {path!r}. Readable folders: {roots}")
 
 
 def check_again(settings: Settings, run: Run) -> None:

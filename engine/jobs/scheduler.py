@@ -90,7 +90,8 @@ class Scheduler:
     def _turn(self, woken: bool) -> bool:
         """Do each part of one turn, even if another part fails. Return False when the scheduler should exit.
 
-        woken: somebody has called; a server does so while a browser is connected, so that the warm process stays.
+        woken: whether a process woke the scheduler. A server does so while a browser is connected, which keeps the warm
+        process.
         """
         if not self._keep_lease():
             return False

@@ -172,7 +172,7 @@ def _record(store: Store, attempt: Attempt, event: Event, rows_before: int, stop
 def _events(run: Run, files: RunFiles, settings: Settings, stop: Stop) -> Generator[Event]:
     """Yield the task's events until the run should stop, with the settings used added to its environment.
 
-    Closing its generator lets its `finally` save its work.
+    When the task's generator is closed, its `finally` block saves its work.
     """
     task = import_module(f"engine.tasks.{run.spec.kind}")
     if torch := sys.modules.get("torch"):  # a fork of the warm process may have other CPUs, and torch does not notice
@@ -189,7 +189,7 @@ def _events(run: Run, files: RunFiles, settings: Settings, stop: Stop) -> Genera
 
 
 def _used(settings: Settings, spec: Spec) -> dict[str, Any]:
-    """Return the values for open settings that are known before the work, and the hashes of the files of a request.
+    """Return the values of empty settings, as far as the spec determines them, and the hashes of a request's files.
 
     Folders and shards are not hashed, because that would read all of their images.
     """

@@ -35,8 +35,8 @@ class Plan:
     warmup_calls: int = 5
     warmup_seconds: float = 0.5
     max_seconds: float = math.inf
-    """Seconds by the clock for warm-up and sampling of all subjects. No block begins that would end later. But each
-    subject warms up with one block and is sampled once."""
+    """Maximum wall time in s for warm-up and sampling of all subjects. A block that would end later is not started, but
+    each subject gets at least one warm-up block and one sample."""
     block_ms: float = 1.0
     seed: int = 1337
     """Seed for the random order of subjects in each round."""

@@ -163,7 +163,7 @@ class _Bench:
         run.gc_runs = 0
 
     def sample(self, runs: list[_Run], failed: dict[str, Exception], look: Callable[[], object], until: float) -> None:
-        """Sample in rounds until every subject has the requested amount, or one sample and no time is left.
+        """Sample in rounds until every subject has the requested amount, or until the time is up.
 
         look: called after each round. until: the time at which sampling must end.
 

@@ -89,9 +89,9 @@ class Built:
 
 
 def refuse_cut_images(model: torch.nn.Module, size: tuple[int, int], native: tuple[int, int]) -> None:
-    """Check that patches cover the whole image. Otherwise the model drops pixels and costs as at a smaller size.
+    """Check that patches cover the whole image. Otherwise the model ignores pixels and costs less than its size says.
 
-    A model may be cut at its own size, as its library does. Errors: SizeRefused.
+    The model's own size is always accepted, as its library does. Errors: SizeRefused.
     """
     first = next((module for module in model.modules() if isinstance(module, torch.nn.Conv2d)), None)
     pads = any(getattr(module, "dynamic_img_pad", False) for module in model.modules())

@@ -77,11 +77,11 @@ def sized(
 
 def notes_on_random(spec: TrainSpec | EvaluateSpec, cfg: Config) -> list[str]:
     if isinstance(spec, EvaluateSpec):
-        return ["no weights were asked for, so what is evaluated is a model that has not been trained"]
+        return ["no weights were requested, so the evaluated model is untrained"]
     if cfg["text_cfg"].get("hf_model_name") and not spec.pretrained_text:
         return [
-            "the text tower begins at random weights, where open_clip's own training would fetch trained ones "
-            "(pretrained_text)"
+            "the text tower starts from random weights; open_clip's own training would start from pretrained ones "
+            "(set pretrained_text)"
         ]
     return []
 
@@ -132,7 +132,7 @@ def _build(
     saved = stored.image_size if stored else None
     asked = spec.image_size and (max(spec.image_size) if len(set(spec.image_size)) == 1 else spec.image_size)
     if asked and not isinstance(asked, int) and isinstance(cfg["vision_cfg"].get("layers"), list | tuple):
-        raise ConfigRefused(f"{name} has a ResNet for images, whose attention pool takes square images only")
+        raise ConfigRefused(f"{name} has a ResNet image tower, whose attention pool takes square images only")
     size = asked or saved
     with _explained(spec, name, native, size), quiet():
         if size and not of_timm:

@@ -29,13 +29,13 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Tower:
-    """A tower whose weights are wanted."""
+    """A tower to initialise with pretrained weights."""
 
     part: Literal["image", "text"]
     source: str
     """Name of timm's model, or of the language model."""
     repo: str
-    """Place of its weights at Hugging Face."""
+    """Repository of its weights at Hugging Face."""
 
     @property
     def what(self) -> str:
@@ -44,7 +44,7 @@ class Tower:
 
 
 def wanted(spec: TrainSpec, name: str, cfg: Config) -> list[Tower]:
-    """Return the towers for which a request wants weights. Errors: WeightsRefused if there are none for a tower."""
+    """Return the towers that a request initialises. Errors: WeightsRefused if a tower has no pretrained weights."""
     towers = []
     if spec.pretrained_image:
         source = cfg["vision_cfg"].get("timm_model_name")
@@ -74,8 +74,8 @@ def find(tower: Tower) -> Path | Remote:
         return clip_hub.locate(tower.repo, FILES)
     except Unreachable as error:
         raise Unreachable(
-            f"{tower.what} (about {_mb(tower):,.0f} MB) are not in {clip_hub.cache()}, and {error}. Where there is "
-            f"internet, `hf download {tower.repo} {FILES[0]}` fills such a folder, which can be copied here; or leave "
+            f"{tower.what} (about {_mb(tower):,.0f} MB) are not in {clip_hub.cache()}, and {error}. On a machine with "
+            f"internet, run `hf download {tower.repo} {FILES[0]}` and copy that cache folder here; or leave "
             f"pretrained_{tower.part} out"
         ) from error
 
@@ -114,24 +114,24 @@ def load(model: Any, towers: Iterable[Tower]) -> list[str]:
 
 def _note(tower: Tower, random: list[str], count: int) -> str:
     shown = ", ".join(random[:SHOWN]) + (f" and {len(random) - SHOWN} more" if len(random) > SHOWN else "")
-    rest = f" except {shown}, which begin at random" if random else ""
-    return f"the {tower.part} tower begins at {tower.repo} ({count - len(random)} of {count} tensors){rest}"
+    rest = f" except {shown}, which start from random values" if random else ""
+    return f"the {tower.part} tower starts from {tower.repo} ({count - len(random)} of {count} tensors){rest}"
 
 
 def _image(_model: Any, tower: Tower, tensors: Tensors) -> Tensors:
-    """Return timm's model with these weights, which timm adapts, as tensors by name."""
+    """Return the state dict of timm's model after timm has adapted these weights to it."""
     whole = timm.create_model(tower.source, pretrained=True, pretrained_cfg_overlay={"state_dict": tensors})
     return dict(whole.state_dict())
 
 
 def _text(model: Any, _tower: Tower, tensors: Tensors) -> Tensors:
-    """Return the language model with these weights, without its decoder, as tensors by name."""
+    """Return the state dict of the language model with these weights, without its decoder."""
     config = model.text.config
     kind: Any = transformers.AutoModel._model_mapping[type(config)]
     whole, report = kind.from_pretrained(None, config=config, state_dict=tensors, output_loading_info=True)
     missing = {name for name in report["missing_keys"] if not name.startswith("pooler.")}
     if missing:
-        raise ValueError(f"it lacks {', '.join(sorted(missing)[:SHOWN])} and others, {len(missing)} in all")
+        raise ValueError(f"it lacks {len(missing)} tensors, such as {', '.join(sorted(missing)[:SHOWN])}")
     return dict((whole.encoder if config.is_encoder_decoder else whole).state_dict())
 
 

@@ -112,7 +112,7 @@ def create(spec: TrainSpec | EvaluateSpec, *, weights: str, roots: Roots = None)
 
 
 def preprocessing(model: Any, spec: TrainSpec | EvaluateSpec) -> Config:
-    """Return the preprocessing of images: what the request says, else as the model's weights were trained."""
+    """Return the preprocessing of images: the values of the request, else those of the model's weights."""
     given = spec.preprocessing if isinstance(spec, TrainSpec) else {}
     return {**model.visual.preprocess_cfg, "size": pair(model.visual.image_size), **given}
 
@@ -190,7 +190,7 @@ def arrange(model: Any, spec: TrainSpec) -> list[str]:
             notes.append("a CLIP ResNet cannot check-point its activations: those of the image tower are kept")
     if spec.use_bn_sync:
         if not any(isinstance(module, _BatchNorm) for module in model.modules()):
-            raise Refused(f"{spec.model} has no batch norm that is trained, so leave use_bn_sync out")
+            raise Refused(f"{spec.model} has no trainable batch norm: leave use_bn_sync out")
         convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]  # torch's drops the activations of timm's norms
     if spec.channels_last:
         model.to(memory_format=torch.channels_last)

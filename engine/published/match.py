@@ -68,7 +68,7 @@ class Matched:
 
     @cached_property
     def tags(self) -> "pd.Series[str]":
-        """Return the pretrained tags of each of the catalogue's rows that has some, separated by spaces."""
+        """Return the pretrained tags, separated by spaces, of each row of the catalogue that has any."""
         return self.rows.groupby("place")["pretrained"].agg(" ".join)
 
     def beside(self, catalogue: pd.DataFrame, figures: Sequence[str]) -> pd.DataFrame:

@@ -120,7 +120,7 @@ def train(rows: Iterable[TrainRow]) -> pd.DataFrame:
 
 
 def evaluate(rows: Iterable[EvaluateRow]) -> pd.DataFrame:
-    """Return every value of every row, in the given order. Recalls at further ranks have columns of their own."""
+    """Return every value of every row, in the given order. Recalls at other ranks get their own columns."""
     rows = list(rows)
     frame = _flat(rows, EvaluateRow, (*_WHAT[:2], "checkpoint", "data", "task", "status", "error"))
     recalls = pd.DataFrame([row.recalls for row in rows], dtype=float)
@@ -231,7 +231,7 @@ def _parent(path: str, known: set[str]) -> str | None:
 
 
 RUN_COLUMNS = (
-    *("id", "kind", "what", "state", "train_loss", "zeroshot_top1", "latency_ms", "flags", "created", "duration_s"),
+    *("id", "kind", "what", "state", "created", "train_loss", "zeroshot_top1", "latency_ms", "duration_s", "flags"),
     *("device", "tags", "error", "cause", "progress"),
 )
 

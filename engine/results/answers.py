@@ -46,7 +46,7 @@ class Matches(Answer):
 
 
 class Augmented(Answer):
-    """Images as a training draws them: each of them in several epochs, one image after the other."""
+    """Augmented versions of some images, one version per epoch. The versions of one image follow each other."""
 
     images: tuple[str, ...]
     """PNG files in base64."""

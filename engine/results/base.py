@@ -41,7 +41,7 @@ class Progress(Event):
     total: int | None = None
     note: str = ""
     seconds_left: float | None = None
-    """The task's own estimate; None where the share that is done is the best guess."""
+    """Seconds left as the task estimates them; None if done / total is the best estimate."""
 
 
 class Metric(Event):
@@ -81,7 +81,7 @@ class Environment(Event):
     """
     seed: int | None = None
     settings: dict[str, bool | int | float | str] = Field(default_factory=dict)
-    """Values used for settings that the request left open, and the SHA-256 of the files that it names."""
+    """Values used for settings that were empty in the request, and the SHA-256 of the files in the request."""
     date: str
     """UTC, ISO 8601."""
 

@@ -82,16 +82,16 @@ class EvaluateRow(Retrieval):
     distinct_captions: int | None = None
     classes: int | None = None
     recalls: dict[str, float] = Field(default_factory=dict)
-    """Recall at other ranks than 1, 5 and 10, named like these: `image_to_text_r20`."""
+    """Recall at ranks other than 1, 5 and 10, by names such as `image_to_text_r20`."""
     acc1: float | None = None
     acc5: float | None = None
     mean_per_class_recall: float | None = None
     mean_average_precision: float | None = None
-    """Mean over the classes that occur, of images that may have several."""
+    """Mean over the classes that occur; None if an image has only one class."""
     probe_images: int | None = None
-    """Number of images that the linear probe learned from."""
+    """Number of training images of the linear probe."""
     probe_c: float | None = None
-    """C of the linear probe, its inverse strength of regularisation."""
+    """C of the linear probe: the inverse of its regularisation strength."""
     confusion_file: str = ""
     """CSV file below the run's folder: rows are true classes, columns are predicted ones."""
     predictions_file: str = ""
@@ -103,7 +103,7 @@ class EvaluateRow(Retrieval):
 
     @property
     def part(self) -> tuple[str, str, str]:
-        """Return model, checkpoint and data. Rows of older runs, which had one of each, have no checkpoint."""
+        """Return model, checkpoint and data. The checkpoint is empty in rows of older runs."""
         return self.model, self.checkpoint, self.data
 
 

@@ -122,7 +122,7 @@ class ProfileRow(Row):
     seconds: float | None = None
     """Seconds that the count took."""
     detail_file: str = ""
-    """The artifact with the table of modules, if it was kept. Older rows do not name it: see `detail_name`."""
+    """Name of the artifact with the table of modules; empty without one. For rows of older runs use `detail_name`."""
 
 
 class ModuleCount(BaseModel):
@@ -145,6 +145,9 @@ class ModuleCount(BaseModel):
 
 
 def detail_name(library: str, model: str, image_size: str = "", batch_size: int | None = None) -> str:
-    """Return the path of a model's per-module table below its run's folder. Older ones name no size and batch."""
+    """Return the path of a model's table of modules in its run's folder.
+
+    In older runs, the path has no image size and no batch size: leave both out.
+    """
     place = f"@{image_size}@{batch_size}" if batch_size else ""
     return f"detail/{re.sub(r'[^A-Za-z0-9._-]', '_', f'{library}__{model}')}{place}.json"

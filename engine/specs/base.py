@@ -11,7 +11,7 @@ from typing_extensions import TypeAliasType
 MAX_PIXELS_PER_SIDE = 4096
 MAX_CONTEXT = 8192
 MOST_VALUES = 32
-"""Image sizes, and batch sizes, in one request."""
+"""Maximum number of image sizes, and of batch sizes, in one request."""
 LONGEST_PATTERN = 200
 LARGEST_COUNT = 1000
 """Most repetitions that RE2 compiles. It reads a count of nine digits as plain text."""
@@ -82,7 +82,7 @@ def parse_image_size(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         return (value, value)
     if isinstance(value, str):
-        if not (match := re.fullmatch(r"(\d{1,6})(?:[xX](\d{1,6}))?", value.strip())):
+        if not (match := re.fullmatch(r"(\d{1,12})(?:[xX](\d{1,12}))?", value.strip())):
             raise ValueError(f"image size {value!r} is neither N nor HxW, such as 224 or 224x320")
         return (int(match[1]), int(match[2] or match[1]))
     return value
@@ -216,7 +216,7 @@ class Spec(BaseModel):
 
     @property
     def resolved(self) -> dict[str, Any]:
-        """Return the values that follow from the request for fields that it left open."""
+        """Return the values of empty fields that follow from other fields, by field name."""
         return {}
 
     @property
@@ -227,9 +227,9 @@ class Spec(BaseModel):
 
     @property
     def impossible(self) -> str:
-        """Return why the requested device cannot do this; empty if nothing is known against it.
+        """Return why the requested device cannot execute this spec; empty if no reason is known.
 
-        It is no error of validation, because stored runs of other machines and earlier versions must stay readable.
+        This is not a validation error, because stored runs of other machines and older versions must stay readable.
         """
         return ""
 

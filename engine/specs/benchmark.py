@@ -30,8 +30,8 @@ MAX_BATCH = 65_536
 SWEEP_END, SEARCH_END = 64, 4096
 """Default largest batch sizes: of a sweep, and when finding the largest that fits."""
 CHECKED_BATCH = 8
-"""Images per call to compare the results of training, as in PyTorch's benchmark: batch norm over a single image makes
-small differences large."""
+"""Default batch size when results of training are compared, as in PyTorch's benchmark. With one image, batch norm would
+make small differences large."""
 MOST_VARIANTS = 16
 LONGEST_EXPRESSION = 200
 BatchWord = Literal["recorded", "sweep", "max", "listed"]
@@ -49,7 +49,7 @@ def _batch(value: Any) -> Any:
 
 
 def _default_batch(fields: dict[str, Any]) -> int | BatchWord:
-    """Return the default batch size. fields: the fields before it."""
+    """Return the default batch size. fields: values of the fields that are declared before it."""
     if fields.get("batch_size_list"):
         return "listed"
     compares = fields.get("purpose", "performance") != "performance"
@@ -112,14 +112,14 @@ class BenchmarkSpec(Spec):
     batch_size_list: Annotated[str, AfterValidator(_normalised)] = Field(
         "",
         max_length=100_000,
-        description="Batch size of each model, such as 'resnet18 8, vit_base_patch16_224 4', by names of timm or the "
-        "suite. Models without one are refused.",
+        description="Batch size of each model, such as 'resnet18 8, vit_base_patch16_224 4'. Use names of timm or of "
+        "the suite. Models without a batch size are refused.",
     )
     batch_size: Annotated[BATCH, NoDecode] = Field(
         default_factory=_default_batch,
         description="Images per call. recorded: the suite's own; sweep: 1, 2, 4, ...; max: the largest that fits; "
-        "listed: of the batch size list. "
-        f"Default: 1, and {CHECKED_BATCH} to compare results in training.",
+        "listed: from the batch size list. "
+        f"Default: 1, or {CHECKED_BATCH} to compare results of training.",
     )
     max_batch_size: int | None = Field(
         None,
@@ -177,8 +177,8 @@ class BenchmarkSpec(Spec):
         gt=0,
         le=3600,
         allow_inf_nan=False,
-        description="Most seconds of warm-up and sampling per process, all variants together, even if samples are "
-        "missing then. Default: no limit.",
+        description="Maximum seconds of warm-up and sampling per process, for all variants together. Sampling may "
+        "then end early, and the row says so. Default: no limit.",
     )
     time_limit: TimeLimit = 1800
     threads: Threads = None
@@ -235,7 +235,7 @@ class BenchmarkSpec(Spec):
             raise ValueError(
                 f"batch size {self.batch_size} and a batch size list exclude each other: leave one out"
                 if self.batch_size_list
-                else "batch size listed takes its sizes from a batch size list, and none is given"
+                else "batch size listed needs a batch size list: give one, or another batch size"
             )
         if self.mode != "inference" and any(v.execution in ("export", "trace") for v in self.plan):
             raise ValueError("trace and export give inference graphs: choose mode inference for them")

@@ -124,7 +124,7 @@ _TAKEN = {"timm": OPTIONS, PYTHON: ("in_chans", "model_kwargs")}
 
 
 def untaken(name: ModelName, fields: object) -> str:
-    """Return why a model cannot be built with the options that a spec sets; empty if its library takes them."""
+    """Return why a model cannot be built with the options of a spec; empty if its library accepts them."""
     for option in OPTIONS:
         if getattr(fields, option, None) in (None, "", {}) or option in _TAKEN.get(name.library, ()):
             continue

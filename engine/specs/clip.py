@@ -19,12 +19,12 @@ EMBEDDED = ("digits", "synthetic")
 """Data sources that need no file."""
 MAX_CLASSES = 10_000
 IMAGENET = "imagenet"
-"""Stands alone for the class names of ImageNet."""
+"""This word instead of class names stands for the class names of ImageNet."""
 TEMPLATE_SETS = ("openai-80", "openai-7")
-"""Names of open_clip's lists of templates for ImageNet, which may stand among templates."""
+"""Names of open_clip's lists of templates for ImageNet. A name may be used like a template."""
 LONGEST_TEXT = 1000
 LONGEST_PROMPTS = 10_000_000
-"""Characters of the prompts of all classes, as JSON. CuPL's prompts of ImageNet have 4 million."""
+"""Maximum number of characters in the prompts of all classes, as JSON. CuPL's prompts for ImageNet have 4 million."""
 MOST_DEFAULT_WORKERS = 8
 """Default limit of loading processes. More seldom help a single training process, and each takes about 500 MB."""
 
@@ -58,7 +58,8 @@ Pretrained = Annotated[
     AfterValidator(run_number),
     Field(
         max_length=1000,
-        description="An open_clip tag, which is downloaded, a checkpoint's path, or a training's run. Default: none.",
+        description="An open_clip tag (downloaded if needed), the path of a checkpoint, or the number of a training "
+        "run. Default: none.",
     ),
 ]
 Data = Annotated[
@@ -98,7 +99,7 @@ ClassSeparator = Annotated[
     str,
     Field(
         max_length=4,
-        description="Separator of several classes in a cell of the class column, such as ; or |. Zero-shot then gives "
+        description="Separator between classes in a cell of the class column, such as ; or |. Zero-shot then reports "
         "the mean average precision.",
     ),
 ]
@@ -145,16 +146,16 @@ Templates = Annotated[
     TEMPLATES,
     NoDecode,
     Field(
-        description="Prompts with {} for the class name, or openai-80 or openai-7. Default: the data's own, else "
-        "openai-7; with the classes imagenet openai-80."
+        description="Prompts with {} for the class name, or openai-80 or openai-7. Default: openai-80 for the classes "
+        "imagenet; else the data's templates, or openai-7."
     ),
 ]
 Classes = Annotated[
     LINES,
     NoDecode,
     Field(
-        description="Class names for zero-shot, or the word imagenet for those of ImageNet, found by synset, number "
-        "or name. Default: the data's own."
+        description="Class names for zero-shot, or the word imagenet for ImageNet's names, which are found by synset, "
+        "number or name. Default: the data's names."
     ),
 ]
 
@@ -162,20 +163,20 @@ Classes = Annotated[
 def parse_class_prompts(given: Any) -> str:
     """Return prompts per class as the text of a JSON object; empty for none.
 
-    given: `{"class": ["prompt", ...]}` or its text, also with the name of one data set around it, as CuPL's files have
-    it. The result is a text, so that specs that hold it compare as a whole. Errors: ValueError for another form.
+    given: `{"class": ["prompt", ...]}` as an object or as JSON. It may be inside an object with the name of a data set,
+    as in CuPL's files. The result is a string, so that specs can be compared. Errors: ValueError for another form.
     """
-    wanted = 'prompts per class are JSON: {"cat": ["a photo of a cat, a small animal.", ...], ...}'
+    wanted = 'prompts per class must be JSON: {"cat": ["a photo of a cat, a small animal.", ...], ...}'
     if not given:
         return ""
     try:
         found = json.loads(given) if isinstance(given, str) else given
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{wanted}; this is none: {error}") from error
+        raise ValueError(f"{wanted}; the given text is not JSON: {error}") from error
     if isinstance(found, dict) and len(found) == 1 and isinstance(inner := next(iter(found.values())), dict):
         found = inner
     if not isinstance(found, dict) or not found:
-        raise ValueError(f"{wanted}; this is {str(found)[:60]!r}")
+        raise ValueError(f"{wanted}; not {str(found)[:60]!r}")
     for name, prompts in found.items():
         if not isinstance(prompts, list) or not prompts or not all(isinstance(p, str) and p.strip() for p in prompts):
             raise ValueError(f"{wanted}; the class {str(name)[:60]!r} has {str(prompts)[:60]!r}")
@@ -195,8 +196,8 @@ ClassPrompts = Annotated[
     str,
     BeforeValidator(parse_class_prompts),
     Field(
-        description="Prompts of each class, as in CuPL's files, instead of templates: JSON "
-        '{"cat": ["a photo of a cat, a small animal."], ...}. Every class needs some.'
+        description="Prompts of each class, instead of templates. JSON as in CuPL's files: "
+        '{"cat": ["a photo of a cat, a small animal."], ...}. Every class needs a prompt.'
     ),
 ]
 WARMUP = TypeAliasType("WARMUP", Annotated[str, BeforeValidator(lambda value: str(value).strip())])

@@ -42,7 +42,7 @@ EvaluationTask = Literal["retrieval", "zeroshot", "linear-probe"]
 # A named alias, because its name is what `--help` shows.
 TASKS = TypeAliasType("TASKS", Annotated[tuple[EvaluationTask, ...], split_words, Field(min_length=1, max_length=3)])
 MOST_MORE = 200
-"""Most further models, and most further data sets, of one evaluation."""
+"""Maximum number of further models, and of further data sets, in one evaluation."""
 STRENGTHS = (0.1, 1.0, 10.0, 100.0, 1000.0)
 """Values tried for C, the inverse strength of regularisation. They are large because normalised features are small."""
 RECALLS = (1, 5, 10)
@@ -57,7 +57,7 @@ def split_subject(line: str) -> tuple[str, str]:
 def _subjects(lines: tuple[str, ...]) -> tuple[str, ...]:
     for line in lines:
         if not re.fullmatch(MODEL, split_subject(line)[0]):
-            raise ValueError(f"a line has a model, or a model and its checkpoint with a comma between, unlike {line!r}")
+            raise ValueError(f"{line!r} names no model: write MODEL or MODEL,CHECKPOINT on each line")
     return lines
 
 
@@ -110,8 +110,8 @@ class EvaluateSpec(Spec):
     checkpoint: Annotated[Pretrained, Field(validation_alias=AliasChoices("pretrained", "checkpoint"))] = ""
     more_models: Annotated[MODELS, NoDecode] = Field(
         (),
-        description="Further models, one per line: MODEL, MODEL,CHECKPOINT, or the number of a training. Settings "
-        "apply to all models.",
+        description="Further models, one per line: MODEL, MODEL,CHECKPOINT, or the number of a training run. The "
+        "settings apply to all models.",
     )
     image_size: ClipImageSize = None
     context_length: ContextLength = None
@@ -133,11 +133,11 @@ class EvaluateSpec(Spec):
     )
     held_out_data: Annotated[SOURCES, NoDecode] = Field(
         (),
-        description="Data sets of which a share is held out, one per line. Data that a training of this app has used "
-        "are added when the run is queued.",
+        description="Data sets of which only the held-out share is used, one per line. Data that one of the models was "
+        "trained on are added when the run is queued.",
     )
     val_fraction: float = Field(
-        0.2, gt=0, lt=1, description="Share that is held out of data that were trained on, or by a linear probe."
+        0.2, gt=0, lt=1, description="Held-out share of data that a model or a linear probe was trained on."
     )
     tasks: Annotated[TASKS, NoDecode] = Field(
         ("retrieval", "zeroshot"), description="Tasks: retrieval, zeroshot, linear-probe; comma-separated."
@@ -149,15 +149,15 @@ class EvaluateSpec(Spec):
     probe_data: str = Field(
         "",
         max_length=4000,
-        description="Data that the linear probe learns from. Default: what is not held out of the evaluated data.",
+        description="Training data of the linear probe. Default: the evaluated data without the held-out share.",
     )
     shots: int | None = Field(
-        None, ge=1, le=100_000, description="Images per class that the probe learns from, drawn with the seed."
+        None, ge=1, le=100_000, description="Training images per class of the linear probe, drawn with the seed."
     )
     probe_c: Annotated[C_VALUES, NoDecode] = Field(
         STRENGTHS,
-        description="Values of C, the inverse strength of the probe's regularisation. The best on a fifth of the "
-        "probe's data is used; a single value is used as it is.",
+        description="Values of C, the inverse of the probe's regularisation strength. The value with the best accuracy "
+        "on a fifth of the probe's data is used.",
     )
 
     device: RealDevice = Field("cpu", description="Device to run on: cpu, cuda, cuda:0, mps, ...")
@@ -167,7 +167,7 @@ class EvaluateSpec(Spec):
     threads: Threads = None
     reuse_features: bool = Field(
         True,
-        description="Keep features, and reuse those of the same weights, files and settings.",
+        description="Store features, and reuse them for the same weights, files and settings.",
     )
     seed: int = Field(0, ge=0, lt=2**31, description="Random seed of splits, samples and the linear probe.")
 
@@ -183,7 +183,7 @@ class EvaluateSpec(Spec):
 
     @property
     def parts(self) -> tuple["EvaluateSpec", ...]:
-        """Return a spec for each model on each data set, the data sets of one model after each other."""
+        """Return a spec for each model and data set, grouped by model."""
         return tuple(self.part(*subject, data) for subject in self.subjects for data in self.sources)
 
     @property
@@ -192,7 +192,7 @@ class EvaluateSpec(Spec):
         return tuple(self.part(*subject, self.data) for subject in self.subjects)
 
     def part(self, model: str, checkpoint: str, data: str) -> "EvaluateSpec":
-        """Return the spec of one model on one data set. Its `held_out` says whether only a share of them is used."""
+        """Return the spec of one model and one data set. `held_out` is true if only the held-out share is used."""
         held_out = self.held_out and any(same_sources(data, other) for other in self.held_out_data)
         one = {"model": model, "checkpoint": checkpoint, "data": data, "held_out": held_out}
         return self.model_copy(update={**one, "more_models": (), "more_data": ()})

@@ -1,4 +1,4 @@
-"""How a training prepares its images: size, normalisation, resizing, and augmentation as in open_clip and timm."""
+"""Fields for the images of a training: normalisation, resizing, and augmentation as in open_clip and timm."""
 
 from typing import Annotated, Any, Literal
 
@@ -15,26 +15,26 @@ OPEN_CLIPS_SCALE = (0.9, 1.0)
 class ImageFields(BaseModel):
     """Fields of a training. The names and defaults are those of open_clip's `--image-*` and `--aug-cfg`."""
 
-    image_mean: Numbers = Field((), description="Mean of red, green and blue. Default: as the weights were trained.")
-    image_std: Numbers = Field((), description="Standard deviation of red, green and blue. Default: as the mean.")
+    image_mean: Numbers = Field((), description="Mean of red, green and blue. Default: from the weights.")
+    image_std: Numbers = Field((), description="Standard deviation of red, green and blue. Default: from the weights.")
     image_interpolation: Literal["auto", "bicubic", "bilinear", "random"] = Field(
         "auto",
-        description="Interpolation of held-out images, and of crops by timm; other crops are bicubic. "
-        "auto: as the weights were trained.",
+        description="Interpolation of held-out images and of timm's crops; open_clip's crops are bicubic. "
+        "auto: from the weights.",
     )
     image_resize_mode: Literal["auto", "shortest", "longest", "squash"] = Field(
         "auto",
-        description="Resizing of held-out images: shortest side and crop, longest side and pad, or squash. "
-        "auto: as the weights were trained.",
+        description="Resizing of held-out images: by the shortest side, then crop; by the longest side, then pad; or "
+        "squash. auto: from the weights.",
     )
-    aug_scale: Numbers = Field((), description="Least and largest share of the image in a random crop.")
+    aug_scale: Numbers = Field((), description="Smallest and largest share of the image in a random crop.")
     aug_color_jitter: Numbers = Field(
-        (), description="Jitter of brightness, contrast, saturation and hue; with timm 1, 3 or 4 numbers."
+        (), description="Jitter of brightness, contrast, saturation and hue: 4 numbers. With timm also 1 or 3 numbers."
     )
     aug_color_jitter_prob: Probability = Field(0, description="Probability of the jitter. With timm it is always on.")
     aug_gray_scale_prob: Probability = Field(0, description="Probability that an image becomes grey.")
-    aug_use_timm: bool = Field(False, description="Augment with timm, which has the further methods.")
-    aug_ratio: Numbers = Field((), description="Least and largest width by height of a crop by timm.")
+    aug_use_timm: bool = Field(False, description="Augment with timm, which has more methods.")
+    aug_ratio: Numbers = Field((), description="Smallest and largest aspect ratio (width / height) of timm's crops.")
     aug_auto_augment: str = Field(
         "",
         max_length=100,
@@ -42,39 +42,39 @@ class ImageFields(BaseModel):
         description="timm's RandAugment, AugMix or AutoAugment, such as rand-m9-mstd0.5-inc1.",
     )
     aug_re_prob: Probability = Field(0, description="Probability that timm erases a part of the image.")
-    aug_re_count: int = Field(1, ge=1, le=100, description="Most parts of an image that timm erases.")
+    aug_re_count: int = Field(1, ge=1, le=100, description="Maximum number of parts that timm erases per image.")
 
     @model_validator(mode="after")
     def _fit_together(self) -> "ImageFields":
         for name, least in (("image_mean", 0.0), ("image_std", 1e-6)):
             values = getattr(self, name)
             if values and (len(values) != 3 or not all(least <= value <= 1 for value in values)):
-                raise ValueError(f"{name} has 3 numbers from {least:g} to 1, for red, green and blue, not {values}")
+                raise ValueError(f"{name} is {values}: give 3 numbers from {least:g} to 1, for red, green and blue")
         for name, most in (("aug_scale", 1.0), ("aug_ratio", 100.0)):
             values = getattr(self, name)
             if values and not (len(values) == 2 and 0 < values[0] <= values[1] <= most):
-                raise ValueError(f"{name} has 2 numbers, the least and the largest, from 0 to {most:g}, not {values}")
+                raise ValueError(f"{name} is {values}: give 2 numbers from 0 to {most:g}, the smaller one first")
         of_timm = ("aug_ratio", "aug_auto_augment", "aug_re_prob")
         if not self.aug_use_timm and (given := [name for name in of_timm if getattr(self, name)]):
-            raise ValueError(f"{', '.join(given)}: only timm has this, so give aug_use_timm too")
+            raise ValueError(f"{', '.join(given)}: only timm has this. Set aug_use_timm too")
         if not self.aug_use_timm and self.image_interpolation == "random":
-            raise ValueError("only timm's crops have the interpolation random, so give aug_use_timm too")
+            raise ValueError("only timm's crops have the interpolation random: set aug_use_timm too")
         self._check_colours()
         return self
 
     def _check_colours(self) -> None:
         jitter, probability = self.aug_color_jitter, self.aug_color_jitter_prob
         if not all(0 <= value < 100 for value in jitter) or (len(jitter) == 4 and jitter[3] > 0.5):
-            raise ValueError(f"aug_color_jitter has numbers from 0, of which the fourth is at most 0.5, not {jitter}")
+            raise ValueError(f"aug_color_jitter is {jitter}: give numbers from 0 to 100, the fourth one at most 0.5")
         if self.aug_use_timm:
             if probability or self.aug_gray_scale_prob:
-                raise ValueError("open_clip's use of timm has neither aug_color_jitter_prob nor aug_gray_scale_prob")
+                raise ValueError("aug_color_jitter_prob and aug_gray_scale_prob do not work with aug_use_timm: set 0")
             if len(jitter) not in (0, 1, 3, 4):
-                raise ValueError(f"timm's aug_color_jitter has 1, 3 or 4 numbers, not {len(jitter)}")
+                raise ValueError(f"aug_color_jitter has {len(jitter)} numbers: timm takes 1, 3 or 4")
             if jitter and self.aug_auto_augment:
-                raise ValueError("timm leaves aug_color_jitter out where there is aug_auto_augment: give one of them")
+                raise ValueError("timm ignores aug_color_jitter when aug_auto_augment is set: give one of them")
         elif bool(jitter) != bool(probability) or len(jitter) not in (0, 4):
-            raise ValueError("colour jitter has 4 numbers in aug_color_jitter and a probability above 0: give both")
+            raise ValueError("colour jitter needs 4 numbers in aug_color_jitter and aug_color_jitter_prob above 0")
 
     @property
     def preprocessing(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class ImageFields(BaseModel):
 
     @property
     def augmentation(self) -> dict[str, Any]:
-        """Return open_clip's AugmentationCfg as a dict; auto_augment, which is only timm's, is not in it."""
+        """Return open_clip's AugmentationCfg as a dict, without auto_augment, which only timm has."""
         jitter = self.aug_color_jitter
         given = {
             "scale": self.aug_scale or OPEN_CLIPS_SCALE,

@@ -77,7 +77,7 @@ class Match(Question):
 
 
 class Augment(Question):
-    """Draw some images as a training would. The answer is an `Augmented`."""
+    """Augment some images as the training would. The answer is an `Augmented`."""
 
     name: ClassVar[str] = "augment"
 

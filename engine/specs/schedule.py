@@ -28,7 +28,7 @@ class Schedule:
 
     @property
     def problems(self) -> list[str]:
-        """Return sentences that describe what is wrong with the schedule; empty if nothing is."""
+        """Return the errors in the schedule, as sentences; empty if there are none."""
         sentences = []
         if self.steps_per_epoch < 1:
             sentences.append(

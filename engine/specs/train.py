@@ -107,9 +107,11 @@ class TrainSpec(ImageFields, Spec):
     model: ClipModel = DIGITS_MODEL
     configs: CliSuppress[Configs] = Field(default_factory=dict)
     pretrained: Pretrained = ""
-    pretrained_image: bool = Field(False, description="Begin the image tower at timm's weights, if it is timm's.")
+    pretrained_image: bool = Field(
+        False, description="Initialise the image tower with timm's weights. Needs a timm tower."
+    )
     pretrained_text: bool = Field(
-        False, description="Begin the text tower at its Hugging Face weights, if it is a model from there."
+        False, description="Initialise the text tower with its Hugging Face weights. Needs a Hugging Face tower."
     )
     image_size: ClipImageSize = None
     context_length: ContextLength = None
@@ -126,7 +128,7 @@ class TrainSpec(ImageFields, Spec):
     channels_last: bool = Field(False, description="Use channels_last memory format.")
     compile: bool = Field(False, description="Compile the model with torch.compile.")
     use_bn_sync: bool = Field(
-        False, description="Batch norms see the batches of all processes (SyncBatchNorm). Needs accelerators."
+        False, description="Compute batch norm over all processes (SyncBatchNorm). Needs accelerators."
     )
 
     loss: Literal["clip", "siglip", "coca", "distill"] = Field("clip", description="Loss to minimise.")
@@ -246,11 +248,11 @@ class TrainSpec(ImageFields, Spec):
                 "pretrained_image and pretrained_text"
             )
         if self.use_bn_sync and self.nproc == 1:
-            raise ValueError("use_bn_sync joins the batch norms of several processes: give nproc, or leave it out")
+            raise ValueError("use_bn_sync needs several processes: set nproc above 1, or leave use_bn_sync out")
         if self.use_bn_sync and self.device == "cpu":
             raise ValueError(
-                "use_bn_sync needs accelerators, as PyTorch's SyncBatchNorm does not run on a CPU: leave it out, or "
-                "take another device"
+                "use_bn_sync needs accelerators, because PyTorch's SyncBatchNorm does not run on a CPU: leave it out, "
+                "or choose another device"
             )
         if self.epochs is not None and self.steps is not None:
             raise ValueError("give epochs or steps, not both")
@@ -294,7 +296,7 @@ class TrainSpec(ImageFields, Spec):
 
     @property
     def pairs_class_key(self) -> str:
-        """Return the class column of the pairs. With zeroshot_data, the column is that of zeroshot_data."""
+        """Return the class column of the training pairs; empty with zeroshot_data, whose column it then is."""
         return "" if self.zeroshot_data else self.csv_class_key
 
     @property
@@ -312,7 +314,7 @@ class TrainSpec(ImageFields, Spec):
     def lr_scales(self) -> dict[str, float]:
         """Return the factor of the learning rate by tower; empty if all parameters have the same rate.
 
-        The schedule's rate is multiplied with it, so a cooldown's end is scaled too.
+        It multiplies the whole schedule, also the end of a cooldown.
         """
         rates = {"image": self.lr_image, "text": self.lr_text}
         return {tower: rate / self.peak_lr for tower, rate in rates.items() if rate is not None}

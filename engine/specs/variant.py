@@ -70,7 +70,7 @@ class Variant(BaseModel):
         return cls.model_validate(fields)
 
     def refusal(self, device: str) -> str:
-        """Return why a device cannot run this variant; empty if nothing is known against it."""
+        """Return why a device cannot run this variant; empty if no reason is known."""
         graphs = "cudagraphs" in (self.execution, self.backend) or self.compile_mode == "reduce-overhead"
         if device.startswith("cuda") or not (graphs or self.precision == "tf32"):
             return ""

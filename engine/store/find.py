@@ -41,7 +41,7 @@ LINES: Select[Any] = select(
     run_results.c.flags,
 ).join_from(runs, run_results, isouter=True)
 """Query for runs as lines of a table. Times are seconds since the epoch, devices a JSON list, tags joined by newlines.
-`duration_s` is that of earlier attempts, to which the latest one's is added.
+`duration_s` is the duration of earlier attempts, without the latest one.
 """
 LONGEST_SEARCH = 200
 """Characters of one search text. Each word becomes a condition of the query, and SQLite allows 1,000."""
@@ -59,7 +59,7 @@ class Filter:
     With a library in front (`timm:resnet18`), only models of that library.
     """
     only_model: str = ""
-    """The full name of such a model. With a library, only the model of that library."""
+    """Full name of a model that the run requested or has a row for, with or without its library."""
     device: str = ""
     tags: tuple[str, ...] = ()
     """The run must have all of these tags."""

@@ -1,4 +1,4 @@
-"""What lists need of a run besides its own columns: its models and texts, to find it, and a summary of its rows.
+"""Store what lists need of a run: its models and texts for searches, and a summary of its rows.
 
 Names and texts are casefolded, so that SQLite and PostgreSQL compare them in the same way.
 """
@@ -75,8 +75,8 @@ WITH_RESULTS = ("benchmark", "recurrent", "device", "train", "evaluate")
 def results_of(lines: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """Return the columns of `run_results` for the (status, payload) of a run's rows, in their order.
 
-    loss: of the last epoch. accuracy: top-1, the last of a training, zero-shot before a probe of an evaluation.
-    latency_ms: median over the rows. flags: of any row.
+    loss: training loss of the last epoch. accuracy: last top-1 of a training, else first top-1 of an evaluation.
+    latency_ms: median over the rows. flags: all flags of the rows.
     """
     statuses, payloads = [], []
     for status, payload in lines:

@@ -109,7 +109,7 @@ class Run:
     notes: str = ""
     tags: tuple[str, ...] = ()
     estimated_s_left: float | None = None
-    """Seconds left as the task estimates them; None where it does not."""
+    """Seconds left as the task estimates them; None if it does not."""
     earlier_s: float = 0.0
     """Seconds of earlier attempts."""
     results: Results = Results()

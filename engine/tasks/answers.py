@@ -68,7 +68,7 @@ def answered(line: bytes) -> dict[str, Any]:
 
 
 def _lines(idle_s: float) -> Iterator[bytes]:
-    """Yield lines from standard input until it is closed. End the process when none comes for `idle_s` seconds."""
+    """Yield lines from standard input until it is closed. End the process if no line arrives for `idle_s` seconds."""
     while True:
         timer = threading.Timer(idle_s, _leave, (idle_s,))
         timer.start()
@@ -80,5 +80,5 @@ def _lines(idle_s: float) -> Iterator[bytes]:
 
 
 def _leave(idle_s: float) -> None:
-    log.info("nothing was asked for %.0f s", idle_s)
+    log.info("no question for %.0f s: the process ends", idle_s)
     os._exit(0)  # the main thread waits in a read that nothing else can end

@@ -47,7 +47,7 @@ log = logging.getLogger("engine.training")
 
 FEATURES = "features"
 """Folder in the runs folder with the features that later evaluations reuse."""
-LEARNED = "what the probe learns from"
+LEARNED = "the probe's data"
 NO_CLASSES = "give class folders, a CSV with csv_class_key, or shards with classes"
 
 
@@ -137,7 +137,7 @@ def _load(spec: EvaluateSpec, device_name: str) -> Generator[Event, None, Loaded
 def _part(
     spec: EvaluateSpec, loaded: Loaded, run_dir: Path, prefix: str, common: dict[str, Any], progress: Progress
 ) -> Iterator[Event]:
-    """Yield the embeddings, then a row per task with its files. prefix: of the names of files. Errors: Refused."""
+    """Yield the embeddings, then a row per task with its files. prefix: begins the file names. Errors: Refused."""
     begun = time.perf_counter()
     subject = yield from _encoded(spec, loaded, run_dir, prefix, progress)
     file = f"{prefix}{EMBEDDINGS}"
@@ -196,7 +196,7 @@ def _encoded(
         notes.extend(together.notes)
         return together
 
-    found = yield from encoded(evaluated, "what is evaluated")
+    found = yield from encoded(evaluated, "the evaluated data")
 
     def probe() -> Generator[Event, None, dict[str, Any]]:
         return (yield from _probe(spec, found, rest, classes, encoded))
@@ -234,8 +234,8 @@ def _probe(
 ) -> Generator[Event, None, dict[str, Any]]:
     """Fit the probe, and return its classification with the fields and notes of its row.
 
-    It learns from its own data if there are any; else from `rest`, what a training did not hold out; else from a part
-    of the evaluated pairs, and is judged by the others. Errors: Refused.
+    Its training data are probe_data, if given; else `rest`, the pairs that a training did not hold out. Without both,
+    the evaluated pairs are split into training and test data. Errors: Refused.
     """
     if found.targets is not None:
         raise Refused("a linear probe needs one class per image, and these images have several")
@@ -249,8 +249,8 @@ def _probe(
     else:
         learned, judged = (selected(found, part) for part in datasets.split(found.pairs, spec.val_fraction, spec.seed))
         notes.append(
-            f"the probe learned from {len(learned.pairs):,} of the images and is judged by the other "
-            f"{len(judged.pairs):,}: give probe_data to judge it by all"
+            f"the probe was trained on {len(learned.pairs):,} of the images and tested on the other "
+            f"{len(judged.pairs):,}: give probe_data to test it on all"
         )
     if learned.labels is None or judged.labels is None:
         raise Refused(f"a linear probe needs a class per image: {NO_CLASSES}")
@@ -276,11 +276,8 @@ def _result(
     if task == "retrieval":
         fields = row_fields(retrieved(subject.encoded, spec.batch_size, spec.recall_k))
         recalls = {name: fields.pop(name) for name in list(fields) if name not in EvaluateRow.model_fields}
-        pairs = subject.encoded.pairs
-        distinct = len({caption for index in range(len(pairs)) for caption in pairs.captions(index)})
-        note = datasets.note_on_repeats(len(subject.encoded.texts), distinct)
-        counts = {"val_batch_size": spec.batch_size, "distinct_captions": distinct}
-        return fields | counts | {"recalls": recalls, "notes": [note] if note else []}
+        distinct = datasets.count_distinct(subject.encoded.pairs)
+        return fields | {"val_batch_size": spec.batch_size, "recalls": recalls, "distinct_captions": distinct}
     more: dict[str, Any] = {}
     if task == "zeroshot":
         if subject.encoded.targets is not None and subject.classes:

@@ -46,7 +46,7 @@ def run(spec: ProfileSpec, run_dir: Path) -> Iterator[Event]:
 
 
 def profile(model: str, spec: ProfileSpec, build: Builder = library.build) -> Profiled:
-    """Return one model's counts. Errors become the status. Out of memory on an accelerator, it runs on the CPU.
+    """Return one model's counts. Errors become the status. If an accelerator runs out of memory, the CPU is used.
 
     spec: with one batch size and at most one image size.
     """

@@ -1,4 +1,4 @@
-"""Show what a training's augmentation does to some images. Answers `Augment` questions."""
+"""Augment some images as a training does. Answers `Augment` questions."""
 
 from base64 import b64encode
 from io import BytesIO
@@ -18,7 +18,7 @@ IMAGES, EPOCHS = 2, 4
 
 
 def answer(question: Augment) -> Augmented:
-    """Return some images as each of the first epochs draws them. Errors: DataProblem, errors of building the model."""
+    """Return IMAGES images, each as augmented in the first EPOCHS epochs. Errors: DataProblem; those of `sketch`."""
     spec, roots = question.spec, Settings().roots
     pairs = opener(spec, roots)(spec.data, samples=spec.samples)
     model, _ = clip_weights.sketch(spec, weights=spec.pretrained, batch_size=1, roots=roots)

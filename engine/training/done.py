@@ -33,7 +33,7 @@ class Done:
     loss_sum: float = 0.0
     """Sum of the losses of the current epoch's steps, without the steps that overflowed."""
     part_sums: dict[str, float] = field(default_factory=dict)
-    """The same for the parts of the loss, by name."""
+    """Sums of the parts of the loss, by name, over the same steps."""
     overflowed: int = 0
     """Steps of the current epoch whose loss was not finite."""
     seconds: float = 0.0
@@ -45,7 +45,7 @@ class Done:
     best: tuple[float, float] | None = None
     """The best score so far."""
     stale: int = 0
-    """Measured scores since the last one whose metric was better."""
+    """Number of scores since the last one whose metric was better."""
     validated: int = 0
     """Step of the last validation."""
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -178,7 +178,7 @@ def restore(setup: Setup, state: checkpoints.State) -> tuple[Done, list[str]]:
     Errors: Refused if it is not the checkpoint of a training.
     """
     if not {"state_dict", "optimizer", "epoch"} <= state.keys():
-        raise Refused("only weights are in there, nothing to continue from: begin with them (--pretrained)")
+        raise Refused("the checkpoint has only weights, so no training can continue from it: use --pretrained instead")
     weights = {name.removeprefix("module."): tensor for name, tensor in state["state_dict"].items()}
     setup.model.load_state_dict(weights)
     setup.optimizer.load_state_dict(state["optimizer"])
@@ -187,7 +187,7 @@ def restore(setup: Setup, state: checkpoints.State) -> tuple[Done, list[str]]:
     if "vitals" in state:
         return Done(**state["vitals"]["done"]), []
     epoch = int(state["epoch"])  # written by open_clip's own training, which saves at the end of an epoch
-    note = "the checkpoint is not ours: dropout and crops differ from those it would have drawn"
+    note = "the checkpoint is from open_clip's own training: dropout and crops differ from an uninterrupted training"
     return Done(step=epoch * setup.plan.steps_per_epoch, epoch=epoch), [note]
 
 
@@ -195,8 +195,8 @@ def check_left(done: Done, steps: int, patience: int, path: Path) -> None:
     """Refuse to continue a training that has ended. steps, patience: the requested ones. Errors: Refused."""
     if patience and done.stale >= patience:
         raise Refused(
-            f"{path.name} stopped early: its last {done.stale} validations were not the best, and the patience is "
-            f"{patience}. Ask for a larger patience, or 0"
+            f"{path.name} stopped early: its last {done.stale} validations were not better, and the patience is "
+            f"{patience}. Set a larger patience, or 0"
         )
     if done.step > steps or (done.step == steps and not done.batch):
         raise Refused(
@@ -206,7 +206,7 @@ def check_left(done: Done, steps: int, patience: int, path: Path) -> None:
 
 
 def _same(name: str, one: Any, other: Any) -> bool:
-    if name == "image_size":  # one number in checkpoints from before sizes of two
+    if name == "image_size":  # older checkpoints have one number
         return str(one) == str(other)
     return same_sources(one, other) if name in PATHS else bool(one == other)
 

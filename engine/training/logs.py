@@ -26,8 +26,8 @@ def line(
 ) -> str:  # fmt: skip
     """Return a log line in the format of open_clip_train, so that scripts that read its logs can read ours.
 
-    share: of the epoch's steps. losses: current value and mean, by name. data_s, step_s: seconds per step. per_step:
-    pairs of all processes.
+    share: share of the epoch's steps that are done. losses: current value and mean, by name. data_s, step_s: seconds
+    per step. per_step: pairs of all processes.
     """
     width, rate = len(str(of)), per_step / step_s
     shown = " ".join(f"{name.capitalize()}: {value:#.5g} ({mean:#.5g})" for name, (value, mean) in losses.items())
@@ -137,7 +137,7 @@ def _wandb(folder: Path, spec: TrainSpec, params: Mapping[str, Any]) -> Any:
     try:
         import wandb
     except ImportError as error:
-        raise Refused("wandb is not installed: pip install wandb, or leave --wandb away") from error
+        raise Refused("wandb is not installed: pip install wandb, or leave --wandb out") from error
     return wandb.init(
         dir=str(folder),
         project=spec.wandb_project_name,

@@ -156,8 +156,7 @@ class Training:
         return (of_epoch - 1) % every == 0 or done.batch == plan.batches or done.step == plan.steps
 
     def _validates_now(self) -> bool:
-        """Return whether the current step lies within an epoch and is to be validated. All processes return the
-        same."""
+        """Return whether to validate now, within an epoch. All processes return the same."""
         plan, done, every = self.setup.plan, self.done, self.setup.spec.val_every_steps
         within = 0 < done.batch < plan.batches and done.step < plan.steps
         return bool(every) and within and done.step % every == 0 and done.validated != done.step
@@ -229,7 +228,7 @@ class Training:
         if (memory := peak.so_far(setup.place.device)) is not None:
             values["train/memory_mb"] = memory
         yield from self._metrics(values)
-        left = (plan.steps - done.step) * done.seconds / done.step  # with validations, which take their share
+        left = (plan.steps - done.step) * done.seconds / done.step  # includes validations
         note = f"epoch {done.epoch + 1} of {plan.epochs}, loss {losses['loss']:.3f}, {per_step / step_s:.0f} "
         self._progress = Progress(done=done.step, total=plan.steps, note=f"{note}pairs/s", seconds_left=left)
 
@@ -242,7 +241,7 @@ class Training:
         return points
 
     def _end_of_epoch(self) -> Iterator[Event]:
-        """End the epoch. If it is stopped during validation, the epoch has not ended."""
+        """Validate and end the epoch. If a stop interrupts the validation, the epoch does not end."""
         if self.setup.place.first:
             yield from self._validate(self.done.fresh_epoch)
         else:
@@ -251,8 +250,8 @@ class Training:
     def _validate(self, now: Done) -> Iterator[Event]:
         """Validate the model, save a checkpoint and yield a row, in the first process.
 
-        now: the progress with this validation: after an epoch, within one, or at step 0. It becomes the training's own,
-        unless it is asked to stop meanwhile; then the next attempt validates.
+        now: the progress after this validation. It becomes the training's progress, unless a stop interrupts the
+        validation; then the next attempt validates.
         """
         setup, plan, every = self.setup, self.setup.plan, self.setup.spec.save_frequency
         steps = self.done.batch // setup.spec.accum_freq
@@ -270,7 +269,7 @@ class Training:
         now.seconds += self._clock() - begun
         now.validated = now.step
         loss = self.done.mean_loss(steps) if steps else None
-        # the initial weights do not compete, nor does the loss of a part of an epoch
+        # neither the initial weights nor the loss of a part of an epoch can be the best
         value = score(setup, found, loss if epoch_ended and loss is not None else math.nan) if steps else None
         best = value is not None and (now.best is None or value > now.best)
         if value is not None:

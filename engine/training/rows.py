@@ -1,4 +1,4 @@
-"""What a training reports: the row of a validation, and the values that the defaults of its request have come to."""
+"""Build the row of a validation, and the settings of a training with the values of its defaults."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from engine.training.validation import best_metric, row_fields
 def row(
     setup: Setup, done: Done, now: Done, found: Mapping[str, float], *, train_loss: float | None, best: bool
 ) -> TrainRow:
-    """Return the row of a validation. found: its metrics. done, now: the progress before and with it."""
+    """Return the row of a validation. found: its metrics. done, now: the progress before and after it."""
     spec, plan, spent = setup.spec, setup.plan, done.step_seconds
     return TrainRow(
         library="open_clip",
@@ -42,7 +42,7 @@ def row(
 
 
 def params(setup: Setup) -> dict[str, Any]:
-    """Return the request with the values of this training in place of the defaults, as open_clip's params.txt has."""
+    """Return the request with the values that were used for its defaults, as in open_clip's params.txt."""
     spec, plan, defaults = setup.spec, setup.plan, setup.optimizer.defaults
     beta1, beta2 = defaults.get("betas", (None, None))
     rates = {f"lr_{tower}": spec.peak_lr * spec.lr_scales.get(tower, 1.0) for tower in ("image", "text")}

@@ -41,7 +41,7 @@ class Held:
     train: Pairs
     val: Pairs | None
     zeroshot: Pairs | None
-    """Labelled data for zero-shot beside the held-out pairs; None if those serve for it too."""
+    """Labelled data for zero-shot; None if the held-out pairs are used."""
     classes: tuple[str, ...]
     templates: tuple[str, ...]
     notes: tuple[str, ...]
@@ -150,8 +150,8 @@ def hold(spec: TrainSpec, run_dir: Path, roots: Roots = None) -> Held:
     if (classes and labelled.label(0) is not None) and (warning := datasets.note_on_ids(classes)):
         notes = (*notes, warning)
     if val is not None and not classes:
-        captions = [caption for index in range(len(val)) for caption in val.captions(index)]
-        if warning := datasets.note_on_repeats(len(captions), len(set(captions))):
+        captions = sum(len(val.captions(index)) for index in range(len(val)))
+        if warning := datasets.note_on_repeats(captions, datasets.count_distinct(val)):
             notes = (*notes, warning)
     return Held(train, val, zeroshot, classes, templates, notes)
 
@@ -165,7 +165,7 @@ def _check_labels(pairs: Pairs, classes: tuple[str, ...], data: str) -> None:
             "or a CSV or Parquet with --csv-class-key"
         )
     if (largest := max(label for label in labels if label is not None)) >= len(classes):
-        raise Refused(f"{data} has a class {largest}, and {len(classes)} class names are given, from 0 on")
+        raise Refused(f"{data} has the label {largest}, but only {len(classes)} class names: give all names")
 
 
 def resolved(spec: TrainSpec) -> TrainSpec:
@@ -196,7 +196,7 @@ def prepare(spec: TrainSpec, place: Place, run_dir: Path, roots: Roots = None) -
         ids = None if place.device == "cpu" else [torch.device(place.device)]
         network = DistributedDataParallel(network, device_ids=ids)
     if spec.compile:
-        # DDP's own split of the graph does not work with check-pointed activations; open_clip_train sets the same
+        # DDP's own splitting of the graph fails with checkpointed activations; open_clip_train does the same
         torch._dynamo.config.optimize_ddp = not spec.grad_checkpointing
         network = torch.compile(network)  # type: ignore[assignment]
     order = Order(
@@ -255,7 +255,7 @@ def _teacher(spec: TrainSpec, made: Made, place: Place, roots: Roots) -> nn.Modu
 
 
 def used(setup: Setup) -> dict[str, Any]:
-    """Return the values that a training uses for settings that a request may leave open, by the name of the field."""
+    """Return the values that a training uses for settings that may be empty in a request, by field name."""
     spec, plan, group = setup.spec, setup.plan, setup.optimizer.param_groups[0]
     values = {name: getattr(plan, name) for name in ("batch_size", "epochs", "steps")}
     values |= {name: getattr(spec, name) for name in ("precision", "workers")}

@@ -127,8 +127,8 @@ def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], flops: b
             key="catalog_sort",
             bind=BIND,
             placeholder="default order",
-            help="Sort the table by these columns, the first one first: ↑ smallest first, ↓ largest first. A click on "
-            "a column's header also sorts, but is not part of the address.",
+            help="Sort the table by these columns, in this order: ↑ smallest first, ↓ largest first. A click on a "
+            "column's header also sorts, but the address does not store it.",
         )
         library = st.pills("Library", sorted(everything["library"].unique()), key="catalog_library", bind=BIND)
         families = st.multiselect("Family", catalog.families(everything), key="catalog_families", bind=BIND)
@@ -203,7 +203,7 @@ class Axes:
     front: bool
     """Draw the Pareto front. False if both axes are costs, because a cheap model is small in both."""
     flagged: bool
-    """Let rows with flagged timings onto the front. True if no axis is a timing."""
+    """Allow rows with flagged timings on the front. True if no axis is a timing."""
 
     @property
     def published(self) -> list[str]:
@@ -256,6 +256,6 @@ def draw_axes(everything: pd.DataFrame) -> Axes:
 
 
 def _flagged() -> bool:
-    """Draw the switch that lets flagged timings onto the front."""
-    help = "Let flagged timings onto the front, such as those made while other programs used the CPUs."
+    """Draw the switch that allows flagged timings on the front."""
+    help = "Allow flagged timings on the front, such as timings made while other programs used the CPUs."
     return st.toggle("Flagged", key=f"{PREFIX}_flagged", bind=BIND, help=help)

@@ -89,7 +89,7 @@ def selected(frame: pd.DataFrame, axes: Axes, filters: Filters) -> pd.DataFrame:
 
 
 def closest(frame: pd.DataFrame, filters: Filters) -> list[str]:
-    """Return names that are similar to the search if it alone finds nothing."""
+    """Return similar names if the search finds nothing even without the other filters."""
     return [] if catalog.matches(frame, filters.search).any() else catalog.closest(frame, filters.search)
 
 

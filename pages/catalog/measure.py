@@ -74,14 +74,14 @@ def _specs(rows: pd.DataFrame, setting: Setting) -> tuple[BenchmarkSpec, ...]:
     return tuple(setting.spec(part["name"], str(size)) for size, part in rows.groupby("image_size", sort=False))
 
 
-def _progress(models: int, untimed: int, queued: int) -> str:
-    """Return how many models are timed and how many are queued."""
+def _progress(models: int, untimed: int, submitted: int) -> str:
+    """Return how many models are timed, and how many of the others queued or running runs will time."""
     if not models:
         return "no counted models to time"
     if models == 1:
-        return "timed" if not untimed else "not timed yet; queued" if queued else "not timed yet"
+        return "timed" if not untimed else "not timed yet; submitted" if submitted else "not timed yet"
     timed = f"{models - untimed} of {models} models timed" if untimed < models else f"{models} models not timed yet"
-    return f"{timed}; {queued} queued" if queued else timed
+    return f"{timed}; {submitted} submitted" if submitted else timed
 
 
 def buttons(plan: Plan) -> None:
@@ -115,7 +115,7 @@ def draw_submitted() -> None:
     """Draw links to the runs that the buttons have submitted."""
     if submitted := st.session_state.get(SENT):
         with st.container(horizontal=True, vertical_alignment="center"):
-            st.caption("Queued. Timings appear here as they arrive:", width="content")
+            st.caption("Submitted. Timings appear here as they arrive:", width="content")
             for run_id in submitted:
                 address = {"run": str(run_id)}
                 st.page_link("run/page.py", label=f"Run {run_id}", icon=":material/timer:", query_params=address)

@@ -39,7 +39,7 @@ if everything.empty:
     raise PageEnd
 st.caption(
     f"{everything['name'].nunique():,} models of open_clip, timm and torchvision, counted with "
-    f"{plain(catalog.describe(counted_with))}. Costs are per image, for CLIP models with its text."
+    f"{plain(catalog.describe(counted_with))}. Costs are per image; for CLIP models, per image and text."
 )
 if different := shipped.mismatches(counted_with):
     st.warning(
@@ -119,9 +119,10 @@ results_table(
 )
 failed = (selected["status"] != "ok").sum()
 incomplete = selected["remark"].str.startswith("incomplete").sum()
+remarks = f"{failed} of these rows could not be counted and {incomplete} are incomplete; the column Remark says why. "
 st.caption(
-    f"{failed} of these rows could not be counted and {incomplete} are incomplete; the column Remark says why. "
-    f"The plot labels the {'Pareto front' if axes.front else 'extremes of each axis'}"
+    (remarks if failed or incomplete else "")
+    + f"The plot labels the {'Pareto front' if axes.front else 'extremes of each axis'}"
     + ("" if axes.colour else f"; its legend lists the {SHOWN_FAMILIES} largest families")
     + (". Hollow points are flagged timings; the table lists the flags" if axes.timings else "")
     + ". Costs do not depend on the pretrained tag. Models are listed at their own image size and at the sizes of "
@@ -132,10 +133,11 @@ data.draw_import()
 plan = measure.plan(selected, selected.loc[chosen], axes, filters.setting)
 hint = "" if chosen else "Select points (drag or click) or rows to open, compare, profile or save them."
 with count:
-    st.markdown(choose.sentence(frame, selected, axes.x, axes.y, len(front), len(chosen), left_off))
+    counts = choose.sentence(frame, selected, axes.x, axes.y, len(front), len(chosen), left_off)
+    st.markdown(f"{counts}. {hint}" if hint and plan.sentence else counts)
 with status:
-    if plan.sentence or hint:
-        st.caption(plain(f"{plan.sentence} {hint}".strip()))
+    if plan.sentence or hint:  # one line: the first selection must not move the rows below
+        st.caption(plain(plan.sentence or hint))
     measure.draw_submitted()
 with bar:
     measure.buttons(plan)

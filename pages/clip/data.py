@@ -123,7 +123,7 @@ def source(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def zeroshot_source(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `open_pairs` for the data of zero-shot: of zeroshot_data, else of the pairs."""
+    """Return the arguments of `open_pairs` for zeroshot_data, or for the pairs if it is empty."""
     if not (own := values.get("zeroshot_data")):
         return source(values)
     return source({**values, "data": own, "data_kind": "auto", "samples": None, "zeroshot_data": ""})

@@ -97,7 +97,7 @@ def draw_classes(preview: data.Preview) -> dict[str, Any]:
 
 
 def _class_names(spec: EvaluateSpec, own: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the class names, also given ones that do not fit: `find_problems` reports those."""
+    """Return the class names, even if they do not fit the data, which `find_problems` reports."""
     try:
         return datasets.class_names(spec.classes, own)
     except DataProblem:

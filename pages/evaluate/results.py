@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from engine.datasets import note_on_repeats
 from engine.report import frames
 from engine.report.export import tables
 from engine.report.figures import evaluation
@@ -52,7 +53,7 @@ HELP = {
     "acc1": "Share of images whose class is predicted.",
     "acc5": "Share of images whose class is among the five most likely. Not computed for fewer than five classes.",
     "mean_per_class_recall": "Share of correct predictions per class, averaged over the classes that occur.",
-    "mean_average_precision": "Mean over the classes of the average precision of ranking all images by a class.",
+    "mean_average_precision": "Average precision of ranking images by similarity to a class; mean over classes.",
     "image_to_text_r1": "Share of images for which one of their own captions ranks first among all captions.",
     "text_to_image_r1": "Share of captions for which their own image ranks first among all images.",
     "image_to_text_mean_rank": "Mean rank of the first of an image's own captions. 1 is best.",
@@ -116,7 +117,7 @@ def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
 
 
 def _choose(run: Run, rows: Sequence[EvaluateRow]) -> tuple[Run, list[EvaluateRow]]:
-    """Draw a table of all models and data sets. Return the run as that of the chosen one alone, and its rows."""
+    """Draw a table of all models and data sets. Return the run reduced to the chosen pair, and the rows of the pair."""
     table = frames.evaluate(rows)[list(TABLE)]
     filled = [name for name in TABLE if table[name].replace("", None).notna().any()]
     config: dict[str, Any] = {name: st.column_config.Column(TABLE[name]) for name in filled}
@@ -162,10 +163,12 @@ def _metrics(row: EvaluateRow) -> None:
         ]
         parts += [f"{row.classes:,} classes" if row.classes else "", f"{row.device}, {row.precision}"]
         if row.probe_images is not None and row.probe_c is not None:
-            parts.append(f"learned from {row.probe_images:,} images with C = {row.probe_c:g}")
+            parts.append(f"probe trained on {row.probe_images:,} images with C = {row.probe_c:g}")
         if row.clip_val_loss is not None and row.val_batch_size:
             parts.append(f"the loss depends on the batch size, here {row.val_batch_size}")
         st.caption(plain("; ".join(part for part in parts if part)))
+        if row.task == "retrieval" and (doubt := note_on_repeats(row.captions or 0, row.distinct_captions)):
+            st.caption(f":material/warning: {plain(doubt)}")
         for note in row.notes:
             st.caption(plain(note))
 

@@ -43,13 +43,15 @@ def draw_open(ticking: bool, last_ended: int | None) -> None:
 def draw_run(run: Run) -> None:
     """Draw the state and progress of a run that has not ended."""
     with st.container(border=True):
-        with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
+        left, right = st.columns([4, 1], vertical_alignment="center")  # the buttons stay where they are
+        with left, st.container(horizontal=True, vertical_alignment="center"):
             badge(run)
             st.text(f"{run.id}  {run.name or run.spec.summary}: {sentence(run, backend.store())}", width="stretch")
+        with right, st.container(horizontal=True, horizontal_alignment="right"):
             st.page_link("run/page.py", label="Open", icon=":material/open_in_new:", query_params={"run": str(run.id)})
             if st.button("Cancel", key=f"runs_cancel_{run.id}", icon=":material/stop:", disabled=run.cancel_requested):
                 backend.store().request_cancel(run.id)
-                st.rerun(scope="fragment")
+                st.rerun()
         progress(run)
 
 

@@ -51,7 +51,7 @@ def draw_head(name: str, sizes: pd.DataFrame, accuracies: pd.DataFrame) -> None:
                 st.metric(title(column), digits(own[column]), width="content")
         if (best := model.headline(accuracies)) is not None:
             at = ", ".join(filter(None, [best["pretrained"], f"{best['image_size']} px" * bool(best["image_size"])]))
-            help = f"Highest published value: {at}. Published by {best['source']}. The tab Published has all."
+            help = f"Highest published value: {at}. Published by {best['source']}. The tab Published shows all values."
             st.metric(f"{best['label']} (%)", f"{best['percent']:.2f}", width="content", help=plain(help))
     counted = plain(catalog.describe(shipped.versions(backend.settings().catalog_dir)))
     unit = "image with its text" if own["library"] == model.TRAINABLE else "image"

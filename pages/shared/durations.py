@@ -1,4 +1,4 @@
-"""Promise how long runs take, from the earlier runs of this machine."""
+"""Estimate how long runs take, from earlier runs on this machine."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from pages.shared import backend
 from pages.shared.text import span
 
 MOST_SIMILAR = 3
-"""Learn from at most this many runs, the latest ones."""
+"""Estimate from at most this many runs, the latest ones."""
 MOST_SEARCHED, MOST_AHEAD = 50, 20
 """Search at most this many finished runs, and sum up at most this many that are ahead in the queue."""
 
@@ -25,7 +25,7 @@ def _finished(spec: Spec) -> list[Any]:
 def expected_s(spec: Spec, amount: int | None = None) -> needs.Span | None:
     """Return the expected seconds from the latest runs with the same pace; None without any.
 
-    amount: number of models, or of steps of a training. None: as much as the earlier runs did.
+    amount: number of models, or of steps of a training. None: as many as in the earlier runs.
     """
     seconds = [
         needs.again_s(run.seconds() or 0.0, *_work(str(backend.settings().runs_dir), run.id), amount)

@@ -73,8 +73,8 @@ def results_table(
 ) -> list[Any]:
     """Draw a table and return the index labels of its selected rows.
 
-    selected: labels of the rows drawn as selected, if `on_select` is given, which is called with the labels of the rows
-    that the reader has selected.
+    selected: labels of the rows drawn as selected; needs `on_select`, which is called with the labels of the rows that
+    the reader selects.
     config: column configuration that replaces the one of `column_config`.
     """
     shown = frame if columns is None else frame[[column for column in columns if column in frame]]
@@ -123,7 +123,7 @@ def _select(key: str, labels: list[Any], selected: Sequence[Any]) -> None:
 
 
 def _report(key: str, on_select: Callable[[list[Any]], None]) -> None:
-    """Pass the labels of the selected rows on."""
+    """Call `on_select` with the labels of the selected rows."""
     labels, rows = st.session_state[f"{key}_labels"], st.session_state[key]["selection"]["rows"]
     on_select([labels[position] for position in rows if position < len(labels)])
 
@@ -163,7 +163,7 @@ def download(
 def download_table(frame: Callable[[], pd.DataFrame], stem: str, *, key: str, label: str = "", **more: Any) -> Any:
     """Draw the menu that downloads the whole table as CSV, JSON or Parquet. Return it, for further formats.
 
-    label: what is downloaded, where that is not the only table beside the menu.
+    label: name of the table, if several tables are near the menu.
     """
     content = lambda format: tables.FORMATS[format](frame())  # noqa: E731
     return download_formats(content, f"{stem}.{{}}", key=key, label=label, **more)

@@ -148,7 +148,7 @@ def draw_checks(spec: TrainSpec, counts: Data) -> bool:
 
 
 def draw_augmented(spec: TrainSpec) -> None:
-    """Draw some images of the data as the training would draw them."""
+    """Draw some images of the data as the training would augment them."""
     question = Augment.of(spec)
     try:
         references.check_paths(backend.settings(), question.spec)

@@ -182,7 +182,7 @@ def test_trainings_have_their_curves_over_each_other(store: Store) -> None:
         record(store, run_id, [*curve_points(44), train_row(1), train_row(2, zeroshot_top1=0.5 + run_id / 100)])
     app = open_page(PAGE, compare_runs=f"{ids[0]},{ids[1]}")
     assert not app.exception
-    assert "losses of a contrast depend on how many are told apart" in said(app)
+    assert "a contrastive loss depends on the number of pairs in a step" in said(app)
     assert len(charts(app)) >= 3
     folded = len(charts(app))
     assert len(charts(unfold(app, "Learning rate"))) == folded + 1

@@ -96,7 +96,7 @@ def test_a_training_can_be_evaluated_by_its_number(store: Store, settings: Setti
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ({"evaluate_classes": "a\nb"}, "the data have 10 classes and 2 names were given"),
+        ({"evaluate_classes": "a\nb"}, "the data have 10 classes, but 2 names were given"),
         ({"evaluate_data": "synthetic"}, "Zero-shot needs a class per image"),
         ({"evaluate_data": "nowhere.csv"}, "there is no nowhere.csv"),
     ],
@@ -436,3 +436,11 @@ def test_hits_without_their_pictures_are_a_table(
     assert not app.exception
     assert "The images are not available any more" in plainly(app)
     assert list(app.dataframe[-1].value["source"]) == sources
+
+
+def test_captions_that_repeat_limit_recall_and_the_page_says_so(store: Store) -> None:
+    run_id = queue_evaluate(store, tasks=("retrieval",))
+    record(store, run_id, [evaluate_row("retrieval", captions=40, distinct_captions=3, embeddings_file="")])
+    said = plainly(open_page(PAGE, run=str(run_id)))
+    assert "40 captions, 3 distinct" in said
+    assert "so text-to-image R@1 is at most 7.5 %" in said  # 3 of 40

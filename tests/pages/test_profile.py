@@ -98,6 +98,9 @@ def test_what_the_engine_refuses_stands_beside_the_form_and_nothing_is_lost() ->
     assert app.button(key="profile_go").disabled
     assert app.text_input(key="profile_image_size").value == "big"
     assert app.multiselect(key="profile_models").value == ["resnet18"]
+    app.text_input(key="profile_image_size").set_value("99999999").run()
+    (error,) = app.error  # one for both sides of the square
+    assert "less than or equal to 4096" in error.value
 
 
 @pytest.mark.slow

@@ -141,6 +141,7 @@ def test_what_runs_and_what_waits_is_on_top_with_positions(store: Store) -> None
     assert listed(app) == [second, first, running, ended]
     app.button(key=f"runs_cancel_{first}").click().run()
     assert store.run(first).state is State.CANCELLED
+    assert "cancelled" in set(app.dataframe[0].value["state"])
 
 
 @pytest.mark.slow

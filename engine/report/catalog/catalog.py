@@ -88,10 +88,10 @@ def select(
 def matches(frame: pd.DataFrame, search: str) -> "pd.Series[bool]":
     """Return which rows match a search.
 
-    Commas separate alternatives. One with a wildcard (`ViT-B-*`, `timm:resnet*`) must match the whole name, with or
-    without a pretrained tag (`resnet50.a1_in1k`). In one without, each word must occur in name, family or a tag; if no
-    row has them, punctuation is ignored, so that `ViT-B/32` finds ViT-B-32. Case does not matter. frame: may have the
-    pretrained tags of each row in a column `tags`. Errors: Refused when the search is too long; those of `expand`.
+    Commas separate alternatives. A pattern with a wildcard (`ViT-B-*`, `timm:resnet*`) must match the whole name, with
+    or without a pretrained tag (`resnet50.a1_in1k`). Without one, each word must occur in the name, the family or a
+    tag. If no row has all words, punctuation is ignored: `ViT-B/32` finds ViT-B-32. Case does not matter. frame: may
+    have a column `tags` with pretrained tags. Errors: Refused when the search is too long; those of `expand`.
     """
     keep = pd.Series(not search.strip(" ,"), index=frame.index, dtype=bool)
     for term in _terms(search):
@@ -125,7 +125,7 @@ def _alternative(frame: pd.DataFrame, term: str) -> "pd.Series[bool]":
 
 
 def _contain(lines: Iterable[str], words: Sequence[str]) -> list[bool]:
-    """Return which lines contain all words."""
+    """Return for each line whether it contains all words."""
     return [all(word in line for word in words) for line in lines]
 
 

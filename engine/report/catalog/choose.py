@@ -92,7 +92,7 @@ def sentence(
 
 
 def alone(frame: pd.DataFrame, limits: Mapping[str, float]) -> list[str]:
-    """Return how many rows each limit alone leaves. limits: by `min_` or `max_` with the name of a column."""
+    """Return how many rows each limit alone leaves. limits: values by column name with `min_` or `max_` in front."""
     lines = []
     for name, limit in limits.items():
         side, _, column = name.partition("_")
@@ -124,7 +124,7 @@ def ranked(frame: pd.DataFrame, x: str, y: str, *, with_flagged: bool = True) ->
     """Return the rows in order of interest, with the column `front`.
 
     Rows on the front come first, sorted by x, then all others by y and x, both best first. Rows without a value come
-    last. with_flagged: let rows with flagged timings onto the front.
+    last. with_flagged: allow rows with flagged timings on the front.
     """
     considered = frame if with_flagged else frame[~flagged(frame)]
     on = front(considered, x, y).reindex(frame.index, fill_value=False)

@@ -37,7 +37,7 @@ def _file(needed: Needed, prospect: Prospect, *, enough: bool) -> Check:
 
 
 def _memory(prospect: Prospect, spec: TrainSpec | EvaluateSpec, device_gb: float | None) -> Check:
-    """Return the check of memory: an error if the state cannot fit, a warning if the estimated peak does not now."""
+    """Return the check of memory: an error if the state does not fit, a warning if the peak exceeds free memory."""
     assert prospect.peak_mb is not None
     assert prospect.state_mb is not None
     training = isinstance(spec, TrainSpec)

@@ -47,9 +47,9 @@ class Data:
     captions: int
     distinct_captions: int
     classes: tuple[str, ...] = ()
-    """Class names of the data that zero-shot is measured on."""
+    """Class names of the data for zero-shot."""
     zeroshot: int = 0
-    """Images for zero-shot beside the held-out pairs."""
+    """Number of images in zeroshot_data; 0 without it."""
     looked_at: int = 0
     """Number of images opened."""
     unreadable: Sequence[tuple[str, str]] = ()

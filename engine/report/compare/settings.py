@@ -9,30 +9,30 @@ from engine.specs import Spec
 from engine.store import Run
 from engine.words import numbered_runs
 
-ASKED, RAN = "setting", "run"
+REQUEST, ENVIRONMENT = "setting", "run"
 ELSEWHERE = ("host", "platform", "cpu", "memory_gb", "device", "device_name", "driver", "threads", "tf32", "python")
 """Facts about an environment that affect times."""
 TIMED = ("benchmark", "recurrent", "device", "train")
 """Kinds of runs whose values include times."""
 WHY = {
-    "batch_size": "losses of a contrast depend on how many are told apart",
-    "accum_freq": "losses of a contrast depend on how many are told apart",
-    "nproc": "losses of a contrast depend on how many are told apart",
-    "seed": "it decides which pairs are held out",
-    "samples": "figures are of other pairs",
-    "data": "figures are of other pairs",
-    "val_data": "figures are of other pairs",
-    "zeroshot_data": "zero-shot figures are of other images",
-    "val_fraction": "figures are of other pairs",
-    "held_out": "figures are of other pairs",
-    "held_out_data": "figures are of other pairs",
-    "more_data": "figures are of other pairs",
-    "class_prompts": "the prompts are others",
-    "probe_data": "the probe learned from other pairs",
-    "shots": "the probe learned from other pairs",
-    "classes": "the names to choose from are others",
-    "templates": "the prompts are others",
-    "loss": "losses of another kind are no losses of this one",
+    "batch_size": "a contrastive loss depends on the number of pairs in a step",
+    "accum_freq": "a contrastive loss depends on the number of pairs in a step",
+    "nproc": "a contrastive loss depends on the number of pairs in a step",
+    "seed": "the seed decides which pairs are held out",
+    "samples": "values come from different pairs",
+    "data": "values come from different pairs",
+    "val_data": "values come from different pairs",
+    "zeroshot_data": "zero-shot values come from different images",
+    "val_fraction": "values come from different pairs",
+    "held_out": "values come from different pairs",
+    "held_out_data": "values come from different pairs",
+    "more_data": "values come from different pairs",
+    "class_prompts": "the prompts differ",
+    "probe_data": "the probe was trained on different pairs",
+    "shots": "the probe was trained on different pairs",
+    "classes": "the class names differ",
+    "templates": "the prompts differ",
+    "loss": "values of different losses cannot be compared",
 }
 """Why a setting of a training or evaluation matters. Shown after the setting's values."""
 VERSION, GPU = "version of ", "GPU "
@@ -44,17 +44,19 @@ COLUMNS = ["where", "what"]
 def facts(run: Run) -> dict[tuple[str, str], str]:
     """Return all settings of a run and facts about its environment as text, by (section, name).
 
-    A setting that the request left open has the value that the run used.
+    For a setting that was empty in the request, the value is the one that the run used.
     """
     used = run.spec.resolved | (run.environment.settings if run.environment else {})
     asked = run.spec.model_dump(mode="json")
-    texts = {(ASKED, name): _text(used.get(name, value) if _is_open(value) else value) for name, value in asked.items()}
+    texts = {
+        (REQUEST, name): _text(used.get(name, value) if _is_open(value) else value) for name, value in asked.items()
+    }
     if run.environment is not None:
         ran = run.environment.model_dump(mode="json", exclude={"settings"})
         ran |= {name: value for name, value in used.items() if name not in asked}
         ran |= {f"{VERSION}{name}": version for name, version in ran.pop("versions").items()}
         ran |= {f"{GPU}{name}": value for name, value in ran.pop("gpu").items()}
-        texts |= {(RAN, name): _text(value) for name, value in ran.items()}
+        texts |= {(ENVIRONMENT, name): _text(value) for name, value in ran.items()}
     return texts
 
 
@@ -88,13 +90,13 @@ def warnings(runs: Sequence[Run]) -> list[str]:
                 runs_by_value.setdefault(value, []).append(run)
         if len(runs_by_value) > 1:
             parts = ", ".join(f"{value} ({numbered_runs(run_ids)})" for value, run_ids in runs_by_value.items())
-            why = f"; {WHY[name]}" if kind in ("train", "evaluate") and where == ASKED and name in WHY else ""
+            why = f"; {WHY[name]}" if kind in ("train", "evaluate") and where == REQUEST and name in WHY else ""
             sentences.append(f"{name[0].upper()}{name[1:].replace('_', ' ')}: {parts}{why}.")
     return sentences
 
 
 def _matters(spec: Spec, where: str, name: str) -> bool:
-    if where == ASKED:
+    if where == REQUEST:
         return name in spec.meaning
     if spec.kind in TIMED:
         return name in ELSEWHERE or name.startswith((VERSION, GPU))

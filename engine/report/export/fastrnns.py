@@ -19,7 +19,7 @@ from engine.specs.runners import Family
 
 FORMATS = ("table", "oss", "pep")
 ORDER: tuple[Family, ...] = ("vl_lstm", "lstm", "gru", "rnn_relu", "rnn_tanh", "milstm", "resnet")
-"""Order of the groups: fastrnns' own first two and last, in its order; it has only cells for the others."""
+"""Order of the groups. fastrnns itself has vl_lstm, lstm and resnet as groups; the others exist there only as cells."""
 COLUMNS = ("name", "avg_fwd", "std_fwd", "info_fwd", "avg_bwd", "std_bwd", "info_bwd")
 WIDTH = 16
 

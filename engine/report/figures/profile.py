@@ -42,10 +42,10 @@ def bars(frame: pd.DataFrame, column: str, *, source: str = "") -> go.Figure:
 
 
 def sweep(frame: pd.DataFrame, x: str, column: str, *, source: str = "") -> go.Figure:
-    """Return one quantity by image size or batch size, one line per model and, if it matters, per other size.
+    """Return a plot of one quantity by image size or batch size: a line per model, or per model and other size.
 
-    frame: from frames.profile. x: image_size or batch_size. An image that is not square is drawn at the side of the
-    square of its area.
+    frame: from frames.profile. x: image_size or batch_size. A non-square image is drawn at the side of the square with
+    the same area.
     """
     other = "batch_size" if x == "image_size" else "image_size"
     drawn = frame.dropna(subset=[column]).astype({other: str})

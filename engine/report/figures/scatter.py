@@ -37,8 +37,8 @@ def scatter(
     """Return one point per row.
 
     frame: name, model, family, image_size and the requested quantities. An optional column `provenance` has each row's
-    sources, as lines. An optional column `flags` has reasons for caution about the timing; such a point is hollow if
-    the plot shows a timing.
+    sources, as lines. An optional column `flags` has reasons for caution about the timing; points with flags are hollow
+    if the plot shows a timing.
     colour: a quantity shown as a colour scale, grey for rows without a value. None colours by family, with the largest
     families in the legend and the others in grey. Rows without a `size` are small. Each point has its row label in
     `customdata[0]`, which a selection returns.
@@ -169,8 +169,7 @@ def standouts(frame: pd.DataFrame, x: str, y: str) -> list[Any]:
 
 
 def _apart(frame: pd.DataFrame, labels: Sequence[Any], x: str, y: str) -> list[Any]:
-    """Return the labels without those whose name would cover an earlier one's: names are 0.3 wide and 0.05 high, as
-    shares of the plot."""
+    """Return the labels whose names do not overlap earlier ones. A name covers 0.3 x 0.05 of the plot."""
     spots = {}
     for column in (x, y):
         logs = np.log10(frame[column].astype(float).clip(lower=1e-9))

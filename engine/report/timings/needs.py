@@ -35,7 +35,7 @@ class Span:
         return sqrt(self.low * self.high)
 
     def corrected(self, ratios: Sequence[float]) -> "Span":
-        """Return the range that earlier predictions imply. ratios: seconds that runs took / middle of what was told."""
+        """Return the range corrected by earlier runs. ratios: seconds of a run / middle of its predicted range."""
         if not ratios:
             return self
         return Span(AGAIN.low * min(ratios) * self.middle, AGAIN.high * max(ratios) * self.middle)
@@ -173,7 +173,7 @@ def recurrent_s(spec: RecurrentSpec, start: Span = START_S) -> Span:
 def _asked(
     device: str, threads: int | None, gflops: float, seconds: float, samples: int, besides: Span = Span(0, 0)
 ) -> Span:
-    """Return the requested sampled seconds per variant and process. gflops, besides: GFLOPs and other s of a call."""
+    """Return the sampled seconds per variant and process. gflops: of a call. besides: further seconds of a call."""
     rate = THREAD_GFLOPS.times(threads or os.cpu_count() or 1) if device == "cpu" else DEVICE_GFLOPS
     call = Span(gflops / rate.high, gflops / rate.low) + besides
     asked = Span(max(seconds, samples * call.low), max(seconds, samples * call.high))
@@ -199,15 +199,14 @@ def start_s(rows: Iterable[Row]) -> Span:
 
 
 def like_s(seconds: Sequence[float]) -> Span:
-    """Return the expected seconds of a run similar to those that took `seconds`."""
+    """Return the expected duration of a run in s. seconds: durations of similar runs."""
     return Span(AGAIN.low * min(seconds), AGAIN.high * max(seconds))
 
 
 def work(rows: Iterable[Row]) -> tuple[float, int]:
-    """Return the seconds of a run that grow with its amount of work, and that amount: counts of a
-    profile, models of a timing, or steps of a training.
+    """Return the seconds of a run that grow with its amount of work, and the amount: counts, timed models, or steps.
 
-    (0, 0) if the rows do not tell.
+    Both are 0 if the rows lack them.
     """
     took: dict[tuple[object, ...], float] = {}
     trained = (0.0, 0)
@@ -222,9 +221,9 @@ def work(rows: Iterable[Row]) -> tuple[float, int]:
 
 
 def again_s(took: float, work_s: float, amount: int, wanted: int | None) -> float:
-    """Return the expected seconds from an earlier run: its fixed seconds, and those of its work in proportion.
+    """Return the expected duration in s from an earlier run: its fixed part, and its work scaled to the new amount.
 
-    took: seconds of that run. work_s, amount: from `work`. wanted: the amount to do; None for the same.
+    took: duration of the earlier run in s. work_s, amount: from `work`. wanted: the new amount; None for the same.
     """
     if wanted is None or not amount:
         return took

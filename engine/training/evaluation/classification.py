@@ -110,7 +110,7 @@ def classifier(
 
 
 def directions(encode: Callable[[list[str]], Tensor], prompts: Sequence[Sequence[str]]) -> Tensor:
-    """Return one direction per class from its own prompts, (D, C): the normalised mean of their features.
+    """Return the classifier (D, C) of prompts per class: for each class, the normalised mean of its prompts' features.
 
     encode: returns the normalised features (n, D) of texts.
     """
@@ -152,7 +152,7 @@ def probe(
     count = classes or int(max(train_labels.max(), labels.max())) + 1
     inputs, wanted = _array(train_features), train_labels.cpu().numpy()
     if len(np.unique(wanted)) < 2:
-        raise Refused("a linear probe needs two classes at least in the features it is trained on")
+        raise Refused("a linear probe needs at least two classes in its training data")
     chosen = strength(inputs, wanted, seed, strengths)
     model = _fitted(inputs, wanted, chosen)
     probabilities = torch.zeros(len(features), count, dtype=torch.float64)
@@ -163,20 +163,22 @@ def probe(
 def few_shot(labels: Tensor, shots: int, seed: int, names: Sequence[str] = ()) -> Tensor:
     """Return the indices of `shots` pairs of each class, drawn with the seed, ascending. labels: (N,) int64.
 
-    names: of the classes, for the message. Errors: Refused if a class has fewer pairs.
+    names: class names, for the error. Errors: Refused if a class has fewer pairs.
     """
     numbers, counts = torch.unique(labels, return_counts=True)
     if (counts < shots).any():
         counted = zip(numbers.tolist(), counts.tolist(), strict=True)
         few = [f"{names[n] if n < len(names) else f'class {n}'} ({count})" for n, count in counted if count < shots]
-        raise Refused(f"{shots} shots need as many images of each class to learn from; fewer have {shortened(few)}")
+        raise Refused(
+            f"{shots} shots need {shots} training images per class; these classes have fewer: {shortened(few)}"
+        )
     order = torch.from_numpy(np.random.RandomState(seed).permutation(len(labels)))  # the same on every machine
     chosen = [order[labels[order] == number][:shots] for number in numbers]
     return torch.cat(chosen).sort().values
 
 
 def renumbered(labels: Tensor, classes: Sequence[str], wanted: Sequence[str]) -> Tensor:
-    """Return labels of `classes` as labels of the classes `wanted`. Errors: Refused if it lacks one."""
+    """Convert labels from indices of `classes` to indices of `wanted`. Errors: Refused if `wanted` lacks a class."""
     if not classes or not wanted or classes == wanted:
         return labels
     if unknown := [name for name in classes if name not in wanted]:
@@ -187,8 +189,8 @@ def renumbered(labels: Tensor, classes: Sequence[str], wanted: Sequence[str]) ->
 def strength(features: Array, labels: NDArray[np.int64], seed: int, strengths: Sequence[float] = STRENGTHS) -> float:
     """Return the strength with the best accuracy on a held-out part, the smallest one if several are equal.
 
-    The part is stratified if each class has enough pairs. If the rest has only one class, no strength can be told from
-    another, and the middle one is returned.
+    The part is stratified if each class has enough pairs. If the rest has only one class, strengths cannot be compared,
+    and the middle one is returned.
     """
     if len(strengths) == 1:
         return strengths[0]

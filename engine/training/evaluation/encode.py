@@ -59,21 +59,21 @@ class Encoded:
     labels: Tensor | None
     """(N,) int64; None if a pair has no label."""
     targets: Tensor | None
-    """(N, C) bool: the classes of each image, where there may be several; else None."""
+    """(N, C) bool: the classes of each image; None if images have only one class."""
     scale: float
     """Factor that multiplies cosines in the loss."""
 
 
 @dataclass(frozen=True)
 class Features:
-    """What a model makes of pairs: normalised features, on the CPU in float32."""
+    """Normalised features of pairs, on the CPU in float32."""
 
     images: Tensor
     """(N, D), one row per image that could be read."""
     read: Tensor
-    """(N,) int64: the indices of these images' pairs."""
+    """(N,) int64: the indices of the pairs of these images."""
     texts: Tensor
-    """(K, D), one row per distinct caption, in the order of their first pairs; (0,) without captions."""
+    """(K, D), one row per distinct caption, in the order of first occurrence; (0,) without captions."""
     scale: float
     """Factor that multiplies cosines in the loss."""
 
@@ -100,7 +100,7 @@ class _Images(Dataset[Loaded]):
 def encode(model: nn.Module, pairs: Pairs, reader: Reader, *, captions: bool = True) -> Ticks:
     """Return the features of all images and captions. Yield the number of images done, so that the caller can stop.
 
-    captions: without them, only images are encoded, for classification.
+    captions: if False, only images are encoded, for classification.
     An image that cannot be read is left out, with its captions. Errors: DataProblem if no image can be read.
     """
     return assembled(pairs, (yield from features(model, pairs, reader, captions=captions)))
@@ -262,7 +262,7 @@ def classified(
 
     class_prompts: the prompts of each class, which replace those of templates. Errors: Refused if a class has none.
     """
-    assert encoded.labels is not None, "without labels nothing can be right"
+    assert encoded.labels is not None, "zero-shot classification needs labels"
     return classification.results(
         encoded.images, encoded.labels, directions(model, classes, templates, reader, class_prompts)
     )
@@ -275,7 +275,7 @@ def directions(
     reader: Reader,
     class_prompts: Mapping[str, Sequence[str]] | None = None,
 ) -> Tensor:
-    """Return a direction per class, (D, C) float32 on the CPU. Arguments and errors: as in `classified`."""
+    """Return the zero-shot classifier, (D, C) float32 on the CPU. Arguments and errors: as in `classified`."""
     if class_prompts:
         if missing := [name for name in classes if name not in class_prompts]:
             raise Refused(f"{len(missing)} of {len(classes)} classes have no prompts: {shortened(tuple(missing))}")

@@ -1,4 +1,4 @@
-"""Keep the features of evaluated data in a folder, and find those of the same weights, files and settings again."""
+"""A cache of features on disk. Evaluations with the same weights, files and settings reuse them."""
 
 import hashlib
 import json
@@ -22,14 +22,14 @@ from engine.roots import Roots, stat_within
 from engine.training.evaluation.encode import Features
 
 MOST_BYTES = 5_000_000_000
-"""Limit of the folder, 2.4 million features of 512 numbers. Beyond it, the features used longest ago are deleted."""
+"""Maximum size of the cache: 2.4 million features of 512 numbers. Beyond it, the least recently used are deleted."""
 
 
 def key(model: nn.Module, pairs: Pairs, settings: Any, roots: Roots) -> str:
-    """Return a hash of all that features depend on: weights, images, captions, and settings, a JSON value.
+    """Return a hash of everything that features depend on: weights, images, captions and settings (a JSON value).
 
-    A file is known by its path, size and modification time, so that the data are not read for the hash. Images that
-    are in no file are hashed themselves.
+    Files are identified by path, size and modification time, so that they need not be read. Images without a file are
+    hashed by content.
     """
     found = hashlib.sha256(json.dumps([settings, torch.__version__, open_clip.__version__]).encode())
     for name, tensor in model.state_dict().items():
@@ -50,7 +50,7 @@ def key(model: nn.Module, pairs: Pairs, settings: Any, roots: Roots) -> str:
 
 
 def _status(path: Path, known: dict[Path, os.stat_result | None], roots: Roots) -> os.stat_result | None:
-    """Return the status of an image's file, or of the tar that it is in; None if it is in no file."""
+    """Return the status of an image's file, or of the tar that contains it; None if there is no file."""
     for place in (path, *path.parents) if path.is_absolute() else ():
         if place not in known:
             known[place] = stat_within(place, roots)
@@ -60,7 +60,7 @@ def _status(path: Path, known: dict[Path, os.stat_result | None], roots: Roots) 
 
 
 def load(folder: Path, name: str) -> tuple[Features, str] | None:
-    """Return features and the time of their encoding; None if there are none. name: their `key`."""
+    """Return cached features and the time of their encoding; None without any. name: from `key`."""
     path = folder / f"{name}.npz"
     try:
         with np.load(path, allow_pickle=False) as arrays:
@@ -74,7 +74,7 @@ def load(folder: Path, name: str) -> tuple[Features, str] | None:
 
 
 def save(folder: Path, name: str, found: Features, *, spare_bytes: float) -> None:
-    """Keep features, and delete others beyond MOST_BYTES. Nothing is kept if less than `spare_bytes` would be free.
+    """Store features, and delete old ones beyond MOST_BYTES. Store nothing if less than `spare_bytes` would stay free.
 
     Errors: OSError.
     """

@@ -73,7 +73,7 @@ def _length(trace: Any) -> int:
 
 
 def _report(key: str, on_select: Callable[[list[str]], None] | None) -> None:
-    """Pass the labels of the selected points on."""
+    """Call `on_select` with the labels of the selected points."""
     if on_select:
         on_select(list(st.session_state[key].selected or []))
 

@@ -28,7 +28,7 @@ FILLED = "form_filled_from"
 
 
 def fill_from_run(page: str) -> None:
-    """Fill the form of a page with the request of the run that a bare link such as `/vision?run=4` names, once.
+    """Fill the form of a page once with the request of a run, for a bare link such as `/vision?run=4`.
 
     page: path of the page in its address.
     """

@@ -101,7 +101,9 @@ def _widget(
         return st.selectbox(label, options, index, accept_new_options=True, placeholder=placeholder, **shared)
     if choices is not None:
         if st.session_state.get(shared["key"], choices[0]) not in choices:
-            st.session_state[shared["key"]] = choices[0]  # told to the browser, which would go on showing the old one
+            st.session_state[shared["key"]] = choices[
+                0
+            ]  # makes the browser update, which would keep showing the old value
         return st.selectbox(label, choices, **shared)
     return st.text_input(label, placeholder=hint or info.default or None, **shared)
 
@@ -120,7 +122,7 @@ def _words(
 def _number(label: str, info: FieldInfo, kind: type, hint: str | None, shared: dict[str, Any]) -> float | None:
     """Draw a number. Integers use a float field too, because a link with 1e400 makes Streamlit's integer field fail.
 
-    The widget has no bounds: a browser keeps a number out of bounds to itself, and the form would use the one before.
+    The widget has no bounds: a browser does not send a number out of bounds, and the form would use the previous one.
     """
     default: Any = None if info.default is None else float(info.default)
     step = 1.0 if kind is int else None
@@ -164,7 +166,7 @@ def help_of(spec: type[Spec], name: str) -> str:
 def build(spec: type[Request], values: Mapping[str, Any]) -> tuple[Request | None, list[str]]:
     """Return the spec, or None and one sentence per invalid value. An empty value means the field's default."""
     result, errors = _validate(spec, values)
-    return result, [_sentence(spec, error) for error in errors]
+    return result, list(dict.fromkeys(_sentence(spec, error) for error in errors))  # one for both sides of a square
 
 
 def valid(spec: type[Spec], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def test_folders_of_synsets_are_named_and_captioned_without_being_asked(tmp_path
 
 
 def test_classes_that_are_not_of_imagenet_are_refused() -> None:
-    with pytest.raises(DataProblem, match="2 of the data's 3 classes are none of ImageNet's: my cat, 1000"):
+    with pytest.raises(DataProblem, match="2 of the data's 3 classes are not in ImageNet: my cat, 1000"):
         class_names(("imagenet",), ("tench", "my cat", "1000"))
 
 

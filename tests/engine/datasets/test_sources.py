@@ -62,7 +62,7 @@ def test_damaged_and_unknown_tars_are_refused(tmp_path: Path, runs: Path) -> Non
         open_pairs(str(tmp_path / "a.tar.gz"))
     assert list((runs / "unpacked").iterdir()) == []
     (tmp_path / "a.tar.xz").write_bytes(b"x")
-    with pytest.raises(DataProblem, match=r"is none of \.csv, \.tsv, \.tar, \.tar\.gz"):
+    with pytest.raises(DataProblem, match=r"does not end in \.csv, \.tsv, \.tar, \.tar\.gz"):
         open_pairs(str(tmp_path / "a.tar.xz"))
 
 
@@ -144,7 +144,7 @@ def test_karpathys_split_decides_what_is_held_out(tmp_path: Path) -> None:
     other = setup.hold(tiny(**fields, json_split="train", val_fraction=0.34), tmp_path / "c")
     assert other.val is not None
     assert {*reds(other.train), *reds(other.val)} == {0, 10, 40}
-    with pytest.raises(DataProblem, match="dataset_coco has a split of its own"):
+    with pytest.raises(DataProblem, match="dataset_coco has its own split"):
         Mixed([open_pairs(path), open_pairs("digits")])
 
 

@@ -114,8 +114,8 @@ def test_synchronised_batch_norms_compute_as_before_in_one_process(name: str, mo
 
 
 def test_synchronising_needs_batch_norms_processes_and_accelerators() -> None:
-    with pytest.raises(Refused, match="config:vit has no batch norm that is trained"):
+    with pytest.raises(Refused, match="config:vit has no trainable batch norm"):
         arrange(make("vit").model, asked("vit", use_bn_sync=True, nproc=2, device="cuda:0"))
-    for fields, message in (({"device": "cuda:0"}, "give nproc"), ({"nproc": 2}, "does not run on a CPU")):
+    for fields, message in (({"device": "cuda:0"}, "set nproc"), ({"nproc": 2}, "does not run on a CPU")):
         with pytest.raises(ValueError, match=message):
             asked("resnet", use_bn_sync=True, **fields)

@@ -57,7 +57,7 @@ def test_the_image_tower_begins_where_open_clip_begins_it(
     assert different == {name for name in random if "weight" in name}, "but its own new head, whose bias is 0"
     assert {name for name in ours if not torch.equal(ours[name], plain[name])} != set()
     assert all(torch.equal(ours[name], plain[name]) for name in random), "the seed decides the rest as before"
-    assert made.notes[-1].startswith("the image tower begins at timm/test_convnext.r160_in1k")
+    assert made.notes[-1].startswith("the image tower starts from timm/test_convnext.r160_in1k")
     assert all(name in made.notes[-1] for name in random)
 
 

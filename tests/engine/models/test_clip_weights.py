@@ -165,7 +165,7 @@ def test_an_evaluation_makes_the_same_model(tmp_path: Path) -> None:
     evaluated = create(spec, weights=str(saved(made, tmp_path)))
     assert same(made.model, evaluated.model)
     assert (evaluated.image_size, evaluated.notes) == ((32, 32), [])
-    assert "has not been trained" in create(spec, weights="").notes[0]
+    assert "model is untrained" in create(spec, weights="").notes[0]
 
 
 def test_templates_are_open_clips() -> None:

@@ -374,9 +374,9 @@ def test_a_count_depends_on_no_host_and_a_loss_on_its_batch() -> None:
     assert settings.warnings(counts) == []
     trainings = [run(1, TrainSpec(batch_size=32, lr=1e-3)), run(2, TrainSpec(batch_size=64, lr=1e-4))]
     (told,) = settings.warnings(trainings)
-    assert told == "Batch size: 32 (run 1), 64 (run 2); losses of a contrast depend on how many are told apart."
+    assert told == "Batch size: 32 (run 1), 64 (run 2); a contrastive loss depends on the number of pairs in a step."
     (told,) = settings.warnings([run(1, EvaluateSpec(model="ViT-B-32")), run(2, EvaluateSpec(held_out=False))])
-    assert told == "Held out: yes (run 1), no (run 2); figures are of other pairs."
+    assert told == "Held out: yes (run 1), no (run 2); values come from different pairs."
 
 
 def test_timings_of_models_are_found_by_setting_the_latest_of_each(store: Store, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_data_that_are_fine_have_no_doubts() -> None:
             "ok",
         ),
         ({"zeroshot_data": "/photos"}, {"zeroshot": 30}, "needs a class for each image", "error"),
-        ({"classes": ("a", "b")}, {"classes": ("x", "y", "z")}, "3 classes and 2 names were given", "error"),
+        ({"classes": ("a", "b")}, {"classes": ("x", "y", "z")}, "3 classes, but 2 names were given", "error"),
         ({"val_frequency": 0}, {}, "Neither retrieval nor zero-shot accuracy is measured", "warning"),
         ({"precision": "fp16"}, {}, "fp16 needs an accelerator", "error"),
         ({"precision": "fp16", "device": "cuda"}, {}, "Take amp_bf16 or amp", "warning"),

@@ -71,13 +71,13 @@ def test_a_search_that_cannot_be_asked_for(fields: dict[str, Any], message: str)
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"more_models": "ViT-B-32,openai\na model"}, "unlike 'a model'"),
+        ({"more_models": "ViT-B-32,openai\na model"}, "'a model' names no model"),
         ({"recall_k": "0"}, "greater than or equal to 1"),
         ({"probe_c": "inf"}, "finite"),
         ({"shots": 0}, "greater than or equal to 1"),
-        ({"class_prompts": "cat"}, "this is none"),
+        ({"class_prompts": "cat"}, "is not JSON"),
         ({"class_prompts": {"cat": []}}, "the class 'cat' has"),
-        ({"class_prompts": "[1]"}, "prompts per class are JSON"),
+        ({"class_prompts": "[1]"}, "prompts per class must be JSON"),
     ],
 )
 def test_options_of_evaluations_are_checked(fields: dict[str, object], message: str) -> None:

@@ -114,7 +114,7 @@ def test_variants_written_twice_run_once() -> None:
         ({"batch_size_list": "vit,65537"}, "a number from 1 to 65,536, such as resnet18 8"),
         ({"batch_size_list": "vit 8\nvit,9"}, "vit has two batch sizes, 8 and 9"),
         ({"batch_size_list": "vit 8", "batch_size": 4}, "batch size 4 and a batch size list exclude each other"),
-        ({"batch_size": "listed"}, "none is given"),
+        ({"batch_size": "listed"}, "needs a batch size list"),
     ],
 )
 def test_bad_requests_are_refused(fields: dict[str, Any], answer: str) -> None:

@@ -76,7 +76,7 @@ def test_a_share_is_held_out_only_of_data_that_were_trained_on(rows: Evaluate) -
     fields = {"samples": 50, "tasks": ("linear-probe", "retrieval")}
     probe, whole = rows(**fields)
     assert (whole.images, probe.images, probe.probe_images) == (50, 10, 40)
-    assert "learned from 40 of the images" in probe.notes[-1]
+    assert "trained on 40 of the images" in probe.notes[-1]
     probe, held = rows(held_out_data=("digits",), **fields)
     assert (held.images, probe.images, probe.probe_images) == (10, 10, 40)
     assert rows(held_out_data=("digits",), held_out=False, **fields)[1].images == 50
@@ -96,7 +96,7 @@ def test_the_probe_learns_from_its_own_data(rows: Evaluate, tmp_path: Path) -> N
     assert row.probe_c in (1, 1e3)
     (row,) = rows(probe_data=str(own), shots=5, **fields)
     assert row.error.startswith(
-        "5 shots need as many images of each class to learn from; fewer have dark (4), light (4)"
+        "5 shots need 5 training images per class; these classes have fewer: dark (4), light (4)"
     )
     folder_of_classes(tmp_path / "other", "dark", "grey")
     (row,) = rows(probe_data=str(tmp_path / "other"), **fields)

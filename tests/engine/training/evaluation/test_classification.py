@@ -138,7 +138,7 @@ def test_a_probe_never_predicts_what_it_has_not_seen() -> None:
 
 
 def test_a_probe_of_a_single_class_is_an_error() -> None:
-    with pytest.raises(Refused, match="two classes at least"):
+    with pytest.raises(Refused, match="at least two classes"):
         classification.probe(torch.eye(3), torch.zeros(3, dtype=torch.int64), torch.eye(3), torch.arange(3), seed=0)
 
 
@@ -163,7 +163,7 @@ def test_shots_are_drawn_from_each_class_by_the_seed() -> None:
     assert len(set(chosen.tolist())) == 12
     assert chosen.tolist() == classification.few_shot(labels, 4, seed=1).tolist()
     assert chosen.tolist() != classification.few_shot(labels, 4, seed=2).tolist()
-    with pytest.raises(Refused, match=r"fewer have class 2 \(6\)"):
+    with pytest.raises(Refused, match=r"have fewer: class 2 \(6\)"):
         classification.few_shot(labels, 7, seed=1)
 
 
