@@ -23,7 +23,7 @@ LONGEST_HEADER = 100_000
 IMAGE_NAMES = ("filepath", "filename", "file_name", "image_path", "image", "img", "path", "file")
 CAPTION_NAMES = ("title", "caption", "captions", "text", "description")
 CLASS_NAMES = ("class", "label", "class_name", "classname", "category")
-"""Common names of columns. The first one in a header is used. A column of classes is only proposed, not used by itself."""
+"""Common names of columns. The first one in a header is used. A column of classes is only proposed."""
 
 
 @dataclass(frozen=True, eq=False)

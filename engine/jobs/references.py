@@ -100,7 +100,8 @@ def _subject(store: Store, settings: Settings, spec: EvaluateSpec, model: str, c
         raise Refused(f"run {run.id} trained {trained.model}, not {model}: leave the model out")
     built = {name: getattr(trained, name) for name in ("configs", "image_size", "context_length")}
     trainings = ((f"run {run.id}", trained), *_trainings(settings, spec, trained.pretrained))
-    return _Subject(trained.model, str(best_checkpoint(settings, run.id)), trainings, built)
+    path = checkpoint if checkpoint not in ("", number) else str(best_checkpoint(settings, run.id))
+    return _Subject(trained.model, path, trainings, built)
 
 
 def _trainings(settings: Settings, spec: EvaluateSpec, checkpoint: str) -> tuple[tuple[str, TrainSpec], ...]:

@@ -45,8 +45,17 @@ ClipModel = Annotated[
         description="An open_clip model, digits-clip, or config:NAME for your own configuration.",
     ),
 ]
+
+
+def run_number(weights: str) -> str:
+    """Return the number of a run for weights such as `best of run 7`; other texts unchanged."""
+    match = re.fullmatch(r"(?:best of )?run (\d+)", weights.strip())
+    return match[1] if match else weights
+
+
 Pretrained = Annotated[
     str,
+    AfterValidator(run_number),
     Field(
         max_length=1000,
         description="An open_clip tag (downloaded if needed), the path of a checkpoint, or the number of a training "

@@ -52,8 +52,10 @@ def draw_model() -> dict[str, Any]:
         values = {"model": spec_form.field(EvaluateSpec, "model", PREFIX, clip_form.models(runs), free=True)}
     run = runs.get(values["model"] or "")
     with right:
-        hint = "default: the best of the run" if run else "none: random weights"
-        values["checkpoint"] = spec_form.field(EvaluateSpec, "checkpoint", PREFIX, hint=hint)
+        hint = "default: the best of the run" if run else "none: random weights; or choose, or type a tag"
+        values["checkpoint"] = spec_form.field(
+            EvaluateSpec, "checkpoint", PREFIX, clip_form.weights(), free=True, hint=hint
+        )
     if run:
         st.caption(plain(f"Run {run.id}: {run.name or run.spec.summary}"))
     elif runs:

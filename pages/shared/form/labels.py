@@ -61,6 +61,7 @@ LABELS = {
     "probe_c": "Values of C",
     "reuse_features": "Reuse features",
     "pretrained": "Initial weights",
+    "checkpoint": "Weights",
     "pretrained_image": "timm image weights",
     "pretrained_text": "Hugging Face text weights",
     "lr": "Learning rate",
