@@ -38,7 +38,7 @@ from engine.training.evaluation.encode import (
     directions,
     features,
     retrieved,
-    select_pairs,
+    subset,
 )
 from engine.training.setup import named, opener, readable
 from engine.training.validation import row_fields
@@ -247,8 +247,7 @@ def _probe(
     elif spec.held_out:
         learned, judged = (yield from encoded(rest, LEARNED, captions=False)), found
     else:
-        parts = datasets.split(found.pairs, spec.val_fraction, spec.seed)
-        learned, judged = (select_pairs(found, part) for part in parts)
+        learned, judged = (subset(found, part) for part in datasets.split(found.pairs, spec.val_fraction, spec.seed))
         notes.append(
             f"the probe was trained on {len(learned.pairs):,} of the images and tested on the other "
             f"{len(judged.pairs):,}: give probe_data to test it on all"

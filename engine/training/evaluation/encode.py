@@ -161,7 +161,7 @@ def _targets(pairs: Pairs) -> Tensor | None:
     return targets
 
 
-def select_pairs(found: Encoded, part: Subset) -> Encoded:
+def subset(found: Encoded, part: Subset) -> Encoded:
     """Return the part of encoded pairs, without its texts."""
     indices = torch.from_numpy(part.indices)
     labels = None if found.labels is None else found.labels[indices]
