@@ -35,7 +35,7 @@ APART = {
 }
 """Columns that make up a setting, with their format in labels."""
 ALIKE = ("mode", "variant", "batch_size", "dtype")
-_NUMBERS = (
+_NUMERIC_COLUMNS = (
     "context_length num_classes in_chans threads latency_ms p90_ms samples_per_s speedup speedup_low speedup_high "
     "device_peak_mb process_peak_mb joules_per_sample low_ms high_ms spread_percent"
 ).split()
@@ -62,7 +62,7 @@ def of_run(run: Run, rows: Iterable[Row], name: str) -> pd.DataFrame:
             line |= {"spread_percent": None if row.spread is None else 100 * row.spread}
             lines.append(line | _environment(run, row))
     frame = pd.DataFrame(lines, columns=COLUMNS)
-    return frame.astype(dict.fromkeys(_NUMBERS, float)).assign(date=pd.to_datetime(frame["date"], utc=True))
+    return frame.astype(dict.fromkeys(_NUMERIC_COLUMNS, float)).assign(date=pd.to_datetime(frame["date"], utc=True))
 
 
 def _environment(run: Run, row: BenchmarkRow) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def _environment(run: Run, row: BenchmarkRow) -> dict[str, Any]:
 def together(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Return the lines of several runs, newest first."""
     filled = [part for part in parts if len(part)]
-    empty = pd.DataFrame(columns=COLUMNS).astype(dict.fromkeys(_NUMBERS, float))
+    empty = pd.DataFrame(columns=COLUMNS).astype(dict.fromkeys(_NUMERIC_COLUMNS, float))
     frame = pd.concat(filled, ignore_index=True) if filled else empty
     return frame.sort_values(["date", "run"], ascending=False, kind="stable", ignore_index=True)
 

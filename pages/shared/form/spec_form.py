@@ -101,9 +101,7 @@ def _widget(
         return st.selectbox(label, options, index, accept_new_options=True, placeholder=placeholder, **shared)
     if choices is not None:
         if st.session_state.get(shared["key"], choices[0]) not in choices:
-            st.session_state[shared["key"]] = choices[
-                0
-            ]  # makes the browser update, which would keep showing the old value
+            st.session_state[shared["key"]] = choices[0]  # otherwise the browser keeps showing the old value
         return st.selectbox(label, choices, **shared)
     return st.text_input(label, placeholder=hint or info.default or None, **shared)
 
