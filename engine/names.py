@@ -19,7 +19,7 @@ from engine import suite
 from engine.roots import open_within
 from engine.specs import ModelName, Refused, Spec, find_expression, split_patterns
 from engine.specs.base import LONGEST_PATTERN
-from engine.specs.building import untaken
+from engine.specs.building import option_refusal
 from engine.specs.model_name import OWN, PYTHON
 
 LIBRARIES = ("open_clip", "timm", "torchvision")
@@ -137,7 +137,7 @@ def select(spec: Spec, families: Mapping[ModelName, str], *, runs_code: bool = F
     for name in selected:
         if getattr(spec, "tower", "") == "text" and name.library in IMAGES_ALONE:
             raise Refused(f"{name} has no text tower: choose another tower, or leave the model out")
-        if refusal := untaken(name, spec):
+        if refusal := option_refusal(name, spec):
             raise Refused(refusal)
     return selected
 

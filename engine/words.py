@@ -17,3 +17,10 @@ def shortened(names: Sequence[str], limit: int = 3) -> str:
 def numbered_runs(ids: Sequence[int | str]) -> str:
     """Return `run 7`, or `runs 7, 9`."""
     return ("run " if len(ids) == 1 else "runs ") + ", ".join(map(str, ids))
+
+
+def count_captions(captions: int, distinct: int | None = None) -> str:
+    """Return such as `40 captions, 3 distinct`. distinct: None if it is not known."""
+    if distinct is None:
+        return f"{captions:,} captions"
+    return f"{captions:,} captions, {'all' if distinct == captions else f'{distinct:,}'} distinct"

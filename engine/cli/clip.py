@@ -41,7 +41,7 @@ EVALUATED = [
 EVALUATED += ["text_to_image_r1", "text_to_image_r5", "clip_val_loss", "images", "classes", "status"]
 FOUND = ["index", "source", "label", "similarity"]
 """The columns printed on a terminal; a file has all columns."""
-IN_FILES = ("classes", "templates", "more_models", "class_prompts")
+FILE_FLAGS = ("classes", "templates", "more_models", "class_prompts")
 """Flags whose value may be a file."""
 LONGEST_FILE = LONGEST_PROMPTS
 
@@ -58,9 +58,9 @@ def with_files(flags: Spec, kind: type[Spec]) -> dict[str, Any]:
 
 
 def lines_read(data: Any) -> Any:
-    """Return the flags with the content of files in place of their paths, for IN_FILES. Errors: Refused."""
+    """Return the flags with the content of files in place of their paths, for FILE_FLAGS. Errors: Refused."""
     if isinstance(data, dict):
-        return data | {name: read_lines(data[name]) for name in IN_FILES if data.get(name)}
+        return data | {name: read_lines(data[name]) for name in FILE_FLAGS if data.get(name)}
     return data
 
 

@@ -2,7 +2,7 @@
 
 from engine.datasets.base import DataProblem, Pairs, Unreadable
 from engine.datasets.class_names import class_names, note_on_ids, prompts
-from engine.datasets.look import Example, Look, look
+from engine.datasets.look import Example, Look, count_distinct, look, note_on_repeats
 from engine.datasets.mixed import Mixed, weights
 from engine.datasets.multilabel import labels_of, with_classes_split
 from engine.datasets.opening import columns_of, open_pairs
@@ -19,9 +19,11 @@ __all__ = [
     "Unreadable",
     "class_names",
     "columns_of",
+    "count_distinct",
     "labels_of",
     "look",
     "note_on_ids",
+    "note_on_repeats",
     "open_pairs",
     "own_parts",
     "prompts",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.datasets.base import DataProblem
-from engine.datasets.tables import Row, Table, assembled
+from engine.datasets.tables import Row, Table, assemble
 from engine.roots import Roots, file_within, open_within
 from engine.specs.clip import JsonSplit
 
@@ -49,7 +49,7 @@ def open_captions(path: Path, part: JsonSplit = "auto", roots: Roots = None) -> 
         notes.append(f"the split of the file is used: {sum(held):,} pairs of {HELD_OUT} are held out")
     else:
         held = ()
-    return assembled(path, rows, held=held, notes=notes[len(found) == len(chosen) :], roots=roots)
+    return assemble(path, rows, held=held, notes=notes[len(found) == len(chosen) :], roots=roots)
 
 
 def _images(content: Any) -> Iterator[tuple[dict[str, str], tuple[str, ...], str]]:

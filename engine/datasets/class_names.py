@@ -37,10 +37,10 @@ def prompts(given: tuple[str, ...], own: tuple[str, ...], classes: tuple[str, ..
     if not given and classes == (IMAGENET,):
         given = TEMPLATE_SETS[:1]
     lists = dict(zip(TEMPLATE_SETS, ("OPENAI_IMAGENET_TEMPLATES", "SIMPLE_IMAGENET_TEMPLATES"), strict=True))
-    every = [
+    lists_of_templates = [
         tuple(fill("{}") for fill in _open_clips(lists[line])) if line in TEMPLATE_SETS else (line,) for line in given
     ]
-    return tuple(template for templates in every for template in templates) or own
+    return tuple(template for templates in lists_of_templates for template in templates) or own
 
 
 def note_on_ids(classes: Sequence[str]) -> str:

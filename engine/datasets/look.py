@@ -7,6 +7,7 @@ import numpy as np
 
 from engine.datasets.base import Pairs, Unreadable
 from engine.datasets.multilabel import labels_of
+from engine.words import count_captions
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,24 @@ class Look:
     median: tuple[int, int] | None
     largest: tuple[int, int] | None
     notes: tuple[str, ...]
+
+
+def count_distinct(pairs: Pairs) -> int:
+    """Return the number of distinct captions."""
+    return len({caption for index in range(len(pairs)) for caption in pairs.captions(index)})
+
+
+def note_on_repeats(captions: int, distinct: int | None) -> str:
+    """Return a warning if at least half of the captions are repetitions, which limits recall at 1; empty if not.
+
+    The limit is exact: equal captions rank the images equally, so at most one of them finds its own image first.
+    """
+    if not captions or distinct is None or 2 * distinct > captions:
+        return ""
+    return (
+        f"most captions repeat ({count_captions(captions, distinct)}), so text-to-image R@1 is at most "
+        f"{100 * distinct / captions:.2g} %: judge by the held-out loss or zero-shot accuracy"
+    )
 
 
 def look(pairs: Pairs, *, samples: int = 10, verify: int | None = None, deadline_s: float | None = None) -> Look:

@@ -62,7 +62,7 @@ class Sample(NamedTuple):
     image: Member
     captions: tuple[str, ...]
     label: int | None
-    several: tuple[int, ...] | None = None
+    labels: tuple[int, ...] | None = None
     """The image's classes; None if an image has one class."""
 
 

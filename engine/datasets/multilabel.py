@@ -48,7 +48,7 @@ class Multilabel:
         """Return None: an image has no single class."""
         return
 
-    def several(self, index: int) -> tuple[int, ...] | None:
+    def labels(self, index: int) -> tuple[int, ...] | None:
         """Return the classes of an image; None if it has no class name."""
         label = self.pairs.label(index)
         return None if label is None else self._numbers[label]
@@ -66,4 +66,4 @@ def labels_of(pairs: Pairs, index: int) -> tuple[int, ...] | None:
     """Return the classes of an image; None if the data have one class per image."""
     if isinstance(pairs, Subset):
         return labels_of(pairs.pairs, int(pairs.indices[index]))
-    return pairs.several(index) if isinstance(pairs, Multilabel | Shards) else None
+    return pairs.labels(index) if isinstance(pairs, Multilabel | Shards) else None

@@ -8,7 +8,7 @@ from typing import IO, Any
 from engine.datasets import members, unpacked
 from engine.datasets.base import DataProblem
 from engine.datasets.members import Member
-from engine.datasets.tables import Row, Table, assembled, choose_columns
+from engine.datasets.tables import Row, Table, assemble, choose_columns
 from engine.roots import Roots, open_within
 
 BATCH = 64
@@ -55,7 +55,7 @@ def open_parquet(
         for row in range(count)
     ]
     options = {"class_column": class_column, "caption_column": caption_column, "members": found}
-    return assembled(path, rows, **options, roots=roots)  # type: ignore[arg-type]
+    return assemble(path, rows, **options, roots=roots)  # type: ignore[arg-type]
 
 
 def header(path: Path, roots: Roots = None) -> list[str]:

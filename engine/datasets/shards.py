@@ -49,9 +49,9 @@ class Shards:
     def label(self, index: int) -> int | None:
         return self.found[index].label
 
-    def several(self, index: int) -> tuple[int, ...] | None:
+    def labels(self, index: int) -> tuple[int, ...] | None:
         """Return the classes of an image; None if the data have one class per image."""
-        return self.found[index].several
+        return self.found[index].labels
 
     def source(self, index: int) -> str:
         member = self.found[index].image
@@ -141,7 +141,7 @@ def _put_together(found: list[Sample | None], name: str, folder: Path, roots: Ro
             f"{name} holds {len(found)} images, none with a caption: expected {', '.join(members.IMAGES[:4])} files, "
             "each with a .txt or .json of the same name beside it, or a .cls or .npy and all classes in classnames.txt"
         )
-    numbers = [(sample.several or ()) if sample.label is None else (sample.label,) for sample in usable]
+    numbers = [(sample.labels or ()) if sample.label is None else (sample.label,) for sample in usable]
     largest = max((number for several in numbers for number in several), default=-1)
     if classes and largest >= len(classes):
         raise DataProblem(f"{name} has a class {largest}, and {CLASS_NAMES} names {len(classes)}, from 0 on")

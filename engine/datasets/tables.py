@@ -23,7 +23,7 @@ LONGEST_HEADER = 100_000
 IMAGE_NAMES = ("filepath", "filename", "file_name", "image_path", "image", "img", "path", "file")
 CAPTION_NAMES = ("title", "caption", "captions", "text", "description")
 CLASS_NAMES = ("class", "label", "class_name", "classname", "category")
-"""Common names of columns, the first that a header has counts. Classes are only proposed: no class is taken unasked."""
+"""Common names of columns. The first one in a header is used. A column of classes is only proposed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +98,7 @@ def open_table(
     columns = (image_column, caption_column, class_column)
     with _opened(path, roots) as file:
         rows = _rows(file, path.name, separator, columns)
-        return assembled(path, rows, class_column=class_column, caption_column=caption_column, roots=roots)
+        return assemble(path, rows, class_column=class_column, caption_column=caption_column, roots=roots)
 
 
 def header(path: Path, separator: str = "", roots: Roots = None) -> list[str]:
@@ -119,7 +119,7 @@ def _opened(path: Path, roots: Roots) -> Iterator[TextIO]:
         raise DataProblem(f"{path.name} cannot be read: {error.strerror}") from error
 
 
-def assembled(
+def assemble(
     path: Path,
     rows: Iterable[Row],
     *,

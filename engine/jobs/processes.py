@@ -84,7 +84,7 @@ class Processes:
         write_json(path, asdict(self))
 
     def signal_worker(self, number: signal.Signals) -> None:
-        """Signal the worker; its children too, where it leads its own process group."""
+        """Signal the worker, and its children if it leads its own process group."""
         if self.group:
             self.worker.send_group(number)
         else:

@@ -100,7 +100,8 @@ def _subject(store: Store, settings: Settings, spec: EvaluateSpec, model: str, c
         raise Refused(f"run {run.id} trained {trained.model}, not {model}: leave the model out")
     built = {name: getattr(trained, name) for name in ("configs", "image_size", "context_length")}
     trainings = ((f"run {run.id}", trained), *_trainings(settings, spec, trained.pretrained))
-    return _Subject(trained.model, str(best_checkpoint(settings, run.id)), trainings, built)
+    path = checkpoint if checkpoint not in ("", number) else str(best_checkpoint(settings, run.id))
+    return _Subject(trained.model, path, trainings, built)
 
 
 def _trainings(settings: Settings, spec: EvaluateSpec, checkpoint: str) -> tuple[tuple[str, TrainSpec], ...]:
@@ -199,7 +200,7 @@ def continued(path: Path) -> TrainSpec:
     manifests = [Path(f"{path}{MANIFEST}")] if path.is_file() else list(folder.glob(f"*.pt{MANIFEST}"))
     contents = [_manifest(manifest, None) for manifest in manifests if manifest.is_file()]
     if not contents:
-        raise Refused(f"{path} is neither a checkpoint with its manifest ({MANIFEST}) nor a folder of such")
+        raise Refused(f"{path} is neither a checkpoint with its manifest ({MANIFEST}) nor a folder of such checkpoints")
     newest = max(contents, key=lambda manifest: manifest.get("step", 0))
     try:
         return TrainSpec.model_validate({**newest["spec"], "resume": str(path.resolve())})
@@ -230,7 +231,7 @@ def check_resumable(store: Store, settings: Settings, run: Run) -> None:
     if steps and not any(Path(f"{path}{MANIFEST}").is_file() for path in folder.glob("*.pt")):
         raise Refused(
             f"run {run.id} stopped after {steps:,} steps, and {folder} has no checkpoint to continue from: the run "
-            "stopped before its first one, or was imported, as bundles carry no checkpoints of an unfinished training. "
+            "stopped before the first checkpoint, or was imported: bundles lack checkpoints of unfinished trainings. "
             'Train from the start as a new run ("Run again" on the page of the run), or put its checkpoints there'
         )
 
@@ -298,7 +299,7 @@ def _readable(settings: Settings, text: str) -> bool:
 def match_question(
     store: Store, settings: Settings, run: Run, image: bytes, texts: Sequence[str], templates: Sequence[str] = ()
 ) -> Match:
-    """Return the question how well texts fit an image, by the model of a training or an evaluation.
+    """Return the question that asks how well texts fit an image, for the model of a training or an evaluation.
 
     The best checkpoint of a training is used. templates: as in Match.
     Errors: Refused or LookupError when there is no such model; ValidationError.
@@ -314,7 +315,7 @@ def match_question(
 
 
 def checkpoint_file(settings: Settings, run: Run, name: str) -> tuple[Path, int]:
-    """Return the path and the step of a training's checkpoint. name: of its file; empty for the best one.
+    """Return the path and the step of a training's checkpoint. name: its file name; empty for the best one.
 
     Errors: Refused when the run is no training or has no such checkpoint.
     """

@@ -115,7 +115,7 @@ class Scheduler:
         if leases.renew(self._store.database, self._name, self._holder, lease_s):
             self._renewed = time.monotonic()
             return True
-        log.info("another scheduler has taken over: runs under way are its own now")
+        log.info("another scheduler has taken over and watches the open runs")
         return False
 
     def _leave_when_idle(self, busy: bool) -> bool:
@@ -150,7 +150,7 @@ class Scheduler:
                     self._look_at_lost(attempt)
             except Busy:
                 raise  # a busy store affects every attempt: each would wait as long
-            except Exception as error:  # noqa: BLE001  one attempt that cannot be looked after must not stop the others
+            except Exception as error:  # noqa: BLE001  one attempt that cannot be watched must not stop the others
                 with self._failures.catching():
                     self._give_up_unreadable(attempt, error)
         return any(attempt.host == self._host for attempt in current)
@@ -177,7 +177,7 @@ class Scheduler:
             self._close(attempt, end)
         elif not self._executor.alive(attempt):
             if silence > lease_s:
-                self._close(attempt, Exit(note="its process never showed up"))
+                self._close(attempt, Exit(note="its process never started"))
         elif attempt.cancel_requested:
             self._cancel(attempt)
         elif attempt.begun_at is not None and silence > lease_s:
@@ -220,7 +220,7 @@ class Scheduler:
         log.info("run %d, attempt %d has ended: %s", attempt.run_id, attempt.number, end)
 
     def _give_up(self, attempt: Attempt, error: Exception, note: str) -> None:
-        """Close an attempt with the error that keeps it from running on."""
+        """Close an attempt with the error that prevents it from continuing."""
         cause = failures.of_exception(error)
         message = failures.message(error, cause, self._spec(attempt))
         attempts.close(self._store.database, attempt, Exit(note=note), cause, message)

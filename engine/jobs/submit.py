@@ -88,8 +88,8 @@ def check(store: Store, settings: Settings, spec: Spec, *, runs_code: bool = Fal
 
 def _check_machine(store: Store, settings: Settings, spec: Spec, *, runs_code: bool = False) -> None:
     """Check models and devices. Errors: ModelNotFound for an unknown model; Refused for an absent device."""
-    if spec.impossible:
-        raise Refused(spec.impossible)
+    if spec.device_refusal:
+        raise Refused(spec.device_refusal)
     _check_models(settings, spec, runs_code=runs_code)
     if (machine := store.machine()) is None:
         return  # not probed yet: the worker will check

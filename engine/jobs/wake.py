@@ -1,4 +1,4 @@
-"""Let the scheduler sleep until another process wakes it, or until a time is over.
+"""Let the scheduler sleep until another process wakes it, or until a timeout.
 
 Other processes wake it through a named pipe below `runs_dir`. Windows has no such pipes, so the scheduler wakes at
 short intervals there.

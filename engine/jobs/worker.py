@@ -181,14 +181,14 @@ def _events(run: Run, files: RunFiles, settings: Settings, stop: Stop) -> Genera
     with closing(task.run(run.spec, files.dir)) as events:
         for event in events:
             if isinstance(event, Environment):
-                used = _used(settings, run.spec) if used is None else used
+                used = _used_settings(settings, run.spec) if used is None else used
                 event = event.model_copy(update={"settings": used | event.settings})
             yield _stored(event, files.dir) if isinstance(event, Artifact) else event
             if stop:
                 return
 
 
-def _used(settings: Settings, spec: Spec) -> dict[str, Any]:
+def _used_settings(settings: Settings, spec: Spec) -> dict[str, Any]:
     """Return the values of empty settings, as far as the spec determines them, and the hashes of a request's files.
 
     Folders and shards are not hashed, because that would read all of their images.

@@ -143,7 +143,7 @@ def _build(
         if stored:
             clip_files.load(model, name, stored)
         elif isinstance(spec, TrainSpec) and device != "meta":
-            notes += clip_towers.load(model, clip_towers.wanted(spec, name, cfg))
+            notes += clip_towers.load(model, clip_towers.requested_towers(spec, name, cfg))
         if of_timm and asked:
             model.visual.set_input_size(asked)  # adapts weights of another size
         if spec.image_size and spec.precision != "fp16":  # CPUs have no convolutions in fp16

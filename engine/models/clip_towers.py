@@ -43,7 +43,7 @@ class Tower:
         return f"the {self.part} tower's weights {self.repo}"
 
 
-def wanted(spec: TrainSpec, name: str, cfg: Config) -> list[Tower]:
+def requested_towers(spec: TrainSpec, name: str, cfg: Config) -> list[Tower]:
     """Return the towers that a request initialises. Errors: WeightsRefused if a tower has no pretrained weights."""
     towers = []
     if spec.pretrained_image:

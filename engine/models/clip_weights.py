@@ -82,7 +82,7 @@ def fetch(spec: TrainSpec | EvaluateSpec, weights: str, roots: Roots = None) -> 
     if weights:
         yield from clip_files.fetch(name, weights, roots)
     elif isinstance(spec, TrainSpec):
-        yield from clip_towers.fetch(clip_towers.wanted(spec, name, cfg))
+        yield from clip_towers.fetch(clip_towers.requested_towers(spec, name, cfg))
 
 
 def create(spec: TrainSpec | EvaluateSpec, *, weights: str, roots: Roots = None) -> Made:

@@ -22,7 +22,7 @@ from engine.models.built import (
 )
 from engine.names import IMAGES_ALONE, ModelNotFound
 from engine.specs import ModelName
-from engine.specs.building import untaken
+from engine.specs.building import option_refusal
 from engine.specs.model_name import PYTHON
 
 
@@ -63,7 +63,7 @@ def _build(name: str, wanted: Wanted) -> Built:
         torch.manual_seed(wanted.seed)
     if library in IMAGES_ALONE and wanted.tower == "text":
         raise TowerRefused(f"{name} has no text tower: it takes images alone")
-    if refusal := untaken(qualified, wanted):
+    if refusal := option_refusal(qualified, wanted):
         raise OptionRefused(refusal)
     with quiet():
         if library == "timm":

@@ -79,6 +79,7 @@ class EvaluateRow(Retrieval):
     precision: str = "fp32"
     images: int | None = None
     captions: int | None = None
+    distinct_captions: int | None = None
     classes: int | None = None
     recalls: dict[str, float] = Field(default_factory=dict)
     """Recall at ranks other than 1, 5 and 10, by names such as `image_to_text_r20`."""

@@ -226,7 +226,7 @@ class Spec(BaseModel):
         return batch // 2 if isinstance(batch, int) and batch > 1 else None
 
     @property
-    def impossible(self) -> str:
+    def device_refusal(self) -> str:
         """Return why the requested device cannot execute this spec; empty if no reason is known.
 
         This is not a validation error, because stored runs of other machines and older versions must stay readable.

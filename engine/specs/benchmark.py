@@ -332,7 +332,7 @@ class BenchmarkSpec(Spec):
         return below_floor(self.processes, self.floor_samples, self.floor_seconds, self.publishable)
 
     @property
-    def impossible(self) -> str:
+    def device_refusal(self) -> str:
         return next(filter(None, (variant.refusal(self.device) for variant in self.plan)), "")
 
     @property

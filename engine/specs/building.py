@@ -120,13 +120,13 @@ OPTIONS = ("num_classes", "in_chans", "model_kwargs")
 """The names of these fields, in specs and in rows."""
 
 
-_TAKEN = {"timm": OPTIONS, PYTHON: ("in_chans", "model_kwargs")}
+ACCEPTED = {"timm": OPTIONS, PYTHON: ("in_chans", "model_kwargs")}
 
 
-def untaken(name: ModelName, fields: object) -> str:
+def option_refusal(name: ModelName, fields: object) -> str:
     """Return why a model cannot be built with the options of a spec; empty if its library accepts them."""
     for option in OPTIONS:
-        if getattr(fields, option, None) in (None, "", {}) or option in _TAKEN.get(name.library, ()):
+        if getattr(fields, option, None) in (None, "", {}) or option in ACCEPTED.get(name.library, ()):
             continue
         instead = "give it in model_kwargs, if the factory takes it" if name.runs_code else "only timm's models do"
         return f"{name} does not take {option}: {instead}"

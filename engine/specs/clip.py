@@ -45,8 +45,17 @@ ClipModel = Annotated[
         description="An open_clip model, digits-clip, or config:NAME for your own configuration.",
     ),
 ]
+
+
+def run_number(weights: str) -> str:
+    """Return the number of a run for weights such as `best of run 7`; other texts unchanged."""
+    match = re.fullmatch(r"(?:best of )?run (\d+)", weights.strip())
+    return match[1] if match else weights
+
+
 Pretrained = Annotated[
     str,
+    AfterValidator(run_number),
     Field(
         max_length=1000,
         description="An open_clip tag (downloaded if needed), the path of a checkpoint, or the number of a training "
@@ -63,7 +72,8 @@ Data = Annotated[
 ]
 Kind = Annotated[DataKind, Field(description="Format of the data. auto: recognise it by the path.")]
 Split = Annotated[
-    JsonSplit, Field(description="Part of a Karpathy JSON. auto: train on train and restval, hold out val.")
+    JsonSplit,
+    Field(description="The split of a Karpathy JSON to use. auto: train and restval to train on, val held out."),
 ]
 Separator = Annotated[
     str, Field(max_length=4, description="Character between a CSV's columns. Default: from its header.")

@@ -227,7 +227,7 @@ class RecurrentSpec(Spec):
         return None if self.sweep == "mini_batch" else super().half_batch
 
     @property
-    def impossible(self) -> str:
+    def device_refusal(self) -> str:
         if self.precision != "tf32" or self.device.startswith("cuda"):
             return ""
         return f"tf32 needs an NVIDIA GPU: choose another precision, or another device than {self.device}"

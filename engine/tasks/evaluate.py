@@ -27,18 +27,18 @@ from engine.specs.clip import class_prompts
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.questions import EMBEDDINGS
 from engine.training import checkpoints, precision
-from engine.training.evaluation import classification, kept
+from engine.training.evaluation import classification, feature_cache
 from engine.training.evaluation.classification import Classification
 from engine.training.evaluation.encode import (
     Encoded,
     Features,
     Reader,
-    assembled,
+    assemble,
     classified,
     directions,
     features,
     retrieved,
-    selected,
+    subset,
 )
 from engine.training.setup import named, opener, readable
 from engine.training.validation import row_fields
@@ -164,8 +164,8 @@ def _encoded(
     rest = evaluated = opened
     notes = list(opened.notes)
     if spec.held_out:  # the split is that of the training only if both leave out the same unreadable images
-        every, unreadable = readable(opened, run_dir, f"{prefix}data", spec.checkpoint, settings.roots)
-        rest, evaluated = datasets.split(every, spec.val_fraction, spec.seed)
+        usable, unreadable = readable(opened, run_dir, f"{prefix}data", spec.checkpoint, settings.roots)
+        rest, evaluated = datasets.split(usable, spec.val_fraction, spec.seed)
         notes += unreadable
     # after the split, which keeps the shares of the names as a training read them
     rest, evaluated = (datasets.with_classes_split(part, spec.csv_class_separator) for part in (rest, evaluated))
@@ -179,8 +179,8 @@ def _encoded(
         if spec.reuse_features:
             built = (loaded.made.name, loaded.made.config, repr(loaded.made.preprocess_val))
             computed = (spec.precision, spec.device, loaded.device_name, captions)
-            name = kept.key(loaded.made.model, part, (built, computed), settings.roots)
-            known = kept.load(folder, name)
+            name = feature_cache.key(loaded.made.model, part, (built, computed), settings.roots)
+            known = feature_cache.load(folder, name)
         if known:
             found, when = known
             notes.append(f"the features of {what} were computed earlier ({when}) and are reused")
@@ -189,12 +189,12 @@ def _encoded(
             found = yield from _followed(encoding, progress, f"encoding {what}: {{}} of {len(part)} images")
             try:
                 if name:
-                    kept.save(folder, name, found, spare_bytes=settings.min_free_gb * 1e9)
+                    feature_cache.save(folder, name, found, spare_bytes=settings.min_free_gb * 1e9)
             except OSError as error:
                 notes.append(f"the features could not be kept for reuse: {error.strerror}")
-        together = assembled(part, found)
-        notes.extend(together.notes)
-        return together
+        result = assemble(part, found)
+        notes.extend(result.notes)
+        return result
 
     found = yield from encoded(evaluated, "the evaluated data")
 
@@ -247,7 +247,7 @@ def _probe(
     elif spec.held_out:
         learned, judged = (yield from encoded(rest, LEARNED, captions=False)), found
     else:
-        learned, judged = (selected(found, part) for part in datasets.split(found.pairs, spec.val_fraction, spec.seed))
+        learned, judged = (subset(found, part) for part in datasets.split(found.pairs, spec.val_fraction, spec.seed))
         notes.append(
             f"the probe was trained on {len(learned.pairs):,} of the images and tested on the other "
             f"{len(judged.pairs):,}: give probe_data to test it on all"
@@ -276,7 +276,8 @@ def _result(
     if task == "retrieval":
         fields = row_fields(retrieved(subject.encoded, spec.batch_size, spec.recall_k))
         recalls = {name: fields.pop(name) for name in list(fields) if name not in EvaluateRow.model_fields}
-        return fields | {"val_batch_size": spec.batch_size, "recalls": recalls}
+        distinct = datasets.count_distinct(subject.encoded.pairs)
+        return fields | {"val_batch_size": spec.batch_size, "recalls": recalls, "distinct_captions": distinct}
     more: dict[str, Any] = {}
     if task == "zeroshot":
         if subject.encoded.targets is not None and subject.classes:
@@ -307,17 +308,17 @@ def _average_precision(
     subject: Subject, targets: torch.Tensor, run_dir: Path, prefix: str
 ) -> Generator[Event, None, dict[str, Any]]:
     """Write and yield the average precision of each class, and return the fields of the row. Errors: Refused."""
-    every = classification.average_precisions(subject.encoded.images, targets, subject.directions())
+    precisions = classification.average_precisions(subject.encoded.images, targets, subject.directions())
     counts = targets.sum(dim=0).tolist()
     file = f"{prefix}zeroshot_average_precision.csv"
-    lines = zip(subject.classes, counts, every.round(6).tolist(), strict=True)
+    lines = zip(subject.classes, counts, precisions.round(6).tolist(), strict=True)
     _write_csv(run_dir / file, ["class", "images", "average_precision"], lines)
     yield Artifact(name=file, kind="average_precision")
     absent = counts.count(0)
     notes = [f"{absent} of {len(counts)} classes have no images and are left out of the mean"] if absent else []
     if absent == len(counts):
         raise Refused("no image has a class")
-    mean = float(np.nanmean(every))
+    mean = float(np.nanmean(precisions))
     return {"mean_average_precision": mean, "average_precision_file": file, "classes": len(counts), "notes": notes}
 
 

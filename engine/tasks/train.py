@@ -13,7 +13,7 @@ from engine.specs.train import TrainSpec
 from engine.training import launch, precision
 from engine.training.distributed import Place
 from engine.training.loop import Training
-from engine.training.setup import hold, prepare, resolved, used
+from engine.training.setup import hold, prepare, resolved, used_settings
 
 
 def run(spec: TrainSpec, run_dir: Path) -> Iterator[Event]:
@@ -37,5 +37,5 @@ def run(spec: TrainSpec, run_dir: Path) -> Iterator[Event]:
         if spec.threads:
             torch.set_num_threads(spec.threads)
         setup = prepare(spec, Place(device=spec.device), run_dir, roots)
-        yield here.model_copy(update={"settings": used(setup)})
+        yield here.model_copy(update={"settings": used_settings(setup)})
         yield from Training(setup, run_dir, here.device_name).run()

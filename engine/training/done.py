@@ -42,10 +42,10 @@ class Done:
     """Seconds spent in steps of the current epoch, including data loading."""
     data_seconds: float = 0.0
     """The part of `step_seconds` spent waiting for data."""
-    best: float | None = None
+    best: tuple[float, float] | None = None
     """The best score so far."""
     stale: int = 0
-    """Number of scores since the best one."""
+    """Number of scores since the last one whose metric was better."""
     validated: int = 0
     """Step of the last validation."""
     rows: list[dict[str, Any]] = field(default_factory=list)

@@ -273,7 +273,8 @@ class Training:
         value = score(setup, found, loss if epoch_ended and loss is not None else math.nan) if steps else None
         best = value is not None and (now.best is None or value > now.best)
         if value is not None:
-            now.best, now.stale = (value, 0) if best else (now.best, now.stale + 1)
+            now.stale = 0 if now.best is None or value[0] > now.best[0] else now.stale + 1
+            now.best = value if best else now.best
         if early := self._patience_ended(now):
             self._notes.append(
                 f"stopped early at step {now.step:,} of {plan.steps:,}: {best_metric(setup)} was not better in "

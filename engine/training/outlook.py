@@ -94,7 +94,7 @@ def _weights(spec: Spec, weights: str, roots: Roots) -> Iterator[Needed]:
     """Yield the weights' file and where it is; nothing for random weights. Errors: Refused."""
     name, cfg = clip_weights.named_config(spec)
     if isinstance(spec, TrainSpec) and not weights:
-        for tower in clip_towers.wanted(spec, name, cfg):
+        for tower in clip_towers.requested_towers(spec, name, cfg):
             yield _needed(tower.what, clip_towers.find(tower))
     if weights:
         what = f"weights {weights} of {name}" if clip_files.published(name, weights) else f"weights {weights}"

@@ -141,14 +141,18 @@ def hold(spec: TrainSpec, run_dir: Path, roots: Roots = None) -> Held:
     if spec.zeroshot_data:
         found = opened(spec.zeroshot_data, kind="auto", class_column=spec.csv_class_key)
         zeroshot, zeroshot_notes = readable(found, run_dir, "zeroshot_data", spec.resume, roots)
-        told = f"zero-shot accuracy is measured on {len(zeroshot):,} images of {spec.zeroshot_data}"
-        notes = (*notes, told, *zeroshot.notes, *zeroshot_notes)
+        note = f"zero-shot accuracy is measured on {len(zeroshot):,} images of {spec.zeroshot_data}"
+        notes = (*notes, note, *zeroshot.notes, *zeroshot_notes)
     labelled = zeroshot or val or pairs
     classes, templates = named(spec, labelled)  # labels are indices into its classes
     if zeroshot is not None:
         _check_labels(zeroshot, classes, spec.zeroshot_data)
     if (classes and labelled.label(0) is not None) and (warning := datasets.note_on_ids(classes)):
         notes = (*notes, warning)
+    if val is not None and not classes:
+        captions = sum(len(val.captions(index)) for index in range(len(val)))
+        if warning := datasets.note_on_repeats(captions, datasets.count_distinct(val)):
+            notes = (*notes, warning)
     return Held(train, val, zeroshot, classes, templates, notes)
 
 
@@ -250,7 +254,7 @@ def _teacher(spec: TrainSpec, made: Made, place: Place, roots: Roots) -> nn.Modu
     return teacher.to(place.device).eval().requires_grad_(requires_grad=False)
 
 
-def used(setup: Setup) -> dict[str, Any]:
+def used_settings(setup: Setup) -> dict[str, Any]:
     """Return the values that a training uses for settings that may be empty in a request, by field name."""
     spec, plan, group = setup.spec, setup.plan, setup.optimizer.param_groups[0]
     values = {name: getattr(plan, name) for name in ("batch_size", "epochs", "steps")}

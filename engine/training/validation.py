@@ -79,16 +79,18 @@ def _through(
         yield progress
 
 
-def score(setup: Setup, found: Mapping[str, float], loss: float) -> float | None:
-    """Return the value of `best_metric`, negated if lower is better; None if it was not measured or is not finite.
+def score(setup: Setup, found: Mapping[str, float], loss: float) -> tuple[float, float] | None:
+    """Return the value of `best_metric` and the held-out loss, which decides among equal values; larger is better.
 
+    None if `best_metric` was not measured or is not finite. The loss is -inf if it was not measured.
     loss: the epoch's mean training loss, or NaN within an epoch.
     """
     chosen = best_metric(setup)
     measured = {**row_fields(found), "train_loss": loss}
     if not math.isfinite(measured.get(chosen, math.nan)):
         return None
-    return -measured[chosen] if any(word in chosen for word in LOWER_IS_BETTER) else measured[chosen]
+    value = -measured[chosen] if any(word in chosen for word in LOWER_IS_BETTER) else measured[chosen]
+    return value, -measured.get("clip_val_loss", math.inf)
 
 
 def best_metric(setup: Setup) -> str:

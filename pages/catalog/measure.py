@@ -28,7 +28,7 @@ class Plan:
     sentence: str
     estimate: str = ""
     """Estimated duration."""
-    again: tuple[BenchmarkSpec, ...] = ()
+    repetitions: tuple[BenchmarkSpec, ...] = ()
     """Runs that repeat the flagged timings of the selected rows, or of all plotted ones if none is selected."""
 
 
@@ -43,9 +43,9 @@ def plan(shown: pd.DataFrame, chosen: pd.DataFrame, axes: Axes, setting: Setting
         return Plan((), f"{message}. Choose a timing setting of this machine to time more models.")
     waiting = stored.waiting(backend.store(), setting)
     flagged = chosen if len(chosen) or not axes.timings else shown
-    again = _specs(_without(flagged[choose.flagged(flagged)], waiting), setting)
+    repetitions = _specs(_without(flagged[choose.flagged(flagged)], waiting), setting)
     if chosen.empty and not axes.front:
-        return Plan((), "", again=again)
+        return Plan((), "", repetitions=repetitions)
     rows = chosen if len(chosen) else choose.to_measure(shown, axes.x, axes.y)
     rows = rows[rows["status"] == "ok"].drop_duplicates(["name", "image_size"])
     untimed = rows[rows["latency_ms"].isna()]
@@ -59,7 +59,7 @@ def plan(shown: pd.DataFrame, chosen: pd.DataFrame, axes: Axes, setting: Setting
         estimate = span(duration_s)
         runs = f"{len(specs)} runs, one per image size" if len(specs) > 1 else "one run"
         sentence += f" Timing {plural(len(to_time), 'model')} takes {estimate}, in {runs}."
-    return Plan(specs, f"{sentence} Setting: {setting.label}.", estimate, again)
+    return Plan(specs, f"{sentence} Setting: {setting.label}.", estimate, repetitions)
 
 
 def _without(rows: pd.DataFrame, waiting: Collection[tuple[str, str]]) -> pd.DataFrame:
@@ -97,10 +97,10 @@ def buttons(plan: Plan) -> None:
         "timing setting in the sidebar. Models with a timing are not timed again.",
     )
     specs = plan.specs if pressed else ()
-    if flagged := sum(len(spec.models) for spec in plan.again):
+    if flagged := sum(len(spec.models) for spec in plan.repetitions):
         label, help = f"Time {flagged} flagged again", "Repeat the timings that have flags; the table lists the flags."
         if st.button(label, icon=":material/replay:", key="catalog_again", help=help):
-            specs = plan.again
+            specs = plan.repetitions
     if specs:
         try:
             submitted = [submit(backend.store(), backend.settings(), spec) for spec in specs]

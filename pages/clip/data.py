@@ -26,6 +26,7 @@ from engine.report.checks.training import Data
 from engine.roots import expand_home, scan_within, stat_within
 from engine.specs import Spec
 from engine.specs.clip import EMBEDDED, split_sources
+from engine.words import count_captions
 from pages.clip import uploads
 from pages.shared import backend
 from pages.shared.form import spec_form
@@ -235,7 +236,7 @@ def draw(preview: Preview) -> None:
 
 def _counts(facts: Look) -> str:
     """Return one line with the counts and the image sizes."""
-    parts = [f"{facts.count:,} pairs", f"{facts.distinct_captions:,} different captions"]
+    parts = [f"{facts.count:,} pairs", count_captions(facts.captions, facts.distinct_captions)]
     parts += [f"{len(facts.classes):,} classes"] if facts.classes else ["no classes"]
     if facts.smallest and facts.median and facts.largest:
         smallest, median, largest = (

@@ -2,6 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import streamlit as st
@@ -27,6 +30,8 @@ ICONS = {
     "error": ":red[:material/error:]",
     "waiting": ":gray[:material/hourglass_top:]",
 }
+MOST_RUNS = 50
+"""Offer the weights of at most this many trainings, and as many other checkpoints."""
 SPOKEN = ("warning", "error")
 """Marks that are also written as words, for readers who cannot see colours or icons."""
 
@@ -35,6 +40,25 @@ def models(own: Iterable[str] = ()) -> list[str]:
     """Return the names of models: the small digits model, the user's own (configurations, runs), then open_clip's."""
     names = [name.partition(":")[2] for name in launch.families() if name.startswith("open_clip:")]
     return [DIGITS_MODEL, *own, *names]
+
+
+def weights() -> list[str]:
+    """Return the weights of trainings to offer: the best of each run, then the paths of other checkpoints."""
+    runs = [run for run in backend.store().runs(kind=TrainSpec.kind, limit=MOST_RUNS) if run.done]
+    files = {run.id: complete_checkpoints(backend.folder(run)) for run in runs}
+    best = [f"best of run {number}" for number, paths in files.items() if paths]
+    others = (str(path) for paths in files.values() for path in paths if path.name != references.BEST)
+    return [*best, *islice(others, MOST_RUNS)]
+
+
+def complete_checkpoints(folder: Path) -> list[Path]:
+    """Return the complete checkpoints of a run, newest first. folder: of the run."""
+    times = {}
+    for path in (folder / references.CHECKPOINTS).glob("*.pt"):
+        with suppress(FileNotFoundError):  # the training has removed this old checkpoint since
+            if path.with_name(f"{path.name}.json").is_file():
+                times[path] = path.stat().st_mtime_ns
+    return sorted(times, key=times.__getitem__, reverse=True)
 
 
 def data(

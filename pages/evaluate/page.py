@@ -52,8 +52,10 @@ def draw_model() -> dict[str, Any]:
         values = {"model": spec_form.field(EvaluateSpec, "model", PREFIX, clip_form.models(runs), free=True)}
     run = runs.get(values["model"] or "")
     with right:
-        hint = "default: the best of the run" if run else "none: random weights"
-        values["checkpoint"] = spec_form.field(EvaluateSpec, "checkpoint", PREFIX, hint=hint)
+        hint = "default: the best of the run" if run else "none: random weights; or choose, or type a tag"
+        values["checkpoint"] = spec_form.field(
+            EvaluateSpec, "checkpoint", PREFIX, clip_form.weights(), free=True, hint=hint
+        )
     if run:
         st.caption(plain(f"Run {run.id}: {run.name or run.spec.summary}"))
     elif runs:
@@ -81,8 +83,8 @@ def draw_classes(preview: data.Preview) -> dict[str, Any]:
         if isinstance(spec, EvaluateSpec):
             names = _class_names(spec, own)
             if by_class := class_prompts(spec.class_prompts):
-                each = [prompt for name in names for prompt in by_class.get(name, ())]
-                shown, total = each[:MOST_PROMPTS], len(each)
+                texts = [prompt for name in names for prompt in by_class.get(name, ())]
+                shown, total = texts[:MOST_PROMPTS], len(texts)
             else:
                 templates = datasets.prompts(spec.templates, preview.templates, spec.classes)
                 shown, total = prompts(names, templates, MOST_PROMPTS)

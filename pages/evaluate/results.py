@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from engine.datasets import note_on_repeats
 from engine.report import frames
 from engine.report.export import tables
 from engine.report.figures import evaluation
@@ -20,6 +21,7 @@ from engine.results.embeddings import Embeddings, read_embeddings
 from engine.roots import Roots, file_within, open_within
 from engine.specs.evaluate import EvaluateSpec
 from engine.store import Run
+from engine.words import count_captions
 from pages.clip import pictures, try_it
 from pages.evaluate import search
 from pages.shared import backend
@@ -155,13 +157,18 @@ def _metrics(row: EvaluateRow) -> None:
             for name, title in NUMBERS.items():
                 if (value := getattr(row, name)) is not None:
                     st.metric(title[0].upper() + title[1:], digits(value), width="content", help=HELP.get(name))
-        parts = [f"{row.images:,} images" if row.images else "", f"{row.captions:,} captions" if row.captions else ""]
+        parts = [
+            f"{row.images:,} images" if row.images else "",
+            count_captions(row.captions, row.distinct_captions) if row.captions else "",
+        ]
         parts += [f"{row.classes:,} classes" if row.classes else "", f"{row.device}, {row.precision}"]
         if row.probe_images is not None and row.probe_c is not None:
             parts.append(f"probe trained on {row.probe_images:,} images with C = {row.probe_c:g}")
         if row.clip_val_loss is not None and row.val_batch_size:
             parts.append(f"the loss depends on the batch size, here {row.val_batch_size}")
         st.caption(plain("; ".join(part for part in parts if part)))
+        if row.task == "retrieval" and (doubt := note_on_repeats(row.captions or 0, row.distinct_captions)):
+            st.caption(f":material/warning: {plain(doubt)}")
         for note in row.notes:
             st.caption(plain(note))
 

@@ -76,7 +76,6 @@ if run is None:
     st.page_link("history/page.py", label="All runs", icon=":material/history:")
     raise PageEnd
 
-st.set_page_config(page_title=f"Run {run.id}: {run.name or run.kind} – Model Vitals")
 st.set_page_config(page_title=f"Run {run.id} – Model Vitals")
 with st.container(horizontal=True, vertical_alignment="center"):
     st.title(f"Run {run.id}", anchor=False, width="content")

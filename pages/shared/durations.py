@@ -28,11 +28,11 @@ def expected_s(spec: Spec, amount: int | None = None) -> needs.Span | None:
     amount: number of models, or of steps of a training. None: as many as in the earlier runs.
     """
     seconds = [
-        needs.again_s(run.seconds() or 0.0, *_work(str(backend.settings().runs_dir), run.id), amount)
+        needs.rescaled_s(run.seconds() or 0.0, *_work(str(backend.settings().runs_dir), run.id), amount)
         for run in _finished(spec)
         if run.spec.pace == spec.pace
     ]
-    return needs.like_s(seconds[:MOST_SIMILAR]) if seconds else None
+    return needs.similar_s(seconds[:MOST_SIMILAR]) if seconds else None
 
 
 def promise(spec: Spec, amount: int | None = None) -> str:
@@ -54,14 +54,15 @@ def benchmark_s(spec: BenchmarkSpec, models: Sequence[str]) -> needs.Span:
 
     folder = str(backend.settings().runs_dir)
     earlier = [(run, predict(run.spec, _models(folder, run.id))) for run in _finished(spec)[:MOST_SIMILAR]]
-    return predict(spec, models).corrected([(run.seconds() or 0.0) / told.middle for run, told in earlier])
+    return predict(spec, models).corrected([(run.seconds() or 0.0) / predicted.middle for run, predicted in earlier])
 
 
 def recurrent_s(spec: RecurrentSpec) -> needs.Span:
     """Return the seconds that a timing of recurrent layers should take, corrected by the latest ones here."""
     start = start_s(spec)
     earlier = [(run, needs.recurrent_s(run.spec, start)) for run in _finished(spec)[:MOST_SIMILAR]]
-    return needs.recurrent_s(spec, start).corrected([(run.seconds() or 0.0) / told.middle for run, told in earlier])
+    ratios = [(run.seconds() or 0.0) / predicted.middle for run, predicted in earlier]
+    return needs.recurrent_s(spec, start).corrected(ratios)
 
 
 @st.cache_data(max_entries=200, show_spinner=False)
@@ -91,7 +92,7 @@ def start_of(run: Run) -> str:
     total = needs.Span(0, 0)
     for other in ahead:
         left = other.seconds_left() if other.state is not State.QUEUED else None
-        part = needs.like_s([left]) if left is not None else expected_s(other.spec)
+        part = needs.similar_s([left]) if left is not None else expected_s(other.spec)
         if part is None or len(found) == MOST_AHEAD:
             return f"starts after run {ahead[-1].id}"
         total += part

@@ -112,9 +112,9 @@ def launch(
     """Draw the submit button, a sentence on what it does, the problems that disable it, and the equivalent command.
 
     beside: a second line beside the button. doubtful: show that line as a warning. sweep: specs to submit together
-    instead of `spec`, by what each sets.
+    instead of `spec`, by the values that they set.
     """
-    problems = [*problems, *([spec.impossible] if spec and spec.impossible else [])]
+    problems = [*problems, *([spec.device_refusal] if spec and spec.device_refusal else [])]
     button = st.container(horizontal=True, vertical_alignment="center")
     for problem in problems:
         st.error(plain(problem), icon=":material/error:")

@@ -26,7 +26,7 @@ from pages.shared.rerun import fold
 from pages.shared.text import plain
 
 PREFIX = "train"
-DEFAULTS = {"pretrained": "", "epochs": None, "steps": None, "batch_size": None, "lr": None, "warmup": ""}
+DEFAULTS = {"pretrained": None, "epochs": None, "steps": None, "batch_size": None, "lr": None, "warmup": ""}
 TRAINED_WHOLE = {"lock_image": False, "overfit": False, "val_frequency": 1, "zeroshot_frequency": 1}
 PRESETS: presets.Presets = {
     "Digits in a minute": presets.Preset(
@@ -48,6 +48,7 @@ DATA = {
     "Held-out data": ("val_data", "val_fraction"),
     "Zero-shot": ("zeroshot_data", "classes", "templates"),
 }
+SCRATCH = "none: train from scratch; or choose, or type a tag"
 SWEEP_LABELS = {"lr": "Learning rates", "wd": "Weight decays", "seed": "Seeds"}
 FURTHER = {
     "Model": ("image_size", "context_length", "patch_dropout"),
@@ -104,7 +105,9 @@ def settings(configs: dict[str, Any], pairs: int) -> dict[str, Any]:
             )
         }
     with right:
-        values["pretrained"] = spec_form.field(TrainSpec, "pretrained", PREFIX, hint="none: train from scratch")
+        values["pretrained"] = spec_form.field(
+            TrainSpec, "pretrained", PREFIX, clip_form.weights(), free=True, hint=SCRATCH
+        )
     default = schedule(TrainSpec(), max(pairs, 1))
     rate = FINE_TUNE_LR if values["pretrained"] else SCRATCH_LR
     hints = {"batch_size": f"default: {default.batch_size}", "lr": f"default: {rate:g}"}

@@ -17,16 +17,18 @@ from engine.results.clip import TrainRow, best_epoch
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
 from engine.store import RETRYABLE, Run
-from pages.clip import try_it
+from pages.clip import form, try_it
 from pages.clip.curves import FOLDED, SMOOTH, curve_points, points_of
 from pages.shared import backend
 from pages.shared.chart.chart import chart
+from pages.shared.chart.verbatim import verbatim
 from pages.shared.form.link import form_link
+from pages.shared.rerun import fold
 from pages.shared.table import download, download_rows, download_table, results_table
 from pages.shared.text import duration, plain
 from pages.train import export
 
-CHECKPOINTS, RESULTS = "checkpoints", "results.jsonl"
+RESULTS = "results.jsonl"
 LARGEST_DOWNLOAD = 1_000_000_000
 """Offer a checkpoint of at most this many bytes for download, because the server reads it into memory."""
 OTHERS = 50
@@ -48,7 +50,7 @@ SHARES = (
 def draw(run: Run, rows: Sequence[TrainRow]) -> None:
     """Draw the results so far."""
     points = curve_points(run)
-    if run.state in RETRYABLE and (checkpoints := _checkpoints(run)):
+    if run.state in RETRYABLE and (checkpoints := form.complete_checkpoints(backend.folder(run))):
         st.caption(plain(f"Resume continues from a checkpoint: {', '.join(path.name for path in checkpoints)}"))
     if points.empty and not rows:
         st.caption("No results yet. Curves appear after the first steps, a row after each epoch.")
@@ -61,7 +63,7 @@ def draw(run: Run, rows: Sequence[TrainRow]) -> None:
     _downloads(run, rows, points)
     for note in dict.fromkeys(note for row in rows for note in row.notes):
         st.caption(plain(note))
-    if run.state.ended and _checkpoints(run):
+    if run.state.ended and form.complete_checkpoints(backend.folder(run)):
         try_it.draw(run)
 
 
@@ -131,8 +133,9 @@ def _curves(run: Run, points: pd.DataFrame, best: TrainRow | None) -> None:
         with column:
             chart(figure, key=f"curve_{title}_{run.id}", alt=f"{title} over optimizer steps")
     for titles, figure in small.items():
-        with st.expander(FOLDED, expanded=True):
-            chart(figure, key=f"overview_{run.id}", alt=f"Small charts over optimizer steps: {titles}")
+        if section := fold(FOLDED, key=f"more_{run.id}"):
+            with section:
+                chart(figure, key=f"overview_{run.id}", alt=f"Small charts over optimizer steps: {titles}")
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
@@ -191,27 +194,17 @@ def _table(run: Run, rows: Sequence[TrainRow], best: TrainRow | None) -> None:
     results_table(shown, key=f"rows_{run.id}", alt="Results of every epoch, newest first", **options)
 
 
-def _checkpoints(run: Run) -> list[Path]:
-    """Return the paths of the complete checkpoints on the disk, newest first."""
-    folder = backend.folder(run) / CHECKPOINTS
-    times = {}
-    for path in folder.glob("*.pt"):
-        try:
-            if path.with_name(f"{path.name}.json").is_file():
-                times[path] = path.stat().st_mtime_ns
-        except FileNotFoundError:  # the training has removed this old checkpoint since
-            continue
-    return sorted(times, key=times.__getitem__, reverse=True)
-
-
 def _downloads(run: Run, rows: Sequence[TrainRow], points: pd.DataFrame) -> None:
     """Draw the downloads and the link to an evaluation."""
     stem, folder = f"train-{run.id}", backend.folder(run)
-    checkpoints = _checkpoints(run)
+    checkpoints = form.complete_checkpoints(backend.folder(run))
     with st.container(horizontal=True, vertical_alignment="bottom"):
         if checkpoints:
             help = "Open the form to evaluate this training on its held-out pairs or on other data."
             form_link(_evaluation(run), "Evaluate", icon=":material/fact_check:", key=f"evaluate_{run.id}", help=help)
+            help = "Open the form to train the best model of this run further, on the same or other data."
+            further: dict[str, Any] = {"icon": ":material/model_training:", "key": f"further_{run.id}", "help": help}
+            form_link(_further(run), "Train on from this", **further)
         if rows:
             download_rows(run, frames.train, label="epochs")
         if len(points):
@@ -221,6 +214,10 @@ def _downloads(run: Run, rows: Sequence[TrainRow], points: pd.DataFrame) -> None
             download(RESULTS, content, f"{stem}-{RESULTS}", key=f"results_{run.id}")
         if checkpoints:
             chosen = _checkpoint(run, checkpoints)
+    if checkpoints:
+        st.caption("Path of the checkpoint")
+        path = next(path for path in checkpoints if path.name == chosen)
+        verbatim(str(path), key=f"checkpoint_path_{run.id}")
     if checkpoints and run.state.ended:
         export.draw(run, rows, chosen)
 
@@ -238,6 +235,12 @@ def _evaluation(run: Run) -> EvaluateSpec:
     return EvaluateSpec.model_validate({"model": str(run.id), **shared, **held})
 
 
+def _further(run: Run) -> TrainSpec:
+    """Return the spec that trains on from the best model of a run, at the learning rate for trained weights."""
+    assert isinstance(run.spec, TrainSpec)
+    return run.spec.model_copy(update={"pretrained": f"best of run {run.id}", "lr": None, "resume": ""})
+
+
 def _checkpoint(run: Run, checkpoints: Sequence[Path]) -> str:
     """Draw the choice and download of a checkpoint, which `open_clip.create_model(name, pretrained=path)` loads.
 
@@ -249,7 +252,7 @@ def _checkpoint(run: Run, checkpoints: Sequence[Path]) -> str:
     path = checkpoints[names.index(chosen)]
     size = path.stat().st_size
     if size > LARGEST_DOWNLOAD:
-        st.caption(plain(f"{size / 1e9:.1f} GB, too large to download here. Copy the file: {path}"))
+        st.caption(f"{size / 1e9:.1f} GB, too large to download here. Copy the file.")
         return chosen
     help = "Load it with open_clip.create_model(name, pretrained=path)."
     label = f"{chosen} ({size / 1e6:,.1f} MB)"

@@ -52,7 +52,7 @@ def test_from_the_catalogue_to_a_csv(server: Server, page: Page) -> None:
 
     page.get_by_label("Search", exact=True).fill("ViT-B-32, timm:resnet18, timm:convnext_tiny")
     found = catalog.select(catalog.read(Settings().catalog_dir), search="ViT-B-32, timm:resnet18, timm:convnext_tiny")
-    expect(page.get_by_role("button", name=f"CSV of {len(found)} rows")).to_be_visible()
+    expect(page.get_by_role("button", name=f"Download {len(found)} rows")).to_be_visible()
     assert "catalog_search=" in page.url
 
     profile = page.get_by_role("link", name=re.compile("Profile .*selected"))

@@ -77,16 +77,16 @@ def test_plot_and_table_select_the_same_rows_and_the_wheel_scrolls_the_page(serv
     chart = drawn(page)
     labels = "chart => chart._fullData.flatMap(t => (t.selectedpoints ?? []).map(place => t.customdata[place][0]))"
     select_rows(page.get_by_test_id("stDataFrame").first, 0)
-    expect(page.get_by_role("button", name="CSV of 1 selected")).to_be_visible()
+    expect(page.get_by_role("button", name="Download 1 selected")).to_be_visible()
     page.wait_for_function(DRAWN)
     (row,) = chart.evaluate(labels)
     drag(page, chart, (0.6, 0.05), (0.95, 0.5))
-    files = page.get_by_role("button", name=re.compile(r"^CSV of (?!1 )\d+ selected$"))
+    files = page.get_by_role("button", name=re.compile(r"Download (?!1 )\d+ selected"))
     expect(files).to_be_visible()
     boxed = chart.evaluate(labels)
     assert row not in boxed
     select_rows(page.get_by_test_id("stDataFrame").first, 0)
-    expect(page.get_by_role("button", name=f"CSV of {len(boxed) + 1} selected")).to_be_visible()
+    expect(page.get_by_role("button", name=f"Download {len(boxed) + 1} selected")).to_be_visible()
     page.wait_for_function(DRAWN)
     assert set(chart.evaluate(labels)) == {row, *boxed}, "the table had selected what the box contains"
 

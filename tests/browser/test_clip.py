@@ -181,7 +181,7 @@ def test_an_upload_that_a_tick_brings_first_becomes_the_data(page: Page, tmp_pat
         page.wait_for_timeout(4 * TICK_S * 1000)
         for send in sent:
             send()
-        expect(page.get_by_text("9 pairs; 9 different captions")).to_be_visible()
+        expect(page.get_by_text("9 pairs; 9 captions, all distinct")).to_be_visible()
         expect(page.get_by_role("combobox", name="Data", exact=True)).to_have_value(re.compile(r"pairs-\w+/pairs.csv"))
 
 

@@ -132,7 +132,7 @@ def test_a_selection_is_the_same_in_plot_and_table_and_what_is_downloaded() -> N
     assert app.session_state["catalog_table"]["selection"]["rows"] == [models(app).index("resnet50")]
     (sent,) = [each.proto.bytes for each in app.get("bidi_component") if each.proto.component_name == "chart"]
     assert sent.partition(b"\n")[0] == b'["timm:resnet50 224"]'
-    assert "CSV of 1 selected" in [each.proto.label for each in app.get("download_button")]
+    assert "Download 1 selected" in [menu.proto.popover.label for menu in app.get("popover")]
 
 
 def test_without_a_catalogue_it_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

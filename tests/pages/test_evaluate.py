@@ -74,6 +74,13 @@ def test_a_training_can_be_evaluated_by_its_number(store: Store, settings: Setti
     trained = queue_train(store, val_fraction=0.3, seed=7)
     write_checkpoints(RunFiles(settings.runs_dir, trained).dir, "latest.pt", "best.pt")
     record(store, trained, [train_row(1), Progress(done=22, total=330)])
+    latest = RunFiles(settings.runs_dir, trained).dir / "checkpoints" / "latest.pt"
+    app = open_page(PAGE)
+    assert app.selectbox(key="evaluate_checkpoint").options == ["best of run 1", str(latest)]
+    app = open_page(PAGE, evaluate_model=str(trained))
+    app.selectbox(key="evaluate_checkpoint").set_value(str(latest)).run()
+    app.button(key="evaluate_go").click().run()
+    assert getattr(store.runs()[0].spec, "checkpoint", "") == str(latest)
     app = open_page(PAGE, evaluate_model=str(trained))
     assert not app.exception
     assert "Run 1: digits-clip on digits (cpu)" in plainly(app)
@@ -429,3 +436,11 @@ def test_hits_without_their_pictures_are_a_table(
     assert not app.exception
     assert "The images are not available any more" in plainly(app)
     assert list(app.dataframe[-1].value["source"]) == sources
+
+
+def test_captions_that_repeat_limit_recall_and_the_page_says_so(store: Store) -> None:
+    run_id = queue_evaluate(store, tasks=("retrieval",))
+    record(store, run_id, [evaluate_row("retrieval", captions=40, distinct_captions=3, embeddings_file="")])
+    said = plainly(open_page(PAGE, run=str(run_id)))
+    assert "40 captions, 3 distinct" in said
+    assert "so text-to-image R@1 is at most 7.5 %" in said  # 3 of 40

@@ -22,7 +22,7 @@ from pages.shared.form import link as form_link
 from pages.shared.form.command import command
 from tests.support.clip import curve_points, queue_train, record, train_row, write_checkpoints, write_csv, write_images
 from tests.support.data import encoded
-from tests.support.page import Answering, charts, further, open_page, texts, ticked, unfold, verbatim
+from tests.support.page import Answering, charts, followed, further, open_page, texts, ticked, unfold, verbatim
 
 PAGE = "train/page.py"
 
@@ -52,7 +52,7 @@ def test_the_first_visit_shows_the_digits_and_all_that_will_be_done(store: Store
     assert not app.exception
     assert ticked(app) == ["Digits in a minute"]
     said = plainly(app)
-    assert "1,797 pairs; 40 different captions; 10 classes; images 32 × 32 px" in said
+    assert "1,797 pairs; 7,188 captions, 40 distinct; 10 classes; images 32 × 32 px" in said
     assert "Pairs per class: zero 178, one 182" in said
     assert len(app.get("image")) == 10, "samples"
     assert ":green[:material/check_circle:] 1,438 pairs to train on, 359 held out." in said
@@ -123,7 +123,7 @@ def test_data_of_ones_own_are_looked_at_and_broken_images_named(store: Store, ro
     app = open_page(PAGE, train_data=str(path))
     assert not app.exception
     said = plainly(app)
-    assert "40 pairs; 40 different captions; no classes" in said
+    assert "40 pairs; 40 captions, all distinct; no classes" in said
     assert "1 of 40 images opened cannot be read" in said
     assert "broken.png" in said
     unreadable = unfold(app, "1 of 40 images opened cannot be read").dataframe[0].value
@@ -165,7 +165,7 @@ def test_an_uploaded_zip_becomes_the_data(store: Store, settings: Settings) -> N
     assert not app.exception
     assert not app.error
     said = plainly(app)
-    assert "40 pairs; 2 different captions; 2 classes" in said
+    assert "40 pairs; 40 captions, 2 distinct; 2 classes" in said
     folder = Path(str(app.selectbox(key="train_data").value))
     assert folder.is_relative_to(settings.runs_dir / "uploads")
     assert folder.name.startswith("my_pets-")
@@ -203,7 +203,8 @@ def test_a_run_goes_on_in_sight(store: Store) -> None:
     assert figures["Pairs/s"] == "900"
     delta = {metric.label: metric.delta for metric in app.metric}
     assert delta["Zero-shot top-1"] == "+43.4 points"
-    assert len(charts(app)) == 3, "loss, accuracy and the rest"
+    assert len(charts(app)) == 2, "loss and accuracy; the rest is folded"
+    assert len(charts(unfold(app, "Learning rate, throughput"))) == 3
     assert app.button(key=f"cancel_{run_id}")
 
 
@@ -340,7 +341,7 @@ def test_what_a_training_needs_is_looked_up_without_being_waited_for(answers: An
     app.run()
     assert not app.exception
     said = plainly(app)
-    assert "to be fetched from huggingface.co/a/b/c.bin (605 MB) into /cache, where 30 GB are free." in said
+    assert "to be downloaded from huggingface.co/a/b/c.bin (605 MB) into /cache, where 30 GB are free." in said
     assert "Memory: about 5.77 GB, 2.42 GB of which for weights, gradients and optimizer" in said
     assert "being looked up" not in said
     assert "at least" not in said
@@ -364,7 +365,7 @@ def test_augmented_images_are_shown_where_augmentation_is_chosen(answers: Answer
     app = open_page(PAGE)
     assert not answers.asked_of(Augment)
     answers.futures["augment"].set_result({"images": [b64encode(encoded()).decode()] * 10})
-    app = open_page(PAGE, train_aug_scale=["0.2", "0.5"], train_image_size="24x48")
+    app = open_page(PAGE, train_aug_scale="0.2,0.5", train_image_size="24x48")
     assert not app.exception
     question = answers.asked_of(Augment)[-1]
     assert (question.spec.aug_scale, question.spec.image_size) == ((0.2, 0.5), (24, 48))
@@ -381,7 +382,7 @@ def test_a_tag_out_of_reach_keeps_the_start_off(answers: Answering) -> None:
 def test_without_an_answer_a_training_can_be_started(answers: Answering) -> None:
     answers.futures["outlook"].set_exception(Refused("the process that answers has died"))
     app = open_page(PAGE)
-    assert "**warning**: What digits-clip needs could not be looked up: the process" in plainly(app)
+    assert "**warning**: The files and memory for digits-clip could not be determined: the process" in plainly(app)
     assert not app.button(key="train_go").disabled
 
 
@@ -568,7 +569,7 @@ def test_the_columns_of_a_csv_are_offered_and_common_names_recognised(store: Sto
     assert all(field.options == ["filename", "caption", "label", "kind"] for field in fields)
     assert [field.value for field in fields] == [None, None, "label"]
     assert [field.proto.placeholder for field in fields[:2]] == ["default: filename", "default: caption"]
-    assert "20 pairs; 20 different captions; 2 classes" in plainly(app)
+    assert "20 pairs; 20 captions, all distinct; 2 classes" in plainly(app)
     assert "Zero-shot accuracy on 2 classes is measured" in plainly(app)
     fields[2].set_value(None).run()
     assert "Retrieval among the pairs held out is measured" in plainly(app)
@@ -578,3 +579,23 @@ def test_the_columns_of_a_csv_are_offered_and_common_names_recognised(store: Sto
     assert (spec.csv_img_key, spec.csv_class_key) == ("", "")
     app = open_page(PAGE, train_data=str(path))
     assert app.selectbox(key="train_csv_class_key").value is None, "a link says what it means"
+
+
+def test_a_run_is_trained_on_from_its_page(store: Store, settings: Settings, roots: Path) -> None:
+    run_id = queue_train(store, lr=1e-2, epochs=2)
+    best = RunFiles(settings.runs_dir, run_id).dir / "checkpoints" / "best.pt"
+    write_checkpoints(best.parents[1], "best.pt")
+    record(store, run_id, [train_row(1), Progress(done=22, total=44)])
+    app = open_page(PAGE, run=str(run_id))
+    assert not app.exception
+    assert str(best) in verbatim(app), "a path to copy"
+    app = followed(app, "Train on from this")
+    assert app.selectbox(key="train_pretrained").value == "best of run 1"
+    assert "best of run 1" in app.selectbox(key="train_pretrained").options
+    assert "The learning rate rises to 1e-05" in plainly(app)
+    app.selectbox(key="train_pretrained").set_value("best of run 1").run()
+    app.button(key="train_go").click().run()
+    assert not app.exception
+    spec = store.runs()[0].spec
+    assert isinstance(spec, TrainSpec)
+    assert (spec.pretrained, spec.epochs, spec.lr) == (str(best), 2, None)

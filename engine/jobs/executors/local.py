@@ -76,7 +76,7 @@ class Executor:
             processes.signal_worker(signal.SIGKILL if force else signal.SIGTERM)
 
     def tend(self) -> None:
-        """Keep a warm process running. Start cold the requests of a dead one; drop those that stayed open too long."""
+        """Keep a warm process running. If it died, start its requests cold. Drop requests open for too long."""
         for token in [token for token, process in self._cold.items() if process.poll() is not None]:
             del self._cold[token]
         oldest = time.monotonic() - PATIENCE_LEASES * self._settings.lease_s

@@ -15,8 +15,8 @@ def checks(prospect: Prospect, spec: TrainSpec | EvaluateSpec, device_gb: float 
 
 
 def unknown(spec: TrainSpec | EvaluateSpec, why: str) -> Check:
-    """Return the check for needs that could not be looked up. It is only a warning, because a run may still work."""
-    return Check("warning", f"What {spec.model} needs could not be looked up: {why}.")
+    """Return the check for needs that could not be determined. Only a warning, because the run may still work."""
+    return Check("warning", f"The files and memory for {spec.model} could not be determined: {why}.")
 
 
 def _files(prospect: Prospect) -> list[Check]:
@@ -30,7 +30,7 @@ def _file(needed: Needed, prospect: Prospect, *, enough: bool) -> Check:
     if not needed.address:
         return Check("ok", f"{what}." if str(needed.path) in what else f"{what}: {needed.path}.")
     size = f" ({_size(needed.mb)})" if needed.mb else ""
-    text = f"{what}: to be fetched from {needed.address}{size} into {prospect.cache}"
+    text = f"{what}: to be downloaded from {needed.address}{size} into {prospect.cache}"
     if enough:
         return Check("ok", f"{text}, where {_size(prospect.free_mb)} are free.")
     return Check("error", f"{text}, where only {_size(prospect.free_mb)} are free. Make room, or set HF_HUB_CACHE.")

@@ -6,12 +6,12 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from engine.datasets import DataProblem, class_names, note_on_ids
+from engine.datasets import DataProblem, class_names, note_on_ids, note_on_repeats
 from engine.report.style import compute, digits
 from engine.specs import ModelName
 from engine.specs.schedule import Schedule, schedule
 from engine.specs.train import TrainSpec
-from engine.words import plural
+from engine.words import count_captions, plural
 
 Mark = Literal["ok", "warning", "error", "waiting"]
 NAMED = 3
@@ -59,7 +59,7 @@ class Data:
 def checks(spec: TrainSpec, data: Data) -> list[Check]:
     """Return checks of the request and its data, most important first."""
     plan = schedule(spec, data.train)
-    results = [*_pairs(data), *_captions(data, plan), *_images(data)]
+    results = [*_pairs(data), *_captions(spec, data, plan), *_images(data)]
     if plan.steps_per_epoch < 1:
         return [*results, *(Check("error", f"Batch: {problem}.") for problem in plan.problems)]
     return [*results, _steps(spec, plan), _warmup(spec, plan), *_validation(spec, data), *_doubts(spec)]
@@ -75,13 +75,19 @@ def _pairs(data: Data) -> list[Check]:
     ]
 
 
-def _captions(data: Data, plan: Schedule) -> list[Check]:
+def _captions(spec: TrainSpec, data: Data, plan: Schedule) -> list[Check]:
     if data.distinct_captions == 1 and data.captions > 1:
         return [Check("error", "All captions are equal, so the loss cannot tell pairs apart.")]
+    counts = count_captions(data.captions, data.distinct_captions)
+    zeroshot = (data.classes or data.zeroshot) and spec.zeroshot_frequency
+    if not zeroshot and note_on_repeats(data.captions, data.distinct_captions):
+        text = (
+            f"{counts}: retrieval cannot be good, because equal captions cannot be told apart. Judge by held-out loss."
+        )
+        return [Check("warning", text)]
     if data.distinct_captions < plan.batch_size * plan.steps_per_epoch:
-        text = f"{data.distinct_captions:,} different captions: pairs that share a caption keep the loss above 0"
-        return [Check("ok", f"{text} and lower retrieval.")]
-    return [Check("ok", f"{data.distinct_captions:,} different captions.")]
+        return [Check("ok", f"{counts}: pairs that share a caption keep the loss above 0 and lower retrieval.")]
+    return [Check("ok", f"{counts}.")]
 
 
 def _images(data: Data) -> list[Check]:

@@ -59,10 +59,14 @@ def frame(metrics: Mapping[str, Sequence[Metric]]) -> pd.DataFrame:
 
 
 def large(points: pd.DataFrame) -> list[Panel]:
-    """Return the panels of loss and accuracy, which show whether a training works."""
+    """Return the panels of loss and accuracy, which show whether a training works.
+
+    Accuracy is that of zero-shot. Without it, it is recall at 1, which is low where captions repeat.
+    """
     names = _names(points)
     losses = tuple(name for name in names if name in ("train/loss", "val/clip_val_loss"))
-    right = tuple(name for name in names if name.endswith(("-top1", "-top5", "_R@1")))
+    right = tuple(name for name in names if name.endswith(("-top1", "-top5")))
+    right = right or tuple(name for name in names if name.endswith("_R@1"))
     panels = (Panel("Loss", losses), Panel("Right (%)", right, share=True))
     return [panel for panel in panels if panel.names]
 
@@ -83,7 +87,7 @@ def small(points: pd.DataFrame) -> list[Panel]:
         Panel("Peak memory (MB)", ("train/memory_mb",)),
         *(
             Panel(f"Recall at {k} (%)", tuple(name for name in names if name.endswith(f"_R@{k}")), True)
-            for k in (5, 10)
+            for k in (1, 5, 10)
         ),
         *(
             Panel(f"{what} rank", tuple(name for name in names if name.endswith(f"_{what.lower()}_rank")), log=True)

@@ -198,7 +198,7 @@ def start_s(rows: Iterable[Row]) -> Span:
     return AGAIN.times(median(seconds)) if seconds else START_S
 
 
-def like_s(seconds: Sequence[float]) -> Span:
+def similar_s(seconds: Sequence[float]) -> Span:
     """Return the expected duration of a run in s. seconds: durations of similar runs."""
     return Span(AGAIN.low * min(seconds), AGAIN.high * max(seconds))
 
@@ -220,7 +220,7 @@ def work(rows: Iterable[Row]) -> tuple[float, int]:
     return (sum(took.values()), len({key[0] for key in took})) if took else trained
 
 
-def again_s(took: float, work_s: float, amount: int, wanted: int | None) -> float:
+def rescaled_s(took: float, work_s: float, amount: int, wanted: int | None) -> float:
     """Return the expected duration in s from an earlier run: its fixed part, and its work scaled to the new amount.
 
     took: duration of the earlier run in s. work_s, amount: from `work`. wanted: the new amount; None for the same.

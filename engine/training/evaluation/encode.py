@@ -103,7 +103,7 @@ def encode(model: nn.Module, pairs: Pairs, reader: Reader, *, captions: bool = T
     captions: if False, only images are encoded, for classification.
     An image that cannot be read is left out, with its captions. Errors: DataProblem if no image can be read.
     """
-    return assembled(pairs, (yield from features(model, pairs, reader, captions=captions)))
+    return assemble(pairs, (yield from features(model, pairs, reader, captions=captions)))
 
 
 def features(
@@ -134,7 +134,7 @@ def features(
     )
 
 
-def assembled(pairs: Pairs, found: Features) -> Encoded:
+def assemble(pairs: Pairs, found: Features) -> Encoded:
     """Return pairs with their features. found: their `features`. Errors: DataProblem if no image could be read."""
     place = {text: index for index, text in enumerate(_distinct(_captions(pairs)[0]))}
     pairs, notes = datasets.readable(pairs, found.read.tolist())
@@ -161,7 +161,7 @@ def _targets(pairs: Pairs) -> Tensor | None:
     return targets
 
 
-def selected(found: Encoded, part: Subset) -> Encoded:
+def subset(found: Encoded, part: Subset) -> Encoded:
     """Return the part of encoded pairs, without its texts."""
     indices = torch.from_numpy(part.indices)
     labels = None if found.labels is None else found.labels[indices]

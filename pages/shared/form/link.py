@@ -14,7 +14,7 @@ IN_LINK = 40
 
 
 def form_link(spec: Spec, label: str, *, icon: str, key: str, help: str | None = None) -> None:
-    """Draw the link to the form of a spec. key: of the button that replaces the link if the address cannot hold it."""
+    """Draw the link to the form of a spec, or a button if the address cannot hold the spec. key: of the button."""
     options: dict[str, Any] = {"label": label, "icon": icon, "help": help}
     page, query = form_page(type(spec)), address(spec.kind, spec)
     if in_link(spec):

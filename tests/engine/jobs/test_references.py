@@ -264,4 +264,4 @@ def test_a_run_stores_the_hashes_of_its_files(store: Store, settings: Settings) 
     run_id = trained(store, settings)
     spec = evaluate(store, settings, checkpoint=str(run_id))
     digest = hashlib.sha256(b"weights").hexdigest()
-    assert worker._used(settings, spec) == {"SHA-256 of checkpoint": digest}
+    assert worker._used_settings(settings, spec) == {"SHA-256 of checkpoint": digest}

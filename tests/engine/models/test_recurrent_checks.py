@@ -227,8 +227,8 @@ def test_every_other_refusal_is_by_name() -> None:
     for name in ("gru_py", "gru_aten", "rnn_relu_jit", "rnn_tanh_py"):
         with pytest.raises(Refused, match=f"^{name} has no projection, .*: set proj_size to 0"):
             build(name, spec_of(name, proj_size=2))
-    assert spec_of("aten", precision="tf32").impossible.startswith("tf32 needs an NVIDIA GPU")
-    assert not spec_of("aten", precision="tf32", device="cuda").impossible
+    assert spec_of("aten", precision="tf32").device_refusal.startswith("tf32 needs an NVIDIA GPU")
+    assert not spec_of("aten", precision="tf32", device="cuda").device_refusal
     with pytest.raises(Refused, match="tf32 needs an NVIDIA GPU"):
         build("aten", spec_of("aten", precision="tf32"))
 

@@ -97,9 +97,9 @@ def test_what_a_precision_means(precision: str, expected: Numbers) -> None:
 @pytest.mark.parametrize("text", ["cudagraphs", "compile:cudagraphs", "compile:reduce-overhead"])
 def test_what_a_cpu_cannot_do_is_refused(text: str) -> None:
     for fields in ({"variants": f"eager,{text}"}, {"precision": "tf32"}, {"variants": "eager+tf32"}):
-        impossible = BenchmarkSpec(models="timm:test_vit", **fields).impossible
-        assert re.search(r"needs .*: leave it out, or choose another device than cpu", impossible)
-        assert not BenchmarkSpec(models="timm:test_vit", device="cuda:0", **fields).impossible
+        refusal = BenchmarkSpec(models="timm:test_vit", **fields).device_refusal
+        assert re.search(r"needs .*: leave it out, or choose another device than cpu", refusal)
+        assert not BenchmarkSpec(models="timm:test_vit", device="cuda:0", **fields).device_refusal
     with pytest.raises(VariantRefused, match="needs CUDA graphs"):
         build(VIT, text)
     with pytest.raises(VariantRefused, match="tf32 needs an NVIDIA GPU"):

@@ -11,7 +11,9 @@ from engine.specs.train import TrainSpec
 DIGITS = TrainSpec()
 REMOTE = Needed(what="weights openai of ViT-B-32", address="huggingface.co/org/name/file.safetensors", mb=605.2)
 LOCAL = Needed(what="the tokenizer of roberta-base", path="/cache/tokenizer.json")
-FETCHED = "Weights openai of ViT-B-32: to be fetched from huggingface.co/org/name/file.safetensors (605 MB) into /cache"
+FETCHED = (
+    "Weights openai of ViT-B-32: to be downloaded from huggingface.co/org/name/file.safetensors (605 MB) into /cache"
+)
 
 
 def lines(

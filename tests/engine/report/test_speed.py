@@ -274,11 +274,11 @@ def test_time_is_expected_from_the_fixed_part_and_the_work_of_earlier_runs() -> 
         for variant in ("eager", "trace")
     ]
     assert needs.work(rows) == (40.0, 2)
-    assert needs.again_s(50.0, *needs.work(rows), 5) == 10 + 5 * 20
+    assert needs.rescaled_s(50.0, *needs.work(rows), 5) == 10 + 5 * 20
     trained = [train_row(epoch=1, step=30, seconds=12.0), train_row(epoch=2, step=60, seconds=24.0)]
-    assert needs.again_s(30.0, *needs.work(trained), 600) == 6 + 240
-    assert needs.again_s(7.0, *needs.work([]), 5) == 7.0
-    assert needs.like_s([100, 60]) == needs.Span(0.7 * 60, 1.5 * 100)
+    assert needs.rescaled_s(30.0, *needs.work(trained), 600) == 6 + 240
+    assert needs.rescaled_s(7.0, *needs.work([]), 5) == 7.0
+    assert needs.similar_s([100, 60]) == needs.Span(0.7 * 60, 1.5 * 100)
 
 
 def test_a_prediction_learns_from_earlier_errors() -> None:

@@ -21,7 +21,7 @@ def test_data_that_are_fine_have_no_doubts() -> None:
     # 1000 / 16 is 62.5, the largest power of two below is 32; 1000 // 32 is 31
     assert said(TrainSpec()) == {
         "1,000 pairs to train on, 250 held out.": "ok",
-        "1,250 different captions.": "ok",
+        "1,250 captions, all distinct.": "ok",
         "1,250 images were opened, and all of them can be read.": "ok",
         "465 steps of 32 pairs: 31 steps an epoch, 15 epochs.": "ok",
         "The learning rate rises to 0.001 within 47 steps, then falls to 0.": "ok",
@@ -34,6 +34,8 @@ def test_data_that_are_fine_have_no_doubts() -> None:
     [
         ({"batch_size": 1024}, {}, "Batch: the data are smaller than one step of 1024 pairs", "error"),
         ({"warmup": "500"}, {}, "Learning rate: a warm-up of 500 steps out of 465 never reaches", "error"),
+        ({}, {"distinct_captions": 3}, "1,250 captions, 3 distinct: retrieval cannot be good", "warning"),
+        ({}, {"distinct_captions": 3, "classes": ("x", "y", "z")}, "1,250 captions, 3 distinct: pairs that", "ok"),
         ({}, {"distinct_captions": 1}, "All captions are equal", "error"),
         ({}, {"held": 0}, "The quality of the model cannot be measured", "warning"),
         (

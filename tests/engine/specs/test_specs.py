@@ -21,7 +21,7 @@ from engine.specs import BenchmarkSpec, DeviceSpec, EvaluateSpec, ProfileSpec, R
         ("batch_size", math.nan, "finite number"),
         ("image_size", "12x", "neither N nor HxW"),
         ("image_size", "-224", "neither N nor HxW"),
-        ("image_size", "224x9999999", "neither N nor HxW"),
+        ("image_size", "224x9999999", "less than or equal to 4096"),
         ("image_size", 4097, "less than or equal to 4096"),
         ("image_size", True, "valid tuple"),
         ("context_length", 0, "greater than or equal to 1"),

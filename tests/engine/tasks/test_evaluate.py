@@ -20,7 +20,7 @@ from engine.settings import Settings
 from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
 from engine.tasks import evaluate
-from engine.training.evaluation import kept
+from engine.training.evaluation import feature_cache
 from tests.support.training import TINY
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("settings", "registry")]
@@ -134,7 +134,7 @@ def test_features_are_reused_until_anything_they_depend_on_changes(
     (folder,) = settings.runs_dir.glob("features")
     files = len(list(folder.glob("*.npz")))
     assert files == 5
-    monkeypatch.setattr(kept, "MOST_BYTES", 2 * max(path.stat().st_size for path in folder.glob("*.npz")))
+    monkeypatch.setattr(feature_cache, "MOST_BYTES", 2 * max(path.stat().st_size for path in folder.glob("*.npz")))
     assert not reused(seed=2)
     assert len(list(folder.glob("*.npz"))) == 2
     assert [reused(seed=2), reused(precision="bf16")] == [1, 0], "the one used longest ago was deleted"
@@ -144,7 +144,7 @@ def test_kept_features_are_those_that_open_clip_computes(rows: Evaluate, tmp_pat
     data = folder_of_classes(tmp_path / "data", "dark", "light")
     rows(data=str(data), tasks=("retrieval",), samples=None)
     (path,) = (settings.runs_dir / "features").glob("*.npz")
-    found, _ = kept.load(path.parent, path.stem) or pytest.fail("nothing was kept")
+    found, _ = feature_cache.load(path.parent, path.stem) or pytest.fail("nothing was kept")
     torch.manual_seed(0)
     made = clip_weights.create(EvaluateSpec(model="config:tiny", configs={"tiny": TINY}), weights="")
     images = torch.stack([made.preprocess_val(Image.open(file)) for file in sorted(data.glob("*/*.png"))])

@@ -1,5 +1,6 @@
 """When a training validates: before its first step, within epochs, and how it stops early."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from engine.results import Metric, Progress
 from engine.specs import Refused
 from engine.training import checkpoints, launch
-from engine.training.validation import row_fields, validate
+from engine.training.validation import row_fields, score, validate
 from tests.support.training import close, losses, rows, tiny, train, training
 
 STILL = {"lr": 1e-12, "best_metric": "image_to_text_r1", "epochs": 6}
@@ -92,3 +93,17 @@ def test_two_processes_stop_early_together_within_an_epoch(tmp_path: Path) -> No
 def test_validation_within_epochs_needs_something_to_measure(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="val_every_steps has nothing to measure"):
         train(tiny(val_every_steps=3, val_fraction=0), tmp_path)
+
+
+def test_equal_recall_is_decided_by_the_held_out_loss(tmp_path: Path) -> None:
+    setup = training(tiny(best_metric="image_to_text_r1"), tmp_path).setup
+    found = [
+        {"image_to_text_R@1": recall, "clip_val_loss": loss} for recall, loss in ((0.5, 2.0), (0.5, 1.9), (0.4, 1))
+    ]
+    first, better, worse = (score(setup, one, 3.0) for one in found)
+    assert worse is not None
+    assert first is not None
+    assert better is not None
+    assert worse < first < better
+    assert score(setup, {"image_to_text_R@1": 0.5}, 3.0) == (0.5, -math.inf)
+    assert score(setup, {"clip_val_loss": 1.0}, 3.0) is None
