@@ -231,7 +231,7 @@ def _parent(path: str, known: set[str]) -> str | None:
 
 
 RUN_COLUMNS = (
-    *("id", "kind", "what", "state", "created", "train_loss", "zeroshot_top1", "latency_ms", "duration_s", "flags"),
+    *("id", "kind", "what", "state", "created", "train_loss", "zeroshot_top1", "latency_ms", "flags", "duration_s"),
     *("device", "tags", "error", "cause", "progress"),
 )
 

@@ -124,8 +124,8 @@ def _config() -> dict[str, Any]:
     column = st.column_config
     return {
         "kind": column.TextColumn("Kind", width="small"),
-        "what": column.TextColumn("Request", width=300),
-        "state": column.TextColumn("State", width=130),
+        "what": column.TextColumn("Request", width=250),
+        "state": column.TextColumn("State", width=110),
         "train_loss": column.NumberColumn(
             "Last loss", format="%.4g", width=85, help="Training loss of the last epoch."
         ),
@@ -146,7 +146,7 @@ def _config() -> dict[str, Any]:
         ),
         "tags": column.ListColumn("Tags", width="small"),
         "progress": column.ProgressColumn("Done", format="percent", width="small"),
-        "created": column.DatetimeColumn("Submitted", format="YYYY-MM-DD HH:mm:ss"),
+        "created": column.DatetimeColumn("Submitted", format="YYYY-MM-DD HH:mm"),
         "duration_s": column.NumberColumn("Duration (s)", format="%.3g", width="small"),
         "device": column.TextColumn("Device", width="small"),
         "cause": column.TextColumn("Cause", width="small"),

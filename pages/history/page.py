@@ -47,7 +47,7 @@ def draw_run(run: Run) -> None:
         with left, st.container(horizontal=True, vertical_alignment="center"):
             badge(run)
             st.text(f"{run.id}  {run.name or run.spec.summary}: {sentence(run, backend.store())}", width="stretch")
-        with right, st.container(horizontal=True, horizontal_alignment="right"):
+        with right, st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="right"):
             st.page_link("run/page.py", label="Open", icon=":material/open_in_new:", query_params={"run": str(run.id)})
             if st.button("Cancel", key=f"runs_cancel_{run.id}", icon=":material/stop:", disabled=run.cancel_requested):
                 backend.store().request_cancel(run.id)

@@ -74,7 +74,9 @@ def runs() -> list[Run]:
         st.warning(plain(f"At most {MOST} runs can be compared. Left out: {', '.join(chosen[MOST:])}."))
     if missing := [number for number in chosen[:MOST] if number not in existing]:
         numbers = ", ".join(number[:40] for number in missing)
-        message = f"There is no {'run' if len(missing) == 1 else 'runs'} {numbers}; it may have been deleted."
+        message = f"There is no run {numbers}; it may have been deleted."
+        if len(missing) > 1:
+            message = f"There are no runs {numbers}; they may have been deleted."
         st.warning(plain(message), icon=":material/warning:")
     return [existing[number] for number in chosen[:MOST] if number in existing]
 

@@ -263,7 +263,7 @@ def test_runs_that_are_not_there_are_named_and_the_others_shown(store: Store) ->
     there = fill(store, "benchmark")
     app = open_page(PAGE, compare_runs=f"00{there},{there},99,-1,x; drop,{'9' * 40},<i>")
     assert not app.exception
-    assert f"There is no runs 99, -1, x; drop, {'9' * 40}, <i>" in said(app)
+    assert f"There are no runs 99, -1, x; drop, {'9' * 40}, <i>" in said(app)
     assert f"Run {there}" in str([link.proto.label for link in app.get("page_link")])
 
 

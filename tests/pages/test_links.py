@@ -163,7 +163,7 @@ NOT_TAKEN: dict[str, list[tuple[str, str | list[str], str]]] = {
     "train/page.py": [
         ("train_lr", "inf", "Learning rate 'inf': Input should be a finite number"),
         ("train_wd", "-0.5", "greater than or equal to 0 (given: -0.5)"),
-        ("train_data", "\0" + "x" * 5000, "data: String should have at most 4000 characters"),
+        ("train_data", "\0" + "x" * 5000, "Data: String should have at most 4000 characters"),
         ("train_templates", "{!r}\n{0.__class__}", "a template has {} where the class name goes, unlike '{!r}'"),
     ],
     "evaluate/page.py": [
@@ -189,7 +189,7 @@ NOT_TAKEN: dict[str, list[tuple[str, str | list[str], str]]] = {
     ],
     "compare/page.py": [
         ("compare_what", "cats", "'cats' cannot be compared. Choose runs or models."),
-        ("compare_runs", "2,x,²," + "9" * 50, "There is no runs x, ², 9999"),
+        ("compare_runs", "2,x,²," + "9" * 50, "There are no runs x, ², 9999"),
     ],
     "run/page.py": [("run", "²", "There is no run '²'")],
 }

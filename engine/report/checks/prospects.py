@@ -28,7 +28,7 @@ def _files(prospect: Prospect) -> list[Check]:
 def _file(needed: Needed, prospect: Prospect, *, enough: bool) -> Check:
     what = _sentence(needed.what)
     if not needed.address:
-        return Check("ok", f"{what}: {needed.path}.")
+        return Check("ok", f"{what}." if str(needed.path) in what else f"{what}: {needed.path}.")
     size = f" ({_size(needed.mb)})" if needed.mb else ""
     text = f"{what}: to be downloaded from {needed.address}{size} into {prospect.cache}"
     if enough:

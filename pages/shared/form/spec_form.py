@@ -192,7 +192,7 @@ def _sentence(spec: type[Spec], error: Any) -> str:
     message = _message(error)
     if isinstance(value := error["input"], str | int | float) and error["type"] != "value_error":
         message += f" (given: {quoted(value) if isinstance(value, str) else f'{value:,.12g}'})"
-    return f"{fields}: {message}" if fields else message
+    return f"{fields[:1].upper()}{fields[1:]}: {message}" if fields else message
 
 
 def _message(error: Any) -> str:

@@ -28,6 +28,8 @@ def test_files_that_are_here_and_files_to_be_fetched() -> None:
         Check("ok", "The tokenizer of roberta-base: /cache/tokenizer.json."),
         Check("ok", f"{FETCHED}, where 30 GB are free."),
     ]
+    named_by_path = Needed(what="weights /runs/4/best.pt", path="/runs/4/best.pt")
+    assert lines(needed=(named_by_path,)) == [Check("ok", "Weights /runs/4/best.pt.")]
     assert lines(needed=(REMOTE.model_copy(update={"mb": None}),))[0].text.startswith(FETCHED.replace(" (605 MB)", ""))
 
 
