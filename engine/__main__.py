@@ -7,18 +7,19 @@ bad request, 130 interrupted.
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 # We use no pydantic plugins, and the search for them takes 0.1 s: it reads the metadata of every package.
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 from pydantic import BaseModel, ValidationError
-from pydantic_settings import CliApp, CliSubCommand, SettingsConfigDict, SettingsError
+from pydantic_settings import CliApp, CliSettingsSource, CliSubCommand, SettingsConfigDict, SettingsError
 
 from engine.cli.clip import Evaluate, Search, SubmitEvaluate, SubmitTrain, Train
 from engine.cli.completion import Completion, flag
 from engine.cli.costs import Catalog, CatalogBuild, Profile, Published, PublishedImport, SubmitProfile
 from engine.cli.here import EndedBadly, command
-from engine.cli.output import note, printable
+from engine.cli.output import HelpFormatter, note, printable
 from engine.cli.processes import Answer, Probe, Scheduler, Stop, Warm, Work
 from engine.cli.runs import Resume, Runs
 from engine.cli.speed import Benchmark, Device, SubmitBenchmark, SubmitDevice, SuiteBuild
@@ -44,7 +45,13 @@ class Engine(BaseModel):
     """Measure what a vision model costs, how fast it runs here, and whether training it is worth it."""
 
     model_config = SettingsConfigDict(
-        cli_prog_name="python -m engine", cli_kebab_case=True, cli_implicit_flags=True, cli_hide_none_type=True
+        cli_prog_name="python -m engine",
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        cli_hide_none_type=True,
+        cli_avoid_json=True,
+        cli_enforce_required=True,
+        cli_exit_on_error=False,
     )
 
     catalog: CliSubCommand[Catalog] = command(Catalog)
@@ -77,7 +84,8 @@ class Engine(BaseModel):
 def main(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code."""
     try:
-        CliApp.run(Engine, list(arguments) or ["--help"], cli_exit_on_error=False)
+        source: CliSettingsSource[Any] = CliSettingsSource(Engine, formatter_class=HelpFormatter)  # type: ignore[arg-type]
+        CliApp.run(Engine, list(arguments) or ["--help"], cli_settings_source=source)
     except ValidationError as error:
         for problem in error.errors():
             whole = isinstance(problem["input"], dict)  # two flags that exclude each other

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 from pydantic_settings import CliPositionalArg
 
 from engine.cli.here import EndedBadly, RunId, store_here
-from engine.cli.listing import WORDS
+from engine.cli.listing import Words
 from engine.cli.output import OutputFile, note, printable
 from engine.settings import Settings
 from engine.specs import Refused
@@ -22,8 +22,8 @@ class Several(BaseModel):
 class Tag(Several):
     """Add tags to runs, and remove tags."""
 
-    add: WORDS = Field((), description="Tags to add, comma-separated.")
-    remove: WORDS = Field((), description="Tags to remove, comma-separated.")
+    add: Words = Field((), description="Tags to add, comma-separated.")
+    remove: Words = Field((), description="Tags to remove, comma-separated.")
 
     def cli_cmd(self) -> None:
         with store_here() as store:

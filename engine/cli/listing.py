@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, Field
 from pydantic_settings import NoDecode
+from typing_extensions import TypeAliasType
 
 from engine.cli.here import store_here
 from engine.cli.output import TableFile, note, printable
@@ -15,17 +16,18 @@ if TYPE_CHECKING:
     from engine.store import Filter
 
 ORDER = Literal["newest", "oldest", "loss", "accuracy", "latency"]
-WORDS = Annotated[tuple[str, ...], NoDecode, split_words]
+WORDS = TypeAliasType("WORDS", Annotated[tuple[str, ...], split_words])
+Words = Annotated[WORDS, NoDecode]
 
 
 class List(BaseModel):
     """List the runs that match all of these filters, newest first."""
 
-    kind: WORDS = Field((), description="profile, train, ...; comma-separated.")
-    state: WORDS = Field((), description="queued, running, finished, failed, ...; comma-separated.")
+    kind: Words = Field((), description="profile, train, ...; comma-separated.")
+    state: Words = Field((), description="queued, running, finished, failed, ...; comma-separated.")
     model: str = Field("", description="Part of a model's name, or a full name with * or ?; timm:NAME for one library.")
     device: str = Field("", description="cpu, cuda:0, ...")
-    tag: WORDS = Field((), description="Only runs with all of these tags, comma-separated.")
+    tag: Words = Field((), description="Only runs with all of these tags, comma-separated.")
     text: str = Field("", description="Words in the name, summary, notes or error.")
     order: ORDER = Field("newest", description="Order over all pages. Runs without the value come last.")
     limit: int = Field(30, ge=1, le=10_000, description="Runs per page.")

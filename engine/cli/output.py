@@ -1,5 +1,7 @@
 """Output of commands: progress to stderr, tables to stdout or to a file."""
 
+import argparse
+import ast
 import os
 import shutil
 import sys
@@ -227,3 +229,18 @@ def print_detail(rows: Sequence[ProfileRow]) -> None:
             moved = (count.read_bytes + count.written_bytes) / 1e6
             mark = {"minor": "  not counted", "unknown": "  NOT COUNTED, of unknown size"}.get(count.work, "")
             print(f"{count.operator:44} {count.calls:>7} {count.flops / 1e9:>12,.4f} {moved:>12,.2f}{mark}")
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Format the help of all commands: a default is stated once, and in the form that the flag takes."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        """Return the help of a flag. pydantic-settings ends it with the default as Python shows it."""
+        text, mark, default = (action.help or "").rpartition("(default")
+        if not mark:
+            return action.help
+        value = default.removeprefix(":").strip().removesuffix(")")
+        if value.startswith("("):
+            value = ",".join(str(item) for item in ast.literal_eval(value))
+        stated = "Default:" in text or default.startswith(" factory") or value in ("", "None")
+        return text.strip() if stated else f"{text}(default: {value})"

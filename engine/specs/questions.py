@@ -10,7 +10,6 @@ from typing import Annotated, ClassVar
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
 from engine.specs.evaluate import EvaluateSpec
-from engine.specs.images import ImageFields
 from engine.specs.train import TrainSpec
 
 EMBEDDINGS = "embeddings.npz"
@@ -87,7 +86,8 @@ class Augment(Question):
     def of(cls, spec: TrainSpec) -> "Augment":
         """Return the question for a request, without the fields that do not change the answer."""
         data = ("data", "data_kind", "csv_separator", "csv_img_key", "csv_caption_key", "samples", "seed")
-        names = (*data, *ImageFields.model_fields, *(name for name in spec.needs if name != "device"))
+        looks = (name for name in TrainSpec.model_fields if name.startswith(("image_", "aug_")))
+        names = (*data, *looks, *(name for name in spec.needs if name != "device"))
         return cls(spec=TrainSpec.model_validate({name: getattr(spec, name) for name in names} | {"nproc": 1}))
 
 
