@@ -1,4 +1,4 @@
-"""Which seeded faults do the tests of a module let through? `python scripts/mutants.py [--seed 1] [--count 60]`.
+"""Find seeded faults that the tests of a module miss: `python scripts/mutants.py [--seed 1] [--count 60]`.
 
 Each mutant changes one operator, comparison, constant or condition of a core module, in a copy of the tree. The tests
 of that module run against it. A mutant that no test notices survives. Prints a line per mutant and how many survived.
@@ -61,22 +61,28 @@ def mutants(source: str) -> list[tuple[int, str]]:
         if part is not None
         for inner in ast.walk(part)
     }
-    found = []
+    variants = []
     for place, node in enumerate(ast.walk(tree)):
         if id(node) in skipped or not hasattr(node, "lineno"):
             continue
         changed = copy.deepcopy(tree)
-        other = next(each for index, each in enumerate(ast.walk(changed)) if index == place)
-        if mutate(other):
-            found.append((node.lineno, ast.unparse(ast.fix_missing_locations(changed))))
-    return found
+        twin = next(found for index, found in enumerate(ast.walk(changed)) if index == place)
+        if mutate(twin):
+            variants.append((node.lineno, ast.unparse(ast.fix_missing_locations(changed))))
+    return variants
+
+
+def passes(tests: list[str], folder: Path) -> bool:
+    """Return whether these tests pass in the copy of the tree."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout", "120"]
+    return not subprocess.run([*command, "-m", "not soak", *tests], cwd=folder, capture_output=True).returncode
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=60)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     survivors = 0
     with tempfile.TemporaryDirectory() as name:
         copied = Path(name)
@@ -87,15 +93,16 @@ def main() -> None:
         for module, tests in TESTED_BY.items():
             path = copied / module
             original = path.read_text()
-            chosen = random.Random(f"{asked.seed} {module}")
-            for line, text in chosen.sample(mutants(original), asked.count // len(TESTED_BY)):
+            if not passes(tests, copied):
+                raise SystemExit(f"{module}: its tests fail before any fault is seeded: {' '.join(tests)}")
+            chosen = random.Random(f"{arguments.seed} {module}")
+            for line, text in chosen.sample(mutants(original), arguments.count // len(TESTED_BY)):
                 path.write_text(text)
-                command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout", "120"]
-                done = subprocess.run([*command, "-m", "not soak", *tests], cwd=copied, capture_output=True)
-                survivors += done.returncode == 0
-                print(f"{'survived' if done.returncode == 0 else 'noticed'} {module}:{line}", flush=True)
+                survived = passes(tests, copied)
+                survivors += survived
+                print(f"{'survived' if survived else 'noticed'} {module}:{line}", flush=True)
             path.write_text(original)
-    print(f"{survivors} of {asked.count} mutants survived")
+    print(f"{survivors} of {arguments.count} mutants survived")
 
 
 if __name__ == "__main__":

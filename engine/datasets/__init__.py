@@ -5,7 +5,7 @@ from engine.datasets.class_names import class_names, note_on_ids, prompts
 from engine.datasets.look import Example, Look, look
 from engine.datasets.mixed import Mixed, weights
 from engine.datasets.multilabel import labels_of, with_classes_split
-from engine.datasets.opening import open_pairs
+from engine.datasets.opening import columns_of, open_pairs
 from engine.datasets.split import Subset, own_parts, readable, sample, split
 from engine.datasets.uploads import unpack
 
@@ -18,6 +18,7 @@ __all__ = [
     "Subset",
     "Unreadable",
     "class_names",
+    "columns_of",
     "labels_of",
     "look",
     "note_on_ids",

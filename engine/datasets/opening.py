@@ -22,8 +22,8 @@ def open_pairs(
     kind: DataKind = "auto",
     *,
     separator: str = "",
-    image_column: str = "filepath",
-    caption_column: str = "title",
+    image_column: str = "",
+    caption_column: str = "",
     class_column: str = "",
     part: JsonSplit = "auto",
     samples: int | None = None,
@@ -52,6 +52,19 @@ def open_pairs(
         raise DataProblem("no data are named: give digits, synthetic, or the path of a CSV, a folder or shards")
     pairs = parts[0] if len(parts) == 1 else Mixed(parts)
     return sample(pairs, samples, seed) if samples and samples < len(pairs) else pairs
+
+
+def columns_of(data: str, kind: DataKind = "auto", *, separator: str = "", roots: Roots = None) -> list[str]:
+    """Return the names of the columns if the data, or their first source, are a CSV or Parquet. Errors: DataProblem."""
+    source = next(iter(split_sources(data)), "")
+    path = expand_home(source)
+    if source in EMBEDDED or not stat_within(path, roots):
+        return []
+    if kind == "auto":
+        path, kind = kinds.recognise(path, roots)
+    if kind == "parquet":
+        return parquet.header(path, roots)
+    return tables.header(path, separator, roots) if kind == "csv" else []
 
 
 def _open(source: str, kind: DataKind, table: Mapping[DataKind, Open], synthetic: Synthetic, roots: Roots) -> Pairs:

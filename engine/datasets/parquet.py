@@ -8,7 +8,7 @@ from typing import IO, Any
 from engine.datasets import members, unpacked
 from engine.datasets.base import DataProblem
 from engine.datasets.members import Member
-from engine.datasets.tables import Row, Table, assembled
+from engine.datasets.tables import Row, Table, assembled, choose_columns
 from engine.roots import Roots, open_within
 
 BATCH = 64
@@ -28,7 +28,9 @@ def open_parquet(
     try:
         with open_within(path, roots) as file:
             schema = parquet.read_schema(file)
-            columns = _columns(path, schema.names, image_column, caption_column, class_column)
+            given = (image_column, caption_column, class_column)
+            image_column, caption, class_column = choose_columns(schema.names, given, path.name)
+            columns = [image_column, *filter(None, (caption, class_column))]
             kind = schema.field(image_column).type
             fields = {kind.field(place).name for place in range(kind.num_fields)}
             packed = "bytes" in fields or pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind)
@@ -47,7 +49,7 @@ def open_parquet(
         Row(
             str(row),
             found[row].name if packed else str(texts[image_column][row] or "").strip(),
-            _captions(texts[caption_column][row]) if caption_column in texts else None,
+            _captions(texts[caption][row]) if caption else None,
             _class(texts[class_column][row], names) if class_column else "",
         )
         for row in range(count)
@@ -56,11 +58,16 @@ def open_parquet(
     return assembled(path, rows, **options, roots=roots)  # type: ignore[arg-type]
 
 
-def _columns(path: Path, has: Sequence[str], image: str, caption: str, classes: str) -> list[str]:
-    wanted = [image, *([caption] if caption in has or not classes else []), *([classes] if classes else [])]
-    if missing := [column for column in wanted if column not in has]:
-        raise DataProblem(f"{path.name} needs a column called {missing[0]!r}: it has {', '.join(map(repr, has[:20]))}")
-    return wanted
+def header(path: Path, roots: Roots = None) -> list[str]:
+    """Return the names of the columns. Errors: DataProblem."""
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        with open_within(path, roots) as file:
+            return list(parquet.read_schema(file).names)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise DataProblem(f"{path.name} cannot be read: {error}") from error
 
 
 def _unpack(file: IO[bytes], copy: IO[bytes], column: str) -> None:

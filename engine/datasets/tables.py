@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import TextIOWrapper
 from itertools import chain
@@ -19,6 +20,10 @@ from engine.words import shortened
 
 SEPARATORS = {"tab": "\t", "comma": ",", "semicolon": ";", "bar": "|"}
 LONGEST_HEADER = 100_000
+IMAGE_NAMES = ("filepath", "filename", "file_name", "image_path", "image", "img", "path", "file")
+CAPTION_NAMES = ("title", "caption", "captions", "text", "description")
+CLASS_NAMES = ("class", "label", "class_name", "classname", "category")
+"""Common names of columns, the first that a header has counts. Classes are only proposed: no class is taken unasked."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,24 +89,30 @@ def open_table(
 ) -> Table:
     """Return the images and captions of a CSV in UTF-8 with a header. separator: if empty, the header decides.
 
-    class_column: column of class names; empty if there is none. Classes are sorted by name, or by number if all names
-    are numbers. A CSV with this column may lack the caption column; captions are then made of the class names.
+    image_column, caption_column: if empty, recognised by common names. class_column: empty if there is none. Classes
+    are sorted by name, or by number if all names are numbers. A CSV with this column may lack the caption column;
+    captions are then made of the class names.
     Errors: DataProblem for another encoding or missing columns, for an image of two classes, and, with line numbers,
     for rows with too few or many cells or without a path, caption or class.
     """
-    columns = (image_column, caption_column, *([class_column] if class_column else []))
+    columns = (image_column, caption_column, class_column)
+    with _opened(path, roots) as file:
+        rows = _rows(file, path.name, separator, columns)
+        return assembled(path, rows, class_column=class_column, caption_column=caption_column, roots=roots)
+
+
+def header(path: Path, separator: str = "", roots: Roots = None) -> list[str]:
+    """Return the names of a CSV's columns. Errors: DataProblem."""
+    with _opened(path, roots) as file:
+        first = file.readline(LONGEST_HEADER)
+        return _cells(first, _sign(separator) if separator else _told_by(first, ()))
+
+
+@contextmanager
+def _opened(path: Path, roots: Roots) -> Iterator[TextIO]:
     try:
         with TextIOWrapper(open_within(path, roots), newline="", encoding="utf-8-sig") as file:
-            rows = (
-                Row(
-                    str(line),
-                    cells[image_column],
-                    (cells[caption_column],) if caption_column in cells else None,
-                    cells.get(class_column, ""),
-                )
-                for line, cells in _rows(file, path.name, separator, columns)
-            )
-            return assembled(path, rows, class_column=class_column, caption_column=caption_column, roots=roots)
+            yield file
     except UnicodeDecodeError as error:
         raise DataProblem(f"{path.name} is not in UTF-8 ({error.reason}): save it as CSV UTF-8") from error
     except OSError as error:
@@ -146,7 +157,8 @@ def assembled(
     names, labels = _labels(classes, path.name)
     notes = [*notes, *([f"{count:,} rows are captions of {len(captions):,} images"] if count > len(captions) else [])]
     if not all(captions.values()):
-        notes.append(f"there is no column {caption_column!r}: captions are made of the class names")
+        column = repr(caption_column) if caption_column else "of captions"
+        notes.append(f"there is no column {column}: captions are made of the class names")
     texts_of = [
         tuple(found) or tuple(t.replace("{}", names[labels[at]]) for t in TEMPLATES)
         for at, found in enumerate(captions.values())
@@ -166,20 +178,46 @@ def _labels(classes: dict[str, dict[str, None]], name: str) -> tuple[tuple[str, 
     return tuple(names), [places[class_name] for class_name in found]
 
 
-def _rows(file: TextIO, name: str, separator: str, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield each row's first line number and its cells by column. Errors: DataProblem.
+def recognised(header: Sequence[str], names: Sequence[str]) -> str:
+    """Return the column with the first of these names that occurs, in any case of letters; empty if there is none."""
+    columns = {column.lower(): column for column in header}
+    return next((columns[name] for name in names if name in columns), "")
 
-    columns: of images, captions and, if given, classes. With classes, the one of captions may be missing.
+
+def choose_columns(header: Sequence[str], columns: tuple[str, str, str], name: str, sign: str = "") -> list[str]:
+    """Return the columns of images, captions and classes. Those of images and captions are recognised if not given.
+
+    With classes, the one of captions may be missing; it is then empty, as is that of classes if there is none.
+    name: the table's, for messages. sign: the separator of a CSV. Errors: DataProblem for missing and double columns.
     """
+    image, caption, label = columns
+    image, caption = image or recognised(header, IMAGE_NAMES), caption or recognised(header, CAPTION_NAMES)
+    chosen = {"images": image, "captions": "" if label and caption not in header else caption, "classes": label}
+    for what, column in chosen.items():
+        if header.count(column) == 1 or (not column and (what == "classes" or (label and what == "captions"))):
+            continue
+        found = ", ".join(repr(cell[:40]) for cell in header[:20]) or "nothing"
+        known = ", ".join(IMAGE_NAMES if what == "images" else CAPTION_NAMES)
+        needed = (
+            f"needs one column called {column!r} and has {header.count(column)}"
+            if column
+            else f"has no column of {what} with a common name ({known}): say which column it is"
+        )
+        raise DataProblem(f"{name} {needed}: {f'separated by {sign!r}, ' if sign else ''}its header names {found}")
+    return list(chosen.values())
+
+
+def _rows(file: TextIO, name: str, separator: str, columns: tuple[str, str, str]) -> Iterator[Row]:
+    """Yield the rows, each with its first line's number. columns: as for `choose_columns`. Errors: DataProblem."""
     line = 1
     try:
         first = file.readline(LONGEST_HEADER)
         sign = _sign(separator) if separator else _told_by(first, columns)
         header = _cells(first, sign)
-        if len(columns) > 2 and columns[1] not in header:
-            columns = (columns[0], columns[2])
-        _check_header(header, columns, sign, name)
-        places = {column: header.index(column) for column in columns}
+        image, caption, label = (
+            header.index(column) if column else None for column in choose_columns(header, columns, name, sign)
+        )
+        assert image is not None
         # strict: without it, a quote that is never closed would swallow all following rows
         reader = csv.reader(chain([first], file), delimiter=sign, strict=True)
         next(reader)
@@ -191,23 +229,18 @@ def _rows(file: TextIO, name: str, separator: str, columns: tuple[str, ...]) -> 
                     f"a cell with a {sign!r} or a line break in it stands in quotes"
                 )
             if row:
-                yield line, {column: row[place].strip() for column, place in places.items()}
+                yield Row(
+                    str(line),
+                    row[image].strip(),
+                    None if caption is None else (row[caption].strip(),),
+                    "" if label is None else row[label].strip(),
+                )
             line = reader.line_num + 1
     except csv.Error as error:
         raise DataProblem(
             f"{name}, in the row that begins on line {line}: {error}. "
             'A cell that begins with a quote ends with one, and quotes inside it are doubled: "He said ""hi"""'
         ) from error
-
-
-def _check_header(header: list[str], columns: tuple[str, ...], sign: str, name: str) -> None:
-    for column in columns:
-        if header.count(column) != 1:
-            found = ", ".join(repr(cell[:40]) for cell in header[:20]) or "nothing"
-            raise DataProblem(
-                f"{name} needs one column called {column!r} and has {header.count(column)}: "
-                f"separated by {sign!r}, its header names {found}"
-            )
 
 
 def _sign(separator: str) -> str:
@@ -218,9 +251,14 @@ def _sign(separator: str) -> str:
 
 
 def _told_by(header: str, columns: tuple[str, ...]) -> str:
-    """Return the separator that gives all columns in the header; if there is none, the one that gives most columns."""
-    signs = SEPARATORS.values()
-    return max(signs, key=lambda sign: (set(columns) <= set(_cells(header, sign)), len(_cells(header, sign))))
+    """Return the separator that gives all named columns in the header, else one of images by a common name, else the
+    one that gives most columns."""
+
+    def fit(sign: str) -> tuple[bool, bool, int]:
+        cells = _cells(header, sign)
+        return set(filter(None, columns)) <= set(cells), bool(recognised(cells, IMAGE_NAMES)), len(cells)
+
+    return max(SEPARATORS.values(), key=fit)
 
 
 def _cells(header: str, sign: str) -> list[str]:

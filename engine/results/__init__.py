@@ -16,18 +16,15 @@ from engine.results.base import (
 from engine.results.benchmark import BenchmarkRow
 from engine.results.clip import EvaluateRow, TrainRow
 from engine.results.device import DeviceRow
+from engine.results.flags import FLAGS, VERDICTS, Flag, Verdict
 from engine.results.profile import Difference, ModuleCount, OperatorCount, ProfileRow, Work, detail_name
 from engine.results.recurrent import RecurrentRow
 from engine.results.timed import (
-    FLAGS,
     TRACES,
-    VERDICTS,
     Contention,
-    Flag,
     Parts,
     SlowOperator,
     TimedRow,
-    Verdict,
     samples_name,
     trace_name,
 )

@@ -5,7 +5,8 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from engine.results.base import DeviceName, Row
-from engine.results.timed import Contention, Flag
+from engine.results.flags import Flag
+from engine.results.timed import Contention
 
 
 class DeviceRow(Row):

@@ -68,13 +68,22 @@ Separator = Annotated[
     str, Field(max_length=4, description="Character between a CSV's columns. Default: from its header.")
 ]
 ImageColumn = Annotated[
-    str, Field(min_length=1, max_length=200, description="Column of a CSV or Parquet with the images.")
+    str,
+    Field(
+        max_length=200,
+        description="Column of a CSV or Parquet with the images. Default: filepath, filename, image or a similar name.",
+    ),
 ]
 CaptionColumn = Annotated[
-    str, Field(min_length=1, max_length=200, description="Column of a CSV or Parquet with the captions.")
+    str,
+    Field(
+        max_length=200,
+        description="Column of a CSV or Parquet with the captions. Default: title, caption, text or a similar name.",
+    ),
 ]
 ClassColumn = Annotated[
-    str, Field(max_length=200, description="Column of a CSV or Parquet with the class names, if there is one.")
+    str,
+    Field(max_length=200, description="Column of a CSV or Parquet with the class names, for zero-shot. Default: none."),
 ]
 ClassSeparator = Annotated[
     str,

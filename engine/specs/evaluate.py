@@ -123,8 +123,8 @@ class EvaluateSpec(Spec):
     data_kind: Kind = "auto"
     json_split: Split = "auto"
     csv_separator: Separator = ""
-    csv_img_key: ImageColumn = "filepath"
-    csv_caption_key: CaptionColumn = "title"
+    csv_img_key: ImageColumn = ""
+    csv_caption_key: CaptionColumn = ""
     csv_class_key: ClassColumn = ""
     csv_class_separator: ClassSeparator = ""
     samples: Samples = None

@@ -85,8 +85,8 @@ class TrainSpec(ImageFields, Spec):
     data_kind: Kind = "auto"
     json_split: Split = "auto"
     csv_separator: Separator = ""
-    csv_img_key: ImageColumn = "filepath"
-    csv_caption_key: CaptionColumn = "title"
+    csv_img_key: ImageColumn = ""
+    csv_caption_key: CaptionColumn = ""
     csv_class_key: ClassColumn = ""
     data_weights: Annotated[tuple[float, ...], NoDecode, split_words] = Field(
         (), description="Weight of each of several sources (::), relative to its size. Default: 1 each."

@@ -13,7 +13,7 @@ from engine.measure.rates import Rate
 from engine.measure.timing import Plan
 from engine.models.built import out_of_memory
 from engine.results import DeviceRow, Event, Progress
-from engine.results.timed import Flag
+from engine.results.flags import Flag
 from engine.specs import DeviceSpec
 from engine.statistics import drifting
 

@@ -10,7 +10,18 @@ from typing import Any
 
 import streamlit as st
 
-from engine.datasets import DataProblem, Look, Pairs, Unreadable, look, open_pairs, split, with_classes_split
+from engine.datasets import (
+    DataProblem,
+    Look,
+    Pairs,
+    Unreadable,
+    columns_of,
+    look,
+    open_pairs,
+    split,
+    tables,
+    with_classes_split,
+)
 from engine.report.checks.training import Data
 from engine.roots import expand_home, scan_within, stat_within
 from engine.specs import Spec
@@ -61,14 +72,47 @@ def _used() -> list[str]:
     return [name for name in names if not Path(name).is_relative_to(uploads.folder())]
 
 
+COLUMNS = "Columns of CSV or Parquet"
+COLUMN_FIELDS = ("csv_img_key", "csv_caption_key", "csv_class_key")
+
+
+def columns(prefix: str, data: str) -> tuple[list[str], dict[str, str]]:
+    """Return the names of a table's columns, and hints on those recognised by their names; empty for other data.
+
+    When other data are chosen, set the class column to one with a common name, and forget columns that they lack.
+    """
+    kind, separator = (st.session_state.get(spec_form.key(prefix, name)) for name in ("data_kind", "csv_separator"))
+    separator = separator if isinstance(separator, str) else ""  # it may be undrawn
+    try:
+        names = _columns(data, kind if isinstance(kind, str) else "auto", separator, stamp(data))
+    except DataProblem:  # the preview shows the problem
+        names = []
+    seen = f"{prefix}_columns_of"
+    if names and st.session_state.get(seen, data) != data:
+        keys = [spec_form.key(prefix, name) for name in COLUMN_FIELDS]
+        for key in keys:
+            if st.session_state.get(key) not in names:
+                st.session_state[key] = None
+        if not st.session_state[keys[-1]]:
+            st.session_state[keys[-1]] = tables.recognised(names, tables.CLASS_NAMES) or None
+    st.session_state[seen] = data
+    common = zip(COLUMN_FIELDS, (tables.IMAGE_NAMES, tables.CAPTION_NAMES), strict=False)
+    return names, {field: f"default: {name}" for field, known in common if (name := tables.recognised(names, known))}
+
+
+@st.cache_data(max_entries=16, show_spinner=False)
+def _columns(data: str, kind: Any, separator: str, stamp: int) -> list[str]:
+    return columns_of(data, kind, separator=separator, roots=backend.settings().roots)
+
+
 def source(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of `open_pairs` for the values of a form or a spec, and the separator of classes."""
     return {
         "data": values.get("data") or EMBEDDED[0],
         "kind": values.get("data_kind") or "auto",
         "separator": values.get("csv_separator") or "",
-        "image_column": values.get("csv_img_key") or "filepath",
-        "caption_column": values.get("csv_caption_key") or "title",
+        "image_column": values.get("csv_img_key") or "",
+        "caption_column": values.get("csv_caption_key") or "",
         "class_column": "" if values.get("zeroshot_data") else values.get("csv_class_key") or "",
         "class_separator": values.get("csv_class_separator") or "",
         "part": values.get("json_split") or "auto",

@@ -43,7 +43,10 @@ def data(
     """Draw the data section. Return its values and the preview. groups: groups of fields that are seldom changed."""
     st.header("Data", anchor=False)
     values = clip_data.fields(spec, prefix)
-    values |= form_groups.draw(spec, prefix, groups, "Further settings of data")
+    columns, hints = clip_data.columns(prefix, values["data"] or "")
+    offered: dict[str, Any] = dict.fromkeys(clip_data.COLUMN_FIELDS, columns) if columns else {}
+    options: dict[str, Any] = {"opened": [clip_data.COLUMNS] if columns else [], "hints": hints}
+    values |= form_groups.draw(spec, prefix, groups, "Further settings of data", **options, **offered)
     preview = clip_data.preview(clip_data.source(spec_form.valid(spec, values)))
     clip_data.draw(preview)
     return values, preview

@@ -22,14 +22,8 @@ PREFIX = "evaluate"
 # Tasks that need a class per image, with their names for messages.
 TASK_NAMES = {"zeroshot": "zero-shot", "linear-probe": "linear probe"}
 DATA = {
-    "Data format": ("data_kind", "samples", "json_split"),
-    "Columns of CSV or Parquet": (
-        "csv_separator",
-        "csv_img_key",
-        "csv_caption_key",
-        "csv_class_key",
-        "csv_class_separator",
-    ),
+    data.COLUMNS: data.COLUMN_FIELDS,
+    "Data format": ("data_kind", "csv_separator", "csv_class_separator", "json_split", "samples"),
     "Held-out data": ("held_out", "held_out_data", "val_fraction"),
     "More data sets": ("more_data",),
 }
@@ -124,8 +118,13 @@ def find_problems(spec: EvaluateSpec, preview: data.Preview) -> list[str]:
     if tasks and not own:
         subject = " and ".join(tasks).capitalize()
         verb = "needs" if len(tasks) == 1 else "need"
-        problems.append(f"{subject} {verb} a class per image. Upload class folders, or choose only retrieval.")
+        problems.append(f"{subject} {verb} a class per image: choose a class column, or upload class folders.")
     return problems
+
+
+def _turn_off() -> None:
+    """Leave only the tasks that need no classes."""
+    st.session_state[spec_form.key(PREFIX, "tasks")] = ["retrieval"]
 
 
 def describe(spec: EvaluateSpec) -> str:
@@ -152,6 +151,9 @@ def form() -> None:
     sentence, ready = "Fix the errors above to continue.", False
     if isinstance(spec, EvaluateSpec) and preview.look:
         problems += find_problems(spec, preview)
+        if not preview.look.classes and set(spec.tasks) & set(TASK_NAMES):
+            names = " and ".join(TASK_NAMES[task] for task in spec.tasks if task in TASK_NAMES)
+            st.button(f"Turn off {names}", icon=":material/toggle_off:", on_click=_turn_off, key="evaluate_turn_off")
         needs, _ = clip_form.checks(spec, spec.batch_size)
         ready = clip_form.draw_checks(needs)
         sentence = describe(spec) if ready else sentence

@@ -43,8 +43,8 @@ PRESETS: presets.Presets = {
     ),
 }
 DATA = {
-    "Data format": ("data_kind", "samples", "json_split"),
-    "Columns of CSV or Parquet": ("csv_separator", "csv_img_key", "csv_caption_key", "csv_class_key"),
+    data.COLUMNS: data.COLUMN_FIELDS,
+    "Data format": ("data_kind", "csv_separator", "json_split", "samples"),
     "Held-out data": ("val_data", "val_fraction"),
     "Zero-shot": ("zeroshot_data", "classes", "templates"),
 }

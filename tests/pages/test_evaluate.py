@@ -101,6 +101,17 @@ def test_what_cannot_work_is_said_before_the_start(query: dict[str, str], messag
     assert app.button(key="evaluate_go").disabled
 
 
+def test_zero_shot_is_turned_off_where_images_have_no_classes(store: Store) -> None:
+    app = open_page(PAGE, evaluate_data="synthetic")
+    app.button(key="evaluate_turn_off").click().run()
+    assert not app.exception
+    assert "Zero-shot needs" not in plainly(app)
+    app.button(key="evaluate_go").click().run()
+    spec = store.runs()[0].spec
+    assert isinstance(spec, EvaluateSpec)
+    assert spec.tasks == ("retrieval",)
+
+
 def evaluated(store: Store, settings: Settings, *rows: Row) -> int:
     """A finished evaluation of digits with its files."""
     held = split(open_pairs("digits"), 0.2, 0)[1]

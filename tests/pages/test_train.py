@@ -554,3 +554,27 @@ def test_what_is_no_picture_is_refused_at_once(store: Store, settings: Settings,
     app.file_uploader(key=f"try_file_{run_id}").set_value(("seven.png", b"no picture", "image/png")).run()
     assert "the picture: it is no image of a known format" in plainly(app)
     assert not answers.asked_of(Match)
+
+
+def test_the_columns_of_a_csv_are_offered_and_common_names_recognised(store: Store, roots: Path) -> None:
+    write_images(roots, *(f"{n}.png" for n in range(20)))
+    lines = [["filename", "caption", "label", "kind"], *([f"{n}.png", f"{n}", "ab"[n % 2], "x"] for n in range(20))]
+    path = write_csv(roots / "pairs.csv", lines)
+    queue_train(store, data=str(path))  # the field offers data of earlier runs
+    app = open_page(PAGE)
+    app.selectbox(key="train_data").set_value(str(path)).run()
+    assert not app.exception
+    fields = [app.selectbox(key=f"train_csv_{name}_key") for name in ("img", "caption", "class")]
+    assert all(field.options == ["filename", "caption", "label", "kind"] for field in fields)
+    assert [field.value for field in fields] == [None, None, "label"]
+    assert [field.proto.placeholder for field in fields[:2]] == ["default: filename", "default: caption"]
+    assert "20 pairs; 20 different captions; 2 classes" in plainly(app)
+    assert "Zero-shot accuracy on 2 classes is measured" in plainly(app)
+    fields[2].set_value(None).run()
+    assert "Retrieval among the pairs held out is measured" in plainly(app)
+    app.button(key="train_go").click().run()
+    spec = store.runs()[0].spec
+    assert isinstance(spec, TrainSpec)
+    assert (spec.csv_img_key, spec.csv_class_key) == ("", "")
+    app = open_page(PAGE, train_data=str(path))
+    assert app.selectbox(key="train_csv_class_key").value is None, "a link says what it means"

@@ -118,7 +118,10 @@ def _validation(spec: TrainSpec, data: Data) -> list[Check]:
     except DataProblem as problem:
         return [Check("error", f"Classes: {problem}.")]
     if spec.zeroshot_data and not classes:
-        return [Check("error", f"Zero-shot needs a class for each image, which {spec.zeroshot_data} does not have.")]
+        text = (
+            f"Zero-shot needs a class for each image, which {spec.zeroshot_data} does not have: choose its class column"
+        )
+        return [Check("error", f"{text}, or leave Zero-shot data empty.")]
     if not (data.held or data.zeroshot):
         return []
     if (data.classes or data.zeroshot) and spec.zeroshot_frequency:

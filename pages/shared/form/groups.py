@@ -30,12 +30,17 @@ def draw(
     prefix: str,
     groups: Mapping[str, Sequence[str]],
     label: str = "Further settings",
+    opened: Sequence[str] = (),
+    hints: Mapping[str, str] | None = None,
     **choices: Sequence[str],
 ) -> dict[str, Any]:
-    """Draw the choice of groups and the fields of the shown groups. Return the values of all fields."""
+    """Draw the choice of groups and the fields of the shown groups. Return the values of all fields.
+
+    opened: groups that are always shown. hints, choices: of fields, as for `field`.
+    """
     values = {name: _default(spec, name, choices.get(name)) for names in groups.values() for name in names}
     changed = {name for name, default in values.items() if _is_set(key(prefix, name), default)}
-    in_use = [group for group, names in groups.items() if changed.intersection(names)]
+    in_use = [group for group, names in groups.items() if group in opened or changed.intersection(names)]
     widget = key(prefix, label)
     chosen: list[str] = st.session_state.get(widget, [])
     if not set(in_use) <= set(chosen):
@@ -45,14 +50,19 @@ def draw(
         place = st.container()  # kept even if empty: a field that changes its position would drop out of the address
         if group in shown:
             with place:
-                values |= _group(spec, prefix, group if len(shown) > 1 else "", names, choices)
+                values |= _group(spec, prefix, group if len(shown) > 1 else "", names, choices, hints or {})
         else:
             _mark_undrawn(prefix, names)
     return values
 
 
 def _group(
-    spec: type[Spec], prefix: str, heading: str, names: Sequence[str], choices: Mapping[str, Sequence[str]]
+    spec: type[Spec],
+    prefix: str,
+    heading: str,
+    names: Sequence[str],
+    choices: Mapping[str, Sequence[str]],
+    hints: Mapping[str, str],
 ) -> dict[str, Any]:
     """Draw the fields of a group, three per row, under its heading if there is one. Return their values."""
     values = {}
@@ -63,7 +73,7 @@ def _group(
             if st.session_state.get(key(prefix, name)) is Undrawn.YET:
                 del st.session_state[key(prefix, name)]
             with column:
-                values[name] = field(spec, name, prefix, choices.get(name))
+                values[name] = field(spec, name, prefix, choices.get(name), hint=hints.get(name))
     return values
 
 

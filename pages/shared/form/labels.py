@@ -152,6 +152,8 @@ DEFAULTS = {
     "aug_ratio": "3/4 and 4/3",
     "aug_color_jitter": "none",
     "aug_auto_augment": "none",
+    "csv_img_key": "by its name",
+    "csv_caption_key": "by its name",
     "csv_class_key": "none",
     "csv_class_separator": "one class per image",
     "data_weights": "1 each",

@@ -10,7 +10,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from engine.datasets import DataProblem, Mixed, Pairs, open_pairs, sample, split
+from engine.datasets import DataProblem, Mixed, Pairs, columns_of, open_pairs, sample, split
 from engine.training import setup
 from tests.support.data import encoded, write_image, write_tar
 from tests.support.training import tiny
@@ -84,8 +84,10 @@ def test_parquet_has_images_as_paths_or_contents(tmp_path: Path, kind: str) -> N
     assert pairs.classes == (("cat", "dog") if kind == "hugging face" else ("0", "1"))
     assert [pairs.label(index) for index in range(3)] == [1, 0, 1]
     assert len({pairs.source(index) for index in range(3)}) == 3
-    with pytest.raises(DataProblem, match=r"needs a column called 'filepath': it has 'image', 'text'"):
-        open_pairs(str(tmp_path / "pairs.parquet"))
+    assert captions(open_pairs(str(tmp_path / "pairs.parquet"))) == captions(pairs), "image and text are common names"
+    assert columns_of(str(tmp_path / "pairs.parquet")) == ["image", "text", "kind", "url"]
+    with pytest.raises(DataProblem, match=r"needs one column called 'words' and has 0: its header names 'image', 'te"):
+        open_pairs(str(tmp_path / "pairs.parquet"), caption_column="words")
     frame = pd.read_parquet(tmp_path / "pairs.parquet").assign(text=[["a", "b"], ["c"], ["d"]])
     frame.to_parquet(tmp_path / "lists.parquet")
     assert captions(open_pairs(str(tmp_path / "lists.parquet"), **columns))[0] == ("a", "b")  # type: ignore[arg-type]

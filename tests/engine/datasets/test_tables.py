@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from engine.datasets import DataProblem, Pairs, open_pairs
+from engine.datasets import DataProblem, Pairs, columns_of, open_pairs
 from tests.support.data import write_image
 
 
@@ -28,6 +28,14 @@ def test_the_separator_is_told_by_the_header(tmp_path: Path, sign: str, start: s
     assert captions(pairs) == [("one",), ("two",)]
     assert pairs.source(1) == str(tmp_path / "b.png")
     assert pairs.name == "pairs"
+
+
+@pytest.mark.parametrize("header", ["filename,caption", "filepath,title", "image,text", "Image;Text", "image;text, en"])
+def test_columns_with_common_names_are_recognised(tmp_path: Path, header: str) -> None:
+    sign = ";" if ";" in header else ","
+    columns = {"caption_column": "text, en"} if header.endswith(", en") else {}
+    assert captions(opened(tmp_path, f"{header}{sign}label\na.png{sign}one{sign}x\n", **columns)) == [("one",)]
+    assert columns_of(str(tmp_path / "pairs.csv")) == [*header.split(sign), "label"]
 
 
 @pytest.mark.parametrize("given", ["\t", "\\t", "tab"])
@@ -61,12 +69,12 @@ def test_what_pandas_writes_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("", "needs one column called 'filepath' and has 0: .* its header names nothing"),
-        ("\n", "needs one column called 'filepath'"),
+        ("", "no column of images with a common name .filepath, filename, .*: say which .* its header names nothing"),
+        ("\n", "has no column of images"),
         ("filepath,title\n", "has a header and no rows"),
-        ("path,title\na,b\n", "'filepath' and has 0: separated by ',', its header names 'path', 'title'"),
-        ("path;title\na;b\n", "separated by ';', its header names 'path', 'title'"),
-        ("filepath,caption\na,b\n", "needs one column called 'title' and has 0"),
+        ("url,title\na,b\n", "no column of images .* separated by ',', its header names 'url', 'title'"),
+        ("url;title\na;b\n", "separated by ';', its header names 'url', 'title'"),
+        ("filepath,words\na,b\n", "has no column of captions with a common name .title, caption, "),
         ("filepath,title,title\na,b,c\n", "needs one column called 'title' and has 2"),
         ("filepath,title\na.png,a cat, asleep\n", "has 3 cells on line 2 and 2 in its header"),
         ("filepath,title\na.png,ok\n\nb.png\n", "has 1 cells on line 4"),
@@ -77,7 +85,7 @@ def test_what_pandas_writes_is_read(tmp_path: Path) -> None:
         ('filepath,title\na.png,ok\nb.png,"open\nc.png,ok\n', 'begins on line 3: .*"He said ""hi"""'),
         ('filepath,title\na.png,"Hello" he said\n', "begins on line 2: ',' expected after '\"'"),
         ("filepath,title\na.png," + "x" * 200_000, "begins on line 2: field larger than field limit"),
-        ("x" * 200_000, "begins on line 1|needs one column"),
+        ("x" * 200_000, "begins on line 1|has no column of images"),
         ("filepath,title\na.png,caf\xe9\n".encode("latin-1"), "is not in UTF-8"),
         ("filepath,title\na.png,one\n".encode("utf-16"), "is not in UTF-8"),
     ],
@@ -114,7 +122,7 @@ def test_captions_are_made_of_classes_only_where_no_column_has_them(tmp_path: Pa
     pairs = opened(tmp_path, "filepath,kind\na.png,10\nb.png,9\n", class_column="kind")
     assert pairs.classes == ("9", "10")
     assert captions(pairs) == [("a photo of a 10.",), ("a photo of a 9.",)]
-    assert pairs.notes == ("there is no column 'title': captions are made of the class names",)
+    assert pairs.notes == ("there is no column of captions: captions are made of the class names",)
 
 
 @pytest.mark.parametrize(

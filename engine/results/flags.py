@@ -1,0 +1,33 @@
+"""Flags and verdicts of timings, with the meaning that users read. Their thresholds are in `engine/statistics.py`."""
+
+from typing import Literal
+
+Flag = Literal["single_process", "unstable", "contended", "drifting", "throttled", "below_floor"]
+"""Reasons for caution before a timing is quoted."""
+
+FLAGS: dict[Flag, str] = {
+    "single_process": "One process does not show how much processes differ: a first impression, not to be quoted.",
+    "unstable": "The medians of the processes differ by more than 5 %: the value depends on the process.",
+    "contended": "Other programs used the processors during the timing, or its threads had to wait.",
+    "drifting": "The first and the last third of the samples differ by 2 % or more, and by more than noise explains: "
+    "the model was still warming up, or slows down.",
+    "throttled": "The GPU held its clocks back for heat, power supply or hardware, or to below 75 % of their maximum.",
+    "below_floor": "Fewer samples, seconds or processes were requested than such a result needs.",
+}
+"""The meaning of each flag, as shown to users."""
+
+Verdict = Literal[
+    "faster", "slower", "no difference", "undecided", "not comparable", "needs 3 processes", "needs 3 runs"
+]
+"""The result of a comparison with the baseline."""
+
+VERDICTS: dict[Verdict, str] = {
+    "faster": "The whole interval lies above the margin of 2 %.",
+    "slower": "The whole interval lies below the margin of 2 %.",
+    "no difference": "The whole interval lies within the margin of 2 %.",
+    "undecided": "The interval is too wide to tell: time in more processes, or publishable to show no difference.",
+    "not comparable": "They compute in different ways, such as another precision: there is a ratio but no verdict.",
+    "needs 3 processes": "Fewer than 3 processes say too little about how much processes differ: time it in 3 or more.",
+    "needs 3 runs": "Different runs differ by more than their processes do. Run both requests until each has 3 runs.",
+}
+"""The meaning of each verdict, as shown to users. "Interval" means that of the ratio."""
