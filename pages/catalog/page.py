@@ -121,7 +121,8 @@ failed = (selected["status"] != "ok").sum()
 incomplete = selected["remark"].str.startswith("incomplete").sum()
 remarks = f"{failed} of these rows could not be counted and {incomplete} are incomplete; the column Remark says why. "
 st.caption(
-    remarks * bool(failed or incomplete) + f"The plot labels the {'Pareto front' if axes.front else 'extremes of each axis'}"
+    remarks * bool(failed or incomplete)
+    + f"The plot labels the {'Pareto front' if axes.front else 'extremes of each axis'}"
     + ("" if axes.colour else f"; its legend lists the {SHOWN_FAMILIES} largest families")
     + (". Hollow points are flagged timings; the table lists the flags" if axes.timings else "")
     + ". Costs do not depend on the pretrained tag. Models are listed at their own image size and at the sizes of "

@@ -132,7 +132,8 @@ def curves(
     for place, line in enumerate(_lines(points, panel, several)):
         for trace in _traces(line, smooth, panel, source):
             figure.add_scatter(**trace)
-        _say_last(figure, line, panel, BESIDE[place % len(BESIDE)])
+        if not several or line.name == panel.names[0]:  # the values of several runs would hide each other
+            _say_last(figure, line, panel, BESIDE[place % len(BESIDE)])
     for run, step in (best or {}).items():
         figure.add_vline(x=step, line={"color": GREY, "width": 1, "dash": "dot"})
         label = f"best of {text(run)}" if several else "best"
@@ -154,11 +155,11 @@ def overview(points: pd.DataFrame, panels: Sequence[Panel], *, smooth: int = 1, 
     for place, panel in enumerate(panels):
         at = {"row": place // PER_ROW + 1, "col": place % PER_ROW + 1}
         lines = _lines(points, panel, several)
-        highest = max((line.points["value"].iloc[-1] for line in lines), default=0.0)
+        highest = max(lines, key=lambda line: line.points["value"].iloc[-1], default=None)
         for line in lines:
             for trace in _traces(line, smooth, panel, source):
                 figure.add_scatter(**(trace | {"showlegend": False}), **at)
-            where = "top left" if line.points["value"].iloc[-1] == highest else "bottom left"
+            where = "top left" if line is highest else "bottom left"
             named = len(panel.names) > 1 and not several
             _say_last(figure, line, panel, where, named=named, **at)
         figure.update_yaxes(**_axis(panel, points), **at)
