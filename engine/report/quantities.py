@@ -224,6 +224,8 @@ CLIP_LABELS = {
     "acc1": "Top-1 accuracy",
     "acc5": "Top-5 accuracy",
     "mean_per_class_recall": "Mean recall per class",
+    "image_to_text_median_rank": "Image → text median rank",
+    "text_to_image_median_rank": "Text → image median rank",
     "image_to_text_r10": "Image → text R@10",
     "text_to_image_r10": "Text → image R@10",
     "gflop_per_s": "Rate (GFLOP/s)",

@@ -11,7 +11,9 @@ import plotly.graph_objects as go
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 SHAPES = ("circle", "diamond", "square", "cross", "triangle-up", "star", "x", "hexagon")
 GREY = "#8A8F98"
-TOWER_COLOURS = {"image": COLOURS[0], "text": COLOURS[1], "other": GREY}
+TOWER_COLOURS = {"image": COLOURS[4], "text": COLOURS[1], "other": GREY}
+INK = "#0E151C"
+"""Colour of text on the colours of towers: at least 5.6:1 in both themes."""
 
 Style = tuple[str, str]
 """Colour and marker shape."""

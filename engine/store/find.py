@@ -43,6 +43,15 @@ LINES: Select[Any] = select(
 """Query for runs as lines of a table. Times are seconds since the epoch, devices a JSON list, tags joined by newlines.
 `duration_s` is the duration of earlier attempts, without the latest one.
 """
+_FAILED_ROWS = select(run_results.c.run_id).where(run_results.c.failed > 0)
+_ONLY_FAILED_ROWS = _FAILED_ROWS.where(run_results.c.failed == run_results.c.rows)
+_FINISHED = runs.c.state == State.FINISHED
+OUTCOMES: dict[str, ColumnElement[bool]] = {state.value: runs.c.state == state for state in State} | {
+    "finished": _FINISHED & runs.c.id.not_in(_FAILED_ROWS),
+    "finished with errors": _FINISHED & runs.c.id.in_(_FAILED_ROWS) & runs.c.id.not_in(_ONLY_FAILED_ROWS),
+    "all failed": _FINISHED & runs.c.id.in_(_ONLY_FAILED_ROWS),
+}
+"""Conditions for the states that a list shows: those of `State`, with finished runs told apart by their failed rows."""
 LONGEST_SEARCH = 200
 """Characters of one search text. Each word becomes a condition of the query, and SQLite allows 1,000."""
 
@@ -53,6 +62,8 @@ class Filter:
 
     kinds: tuple[str, ...] = ()
     states: tuple[State, ...] = ()
+    outcomes: tuple[str, ...] = ()
+    """Names from OUTCOMES. The run must have one of them."""
     model: str = ""
     """Part of the name of a model that the run requested or has a row for; the full name if it contains `*` or `?`.
 
@@ -121,6 +132,8 @@ def _conditions(wanted: Filter) -> Iterator[ColumnElement[bool]]:
         yield runs.c.kind.in_(wanted.kinds)
     if wanted.states:
         yield runs.c.state.in_(wanted.states)
+    if wanted.outcomes:
+        yield or_(*(OUTCOMES[name] for name in wanted.outcomes))
     if wanted.device:
         yield runs.c.devices.contains(json.dumps(numbered(wanted.device)), autoescape=True)
     for tag in wanted.tags:

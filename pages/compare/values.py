@@ -81,7 +81,11 @@ def side_by_side(values: pd.DataFrame, subjects: Mapping[str, str], *, how: How,
     numbers = {name: st.column_config.NumberColumn(name, format="%.4g") for name in subjects}
     against = compare_values.against(frame, list(subjects), baseline, how)
     format = "%.3g×" if how == "ratio" else "%+.3g"
-    numbers |= {name: st.column_config.NumberColumn(name, format=format) for name in against}
+    others = [name for name in subjects if name != baseline]  # a header with both names would be cut
+    numbers |= {
+        name: st.column_config.NumberColumn(f"{subject}, {how}", format=format, help=name)
+        for subject, name in zip(others, against, strict=True)
+    }
     metric_column: dict[str, Any] = {"figure": st.column_config.Column("Metric", pinned=True)}
     config = metric_column | numbers
     results_table(shown, key="compare_values", alt="Values side by side", pinned="figure", config=config)

@@ -6,8 +6,8 @@ import streamlit as st
 
 from engine.results import kinds
 from engine.specs import Refused
-from engine.store import Filter, State, Store
-from engine.store.find import Order
+from engine.store import Filter, Store
+from engine.store.find import OUTCOMES, Order
 from pages.shared import backend, rerun
 from pages.shared.text import plain
 
@@ -73,9 +73,7 @@ def fields(store: Store) -> Filter | None:
         ),
         "device": device.selectbox("Device", devices, index=None, key=key("device"), placeholder="any", **shared),
         "tags": tags.multiselect("Tags", all_tags, key=key("tags"), placeholder="any", **shared),
-        "states": states.multiselect(
-            "State", [state.value for state in State], key=key("states"), placeholder="any", **shared
-        ),
+        "states": states.multiselect("State", list(OUTCOMES), key=key("states"), placeholder="any", **shared),
     }
     with st.container(horizontal=True, vertical_alignment="bottom", horizontal_alignment="distribute"):
         options: dict[str, Any] = {"selection_mode": "multi", "wrap": True, **shared}
@@ -95,7 +93,7 @@ def fields(store: Store) -> Filter | None:
     try:
         return Filter(
             kinds=tuple(values["kinds"]),
-            states=tuple(State(state) for state in values["states"]),
+            outcomes=tuple(values["states"]),
             model=(values["model"] or "").strip(),
             device=values["device"] or "",
             tags=tuple(values["tags"]),

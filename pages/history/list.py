@@ -6,13 +6,15 @@ import streamlit as st
 
 from engine.report import frames
 from engine.report.export import bulk
-from engine.store import Filter, Run
+from engine.store import Filter, Run, State
 from pages.history.filters import BIND, clear, go_to_first_page, key
 from pages.shared import backend, rerun, run_actions, tour
 from pages.shared.table import download_table, results_table
 
 SIZES = (25, 50, 100, 200)
 SHOWN = frames.RUN_COLUMNS[:-2]
+MARKS = {"finished": "✓", "failed": "✗", "all failed": "✗", "vanished": "?", "cancelled": "–", "queued": "…"}
+"""Marks in front of a state in the list, which cannot draw the icons of a badge."""
 
 
 def draw(filter: Filter) -> None:
@@ -100,6 +102,7 @@ def _table(runs: list[Run]) -> list[int]:
     if (click := st.session_state.get(key("open"))) is not None:
         st.switch_page("run/page.py", query_params={"run": click.label})
     frame = frames.runs(runs)  # not cached, because the duration of a running run changes
+    frame["state"] = [f"{_mark(run)} {run.outcome}" for run in runs]
     shown = frame.assign(id=frame["id"].astype(str)).set_index(frame["id"].rename("run"))
     chosen = st.session_state.get(key("columns"), SHOWN)
     return [
@@ -113,6 +116,11 @@ def _table(runs: list[Run]) -> list[int]:
             config=_config() | {"id": _number()},
         )
     ]
+
+
+def _mark(run: Run) -> str:
+    """Return the mark of a run's state: `!` for a finished run with some failed rows, `▸` for an active one."""
+    return MARKS.get(run.outcome, "!" if run.state is State.FINISHED else "▸")
 
 
 def _number() -> Any:

@@ -54,9 +54,9 @@ def draw_head(name: str, sizes: pd.DataFrame, accuracies: pd.DataFrame) -> None:
             help = f"Highest published value: {at}. Published by {best['source']}. The tab Published shows all values."
             st.metric(f"{best['label']} (%)", f"{best['percent']:.2f}", width="content", help=plain(help))
     counted = plain(catalog.describe(shipped.versions(backend.settings().catalog_dir)))
-    unit = "image with its text" if own["library"] == model.TRAINABLE else "image"
     size = f" of {plain(own['image_size'])} px" if own["image_size"] else ""
-    st.caption(f"Costs of one {unit}{size}, counted by this program with {counted}. 1 MAC is 2 FLOPs.")
+    with_text = " with its text" if own["library"] == model.TRAINABLE else ""
+    st.caption(f"Costs of one image{size}{with_text}, counted by this program with {counted}. 1 MAC is 2 FLOPs.")
 
 
 def counts(sizes: pd.DataFrame) -> None:

@@ -24,7 +24,8 @@ SPEEDS = ("setup", "mode", "image_size", "batch_size", "samples_per_s")
 def draw_published(name: str, lines: pd.DataFrame) -> None:
     """Draw the tables of published accuracies and speeds. lines: published accuracies of the model, one per row."""
     stem = name.partition(":")[2]
-    st.header("Accuracies (%)", anchor=False)
+    help = "Each value is from one publisher. Values of two publishers are not combined."
+    st.header("Accuracies (%)", anchor=False, help=help)
     if lines.empty:
         st.caption("No published accuracy of this model is shipped or imported.")
     else:
@@ -55,10 +56,7 @@ def _accuracy_table(lines: pd.DataFrame) -> None:
     formats["source"] = st.column_config.Column("Published by", width="medium")
     results_table(wide, key="model_accuracies", alt="Accuracy by data set and weights", pinned="label", config=formats)
     sources = "; ".join(lines["source"].unique())
-    st.caption(
-        "One column per pretrained tag. Each value is from one publisher; values of two publishers are not combined. "
-        + plain(f"Published by {sources}.")
-    )
+    st.caption(plain(f"Published by {sources}."))
 
 
 COLUMNS = (

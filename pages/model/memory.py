@@ -20,7 +20,7 @@ def draw(name: str, sizes: pd.DataFrame) -> None:
     if counted.empty:
         st.caption("This model could not be counted, so its memory cannot be estimated.")
         return
-    with st.container(horizontal=True, vertical_alignment="bottom"):
+    with st.container(horizontal=True):
         mode = st.segmented_control("Mode", list(memory.WAYS), default="inference", required=True, key="model_way")
         image_size = st.selectbox("Image size (px)", list(counted["image_size"]), key="model_memory_size", width=160)
     row = counted[counted["image_size"] == image_size].head(1)

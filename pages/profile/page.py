@@ -45,8 +45,8 @@ def form() -> None:
     models = launch.models_field(ProfileSpec, PREFIX)
     files.draw_copied_configurations(PREFIX)
     values: dict[str, Any] = {}
-    for row in (("image_size", "batch_size", "precision"), ("counter", "device")):
-        for column, name in zip(st.columns(len(row)), row, strict=True):
+    for row, widths in ((("image_size", "batch_size", "precision"), (4, 3, 5)), (("counter", "device"), (1, 1))):
+        for column, name in zip(st.columns(widths), row, strict=True):
             with column:
                 choices = devices(values["counter"]) if name == "device" else None
                 values[name] = spec_form.field(ProfileSpec, name, PREFIX, choices)

@@ -51,8 +51,9 @@ def draw(run: Run, rows: Sequence[ProfileRow]) -> None:
     names = _names(frame)
     shown = frame.set_index(names).dropna(axis=1, how="all")
     shown = shown.drop(columns=["model_kwargs"] if (frame["model_kwargs"] == "").all() else [])
+    columns = dict.fromkeys(["model", *["error"] * bool(failed), *COLUMNS])  # an error is visible without scrolling
     selected = results_table(
-        shown, key=f"rows_{run.id}", alt="Counted models, cheapest first", columns=COLUMNS, selectable=True
+        shown, key=f"rows_{run.id}", alt="Counted models, cheapest first", columns=list(columns), selectable=True
     )
     with st.container(horizontal=True, vertical_alignment="center"):
         _downloads(run)

@@ -212,7 +212,7 @@ def draw_actions(runs: Sequence[Run]) -> None:
             query = {comparison_link.RUNS: ",".join(map(str, ids))}
             st.page_link("compare/page.py", label="Compare", icon=":material/compare:", query_params=query)
     if runs:
-        with tags:
+        with tags, st.container(horizontal=True, vertical_alignment="bottom"):  # one line, so that it hides few rows
             _tag(runs)
 
 
@@ -229,11 +229,12 @@ def retry(run_ids: Sequence[int]) -> None:
 def _tag(runs: Sequence[Run]) -> None:
     """Draw the fields that add tags to the runs and remove tags from them."""
     options: dict[str, Any] = dict(
-        key="runs_tag_add", accept_new_options=True, max_selections=MOST_TAGS, placeholder="Type or choose"
+        key="runs_tag_add", accept_new_options=True, max_selections=MOST_TAGS, placeholder="Type or choose", width=220
     )
     add = st.multiselect("Add", list(backend.store().tags()), **options)
     existing = sorted({tag for run in runs for tag in run.tags})
-    remove = st.multiselect("Remove", existing, key="runs_tag_remove", disabled=not existing, placeholder="None")
+    options = dict(key="runs_tag_remove", disabled=not existing, placeholder="None", width=220)
+    remove = st.multiselect("Remove", existing, **options)
     ids = [run.id for run in runs]
     st.button("Apply", key="runs_tag", on_click=_change_tags, args=(ids, add, remove), disabled=not (add or remove))
 

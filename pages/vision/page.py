@@ -87,7 +87,7 @@ def form() -> None:
     place = st.container()
     models = launch.models_field(BenchmarkSpec, PREFIX, groups=("suite",))
     files.draw_copied_configurations(PREFIX)
-    columns = st.columns([3, 1, 2, 1])
+    columns = st.columns([5, 3, 4, 2])
     choices = {"variants": VARIANTS, "batch_size": BATCHES, "mode": None, "device": launch.devices()}
     values: dict[str, Any] = {}
     for column, (name, options) in zip(columns, choices.items(), strict=True):

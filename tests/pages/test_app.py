@@ -4,6 +4,7 @@ import logging
 import os
 import sqlite3
 import stat
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
@@ -20,7 +21,8 @@ from app import _keep_scheduler, health, refuse_strangers
 from engine.__main__ import main
 from engine.jobs.lifecycle import lease_name
 from engine.jobs.processes import Identity
-from engine.settings import Settings
+from engine.report.style import COLOURS, GREY, INK, TOWER_COLOURS
+from engine.settings import ROOT, Settings
 from engine.specs import ProfileSpec, Refused
 from engine.store import Store, leases, open_store
 from tests.support.store import overwrite, table_pages
@@ -213,3 +215,42 @@ def test_a_runs_folder_that_is_shared_stays_so_and_is_warned_of(settings: Settin
     assert stat.S_IMODE(settings.runs_dir.stat().st_mode) == 0o755
     assert f"runs folder {settings.runs_dir} (mode 755)" in settings.sharing_warning
     assert settings.sharing_warning.endswith(f"chmod 700 {settings.runs_dir}")
+
+
+def contrast(one: str, other: str) -> float:
+    """Return the contrast ratio of WCAG 2 between two colours such as #0D1117."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    dark, light = sorted(map(luminance, (one, other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def over(colour: str, background: str, opacity: float) -> str:
+    """Return a translucent colour as it looks on a background."""
+    pairs = ((int(colour[at : at + 2], 16), int(background[at : at + 2], 16)) for at in (1, 3, 5))
+    return "#" + "".join(f"{round(front * opacity + back * (1 - opacity)):02x}" for front, back in pairs)
+
+
+@pytest.mark.parametrize("name", ["light", "dark"])
+def test_text_has_contrast_in_both_themes(name: str) -> None:
+    """At least 4.5:1, with the opacities that Streamlit gives to selected segments (10 %) and pinned columns (60 %)."""
+    theme = tomllib.loads((ROOT / ".streamlit" / "config.toml").read_text(encoding="utf-8"))["theme"][name]
+    sidebar, ground, primary = theme["sidebar"], theme["backgroundColor"], theme["primaryColor"]
+    pairs = {
+        "selected segment": (primary, over(primary, ground, 0.1)),
+        "selected pill in the sidebar": (primary, over(primary, sidebar["backgroundColor"], 0.1)),
+        "pinned column": (over(theme["textColor"], ground, 0.6), ground),
+        "caption in the sidebar": (
+            over(sidebar["textColor"], sidebar["backgroundColor"], 0.6),
+            sidebar["backgroundColor"],
+        ),
+        "ticks of an axis": (theme["grayColor"], ground),
+        "link": (theme["linkColor"], ground),
+    }
+    colours = dict(zip([*COLOURS, GREY], theme["chartCategoricalColors"], strict=True))
+    pairs |= {f"text on tower {tower}": (INK, colours[colour]) for tower, colour in TOWER_COLOURS.items()}
+    assert {what: ratio for what, pair in pairs.items() if (ratio := contrast(*pair)) < 4.5} == {}

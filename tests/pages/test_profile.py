@@ -189,6 +189,7 @@ def test_results_show_every_row_and_failures_as_such(store: Store) -> None:
     table = app.dataframe[0].value
     assert list(table["model"]) == ["resnet18", "broken"]
     assert list(table["status"]) == ["ok", "error"]
+    assert list(table).index("error") == 1, "an error can be read without scrolling"
     assert "1 of 2 could not be counted" in texts(app)
     assert "finished" in texts(app)
 

@@ -400,7 +400,7 @@ def test_a_run_whose_rows_all_failed_does_not_look_like_a_success(store: Store) 
     assert ":red-badge[:material/error: all failed]" in [text.value for text in app.markdown]
     assert "1 of 1 row failed after" in texts(app)
     (table,) = [table for table in open_page(LIST).dataframe if table.key == "runs_table"]
-    assert list(table.value["state"]) == ["all failed"]
+    assert list(table.value["state"]) == ["✗ all failed"]
     assert "progress" not in table.value, "100 % done is no success"
 
 

@@ -5,7 +5,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from engine.report.quantities import QUANTITIES, title
-from engine.report.style import COLOURS, LEGEND, MARGIN, SHAPES, TOWER_COLOURS, digits, text, write_beside
+from engine.report.style import COLOURS, INK, LEGEND, MARGIN, SHAPES, TOWER_COLOURS, digits, text, write_beside
 
 
 def bars(frame: pd.DataFrame, column: str, *, source: str = "") -> go.Figure:
@@ -98,6 +98,7 @@ def towers(frame: pd.DataFrame) -> go.Figure:
             text=[f"{share:.0f} %" if share >= 4 else "" for share in shares],
             textposition="inside",
             insidetextanchor="middle",
+            insidetextfont_color=INK,
             hovertemplate=f"{part['tower']}: %{{x:.3~r}} % of %{{y}}<extra></extra>",
         )
     figure.update_layout(barmode="stack", height=190, margin=MARGIN, legend=LEGEND)

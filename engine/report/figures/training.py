@@ -136,7 +136,8 @@ def curves(
     for place, line in enumerate(_lines(points, panel, several)):
         for trace in _traces(line, smooth, panel, source):
             figure.add_scatter(**trace)
-        _say_last(figure, line, panel, BESIDE[place % len(BESIDE)])
+        if not several or line.name == panel.names[0]:  # the values of several runs would hide each other
+            _say_last(figure, line, panel, BESIDE[place % len(BESIDE)])
     for run, step in (best or {}).items():
         figure.add_vline(x=step, line={"color": GREY, "width": 1, "dash": "dot"})
         label = f"best of {text(run)}" if several else "best"
@@ -157,15 +158,18 @@ def overview(points: pd.DataFrame, panels: Sequence[Panel], *, smooth: int = 1, 
     several = points["run"].nunique() > 1
     for place, panel in enumerate(panels):
         at = {"row": place // PER_ROW + 1, "col": place % PER_ROW + 1}
-        for number, line in enumerate(_lines(points, panel, several)):
+        lines = _lines(points, panel, several)
+        highest = max(lines, key=lambda line: line.points["value"].iloc[-1], default=None)
+        for line in lines:
             for trace in _traces(line, smooth, panel, source):
                 figure.add_scatter(**(trace | {"showlegend": False}), **at)
-            where, named = ("top left", "bottom left")[number % 2], len(panel.names) > 1 and not several
+            where = "top left" if line is highest else "bottom left"
+            named = len(panel.names) > 1 and not several
             _say_last(figure, line, panel, where, named=named, **at)
         figure.update_yaxes(**_axis(panel, points), **at)
     figure.update_layout(height=40 + 190 * rows, margin=MARGIN | {"t": 28}, uirevision="overview")
     figure.update_xaxes(tickformat=",~s", nticks=4)
-    figure.update_annotations(font_size=11)
+    figure.update_annotations(font_size=11, yshift=8)
     return figure
 
 
@@ -235,7 +239,7 @@ def _say_last(figure: go.Figure, line: _Line, panel: Panel, where: str, *, named
         mode="markers+text",
         text=[value_text],
         textposition=where,
-        textfont={"size": 11, "color": line.colour},
+        textfont={"size": 11},  # the colours of lines are too light for text
         marker={"size": 6, "color": line.colour},
         legendgroup=line.called,
         showlegend=False,
@@ -249,5 +253,5 @@ def _axis(panel: Panel, points: pd.DataFrame) -> dict[str, Any]:
     values = points[points["name"].isin(panel.names) & (points["value"] > 0)]["value"]
     if panel.log and len(values):
         return {"automargin": True, **log("", values)}
-    axis: dict[str, Any] = {"automargin": True, "tickformat": ".0%" if panel.share else ",~g"}
+    axis: dict[str, Any] = {"automargin": True, "tickformat": ",.3~%" if panel.share else ",~g"}
     return axis | ({"rangemode": "tozero"} if panel.share else {})

@@ -73,7 +73,7 @@ def test_a_curve_has_its_points_and_says_its_last_figure_and_the_best() -> None:
     assert [note.text for note in figure.layout.annotations] == ["best"]
     assert figure.layout.shapes[0].x0 == 2
     accuracy = figures.curves(frame, right)
-    assert accuracy.layout.yaxis.tickformat == ".0%"
+    assert accuracy.layout.yaxis.tickformat == ",.3~%", "1.5 % is not rounded to 2 %"
     assert [trace.text[0] for trace in accuracy.data if trace.text is not None] == ["93.4 %"]
 
 

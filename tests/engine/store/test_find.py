@@ -279,6 +279,13 @@ def test_the_results_of_a_run_follow_its_rows(store: Store) -> None:
     assert outcomes[failed] == (State.FINISHED, "all failed", True)
     assert outcomes[some] == (State.FINISHED, "finished, 2 errors", False)
     assert outcomes[good] == (State.FINISHED, "finished", False)
+    for wanted, found in {
+        ("all failed",): [failed],
+        ("finished with errors", "queued"): [trained, some],
+        ("finished",): [good],
+    }.items():
+        assert [run.id for run in store.find(Filter(outcomes=wanted), limit=9)] == found, wanted
+        assert store.count(Filter(outcomes=wanted)) == len(found)
     results = store.run(good).results
     assert (results.rows, results.latency_ms, results.flags) == (2, 2.0, ("unstable",))
     assert (store.run(trained).results.loss, store.run(trained).results.accuracy) == (1.5, 0.5)
