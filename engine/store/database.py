@@ -189,8 +189,10 @@ class Database:
             cursor.execute("PRAGMA foreign_keys = ON")
             cursor.execute("PRAGMA synchronous = NORMAL")  # in WAL mode a killed process loses nothing
             self._use_wal(cursor)
-        except sqlite3.Error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             connection.close()  # an open connection would hold a damaged file until the error is garbage-collected
+            if isinstance(error, UnicodeDecodeError):  # SQLite's message quotes a damaged name of a table
+                raise sqlite3.OperationalError("the names of tables cannot be read") from error
             raise
         cursor.close()
         record.info["file"] = self._file()

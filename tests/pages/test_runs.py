@@ -141,7 +141,7 @@ def test_what_runs_and_what_waits_is_on_top_with_positions(store: Store) -> None
     assert listed(app) == [second, first, running, ended]
     app.button(key=f"runs_cancel_{first}").click().run()
     assert store.run(first).state is State.CANCELLED
-    assert "cancelled" in set(app.dataframe[0].value["state"])
+    assert "– cancelled" in set(app.dataframe[0].value["state"])
 
 
 @pytest.mark.slow
@@ -162,7 +162,7 @@ def test_runs_that_ended_meanwhile_are_offered_not_forced(store: Store) -> None:
     assert "runs_refresh" not in {button.key for button in app.button}
     store.request_cancel(waiting)
     app.run()
-    assert list(app.dataframe[0].value["state"])[:2] == ["cancelled", "running"]
+    assert list(app.dataframe[0].value["state"])[:2] == ["– cancelled", "▸ running"]
     assert store.run(run_id).state is State.RUNNING
 
 
@@ -222,7 +222,7 @@ def test_out_of_memory_offers_half_the_batch(store: Store) -> None:
     assert "out of memory" in texts(app)
     app.button(key=f"half_{run_id}").click().run()
     assert not app.exception
-    assert store.runs()[0].spec.batch_size == 4
+    assert store.runs()[0].spec.batch_size == (4,)
     assert store.runs()[0].state is State.QUEUED
 
 

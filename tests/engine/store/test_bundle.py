@@ -197,7 +197,7 @@ def cut(members: dict[str, bytes], name: str, old: bytes, new: bytes) -> None:
         lambda members: members.pop("rows.jsonl"),
         lambda members: cut(members, "run.json", b'"finished"', b'"running"'),
         lambda members: cut(members, "run.json", b'"profile"', b'"dance"'),
-        lambda members: cut(members, "run.json", b'"batch_size":1', b'"batch_size":1000000000'),
+        lambda members: cut(members, "run.json", b'"batch_size":[1]', b'"batch_size":[1000000000]'),
         lambda members: cut(members, "rows.jsonl", b'"library":"timm"', b'"library":7'),
         lambda members: cut(members, "metrics.jsonl", b"0.1", b"{"),
         lambda members: members.update({"artifacts/unnamed": b"?"}),
