@@ -35,6 +35,13 @@ def test_help_lists_every_field(
     shown = capsys.readouterr().out
     for name in set(spec.model_fields) - {"configs"}:
         assert f"--{name.replace('_', '-')}" in shown
+    places = [
+        shown.index(f"  --{flag} ") for flag in (["data", "model", "lr", "image-mean"] if command == "train" else [])
+    ]
+    assert places == sorted(places), "data and model come first"
+    assert "tuple[" not in shown
+    for doubled in ("(default: )", "(default: ())", "(default: None)", "(default factory"):
+        assert doubled not in shown
 
 
 @pytest.mark.parametrize(
