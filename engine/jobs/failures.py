@@ -80,7 +80,8 @@ def of_exit(end: Exit, spec: Spec | None) -> tuple[Cause, str]:
 def _advice(cause: Cause, spec: Spec | None) -> str:
     if spec is None or cause != Cause.OUT_OF_MEMORY or (half := spec.half_batch) is None:
         return ""
-    return f"; try batch size {half} instead of {getattr(spec, spec.batch_field)}"
+    batch = getattr(spec, spec.batch_field)
+    return f"; try batch size {half} instead of {batch[0] if isinstance(batch, tuple) else batch}"
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Select, case, func, literal, or_, select
+from sqlalchemy import ColumnElement, Select, case, exists, func, literal, or_, select
 
-from engine.specs import Refused, TrainSpec
+from engine.specs import ModelName, Refused, TrainSpec
 from engine.specs.base import numbered
 from engine.store.database import Database
 from engine.store.listing import LONGEST_MODEL
@@ -141,8 +141,7 @@ def _conditions(wanted: Filter) -> Iterator[ColumnElement[bool]]:
     if wanted.model:
         yield runs.c.id.in_(_of_model(wanted.model))
     if wanted.only_model:
-        named = run_models.c.model == _folded(wanted.only_model)
-        yield runs.c.id.in_(select(run_models.c.run_id).where(named))
+        yield runs.c.id.in_(_of_one_model(wanted.only_model))
     for word in dict.fromkeys(wanted.text.casefold().split()):
         matching = select(run_texts.c.run_id).where(run_texts.c.text.contains(word, autoescape=True))
         failed = (runs.c.state == State.FAILED) & func.lower(runs.c.error).contains(word, autoescape=True)
@@ -161,6 +160,19 @@ def _of_model(pattern: str) -> Select[Any]:
     if ":" not in pattern:  # then names with a library, which begin with a colon, are not compared
         matching = matching.where(names.c.model.not_like(":%"))
     return select(run_models.c.run_id).where(run_models.c.model.in_(matching))
+
+
+def _of_one_model(name: str) -> Select[Any]:
+    """Return a query for runs of one model. A run that requested the name without a library and has no row yet counts."""
+    query = select(run_models.c.run_id)
+    if ":" not in name:
+        return query.where(run_models.c.model == _folded(name))
+    bare = _folded(ModelName(name).model)
+    same_run = run_models.alias()
+    with_library = exists().where(
+        same_run.c.run_id == run_models.c.run_id, same_run.c.model.endswith(f":{bare}", autoescape=True)
+    )
+    return query.where(or_(run_models.c.model == _folded(name), (run_models.c.model == bare) & ~with_library))
 
 
 def _folded(name: str) -> str:

@@ -185,7 +185,10 @@ def restore(setup: Setup, state: checkpoints.State) -> tuple[Done, list[str]]:
     if setup.scaler is not None and "scaler" in state:
         setup.scaler.load_state_dict(state["scaler"])
     if "vitals" in state:
-        return Done(**state["vitals"]["done"]), []
+        fields = state["vitals"]["done"]
+        if isinstance(fields["best"], float):  # written before the held-out loss decided among equal metrics
+            fields = fields | {"best": (fields["best"], -math.inf)}
+        return Done(**fields), []
     epoch = int(state["epoch"])  # written by open_clip's own training, which saves at the end of an epoch
     note = "the checkpoint is from open_clip's own training: dropout and crops differ from an uninterrupted training"
     return Done(step=epoch * setup.plan.steps_per_epoch, epoch=epoch), [note]

@@ -250,7 +250,7 @@ def test_what_cannot_be_continued_is_refused_instead_of_started_at_step_0(tmp_pa
     [
         ({"batch_size": 64}, "smaller than one step of 64"),
         ({"warmup": "100"}, "never reaches the learning rate"),
-        ({"classes": ("one", "two")}, "10 classes and 2 names"),
+        ({"classes": ("one", "two")}, "10 classes, but 2 names"),
     ],
 )
 def test_what_cannot_work_is_refused_before_it_starts(tmp_path: Path, fields: dict[str, object], message: str) -> None:
