@@ -69,8 +69,9 @@ def write_embeddings(
     classes: Sequence[str],
 ) -> None:
     """Write images (N, D), texts (M, D), owner (M,), labels (N,; -1 without labels), and packed texts: sources (N,),
-    captions (M,), classes.
+    captions (M,), classes. The folder is created if it is missing.
     """
+    path.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(
         path,
         images=images,

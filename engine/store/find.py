@@ -163,7 +163,7 @@ def _of_model(pattern: str) -> Select[Any]:
 
 
 def _of_one_model(name: str) -> Select[Any]:
-    """Return a query for runs of one model. A run that requested the name without a library and has no row yet counts."""
+    """Return a query for runs of one model, also those that requested it without its library and have no row yet."""
     query = select(run_models.c.run_id)
     if ":" not in name:
         return query.where(run_models.c.model == _folded(name))

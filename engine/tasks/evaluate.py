@@ -82,7 +82,6 @@ def run(spec: EvaluateSpec, run_dir: Path) -> Iterator[Event]:
     """
     here = environment.current(spec.device, spec.seed)
     yield here
-    run_dir.mkdir(parents=True, exist_ok=True)
     if spec.threads:
         torch.set_num_threads(spec.threads)
     precision.check(spec.precision, spec.device)

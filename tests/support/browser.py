@@ -135,7 +135,7 @@ def select_rows(table: Locator, *places: int) -> None:
 
 
 def downloaded(page: Page, button: str | re.Pattern[str], menu: str = "") -> Path:
-    """What a button gives. menu: the menu it is in, such as `Download rows`.
+    """What a button gives. menu: the menu it is in, such as `Download rows`; the last one of that name.
 
     A click is lost when the button is drawn anew just then, as at the end of a run; and Streamlit forgets a file that
     is not fetched yet once two parts of any page have been drawn ("canceled"). Who sees that happen clicks again.
@@ -144,7 +144,7 @@ def downloaded(page: Page, button: str | re.Pattern[str], menu: str = "") -> Pat
     def clicked() -> Path:
         named = page.get_by_role("button", name=button, exact=True)
         if menu and not named.is_visible():
-            page.get_by_role("button", name=menu, exact=True).click()
+            page.get_by_role("button", name=menu, exact=True).last.click()
         with page.expect_download(timeout=20_000) as download:
             named.click()
         return Path(download.value.path())
