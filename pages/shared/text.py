@@ -1,6 +1,8 @@
 """Format texts and numbers for display. Texts from users and files are shown as they are, never interpreted."""
 
+import math
 import re
+from collections.abc import Callable
 
 from engine.report.style import digits
 from engine.report.timings.needs import Span
@@ -33,13 +35,21 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
-        return f"{minutes} min {rest} s"
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
     return f"{minutes // 60} h {minutes % 60} min"
 
 
 def span(seconds: Span) -> str:
-    """Return a range of durations: `40 s to 2 min 10 s`."""
-    return f"{duration(seconds.low)} to {duration(seconds.high)}"
+    """Return a range of durations, rounded outwards: `40 s to 2 min 10 s`, `14 min to 31 min`."""
+    return f"{duration(_rounded(seconds.low, math.floor))} to {duration(_rounded(seconds.high, math.ceil))}"
+
+
+def _rounded(seconds: float, to_integer: Callable[[float], int]) -> float:
+    """Round a duration to 10 s from one minute on, and to 1 min from ten minutes on."""
+    if seconds < 60:
+        return seconds
+    step = 60 if seconds >= 600 else 10
+    return to_integer(seconds / step) * step
 
 
 def size(gb: float) -> str:
