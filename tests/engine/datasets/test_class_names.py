@@ -71,6 +71,7 @@ def test_names_that_are_ids_are_warned_of(classes: tuple[str, ...], warned: str)
     assert bool(note_on_ids(classes)) == bool(warned)
 
 
+@pytest.mark.slow
 def test_the_lists_are_read_without_the_libraries() -> None:
     script = "import sys; from engine.datasets import class_names; class_names(('imagenet',), ('n01440764',)); "
     script += "sys.exit(bool({'torch', 'timm', 'open_clip'} & set(sys.modules)))"

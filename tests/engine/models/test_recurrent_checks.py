@@ -189,7 +189,14 @@ def test_sequences_run_one_by_one_may_add_up_rounding_errors_one_by_one(name: st
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
-@pytest.mark.parametrize("name", [name for name in EAGER if name not in ONE_BY_ONE and "resnet50" not in name])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name.startswith("resnet") else [])
+        for name in EAGER
+        if name not in ONE_BY_ONE and "resnet50" not in name
+    ],
+)
 def test_every_eager_or_scripted_runner_passes_in_half_precision(name: str, precision: str) -> None:
     small = {"image_size": 64, "mini_batch": 2} if RUNNERS[name].family == "resnet" else {}
     assert errors_of(name, lambda _: None, precision=precision, **small).ok
