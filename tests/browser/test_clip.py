@@ -2,15 +2,19 @@
 
 import csv
 import re
+import subprocess
+import sys
 import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 from playwright.sync_api import Browser, Page, WebSocketRoute, expect
 from streamlit.proto.BackMsg_pb2 import BackMsg
 
+from engine.datasets import open_pairs
 from engine.results import EvaluateRow, TrainRow
 from engine.store import State, open_store
 from engine.store.model import Run
@@ -88,6 +92,47 @@ def test_digits_trained_stopped_resumed_and_evaluated(page: Page, tmp_path: Path
         assert found["zeroshot"].acc1 == [row for row in epochs if row.best][-1].zeroshot_top1
         expect(page.get_by_role("figure", name=re.compile("[Cc]onfusion")).first).to_be_visible()
         search(page, tmp_path)
+
+
+def test_captions_and_classes_from_a_sweep_to_a_folder_for_open_clip(page: Page, tmp_path: Path) -> None:
+    """Pairs from a CSV, zero-shot on class folders, two learning rates, a row before the first step, an early stop."""
+    digits = open_pairs("digits")
+    lines: list[list[object]] = [["filename", "caption"]]
+    (tmp_path / "pictures").mkdir()
+    for index in range(120):
+        name = digits.classes[digits.label(index) or 0]
+        folder = tmp_path / ("pictures" if index < 80 else f"classes/{name}")
+        folder.mkdir(parents=True, exist_ok=True)
+        digits.image(index).save(folder / f"{index}.png")
+        if index < 80:
+            lines.append([f"pictures/{index}.png", f"a photo of the digit {name}"])
+    data = {"data": write_csv(tmp_path / "pairs.csv", lines), "zeroshot_data": tmp_path / "classes"}
+    fields = data | {"epochs": 60, "patience": 1, "batch_size": 16, "keep_last": 1, "threads": 1}
+    with serve(tmp_path, data_roots=str(tmp_path)) as server:
+        page.goto(f"{server.url}/train?" + urlencode({f"train_{name}": value for name, value in fields.items()}))
+        page.get_by_text("Sweep", exact=True).click()
+        page.get_by_role("textbox", name="Learning rates").fill("1e-3, 1e-4")
+        page.get_by_role("textbox", name="Learning rates").press("Enter")
+        page.get_by_role("button", name="Train 2 runs").click()
+        page.wait_for_url(re.compile(r"/compare\?"), timeout=PATIENCE_S * 1000)
+        wait(lambda: all(stored(server, number)[0].state.ended for number in (1, 2)))
+        for number, lr in ((1, 1e-3), (2, 1e-4)):
+            run, rows = stored(server, number)
+            epochs = [row for row in rows if isinstance(row, TrainRow)]
+            assert (run.state, run.spec.lr) == (State.FINISHED, lr)  # type: ignore[attr-defined]
+            assert epochs[0].step == 0
+            assert epochs[0].zeroshot_top1 is not None
+            # each epoch but the last must classify one more of 40 images, so 60 are never reached
+            assert len(epochs) < 50
+            assert epochs[-1].image_to_text_r1 is not None
+        page.goto(f"{server.url}/train?run=1")
+        page.get_by_role("button", name=re.compile("^Export")).first.click()
+        code = page.locator(".verbatim").filter(has_text="local-dir:")
+        expect(code).to_be_visible()
+        exported = re.search(r'local-dir:[^"]+', code.inner_text())
+        assert exported
+        script = f"import open_clip; model, _, preprocess = open_clip.create_model_and_transforms({exported[0]!r})"
+        subprocess.run([sys.executable, "-c", script], check=True, timeout=LONG_S, cwd=tmp_path)
 
 
 def search(page: Page, shots: Path) -> None:
