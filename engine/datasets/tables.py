@@ -43,9 +43,9 @@ class Table:
     classes: tuple[str, ...] = ()
     templates: tuple[str, ...] = ()
     members: Sequence[Member] = ()
-    """Where the image of each row is, if images are inside a file, as in Parquet."""
+    """Place of each row's image, if the images are inside a file, as in Parquet."""
     held: tuple[bool, ...] = ()
-    """Whether the data's own split holds out each pair; empty without such a split."""
+    """True for each pair that the data's own split holds out; empty without such a split."""
 
     def __len__(self) -> int:
         return len(self.files)

@@ -32,7 +32,7 @@ class Tally:
     written_bytes: int = 0
     work: Work = "counted"
     output: tuple[int, ...] = ()
-    """Of a module: shape of the first tensor that its last call returned."""
+    """Shape of the first tensor that the module's last call returned."""
 
     def add(self, flops: int, activations: int) -> None:
         self.flops += flops

@@ -63,7 +63,7 @@ class Timed:
     gc_runs: int
     """Garbage collections within samples. Automatic ones are off, but a subject may start its own."""
     cut_off: bool = False
-    """Whether max_seconds ended the sampling before the requested samples and seconds."""
+    """True if max_seconds ended the sampling before the requested samples and seconds."""
 
     @property
     def samples_ms(self) -> tuple[float, ...]:

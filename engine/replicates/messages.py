@@ -46,7 +46,7 @@ class Measured(_Message):
     loop_ms: float = 0
     gc_runs: int = 0
     cut_off: bool = False
-    """Whether max_seconds ended the sampling early."""
+    """True if max_seconds ended the sampling early."""
     first_call_ms: float | None = None
     compile_ms: float | None = None
     """Capture, compilation and first call; None for eager."""

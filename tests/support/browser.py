@@ -135,7 +135,7 @@ def select_rows(table: Locator, *places: int) -> None:
 
 
 def downloaded(page: Page, button: str | re.Pattern[str], menu: str = "") -> Path:
-    """What a button gives. menu: the menu it is in, such as `Download rows`; the last one of that name.
+    """Return the file that a button gives. menu: the menu it is in, such as `Download rows`; the last one of that name.
 
     A click is lost when the button is drawn anew just then, as at the end of a run; and Streamlit forgets a file that
     is not fetched yet once two parts of any page have been drawn ("canceled"). Who sees that happen clicks again.

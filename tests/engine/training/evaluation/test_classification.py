@@ -143,7 +143,7 @@ def test_a_probe_of_a_single_class_is_an_error() -> None:
 
 
 def test_each_class_has_its_own_prompts(model: nn.Module) -> None:
-    """As in CLIP_benchmark: normalised features, their mean, normalised."""
+    """Return the classifier as in CLIP_benchmark: the normalised mean of normalised features."""
     reader = Reader(transform=None, tokenize=tokenize, device="cpu", autocast=nullcontext, batch_size=2)  # type: ignore[arg-type]
     prompts = {"cat": ["a", "b c", "d"], "dog": ["e f"]}
     found = directions(model, ("dog", "cat"), (), reader, prompts)
