@@ -9,7 +9,7 @@ from engine.measure import peak
 from engine.results.clip import TrainRow
 from engine.training import precision
 from engine.training.done import Done
-from engine.training.setup import Setup
+from engine.training.setup import Setup, used_settings
 from engine.training.validation import best_metric, row_fields
 
 
@@ -43,14 +43,11 @@ def row(
 
 def params(setup: Setup) -> dict[str, Any]:
     """Return the request with the values that were used for its defaults, as in open_clip's params.txt."""
-    spec, plan, defaults = setup.spec, setup.plan, setup.optimizer.defaults
-    beta1, beta2 = defaults.get("betas", (None, None))
+    spec = setup.spec
     rates = {f"lr_{tower}": spec.peak_lr * spec.lr_scales.get(tower, 1.0) for tower in ("image", "text")}
     return {
         **spec.model_dump(mode="json", exclude={"configs"}),
-        **{"batch_size": plan.batch_size, "epochs": plan.epochs, "steps": plan.steps, "warmup": plan.warmup_steps},
-        **{"lr": spec.peak_lr, "beta1": beta1, "beta2": beta2, "eps": defaults.get("eps"), **rates},
-        **{"image_size": list(setup.made.image_size), "context_length": setup.made.context_length},
-        **{"best_metric": best_metric(setup), "threads": torch.get_num_threads()},
-        **{"train_pairs": len(setup.pairs.train), "val_pairs": len(setup.pairs.val or ())},
+        **used_settings(setup),
+        **{"lr": spec.peak_lr, **rates, "warmup": setup.plan.warmup_steps},
+        **{"image_size": list(setup.made.image_size), "best_metric": best_metric(setup)},
     }

@@ -260,7 +260,7 @@ def used_settings(setup: Setup) -> dict[str, Any]:
     values = {name: getattr(plan, name) for name in ("batch_size", "epochs", "steps")}
     values |= {name: getattr(spec, name) for name in ("precision", "workers")}
     values |= {"threads": torch.get_num_threads(), "image_size": format_image_size(setup.made.image_size)}
-    values |= {"context_length": setup.made.context_length, "pairs to train on": len(setup.pairs.train)}
-    values |= {"warm-up steps": plan.warmup_steps, "pairs held out": len(setup.pairs.val or ())}
+    values |= {"context_length": setup.made.context_length, "train_pairs": len(setup.pairs.train)}
+    values |= {"warmup_steps": plan.warmup_steps, "val_pairs": len(setup.pairs.val or ())}
     values |= dict(zip(("beta1", "beta2"), group.get("betas") or (), strict=False))
     return values | {name: group[name] for name in ("eps", "momentum") if isinstance(group.get(name), int | float)}

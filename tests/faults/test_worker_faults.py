@@ -1,10 +1,12 @@
 """What happens to a run, and to nothing else, when its worker fails in every way we know."""
 
+import contextlib
 import hashlib
 import os
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -57,6 +59,16 @@ def test_failures_are_named_by_their_cause_and_the_next_run_goes_on(house: House
     assert house.exit(runs["fill the disk"])["code"] == 72
 
 
+def emptied(group: Path) -> bool:
+    """Move the processes of a control group to its parent, and return whether the group could be removed."""
+    for pid in (group / "cgroup.procs").read_text().split():
+        with contextlib.suppress(ProcessLookupError):  # it has ended since
+            (group.parent / "cgroup.procs").write_text(pid)
+    with contextlib.suppress(OSError):  # another one has begun since
+        group.rmdir()
+    return not group.exists()
+
+
 @pytest.fixture
 def small_cgroup() -> Iterator[Path]:
     """A control group whose processes may use 300 MB together; of version 2 or 1, whichever the machine has."""
@@ -71,10 +83,7 @@ def small_cgroup() -> Iterator[Path]:
             continue
         (group / limit).write_text("300000000")
         yield group
-        left = group / "cgroup.procs"
-        for pid in left.read_text().split():
-            (root / "cgroup.procs").write_text(pid)
-        group.rmdir()
+        until(partial(emptied, group), "the control group to be empty")
         return
     pytest.skip("making a control group needs root and a file system of control groups that can be written to")
 
