@@ -36,22 +36,25 @@ def claim(database: Database, host: str, run_id: int | None = None) -> Attempt |
 
     A waiting run reserves its slots against younger runs, so that no run waits for ever.
     """
-    waiting = (
-        select(runs.c.id, runs.c.devices, runs.c.exclusive).where(runs.c.state == State.QUEUED).order_by(runs.c.id)
-    )
+    queued = runs.c.state == State.QUEUED
+    waiting = select(runs.c.id, runs.c.devices, runs.c.exclusive).where(queued).order_by(runs.c.id)
     with database.read() as connection:  # usually nothing waits, and then no write lock is needed
         if connection.execute(waiting.limit(1)).first() is None:
             return None
-    with database.write() as connection:
+    with database.claiming(host) as connection:
         taken, alone = _taken(connection, host)
         for run in connection.execute(waiting).all():
             devices = set(devices_of(run.devices))
             if not devices:  # every spec names at least one device
                 damaged = {"state": State.FAILED, "cause": Cause.ERROR, "error": DAMAGED, "ended_at": _now()}
-                change_run(connection, runs.c.id == run.id, **damaged)
+                change_run(connection, runs.c.id == run.id, queued, **damaged)
                 continue
             fits = not alone and not taken & devices and not (run.exclusive and taken)
             if fits and run_id in (None, run.id):
+                # on PostgreSQL, another host may be claiming it at this moment, or has claimed it since
+                this = select(runs.c.id).where(runs.c.id == run.id, queued).with_for_update(skip_locked=True)
+                if connection.execute(this).first() is None:
+                    continue
                 return _occupy(connection, host, run.id)
             taken |= devices
             alone = alone or run.exclusive
