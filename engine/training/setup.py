@@ -126,7 +126,7 @@ def hold(spec: TrainSpec, run_dir: Path, roots: Roots = None) -> Held:
     opened = opener(spec, roots)
     pairs, notes = readable(opened(spec.data, samples=spec.samples), run_dir, "data", spec.resume, roots)
     notes = (*pairs.notes, *notes)
-    if len(pairs) > 1 and len({caption for index in range(len(pairs)) for caption in pairs.captions(index)}) == 1:
+    if len(pairs) > 1 and datasets.count_distinct(pairs) == 1:
         raise Refused("all captions are equal, so pairs cannot be told apart: give data with different captions")
     val: Pairs | None
     if spec.val_data:
