@@ -136,6 +136,12 @@ def _put_together(found: list[Sample | None], name: str, folder: Path, roots: Ro
     except ValueError as error:
         raise DataProblem(f"{CLASS_TEMPLATES} of {name}: {error}") from error
     usable = [sample for sample in found if sample and (sample.captions or classes)]
+    unnamed = sum(sample is not None for sample in found) - len(usable)
+    if not usable and unnamed:
+        raise DataProblem(
+            f"{name} has {unnamed:,} images with a class (.cls or .npy) but no {CLASS_NAMES}: write a line with the "
+            "name of each class, from 0 on, into this file beside the data or one folder above"
+        )
     if not usable:
         raise DataProblem(
             f"{name} holds {len(found)} images, none with a caption: expected {', '.join(members.IMAGES[:4])} files, "
@@ -151,6 +157,8 @@ def _put_together(found: list[Sample | None], name: str, folder: Path, roots: Ro
         for sample, several in zip(usable, numbers, strict=True)
     ]
     left_out = f"{len(found) - len(usable):,} images without a caption are left out"
+    if unnamed:
+        left_out += f", {unnamed:,} of them with a class, because there is no {CLASS_NAMES}"
     notes = (left_out,) if len(usable) < len(found) else ()
     return Shards(name, usable, texts, classes, templates, roots, notes)
 
