@@ -131,13 +131,13 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """Open a consistent view for reading. Errors: Unavailable."""
-        with self._explained(), self._reader.connect() as connection, connection.begin():
+        with self.explained(), self._reader.connect() as connection, connection.begin():
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """Open a transaction that may write; no other can until it ends. Errors: Unavailable."""
-        with self._explained(), self._writer.begin() as connection:
+        with self.explained(), self._writer.begin() as connection:
             yield connection
 
     @contextmanager
@@ -146,7 +146,7 @@ class Database:
 
         On PostgreSQL only other writes and claims for the same host wait for it, so it must lock the run that it takes.
         """
-        with self._explained(), self._claimer.begin() as connection:
+        with self.explained(), self._claimer.begin() as connection:
             if not self.sqlite:
                 connection.execute(select(func.pg_advisory_xact_lock(CLAIMS, func.hashtext(host))))
             yield connection
@@ -162,8 +162,8 @@ class Database:
         raise failure from error
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Raise a database error as Unavailable, and discard the open connections."""
+    def explained(self) -> Iterator[None]:
+        """Raise an error of this database as Unavailable, and discard the open connections."""
         try:
             yield
         except DBAPIError as error:

@@ -79,6 +79,18 @@ def holders(database: Database, host: str) -> dict[str, int]:
         }
 
 
+def waiting(database: Database) -> tuple[int, float | None]:
+    """Return the number of queued runs, and for how many seconds the first of them has waited; None without any.
+
+    A run waits since it was created, or since its last attempt ended.
+    """
+    ended = select(func.max(attempts.c.closed_at)).where(attempts.c.run_id == runs.c.id).scalar_subquery()
+    first = func.min(func.coalesce(ended, runs.c.created_at))
+    with database.read() as connection:
+        count, since = connection.execute(select(func.count(), first).where(runs.c.state == State.QUEUED)).one()
+    return count, None if since is None else max(0.0, _now() - since)
+
+
 def position(database: Database, run_id: int) -> int | None:
     """Return a run's position in the queue, 1 for the next one; None if it does not wait."""
     with database.read() as connection:
