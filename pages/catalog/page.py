@@ -76,7 +76,7 @@ if selected.empty:
     raise PageEnd
 
 front = list(selected.index[selected["front"]]) if axes.front else []
-left_off = 0 if axes.flagged else int(choose.flagged(selected.dropna(subset=[axes.x, axes.y])).sum())
+left_off = 0 if axes.spoiled else int(choose.spoiled(selected.dropna(subset=[axes.x, axes.y])).sum())
 chosen = data.chosen(selected)
 chart(
     scatter.scatter(

@@ -40,12 +40,12 @@ def column_config(frame: pd.DataFrame, pinned: str) -> dict[str, Any]:
                 alignment="right",
             )
         elif column in HELP:
-            width: Any = "medium" if column == "flags" else None
+            width: Any = 250 if column == "flags" else None
             config[column] = st.column_config.Column(title(column), help=HELP[column], width=width)
         elif column in ("image_size", "calls", "batch_size", "processes", "samples", "rate", "at"):
             config[column] = st.column_config.Column(title(column), alignment="right")
         else:
-            width = "medium" if column in ("model", "error") else None
+            width = "medium" if column in ("model", "error") else 130 if column == "family" else None
             config[column] = st.column_config.Column(title(column), pinned=column == pinned, width=width)
     return config
 

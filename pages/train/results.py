@@ -120,7 +120,7 @@ def _curves(run: Run, points: pd.DataFrame, best: TrainRow | None) -> None:
     """Draw loss and accuracy as large charts and the other metrics as small ones, with other trainings overlaid."""
     if points.empty:
         return
-    with st.container(horizontal=True, vertical_alignment="bottom"):
+    with st.container(horizontal=True):
         others = _others(run)
         smooth = st.segmented_control(
             "Average over points", list(SMOOTH), default="no", required=True, key=f"smooth_{run.id}"

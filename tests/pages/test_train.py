@@ -61,6 +61,7 @@ def test_the_first_visit_shows_the_digits_and_all_that_will_be_done(store: Store
     assert "Trains digits-clip for 330 steps on cpu" in said
     assert verbatim(app)[0] == "python -m engine train"
     assert app.selectbox(key="train_model").options[:2] == ["digits-clip", "ViT-B-32"]
+    assert app.number_input(key="train_lr").step == 1e-5
     app.button(key="train_go").click().run()
     assert not app.exception
     assert store.runs()[0].spec == TrainSpec(precision="fp32")
@@ -79,7 +80,7 @@ def test_presets_fill_the_form(store: Store) -> None:
     app.button(key="train_preset_Fine-tune gently").click().run()
     assert not app.exception
     said = plainly(app)
-    assert "the image tower is locked but has no trained weights" in said.replace("The image", "the image")
+    assert "The image tower is locked but has no trained weights: it stays random. Choose initial weights" in said
     assert "rises to 1e-05" in said
     app.button(key="train_go").click().run()
     spec = store.runs()[0].spec
@@ -174,6 +175,10 @@ def test_an_uploaded_zip_becomes_the_data(store: Store, settings: Settings) -> N
     spec = store.runs()[0].spec
     assert isinstance(spec, TrainSpec)
     assert (spec.data, spec.data_kind) == (str(folder), "folder")
+    assert app.number_input(key="train_batch_size").placeholder == "default: 16", "not 2, although there are few pairs"
+    app.button(key="train_preset_Digits in a minute").click().run()
+    messages = [toast.value.replace("\\", "") for toast in app.toast]
+    assert messages == [f"Data changed to digits. Before: {folder.name}"]
 
 
 def test_a_zip_that_leads_out_of_its_folder_is_refused(settings: Settings) -> None:
@@ -254,7 +259,7 @@ def test_other_trainings_are_laid_over(store: Store) -> None:
     app = open_page(PAGE, run="2")
     app.multiselect(key="others_2").set_value([1]).run()
     assert not app.exception
-    assert "run 1: digits-clip on digits (cpu)" in app.multiselect(key="others_2").options
+    assert "run 1: digits-clip on digits, 1 epoch (cpu)" in app.multiselect(key="others_2").options
     assert "run 1: training" in str(charts(app)[0])
     app.get_by_key("smooth_2").set_value("5").run()
     assert not app.exception

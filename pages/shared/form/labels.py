@@ -167,7 +167,7 @@ DEFAULTS = {
     "steps": "from the epochs",
     "batch_size": "from the data",
     "profile.batch_size": "1",
-    "benchmark.batch_size": f"1, and {CHECKED_BATCH} to compare training",
+    "benchmark.batch_size": f"1 or {CHECKED_BATCH}",
     "tolerance": "that of PyTorch's benchmark",
     "lr": "from the weights",
     "lr_image": "the learning rate",

@@ -28,6 +28,10 @@ LISTS = ("classes", "templates", "more_models", "more_data", "held_out_data")
 """Fields that hold a list of texts and are typed one per line."""
 AREAS = (*LISTS, "batch_size_list")
 """Fields with an area of several lines, so that a pasted file keeps its lines."""
+MOST_SEGMENTS = 6
+"""Draw up to this many words side by side. More would be cut in a column, so they are in a list."""
+STEPS = dict.fromkeys(("lr", "lr_image", "lr_text", "lr_cooldown_end"), 1e-5) | {"eps": 1e-7}
+"""Step of the buttons + and - of small numbers. Streamlit's own is 0.01."""
 UNIONS = (types.UnionType, Union)
 
 
@@ -76,6 +80,8 @@ def _widget(
         hint = f"default: {format_image_size(info.default)}"
     if name in AREAS:
         return st.text_area(label, placeholder=hint or "one per line", height=90, **shared)
+    if get_origin(annotation) is Literal and len(words := get_args(annotation)) > MOST_SEGMENTS:
+        return st.selectbox(label, words, words.index(info.default), **shared)
     if get_origin(annotation) is Literal:
         return st.segmented_control(
             label, get_args(annotation), default=info.default, required=True, width="stretch", **shared
@@ -91,7 +97,8 @@ def _widget(
     if annotation is bool:
         return st.toggle(label, value=info.default, **shared)
     if annotation in (int, float):
-        return _number(label, info, annotation, hint, shared)
+        step = 1.0 if annotation is int else STEPS.get(name)
+        return _number(label, info, annotation, step, hint, shared)
     if choices is not None and (free or info.default == ""):
         # Keep a typed or linked value even if it is not offered (any more). The engine checks it.
         typed = st.session_state.get(shared["key"], st.query_params.get(shared["key"]))
@@ -117,13 +124,14 @@ def _words(
     return st.multiselect(label, options, default=list(default), accept_new_options=fixed is None, **shared)
 
 
-def _number(label: str, info: FieldInfo, kind: type, hint: str | None, shared: dict[str, Any]) -> float | None:
+def _number(
+    label: str, info: FieldInfo, kind: type, step: float | None, hint: str | None, shared: dict[str, Any]
+) -> float | None:
     """Draw a number. Integers use a float field too, because a link with 1e400 makes Streamlit's integer field fail.
 
     The widget has no bounds: a browser does not send a number out of bounds, and the form would use the previous one.
     """
     default: Any = None if info.default is None else float(info.default)
-    step = 1.0 if kind is int else None
     value = st.number_input(label, None, None, default, step=step, format="%g", placeholder=hint, **shared)
     return int(value) if kind is int and value is not None and value % 1 == 0 else value
 
