@@ -115,7 +115,10 @@ results_table(
     height="auto" if len(selected) < 15 else 520,
     selected=chosen,
     on_select=data.choose_rows,
-    config={"flags": st.column_config.TextColumn("Flags", help=FLAGS_HELP, width="medium")},
+    config={
+        "family": st.column_config.TextColumn("Family", width=130),
+        "flags": st.column_config.TextColumn("Flags", help=FLAGS_HELP, width="medium"),
+    },
 )
 failed = (selected["status"] != "ok").sum()
 incomplete = selected["remark"].str.startswith("incomplete").sum()

@@ -251,6 +251,15 @@ def test_the_best_row_is_marked_and_all_can_be_taken_away(store: Store, settings
     assert not [button for button in app.button if button.key == "retry_1"]
 
 
+def test_an_evaluation_of_pairs_without_classes_is_retrieval_alone(store: Store, settings: Settings) -> None:
+    run_id = queue_train(store)
+    write_checkpoints(RunFiles(settings.runs_dir, run_id).dir, "best.pt")
+    record(store, run_id, [train_row(1, zeroshot_top1=None)])
+    app = open_page(PAGE, run=str(run_id))
+    link = next(link for link in app.get("page_link") if link.proto.label == "Evaluate")
+    assert link.proto.query_string == "evaluate_model=1&evaluate_tasks=retrieval"
+
+
 @pytest.mark.slow
 def test_other_trainings_are_laid_over(store: Store) -> None:
     for epochs in (1, 2):

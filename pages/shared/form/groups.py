@@ -76,7 +76,7 @@ def _group(
             if st.session_state.get(key(prefix, name)) is Undrawn.YET:
                 del st.session_state[key(prefix, name)]
             with column:
-                values[name] = field(spec, name, prefix, choices.get(name), hint=hints.get(name))
+                values[name] = field(spec, name, prefix, choices.get(name), hint=hints.get(name), narrow=True)
     return values
 
 

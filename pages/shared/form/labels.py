@@ -136,7 +136,7 @@ DEFAULTS = {
     "num_classes": "the model's own",
     "in_chans": "the model's own",
     "min_seconds": f"{LEAST_SECONDS:g}",
-    "threads": "all available",
+    "threads": "all",
     "max_seconds": "no limit",
     "baseline": "the first that runs",
     "sweep_values": "¼, ½, 1 and 2 times the size",

@@ -28,8 +28,8 @@ LISTS = ("classes", "templates", "more_models", "more_data", "held_out_data")
 """Fields that hold a list of texts and are typed one per line."""
 AREAS = (*LISTS, "batch_size_list")
 """Fields with an area of several lines, so that a pasted file keeps its lines."""
-MOST_SEGMENTS = 6
-"""Draw up to this many words side by side. More would be cut in a column, so they are in a list."""
+MOST_SEGMENTS, MOST_LETTERS = 6, 26
+"""Draw at most this many words side by side, in a narrow place with this many letters. More would be cut."""
 STEPS = dict.fromkeys(("lr", "lr_image", "lr_text", "lr_cooldown_end"), 1e-5) | {"eps": 1e-7}
 """Step of the buttons + and - of small numbers. Streamlit's own is 0.01."""
 UNIONS = (types.UnionType, Union)
@@ -49,14 +49,15 @@ def field(
     pills: bool = False,
     free: bool = False,
     hint: str | None = None,
+    narrow: bool = False,
 ) -> Any:
     """Draw the widget of one field and return its value.
 
     choices: values offered for a text, a list, or a number that may also be a word. The first is the default if the
     field has a default. pills: show all words of a list as pills. free: allow typing a value that is not among the
-    choices. hint: placeholder of the empty field; without it, the default from DEFAULTS.
+    choices. hint: placeholder of the empty field; without it, the default from DEFAULTS. narrow: in a third of the width.
     """
-    value = _widget(spec, name, prefix, choices, pills, free, hint)
+    value = _widget(spec, name, prefix, choices, pills, free, hint, narrow)
     rerun.hold(key(prefix, name))
     return value
 
@@ -69,6 +70,7 @@ def _widget(
     pills: bool,
     free: bool,
     hint: str | None,
+    narrow: bool,
 ) -> Any:
     info = spec.model_fields[name]
     annotation, optional = _without_none(info.annotation)
@@ -80,12 +82,11 @@ def _widget(
         hint = f"default: {format_image_size(info.default)}"
     if name in AREAS:
         return st.text_area(label, placeholder=hint or "one per line", height=90, **shared)
-    if get_origin(annotation) is Literal and len(words := get_args(annotation)) > MOST_SEGMENTS:
-        return st.selectbox(label, words, words.index(info.default), **shared)
     if get_origin(annotation) is Literal:
-        return st.segmented_control(
-            label, get_args(annotation), default=info.default, required=True, width="stretch", **shared
-        )
+        words = get_args(annotation)
+        if len(words) > MOST_SEGMENTS or (narrow and sum(map(len, words)) > MOST_LETTERS):
+            return st.selectbox(label, words, words.index(info.default), **shared)
+        return st.segmented_control(label, words, default=info.default, required=True, width="stretch", **shared)
     if is_number_list(spec, name):
         typed = ",".join(str(item) for item in info.default)
         return st.text_input(label, typed, placeholder=default_hint(spec, name), **shared)
