@@ -1,7 +1,8 @@
 # Two commands do everything on a fresh machine: `make run` and `make test`.
 #
 #   make run      set up, start the app on http://127.0.0.1:8501 and open it
-#   make test     set up with the development requirements and a browser, then run all tests
+#   make test     set up with the development requirements and a browser, then run all tests but the following:
+#   make test-cluster   the tests that need a database server (PostgreSQL from the system's packages)
 #   make setup    the set-up alone; does nothing when nothing changed
 #   make check    format, lint, types, import contracts, fast tests
 #   make faults   the long forms of faults: locks of minutes, hundreds of random addresses
@@ -19,7 +20,7 @@
 # from the folder what they lack. make gpu ARGS="--steps models --append" and the like are for benchmarks/gpu.py.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test faults setup setup-dev check format gpu gpu-site wheels stop plotly lock clean
+.PHONY: help run test test-cluster faults setup setup-dev setup-cluster check format gpu gpu-site wheels stop plotly lock clean
 SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
@@ -32,17 +33,20 @@ export UV_COMPILE_BYTECODE := 1
 TORCH_OWN := ^(torch|torchvision|triton|cuda-[a-z]+|nvidia-(cu|nccl|nvjit|nvshmem|nvtx)[a-z0-9-]*)==
 
 help:
-	@sed -n '3,15s/^# \{0,1\}//p' Makefile
+	@sed -n '3,16s/^# \{0,1\}//p' Makefile
 
 run: setup
 	$(BIN)/streamlit run app.py --server.port $(PORT)
 
 # Tests start hundreds of processes of ours: half a second each where their bytecode is not kept.
-test faults check: export PYTHONDONTWRITEBYTECODE :=
+test test-cluster faults check: export PYTHONDONTWRITEBYTECODE :=
 
 test: setup-dev
 	scripts/find_browser.sh
-	$(BIN)/pytest -n 2 --dist worksteal --durations 20 -m "not gpu and not soak"
+	$(BIN)/pytest -n 4 --dist worksteal --durations 20 -m "not gpu and not soak and not cluster"
+
+test-cluster: setup-cluster
+	$(BIN)/pytest -n 2 --dist worksteal --durations 20 -m cluster
 
 faults: setup-dev
 	scripts/find_browser.sh
@@ -53,7 +57,7 @@ check: setup-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 2 --dist worksteal -q -m "not slow and not browser and not gpu and not soak"
+	$(BIN)/pytest -n 2 --dist worksteal -q -m "not slow and not browser and not gpu and not soak and not cluster"
 
 format: setup-dev
 	$(BIN)/ruff format .
@@ -61,6 +65,7 @@ format: setup-dev
 
 setup: $(VENV)/.setup
 setup-dev: $(VENV)/.setup-dev
+setup-cluster: $(VENV)/.setup-cluster
 
 $(BIN)/uv:
 	@test -n "$(PYTHON)" || { echo "Model Vitals needs Python 3.11 or newer; none was found."; exit 1; }
@@ -95,6 +100,10 @@ $(VENV)/.setup-dev: $(VENV)/.setup requirements-dev.txt
 	$(BIN)/uv pip install --python $(BIN)/python -r requirements-dev.txt
 	@touch $@
 
+$(VENV)/.setup-cluster: $(VENV)/.setup-dev requirements-cluster.txt
+	$(BIN)/uv pip install --python $(BIN)/python -r requirements-cluster.txt
+	@touch $@
+
 # Beside a machine's own packages, which may warn of what ours do not, warnings are no errors.
 GPU_SITE := .gpu-site
 GPU_PYTHON = $(if $(WHEELS),PYTHONPATH=$(CURDIR)/$(GPU_SITE) $(PYTHON),$(BIN)/python)
@@ -124,6 +133,8 @@ lock: | $(BIN)/uv
 		--custom-compile-command "make lock" requirements.in -o requirements.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --no-emit-index-url \
 		--custom-compile-command "make lock" requirements-dev.in -o requirements-dev.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --no-emit-index-url \
+		--custom-compile-command "make lock" requirements-cluster.in -o requirements-cluster.txt
 
 clean: stop
 	rm -rf $(VENV)

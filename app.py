@@ -3,6 +3,7 @@
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
+from dataclasses import asdict
 from ipaddress import ip_address
 from threading import Lock
 
@@ -148,12 +149,12 @@ def _check_health() -> Health:
 
 
 async def health(_request: Request) -> JSONResponse:
-    """Return the state of the store and the scheduler for monitors: status 200 if healthy, else 503 with the cause."""
+    """Return the fields of Health for monitors: status 200 if healthy, else 503 with the cause."""
     result = SILENT
     with anyio.move_on_after(HEALTH_S):
         result = await anyio.to_thread.run_sync(_check_health, abandon_on_cancel=True, limiter=health_threads)
-    status = "ok" if result.well else "unavailable"
-    content = {"status": status, "store": result.store, "scheduler": result.scheduler}
+    content = {"status": "ok" if result.well else "unavailable", **asdict(result)}
+    del content["well"]
     return JSONResponse(content, status_code=200 if result.well else 503)
 
 

@@ -62,7 +62,8 @@ def timer(job: Line, seconds: float) -> dict[str, Line]:
     import torch
     from torch.utils.benchmark import Timer
 
-    from engine.measure import environment, timing
+    from engine.measure import environment
+    from engine.measure.stopwatch import stopwatch_for
     from engine.models import library
     from engine.replicates.benchmark.job import Job
     from engine.replicates.benchmark.prepared import prepare
@@ -76,7 +77,7 @@ def timer(job: Line, seconds: float) -> dict[str, Line]:
     found: dict[str, Line] = {}
     for variant in asked.plan:
         try:
-            made = prepare(asked, variant, timing.stopwatch(device), library.build, resident())
+            made = prepare(asked, variant, stopwatch_for(device), library.build, resident())
             with made.ready.settings():
                 call = {"call": lambda phases=made.ready.phases: once(phases)}
                 stopwatch = Timer("call()", globals=call, num_threads=torch.get_num_threads())

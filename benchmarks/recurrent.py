@@ -47,8 +47,9 @@ def agreement(name: str, rounds: int) -> Figures:
     import numpy as np
     import torch
 
-    from engine.measure.stopwatch import no_automatic_collection
-    from engine.measure.timing import Plan, Subject, measure, stopwatch
+    from engine.measure.plan import Plan, Subject
+    from engine.measure.stopwatch import no_automatic_collection, stopwatch_for
+    from engine.measure.timing import measure
     from engine.models import recurrent
     from engine.replicates.recurrent.work import BLOCK_MS, Passes
     from engine.specs import RecurrentSpec
@@ -64,7 +65,7 @@ def agreement(name: str, rounds: int) -> Figures:
 
     def ours() -> dict[str, float]:
         nonlocal calls
-        found = measure([Subject(name, passes.phases, network.settings)], stopwatch("cpu"), plan).timed[name]
+        found = measure([Subject(name, passes.phases, network.settings)], stopwatch_for("cpu"), plan).timed[name]
         calls = statistics.median_low(found.calls)
         return {phase: float(np.median(found.phases[phase])) for phase in ("forward", "backward")}
 

@@ -57,14 +57,16 @@ def agreement(rounds: int) -> Figures:
     import numpy as np
     from torch.utils.benchmark import Timer
 
-    from engine.measure.timing import Plan, Subject, measure, stopwatch
+    from engine.measure.plan import Plan, Subject
+    from engine.measure.stopwatch import stopwatch_for
+    from engine.measure.timing import measure
 
     call = network()
     timer = Timer("call()", globals={"call": call}, num_threads=1)
     plan = Plan(min_samples=100, min_seconds=0.1, warmup_seconds=0.1)
 
     def timed() -> tuple[float, int, int]:
-        found = measure([Subject("call", {"forward": call})], stopwatch("cpu"), plan).timed["call"]
+        found = measure([Subject("call", {"forward": call})], stopwatch_for("cpu"), plan).timed["call"]
         return float(np.median(found.samples_ms)), len(found.samples_ms), int(np.median(found.calls))
 
     medians: dict[str, list[float]] = {"ours": [], "theirs": []}

@@ -24,6 +24,7 @@ from engine.cli.processes import Answer, Probe, Scheduler, Stop, Warm, Work
 from engine.cli.runs import Resume, Runs
 from engine.cli.speed import Benchmark, Device, SubmitBenchmark, SubmitDevice, SuiteBuild
 from engine.cli.speed_recurrent import Recurrent, SubmitRecurrent
+from engine.cli.store import Health, Store
 from engine.specs import Refused
 
 
@@ -69,6 +70,8 @@ class Engine(BaseModel):
     submit: CliSubCommand[Submit] = command(Submit)
     runs: CliSubCommand[Runs] = command(Runs)
     resume: CliSubCommand[Resume] = command(Resume)
+    store: CliSubCommand[Store] = command(Store)
+    health: CliSubCommand[Health] = command(Health)
     scheduler: CliSubCommand[Scheduler] = command(Scheduler)
     warm: CliSubCommand[Warm] = command(Warm)
     work: CliSubCommand[Work] = command(Work)

@@ -28,7 +28,8 @@ DAMAGED = (
     OSError,
 )
 """Exceptions that zipfile, tarfile and gzip raise for damaged headers or contents."""
-Format = Literal["zip", "tar", "gzip", ""]
+Format = Literal["zip", "tar", "gzip", "parquet", ""]
+PARQUET = b"PAR1"
 CENTRAL_HEADER = b"PK\1\2"
 
 
@@ -62,6 +63,8 @@ def format_of(file: BinaryIO) -> Format:
         return "zip"
     if start.startswith(b"\x1f\x8b"):
         return "gzip"
+    if start.startswith(PARQUET):
+        return "parquet"
     return "tar" if start[257:262] == b"ustar" else ""
 
 

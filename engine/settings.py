@@ -18,7 +18,9 @@ class Settings(BaseSettings):
 
     catalog_dir: Path = Field(ROOT / "data" / "catalog", description="The shipped catalogue of counted models.")
     runs_dir: Path = Field(ROOT / "data" / "runs", description="One folder per run: log, exit record, artifacts.")
-    database_url: str = Field("", description="SQLAlchemy URL of the store; empty: vitals.sqlite in runs_dir.")
+    database_url: str = Field(
+        "", repr=False, description="Store: postgresql://USER:PASSWORD@HOST/DATABASE; empty: SQLite in runs_dir."
+    )
     executor: str = Field("local", description="Module of engine.jobs.executors that starts runs.")
     queue_limit: int = Field(500, ge=1, description="Most runs that may wait.")
     lease_s: float = Field(15, gt=0, description="Seconds of silence after which a scheduler or worker counts as lost.")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
     from tests.support.page import Answering
+    from tests.support.postgres import Server
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side: threads of several would spin for each other
@@ -58,6 +59,23 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     for name, value in chosen.items():
         monkeypatch.setenv(f"VITALS_{name}", value)
     return Settings()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> "Iterator[Server]":
+    """A PostgreSQL server for tests marked `cluster`."""
+    from tests.support.postgres import server  # needs requirements-cluster.txt
+
+    with server() as running:
+        yield running
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.cluster)])
+def database_url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The store's URL, in the environment too: each test that asks for it runs on both databases."""
+    url = request.getfixturevalue("postgres").new_database() if request.param == "postgresql" else ""
+    monkeypatch.setenv("VITALS_DATABASE_URL", url)
+    return url
 
 
 @pytest.fixture

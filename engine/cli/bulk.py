@@ -1,16 +1,21 @@
-"""The commands runs tag, note, rows, delete, restore and storage, which work on existing runs."""
+"""The commands runs tag, note, rows, delete, prune, restore and storage, which work on existing runs."""
 
+import time
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, Field
 from pydantic_settings import CliPositionalArg
 
 from engine.cli.here import EndedBadly, RunId, store_here
-from engine.cli.listing import Words
+from engine.cli.listing import Words, run_filter
 from engine.cli.output import OutputFile, note, printable
 from engine.settings import Settings
 from engine.specs import Refused
+from engine.words import plural
+
+if TYPE_CHECKING:
+    from engine.store import Store
 
 
 class Several(BaseModel):
@@ -73,27 +78,57 @@ class Delete(Several):
     yes: bool = Field(False, description="Confirm. Without this, several runs are only counted, not deleted.")
 
     def cli_cmd(self) -> None:
-        from engine import jobs
-        from engine.store import storage
-
-        ids, settings = list(dict.fromkeys(self.run_ids)), Settings()
-        size = storage.of_runs(settings, ids)
-        if len(ids) > 1 and not self.yes:
-            message = f"{len(ids)} runs with {size.files:,} files of {size.bytes / 1e6:,.1f} MB"
-            raise Refused(f"{message} would be deleted for good: say so with --yes")
-        failures = 0
+        ids = list(dict.fromkeys(self.run_ids))
         with store_here() as store:
-            for run_id in ids:
-                try:
-                    jobs.delete_run(store, settings, run_id)
-                    print(f"run {run_id} is deleted")
-                except (Refused, LookupError) as refusal:
-                    if len(ids) == 1:
-                        raise
-                    note(str(refusal))
-                    failures += 1
-        if failures:
-            raise EndedBadly(f"{failures} of {len(ids)} runs could not be deleted")
+            if len(ids) == 1:
+                from engine import jobs
+
+                jobs.delete_run(store, Settings(), ids[0])
+                print(f"run {ids[0]} is deleted")
+            else:
+                _delete(store, ids, yes=self.yes)
+
+
+class Prune(BaseModel):
+    """Delete ended runs that are older than some days, with all their files. Runs with tags or notes are kept."""
+
+    days: float = Field(ge=0, le=36_500, description="Delete runs that ended longer than this many days ago.")
+    kind: Words = Field((), description="Only these kinds: profile, train, ...; comma-separated.")
+    state: Words = Field((), description="Only these states: finished, failed, cancelled; comma-separated.")
+    yes: bool = Field(False, description="Confirm. Without this, the runs are only counted, not deleted.")
+
+    def cli_cmd(self) -> None:
+        from engine.store import find
+
+        before = time.time() - 86_400 * self.days
+        wanted = run_filter(self.kind, self.state, ended_before=before, unmarked=True)
+        with store_here() as store:
+            if ids := find.ids(store.database, wanted):
+                _delete(store, ids, yes=self.yes)
+            else:
+                print("no run is that old")
+
+
+def _delete(store: "Store", ids: list[int], *, yes: bool) -> None:
+    """Delete runs. Errors: Refused without `yes`; EndedBadly when some could not be deleted."""
+    from engine import jobs
+    from engine.store import storage
+
+    settings = Settings()
+    if not yes:
+        size = storage.of_runs(settings, ids)
+        message = f"{plural(len(ids), 'run')} with {plural(size.files, 'file')} of {size.bytes / 1e6:,.1f} MB"
+        raise Refused(f"{message} would be deleted for good: say so with --yes")
+    failures = 0
+    for run_id in ids:
+        try:
+            jobs.delete_run(store, settings, run_id)
+            print(f"run {run_id} is deleted")
+        except (Refused, LookupError) as refusal:
+            note(str(refusal))
+            failures += 1
+    if failures:
+        raise EndedBadly(f"{failures} of {len(ids)} runs could not be deleted")
 
 
 class Restore(BaseModel):

@@ -1,6 +1,6 @@
 """The command runs list, with the same filters as the page of runs."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 from pydantic_settings import NoDecode
@@ -58,19 +58,24 @@ class List(BaseModel):
 
     def wanted(self) -> "Filter":
         """Return the flags as a filter of the store. Errors: Refused for an unknown kind or state."""
-        from engine.store import Filter, State
-
-        _check("kind", self.kind, sorted(kinds()))
-        _check("state", self.state, [state.value for state in State])
-        return Filter(
-            kinds=self.kind,
-            states=tuple(State(state) for state in self.state),
+        return run_filter(
+            self.kind,
+            self.state,
             model=self.model.strip(),
             device=self.device.strip(),
             tags=self.tag,
             text=self.text.strip(),
             order=self.order,
         )
+
+
+def run_filter(kind: tuple[str, ...], state: tuple[str, ...], **others: Any) -> "Filter":
+    """Return a filter of the store. others: its other fields. Errors: Refused for an unknown kind or state."""
+    from engine.store import Filter, State
+
+    _check("kind", kind, sorted(kinds()))
+    _check("state", state, [state.value for state in State])
+    return Filter(kinds=kind, states=tuple(map(State, state)), **others)
 
 
 def _check(name: str, given: tuple[str, ...], known: list[str]) -> None:

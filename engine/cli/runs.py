@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, TypeAdapter
 from pydantic_settings import CliApp, CliPositionalArg, CliSubCommand
 
 from engine.cli import clip, costs, speed, speed_recurrent
-from engine.cli.bulk import Delete, Note, Restore, Rows, Storage, Tag
+from engine.cli.bulk import Delete, Note, Prune, Restore, Rows, Storage, Tag
 from engine.cli.here import OneRun, command, store_here, submit
 from engine.cli.listing import List
 from engine.cli.output import OutputFile, brief, note, printable, show_table
@@ -177,6 +177,7 @@ class Runs(BaseModel):
     note: CliSubCommand[Note] = command(Note)
     rows: CliSubCommand[Rows] = command(Rows)
     delete: CliSubCommand[Delete] = command(Delete)
+    prune: CliSubCommand[Prune] = command(Prune)
     storage: CliSubCommand[Storage] = command(Storage)
     restore: CliSubCommand[Restore] = command(Restore)
     export: CliSubCommand[Export] = command(Export)

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from engine.datasets.base import DataProblem
-from engine.datasets.tables import Row, Table, assemble
+from engine.datasets.members import Listed
+from engine.datasets.tables import Row, assemble
 from engine.roots import Roots, file_within, open_within
 from engine.specs.clip import JsonSplit
 
@@ -15,7 +16,7 @@ TRAIN = ("train", "restval")
 """Karpathy's parts to train on: restval are the pairs of COCO's validation set that are in neither val nor test."""
 
 
-def open_captions(path: Path, part: JsonSplit = "auto", roots: Roots = None) -> Table:
+def open_captions(path: Path, part: JsonSplit = "auto", roots: Roots = None) -> Listed:
     """Return the images and captions of a COCO or Karpathy JSON.
 
     part: the split to return. auto: all splits but test, with val held out. Errors: DataProblem.

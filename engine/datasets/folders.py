@@ -1,52 +1,22 @@
 """Images in one folder per class."""
 
-from dataclasses import dataclass
 from pathlib import Path
-
-from PIL import Image
 
 from engine.datasets import images
 from engine.datasets.base import DataProblem
 from engine.datasets.class_names import names_of_synsets
-from engine.datasets.members import in_folder, visible
+from engine.datasets.members import Listed, in_folder, visible
 from engine.roots import Roots, scan_within
 from engine.words import shortened
 
 TEMPLATES = ("a photo of a {}.",)
 
 
-@dataclass(frozen=True, eq=False)
-class Folder:
-    """The images of all classes, sorted by class name and then by file name, as in torchvision's ImageFolder."""
-
-    name: str
-    classes: tuple[str, ...]
-    files: list[str]
-    labels: list[int]
-    roots: Roots = None
-    notes: tuple[str, ...] = ()
-    templates: tuple[str, ...] = TEMPLATES
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def image(self, index: int) -> Image.Image:
-        return images.read(Path(self.files[index]), self.roots)
-
-    def captions(self, index: int) -> tuple[str, ...]:
-        return tuple(template.replace("{}", self.classes[self.labels[index]]) for template in self.templates)
-
-    def label(self, index: int) -> int:
-        return self.labels[index]
-
-    def source(self, index: int) -> str:
-        return self.files[index]
-
-
-def open_folder(folder: Path, roots: Roots = None) -> Folder:
+def open_folder(folder: Path, roots: Roots = None) -> Listed:
     """Return the images of a folder of class folders. A class is named like its folder, with a space for each `_`.
 
-    If all folder names are synsets of ImageNet, the classes get open_clip's names.
+    They are sorted by class name and then by file name, as in torchvision's ImageFolder. If all folder names are
+    synsets of ImageNet, the classes get open_clip's names.
 
     roots: the folders that links may lead to. Errors: DataProblem.
     """
@@ -70,7 +40,18 @@ def open_folder(folder: Path, roots: Roots = None) -> Folder:
     notes = [f"folders without images are no classes: {shortened(tuple(empty))}"] if empty else []
     if of_synsets := names_of_synsets(names):
         notes.append(f"folders are synsets of ImageNet: classes have its names, such as {of_synsets[0]} for {names[0]}")
-    return Folder(folder.name, of_synsets or tuple(names), files, labels, roots, tuple(notes))
+    classes = of_synsets or tuple(names)
+    captions = [tuple(template.replace("{}", name) for template in TEMPLATES) for name in classes]
+    return Listed(
+        folder.name,
+        files,
+        [captions[label] for label in labels],
+        labels,
+        classes=classes,
+        templates=TEMPLATES,
+        notes=tuple(notes),
+        roots=roots,
+    )
 
 
 def subfolders(folder: Path, roots: Roots = None) -> list[Path]:

@@ -2,13 +2,14 @@
 
 import struct
 import zlib
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from engine.datasets.base import Unreadable
 from engine.roots import Roots, open_within
@@ -37,16 +38,6 @@ BROKEN = (
     Image.DecompressionBombWarning,
 )
 """Errors that Pillow raises for damaged files and decompression bombs."""
-TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-"""Transposition that turns an image upright, by EXIF orientation."""
 
 
 def read(path: Path, roots: Roots = None) -> Image.Image:
@@ -75,9 +66,9 @@ def decode(file: IO[bytes], source: str) -> Image.Image:
     try:
         with _opened(file, source) as image:
             image.load()
-            turn = _turn(image)
-            upright = image.transpose(turn) if turn is not None else image
-            return _in_rgb(upright)
+            with suppress(*BROKEN):  # an image with damaged EXIF data can still be used
+                ImageOps.exif_transpose(image, in_place=True)
+            return _in_rgb(image)
     except Unreadable:
         raise
     except BROKEN as error:
@@ -110,13 +101,6 @@ def _explained(error: Exception, source: str) -> Unreadable:
     if isinstance(error, UnidentifiedImageError):
         return unreadable(source, f"it is no image of a known format ({', '.join(FORMATS)})")
     return unreadable(source, str(error) or type(error).__name__)
-
-
-def _turn(image: Image.Image) -> Image.Transpose | None:
-    try:
-        return TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
-    except BROKEN:  # an image with damaged EXIF data can still be used
-        return None
 
 
 def _in_rgb(image: Image.Image) -> Image.Image:

@@ -6,11 +6,11 @@ from engine.datasets import images
 from engine.datasets.base import DataProblem
 from engine.datasets.members import in_folder, visible
 from engine.datasets.unpacked import TARS, is_tar
-from engine.roots import Entry, Roots, file_within, scan_within
+from engine.roots import Entry, Roots, file_within, open_within, scan_within
 from engine.specs.clip import DataKind
 from engine.words import shortened
 
-TABLES = (".csv", ".tsv")
+TABLES = (".csv", ".tsv", ".parquet")
 TEXTS = (".txt", ".json", ".cls")
 
 
@@ -23,7 +23,7 @@ def recognise(path: Path, roots: Roots = None) -> tuple[Path, DataKind]:
     if file_within(path, roots):
         return path, of_name(path.name)
     inside = _visible_entries(path, roots)
-    tables = [entry.path for entry in inside if entry.path.suffix.lower() in (*TABLES, ".parquet")]
+    tables = [entry.path for entry in inside if entry.path.suffix.lower() in TABLES]
     if len(tables) > 1:
         raise DataProblem(f"{path} holds several tables: give one of {shortened([table.name for table in tables])}")
     if tables:
@@ -34,6 +34,11 @@ def recognise(path: Path, roots: Roots = None) -> tuple[Path, DataKind]:
     names = [member.name for member in in_folder(path, roots)]
     pictures = [name for name in names if name.lower().endswith(images.SUFFIXES)]
     depths = {name.count("/") for name in pictures}
+    captions = [name for name in names if _lists_captions(path / name, name, roots)]
+    if len(captions) > 1:
+        raise DataProblem(f"{path} holds several files of captions: give one of {shortened(captions)}")
+    if captions:
+        return path / captions[0], "coco"
     if len(folders) == 1 and 0 not in depths and (1 not in depths or _says_more(folders[0], roots)):
         return recognise(folders[0], roots)  # a zip often holds one folder that contains everything else
     stems = {_stem(name) for name in names if name.lower().endswith(TEXTS)}
@@ -48,7 +53,8 @@ def recognise(path: Path, roots: Roots = None) -> tuple[Path, DataKind]:
         )
     raise DataProblem(
         f"{path} holds {len(pictures)} images directly and nothing that says what they show: expected a folder for "
-        "each class, a .txt with the captions beside each image, a CSV of paths and captions, or shards (.tar)"
+        "each class, a .txt with the captions beside each image, a CSV of paths and captions, a .json of captions, or "
+        "shards (.tar)"
     )
 
 
@@ -57,6 +63,15 @@ def _says_more(folder: Path, roots: Roots) -> bool:
     return any(
         entry.path.suffix.lower() in TABLES or is_tar(entry.path.name) for entry in _visible_entries(folder, roots)
     )
+
+
+def _lists_captions(path: Path, name: str, roots: Roots) -> bool:
+    """Return whether a file, at most one folder down, looks like COCO's or Karpathy's captions of many images."""
+    if not name.lower().endswith(".json") or name.count("/") > 1:
+        return False
+    with open_within(path, roots) as file:
+        content = file.read()
+    return b'"images"' in content and (b'"caption"' in content or b'"sentences"' in content)
 
 
 def _visible_entries(folder: Path, roots: Roots) -> list[Entry]:
@@ -73,13 +88,13 @@ def _stem(name: str) -> str:
 def of_name(name: str) -> DataKind:
     """Return the kind of a file by its ending. Errors: DataProblem for any other ending."""
     suffix = Path(name).suffix.lower()
+    if suffix in (".parquet", ".json"):
+        return "parquet" if suffix == ".parquet" else "coco"
     if suffix in TABLES:
         return "csv"
     if is_tar(name):
         return "webdataset"
-    if suffix in (".parquet", ".json"):
-        return "parquet" if suffix == ".parquet" else "coco"
     raise DataProblem(
-        f"{name} is not a folder and does not end in {', '.join((*TABLES, *TARS))}, .parquet or .json: "
+        f"{name} is not a folder and does not end in {', '.join((*TABLES, *TARS))} or .json: "
         "choose its format (--data-kind)"
     )

@@ -7,20 +7,22 @@ They are in a folder or, as in webdataset, in an uncompressed tar, where each fi
 import json
 import re
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from PIL import Image
 
 from engine.archives import whole
+from engine.datasets import images
 from engine.datasets.base import DataProblem
-from engine.datasets.images import SUFFIXES
 from engine.datasets.unpacked import plain_tar
 from engine.roots import Roots, files_within, open_within
 
-IMAGES = tuple(suffix.removeprefix(".") for suffix in SUFFIXES)
+IMAGES = tuple(suffix.removeprefix(".") for suffix in images.SUFFIXES)
 TEXTS = ("txt", "json", "cls")
 LARGEST_TEXT = 1_000_000
 CAPTION_KEYS = ("caption", "captions", "text", "title")
@@ -64,6 +66,51 @@ class Sample(NamedTuple):
     label: int | None
     labels: tuple[int, ...] | None = None
     """The image's classes; None if an image has one class."""
+
+
+@dataclass(frozen=True, eq=False)
+class Listed:
+    """Pairs whose images are files or parts of files."""
+
+    name: str
+    files: Sequence[str | Member]
+    """The path of each image, or its place in another file."""
+    texts: Sequence[tuple[str, ...]]
+    numbers: Sequence[int | None] = ()
+    """The class of each image; empty without classes."""
+    several: Sequence[tuple[int, ...] | None] = ()
+    """The classes of each image; empty if images have one class."""
+    classes: tuple[str, ...] = ()
+    templates: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    held: tuple[bool, ...] = ()
+    """True for each pair that the data's own split holds out; empty without such a split."""
+    roots: Roots = None
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def image(self, index: int) -> Image.Image:
+        file = self.files[index]
+        if isinstance(file, str):
+            return images.read(Path(file), self.roots)
+        return images.read_member(file, self.source(index), self.roots)
+
+    def captions(self, index: int) -> tuple[str, ...]:
+        return self.texts[index]
+
+    def label(self, index: int) -> int | None:
+        return self.numbers[index] if self.numbers else None
+
+    def labels(self, index: int) -> tuple[int, ...] | None:
+        """Return the classes of an image; None if the data have one class per image."""
+        return self.several[index] if self.several else None
+
+    def source(self, index: int) -> str:
+        file = self.files[index]
+        if isinstance(file, str):
+            return file
+        return file.shown if file.path.endswith(file.name) else f"{file.shown}/{file.name}"
 
 
 def in_tar(path: Path, roots: Roots = None) -> list[Member]:

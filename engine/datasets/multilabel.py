@@ -5,7 +5,7 @@ from functools import cached_property
 from PIL import Image
 
 from engine.datasets.base import Pairs
-from engine.datasets.shards import Shards
+from engine.datasets.members import Listed
 from engine.datasets.split import Subset
 
 
@@ -66,4 +66,4 @@ def labels_of(pairs: Pairs, index: int) -> tuple[int, ...] | None:
     """Return the classes of an image; None if the data have one class per image."""
     if isinstance(pairs, Subset):
         return labels_of(pairs.pairs, int(pairs.indices[index]))
-    return pairs.labels(index) if isinstance(pairs, Multilabel | Shards) else None
+    return pairs.labels(index) if isinstance(pairs, Multilabel | Listed) else None

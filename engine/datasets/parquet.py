@@ -7,8 +7,8 @@ from typing import IO, Any
 
 from engine.datasets import members, unpacked
 from engine.datasets.base import DataProblem
-from engine.datasets.members import Member
-from engine.datasets.tables import Row, Table, assemble, choose_columns
+from engine.datasets.members import Listed, Member
+from engine.datasets.tables import Row, assemble, choose_columns
 from engine.roots import Roots, open_within
 
 BATCH = 64
@@ -16,7 +16,7 @@ BATCH = 64
 
 def open_parquet(
     path: Path, *, image_column: str, caption_column: str, class_column: str = "", roots: Roots = None
-) -> Table:
+) -> Listed:
     """Return the pairs of a Parquet file. Images are paths, contents, or structs of both as Hugging Face's.
 
     Contents are unpacked once, into a copy. Classes are texts, or numbers whose names are in the file's metadata.

@@ -3,17 +3,14 @@
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 from pathlib import Path
 
-from PIL import Image
-
-from engine.datasets import images, members
+from engine.datasets import members
 from engine.datasets.base import DataProblem
 from engine.datasets.folders import TEMPLATES
-from engine.datasets.members import Member, Sample
+from engine.datasets.members import Listed, Member, Sample
 from engine.roots import Roots, expand_home, file_within, open_within
 from engine.specs.clip import with_place_for_names
 from engine.words import shortened
@@ -25,40 +22,7 @@ CLASS_NAMES, CLASS_TEMPLATES = "classnames.txt", "zeroshot_classification_templa
 """Files with one name or template per line, beside the shards or one folder above, as in CLIP benchmark."""
 
 
-@dataclass(frozen=True, eq=False)
-class Shards:
-    """All images of some tars, or of a folder, that have captions or a class beside them."""
-
-    name: str
-    found: list[Sample]
-    texts: list[tuple[str, ...]]
-    classes: tuple[str, ...] = ()
-    templates: tuple[str, ...] = ()
-    roots: Roots = None
-    notes: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.found)
-
-    def image(self, index: int) -> Image.Image:
-        return images.read_member(self.found[index].image, self.source(index), self.roots)
-
-    def captions(self, index: int) -> tuple[str, ...]:
-        return self.texts[index]
-
-    def label(self, index: int) -> int | None:
-        return self.found[index].label
-
-    def labels(self, index: int) -> tuple[int, ...] | None:
-        """Return the classes of an image; None if the data have one class per image."""
-        return self.found[index].labels
-
-    def source(self, index: int) -> str:
-        member = self.found[index].image
-        return member.shown if member.path.endswith(member.name) else f"{member.shown}/{member.name}"
-
-
-def open_shards(pattern: str, roots: Roots = None) -> Shards:
+def open_shards(pattern: str, roots: Roots = None) -> Listed:
     """Return the samples of the shards that match a pattern such as `data/{000..071}.tar`. Errors: DataProblem."""
     paths = [expand_home(name) for name in expand(pattern)]
     if absent := [str(path) for path in paths if not file_within(path, roots)]:
@@ -66,7 +30,7 @@ def open_shards(pattern: str, roots: Roots = None) -> Shards:
     return open_tars(paths, _name(pattern), roots)
 
 
-def open_tars(paths: Sequence[Path], name: str, roots: Roots = None) -> Shards:
+def open_tars(paths: Sequence[Path], name: str, roots: Roots = None) -> Listed:
     """Return the samples of tars, one after the other. Errors: DataProblem."""
     found = [
         sample
@@ -76,7 +40,7 @@ def open_tars(paths: Sequence[Path], name: str, roots: Roots = None) -> Shards:
     return _put_together(found, name, paths[0].parent, roots)
 
 
-def open_unpacked(folder: Path, roots: Roots = None) -> Shards:
+def open_unpacked(folder: Path, roots: Roots = None) -> Listed:
     """Return the samples of a folder: images with captions or a class beside them. Errors: DataProblem."""
     files = sorted(members.in_folder(folder, roots), key=lambda member: member.name.rpartition(".")[0])
     found = _samples(files, members.FILE_KEY, folder, roots)
@@ -124,7 +88,7 @@ def _samples(found: list[Member], key: re.Pattern[str], where: Path, roots: Root
         raise DataProblem(f"{where}: {error}") from error
 
 
-def _put_together(found: list[Sample | None], name: str, folder: Path, roots: Roots) -> Shards:
+def _put_together(found: list[Sample | None], name: str, folder: Path, roots: Roots) -> Listed:
     """Return the samples with class names and templates. Images without a caption or a class name are left out.
 
     Errors: DataProblem if no sample is left, or if a label has no class name.
@@ -136,6 +100,12 @@ def _put_together(found: list[Sample | None], name: str, folder: Path, roots: Ro
     except ValueError as error:
         raise DataProblem(f"{CLASS_TEMPLATES} of {name}: {error}") from error
     usable = [sample for sample in found if sample and (sample.captions or classes)]
+    unnamed = sum(sample is not None for sample in found) - len(usable)
+    if not usable and unnamed:
+        raise DataProblem(
+            f"{name} has {unnamed:,} images with a class (.cls or .npy) but no {CLASS_NAMES}: write a line with the "
+            "name of each class, from 0 on, into this file beside the data or one folder above"
+        )
     if not usable:
         raise DataProblem(
             f"{name} holds {len(found)} images, none with a caption: expected {', '.join(members.IMAGES[:4])} files, "
@@ -151,8 +121,20 @@ def _put_together(found: list[Sample | None], name: str, folder: Path, roots: Ro
         for sample, several in zip(usable, numbers, strict=True)
     ]
     left_out = f"{len(found) - len(usable):,} images without a caption are left out"
+    if unnamed:
+        left_out += f", {unnamed:,} of them with a class, because there is no {CLASS_NAMES}"
     notes = (left_out,) if len(usable) < len(found) else ()
-    return Shards(name, usable, texts, classes, templates, roots, notes)
+    return Listed(
+        name,
+        [sample.image for sample in usable],
+        texts,
+        [sample.label for sample in usable],
+        [sample.labels for sample in usable],
+        classes,
+        templates,
+        notes,
+        roots=roots,
+    )
 
 
 def _lines(folder: Path, name: str, roots: Roots) -> tuple[str, ...]:

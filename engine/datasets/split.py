@@ -1,7 +1,6 @@
 """Hold out a share of pairs, or draw a sample of them. The same seed gives the same pairs on any machine."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,29 +9,13 @@ from PIL import Image
 from engine.datasets.base import DataProblem, Pairs
 
 
-@dataclass(frozen=True, eq=False)
 class Subset:
     """Some pairs of another set, in the same order."""
 
-    pairs: Pairs
-    indices: NDArray[np.int64]
-    """(N,) int64, ascending: the index of each pair in `pairs`."""
-
-    @property
-    def name(self) -> str:
-        return self.pairs.name
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        return self.pairs.classes
-
-    @property
-    def templates(self) -> tuple[str, ...]:
-        return self.pairs.templates
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return self.pairs.notes
+    def __init__(self, pairs: Pairs, indices: NDArray[np.int64]) -> None:
+        """indices: (N,) ascending, the index of each pair in `pairs`."""
+        self.pairs, self.indices = pairs, indices
+        self.name, self.classes, self.templates, self.notes = pairs.name, pairs.classes, pairs.templates, pairs.notes
 
     def __len__(self) -> int:
         return len(self.indices)

@@ -3,18 +3,14 @@
 import csv
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from io import TextIOWrapper
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-from PIL import Image
-
-from engine.datasets import images
 from engine.datasets.base import DataProblem
 from engine.datasets.folders import TEMPLATES
-from engine.datasets.members import Member
+from engine.datasets.members import Listed, Member
 from engine.roots import Roots, open_within
 from engine.words import shortened
 
@@ -24,47 +20,6 @@ IMAGE_NAMES = ("filepath", "filename", "file_name", "image_path", "image", "img"
 CAPTION_NAMES = ("title", "caption", "captions", "text", "description")
 CLASS_NAMES = ("class", "label", "class_name", "classname", "category")
 """Common names of columns. The first one in a header is used. A column of classes is only proposed."""
-
-
-@dataclass(frozen=True, eq=False)
-class Table:
-    """The images of a CSV. Rows with the same image become its captions, so that no image is in both parts of a
-    split."""
-
-    name: str
-    folder: Path
-    """Folder of the CSV, to which image paths are relative."""
-    files: list[str]
-    texts: list[tuple[str, ...]]
-    labels: list[int]
-    """Class of each image; empty without a class column."""
-    roots: Roots = None
-    notes: tuple[str, ...] = ()
-    classes: tuple[str, ...] = ()
-    templates: tuple[str, ...] = ()
-    members: Sequence[Member] = ()
-    """Place of each row's image, if the images are inside a file, as in Parquet."""
-    held: tuple[bool, ...] = ()
-    """True for each pair that the data's own split holds out; empty without such a split."""
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def image(self, index: int) -> Image.Image:
-        if self.members:
-            return images.read_member(self.members[index], self.source(index), self.roots)
-        return images.read(self.folder / self.files[index], self.roots)
-
-    def captions(self, index: int) -> tuple[str, ...]:
-        return self.texts[index]
-
-    def label(self, index: int) -> int | None:
-        return self.labels[index] if self.labels else None
-
-    def source(self, index: int) -> str:
-        return (
-            f"{self.members[index].shown}/{self.files[index]}" if self.members else str(self.folder / self.files[index])
-        )
 
 
 class Row(NamedTuple):
@@ -86,7 +41,7 @@ def open_table(
     caption_column: str,
     class_column: str = "",
     roots: Roots = None,
-) -> Table:
+) -> Listed:
     """Return the images and captions of a CSV in UTF-8 with a header. separator: if empty, the header decides.
 
     image_column, caption_column: if empty, recognised by common names. class_column: empty if there is none. Classes
@@ -129,9 +84,11 @@ def assemble(
     held: tuple[bool, ...] = (),
     notes: Sequence[str] = (),
     roots: Roots = None,
-) -> Table:
-    """Return a table of rows, in which rows with the same image are joined. members: place of each row's image, unique.
+) -> Listed:
+    """Return the pairs of rows. Rows with the same image become its captions, so that no image is in both parts of a
+    split.
 
+    members: place of each row's image, unique. held: True for each pair that the data's own split holds out.
     Errors: DataProblem for incomplete rows and for an image of two classes.
     """
     captions: dict[str, dict[str, None]] = {}  # the inner dicts are ordered sets
@@ -163,8 +120,8 @@ def assemble(
         tuple(found) or tuple(t.replace("{}", names[labels[at]]) for t in TEMPLATES)
         for at, found in enumerate(captions.values())
     ]
-    shared = {"roots": roots, "notes": tuple(notes), "classes": names, "members": members, "held": held}
-    return Table(path.stem, path.parent, [*captions], texts_of, labels, **shared)  # type: ignore[arg-type]
+    files: Sequence[str | Member] = members or [str(path.parent / image) for image in captions]
+    return Listed(path.stem, files, texts_of, labels, classes=names, notes=tuple(notes), held=held, roots=roots)
 
 
 def _labels(classes: dict[str, dict[str, None]], name: str) -> tuple[tuple[str, ...], list[int]]:

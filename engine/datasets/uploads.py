@@ -1,4 +1,7 @@
-"""Unpack uploads: a CSV, or a zip or tar of images. The whole upload is checked before anything is written."""
+"""Unpack uploads: a CSV, a Parquet or a JSON of captions, or a zip or tar of images.
+
+The whole upload is checked before anything is written.
+"""
 
 import re
 import shutil
@@ -24,7 +27,10 @@ MOST_PACKED = 1_000_000_000
 LIMITS = Limits(files=100_000, total_bytes=2_000_000_000, file_bytes=50_000_000)
 SPARE_BYTES = 1_000_000_000
 """Bytes that must stay free on the disk."""
-FORMATS: dict[str, Format] = {".zip": "zip", ".tar": "tar", ".tgz": "gzip", ".tar.gz": "gzip", ".csv": "", ".tsv": ""}
+FORMATS: dict[str, Format] = {
+    **{".zip": "zip", ".tar": "tar", ".tgz": "gzip", ".tar.gz": "gzip"},
+    **{".csv": "", ".tsv": "", ".json": "", ".parquet": "parquet"},
+}
 """Format that a file with this ending must have, recognised by its first bytes."""
 
 
@@ -50,7 +56,7 @@ def unpack(upload: Path | BinaryIO, name: str, to: Path) -> tuple[Path, DataKind
     to.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{to.name[:50]}-", dir=to.parent))
     try:
-        if kind:
+        if kind not in ("", "parquet"):
             _check_room(partial, _look_through(upload, kind, packed, shown_name))
             _write(upload, kind, packed, partial)
         else:
@@ -110,8 +116,8 @@ def _write_table(upload: BinaryIO, packed: int, target: Path) -> None:
     upload.seek(0)
     with target.open("wb") as file:
         while chunk := upload.read(1 << 20):
-            if b"\0" in chunk:
-                raise DataProblem(f"{target.name} is no text: expected a CSV in UTF-8")
+            if target.suffix != ".parquet" and b"\0" in chunk:
+                raise DataProblem(f"{target.name} is no text: expected UTF-8")
             file.write(chunk)
 
 
@@ -150,6 +156,8 @@ def _wrong(name: str, content: bytes) -> list[str]:
             images.check(content, name)
         except Unreadable as error:
             return [f"{name} ({error.reason})"]
+    elif name.lower().endswith(".parquet"):
+        return [] if content.startswith(archives.PARQUET) else [f"{name} (it is no Parquet file)"]
     elif b"\0" in content:
         return [f"{name} (it is no text)"]
     return []

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from engine.jobs.hosts import this_host
 from engine.jobs.processes import Identity
 from engine.jobs.wake import nudge
 from engine.settings import ROOT, Settings
-from engine.store import ACTIVE, Filter, State, Store, Unavailable, find, leases, open_store
+from engine.store import ACTIVE, Filter, Store, Unavailable, find, leases, open_store, queue
 from engine.store.database import Database
 from engine.store.leases import Lease
 
@@ -100,31 +101,60 @@ def stop_scheduler(settings: Settings) -> bool:
 
 @dataclass(frozen=True)
 class Health:
-    """The condition of store and scheduler, in words without paths and names, so that anybody may read them."""
+    """The condition of store and scheduler, without paths and names, so that anybody may read it."""
 
     well: bool
     store: str
     """`ok`, or the problem."""
     scheduler: str
     """`working`; `idle` when none is alive and no run needs one; otherwise the problem."""
+    disk: str = "unknown"
+    """`ok`, or the problem."""
+    queued: int | None = None
+    active: int | None = None
+    """Runs that are starting, running or stopping."""
+    oldest_wait_s: float | None = None
+    """Seconds since the oldest queued run was created, or its last attempt ended; None when nothing waits."""
+    lease_left_s: float | None = None
+    """Seconds until this host's scheduler must renew its lease; negative when it is late; None without a scheduler."""
+    free_gb: float | None = None
+    devices: tuple[str, ...] = ()
+    """Devices that the last probe found."""
 
 
 def look_at_health(settings: Settings) -> Health:
-    """Check the store and this host's scheduler, without a long wait for a locked store."""
-    database = Database(settings.store_url, busy_s=HEALTH_BUSY_S)
+    """Check the store, this host's scheduler and the disk, without a long wait for a locked store."""
+    try:
+        database = Database(settings.store_url, busy_s=HEALTH_BUSY_S)
+    except Unavailable as error:  # a URL that cannot be used
+        return Health(well=False, store=error.cause, scheduler="unknown")
     if database.sqlite and not Path(database.place).is_file():  # opening would create the file
         return Health(well=False, store="there is no store yet", scheduler="unknown")
     try:
         lease = leases.read(database, lease_name(settings))
-        working = bool(lease and not lease.expired and _holder(lease))
-        waiting = find.count(database, Filter(states=(State.QUEUED, *ACTIVE)))
+        queued, oldest_wait_s = queue.waiting(database)
+        active = find.count(database, Filter(states=tuple(ACTIVE)))
+        machine = Store(database, settings.queue_limit).machine()
     except Unavailable as error:
         return Health(well=False, store=error.cause, scheduler="unknown")
     finally:
         database.close()
-    if working or not waiting:
-        return Health(well=True, store="ok", scheduler="working" if working else "idle")
-    return Health(well=False, store="ok", scheduler="runs wait, and no scheduler is alive")
+    working = bool(lease and not lease.expired and _holder(lease))
+    scheduler = "working" if working else "runs wait, and no scheduler is alive" if queued or active else "idle"
+    free_gb = shutil.disk_usage(settings.runs_dir).free / 1e9 if settings.runs_dir.is_dir() else None
+    full = free_gb is not None and free_gb < settings.min_free_gb
+    return Health(
+        well=(working or scheduler == "idle") and not full,
+        store="ok",
+        scheduler=scheduler,
+        disk=f"less than {settings.min_free_gb:g} GB are free, so no run starts" if full else "ok",
+        queued=queued,
+        active=active,
+        oldest_wait_s=oldest_wait_s,
+        lease_left_s=lease.expires_at - time.time() if lease else None,
+        free_gb=free_gb,
+        devices=tuple(device.name for device in machine.devices) if machine else (),
+    )
 
 
 def _lease(settings: Settings, store: Store | None = None) -> Lease | None:

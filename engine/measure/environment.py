@@ -78,13 +78,14 @@ def devices() -> tuple[Device, ...]:
 def _accelerator(kind: str, index: int) -> Device:
     """Return one accelerator. Its name has a number, except for `mps`, which has only one device."""
     if kind == "cuda":
-        properties = torch.cuda.get_device_properties(index)
+        name, properties = f"cuda:{index}", torch.cuda.get_device_properties(index)
+        gpu = nvml.find(name)
         return Device(
-            name=f"cuda:{index}",
+            name=name,
             model=properties.name,
             memory_gb=round(properties.total_memory / 1e9, 1),
-            driver=nvidia_driver(),
-            bf16=computes_bf16(f"cuda:{index}"),
+            driver=(gpu and gpu.read("nvmlSystemGetDriverVersion")) or "",
+            bf16=computes_bf16(name),
         )
     return Device(name=kind if kind == "mps" else f"{kind}:{index}", model=kind)
 
@@ -105,21 +106,6 @@ def _device(name: str) -> Device:
     if (device := by_name.get(numbered(name))) is None:
         raise DeviceNotFound(f"this machine has no device {name!r}; it has meta, {', '.join(by_name)}")
     return device
-
-
-def nvidia_driver() -> str:
-    """Return the NVIDIA driver's version. Empty on an AMD build of torch, or when NVML fails."""
-    import pynvml  # loads a system library when it is used, so not before there is an NVIDIA device
-
-    try:
-        pynvml.nvmlInit()
-        try:
-            driver: str = pynvml.nvmlSystemGetDriverVersion()
-        finally:
-            pynvml.nvmlShutdown()
-    except pynvml.NVMLError:
-        return ""
-    return driver
 
 
 def threads(cgroups: Path = CGROUPS, own: Path = OWN_CGROUP) -> int:

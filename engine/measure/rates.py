@@ -8,7 +8,8 @@ from statistics import median
 import torch
 
 from engine.measure import environment, gpu_watch, timing
-from engine.measure.timing import Plan, Session, Stopwatch, Subject, Timed
+from engine.measure.plan import Plan, Session, Subject, Timed
+from engine.measure.stopwatch import Stopwatch, first_call_ms, stopwatch_for
 from engine.models.built import out_of_memory
 from engine.models.variants import has_tf32
 
@@ -74,7 +75,7 @@ def _best(
     """Time one call of every size, interleaved, and return the best rate. work: FLOPs or bytes of a call by size."""
     subjects = [Subject(str(size), {"call": call}, queued=device != "cpu") for size, call in calls.items()]
     threads = torch.get_num_threads() if device == "cpu" else None
-    session = timing.measure(subjects, timing.stopwatch(device), plan, threads=threads, gpu=gpu_watch.watch(device))
+    session = timing.measure(subjects, stopwatch_for(device), plan, threads=threads, gpu=gpu_watch.watch(device))
     for error in session.failed.values():
         raise error
     by_size = {size: work(size) / median(session.timed[str(size)].samples_ms) * 1e3 for size in calls}
@@ -95,12 +96,12 @@ def _products(device: str, dtype: torch.dtype, notes: list[str]) -> dict[int, Ca
 
     notes: gets a note when a size does not fit. Errors: torch's own when even the smallest size fails.
     """
-    stopwatch = timing.stopwatch(device)
+    stopwatch = stopwatch_for(device)
     products: dict[int, Callable[[], object]] = {}
     for size in SIZES:
         try:
             product = _product(size, device, dtype)
-            timing.first_call(stopwatch, [product])
+            first_call_ms(stopwatch, [product])
         except (RuntimeError, MemoryError) as error:
             if not products or not out_of_memory(error):
                 raise

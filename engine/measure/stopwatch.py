@@ -101,7 +101,7 @@ class EventStopwatch(HostStopwatch):
         return begin.elapsed_time(end)
 
 
-def stopwatch(device: str) -> Stopwatch:
+def stopwatch_for(device: str) -> Stopwatch:
     """Return the stopwatch for a device: the host's clock and, for queued calls on CUDA, the device's own events."""
     target = torch.device(device)
     if target.type == "cpu":
@@ -112,7 +112,7 @@ def stopwatch(device: str) -> Stopwatch:
     return HostStopwatch(lambda: torch.accelerator.synchronize(target))
 
 
-def first_call(stopwatch: Stopwatch, phases: Sequence[Phase]) -> float:
+def first_call_ms(stopwatch: Stopwatch, phases: Sequence[Phase]) -> float:
     """Return the ms of one call without a warm-up, which includes all one-time work."""
     return math.fsum(stopwatch.block(phases, 1))
 

@@ -17,33 +17,8 @@ from dataclasses import dataclass, field
 from engine.measure import contention
 from engine.measure.gpu_watch import Watch
 from engine.measure.plan import MOST_WARMUP, Plan, Session, Subject, Timed
-from engine.measure.stopwatch import (
-    EventStopwatch,
-    HostStopwatch,
-    Phase,
-    Stopwatch,
-    collections_counted,
-    first_call,
-    flusher,
-    no_automatic_collection,
-    stopwatch,
-)
+from engine.measure.stopwatch import Phase, Stopwatch, collections_counted, no_automatic_collection
 from engine.statistics import drifting
-
-__all__ = [
-    "EventStopwatch",
-    "HostStopwatch",
-    "Phase",
-    "Plan",
-    "Session",
-    "Stopwatch",
-    "Subject",
-    "Timed",
-    "first_call",
-    "flusher",
-    "measure",
-    "stopwatch",
-]
 
 LOOP_CALLS = 2_000
 LEAST_PLATEAU, MOST_PLATEAU = 6, 300

@@ -11,11 +11,9 @@ from open_clip.modified_resnet import ModifiedResNet
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 from timm.data.transforms_factory import create_transform
-from timm.layers import convert_sync_batchnorm  # type: ignore[attr-defined]
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from engine.models import clip_files, clip_tokenizers, clip_towers
+from engine.models import batch_norm, clip_files, clip_tokenizers, clip_towers
 from engine.models.clip import pair
 from engine.models.clip_build import named_config, notes_on_random, register, sized
 from engine.models.clip_tokenizers import Tokenizer, tokenizer
@@ -188,10 +186,8 @@ def arrange(model: Any, spec: TrainSpec) -> list[str]:
         model.set_grad_checkpointing(True)
         if isinstance(model.visual, ModifiedResNet):
             notes.append("a CLIP ResNet cannot check-point its activations: those of the image tower are kept")
-    if spec.use_bn_sync:
-        if not any(isinstance(module, _BatchNorm) for module in model.modules()):
-            raise Refused(f"{spec.model} has no trainable batch norm: leave use_bn_sync out")
-        convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]  # torch's drops the activations of timm's norms
+    if spec.use_bn_sync and not batch_norm.synchronise(model, spec.device):
+        raise Refused(f"{spec.model} has no trainable batch norm: leave use_bn_sync out")
     if spec.channels_last:
         model.to(memory_format=torch.channels_last)
     return notes

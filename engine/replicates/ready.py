@@ -9,9 +9,8 @@ from typing import TypeVar
 import psutil
 import torch
 
-from engine.measure import timing
 from engine.measure.peak import give_back_workspaces, peak
-from engine.measure.timing import Phase, Stopwatch
+from engine.measure.stopwatch import Phase, Stopwatch, first_call_ms
 from engine.models.built import out_of_memory
 from engine.replicates.messages import Measured, described
 from engine.results import Status
@@ -90,11 +89,11 @@ def first_call(
     runs: list[Run] = []
     took: list[float] = []
     captured_mb, _ = peak(
-        lambda: took.append(timing.first_call(stopwatch, [lambda: runs.append(capture())])), device, calls=1
+        lambda: took.append(first_call_ms(stopwatch, [lambda: runs.append(capture())])), device, calls=1
     )
     phases = phases_of(runs[0])
-    first_ms = timing.first_call(stopwatch, list(phases.values()))
-    settling_ms = sum(timing.first_call(stopwatch, list(phases.values())) for _ in range(settling))
+    first_ms = first_call_ms(stopwatch, list(phases.values()))
+    settling_ms = sum(first_call_ms(stopwatch, list(phases.values())) for _ in range(settling))
     device_mb, process_mb = peak(lambda: once(phases), device)
     return FirstCall(phases, took[0], first_ms, settling_ms, captured_mb, device_mb, process_mb)
 

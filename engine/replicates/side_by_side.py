@@ -7,7 +7,8 @@ from functools import partial
 import torch
 
 from engine.measure import gpu_watch, timing
-from engine.measure.timing import Plan, Session, Stopwatch, Subject
+from engine.measure.plan import Plan, Session, Subject
+from engine.measure.stopwatch import Stopwatch
 from engine.replicates.messages import BackToBack, Job, Measured, Report, described
 from engine.replicates.ready import Ready, failure, once, release
 

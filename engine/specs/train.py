@@ -129,9 +129,7 @@ class TrainSpec(Spec):
     grad_checkpointing: bool = Field(False, description="Recompute activations to save memory.")
     channels_last: bool = Field(False, description="Use channels_last memory format.")
     compile: bool = Field(False, description="Compile the model with torch.compile.")
-    use_bn_sync: bool = Field(
-        False, description="Compute batch norm over all processes (SyncBatchNorm). Needs accelerators."
-    )
+    use_bn_sync: bool = Field(False, description="Compute batch norm over all processes (SyncBatchNorm).")
 
     loss: Literal["clip", "siglip", "coca", "distill"] = Field("clip", description="Loss to minimise.")
     coca_contrastive_weight: float = Field(
@@ -266,11 +264,6 @@ class TrainSpec(Spec):
             )
         if self.use_bn_sync and self.nproc == 1:
             raise ValueError("use_bn_sync needs several processes: set nproc above 1, or leave use_bn_sync out")
-        if self.use_bn_sync and self.device == "cpu":
-            raise ValueError(
-                "use_bn_sync needs accelerators, because PyTorch's SyncBatchNorm does not run on a CPU: leave it out, "
-                "or choose another device"
-            )
         if self.epochs is not None and self.steps is not None:
             raise ValueError("give epochs or steps, not both")
         if any(weight <= 0 or not math.isfinite(weight) for weight in self.data_weights):

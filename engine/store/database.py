@@ -1,6 +1,7 @@
 """A connection to the store's database: SQLite in WAL mode, or PostgreSQL.
 
 Both allow one writer at a time, so that no other write can come between a decision and the write that follows from it.
+Only claims of different hosts run side by side on PostgreSQL (`claiming`).
 """
 
 import math
@@ -11,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from sqlalchemy import Connection, create_engine, event, make_url, select, text
-from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
+from sqlalchemy import URL, Connection, create_engine, event, func, make_url, select, text
+from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError, NoSuchModuleError, OperationalError
 
 from engine.store.tables import HEAD, metadata
 
@@ -21,7 +22,9 @@ BUSY_S = 60.0
 CONNECT_S = 10
 """Wait at most this many seconds for a PostgreSQL connection; without a limit an unreachable host takes two minutes."""
 ONE_WRITER = 0x7669_7461_6C73
-"""Key of the advisory lock that makes PostgreSQL's writers wait for each other as SQLite's do."""
+"""Key of the advisory lock that makes PostgreSQL's writers wait for each other as SQLite's do. Claims share it."""
+CLAIMS = 0x7669_7461
+"""First key of the advisory lock that makes claims for one host wait for each other."""
 LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
 
 
@@ -50,6 +53,7 @@ RESTORE = (
     "or put a backup in its place"
 )
 MAY_WRITE = "Let this user write to the file, to the files with -wal and -shm beside it, and to their folder"
+URLS = "Give `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, or leave it empty for SQLite in the runs folder"
 FREE_SPACE = "Free space on its disk, then try again"
 NOT_OURS: Fault = Damaged, "does not have the tables of this program", RESTORE
 SQLITE_FAULTS: dict[int, Fault] = {
@@ -97,13 +101,21 @@ class Database:
     def __init__(
         self, url: str, *, busy_s: float = BUSY_S, on_failure: Callable[[Unavailable], object] | None = None
     ) -> None:
-        self.url = make_url(url)
+        self.url = _parsed(url)
         self.sqlite = self.url.get_backend_name() == "sqlite"
         self._busy_s = busy_s
         self._on_failure = on_failure
         limits = {"timeout": busy_s} if self.sqlite else {"connect_timeout": min(CONNECT_S, math.ceil(busy_s))}
-        self._engine = create_engine(self.url, connect_args=limits, pool_pre_ping=not self.sqlite)
-        self._writer = self._engine.execution_options(writes=True)
+        try:
+            self._engine = create_engine(self.url, connect_args=limits, pool_pre_ping=not self.sqlite)
+        except (ModuleNotFoundError, NoSuchModuleError) as error:
+            cause = f"needs a driver that is not installed ({self.url.drivername})"
+            raise Unavailable(self.place, cause, "Run `pip install -r requirements-cluster.txt`") from error
+        # without this, each statement of a reader would see another state of a PostgreSQL database
+        snapshot = {} if self.sqlite else {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+        self._reader = self._engine.execution_options(**snapshot)
+        self._writer = self._engine.execution_options(lock=func.pg_advisory_xact_lock)
+        self._claimer = self._engine.execution_options(lock=func.pg_advisory_xact_lock_shared)
         if self.sqlite:
             event.listen(self._engine, "connect", self._configure_sqlite)
             event.listen(self._engine, "checkout", self._check_file)
@@ -119,13 +131,24 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """Open a consistent view for reading. Errors: Unavailable."""
-        with self._explained(), self._engine.connect() as connection, connection.begin():
+        with self.explained(), self._reader.connect() as connection, connection.begin():
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """Open a transaction that may write; no other can until it ends. Errors: Unavailable."""
-        with self._explained(), self._writer.begin() as connection:
+        with self.explained(), self._writer.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def claiming(self, host: str) -> Iterator[Connection]:
+        """Open a transaction that may write as a claim for a host does. Errors: Unavailable.
+
+        On PostgreSQL only other writes and claims for the same host wait for it, so it must lock the run that it takes.
+        """
+        with self.explained(), self._claimer.begin() as connection:
+            if not self.sqlite:
+                connection.execute(select(func.pg_advisory_xact_lock(CLAIMS, func.hashtext(host))))
             yield connection
 
     def close(self) -> None:
@@ -139,8 +162,8 @@ class Database:
         raise failure from error
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Raise a database error as Unavailable, and discard the open connections."""
+    def explained(self) -> Iterator[None]:
+        """Raise an error of this database as Unavailable, and discard the open connections."""
         try:
             yield
         except DBAPIError as error:
@@ -154,9 +177,13 @@ class Database:
         """Return the fault for a database error; None when our own query is wrong."""
         if not self.sqlite:
             state = str(getattr(error.orig, "sqlstate", None) or "")
-            # a failed connection attempt has no SQLSTATE
-            lost = error.connection_invalidated or (not state and isinstance(error, OperationalError))
-            return NO_ANSWER if lost or state.startswith(OUT_OF_REACH) else POSTGRES_FAULTS.get(state)
+            # a failed connection attempt has neither SQLSTATE nor statement
+            failed = not state and (error.statement is None or isinstance(error, OperationalError))
+            lost = failed or error.connection_invalidated
+            if not lost and not state.startswith(OUT_OF_REACH):
+                return POSTGRES_FAULTS.get(state)
+            kind, cause, remedy = NO_ANSWER
+            return kind, cause, f"{remedy}. The driver says: {str(error.orig).partition(chr(10))[0]}"
         code = getattr(error.orig, "sqlite_errorcode", None)
         if code is None:  # raised by Python's sqlite3 module itself, when it cannot decode a text
             return SQLITE_FAULTS[sqlite3.SQLITE_CORRUPT] if isinstance(error.orig, sqlite3.OperationalError) else None
@@ -174,13 +201,16 @@ class Database:
             return False
 
     def _begin(self, connection: Connection) -> None:
-        writes = connection.get_execution_options().get("writes", False)
+        lock = connection.get_execution_options().get("lock")
         if self.sqlite:
             # the busy timeout does not cover a read transaction that starts to write, so lock from the start
-            connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-        elif writes:
-            connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{self._busy_s:g}s'")
-            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({ONE_WRITER})")
+            connection.exec_driver_sql("BEGIN IMMEDIATE" if lock else "BEGIN")
+        elif lock:
+            # the second limit ends a writer whose host has died or whose process is stopped, and frees its locks
+            limits = ("lock_timeout", "idle_in_transaction_session_timeout")
+            longest = f"{math.ceil(self._busy_s * 1000)}ms"
+            connection.execute(select(*(func.set_config(name, longest, True) for name in limits)))
+            connection.execute(select(lock(ONE_WRITER)))
 
     def _configure_sqlite(self, connection: sqlite3.Connection, record: Any) -> None:
         connection.isolation_level = None  # we begin transactions ourselves, for DDL too
@@ -221,3 +251,20 @@ class Database:
         except OSError:
             return None
         return status.st_dev, status.st_ino
+
+
+def _parsed(url: str) -> URL:
+    """Return a URL with its driver. Errors: Unavailable, without any part of the URL that may belong to a password."""
+    place = "of VITALS_DATABASE_URL"
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        raise Unavailable(place, "has no URL that can be read", URLS) from None
+    if "@" in (parsed.host or ""):
+        raise Unavailable(place, "has a URL with more than one @", "Write an @ of the password as %40")
+    backend = parsed.get_backend_name()
+    if backend not in ("sqlite", "postgresql", "postgres"):
+        raise Unavailable(place, f"is of the kind {backend!r}, and only PostgreSQL and SQLite are known", URLS)
+    if backend != "sqlite" and "+" not in parsed.drivername:
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    return parsed

@@ -11,7 +11,7 @@ from engine.specs import ModelName, Refused, TrainSpec
 from engine.specs.base import numbered
 from engine.store.database import Database
 from engine.store.listing import LONGEST_MODEL
-from engine.store.model import Run, State
+from engine.store.model import ENDED, Run, State
 from engine.store.records import EARLIER_S, RUNS, TAGS, devices_of, readable_run, storable
 from engine.store.tables import run_models, run_results, run_tags, run_texts, runs
 
@@ -76,6 +76,10 @@ class Filter:
     """The run must have all of these tags."""
     text: str = ""
     """Words that must all occur in the run's name, summary, notes or error."""
+    ended_before: float | None = None
+    """The run must have ended before this moment, in seconds since the epoch."""
+    unmarked: bool = False
+    """The run must have neither tags nor notes."""
     order: Order = "newest"
 
     def __post_init__(self) -> None:
@@ -106,12 +110,17 @@ def count(database: Database, wanted: Filter) -> int:
 
 def lines(database: Database, wanted: Filter) -> Iterator[list[dict[str, Any]]]:
     """Yield the columns LINES of all matching runs, in batches of BATCH. No spec is read."""
-    with database.read() as connection:
-        ids = list(connection.scalars(_ids(wanted)))
-    for place in range(0, len(ids), BATCH):
+    found = ids(database, wanted)
+    for place in range(0, len(found), BATCH):
         with database.read() as connection:
-            batch = LINES.where(runs.c.id.in_(ids[place : place + BATCH])).order_by(*ORDERS[wanted.order])
+            batch = LINES.where(runs.c.id.in_(found[place : place + BATCH])).order_by(*ORDERS[wanted.order])
             yield [dict(row._mapping) for row in connection.execute(batch)]
+
+
+def ids(database: Database, wanted: Filter) -> list[int]:
+    """Return the ids of all matching runs, also of runs that this version cannot read."""
+    with database.read() as connection:
+        return list(connection.scalars(_ids(wanted)))
 
 
 def devices(database: Database) -> list[str]:
@@ -138,6 +147,10 @@ def _conditions(wanted: Filter) -> Iterator[ColumnElement[bool]]:
         yield runs.c.devices.contains(json.dumps(numbered(wanted.device)), autoescape=True)
     for tag in wanted.tags:
         yield runs.c.id.in_(select(run_tags.c.run_id).where(run_tags.c.tag == tag))
+    if wanted.ended_before is not None:
+        yield runs.c.state.in_(ENDED) & (runs.c.ended_at < wanted.ended_before)
+    if wanted.unmarked:
+        yield (runs.c.notes == "") & runs.c.id.not_in(select(run_tags.c.run_id))
     if wanted.model:
         yield runs.c.id.in_(_of_model(wanted.model))
     if wanted.only_model:

@@ -36,22 +36,25 @@ def claim(database: Database, host: str, run_id: int | None = None) -> Attempt |
 
     A waiting run reserves its slots against younger runs, so that no run waits for ever.
     """
-    waiting = (
-        select(runs.c.id, runs.c.devices, runs.c.exclusive).where(runs.c.state == State.QUEUED).order_by(runs.c.id)
-    )
+    queued = runs.c.state == State.QUEUED
+    waiting = select(runs.c.id, runs.c.devices, runs.c.exclusive).where(queued).order_by(runs.c.id)
     with database.read() as connection:  # usually nothing waits, and then no write lock is needed
         if connection.execute(waiting.limit(1)).first() is None:
             return None
-    with database.write() as connection:
+    with database.claiming(host) as connection:
         taken, alone = _taken(connection, host)
         for run in connection.execute(waiting).all():
             devices = set(devices_of(run.devices))
             if not devices:  # every spec names at least one device
                 damaged = {"state": State.FAILED, "cause": Cause.ERROR, "error": DAMAGED, "ended_at": _now()}
-                change_run(connection, runs.c.id == run.id, **damaged)
+                change_run(connection, runs.c.id == run.id, queued, **damaged)
                 continue
             fits = not alone and not taken & devices and not (run.exclusive and taken)
             if fits and run_id in (None, run.id):
+                # on PostgreSQL, another host may be claiming it at this moment, or has claimed it since
+                this = select(runs.c.id).where(runs.c.id == run.id, queued).with_for_update(skip_locked=True)
+                if connection.execute(this).first() is None:
+                    continue
                 return _occupy(connection, host, run.id)
             taken |= devices
             alone = alone or run.exclusive
@@ -74,6 +77,18 @@ def holders(database: Database, host: str) -> dict[str, int]:
             slot.device: slot.run_id
             for slot in connection.execute(select(slots.c.device, slots.c.run_id).where(slots.c.host == host))
         }
+
+
+def waiting(database: Database) -> tuple[int, float | None]:
+    """Return the number of queued runs, and for how many seconds the first of them has waited; None without any.
+
+    A run waits since it was created, or since its last attempt ended.
+    """
+    ended = select(func.max(attempts.c.closed_at)).where(attempts.c.run_id == runs.c.id).scalar_subquery()
+    first = func.min(func.coalesce(ended, runs.c.created_at))
+    with database.read() as connection:
+        count, since = connection.execute(select(func.count(), first).where(runs.c.state == State.QUEUED)).one()
+    return count, None if since is None else max(0.0, _now() - since)
 
 
 def position(database: Database, run_id: int) -> int | None:

@@ -29,6 +29,8 @@ complete uncounted notes status error
 """
 COLUMNS = FIGURES.split()
 OPERATOR_COLUMNS = ["library", "model", "image_size", *OperatorCount.model_fields]
+Wanted = tuple[ModelName, str]
+"""A model and an image size; empty for its own."""
 Table = dict[tuple[str, str], dict[str, str]]
 
 
@@ -45,21 +47,26 @@ def build(models: Sequence[str], out_dir: Path, workers: int) -> Iterator[Progre
     wanted = names.resolve(models, families)
     out_dir.mkdir(parents=True, exist_ok=True)
     rows, operators = _kept(out_dir, set(families) - set(wanted))
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        yield Progress(done=0, total=len(wanted))
-        counting = [pool.submit(count, name) for name in wanted]
-        for done, future in enumerate(as_completed(counting), start=1):
-            row = future.result()
-            rows[row.library, row.model] = catalogue_row(row)
-            operators[row.library, row.model] = [_operator_row(row, operator) for operator in row.operators]
-            yield Progress(done=done, total=len(wanted), note=row.name)
+    yield Progress(done=0, total=len(wanted))
+    for done, (_, row) in enumerate(counted([(name, "") for name in wanted], workers), start=1):
+        rows[row.library, row.model] = catalogue_row(row)
+        operators[row.library, row.model] = [_operator_row(row, operator) for operator in row.operators]
+        yield Progress(done=done, total=len(wanted), note=row.name)
     _write(out_dir, rows, operators)
 
 
-def count(name: str) -> ProfileRow:
-    """Return the row of one model: on meta, with a batch of one, its own image size and float32."""
-    return profile(name, ProfileSpec(models=(name,))).row
+def counted(wanted: Sequence[Wanted], workers: int) -> Iterator[tuple[Wanted, ProfileRow]]:
+    """Count models in worker processes, and yield each with its row as soon as it is counted."""
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        counting = {pool.submit(count, *model): model for model in wanted}
+        for future in as_completed(counting):
+            yield counting[future], future.result()
+
+
+def count(name: str, image_size: str = "") -> ProfileRow:
+    """Return the row of one model: on meta, with a batch of one and float32. image_size: its own by default."""
+    return profile(name, ProfileSpec.model_validate({"models": (name,), "image_size": image_size or None})).row
 
 
 def catalogue_row(row: ProfileRow) -> dict[str, str]:
@@ -86,8 +93,7 @@ def _kept(out_dir: Path, models: set[ModelName]) -> tuple[Table, dict[tuple[str,
     """Return the existing rows and operators of these models, which are not recounted."""
     rows = {
         (row["library"], row["model"]): row
-        for path in sorted(out_dir.glob("*.csv"))
-        for row in csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
+        for row in read(out_dir)
         if ModelName.of(row["library"], row["model"]) in models
     }
     if not rows:
@@ -98,6 +104,12 @@ def _kept(out_dir: Path, models: set[ModelName]) -> tuple[Table, dict[tuple[str,
         if (key := (row["library"], row["model"])) in rows:
             operators.setdefault(key, []).append(row)
     return rows, operators
+
+
+def read(folder: Path) -> Iterator[dict[str, str]]:
+    """Yield the rows of a folder's CSV files."""
+    for path in sorted(folder.glob("*.csv")):
+        yield from csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
 
 
 def check_versions(out_dir: Path) -> None:

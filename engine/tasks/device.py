@@ -9,8 +9,8 @@ import torch
 
 from engine.measure import environment, gpu_watch, rates
 from engine.measure.contention import contended, named
+from engine.measure.plan import Plan
 from engine.measure.rates import Rate
-from engine.measure.timing import Plan
 from engine.models.built import out_of_memory
 from engine.results import DeviceRow, Event, Progress
 from engine.results.flags import Flag

@@ -31,16 +31,16 @@ from engine.training.evaluation import classification, feature_cache
 from engine.training.evaluation.classification import Classification
 from engine.training.evaluation.encode import (
     Encoded,
-    Features,
     Reader,
     assemble,
     classified,
     directions,
     features,
+    followed,
     retrieved,
     subset,
 )
-from engine.training.setup import named, opener, readable
+from engine.training.setup import named, opener, readable, reader
 from engine.training.validation import row_fields
 
 log = logging.getLogger("engine.training")
@@ -122,16 +122,7 @@ def _load(spec: EvaluateSpec, device_name: str) -> Generator[Event, None, Loaded
     yield from clip_weights.fetch(spec, spec.checkpoint, roots)
     made = clip_weights.create(spec, weights=spec.checkpoint, roots=roots)
     made.model.to(spec.device).eval()
-    reader = Reader(
-        transform=made.preprocess_val,
-        tokenize=made.tokenizer,
-        device=spec.device,
-        autocast=lambda: precision.autocast(spec.precision, spec.device),
-        dtype=precision.weights_dtype(spec.precision),
-        batch_size=spec.batch_size,
-        workers=spec.workers,
-    )
-    return Loaded(spec, made, reader, device_name)
+    return Loaded(spec, made, reader(made, spec.precision, spec.device, spec.batch_size, spec.workers), device_name)
 
 
 def _part(
@@ -186,7 +177,10 @@ def _encoded(
             notes.append(f"the features of {what} were computed earlier ({when}) and are reused")
         else:
             encoding = features(loaded.made.model, part, loaded.reader, captions=captions)
-            found = yield from _followed(encoding, progress, f"encoding {what}: {{}} of {len(part)} images")
+            found = yield from followed(
+                encoding,
+                lambda done: progress.model_copy(update={"note": f"encoding {what}: {done} of {len(part)} images"}),
+            )
             try:
                 if name:
                     feature_cache.save(folder, name, found, spare_bytes=settings.min_free_gb * 1e9)
@@ -210,19 +204,6 @@ def _encoded(
         directions=lambda: directions(loaded.made.model, classes, templates, loaded.reader, by_class),
         probe=probe,
     )
-
-
-def _followed(
-    encoding: Generator[int, None, Features], progress: Progress, note: str
-) -> Generator[Event, None, Features]:
-    """Yield progress with the number of images done, and return the features."""
-    while True:
-        try:
-            done = next(encoding)
-        except StopIteration as ended:
-            found: Features = ended.value
-            return found
-        yield progress.model_copy(update={"note": note.format(done)})
 
 
 def _probe(

@@ -19,7 +19,7 @@ from engine.models.clip_weights import Made
 from engine.roots import Roots, expand_home, file_within, open_within
 from engine.specs import Refused
 from engine.specs.base import format_image_size
-from engine.specs.clip import default_workers
+from engine.specs.clip import TrainPrecision, default_workers
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.schedule import Schedule, schedule
 from engine.specs.train import TrainSpec
@@ -126,7 +126,7 @@ def hold(spec: TrainSpec, run_dir: Path, roots: Roots = None) -> Held:
     opened = opener(spec, roots)
     pairs, notes = readable(opened(spec.data, samples=spec.samples), run_dir, "data", spec.resume, roots)
     notes = (*pairs.notes, *notes)
-    if len(pairs) > 1 and len({caption for index in range(len(pairs)) for caption in pairs.captions(index)}) == 1:
+    if len(pairs) > 1 and datasets.count_distinct(pairs) == 1:
         raise Refused("all captions are equal, so pairs cannot be told apart: give data with different captions")
     val: Pairs | None
     if spec.val_data:
@@ -213,7 +213,6 @@ def prepare(spec: TrainSpec, place: Place, run_dir: Path, roots: Roots = None) -
         repeat=spec.overfit,
     )
     pin = torch.device(place.device).type == "cuda"
-    tokenize = made.tokenizer
     return Setup(
         spec=spec,
         place=place,
@@ -233,17 +232,22 @@ def prepare(spec: TrainSpec, place: Place, run_dir: Path, roots: Roots = None) -
             power=spec.lr_cooldown_power,
             end=spec.lr_cooldown_end,
         ),
-        batches=batches(held.train, made.preprocess_train, tokenize, order, workers=spec.workers or 0, pin=pin),
-        reader=Reader(
-            transform=made.preprocess_val,
-            tokenize=tokenize,
-            device=place.device,
-            autocast=lambda: precision.autocast(spec.precision, place.device),
-            dtype=precision.weights_dtype(spec.precision),
-            batch_size=plan.batch_size,
-            workers=0,
-        ),
+        batches=batches(held.train, made.preprocess_train, made.tokenizer, order, workers=spec.workers or 0, pin=pin),
+        reader=reader(made, spec.precision, place.device, plan.batch_size),
         roots=roots,
+    )
+
+
+def reader(made: Made, kind: TrainPrecision, device: str, batch_size: int, workers: int = 0) -> Reader:
+    """Return what prepares the inputs of a model for its validation. kind: the precision."""
+    return Reader(
+        transform=made.preprocess_val,
+        tokenize=made.tokenizer,
+        device=device,
+        autocast=lambda: precision.autocast(kind, device),
+        dtype=precision.weights_dtype(kind),
+        batch_size=batch_size,
+        workers=workers,
     )
 
 

@@ -4,19 +4,17 @@ import logging
 import math
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
-from typing import TypeVar
 
 from engine.results import Event, Progress
 from engine.results.clip import Retrieval
 from engine.specs import Refused
-from engine.training.evaluation.encode import classified, encode, generative_loss, retrieved
+from engine.training.evaluation.encode import classified, encode, followed, generative_loss, retrieved
 from engine.training.setup import Setup
 
 log = logging.getLogger("engine.training")
 LOWER_IS_BETTER = ("loss", "rank")
 RETRIEVAL = [name for name in Retrieval.model_fields if "_to_" in name] + ["clip_val_loss"]
 GENERATIVE = "val_generative_loss"
-Found = TypeVar("Found")
 
 
 class Stopped(Exception):
@@ -37,18 +35,24 @@ def validate(
     )
     found: dict[str, float] = {}
     encoded = None
+
+    def unless_stopped(_: int) -> Progress:
+        if stopped():
+            raise Stopped
+        return progress
+
     if held.val is not None and (retrieval or (zeroshot and held.zeroshot is None)):
-        encoded = yield from _through(encode(setup.model, held.val, setup.reader), progress, stopped)
+        encoded = yield from followed(encode(setup.model, held.val, setup.reader), unless_stopped)
         if encoded.notes:  # an image was not checked before or is missing now: leave it out from now on
             held = setup.pairs = replace(held, val=encoded.pairs, notes=(*held.notes, *encoded.notes))
     if retrieval and encoded is not None:
         found |= retrieved(encoded, setup.plan.batch_size)
         if spec.loss == "coca":
             writing = generative_loss(setup.model, encoded.pairs, setup.reader)
-            found[GENERATIVE] = yield from _through(writing, progress, stopped)
+            found[GENERATIVE] = yield from followed(writing, unless_stopped)
     if zeroshot and held.zeroshot is not None:
         work = encode(setup.model, held.zeroshot, setup.reader, captions=False)
-        encoded = yield from _through(work, progress, stopped)
+        encoded = yield from followed(work, unless_stopped)
         if encoded.notes:
             held = setup.pairs = replace(held, zeroshot=encoded.pairs, notes=(*held.notes, *encoded.notes))
     if zeroshot and held.classes and encoded is not None and encoded.labels is not None:
@@ -62,21 +66,6 @@ def validate(
     shown = "\t".join(f"{name}: {value:.4f}" for name, value in found.items())
     log.info("Eval Epoch: %d %s", epoch, shown)
     return found
-
-
-def _through(
-    work: Generator[int, None, Found], progress: Progress, stopped: Callable[[], bool]
-) -> Generator[Event, None, Found]:
-    """Yield progress until `work` ends, and return its result. Errors: Stopped."""
-    while True:
-        try:
-            next(work)
-        except StopIteration as ended:
-            found: Found = ended.value
-            return found
-        if stopped():
-            raise Stopped
-        yield progress
 
 
 def score(setup: Setup, found: Mapping[str, float], loss: float) -> tuple[float, float] | None:

@@ -56,10 +56,11 @@ def draw(prefix: str) -> None:
     """Draw the upload field, the problem with the last upload, and the earlier uploads."""
     key = f"{prefix}_upload"
     st.file_uploader(
-        "Or upload data (.csv, .zip, .tar)",
-        type=["csv", "tsv", "zip", "tar", "tgz", "gz"],
+        "Or upload data (.csv, .parquet, .json, .zip, .tar)",
+        type=["csv", "tsv", "parquet", "json", "zip", "tar", "tgz", "gz"],
         key=key,
-        help="Upload a CSV, or a zip or tar of class folders, of images with a .txt each, or of images and a CSV.",
+        help="Upload a table, or a zip or tar of class folders, of images with a .txt each, or of images with a CSV, a "
+        "Parquet or a .json of captions (COCO or Karpathy).",
     )
     if problem := st.session_state.get(f"{key}_problem"):
         st.error(plain(problem), icon=":material/error:")

@@ -5,9 +5,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import uuid
-from collections import Counter
-from collections.abc import Iterator
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,25 +18,27 @@ from engine.jobs import failures
 from engine.jobs.lifecycle import lease_name
 from engine.settings import ROOT, Settings
 from engine.specs import ProfileSpec
-from engine.store import Cause, Exit, State, Store, Unavailable, attempts, leases, open_store, queue
+from engine.store import Cause, Exit, Filter, State, Store, Unavailable, attempts, leases, open_store, queue
 from tests.faults.conftest import House, until
-from tests.support import postgres
 from tests.support.store import overwrite, table_pages
 
 pytestmark = pytest.mark.slow
 
-CLAIMERS, RUNS = 4, 120
-
 CLAIM = """
-import sys
+import sys, time
 from engine.settings import Settings
 from engine.store import Cause, Exit, attempts, open_store, queue
 store = open_store(Settings())
 print("ready", flush=True)
 sys.stdin.readline()
-while attempt := queue.claim(store.database, sys.argv[1]):
-    print(attempt.run_id, attempt.token)
-    attempts.close(store.database, attempt, Exit(1), Cause.ERROR, "")
+left = int(sys.argv[2])
+while left:
+    if attempt := queue.claim(store.database, sys.argv[1]):
+        left -= 1
+        print(attempt.run_id, attempt.number, attempt.token)
+        attempts.close(store.database, attempt, Exit(-9), Cause.KILLED, "")  # queues it again, up to MOST_STARTS times
+    else:
+        time.sleep(0.01)
 store.close()
 """
 
@@ -79,46 +79,38 @@ def python(code: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, text=True, **options)
 
 
-@pytest.fixture
-def database_url(request: pytest.FixtureRequest) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield ""
-    elif not postgres.installed():
-        pytest.skip(postgres.ABSENT)
-    else:
-        with postgres.server() as url:
-            yield postgres.new_database(url, uuid.uuid4().hex)
-
-
-@pytest.mark.parametrize("database_url", ["sqlite", "postgresql"], indirect=True)
-def test_no_run_is_claimed_twice(settings: Settings, database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VITALS_DATABASE_URL", database_url)
+@pytest.mark.parametrize(
+    ("claimers", "each"), [(4, 30), pytest.param(8, 2000, marks=[pytest.mark.cluster, pytest.mark.timeout(600)])]
+)
+def test_no_run_is_claimed_twice(
+    settings: Settings, database_url: str, tmp_path: Path, claimers: int, each: int
+) -> None:
+    """Each process claims so many times, from a queue that stays short, so that they compete for the same runs."""
     store = open_store(settings.model_copy(update={"database_url": database_url}))
     spec = ProfileSpec(models=("a",), device="cpu")
-    for _ in range(RUNS):
-        store.enqueue(spec)
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    claimers = [python(CLAIM, f"host {number}", **pipes) for number in range(CLAIMERS)]
-    for claimer in claimers:
-        assert claimer.stdout is not None
-        assert claimer.stdout.readline() == "ready\n"
-    for claimer in claimers:
-        assert claimer.stdin is not None
-        claimer.stdin.write("go\n")
-        claimer.stdin.flush()
-    claimed: list[tuple[str, ...]] = []
-    busy = 0
-    for claimer in claimers:
-        out, errors = claimer.communicate(timeout=200)
-        assert (claimer.returncode, errors) == (0, ""), "such as: database is locked"
-        mine = [tuple(line.split()) for line in out.splitlines()]
-        claimed += mine
-        busy += bool(mine)
-    assert len(claimed) == RUNS
-    assert set(Counter(run for run, _ in claimed).values()) == {1}
-    assert set(Counter(token for _, token in claimed).values()) == {1}
-    assert busy > 1, "several have claimed"
-    assert {run.state for run in store.runs(limit=RUNS)} == {State.FAILED}
+    outputs = [tmp_path / f"{number}.txt" for number in range(claimers)]
+    processes = []
+    for number, path in enumerate(outputs):
+        with path.open("w") as output:
+            pipes = {"stdin": subprocess.PIPE, "stdout": output, "stderr": output}
+            processes.append(python(CLAIM, f"host {number}", str(each), **pipes))
+    until(lambda: all(path.read_text() == "ready\n" for path in outputs), "all to be ready")
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.close()
+    while any(process.poll() is None for process in processes):
+        for _ in range(20 - store.count(Filter(states=(State.QUEUED,)))):
+            store.enqueue(spec)
+        time.sleep(0.05)
+    claimed = []
+    for process, path in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, path.read_text()
+        claimed += [tuple(map(int, line.split())) for line in path.read_text().splitlines()[1:]]
+    assert len(claimed) == claimers * each, "no other line, such as: database is locked"
+    assert len({(run, number) for run, number, _ in claimed}) == len(claimed)
+    assert len({token for _, _, token in claimed}) == len(claimed)
+    assert store.count(Filter(states=(State.QUEUED, State.FAILED))) == store.count(Filter()), "no run is held"
     store.close()
 
 

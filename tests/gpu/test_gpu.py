@@ -13,7 +13,9 @@ import torch
 
 from engine.measure import gpu_watch
 from engine.measure.peak import peak
-from engine.measure.timing import HostStopwatch, Plan, Subject, measure, stopwatch
+from engine.measure.plan import Plan, Subject
+from engine.measure.stopwatch import HostStopwatch, stopwatch_for
+from engine.measure.timing import measure
 from engine.models import library, variants
 from engine.models.built import Wanted, out_of_memory
 from engine.models.variants import Numbers
@@ -95,7 +97,7 @@ def rows(tmp_path: Path, **fields: Any) -> list[BenchmarkRow]:
 
 
 def test_events_agree_with_the_hosts_clock(cuda: str, product: Callable[[], torch.Tensor]) -> None:
-    events, host = stopwatch(cuda), HostStopwatch(lambda: torch.cuda.synchronize(cuda))
+    events, host = stopwatch_for(cuda), HostStopwatch(lambda: torch.cuda.synchronize(cuda))
     events.queued(product, 10)
     pairs = [(events.queued(product, 10), host.queued(product, 10)) for _ in range(7)]
     assert median(one for one, _ in pairs) == pytest.approx(median(other for _, other in pairs), rel=0.03)
@@ -173,7 +175,7 @@ def test_a_gpu_at_work_is_seen(cuda: str, product: Callable[[], torch.Tensor]) -
     watch = gpu_watch.watch(cuda)
     if watch is None:
         pytest.skip("NVML does not know this device")
-    session = measure([Subject("product", {"call": product})], stopwatch(cuda), Plan(), gpu=watch)
+    session = measure([Subject("product", {"call": product})], stopwatch_for(cuda), Plan(), gpu=watch)
     assert session.gpu is not None
     if session.gpu.clocks_mhz is None:
         pytest.skip("every look found the GPU idle, or NVML tells no clocks here")

@@ -46,6 +46,11 @@ def asked() -> Response:
         return client.get("/health")
 
 
+def stated(answer: Response) -> dict[str, str]:
+    """The fields of an answer that are words."""
+    return {name: answer.json()[name] for name in ("status", "store", "scheduler")}
+
+
 @contextmanager
 def locked(settings: Settings) -> Iterator[None]:
     """A store that nobody else can even read."""
@@ -57,11 +62,11 @@ def locked(settings: Settings) -> Iterator[None]:
 
 def test_health_knows_whether_runs_wait_in_vain(settings: Settings, store: Store) -> None:
     answer = asked()
-    assert (answer.status_code, answer.json()) == (200, {"status": "ok", "store": "ok", "scheduler": "idle"})
+    assert (answer.status_code, stated(answer)) == (200, {"status": "ok", "store": "ok", "scheduler": "idle"})
     store.enqueue(ProfileSpec(models=("resnet18",), device="cpu"))
     answer = asked()
     found = {"status": "unavailable", "store": "ok", "scheduler": "runs wait, and no scheduler is alive"}
-    assert (answer.status_code, answer.json()) == (503, found)
+    assert (answer.status_code, stated(answer)) == (503, found)
     gone = str(Identity(Identity.mine().pid, 0.0))
     assert leases.take(store.database, lease_name(settings), gone, "", 60, None)
     assert asked().status_code == 503, "the lease has not expired, but its holder is dead"
@@ -70,7 +75,9 @@ def test_health_knows_whether_runs_wait_in_vain(settings: Settings, store: Store
         assert leases.take(store.database, lease_name(settings), holder, "", 60, seen)
         assert asked().status_code == status
     answer = asked()
-    assert (answer.status_code, answer.json()) == (200, {"status": "ok", "store": "ok", "scheduler": "working"})
+    assert (answer.status_code, stated(answer)) == (200, {"status": "ok", "store": "ok", "scheduler": "working"})
+    assert (answer.json()["queued"], answer.json()["disk"]) == (1, "ok")
+    assert 0 < answer.json()["lease_left_s"] <= 60
 
 
 def test_health_says_in_plain_words_what_is_wrong_with_the_store(settings: Settings, store: Store) -> None:
@@ -85,7 +92,7 @@ def test_health_says_in_plain_words_what_is_wrong_with_the_store(settings: Setti
     absent = asked()
     assert not path.exists(), "to ask makes no store"
     assert {answer.status_code for answer in (damaged, no_database, absent)} == {503}
-    assert damaged.json() == {
+    assert stated(damaged) == {
         "status": "unavailable",
         "store": "the store is damaged: parts of it cannot be read",
         "scheduler": "unknown",

@@ -1,11 +1,13 @@
 """The page of trainings, driven in process. Runs are queued; what they find is stored by hand."""
 
 import io
+import json
 import shlex
 import zipfile
 from base64 import b64encode
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
@@ -179,6 +181,28 @@ def test_an_uploaded_zip_becomes_the_data(store: Store, settings: Settings) -> N
     app.button(key="train_preset_Digits in a minute").click().run()
     messages = [toast.value.replace("\\", "") for toast in app.toast]
     assert messages == [f"Data changed to digits. Before: {folder.name}"]
+
+
+def test_an_uploaded_json_of_captions_or_a_parquet_becomes_the_data(store: Store) -> None:
+    pictures = [f"images/{n}.png" for n in range(20)]
+    karpathy = [{"filename": f"{n}.png", "sentences": [{"raw": f"picture {n}"}], "split": "train"} for n in range(20)]
+    content = io.BytesIO(zipped(*pictures))
+    with zipfile.ZipFile(content, "a") as archive:
+        picture = archive.read(pictures[0])
+        archive.writestr("captions.json", json.dumps({"images": karpathy}))
+    table = io.BytesIO()
+    pd.DataFrame({"image": [picture] * 20, "text": [f"picture {n}" for n in range(20)]}).to_parquet(table)
+    for upload, kind in ((("a.zip", content), "coco"), (("b.parquet", table), "parquet")):
+        app = open_page(PAGE)
+        name, file = upload
+        app.file_uploader(key="train_upload").set_value((name, file.getvalue(), "")).run()
+        assert not app.exception
+        assert not app.error
+        assert "20 pairs; 20 captions" in plainly(app)
+        app.button(key="train_go").click().run()
+        spec = store.runs()[0].spec
+        assert isinstance(spec, TrainSpec)
+        assert spec.data_kind == kind
 
 
 def test_a_zip_that_leads_out_of_its_folder_is_refused(settings: Settings) -> None:

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from engine.measure.timing import EventStopwatch, HostStopwatch, Plan, Session, Subject, measure
+from engine.measure.plan import Plan, Session, Subject
+from engine.measure.stopwatch import EventStopwatch, HostStopwatch
+from engine.measure.timing import measure
 
 PLAN = Plan()
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from engine import suite
-from engine.measure.timing import Stopwatch
+from engine.measure.stopwatch import Stopwatch
 from engine.models import steps, variants
 from engine.models.built import Built, Wanted
 from engine.models.variants import Builder, Numbers

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import torch
 
-from engine.measure import timing, trace
-from engine.measure.timing import Plan, Stopwatch
+from engine.measure import trace
+from engine.measure.plan import Plan
+from engine.measure.stopwatch import Stopwatch, first_call_ms, flusher, stopwatch_for
 from engine.models import library, steps, variants
 from engine.models.variants import Builder
 from engine.replicates import compiling, side_by_side
@@ -28,7 +29,7 @@ def measure(job: Job, build: Builder) -> Iterator[Report]:
     The first process also counts FLOPs and parameters. If it is the only one, it also compiles a second time.
     """
     spec = job.spec
-    stopwatch = timing.stopwatch(spec.device)
+    stopwatch = stopwatch_for(spec.device)
     library.load(job.model)  # before the first variant, whose memory would include it
     load_libraries(spec.device)
     resident_mb = resident()
@@ -57,7 +58,7 @@ def measure(job: Job, build: Builder) -> Iterator[Report]:
             seed=spec.seed + job.process,
         ),
         ready,
-        flush=timing.flusher(spec.device) if spec.cache == "cold" else None,
+        flush=flusher(spec.device) if spec.cache == "cold" else None,
         afterwards=afterwards,
     )
 
@@ -127,7 +128,7 @@ def _again(measured: Measured, job: Job, made: Made, stopwatch: Stopwatch) -> Me
             run = variants.runner(made.variant, made.built, made.found, job.spec.device)
             phases = steps.phases(job.model, made.built.model, run, training=training, kind=job.spec.optimizer)
             calls = 1 + variants.settling_calls(made.variant, job.spec.device)
-            again_ms = sum(timing.first_call(stopwatch, list(phases.values())) for _ in range(calls))
+            again_ms = sum(first_call_ms(stopwatch, list(phases.values())) for _ in range(calls))
     except Exception as error:  # noqa: BLE001 - as above; the first timing is valid
         note = f"not compiled a second time: {' '.join(str(error).split())[:300]}"
         return measured.model_copy(update={"notes": (*measured.notes, note)})

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from engine.measure import timing
+from engine.measure.stopwatch import first_call_ms, stopwatch_for
 from engine.models import library, steps, variants
 from engine.models.variants import Builder
 from engine.replicates.benchmark.job import Job
@@ -67,4 +67,4 @@ def _try(job: Job, build: Builder) -> None:
     with switches(job, found, baseline)():
         run = variants.runner(baseline, built, found, job.spec.device)
         phases = steps.phases(job.model, built.model, run, training=training, kind=job.spec.optimizer)
-        timing.first_call(timing.stopwatch(job.spec.device), [lambda: once(phases), lambda: once(phases)])
+        first_call_ms(stopwatch_for(job.spec.device), [lambda: once(phases), lambda: once(phases)])

@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from engine.measure import timing
-from engine.measure.timing import Plan, Stopwatch
+from engine.measure.plan import Plan
+from engine.measure.stopwatch import Stopwatch, stopwatch_for
 from engine.models import recurrent
 from engine.models.recurrent import Control, Errors, Network
 from engine.replicates import compiling, side_by_side
@@ -35,7 +35,7 @@ def work(job: Job, build: Build = recurrent.build) -> Iterator[Report]:
     spec = job.spec
     recurrent.set_torchscript(spec)
     load_libraries(spec.device)
-    stopwatch, control, resident_mb = timing.stopwatch(spec.device), Control(spec), resident()
+    stopwatch, control, resident_mb = stopwatch_for(spec.device), Control(spec), resident()
     return side_by_side.measure(
         job,
         stopwatch,

@@ -36,7 +36,8 @@ def _run(database: Database, connection: Connection, found: str | None) -> None:
     revisions = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
     if found is not None and found not in revisions:
         cause = f"is at schema {found}, which this version of the program (schema {HEAD}) does not know"
-        raise Unavailable(database.place, cause, "Upgrade the program, or name another folder in VITALS_RUNS_DIR")
+        other = "folder in VITALS_RUNS_DIR" if database.sqlite else "database in VITALS_DATABASE_URL"
+        raise Unavailable(database.place, cause, f"Upgrade the program, or name another {other}")
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
 

@@ -1,16 +1,14 @@
 """Zero-shot and linear-probe classification: accuracies, recall and confusion."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
-import open_clip
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from engine.specs import Refused
 from engine.specs.evaluate import STRENGTHS
@@ -80,42 +78,6 @@ def average_precisions(image_features: Tensor, targets: Tensor, classifier: Tens
 
 SCALE = 100.0
 """Factor that multiplies cosines before the softmax, as in open_clip. It changes confidences, not predictions."""
-
-
-def classifier(
-    model: nn.Module,
-    tokenize: Callable[[list[str]], Tensor],
-    classes: Sequence[str],
-    templates: Sequence[str],
-    *,
-    device: str,
-    batch_size: int,
-) -> Tensor:
-    """Return one direction per class, (D, C) float32: the normalised mean of the features of its prompts.
-
-    templates: prompts with {} for the class name. model: in evaluation mode. batch_size: prompts per forward pass, but
-    at least all prompts of one class.
-    """
-    # open_clip would call str.format, which fails on other braces
-    prompts = [partial(template.replace, "{}") for template in templates]
-    weights: Tensor = open_clip.build_zero_shot_classifier(
-        model,
-        tokenize,
-        classes,
-        prompts,
-        num_classes_per_batch=max(1, batch_size // len(templates)),
-        device=device,
-    )
-    return weights.float()
-
-
-def directions(encode: Callable[[list[str]], Tensor], prompts: Sequence[Sequence[str]]) -> Tensor:
-    """Return the classifier (D, C) of prompts per class: for each class, the normalised mean of its prompts' features.
-
-    encode: returns the normalised features (n, D) of texts.
-    """
-    means = [encode(list(several)).mean(dim=0) for several in prompts]
-    return nn.functional.normalize(torch.stack(means, dim=1), dim=0)
 
 
 def results(image_features: Tensor, labels: Tensor, classifier: Tensor) -> Classification:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from engine import datasets
 from engine.datasets import Pairs, Subset, Unreadable
+from engine.results import Event
 from engine.specs import Refused
 from engine.specs.evaluate import RECALLS
 from engine.training.batches import Tokenize, Transform
@@ -20,6 +21,7 @@ from engine.training.objectives import caption_loss
 from engine.words import shortened
 
 Ticks = Generator[int, None, "Encoded"]
+Found = TypeVar("Found")
 Loaded = tuple[Tensor, list[int]]
 """Images (B, 3, H, W), and the indices of their pairs."""
 
@@ -95,6 +97,17 @@ class _Images(Dataset[Loaded]):
             with suppress(Unreadable):
                 tensors[index] = self._transform(self._pairs.image(index))
         return (torch.stack([*tensors.values()]) if tensors else torch.empty(0)), [*tensors]
+
+
+def followed(work: Generator[int, None, Found], event: Callable[[int], Event]) -> Generator[Event, None, Found]:
+    """Yield an event for each number that `work` yields, and return its result."""
+    while True:
+        try:
+            done = next(work)
+        except StopIteration as ended:
+            found: Found = ended.value
+            return found
+        yield event(done)
 
 
 def encode(model: nn.Module, pairs: Pairs, reader: Reader, *, captions: bool = True) -> Ticks:
@@ -275,14 +288,22 @@ def directions(
     reader: Reader,
     class_prompts: Mapping[str, Sequence[str]] | None = None,
 ) -> Tensor:
-    """Return the zero-shot classifier, (D, C) float32 on the CPU. Arguments and errors: as in `classified`."""
-    if class_prompts:
-        if missing := [name for name in classes if name not in class_prompts]:
-            raise Refused(f"{len(missing)} of {len(classes)} classes have no prompts: {shortened(tuple(missing))}")
-        prompts = [class_prompts[name] for name in classes]
-        return classification.directions(lambda texts: encode_texts(model, texts, reader), prompts)
-    with reader.autocast():
-        weights = classification.classifier(
-            model, reader.tokenize, classes, templates, device=reader.device, batch_size=reader.batch_size
-        )
-    return weights.float().cpu()
+    """Return the zero-shot classifier, (D, C) float32 on the CPU: the normalised mean of the features of each class's
+    prompts.
+
+    model: in evaluation mode. templates: prompts with {} for the class name; class_prompts and errors: as in
+    `classified`.
+    """
+    if missing := [name for name in classes if class_prompts and name not in class_prompts]:
+        raise Refused(f"{len(missing)} of {len(classes)} classes have no prompts: {shortened(tuple(missing))}")
+    prompts = [
+        class_prompts[name] if class_prompts else [template.replace("{}", name) for template in templates]
+        for name in classes
+    ]
+    together = max(1, reader.batch_size // max(map(len, prompts)))  # classes per forward pass
+    means: list[Tensor] = []
+    for start in range(0, len(prompts), together):
+        some = prompts[start : start + together]
+        features = encode_texts(model, [text for several in some for text in several], reader)
+        means += [part.mean(dim=0) for part in torch.split(features, [len(several) for several in some])]
+    return nn.functional.normalize(torch.stack(means, dim=1), dim=0)

@@ -10,11 +10,8 @@ from engine.results.answers import MatchedText, Matches
 from engine.settings import Settings
 from engine.specs import Refused
 from engine.specs.questions import Match
-from engine.training.evaluation import classification
-from engine.training.evaluation.encode import Reader, encode_images, encode_texts
+from engine.training.evaluation.encode import Reader, directions, encode_images, encode_texts
 from engine.training.evaluation.search import kept_model
-
-BATCH = 64
 
 
 @torch.no_grad()
@@ -33,17 +30,10 @@ def answer(question: Match) -> Matches:
     reader = Reader(transform=made.preprocess_val, tokenize=made.tokenizer, device="cpu", autocast=nullcontext)
     features = encode_images(made.model, made.preprocess_val(image)[None], reader)
     if question.templates:
-        options = {"device": "cpu", "batch_size": BATCH}
-        directions = classification.classifier(
-            made.model,
-            made.tokenizer,
-            question.texts,
-            question.templates,
-            **options,  # type: ignore[arg-type]
-        )
+        weights = directions(made.model, question.texts, question.templates, reader)
     else:
-        directions = encode_texts(made.model, question.texts, reader).T
-    cosines = (features @ directions)[0].double()
+        weights = encode_texts(made.model, question.texts, reader).T
+    cosines = (features @ weights)[0].double()
     logits = cosines * float(made.model.logit_scale.exp())  # type: ignore[operator]
     bias = getattr(made.model, "logit_bias", None)
     shares = torch.softmax(logits, 0) if bias is None else torch.sigmoid(logits + float(bias))

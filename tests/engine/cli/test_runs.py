@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from sqlalchemy import update
 
 from engine.__main__ import main
 from engine.settings import Settings
 from engine.store import Store
 from engine.store.files import RunFiles
+from engine.store.tables import runs
 from tests.support.page import finish, profile_row, queue
 
 
@@ -94,7 +96,7 @@ def test_several_runs_are_deleted_when_that_is_said_twice(
     path.parent.mkdir(parents=True)
     path.write_bytes(b"0" * 1_500_000)
     told = engine(capsys, "runs", "delete", *ended[:2], waiting, code=2)
-    assert "3 runs with 1 files of 1.5 MB would be deleted for good: say so with --yes" in told
+    assert "3 runs with 1 file of 1.5 MB would be deleted for good: say so with --yes" in told
     assert len(store.runs()) == 4
     told = engine(capsys, "runs", "delete", *ended[:2], waiting, "--yes", code=1)
     assert f"run {waiting} is queued: cancel it first" in told
@@ -106,6 +108,26 @@ def test_several_runs_are_deleted_when_that_is_said_twice(
 
 
 @pytest.mark.slow
+def test_old_runs_are_pruned_unless_they_are_tagged_or_noted(
+    settings: Settings, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, tagged, noted, young, waiting = (queue(store, "resnet18", device="cpu") for _ in range(5))
+    for run_id in (old, tagged, noted, young):
+        store.request_cancel(run_id)
+    store.set_tags(tagged, ["paper"])
+    store.set_notes(noted, "see the paper")
+    with store.database.write() as connection:
+        connection.execute(update(runs).where(runs.c.id != young).values(ended_at=runs.c.ended_at - 8 * 86_400))
+    RunFiles(settings.runs_dir, old).prepare()
+    prune = ("runs", "prune", "--days", "7")
+    refusal = engine(capsys, *prune, code=2)
+    assert "1 run with 0 files of 0.0 MB would be deleted for good: say so with --yes" in refusal
+    assert engine(capsys, *prune, "--state", "finished", "--yes").strip() == "no run is that old"
+    assert engine(capsys, *prune, "--yes").strip() == f"run {old} is deleted"
+    assert {run.id for run in store.runs()} == {tagged, noted, young, waiting}
+    assert not RunFiles(settings.runs_dir, old).dir.exists()
+
+
 def test_rows_and_storage(
     ended: list[int], settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -73,7 +73,8 @@ def test_captions_of_every_kind(tmp_path: Path) -> None:
     pairs = open_pairs(str(path))
     expected = [("one", "two"), ("from json",), ("a", "b"), ("rather this",)]
     assert [pairs.captions(index) for index in range(len(pairs))] == expected
-    assert pairs.notes == ("4 images without a caption are left out",)
+    note = "4 images without a caption are left out, 1 of them with a class, because there is no classnames.txt"
+    assert pairs.notes == (note,)
 
 
 def test_classes_are_named_beside_the_shards(tmp_path: Path) -> None:
@@ -88,6 +89,12 @@ def test_classes_are_named_beside_the_shards(tmp_path: Path) -> None:
     (tmp_path / "classnames.txt").write_text("cat\n")
     with pytest.raises(DataProblem, match=r"has a class 1, and classnames.txt names 1, from 0 on"):
         open_pairs(str(path))
+    (tmp_path / "classnames.txt").unlink()
+    pairs = open_pairs(str(path))
+    assert [pairs.captions(index) for index in range(len(pairs))] == [("Tom",)]
+    assert "1 of them with a class, because there is no classnames.txt" in pairs.notes[0]
+    with pytest.raises(DataProblem, match=r"has 1 images with a class \(.cls or .npy\) but no classnames.txt: write"):
+        open_pairs(str(shard(tmp_path / "test" / "1.tar", sample("a", 1, cls="1"))))
 
 
 @pytest.mark.parametrize("template", ["{0.__class__}", "{!r}", "{:>1000000000}", "{classname}", "a photo", "%s"])

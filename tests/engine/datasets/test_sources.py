@@ -80,7 +80,7 @@ def test_damaged_and_unknown_tars_are_refused(tmp_path: Path, runs: Path) -> Non
         open_pairs(str(tmp_path / "a.tar.gz"))
     assert list((runs / "unpacked").iterdir()) == []
     (tmp_path / "a.tar.xz").write_bytes(b"x")
-    with pytest.raises(DataProblem, match=r"does not end in \.csv, \.tsv, \.tar, \.tar\.gz"):
+    with pytest.raises(DataProblem, match=r"does not end in \.csv, \.tsv, \.parquet, \.tar, \.tar\.gz"):
         open_pairs(str(tmp_path / "a.tar.xz"))
 
 

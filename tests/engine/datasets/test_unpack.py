@@ -1,6 +1,7 @@
 """Uploads are taken in when they are what they say; all others are refused, and nothing of them is left on the disk."""
 
 import gzip
+import json
 import stat
 import tarfile
 import tracemalloc
@@ -8,7 +9,9 @@ import zipfile
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
 
 from engine import archives
@@ -73,6 +76,49 @@ def test_a_shard_and_images_with_captions(tmp_path: Path) -> None:
     path, kind = unpack(write_tar(tmp_path / "00.tar", files), "00.tar", tmp_path / "made")
     assert kind == "webdataset"
     assert [open_pairs(str(path), kind).captions(index) for index in range(2)] == [("one",), ("two",)]
+
+
+COCO = {
+    "images": [{"id": 7, "file_name": "1.png", "coco_url": "http://x/val2017/1.png"}],
+    "annotations": [{"image_id": 7, "caption": "one"}],
+}
+KARPATHY = {"images": [{"filename": "1.png", "filepath": "val2017", "sentences": [{"raw": "one"}], "split": "val"}]}
+
+
+@pytest.mark.parametrize(
+    ("json_name", "content"), [("coco/annotations/captions_val2017.json", COCO), ("dataset_coco.json", KARPATHY)]
+)
+def test_captions_in_a_json_with_their_images(tmp_path: Path, json_name: str, content: dict[str, Any]) -> None:
+    image = "coco/val2017/1.png" if json_name.startswith("coco/") else "val2017/1.png"
+    files = {json_name: json.dumps(content).encode(), image: encoded()}
+    path, kind = unpack(zipped(tmp_path / "a.zip", files), "a.zip", tmp_path / "made")
+    assert (path, kind) == (tmp_path / "made" / json_name, "coco")
+    pairs = open_pairs(str(path), kind, roots=(tmp_path / "made",))
+    assert (pairs.captions(0), look(pairs).unreadable) == (("one",), ())
+    two = zipped(tmp_path / "b.zip", {**files, json_name.replace(".json", "2.json"): files[json_name]})
+    refused(two, "holds several files of captions: give one of", "again")
+
+
+def test_a_json_that_lists_no_captions_leaves_class_folders_as_they_are(tmp_path: Path) -> None:
+    boxes = {"images": [], "annotations": [{"bbox": [0, 0, 1, 1]}]}
+    files = {**CLASSES, "pets/info.json": json.dumps(boxes).encode()}
+    assert unpack(zipped(tmp_path / "a.zip", files), "a.zip", tmp_path / "made")[1] == "folder"
+
+
+@pytest.mark.parametrize("name", ["a.zip", "my pairs.parquet"])
+def test_parquet_alone_or_with_its_images(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITALS_RUNS_DIR", str(tmp_path / "runs"))
+    content = BytesIO()
+    images = ["images/1.png"] if name == "a.zip" else [encoded()]
+    pd.DataFrame({"image": images, "text": ["one"]}).to_parquet(content)
+    upload = BytesIO(content.getvalue())
+    if name == "a.zip":
+        files = {"t.parquet": content.getvalue(), "images/1.png": encoded()}
+        upload = BytesIO(zipped(tmp_path / "a.zip", files).read_bytes())
+    path, kind = unpack(upload, name, tmp_path / "made")
+    assert kind == "parquet"
+    pairs = open_pairs(str(path), kind, roots=(tmp_path / "made", tmp_path / "runs"))
+    assert (pairs.captions(0), look(pairs).unreadable) == (("one",), ())
 
 
 @pytest.mark.parametrize("name", ["my pairs.csv", "../../evil.csv", "C:\\x\\evil.tsv", "/etc/.csv", "ü☃.csv"])
@@ -180,6 +226,7 @@ def test_headers_of_headers_without_end(tmp_path: Path) -> None:
         ({"cat/1.png": bomb(90_000, 90_000)}, "1 files that are not what they are called: cat/1.png"),
         ({"cat/1.png": bomb(9_000, 9_000)}, "9000 x 9000 pixels"),
         ({"a.csv": b"\0\1"}, r"a.csv \(it is no text\)"),
+        ({"a.parquet": b"a,b"}, r"a.parquet \(it is no Parquet file\)"),
         ({"READ.ME": b"x"}, "holds no images"),
         ({}, "holds no images"),
         ({"1.png": encoded()}, "holds 1 images directly and nothing that says what they show"),
@@ -199,6 +246,9 @@ def test_contents_that_are_not_what_they_are_called(tmp_path: Path, files: dict[
         ("a.zip", gzip.compress(b"x", mtime=0), "does not begin like .zip, but like a gzip"),
         ("a.csv", b"PK\3\4" + bytes(50), "does not begin like .csv, but like a zip"),
         ("a.csv", b"a,b\0", "is no text"),
+        ("a.json", b"{\0", "is no text"),
+        ("a.parquet", b"a,b", "does not begin like .parquet"),
+        ("a.json", b"PAR1", "does not begin like .json, but like a parquet"),
         ("a.rar", b"Rar!", "is none of .zip, .tar"),
         ("a.exe", b"MZ", "is none of .zip, .tar"),
         ("noname", b"a,b", "is none of .zip, .tar"),

@@ -12,8 +12,10 @@ import torch
 from engine.measure import gpu_watch, nvml
 from engine.measure.gpu_watch import Watch, Watched, foreign, joules, notes, throttling, watch
 from engine.measure.nvml import Gpu
+from engine.measure.plan import Plan, Subject
 from engine.measure.rates import Rate
-from engine.measure.timing import HostStopwatch, Plan, Subject, measure
+from engine.measure.stopwatch import HostStopwatch
+from engine.measure.timing import measure
 from engine.replicates import side_by_side
 from engine.replicates.benchmark.job import Job
 from engine.replicates.messages import Measured

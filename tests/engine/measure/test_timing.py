@@ -12,8 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.measure import environment
 from engine.measure.contention import Usage
-from engine.measure.stopwatch import UNKNOWN_BYTES, flusher
-from engine.measure.timing import EventStopwatch, HostStopwatch, Plan, Session, Subject, first_call, measure, stopwatch
+from engine.measure.plan import Plan, Session, Subject
+from engine.measure.stopwatch import UNKNOWN_BYTES, EventStopwatch, HostStopwatch, first_call_ms, flusher, stopwatch_for
+from engine.measure.timing import measure
 from engine.statistics import drifting
 from tests.support.timing import PLAN, Clock, Device, run, subject
 
@@ -29,7 +30,7 @@ def test_the_first_call_is_timed_on_its_own_and_is_no_sample(clock: Clock) -> No
     def model() -> None:
         clock.now += next(costs)
 
-    assert first_call(HostStopwatch(lambda: None, clock), [model]) == pytest.approx(500)
+    assert first_call_ms(HostStopwatch(lambda: None, clock), [model]) == pytest.approx(500)
     timed = run(clock, [subject("model", model)]).timed["model"]
     assert timed.samples_ms == pytest.approx([10.0] * len(timed.samples_ms))
 
@@ -128,7 +129,7 @@ def test_events_are_of_the_device_asked_for(device: str, index: int, monkeypatch
     current: list[int] = []
     monkeypatch.setattr(torch._C, "_cuda_setDevice", current.append, raising=False)
     monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
-    assert isinstance(stopwatch(device), EventStopwatch)
+    assert isinstance(stopwatch_for(device), EventStopwatch)
     assert current == [index]
 
 
@@ -222,7 +223,9 @@ def test_the_cost_of_the_loop_is_measured(clock: Clock) -> None:
     slow = Clock(reading_s=0.004)
     timed = run(slow, [subject("model", slow.work(0.1))]).timed["model"]
     assert timed.loop_ms == pytest.approx(4 / 2000)
-    real = measure([subject("real", lambda: sum(range(1000)))], stopwatch("cpu"), Plan(min_seconds=0.01)).timed["real"]
+    real = measure([subject("real", lambda: sum(range(1000)))], stopwatch_for("cpu"), Plan(min_seconds=0.01)).timed[
+        "real"
+    ]
     assert 0 < real.loop_ms < min(real.samples_ms)
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.measure.timing import HostStopwatch, Plan, Session
+from engine.measure.plan import Plan, Session
+from engine.measure.stopwatch import HostStopwatch
 from engine.models import variants
 from engine.replicates import ready
 from engine.replicates.messages import Job, Measured, Report

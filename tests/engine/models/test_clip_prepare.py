@@ -1,12 +1,14 @@
 """What a training asks of a model: locked towers, fewer patches and activations, another order in memory."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
 
+from engine.models.batch_norm import synchronise
 from engine.models.built import ConfigRefused
 from engine.models.clip_weights import arrange, prepare
 from engine.specs import Refused
@@ -113,9 +115,30 @@ def test_synchronised_batch_norms_compute_as_before_in_one_process(name: str, mo
     assert same(plain.model, synchronised.model), "running statistics too"
 
 
-def test_synchronising_needs_batch_norms_processes_and_accelerators() -> None:
+def test_a_synchronised_norm_on_a_cpu_is_batch_norm_in_a_group_of_one(tmp_path: Path) -> None:
+    plain = nn.Sequential(nn.BatchNorm2d(3, dtype=torch.float64))
+    joined = copy.deepcopy(plain)
+    assert synchronise(joined, "cpu")
+    images = 5 + 2 * torch.rand(4, 3, 5, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    inputs = [images.clone().requires_grad_() for _ in range(2)]
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/met", rank=0, world_size=1)
+    try:
+        outputs = [model(image) for model, image in zip((plain, joined), inputs, strict=True)]
+        for output in outputs:
+            (output**3).sum().backward()
+        half = joined(images.bfloat16())
+    finally:
+        distributed.destroy_process_group()
+    plain(images.bfloat16().double())
+    torch.testing.assert_close(*outputs)
+    torch.testing.assert_close(*(image.grad for image in inputs))
+    assert half.dtype == torch.bfloat16, "as torch's own, and its statistics are of float32"
+    torch.testing.assert_close(dict(plain.named_buffers()), dict(joined.named_buffers()), rtol=1e-6, atol=0)
+    torch.testing.assert_close(plain.eval()(images), joined.eval()(images), rtol=1e-6, atol=1e-6)
+
+
+def test_synchronising_needs_batch_norms_and_processes() -> None:
     with pytest.raises(Refused, match="config:vit has no trainable batch norm"):
         arrange(make("vit").model, asked("vit", use_bn_sync=True, nproc=2, device="cuda:0"))
-    for fields, message in (({"device": "cuda:0"}, "set nproc"), ({"nproc": 2}, "does not run on a CPU")):
-        with pytest.raises(ValueError, match=message):
-            asked("resnet", use_bn_sync=True, **fields)
+    with pytest.raises(ValueError, match="set nproc"):
+        asked("resnet", use_bn_sync=True)

@@ -61,6 +61,30 @@ def test_augmented_images_are_open_clips(fields: dict[str, Any], theirs: dict[st
         assert not torch.equal(images(made.preprocess_train), images(make().preprocess_train))
 
 
+def test_auto_augment_crops_and_erases_as_asked() -> None:
+    mean, std = open_clip.OPENAI_DATASET_MEAN, open_clip.OPENAI_DATASET_STD
+    base: dict[str, Any] = {"is_training": True, "hflip": 0.0, "mean": mean, "std": std, "scale": (0.9, 1.0)}
+    base |= {"interpolation": "bicubic", "auto_augment": "rand-m9"}
+    before = images(make(aug_use_timm=True, aug_auto_augment="rand-m9").preprocess_train)
+    for fields, theirs in (
+        ({"aug_ratio": (0.3, 0.4)}, {"ratio": (0.3, 0.4)}),
+        ({"aug_re_prob": 1.0, "aug_re_count": 2}, {"re_prob": 1.0, "re_count": 2, "re_mode": "pixel"}),
+    ):
+        made = make(aug_use_timm=True, aug_auto_augment="rand-m9", **fields)
+        assert torch.equal(images(made.preprocess_train), images(create_transform((3, 16, 16), **base, **theirs)))
+        assert not torch.equal(images(made.preprocess_train), before)
+
+
+def test_random_interpolation_draws_bilinear_or_bicubic() -> None:
+    whole = {"aug_use_timm": True, "aug_scale": (1, 1), "aug_ratio": (1.25, 1.25)}  # the picture is 50 x 40 pixels
+    drawn = images(make(**whole, image_interpolation="random").preprocess_train, 20)
+    bilinear, bicubic = (
+        images(make(**whole, image_interpolation=name).preprocess_train, 1)[0] for name in ("bilinear", "bicubic")
+    )
+    assert {torch.equal(image, bicubic) for image in drawn} == {True, False}
+    assert all(torch.equal(image, bilinear) or torch.equal(image, bicubic) for image in drawn)
+
+
 def test_auto_augment_is_timms_and_depends_on_seed_epoch_and_index_alone() -> None:
     made = make(aug_use_timm=True, aug_auto_augment="rand-m9-mstd0.5-inc1")
     mean, std = open_clip.OPENAI_DATASET_MEAN, open_clip.OPENAI_DATASET_STD

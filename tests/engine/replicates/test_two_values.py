@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.cli.output import print_progress
-from engine.measure.timing import Plan
+from engine.measure.plan import Plan
 from engine.replicates import side_by_side, summary
 from engine.replicates.benchmark import rows
 from engine.replicates.benchmark.job import Job

@@ -217,18 +217,40 @@ def test_a_full_disk_is_told_and_is_the_cause(store: Store) -> None:
     store.enqueue(spec)
 
 
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("postgresql+psycopg2://u:secret@h/d", "d on h:5432 needs a driver that is not installed"),
+        ("postgresql://u:s@secret@h/d", "Write an @ of the password as %40"),
+        ("postgresql://u:p@h:secret/d", "has no URL that can be read. Give `postgresql://USER"),
+        ("secret", "has no URL that can be read"),
+        ("mysql://u:secret@h/d", "of the kind 'mysql', and only PostgreSQL and SQLite"),
+    ],
+)
+def test_a_wrong_url_is_told_without_its_password(
+    url: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("VITALS_DATABASE_URL", url)
+    line = told(capsys, "runs", "list")
+    assert message in line
+    assert "secret" not in line
+    assert "secret" not in repr(Settings())
+
+
+@pytest.mark.cluster
 def test_a_server_out_of_reach_is_told_as_busy_and_without_its_password(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-    url = f"postgresql+psycopg://vitals:secret@127.0.0.1:{port}/runs"
+    url = f"postgresql://vitals:secret@127.0.0.1:{port}/runs"
     with pytest.raises(Busy):
         open_store(settings.model_copy(update={"database_url": url}))
     monkeypatch.setenv("VITALS_DATABASE_URL", url)
     line = told(capsys, "runs", "list")
     assert line.startswith(f"error: the store runs on 127.0.0.1:{port} does not answer. Start PostgreSQL")
+    assert line.endswith("failed: Connection refused")
     assert "secret" not in line
     assert "restore it from its own backup" in told(capsys, "runs", "restore")
 

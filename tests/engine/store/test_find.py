@@ -22,7 +22,7 @@ from engine.store.files import RunFiles
 from engine.store.find import Order
 from engine.store.migrations import alembic_config
 from engine.store.tables import metadata
-from tests.engine.store.test_store import postgres_url, settings  # noqa: F401  fixtures: each test runs on both databases
+from tests.engine.store.test_store import settings  # noqa: F401  fixture: each test runs on both databases
 from tests.support import store as support_store
 from tests.support.clip import train_row
 from tests.support.page import benchmark_row, finish, profile_row

@@ -2,8 +2,6 @@
 
 import subprocess
 import sys
-import uuid
-from collections.abc import Iterator
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -32,26 +30,14 @@ from engine.store import (
 )
 from engine.store.database import Database
 from engine.store.tables import HEAD, metadata
-from tests.support import postgres
 
 HOST = "a host"
 
 
-@pytest.fixture(scope="module")
-def postgres_url() -> Iterator[str]:
-    if not postgres.installed():
-        pytest.skip(postgres.ABSENT)
-    with postgres.server() as url:
-        yield url
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
-def settings(request: pytest.FixtureRequest, settings: Settings) -> Settings:
+@pytest.fixture
+def settings(settings: Settings, database_url: str) -> Settings:
     """Instead of the settings of all tests: each test here runs on both databases."""
-    if request.param == "sqlite":
-        return settings
-    url = postgres.new_database(request.getfixturevalue("postgres_url"), uuid.uuid4().hex)
-    return settings.model_copy(update={"database_url": url})
+    return settings.model_copy(update={"database_url": database_url})
 
 
 def spec(device: str = "cpu", models: str = "a") -> ProfileSpec:
@@ -464,8 +450,7 @@ open_store(Settings()).close()
 
 
 @pytest.mark.slow
-def test_many_may_open_a_new_store_at_once(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VITALS_DATABASE_URL", settings.database_url)
+def test_many_may_open_a_new_store_at_once(settings: Settings) -> None:
     command = [sys.executable, "-W", "error", "-c", OPEN_AT_ONCE]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     openers = [subprocess.Popen(command, cwd=ROOT, **pipes) for _ in range(4)]  # type: ignore[call-overload]

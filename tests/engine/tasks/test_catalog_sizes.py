@@ -56,7 +56,7 @@ def test_every_published_size_is_shipped() -> None:
 @pytest.mark.slow
 def test_the_shipped_sizes_are_what_we_count_today() -> None:
     for row in read(Settings().catalog_dir / "sizes" / "timm.csv")[::25]:
-        counted = catalogue_sizes.count(f"timm:{row['model']}", row["image_size"])
+        counted = catalogue.count(f"timm:{row['model']}", row["image_size"])
         assert catalogue.catalogue_row(counted) == row
 
 

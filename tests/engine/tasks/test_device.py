@@ -15,7 +15,7 @@ import torch
 from sqlalchemy import func, select, update
 
 from engine.measure import environment, rates
-from engine.measure.timing import Plan
+from engine.measure.plan import Plan
 from engine.report import frames
 from engine.report.figures.roofline import roofline, sizes
 from engine.report.timings import rates as timings_rates

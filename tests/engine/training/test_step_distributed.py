@@ -11,6 +11,7 @@ import torch
 from torch import distributed, multiprocessing, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from engine.models import batch_norm
 from engine.specs.train import TrainSpec
 from engine.training import objectives, optimizers
 from engine.training.distributed import Place
@@ -26,6 +27,12 @@ SPECS = {
     "local": TrainSpec(gather_with_grad=True, local_loss=True),
     "siglip": TrainSpec(loss="siglip"),
 }
+
+NORMED = {
+    "resnet": {"image_size": 32, "layers": [1, 1, 1, 1], "width": 8, "head_width": 8},
+    "norm-act": {"timm_model_name": "test_efficientnet", "timm_pool": "avg", "timm_proj": "linear", "image_size": 32},
+}
+"""Image towers with torch's batch norms, and with timm's, which have activations of their own."""
 
 
 def made(loss: str) -> Any:
@@ -52,6 +59,8 @@ def one_of_two(rank: int, folder: str) -> None:
     for name, spec in SPECS.items():
         model = made(spec.loss)
         torch.save(took(DistributedDataParallel(model), model, parts, spec, rank, WORLD), f"{folder}/{name}-{rank}.pt")
+    for name in NORMED:
+        torch.save(normed(name, rank, WORLD), f"{folder}/{name}-{rank}.pt")
     compile_only = functools.partial(torch.compile, backend="aot_eager")  # inductor takes a minute
     torch.compile = compile_only  # type: ignore[assignment]
     spec = tiny(compile=True, grad_checkpointing=True, batch_size=4, nproc=WORLD, val_fraction=0)
@@ -59,6 +68,21 @@ def one_of_two(rank: int, folder: str) -> None:
     assert isinstance(setup.network, torch._dynamo.OptimizedModule)
     torch.save(stepped(setup), f"{folder}/compiled-{rank}.pt")
     distributed.destroy_process_group()
+
+
+def normed(name: str, rank: int, world: int) -> dict[str, torch.Tensor]:
+    """The weights and running statistics after three steps in double precision, of which each process takes a part."""
+    model = clip(vision=NORMED[name]).double()
+    network: nn.Module = model
+    if world > 1:
+        assert batch_norm.synchronise(model, "cpu")
+        network = DistributedDataParallel(model)
+    objective = objectives.create(SPECS["clip"], model, rank=rank, world_size=world)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for images, tokens in batches(3, 8, image_size=32):
+        part = (images.double().chunk(world)[rank], tokens.chunk(world)[rank])
+        train_step(network, [part], objective, optimizer, autocast=nullcontext)
+    return model.state_dict()  # type: ignore[no-any-return]
 
 
 def stepped(setup: Setup) -> list[float]:
@@ -96,3 +120,12 @@ def test_two_processes_take_the_step_of_one(name: str, of_two: Path) -> None:
         torch.testing.assert_close(first["gradients"][each], second["gradients"][each], rtol=0, atol=0)
     mean = [sum(both) / WORLD for both in zip(first["loss"], second["loss"], strict=True)]
     assert mean == pytest.approx(wanted["loss"], rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NORMED)
+def test_synchronised_batch_norms_make_two_processes_train_as_one(name: str, of_two: Path) -> None:
+    wanted = normed(name, 0, 1)
+    assert any("running_var" in key for key in wanted)
+    for rank in range(WORLD):
+        torch.testing.assert_close(torch.load(of_two / f"{name}-{rank}.pt"), wanted, rtol=1e-9, atol=1e-9)

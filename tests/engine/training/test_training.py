@@ -373,7 +373,7 @@ def test_two_processes_train_as_one_with_the_whole_batch(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_several_processes_save_when_they_are_stopped_and_go_on(tmp_path: Path) -> None:
-    spec = tiny(batch_size=4, nproc=2, epochs=3, gather_with_grad=True)
+    spec = tiny(batch_size=4, nproc=2, gather_with_grad=True)
     events = launch.together(spec, tmp_path, "here")
     for event in events:
         if isinstance(event, Metric) and event.name == "train/loss" and event.step >= 3:
@@ -382,9 +382,9 @@ def test_several_processes_save_when_they_are_stopped_and_go_on(tmp_path: Path) 
     saved = checkpoints.load_latest(tmp_path / "checkpoints")
     assert saved is not None
     step = saved[0]["vitals"]["done"]["step"]
-    assert 3 <= step <= 12
+    assert 3 <= step < 8
     continued = list(launch.together(spec, tmp_path, "here"))
-    whole = train(tiny(epochs=3), tmp_path / "whole")
+    whole = train(tiny(), tmp_path / "whole")
     assert np.allclose([loss for _, loss in losses(continued)], [loss for _, loss in losses(whole)], atol=1e-4)
 
 

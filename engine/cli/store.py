@@ -1,0 +1,97 @@
+"""The commands store copy, backup and restore, and health: what an operator needs."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from pydantic import BaseModel, Field
+from pydantic_settings import CliApp, CliPositionalArg, CliSubCommand
+
+from engine.cli.here import EndedBadly, command
+from engine.cli.output import note
+from engine.settings import Settings
+
+
+class Copy(BaseModel):
+    """Copy the store to another, empty database, such as from SQLite to PostgreSQL, and compare every table."""
+
+    to: str = Field(
+        description="postgresql://USER@HOST:PORT/DATABASE or sqlite:////FOLDER/vitals.sqlite. Give a password in "
+        "PGPASSWORD or ~/.pgpass, because other users can see the arguments of commands."
+    )
+
+    def cli_cmd(self) -> None:
+        from engine.store import transfer
+
+        _show(transfer.move(Settings(), self.to))
+        note(
+            "Name the new store in VITALS_DATABASE_URL before you start the app again. The folders of runs stay in "
+            f"{Settings().runs_dir}"
+        )
+
+
+class Backup(BaseModel):
+    """Write a copy of the store to a new SQLite file, while runs go on. It holds no files of runs."""
+
+    file: CliPositionalArg[Path] = Field(description="A file that does not exist yet.")
+
+    def cli_cmd(self) -> None:
+        from engine.store import storage, transfer
+
+        settings = Settings()
+        _show(transfer.back_up(settings, self.file))
+        mine, others = storage.folders(settings)
+        files = mine + others
+        note(
+            f"{self.file} holds the database only. Back up {settings.runs_dir} too: logs, checkpoints and uploads, "
+            f"{files.files:,} files with {files.bytes / 1e6:,.1f} MB"
+        )
+
+
+class RestoreBackup(BaseModel):
+    """Copy a backup into the store of these settings, which must be empty."""
+
+    file: CliPositionalArg[Path] = Field(description="A file that `store backup` wrote.")
+
+    def cli_cmd(self) -> None:
+        from engine.store import transfer
+
+        _show(transfer.restore_backup(Settings(), self.file))
+
+
+class Store(BaseModel):
+    """Move, back up and restore the store."""
+
+    copy_: CliSubCommand[Copy] = Field(alias="copy", description=Copy.__doc__)
+    backup: CliSubCommand[Backup] = command(Backup)
+    restore: CliSubCommand[RestoreBackup] = command(RestoreBackup)
+
+    def cli_cmd(self) -> None:
+        CliApp.run_subcommand(self)
+
+
+def _show(counts: Mapping[str, int]) -> None:
+    for name, count in counts.items():
+        print(f"{name:12} {count:>12,} rows, equal")
+
+
+class Health(BaseModel):
+    """Check store, scheduler, queue, disk and devices, as /health does; exit code 1 when something is wrong."""
+
+    json_: bool = Field(False, alias="json", description="Print one JSON object instead.")
+
+    def cli_cmd(self) -> None:
+        from engine.jobs.lifecycle import look_at_health
+
+        health = look_at_health(Settings())
+        values = asdict(health)
+        if self.json_:
+            print(json.dumps(values))
+        else:
+            for name, value in values.items():
+                if value not in (None, ()):
+                    text = ", ".join(value) if isinstance(value, tuple) else value
+                    print(f"{name:14} {text:.1f}" if isinstance(value, float) else f"{name:14} {text}")
+        if not health.well:
+            raise EndedBadly("something is wrong, see above")

@@ -1,0 +1,206 @@
+"""Copy a whole store to an empty one, on SQLite or PostgreSQL, and compare what has arrived: move, back up, restore.
+
+Only the database is copied. The folders of runs, with logs, checkpoints and other artifacts, stay in the runs folder.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Row, Table, delete, func, insert, inspect, literal_column, select, text
+from sqlalchemy.exc import DBAPIError
+
+from engine.atomic import rename, temporary
+from engine.settings import Settings
+from engine.specs import Refused
+from engine.store import migrations
+from engine.store.database import Database, Unavailable
+from engine.store.tables import attempts, changes, leases, metadata
+
+BATCH = 1000
+"""Rows read and written at once, which limits memory use."""
+TABLES = tuple(metadata.sorted_tables)
+"""All tables; a table comes after those that it refers to."""
+Counts = dict[str, int]
+"""Rows by table."""
+
+
+def move(settings: Settings, url: str) -> Counts:
+    """Copy the store of these settings to the empty database at a URL. Nobody can write to the store meanwhile.
+
+    Errors: Refused when the store is in use, when the target is not empty, or when the copy differs; Unavailable.
+    """
+    with ExitStack() as opened:
+        source = _existing(opened, settings.store_url)
+        target = opened.enter_context(closing(Database(url)))
+        if target.place == source.place:
+            raise Refused(f"the store is in {source.place} already")
+        with source.write() as reading:
+            if not source.sqlite:  # the comparison may take longer than a writer may be silent
+                reading.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
+            _refuse_in_use(source, reading)
+            return _copy(source, reading, target)
+
+
+def back_up(settings: Settings, path: Path) -> Counts:
+    """Write a consistent copy of the store to a new SQLite file, while runs go on. Errors: Refused; Unavailable."""
+    if path.exists():
+        raise Refused(f"{path} exists: name a file that does not exist yet")
+    if not path.parent.is_dir():
+        raise Refused(f"there is no folder {path.parent}: create it first")
+    with ExitStack() as opened:
+        source = _existing(opened, settings.store_url)
+        hidden = opened.enter_context(temporary(path))
+        os.close(os.open(hidden, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))  # the store is only for its owner
+        target = opened.enter_context(closing(Database(f"sqlite:///{hidden}")))
+        with source.read() as reading:
+            counts = _copy(source, reading, target)
+        target.close()  # merges the write-ahead log into the file
+        with hidden.open("rb") as file:
+            os.fsync(file.fileno())
+        rename(hidden, path)
+    return counts
+
+
+def restore_backup(settings: Settings, path: Path) -> Counts:
+    """Copy a backup, also one of an earlier version, into the store of these settings, which must be empty.
+
+    Errors: Refused, also when the file is not a store; Unavailable.
+    """
+    if not path.is_file():
+        raise Refused(f"there is no backup {path}")
+    settings.make_runs_dir()
+    with ExitStack() as opened:
+        hidden = opened.enter_context(temporary(settings.runs_dir / path.name))
+        shutil.copyfile(path, hidden)  # opening a store may migrate it, and a backup must stay as it is
+        try:
+            source = _existing(opened, f"sqlite:///{hidden}")
+        except Unavailable as error:
+            raise Refused(f"{path} cannot be restored: {error.cause}") from error
+        target = opened.enter_context(closing(Database(settings.store_url)))
+        with source.read() as reading:
+            return _copy(source, reading, target)
+
+
+def _existing(opened: ExitStack, url: str) -> Database:
+    """Open a database that holds a store, and migrate it. Errors: Unavailable, also when there is none."""
+    database = opened.enter_context(closing(Database(url)))
+    exists = not database.sqlite or Path(database.place).is_file()  # opening would create the file
+    if exists:
+        with database.read() as connection:
+            exists = inspect(connection).has_table("alembic_version")
+    if not exists:
+        raise Unavailable(database.place, "is empty", "Look at VITALS_RUNS_DIR and VITALS_DATABASE_URL")
+    migrations.upgrade(database)
+    return database
+
+
+def _refuse_in_use(source: Database, connection: Connection) -> None:
+    """Errors: Refused while a scheduler or a worker may still write to the store."""
+    held = connection.scalars(select(leases.c.name).where(leases.c.expires_at > time.time())).first()
+    if held:
+        raise Refused(
+            f"the scheduler {held} uses the store {source.place}: stop the app, then run `python -m engine stop`"
+        )
+    going = connection.scalars(select(attempts.c.run_id).where(attempts.c.closed_at.is_(None)).distinct()).all()
+    if going:
+        raise Refused(
+            f"runs {', '.join(map(str, sorted(going)))} of the store {source.place} have not ended: wait for them or "
+            "cancel them, and stop the scheduler afterwards"
+        )
+
+
+def _copy(source: Database, reading: Connection, target: Database) -> Counts:
+    """Copy all tables in one transaction of the target, and compare rows and hashes. Errors: Refused; Unavailable."""
+    with target.read() as connection:
+        names = inspect(connection).get_table_names()
+    if names and "alembic_version" not in names:
+        raise Refused(f"{target.place} holds other tables ({', '.join(sorted(names)[:5])}): name an empty database")
+    migrations.upgrade(target)
+    with target.write() as writing:
+        _refuse_filled(target, writing)
+        writing.execute(delete(changes))
+        sent = {}
+        for table in TABLES:
+            sent[table.name] = _send(_batches(source, reading, table), writing, table)
+            with source.explained():
+                last = _last_id(reading, table)
+            _set_last_id(writing, table, last)
+        for table in TABLES:
+            arrived = _contents(_batches(target, writing, table))
+            if arrived != sent[table.name]:
+                raise Refused(
+                    f"the copy differs: table {table.name} has {sent[table.name][0]:,} rows in the source and "
+                    f"{arrived[0]:,} in the copy, or other contents. Nothing was kept in {target.place}"
+                )
+    return {name: count for name, (count, _) in sent.items()}
+
+
+def _refuse_filled(target: Database, connection: Connection) -> None:
+    for table in TABLES:
+        count = connection.scalar(select(func.count()).select_from(table)) or 0
+        if count and table is not changes:  # an empty store has one row there
+            raise Refused(
+                f"the store {target.place} is not empty (table {table.name}: {count:,} rows): name an empty one"
+            )
+
+
+def _batches(database: Database, connection: Connection, table: Table) -> Iterator[Sequence[Row[Any]]]:
+    """Yield the rows of a table in batches, without reading the whole table into memory. Errors: Unavailable."""
+    with database.explained():
+        yield from connection.execute(select(table), execution_options={"yield_per": BATCH}).partitions()
+
+
+def _send(batches: Iterator[Sequence[Row[Any]]], writing: Connection, table: Table) -> tuple[int, int]:
+    """Insert rows; return their number and the sum of their hashes. Errors: Refused for a row that is not accepted."""
+    count, total = 0, 0
+    for batch in batches:
+        try:
+            writing.execute(insert(table), [dict(row._mapping) for row in batch])
+        except DBAPIError as error:
+            if error.connection_invalidated:
+                raise
+            reason = str(error.orig).partition("\n")[0]
+            raise Refused(f"a row of table {table.name} is not accepted: {reason}. Nothing was copied") from error
+        more, hashes = _contents([batch])
+        count, total = count + more, total + hashes
+    return count, total
+
+
+def _contents(batches: Iterable[Sequence[Row[Any]]]) -> tuple[int, int]:
+    """Return the number of rows and the sum of their hashes, which does not depend on their order."""
+    count, total = 0, 0
+    for batch in batches:
+        for row in batch:
+            count += 1
+            total += int.from_bytes(sha256(repr(tuple(row)).encode()).digest())
+    return count, total
+
+
+def _last_id(connection: Connection, table: Table) -> int | None:
+    """Return the highest id ever given in a table, also to a row since deleted; None for a table without such ids."""
+    if "id" not in table.c:
+        return None
+    if connection.dialect.name == "sqlite":
+        given = connection.scalar(text("SELECT seq FROM sqlite_sequence WHERE name = :name"), {"name": table.name})
+    else:
+        sequence = text(f"{table.name}_id_seq")
+        given = connection.scalar(select(literal_column("last_value")).select_from(sequence).where(text("is_called")))
+    return max(given or 0, connection.scalar(select(func.max(table.c.id))) or 0)
+
+
+def _set_last_id(connection: Connection, table: Table, last: int | None) -> None:
+    """Let the ids of new rows continue after `last`, because ids of deleted runs and attempts are never reused."""
+    if not last:
+        return
+    if connection.dialect.name != "sqlite":
+        connection.execute(select(func.setval(f"{table.name}_id_seq", last)))
+    elif table.dialect_options["sqlite"]["autoincrement"]:
+        connection.execute(text("DELETE FROM sqlite_sequence WHERE name = :name"), {"name": table.name})
+        values = {"name": table.name, "last": last}
+        connection.execute(text("INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :last)"), values)

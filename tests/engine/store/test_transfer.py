@@ -1,0 +1,196 @@
+"""Moving a store between databases, backing it up and restoring it."""
+
+import json
+import sqlite3
+import stat
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import insert
+
+from engine.__main__ import main
+from engine.jobs.hosts import this_host
+from engine.settings import Settings
+from engine.specs import ProfileSpec, Refused
+from engine.store import Exit, Store, Unavailable, attempts, leases, open_store, queue, transfer
+from engine.store.tables import metrics
+from tests.support.page import finish, profile_row
+from tests.support.store import fill
+
+SPEC = ProfileSpec(models=("resnet18",), device="cpu")
+RUNS = 32
+
+
+@pytest.fixture
+def filled(settings: Settings, store: Store) -> Settings:
+    """Runs of every kind, one that waits, and a newest one that was deleted, so that its id must not be given again."""
+    fill(store, RUNS - 2, 4)
+    store.enqueue(SPEC, name="ÄRGER 100%_of/them 'quoted' <b> \N{GRINNING FACE}")
+    deleted = store.enqueue(SPEC)
+    store.request_cancel(deleted)
+    store.delete(deleted)
+    store.close()
+    return settings
+
+
+def contents(path: Path) -> list[str]:
+    """Everything in a SQLite file, as SQL statements, with the ids given last."""
+    with closing(sqlite3.connect(path)) as connection:
+        return sorted(connection.iterdump())
+
+
+def at(settings: Settings, url: str) -> Settings:
+    return settings.model_copy(update={"database_url": url})
+
+
+def check_moved(filled: Settings, tmp_path: Path, url: str) -> None:
+    """Move a store to `url` and from there to a SQLite file, which must equal the first."""
+    before = contents(filled.runs_dir / "vitals.sqlite")
+    counts = transfer.move(filled, url)
+    assert counts["runs"] == RUNS - 1
+    assert counts["rows"] == 4 * (RUNS - 2)
+    back = tmp_path / "back.sqlite"
+    assert transfer.move(at(filled, url), f"sqlite:///{back}") == counts
+    assert contents(back) == before
+    with closing(open_store(at(filled, url))) as store:
+        store.request_cancel(RUNS - 1)
+        assert store.enqueue(SPEC) == RUNS + 1
+        finish(store, RUNS + 1, [profile_row("resnet18")])
+
+
+def test_a_store_moves_to_another_file_and_back(filled: Settings, tmp_path: Path) -> None:
+    check_moved(filled, tmp_path, f"sqlite:///{tmp_path / 'other.sqlite'}")
+
+
+@pytest.mark.cluster
+def test_a_store_moves_to_postgresql_and_back(filled: Settings, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    check_moved(filled, tmp_path, request.getfixturevalue("postgres").new_database())
+
+
+def test_only_an_unused_store_moves_and_only_to_an_empty_one(
+    filled: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other.sqlite"
+
+    def refused() -> str:
+        assert main(["store", "copy", "--to", f"sqlite:///{other}"]) == 2
+        return capsys.readouterr().err
+
+    with closing(sqlite3.connect(other)) as connection:
+        connection.execute("CREATE TABLE theirs (id INTEGER)")
+    assert "holds other tables (theirs): name an empty database" in refused()
+    other.unlink()
+    with closing(open_store(filled)) as store:
+        assert leases.take(store.database, "local@here", "{}", "", 60, None)
+        assert "the scheduler local@here uses the store" in refused()
+        leases.release(store.database, "local@here", "{}")
+        attempt = queue.claim(store.database, this_host())
+        assert attempt is not None
+        assert f"runs {attempt.run_id} of the store" in refused()
+        attempts.close(store.database, attempt, Exit(1), "error", "")
+    assert main(["store", "copy", "--to", f"sqlite:///{other}"]) == 0
+    assert f"{RUNS - 1:>12} rows, equal" in capsys.readouterr().out
+    assert f"the store {other} is not empty (table runs: {RUNS - 1} rows): name an empty one" in refused()
+    with pytest.raises(Refused, match=r"is in .* already"):
+        transfer.move(filled, f"sqlite:///{filled.runs_dir / 'vitals.sqlite'}")
+    with pytest.raises(Unavailable, match="is empty"):
+        transfer.move(at(filled, f"sqlite:///{tmp_path / 'absent.sqlite'}"), f"sqlite:///{tmp_path / 'third.sqlite'}")
+
+
+def test_a_copy_that_differs_is_not_kept(filled: Settings, tmp_path: Path) -> None:
+    other = tmp_path / "other.sqlite"
+    open_store(at(filled, f"sqlite:///{other}")).close()
+    with closing(sqlite3.connect(other)) as connection:
+        spoil = "UPDATE rows SET model = 'x' WHERE id = 5"
+        connection.execute(f"CREATE TRIGGER spoil AFTER INSERT ON rows WHEN new.id = 5 BEGIN {spoil}; END")
+    with pytest.raises(Refused, match=r"the copy differs: table rows has 120 rows in the source and 120 in the copy"):
+        transfer.move(filled, f"sqlite:///{other}")
+    with closing(sqlite3.connect(other)) as connection:
+        assert connection.execute("SELECT count(*) FROM runs").fetchone() == (0,)
+
+
+@pytest.mark.cluster
+def test_a_value_that_the_other_database_does_not_take_is_named(
+    filled: Settings, request: pytest.FixtureRequest
+) -> None:
+    with closing(open_store(filled)) as store, store.database.write() as connection:
+        connection.execute(insert(metrics).values(run_id=1, name="large", step=2**40, value=1.0))
+    url = request.getfixturevalue("postgres").new_database()
+    with pytest.raises(Refused, match=r"a row of table metrics is not accepted: integer out of range"):
+        transfer.move(filled, url)
+    with closing(open_store(at(filled, url))) as store:
+        assert store.runs() == []
+
+
+def test_a_backup_is_made_while_a_run_goes_on_and_is_restored(
+    settings: Settings, database_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = at(settings, database_url)
+    with closing(open_store(settings)) as store:
+        fill(store, 5, 4)
+        waiting = store.enqueue(SPEC)
+        attempt = queue.claim(store.database, this_host())
+        assert attempt is not None
+        attempts.begin(store.database, attempt)
+        backup = tmp_path / "backup.sqlite"
+        assert main(["store", "backup", str(backup)]) == 0
+        assert "holds the database only" in capsys.readouterr().err
+        assert main(["store", "backup", str(backup)]) == 2
+        assert "exists: name a file that does not exist yet" in capsys.readouterr().err
+        assert main(["store", "restore", str(backup)]) == 2
+        assert "is not empty" in capsys.readouterr().err
+        expected = store.run(waiting), [store.rows(run_id) for run_id in range(1, 6)]
+        attempts.close(store.database, attempt, Exit(1), "error", "")
+    assert stat.S_IMODE(backup.stat().st_mode) == 0o600
+    assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {"backup.sqlite"}
+    content = backup.read_bytes()
+    empty = settings.model_copy(update={"runs_dir": tmp_path / "fresh", "database_url": ""})
+    assert transfer.restore_backup(empty, backup)["runs"] == 6
+    with closing(open_store(empty)) as restored:
+        assert (restored.run(waiting), [restored.rows(run_id) for run_id in range(1, 6)]) == expected
+        assert attempts.current(restored.database, waiting) == attempts.get(restored.database, attempt.token)
+    assert backup.read_bytes() == content
+    assert not list((tmp_path / "fresh").glob(".*")), "no temporary file is left"
+
+
+def test_what_is_no_backup_is_refused(settings: Settings, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    damaged.write_bytes(b"\0" * 8192)
+    empty = tmp_path / "empty"
+    sqlite3.connect(empty).close()
+    for path, message in ((damaged, "is damaged"), (empty, "is empty"), (tmp_path / "absent", "there is no backup")):
+        with pytest.raises(Refused, match=message):
+            transfer.restore_backup(settings, path)
+    assert not (settings.runs_dir / "vitals.sqlite").exists()
+
+
+def test_health_of_an_operator(
+    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def health() -> dict[str, object]:
+        expected = main(["health", "--json"])
+        found: dict[str, object] = json.loads(capsys.readouterr().out)
+        assert found["well"] == (expected == 0)
+        return found
+
+    found = health()
+    assert (found["well"], found["store"], found["scheduler"], found["disk"]) == (True, "ok", "idle", "ok")
+    assert (found["queued"], found["active"], found["oldest_wait_s"], found["lease_left_s"]) == (0, 0, None, None)
+    first, now = store.enqueue(SPEC), time.time()
+    time.sleep(0.02)
+    store.enqueue(SPEC)
+    found = health()
+    assert found["well"] is False
+    assert found["queued"] == 2
+    assert 0.02 <= found["oldest_wait_s"] <= time.time() - now + 1
+    attempt = queue.claim(store.database, this_host())
+    assert attempt is not None
+    assert attempt.run_id == first
+    found = health()
+    assert (found["queued"], found["active"]) == (1, 1)
+    monkeypatch.setenv("VITALS_MIN_FREE_GB", "1e9")
+    assert health()["disk"] == "less than 1e+09 GB are free, so no run starts"
+    monkeypatch.setenv("VITALS_DATABASE_URL", "mysql://u:secret@h/d")
+    assert health()["store"] == "the store is of the kind 'mysql', and only PostgreSQL and SQLite are known"

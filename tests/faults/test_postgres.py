@@ -1,0 +1,122 @@
+"""Schedulers and workers whose PostgreSQL server stops and starts again."""
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from engine.jobs import failures, worker
+from engine.jobs.hosts import this_host
+from engine.jobs.worker import Stop, execute
+from engine.settings import Settings
+from engine.store import Busy, Cause, Exit, State, attempts, open_store, queue
+from engine.store.database import Database
+from tests.faults.conftest import House
+
+if TYPE_CHECKING:
+    from tests.support.postgres import Server
+
+pytestmark = pytest.mark.cluster
+
+OUTAGE_S = 5.0
+"""Longer than the leases of the tests (3 s)."""
+
+
+@pytest.fixture
+def own_server() -> "Iterator[Server]":
+    from tests.support.postgres import server
+
+    with server() as running:
+        yield running
+
+
+@pytest.fixture
+def settings(settings: Settings, own_server: "Server", monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Instead of the settings of all tests: the store of the house is on the server."""
+    url = own_server.new_database()
+    monkeypatch.setenv("VITALS_DATABASE_URL", url)
+    return settings.model_copy(update={"database_url": url})
+
+
+def test_a_restart_of_the_server_loses_no_run(house: House, own_server: "Server") -> None:
+    runs = [house.submit(steps=30, seconds=0.1, device=f"cuda:{number % 3}") for number in range(6)]
+    house.steps(runs[0], 1)
+    scheduler = house.settled()
+    own_server.stop()
+    with pytest.raises(Busy, match=r"does not answer\. Start PostgreSQL"):
+        house.store.runs()
+    time.sleep(OUTAGE_S)
+    own_server.start()
+    for run in map(house.end, runs):
+        assert (run.state, run.attempt, run.error) == (State.FINISHED, 1, "")
+        assert [row.step for row in house.store.rows(run.id)] == list(range(1, 31))
+        assert len({row.pid for row in house.store.rows(run.id)}) == 1
+    assert house.scheduler() == scheduler
+    log = (house.settings.runs_dir / "scheduler.log").read_text()
+    assert 1 <= log.count("looking after runs failed") <= 3, "once for stopping, refusing connections and starting"
+    assert "Traceback" not in log
+
+
+def test_a_worker_waits_for_the_server_for_a_limited_time(
+    house: House, own_server: "Server", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "STORE_RETRY_S", 0.05)
+    monkeypatch.setattr(worker, "STORE_WAIT_S", 0.5)
+    house.store.enqueue(house.kinds.TrialSpec(steps=1000, seconds=0.01))
+    attempt = queue.claim(house.store.database, this_host())
+    assert attempt is not None
+    house.files(attempt.run_id).prepare()
+
+    def stop_at_once(_event: object) -> None:
+        if own_server.running:
+            own_server.stop()
+
+    code = execute(house.store, house.settings, attempt, Stop(), stop_at_once)
+    assert code == failures.EXIT_CODES[Cause.STORE_UNAVAILABLE]
+    own_server.start()
+    attempts.close(house.store.database, attempt, Exit(code), *failures.of_exit(Exit(code), None))
+    run = house.store.run(attempt.run_id)
+    assert (run.state, run.cause) == (State.FAILED, Cause.STORE_UNAVAILABLE)
+
+
+def test_a_reader_sees_one_state_of_the_store(house: House) -> None:
+    """Two statements of one reader, with a write in between."""
+    house.store.enqueue(house.kinds.TrialSpec())
+    with house.store.database.read() as connection:
+        counts = [connection.exec_driver_sql("SELECT count(*) FROM runs").scalar_one()]
+        house.store.enqueue(house.kinds.TrialSpec())
+        counts.append(connection.exec_driver_sql("SELECT count(*) FROM runs").scalar_one())
+    assert counts == [1, 1]
+
+
+def test_a_writer_that_stops_in_mid_write_holds_up_the_others_for_a_limited_time(house: House) -> None:
+    """As a stopped process or a lost host does; its transaction is undone."""
+    stuck = Database(house.settings.store_url, busy_s=0.5)
+
+    def write_slowly() -> None:
+        with stuck.write() as connection:
+            connection.exec_driver_sql("DELETE FROM changes")
+            house.store.enqueue(house.kinds.TrialSpec())  # waits for the transaction above to be ended
+            connection.exec_driver_sql("SELECT 1")
+
+    with pytest.raises(Busy):
+        write_slowly()
+    stuck.close()
+    assert house.store.revision() > 0
+
+
+def test_claims_for_one_host_wait_and_a_run_that_another_host_claims_is_passed_over(house: House) -> None:
+    first, second = (house.store.enqueue(house.kinds.TrialSpec()) for _ in range(2))
+    other = open_store(house.settings)
+    with other.database.claiming("one host") as connection:
+        connection.exec_driver_sql(f"SELECT id FROM runs WHERE id = {first} FOR UPDATE")
+        attempt = queue.claim(house.store.database, "another host")
+        assert attempt is not None
+        assert attempt.run_id == second
+        impatient = Database(house.settings.store_url, busy_s=0.2)
+        with pytest.raises(Busy, match="is locked by another process"):
+            queue.claim(impatient, "one host")
+        impatient.close()
+    other.close()
+    attempts.close(house.store.database, attempt, Exit(1), Cause.ERROR, "")
