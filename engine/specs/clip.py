@@ -230,6 +230,8 @@ def split_sources(data: str) -> list[str]:
 
 def short_name(path: str) -> str:
     """Return the last part of each path in a text such as `a::b`: `run 7: best.pt` for a checkpoint of a run."""
+    if path.isdecimal():
+        return f"run {path}"
     parts = split_sources(path)
     checkpoints = [re.search(r"/(\d+)/checkpoints/([^/]+)$", part) for part in parts]
     return "::".join(

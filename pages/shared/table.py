@@ -45,7 +45,7 @@ def column_config(frame: pd.DataFrame, pinned: str) -> dict[str, Any]:
         elif column in ("image_size", "calls", "batch_size", "processes", "samples", "rate", "at"):
             config[column] = st.column_config.Column(title(column), alignment="right")
         else:
-            width = "medium" if column in ("model", "error") else None
+            width: Any = "medium" if column in ("model", "error") else None
             config[column] = st.column_config.Column(title(column), pinned=column == pinned, width=width)
     return config
 

@@ -13,7 +13,7 @@ from engine.report.checks import training
 from engine.report.checks.training import Data
 from engine.results.answers import Augmented
 from engine.specs import Refused, Spec, images, sweep
-from engine.specs.clip import DIGITS_MODEL
+from engine.specs.clip import DIGITS_MODEL, short_name
 from engine.specs.questions import Augment
 from engine.specs.schedule import schedule
 from engine.specs.train import FINE_TUNE_LR, SCRATCH_LR, TrainSpec
@@ -169,7 +169,7 @@ def describe(spec: TrainSpec, counts: Data) -> str:
     plan = schedule(spec, counts.train)
     promise = durations.promise(references.resolve(backend.store(), backend.settings(), spec), plan.steps)
     time = f", {promise}" if promise else ""
-    start = f" from {spec.pretrained}" if spec.pretrained else ""
+    start = f" from {short_name(spec.pretrained)}" if spec.pretrained else ""
     return f"Trains {spec.model}{start} for {plan.steps:,} steps on {spec.device}{time}"
 
 

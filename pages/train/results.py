@@ -254,7 +254,8 @@ def _checkpoint(run: Run, checkpoints: Sequence[Path]) -> str:
     """
     names = [path.name for path in checkpoints]
     first = names.index("best.pt") if "best.pt" in names else 0
-    chosen = st.selectbox("Checkpoint", names, first, key=f"checkpoint_{run.id}", width=160)
+    key = f"checkpoint_{run.id}" if "best.pt" in names else f"newest_of_{run.id}"  # so that the best is proposed later
+    chosen = st.selectbox("Checkpoint", names, first, key=key, width=160)
     path = checkpoints[names.index(chosen)]
     size = path.stat().st_size
     if size > LARGEST_DOWNLOAD:

@@ -54,8 +54,8 @@ def field(
     """Draw the widget of one field and return its value.
 
     choices: values offered for a text, a list, or a number that may also be a word. The first is the default if the
-    field has a default. pills: show all words of a list as pills. free: allow typing a value that is not among the
-    choices. hint: placeholder of the empty field; without it, the default from DEFAULTS. narrow: in a third of the width.
+    field has a default. pills: show all words of a list as pills. free: allow typing other values than the choices.
+    hint: placeholder of the empty field; without it, the default from DEFAULTS. narrow: in a third of the width.
     """
     value = _widget(spec, name, prefix, choices, pills, free, hint, narrow)
     rerun.hold(key(prefix, name))
