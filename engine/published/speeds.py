@@ -19,9 +19,24 @@ SETTINGS = (
 """Reasons why a published speed of an NVIDIA GPU may differ from one measured here on the same GPU."""
 
 
-def speeds(path: Path = SPEEDS) -> pd.DataFrame:
-    """Return published images per second. `setup` names device, precision, compilation and torch version."""
+SETTING = ["device", "precision", "memory_format", "compiled", "torch", "mode"]
+"""Columns of the conditions that published speeds share."""
+
+
+def read(path: Path = SPEEDS) -> pd.DataFrame:
+    """Return every published speed: model, image_size, batch_size, SETTING, samples_per_s and step_time_ms."""
     frame = pd.read_csv(path, dtype={"image_size": str, "torch": str})
+    return frame.assign(memory_format=frame["memory_format"].str.removesuffix("_format"))
+
+
+def speeds(path: Path = SPEEDS) -> pd.DataFrame:
+    """Return published images per second in contiguous memory format, of each device with the newest torch.
+
+    `setup` names device, precision, compilation and torch version.
+    """
+    frame = read(path)
+    frame = frame[frame["memory_format"] == "contiguous"].sort_values("torch", kind="stable")
+    frame = frame.drop_duplicates(["model", "mode", "image_size", "device", "compiled"], keep="last")
     how = frame["compiled"].map({True: "compiled", False: "eager"})
     frame["setup"] = frame["device"] + ", " + frame["precision"] + ", " + how + ", torch " + frame["torch"]
     return frame

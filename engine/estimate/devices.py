@@ -1,0 +1,173 @@
+"""Describe devices by the fitted costs of their work, and estimate the latency of models on them."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from engine.estimate.fit import fit, splits
+from engine.estimate.work import FEATURES, KEY, Floats, features
+from engine.settings import ROOT
+from engine.specs import Refused
+
+SHIPPED = ROOT / "data" / "estimates" / "devices.json"
+LEVEL = 0.9
+"""Share of new models that an interval should hold."""
+SLACK = 1.25
+"""A model may exceed the largest fitted value of a feature by this factor. Costs are linear, so a little is safe."""
+MATTERS = 0.05
+"""Share of the estimated time from which a feature outside its fitted range puts the estimate out of range."""
+FEWEST = 16
+"""Fewest timed models to fit a device to: below, a factor per group follows single models."""
+UNITS = {"gflop": "GFLOP/s", "gb": "GB/s", "call": "us per call"}
+
+
+class Known(BaseModel):
+    """A device in one setting, with its costs and their error on families of models that were not fitted."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    device: str
+    precision: str
+    memory_format: Literal["contiguous", "channels_last"] = "contiguous"
+    compiled: bool = False
+    torch: str = ""
+    mode: Literal["inference", "training"] = "inference"
+    source: str
+    models: int
+    """Number of timed models."""
+    median_error: float
+    """Median of abs(estimated / measured - 1) in seconds per sample, cross-validated over families."""
+    p90_error: float
+    coverage: float
+    """Share of unseen models inside their interval."""
+    low: float
+    """Interval of measured / estimated seconds, which holds LEVEL of unseen models."""
+    high: float
+    batch_sizes: tuple[int, int]
+    """Smallest and largest timed batch size."""
+    typical_batch: int
+    costs: dict[str, float]
+    """Seconds per GFLOP, GB or call, by feature; those without a cost are left out."""
+    most: dict[str, float]
+    """Largest fitted value of each feature."""
+
+    @property
+    def label(self) -> str:
+        """Return a label such as `NVIDIA GeForce RTX 4090, amp, channels_last, eager, torch 2.4.0`."""
+        parts = [self.device, self.precision, "channels_last" if self.memory_format == "channels_last" else ""]
+        parts += ["compiled" if self.compiled else "eager", f"torch {self.torch}" if self.torch else ""]
+        parts += ["training"] if self.mode == "training" else []
+        return ", ".join(filter(None, parts))
+
+    @property
+    def vector(self) -> Floats:
+        """Return the cost of each of FEATURES in seconds."""
+        return np.array([self.costs.get(feature, 0.0) for feature in FEATURES])
+
+
+def shipped(path: Path = SHIPPED) -> list[Known]:
+    """Return the published devices, from the file that `benchmarks.estimate_error` writes."""
+    return TypeAdapter(list[Known]).validate_json(path.read_bytes())
+
+
+def find(known: Sequence[Known], name: str) -> Known:
+    """Return the first device whose label has all these words. Errors: Refused, with the labels."""
+    words = name.lower().replace(",", " ").split()
+    for device in known:
+        if all(word in device.label.lower() for word in words):
+            return device
+    labels = "\n  ".join(device.label for device in known)
+    raise Refused(f"no known device has {name!r} in its name. Calibrate this machine, or choose one of\n  {labels}")
+
+
+def estimate(known: Known, work: pd.DataFrame, batch_size: int | None = None) -> pd.DataFrame:
+    """Return the estimated speed of each model, with the index of `work` (see work.read).
+
+    Columns: batch_size, samples_per_s and latency_ms, each with _low and _high, and in_range. batch_size: the device's
+    typical one if None.
+    """
+    batch = batch_size or known.typical_batch
+    charged = features(work, batch)
+    parts = charged * known.vector
+    seconds = parts.sum(axis=1)
+    limit = SLACK * np.array([known.most.get(feature, 0.0) for feature in FEATURES])
+    # a feature without a cost may be new to the fit: its work then counts as a share of all work of its unit
+    outside = np.where(charged > limit, np.maximum(parts / seconds[:, None], _shares(charged)), 0).sum(axis=1)
+    low, high = known.batch_sizes
+    table = pd.DataFrame(index=work.index).assign(batch_size=batch)
+    for suffix, factor in (("", 1.0), ("_low", known.high), ("_high", known.low)):
+        table[f"samples_per_s{suffix}"] = 1 / (seconds * factor)
+    for suffix, factor in (("", 1.0), ("_low", known.low), ("_high", known.high)):
+        table[f"latency_ms{suffix}"] = 1000 * batch * seconds * factor
+    return table.assign(in_range=(outside < MATTERS) & (low <= batch <= high))
+
+
+def _shares(charged: Floats) -> Floats:
+    """Return each feature's share of the model's FLOPs, bytes or calls."""
+    units = np.array([feature.partition(":")[2] for feature in FEATURES])
+    shares = np.zeros_like(charged)
+    for unit in UNITS:
+        total = charged[:, units == unit].sum(axis=1, keepdims=True)
+        shares[:, units == unit] = charged[:, units == unit] / np.where(total > 0, total, 1)
+    return shares
+
+
+def rates(known: Known) -> pd.DataFrame:
+    """Return the effective rate of each kind of operator: kind, rate, unit. FLOPs and bytes are those of float32."""
+    rows = []
+    for feature, cost in known.costs.items():
+        kind, _, unit = feature.partition(":")
+        rows.append((kind, 1e6 * cost if unit == "call" else 1 / cost, UNITS[unit]))
+    return pd.DataFrame(rows, columns=["kind", "rate", "unit"])
+
+
+Fit = Callable[[Floats, Floats], Floats]
+
+
+def fitted(timed: pd.DataFrame, work: pd.DataFrame, how: Fit = fit, **what: str | bool) -> tuple[Known, pd.DataFrame]:
+    """Fit a device, and return it with the held-out predictions: KEY, family, seconds, predicted.
+
+    timed: KEY, batch_size, seconds per sample. work: from work.read. how: gets the features and seconds
+    of the models to fit. what: fields of Known. Errors: Refused with fewer than FEWEST models.
+    """
+    timed = timed.drop_duplicates(KEY).set_index(KEY).join(work, how="inner")
+    if len(timed) < FEWEST:
+        raise Refused(f"{len(timed)} counted models are timed, at least {FEWEST} are needed to fit a device")
+    seconds, batches = timed["seconds"].to_numpy(), timed["batch_size"].to_numpy(dtype=float)
+    charged = features(timed, batches)
+    predicted, fold = np.zeros(len(timed)), np.zeros(len(timed), dtype=int)
+    for index, (train, test) in enumerate(splits(list(timed["family"]))):
+        predicted[test], fold[test] = charged[test] @ how(charged[train], seconds[train]), index
+    ratio, error = seconds / predicted, np.abs(predicted / seconds - 1)
+    inside = np.zeros(len(timed), dtype=bool)
+    for index in np.unique(fold):  # each fold's intervals come from the other folds
+        low, high = interval(ratio[fold != index])
+        inside[fold == index] = (low <= ratio[fold == index]) & (ratio[fold == index] <= high)
+    costs = how(charged, seconds)
+    low, high = interval(ratio)
+    known = Known.model_validate(
+        {
+            **what,
+            "models": len(timed),
+            "median_error": round(float(np.median(error)), 4),
+            "p90_error": round(float(np.quantile(error, 0.9)), 4),
+            "coverage": round(float(inside.mean()), 4),
+            **{"low": round(low, 4), "high": round(high, 4)},
+            "batch_sizes": (int(batches.min()), int(batches.max())),
+            "typical_batch": int(timed["batch_size"].mode().iloc[0]),
+            "costs": {name: float(f"{cost:.5g}") for name, cost in zip(FEATURES, costs, strict=True) if cost > 0},
+            "most": dict(zip(FEATURES, (float(f"{value:.5g}") for value in charged.max(axis=0)), strict=True)),
+        }
+    )
+    return known, timed[["family", "batch_size", "seconds"]].assign(predicted=predicted).reset_index()
+
+
+def interval(ratios: Floats) -> tuple[float, float]:
+    """Return the range that holds LEVEL of new ratios, with the finite-sample correction of conformal prediction."""
+    count = len(ratios)
+    tail = np.floor((1 - LEVEL) / 2 * (count + 1)) / count if count else 0.0
+    return float(np.quantile(ratios, tail, method="lower")), float(np.quantile(ratios, 1 - tail, method="higher"))

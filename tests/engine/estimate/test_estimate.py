@@ -1,0 +1,162 @@
+"""Estimated speeds: known costs are recovered, families stay whole, and the range of a fit is respected."""
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from engine.estimate import calibrate, devices, work
+from engine.estimate.fit import COARSE, fit, folds, scaled, splits
+from engine.estimate.work import FEATURES
+from engine.published import speeds
+from engine.settings import Settings
+from engine.specs import Refused
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    return work.read(Settings().catalog_dir)
+
+
+def timings(table: pd.DataFrame, costs: np.ndarray, batch: int = 64) -> pd.DataFrame:
+    """Return times that follow the linear model exactly."""
+    seconds = work.features(table, batch) @ costs
+    return table.index.to_frame(index=False).assign(batch_size=batch, seconds=seconds)
+
+
+def costs_of(**known: float) -> np.ndarray:
+    return np.array([known.get(feature.replace(":", "_"), 0.0) for feature in FEATURES])
+
+
+TRUE = costs_of(convolution_gflop=2e-3, addmm_gflop=1e-3, add_gb=5e-3, gelu_gb=4e-3, other_call=1e-5)
+
+
+def test_work_of_a_convolution_network_is_that_of_hand_formulas(table: pd.DataFrame) -> None:
+    """ResNet-18 at 224 px: its only matrix product is the classifier, 512 x 1000, which reads 512,000 weights."""
+    row = table.loc[("timm:resnet18", "224")]
+    assert row["flop:addmm"] == pytest.approx(2 * 512 * 1000 / 1e9)
+    assert row["call:native_batch_norm"] == 20
+    assert row["call:convolution"] == 20
+    assert row["weight:addmm"] + row["byte:addmm"] == pytest.approx(4 * (512_000 + 1000 + 512 + 1000) / 1e9)
+    once, many = (work.features(table.loc[[("timm:resnet18", "224")]], batch)[0] for batch in (1, 100))
+    calls = FEATURES.index("convolution:call")
+    assert (once[calls], many[calls]) == (20, 0.2)
+    moved = FEATURES.index("convolution:gb")
+    assert once[moved] - many[moved] == pytest.approx(row["weight:convolution"] * 0.99)
+
+
+def test_work_at_another_size_grows_with_the_counted_flops(table: pd.DataFrame) -> None:
+    small, large = (table.loc[("timm:resnet50", size)] for size in ("224", "288"))
+    assert large["flop:convolution"] / small["flop:convolution"] == pytest.approx((288 / 224) ** 2, rel=0.01)
+    assert large["weight:convolution"] == small["weight:convolution"]
+
+
+def test_the_fit_recovers_known_costs(table: pd.DataFrame) -> None:
+    timed = timings(table, TRUE)
+    found = fit(work.features(table, 64), timed["seconds"].to_numpy(), strength=1e-6)
+    large = np.flatnonzero(TRUE)
+    assert found[large] == pytest.approx(TRUE[large], rel=0.02)
+
+
+def test_scaling_a_known_device_recovers_a_device_that_is_faster_by_group(table: pd.DataFrame) -> None:
+    factors = np.array([0.5, 1.0, 2.0, 0.8, 1.5])[np.array(COARSE)]
+    few = table.sample(30, random_state=0)
+    found = scaled(TRUE, work.features(few, 64), work.features(few, 64) @ (TRUE * factors), COARSE, 1e-6)
+    held_out = work.features(table, 64)
+    assert held_out @ found == pytest.approx(held_out @ (TRUE * factors), rel=0.02)
+
+
+def test_no_family_is_on_both_sides_of_a_split(table: pd.DataFrame) -> None:
+    families = table["family"].to_numpy()
+    tested = np.zeros(len(families), dtype=int)
+    for train, test in splits(families):
+        assert not set(families[train]) & set(families[test])
+        assert not (train & test).any()
+        tested += test
+    assert (tested == 1).all()
+    assert len(set(folds(families))) == 8
+
+
+def test_estimates_of_a_fitted_device_and_their_range(table: pd.DataFrame) -> None:
+    small = table[table["flop:convolution"] < table["flop:convolution"].quantile(0.8)]
+    what = {"device": "GPU", "precision": "amp", "source": "test"}
+    known, held_out = devices.fitted(timings(small, TRUE), small, partial(fit, strength=1e-3), **what)
+    assert known.median_error < 0.05
+    assert set(held_out["family"]) == set(small["family"])
+    found = devices.estimate(known, table, 64)
+    truth = 64e3 * work.features(table, 64) @ TRUE
+    inside = found["in_range"].to_numpy()
+    assert np.median(np.abs(found["latency_ms"] / truth - 1)[inside]) < 0.05
+    assert (found["latency_ms_low"] <= found["latency_ms_high"]).all()
+    assert found["samples_per_s"].to_numpy() == pytest.approx(64e3 / found["latency_ms"].to_numpy())
+    largest = table["flop:convolution"].idxmax()
+    assert not found.loc[largest, "in_range"], "far more convolutions than any fitted model"
+    assert not devices.estimate(known, table, 1)["in_range"].any(), "no batch of one was fitted"
+    only_new = table.assign(**{"flop:bmm": 1e6})
+    assert not devices.estimate(known, only_new, 64)["in_range"].any(), "products that no fitted model has"
+
+
+def test_intervals_hold_what_they_claim() -> None:
+    ratios = np.exp(np.random.default_rng(0).normal(0, 0.2, 40_000))
+    low, high = devices.interval(ratios[:20_000])
+    assert np.mean((low <= ratios[20_000:]) & (ratios[20_000:] <= high)) == pytest.approx(0.9, abs=0.01)
+    assert devices.interval(np.array([1.0, 2.0, 3.0])) == (1.0, 3.0), "too few for quantiles: the whole range"
+
+
+def test_too_few_timings_are_refused(table: pd.DataFrame) -> None:
+    with pytest.raises(Refused, match="5 counted models are timed, at least 16"):
+        devices.fitted(timings(table.head(5), TRUE), table, device="GPU", precision="amp", source="test")
+
+
+def test_shipped_devices_name_their_error_and_cover_every_published_setting() -> None:
+    known = devices.shipped()
+    settings = speeds.read()[speeds.SETTING].drop_duplicates()
+    assert len(known) == len(settings)
+    assert all(
+        device.models > 500 and 0.85 <= device.coverage <= 0.95 and device.low < 1 < device.high for device in known
+    )
+    assert devices.find(known, "5090 eager").label == "NVIDIA GeForce RTX 5090, amp, eager, torch 2.9.1"
+    with pytest.raises(Refused, match=r"(?s)no known device has 'H100'.*RTX 3090"):
+        devices.find(known, "H100")
+    rates = devices.rates(known[0])
+    assert set(rates["unit"]) == set(devices.UNITS.values())
+    assert (rates["rate"] > 0).all()
+
+
+def test_an_estimate_of_a_published_device_is_close_to_a_published_speed(table: pd.DataFrame) -> None:
+    known = devices.find(devices.shipped(), "4090 eager 2.4.0 amp")
+    published = speeds.read().query("model == 'resnet50' and image_size == '224' and torch == '2.4.0'")
+    published = published[(published["device"] == known.device) & ~published["compiled"]]
+    found = devices.estimate(known, table.loc[[("timm:resnet50", "224")]]).iloc[0]
+    assert found["in_range"]
+    assert found["samples_per_s_low"] < published["samples_per_s"].max()
+    assert found["samples_per_s_high"] > published["samples_per_s"].min()
+
+
+def test_models_to_time_are_quick_and_of_many_families(table: pd.DataFrame) -> None:
+    near = devices.find(devices.shipped(), "i7")
+    chosen = calibrate.choose(table, near, batch_size=1, budget_s=150)
+    families = table.reset_index().drop_duplicates("name").set_index("name")["family"]
+    assert len(chosen) == len(set(chosen)) == 30
+    assert families[chosen].nunique() >= 25
+    latency = devices.estimate(near, table, 1)["latency_ms"].groupby("name").min()
+    assert latency[chosen].max() * calibrate.CALLS < 150e3 / 30
+    with pytest.raises(Refused, match="give a longer budget or a smaller batch size"):
+        calibrate.choose(table, near, batch_size=4096, budget_s=1)
+
+
+def test_a_calibrated_device_names_its_prior(table: pd.DataFrame) -> None:
+    known = devices.shipped()
+    near = devices.find(known, "i7")
+    few = table.sample(40, random_state=1)
+    found = calibrate.calibrated(timings(few, 3 * near.vector, 1), table, known[:3], device="mine", precision="float32")
+    assert found.source == f"timed here; prior {near.label}"
+    assert found.median_error < 0.01
+
+
+def test_reading_needs_no_sizes(tmp_path: Path, table: pd.DataFrame) -> None:
+    for name in ("timm.csv", "operators.csv.gz"):
+        (tmp_path / name).symlink_to(Settings().catalog_dir / name)
+    assert work.read(tmp_path).loc[("timm:resnet18", "224")].equals(table.loc[("timm:resnet18", "224")])
