@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel, Field
 from pydantic_settings import CliPositionalArg
 
-from engine.cli.here import EndedBadly, RunId, store_here
+from engine.cli.here import EndedBadly, RunId, refuse_open, store_here
 from engine.cli.listing import Words, run_filter
 from engine.cli.output import OutputFile, note, printable
 from engine.settings import Settings
@@ -135,18 +135,11 @@ class Restore(BaseModel):
     """Rebuild a damaged store from its readable parts. The damaged file and the folders of runs are kept."""
 
     def cli_cmd(self) -> None:
-        from engine.jobs.lifecycle import processes_with
         from engine.store import restore
 
         settings = Settings()
         restore.check_damage(settings)
-        path = restore.store_file(settings)
-        if users := processes_with(path):
-            listed = ", ".join(f"{pid} ({printable(command)})" for pid, command in users.items())
-            raise Refused(
-                f"the store {path} is open in process {listed}. Stop the app, run `python -m engine stop`, and end "
-                "what is left with `kill` and the process's number"
-            )
+        refuse_open(restore.store_file(settings))
         restored = restore.restore(settings)
         print(f"the damaged store is kept as {restored.aside}")
         for name in ("runs", "rows", "metrics", "artifacts"):

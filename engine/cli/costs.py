@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, Field, model_validator
 from pydantic_settings import CliPositionalArg
 
-from engine.cli.here import RunName, run_here, store_here, submit, tell_failures
+from engine.cli.here import Queued, run_here, store_here, tell_failures
 from engine.cli.output import TableFile, brief, note, print_detail, show_table
 from engine.names import expand_files
 from engine.results import ProfileRow, Progress
@@ -241,10 +241,5 @@ class Profile(ProfileFlags):
         tell_failures(run, rows, lambda row: row.name)
 
 
-class SubmitProfile(ProfileFlags):
+class SubmitProfile(Queued, ProfileFlags):
     """Queue a profile run; it has the same flags as `profile`."""
-
-    name: RunName = ""
-
-    def cli_cmd(self) -> None:
-        submit(self.spec(), self.name)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 from pydantic import BaseModel, Field
@@ -36,6 +37,18 @@ def store_here() -> "Iterator[Store]":
 
     with closing(open_store(Settings())) as store:
         yield store
+
+
+def refuse_open(path: Path) -> None:
+    """Errors: Refused while another process of this host has the file of a SQLite store open."""
+    from engine.jobs.lifecycle import processes_with
+
+    if users := processes_with(path):
+        listed = ", ".join(f"{pid} ({printable(command)})" for pid, command in users.items())
+        raise Refused(
+            f"the store {path} is open in process {listed}. Stop the app, run `python -m engine stop`, and end "
+            "what is left with `kill` and the process's number"
+        )
 
 
 def run_here(
@@ -76,6 +89,15 @@ def submit(spec: Spec, name: str) -> None:
         run_id = jobs.submit(store, Settings(), spec, name=name)
         position = store.position(run_id)
     print(f"queued as run {run_id}" + (f", position {position}" if position else ""))
+
+
+class Queued(BaseModel):
+    """A command that queues the spec of its flags."""
+
+    name: RunName = ""
+
+    def cli_cmd(self) -> None:
+        submit(self.spec(), self.name)  # type: ignore[attr-defined]  # the class of the flags has it
 
 
 class OneRun(BaseModel):

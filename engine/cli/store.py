@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel, Field
 from pydantic_settings import CliApp, CliPositionalArg, CliSubCommand
 
-from engine.cli.here import EndedBadly, command
+from engine.cli.here import EndedBadly, command, refuse_open
 from engine.cli.output import note
 from engine.settings import Settings
 
@@ -23,11 +23,16 @@ class Copy(BaseModel):
 
     def cli_cmd(self) -> None:
         from engine.store import transfer
+        from engine.store.database import Database
 
-        _show(transfer.move(Settings(), self.to))
+        settings = Settings()
+        source = Database(settings.store_url)
+        if source.sqlite:
+            refuse_open(Path(source.place))  # such as a server, whose later runs would stay behind
+        _show(transfer.move(settings, self.to))
         note(
             "Name the new store in VITALS_DATABASE_URL before you start the app again. The folders of runs stay in "
-            f"{Settings().runs_dir}"
+            f"{settings.runs_dir}"
         )
 
 

@@ -1,7 +1,9 @@
 """Schedulers and workers whose PostgreSQL server stops and starts again."""
 
 import time
+import zipfile
 from collections.abc import Iterator
+from io import BytesIO
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +13,9 @@ from engine.jobs.hosts import this_host
 from engine.jobs.worker import Stop, execute
 from engine.settings import Settings
 from engine.store import Busy, Cause, Exit, State, attempts, open_store, queue
+from engine.store.bundle import export_bundle
 from engine.store.database import Database
+from tests.faults import test_scheduler_faults
 from tests.faults.conftest import House
 
 if TYPE_CHECKING:
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.cluster
 
+CANARY = "canary-password"
 OUTAGE_S = 5.0
 """Longer than the leases of the tests (3 s)."""
 
@@ -34,7 +39,7 @@ def own_server() -> "Iterator[Server]":
 @pytest.fixture
 def settings(settings: Settings, own_server: "Server", monkeypatch: pytest.MonkeyPatch) -> Settings:
     """Instead of the settings of all tests: the store of the house is on the server."""
-    url = own_server.new_database()
+    url = own_server.new_database().replace("@", f":{CANARY}@")  # this server asks for no password
     monkeypatch.setenv("VITALS_DATABASE_URL", url)
     return settings.model_copy(update={"database_url": url})
 
@@ -56,6 +61,15 @@ def test_a_restart_of_the_server_loses_no_run(house: House, own_server: "Server"
     log = (house.settings.runs_dir / "scheduler.log").read_text()
     assert 1 <= log.count("looking after runs failed") <= 3, "once for stopping, refusing connections and starting"
     assert "Traceback" not in log
+    files = [path for path in house.settings.runs_dir.rglob("*") if path.is_file()]
+    assert len(files) > len(runs)
+    assert not [path for path in files if CANARY.encode() in path.read_bytes()]
+    with zipfile.ZipFile(BytesIO(export_bundle(house.store, house.settings, runs[0]))) as bundle:
+        assert not [name for name in bundle.namelist() if CANARY.encode() in bundle.read(name)]
+
+
+def test_every_run_ends_once_whatever_is_killed(house: House) -> None:
+    test_scheduler_faults.test_every_run_ends_once_whatever_is_killed(house, 8)
 
 
 def test_a_worker_waits_for_the_server_for_a_limited_time(

@@ -80,7 +80,7 @@ def python(code: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize(
-    ("claimers", "each"), [(4, 30), pytest.param(8, 2000, marks=[pytest.mark.cluster, pytest.mark.timeout(600)])]
+    ("claimers", "each"), [(4, 30), pytest.param(8, 2000, marks=[pytest.mark.cluster, pytest.mark.timeout(1800)])]
 )
 def test_no_run_is_claimed_twice(
     settings: Settings, database_url: str, tmp_path: Path, claimers: int, each: int

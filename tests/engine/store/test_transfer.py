@@ -3,6 +3,7 @@
 import json
 import sqlite3
 import stat
+import subprocess
 import time
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +13,7 @@ from sqlalchemy import insert
 
 from engine.__main__ import main
 from engine.jobs.hosts import this_host
+from engine.jobs.lifecycle import processes_with
 from engine.settings import Settings
 from engine.specs import ProfileSpec, Refused
 from engine.store import Exit, Store, Unavailable, attempts, leases, open_store, queue, transfer
@@ -90,6 +92,11 @@ def test_only_an_unused_store_moves_and_only_to_an_empty_one(
         assert attempt is not None
         assert f"runs {attempt.run_id} of the store" in refused()
         attempts.close(store.database, attempt, Exit(1), "error", "")
+    with subprocess.Popen(["tail", "-f", str(filled.runs_dir / "vitals.sqlite")], stdout=subprocess.DEVNULL) as reader:
+        while not processes_with(filled.runs_dir / "vitals.sqlite"):
+            time.sleep(0.01)  # until it has opened the file
+        assert f"is open in process {reader.pid} (tail -f" in refused()
+        reader.kill()
     assert main(["store", "copy", "--to", f"sqlite:///{other}"]) == 0
     assert f"{RUNS - 1:>12} rows, equal" in capsys.readouterr().out
     assert f"the store {other} is not empty (table runs: {RUNS - 1} rows): name an empty one" in refused()
