@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, model_validator
 from pydantic_settings import CliPositionalArg
 
-from engine.cli.here import OneRun, RunName, run_here, store_here, submit, tell_failures
+from engine.cli.here import OneRun, Queued, RunName, run_here, store_here, submit, tell_failures
 from engine.cli.output import TableFile, brief, print_progress, show_table
 from engine.names import expand_files
 from engine.results import Event, Progress
@@ -177,13 +177,8 @@ class Evaluate(EvaluateFlags):
         tell_failures(run, rows, lambda row: f"{row.model} on {row.data} ({row.task})")
 
 
-class SubmitEvaluate(EvaluateFlags):
+class SubmitEvaluate(Queued, EvaluateFlags):
     """Queue an evaluation; it has the same flags as `evaluate`."""
-
-    name: RunName = ""
-
-    def cli_cmd(self) -> None:
-        submit(self.spec(), self.name)
 
 
 class Search(OneRun):

@@ -19,7 +19,7 @@ from engine.settings import Settings
 CODECS = {".tar.gz": "gzip", ".tgz": "gzip", ".tar.zst": "zstd", ".tar.bz2": "bz2"}
 TARS = (".tar", *CODECS)
 SPARE_BYTES = 1_000_000_000
-"""Bytes that must stay free on the disk of the copies."""
+"""Bytes that must stay free on the disk."""
 CHUNK = 1 << 24
 UNUSED_S = 30 * 86_400
 """Delete copies that were not opened for this long. A run opens its copies when it starts."""
@@ -40,7 +40,7 @@ def write_tar(files: Iterable[tuple[str, bytes]], copy: IO[bytes]) -> None:
     """Write files, given as (name, content), as a tar. Errors: DataProblem if the disk is nearly full."""
     with tarfile.open(fileobj=copy, mode="w") as archive:
         for name, content in files:
-            _check_room(len(content))
+            check_room(_folder(), len(content))
             info = tarfile.TarInfo(name)
             info.size = len(content)
             archive.addfile(info, BytesIO(content))
@@ -99,15 +99,17 @@ def _decompress(packed: IO[bytes], copy: IO[bytes], codec: str) -> None:
 
     with pyarrow.CompressedInputStream(packed, codec) as stream:
         while chunk := stream.read(CHUNK):
-            _check_room(len(chunk))
+            check_room(_folder(), len(chunk))
             copy.write(chunk)
 
 
-def _check_room(needed: int) -> None:
-    free = shutil.disk_usage(_folder()).free
+def check_room(folder: Path, needed: int) -> None:
+    """Check that a disk keeps SPARE_BYTES free after `needed` bytes are written. Errors: DataProblem."""
+    free = shutil.disk_usage(folder).free
     if free < needed + SPARE_BYTES:
         raise DataProblem(
-            f"{_folder()} has {free:,} bytes free, and {SPARE_BYTES:,} must stay free: make room to unpack"
+            f"{folder} has {free:,} bytes free, {needed:,} are to be written, and {SPARE_BYTES:,} must stay free: "
+            "make room"
         )
 
 

@@ -4,35 +4,21 @@ import math
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
-from pydantic_settings import CliSuppress, NoDecode
+from pydantic_settings import NoDecode
 
 from engine.specs import images
 from engine.specs.base import RealDevice, Spec, numbered
 from engine.specs.clip import (
-    DIGITS_MODEL,
     SAME_PAIRS,
     WARMUP,
-    CaptionColumn,
-    ClassColumn,
-    Classes,
-    ClipImageSize,
-    ClipModel,
-    ContextLength,
-    Data,
-    ImageColumn,
-    Kind,
+    ClipFields,
     Pretrained,
-    Samples,
-    Separator,
-    Split,
-    Templates,
     TrainPrecision,
     registered,
     short_name,
     split_sources,
     warmup_steps,
 )
-from engine.specs.profile import Configs
 from engine.specs.timed import Threads
 from engine.words import plural
 
@@ -45,7 +31,7 @@ Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 TowerRate = Annotated[float | None, Field(gt=0, le=100, allow_inf_nan=False)]
 
 
-class TrainSpec(Spec):
+class TrainSpec(ClipFields, Spec):
     """Train or fine-tune CLIP for a short while, on images with captions."""
 
     kind: ClassVar[str] = "train"
@@ -83,18 +69,10 @@ class TrainSpec(Spec):
         *("accum_freq", "nproc", "device", "precision", "use_bn_sync"),
     )
 
-    data: Data = "digits"
-    data_kind: Kind = "auto"
-    json_split: Split = "auto"
-    csv_separator: Separator = ""
-    csv_img_key: ImageColumn = ""
-    csv_caption_key: CaptionColumn = ""
-    csv_class_key: ClassColumn = ""
     data_weights: images.Numbers = Field(
         (), description="Weight of each of several sources (::), relative to its size. Default: 1 each."
     )
     resampled: bool = Field(False, description="Draw pairs with replacement. An epoch has as many pairs as the data.")
-    samples: Samples = None
     val_data: str = Field("", max_length=4000, description="Data of the held-out pairs. Default: a share of the data.")
     val_fraction: Share = Field(0.2, description="Share of the data that is held out if val_data is empty.")
     zeroshot_data: str = Field(
@@ -103,11 +81,7 @@ class TrainSpec(Spec):
         description="Labelled data for zero-shot: class folders, shards with classnames.txt, or a CSV with a class "
         "column. Default: the held-out pairs, if they have classes.",
     )
-    classes: Classes = ()
-    templates: Templates = ()
 
-    model: ClipModel = DIGITS_MODEL
-    configs: CliSuppress[Configs] = Field(default_factory=dict)
     pretrained: Pretrained = ""
     pretrained_image: bool = Field(
         False, description="Initialise the image tower with timm's weights. Needs a timm tower."
@@ -115,8 +89,6 @@ class TrainSpec(Spec):
     pretrained_text: bool = Field(
         False, description="Initialise the text tower with its Hugging Face weights. Needs a Hugging Face tower."
     )
-    image_size: ClipImageSize = None
-    context_length: ContextLength = None
     patch_dropout: Share = Field(0, description="Share of image patches left out in training.")
     lock_image: bool = Field(False, description="Do not train the image tower.")
     lock_image_unlocked_groups: int = Field(

@@ -33,7 +33,6 @@ from engine.training.evaluation.encode import (
     Encoded,
     Reader,
     assemble,
-    classified,
     directions,
     features,
     followed,
@@ -69,7 +68,6 @@ class Subject:
     classes: tuple[str, ...]
     notes: list[str]
     """Grows when a probe encodes more pairs."""
-    classify: Callable[[], Classification]
     directions: Callable[[], torch.Tensor]
     probe: Callable[[], Generator[Event, None, dict[str, Any]]]
 
@@ -200,7 +198,6 @@ def _encoded(
         encoded=found,
         classes=classes,
         notes=notes,
-        classify=lambda: classified(loaded.made.model, found, classes, templates, loaded.reader, by_class),
         directions=lambda: directions(loaded.made.model, classes, templates, loaded.reader, by_class),
         probe=probe,
     )
@@ -266,7 +263,7 @@ def _result(
             return (yield from _average_precision(subject, subject.encoded.targets, run_dir, prefix))
         if subject.encoded.labels is None or not subject.classes:
             raise Refused(f"zero-shot needs a class per image: {NO_CLASSES}")
-        found = subject.classify()
+        found = classification.results(subject.encoded.images, subject.encoded.labels, subject.directions())
     else:
         more = yield from subject.probe()
         found = more.pop("found")

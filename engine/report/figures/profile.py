@@ -27,8 +27,7 @@ def bars(frame: pd.DataFrame, column: str, *, source: str = "") -> go.Figure:
             marker_color=TOWER_COLOURS.get(tower, COLOURS[0]),
             hovertemplate=f"<b>%{{y}}</b><br>{tower} %{{x:,.3~r}} {unit}<br>{text(source)}<extra></extra>",
         )
-    ends = zip(names, drawn[column], strict=True)
-    write_beside(figure, [{"x": value, "y": name, "text": digits(value), "xshift": 4} for name, value in ends])
+    write_beside(figure, [(value, name, digits(value)) for name, value in zip(names, drawn[column], strict=True)])
     figure.update_layout(
         barmode="stack",
         height=70 + 26 * len(drawn),
