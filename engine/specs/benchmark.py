@@ -12,17 +12,7 @@ from engine.specs.base import MAX_CONTEXT, PATTERNS, SIZE, Pattern, RealDevice, 
 from engine.specs.building import OPTIONS, InChans, ModelKwargs, NumClasses, changes
 from engine.specs.model_name import ModelName
 from engine.specs.profile import Configs
-from engine.specs.timed import (
-    MinSeconds,
-    Publishable,
-    Replicates,
-    Threads,
-    TimeLimit,
-    below_floor,
-    floor_seconds,
-    processes,
-    split_words,
-)
+from engine.specs.timed import Floors, MinSeconds, Publishable, Replicates, Threads, TimeLimit, split_words
 from engine.specs.variant import RunPrecision, Variant
 from engine.words import shortened
 
@@ -81,7 +71,7 @@ PRECISIONS = TypeAliasType(
 )
 
 
-class BenchmarkSpec(Spec):
+class BenchmarkSpec(Floors, Spec):
     """Time models on this machine: inference or training, with several variants side by side."""
 
     kind: ClassVar[str] = "benchmark"
@@ -300,9 +290,7 @@ class BenchmarkSpec(Spec):
     @property
     def processes(self) -> int:
         """Return the number of fresh processes per model and batch size. Comparing results needs only one."""
-        if self.purpose != "performance":
-            return 1
-        return processes(self.replicates, self.publishable)
+        return 1 if self.purpose != "performance" else super().processes
 
     @property
     def reproducible(self) -> bool:
@@ -316,20 +304,7 @@ class BenchmarkSpec(Spec):
 
     @property
     def floor_samples(self) -> int:
-        """Return the least number of samples per process and variant."""
         return self.min_samples or 10
-
-    @property
-    def floor_seconds(self) -> float:
-        """Return the least sampled time per process and variant, in seconds."""
-        return floor_seconds(self.min_seconds, self.publishable)
-
-    @property
-    def below_floor(self) -> bool:
-        """Return whether the request is below the minimum of a quotable result. A single process does not count as
-        below.
-        """
-        return below_floor(self.processes, self.floor_samples, self.floor_seconds, self.publishable)
 
     @property
     def device_refusal(self) -> str:

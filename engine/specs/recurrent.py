@@ -10,17 +10,7 @@ from typing_extensions import TypeAliasType
 
 from engine.specs.base import SIZE, RealDevice, Spec, format_image_size
 from engine.specs.runners import RUNNERS, Family, Group, of_group
-from engine.specs.timed import (
-    MinSeconds,
-    Publishable,
-    Replicates,
-    Threads,
-    TimeLimit,
-    below_floor,
-    floor_seconds,
-    processes,
-    split_words,
-)
+from engine.specs.timed import Floors, MinSeconds, Publishable, Replicates, Threads, TimeLimit, split_words
 from engine.words import shortened
 
 LONGEST, DEEPEST, WIDEST, LARGEST_BATCH = 10_000, 64, 16_384, 65_536
@@ -37,7 +27,7 @@ GROUPS = TypeAliasType("GROUPS", Annotated[tuple[Group, ...], split_words, Field
 NUMBERS = TypeAliasType("NUMBERS", Annotated[tuple[int, ...], split_words, Field(max_length=MOST_POINTS)])
 
 
-class RecurrentSpec(Spec):
+class RecurrentSpec(Floors, Spec):
     """Time recurrent layers forward and backward, with many runners side by side, and a few ResNets."""
 
     kind: ClassVar[str] = "recurrent"
@@ -204,23 +194,12 @@ class RecurrentSpec(Spec):
         return (*given.values(), self.processes, self.floor_seconds)
 
     @property
-    def processes(self) -> int:
-        """Return the number of fresh processes per comparison."""
-        return processes(self.replicates, self.publishable)
-
-    @property
     def resolved(self) -> dict[str, Any]:
         return {"replicates": self.processes, "min_seconds": self.floor_seconds}
 
     @property
-    def floor_seconds(self) -> float:
-        """Return the least sampled time per process and runner, in seconds."""
-        return floor_seconds(self.min_seconds, self.publishable)
-
-    @property
-    def below_floor(self) -> bool:
-        """Return whether the request is below the minimum of a quotable result."""
-        return below_floor(self.processes, self.loops, self.floor_seconds, self.publishable)
+    def floor_samples(self) -> int:
+        return self.loops
 
     @property
     def half_batch(self) -> int | None:

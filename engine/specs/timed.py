@@ -1,6 +1,6 @@
 """Fields and minimums that all timings share: processes, seconds, threads."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
@@ -42,19 +42,41 @@ Threads = Annotated[
 ]
 
 
-def processes(replicates: int | None, publishable: bool) -> int:
-    """Return the number of fresh processes per comparison."""
-    return replicates or (PUBLISHABLE if publishable else QUOTABLE)
+class Floors:
+    """The minimums of a timing. They follow from fields of the spec that inherits this."""
 
+    if TYPE_CHECKING:  # pydantic would list these fields first, before the models
+        publishable: bool
+        replicates: int | None
+        min_seconds: float | None
 
-def floor_seconds(min_seconds: float | None, publishable: bool) -> float:
-    """Return the least sampled time per process, in seconds."""
-    return min_seconds or (LEAST_SECONDS_PUBLISHABLE if publishable else LEAST_SECONDS)
+    @property
+    def processes(self) -> int:
+        """Return the number of fresh processes per comparison."""
+        return self.replicates or self._least_processes
 
+    @property
+    def floor_samples(self) -> int:
+        """Return the least number of samples per process and subject."""
+        raise NotImplementedError
 
-def below_floor(processes: int, samples: int, seconds: float, publishable: bool) -> bool:
-    """Return whether the request is below the minimum of its kind of result. A single process does not count as
-    below.
-    """
-    few = 1 < processes < (PUBLISHABLE if publishable else QUOTABLE)
-    return few or samples < LEAST_SAMPLES or seconds < floor_seconds(None, publishable)
+    @property
+    def floor_seconds(self) -> float:
+        """Return the least sampled time per process and subject, in seconds."""
+        return self.min_seconds or self._least_seconds
+
+    @property
+    def below_floor(self) -> bool:
+        """Return whether the request is below the minimum of its kind of result. A single process does not count as
+        below.
+        """
+        few = 1 < self.processes < self._least_processes
+        return few or self.floor_samples < LEAST_SAMPLES or self.floor_seconds < self._least_seconds
+
+    @property
+    def _least_processes(self) -> int:
+        return PUBLISHABLE if self.publishable else QUOTABLE
+
+    @property
+    def _least_seconds(self) -> float:
+        return LEAST_SECONDS_PUBLISHABLE if self.publishable else LEAST_SECONDS
