@@ -18,6 +18,7 @@ from pydantic_settings import CliApp, CliSettingsSource, CliSubCommand, Settings
 from engine.cli.clip import Evaluate, Search, SubmitEvaluate, SubmitTrain, Train
 from engine.cli.completion import Completion, flag
 from engine.cli.costs import Catalog, CatalogBuild, Profile, Published, PublishedImport, SubmitProfile
+from engine.cli.estimates import Calibrate, Estimate
 from engine.cli.here import EndedBadly, command
 from engine.cli.output import HelpFormatter, note, printable
 from engine.cli.processes import Answer, Probe, Scheduler, Stop, Warm, Work
@@ -64,6 +65,8 @@ class Engine(BaseModel):
     suite_build: CliSubCommand[SuiteBuild] = command(SuiteBuild)
     recurrent: CliSubCommand[Recurrent] = command(Recurrent)
     device: CliSubCommand[Device] = command(Device)
+    calibrate: CliSubCommand[Calibrate] = command(Calibrate)
+    estimate: CliSubCommand[Estimate] = command(Estimate)
     train: CliSubCommand[Train] = command(Train)
     evaluate: CliSubCommand[Evaluate] = command(Evaluate)
     search: CliSubCommand[Search] = command(Search)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, model_validator
 from pydantic_settings import CliPositionalArg
 
-from engine.cli.here import OneRun, RunName, run_here, store_here, submit, tell_failures
+from engine.cli.here import OneRun, Queued, RunName, run_here, store_here, submit, tell_failures
 from engine.cli.output import TableFile, brief, print_progress, show_table
 from engine.names import expand_files
 from engine.results import Event, Progress
@@ -26,18 +26,8 @@ if TYPE_CHECKING:
 
 TRAINED = ["epoch", "step", "train_loss", "clip_val_loss", "zeroshot_top1", "image_to_text_r1", "text_to_image_r1"]
 TRAINED += ["samples_per_s", "seconds", "checkpoint", "best", "status"]
-EVALUATED = [
-    "model",
-    "checkpoint",
-    "data",
-    "task",
-    "acc1",
-    "acc5",
-    "mean_per_class_recall",
-    "mean_average_precision",
-    "image_to_text_r1",
-    "image_to_text_r5",
-]
+EVALUATED = ["model", "checkpoint", "data", "task", "acc1", "acc5", "mean_per_class_recall", "mean_average_precision"]
+EVALUATED += ["image_to_text_r1", "image_to_text_r5"]
 EVALUATED += ["text_to_image_r1", "text_to_image_r5", "clip_val_loss", "images", "classes", "status"]
 FOUND = ["index", "source", "label", "similarity"]
 """The columns printed on a terminal; a file has all columns."""
@@ -177,13 +167,8 @@ class Evaluate(EvaluateFlags):
         tell_failures(run, rows, lambda row: f"{row.model} on {row.data} ({row.task})")
 
 
-class SubmitEvaluate(EvaluateFlags):
+class SubmitEvaluate(Queued, EvaluateFlags):
     """Queue an evaluation; it has the same flags as `evaluate`."""
-
-    name: RunName = ""
-
-    def cli_cmd(self) -> None:
-        submit(self.spec(), self.name)
 
 
 class Search(OneRun):

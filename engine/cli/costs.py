@@ -3,18 +3,21 @@
 from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 from pydantic_settings import CliPositionalArg
 
-from engine.cli.here import RunName, run_here, store_here, submit, tell_failures
+from engine.cli.here import Queued, run_here, store_here, tell_failures
 from engine.cli.output import TableFile, brief, note, print_detail, show_table
 from engine.names import expand_files
 from engine.results import ProfileRow, Progress
 from engine.settings import Settings
 from engine.specs import ProfileSpec, Refused, split_patterns
 from engine.specs.building import OPTIONS
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SHOWN = [
     "library",
@@ -45,15 +48,35 @@ class Catalog(BaseModel):
     max_gmacs: float | None = Field(None, ge=0, description="At most this many GMACs.")
     max_macts: float | None = Field(None, ge=0, description="At most this many million activations.")
     max_peak_mb: float | None = Field(None, ge=0, description="At most this estimated inference peak, in MB.")
+    accuracy: str = Field("", description="A published accuracy, such as imagenet_top1: a row per pretrained tag.")
+    min_accuracy: float | None = Field(None, ge=0, le=100, description="At least this accuracy, in per cent.")
+    device: str = Field(
+        "", description="Words of a known device's name: adds its speeds, measured or estimated. See `estimate`."
+    )
+    batch_size: int | None = Field(None, ge=1, le=65_536, description="Images per call. Default: the device's usual.")
+    max_latency_ms: float | None = Field(None, ge=0, description="At most this latency on --device, in ms.")
+    front: bool = Field(
+        False, description="Only the Pareto front of --accuracy and latency on --device, or GMACs without a device."
+    )
     sort: str = Field("gmacs", description="Column to sort by.")
     descending: bool = Field(False, description="Sort in descending order.")
     output: TableFile | None = Field(None, description="Write all columns to this .csv, .json or .parquet file.")
 
-    def cli_cmd(self) -> None:
-        from engine.report.catalog import catalog
+    @model_validator(mode="after")
+    def _complete(self) -> "Catalog":
+        if not self.accuracy and (self.front or self.min_accuracy is not None):
+            raise ValueError("--front and --min-accuracy need an --accuracy, such as imagenet_top1")
+        if not self.device and (self.max_latency_ms is not None or self.batch_size):
+            raise ValueError("--max-latency-ms and --batch-size need a --device; `estimate --models ...` lists them")
+        return self
 
+    def cli_cmd(self) -> None:
+        from engine.report.catalog import catalog, choose
+
+        limits: dict[str, Any] = {f"min_{self.accuracy}": self.min_accuracy} if self.accuracy else {}
+        limits |= {"max_latency_ms": self.max_latency_ms} if self.device else {}
         frame = catalog.select(
-            catalog.read(Settings().catalog_dir),
+            self._table(),
             library=self.source,
             search=self.match,
             families=tuple(split_patterns(self.family)),
@@ -64,12 +87,47 @@ class Catalog(BaseModel):
             max_gmacs=self.max_gmacs,
             max_macts=self.max_macts,
             max_inference_peak_mb=self.max_peak_mb,
+            **limits,
         )
+        if self.front:
+            frame = frame[choose.front(frame, "latency_ms" if self.device else "gmacs", self.accuracy)]
         if self.sort not in frame.columns:
             raise Refused(f"no column {self.sort!r} to sort by; there are {', '.join(frame.columns)}")
         frame = frame.sort_values(self.sort, ascending=not self.descending, kind="stable")
         shown = ["library", "model", "image_size", "mparams", "gmacs", "macts", "inference_peak_mb", "remark"]
+        shown[2:2] = ["pretrained", self.accuracy] if self.accuracy else []
+        shown[-1:] = (
+            ["latency_ms", "latency_ms_low", "latency_ms_high", "source", "in_range"] if self.device else shown[-1:]
+        )
         show_table(frame, frame[shown], self.output)
+
+    def _table(self) -> "pd.DataFrame":
+        """Return the catalogue, with a row per pretrained tag if an accuracy is asked for, and a device's speeds."""
+        from engine import shipped
+        from engine.cli.estimates import error_of, folder
+        from engine.estimate import work
+        from engine.published import match as accuracies
+        from engine.published import update as accuracy_import
+        from engine.published.publishers import FIGURES
+        from engine.report.catalog import catalog
+        from engine.report.timings import estimates
+
+        settings = Settings()
+        frame = catalog.read(settings.catalog_dir)
+        if self.accuracy:
+            if self.accuracy not in FIGURES:
+                raise Refused(f"no published accuracy {self.accuracy!r}; there are {', '.join(FIGURES)}")
+            published = accuracies.read(accuracy_import.folder(settings))
+            matched = accuracies.match(published, frame, shipped.versions(settings.catalog_dir))
+            frame = matched.beside(frame, [self.accuracy])
+        if self.device:
+            counted = work.read(settings.catalog_dir)
+            with store_here() as store:
+                known = estimates.available(estimates.timings(store), counted, folder(settings))
+            device = estimates.find(known, self.device)
+            note(error_of(device.known))
+            frame = estimates.fill(frame, device, counted, self.batch_size)
+        return frame
 
 
 class CatalogBuild(BaseModel):
@@ -183,10 +241,5 @@ class Profile(ProfileFlags):
         tell_failures(run, rows, lambda row: row.name)
 
 
-class SubmitProfile(ProfileFlags):
+class SubmitProfile(Queued, ProfileFlags):
     """Queue a profile run; it has the same flags as `profile`."""
-
-    name: RunName = ""
-
-    def cli_cmd(self) -> None:
-        submit(self.spec(), self.name)

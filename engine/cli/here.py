@@ -91,6 +91,15 @@ def submit(spec: Spec, name: str) -> None:
     print(f"queued as run {run_id}" + (f", position {position}" if position else ""))
 
 
+class Queued(BaseModel):
+    """A command that queues the spec of its flags."""
+
+    name: RunName = ""
+
+    def cli_cmd(self) -> None:
+        submit(self.spec(), self.name)  # type: ignore[attr-defined]  # the class of the flags has it
+
+
 class OneRun(BaseModel):
     """One run, given by its id."""
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from engine.cli.here import RunName, run_here, store_here, submit, tell_failures
+from engine.cli.here import Queued, run_here, store_here, tell_failures
 from engine.cli.output import TableFile, brief, note, show_table
 from engine.names import expand_files, read_text
 from engine.results import BenchmarkRow, DeviceRow
@@ -65,13 +65,8 @@ class Benchmark(BenchmarkFlags):
         tell_failures(run, rows, lambda row: f"{row.name} ({row.variant}, {row.mode}, batch {row.batch_size})")
 
 
-class SubmitBenchmark(BenchmarkFlags):
+class SubmitBenchmark(Queued, BenchmarkFlags):
     """Queue a benchmark; it has the same flags as `benchmark`."""
-
-    name: RunName = ""
-
-    def cli_cmd(self) -> None:
-        submit(self.spec(), self.name)
 
 
 class SuiteBuild(BaseModel):
@@ -120,10 +115,5 @@ class Device(DeviceFlags):
         tell_failures(run, rows, lambda row: row.model)
 
 
-class SubmitDevice(DeviceFlags):
+class SubmitDevice(Queued, DeviceFlags):
     """Queue a measurement of a device; it has the same flags as `device`."""
-
-    name: RunName = ""
-
-    def cli_cmd(self) -> None:
-        submit(self.spec(), self.name)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
-from engine.cli.here import RunName, run_here, store_here, submit, tell_failures
+from engine.cli.here import Queued, run_here, store_here, tell_failures
 from engine.cli.output import OutputFile, brief, clear_progress, note, print_progress, show_table, show_text
 from engine.results import Event, Progress, RecurrentRow
 from engine.settings import Settings
@@ -134,10 +134,5 @@ class Recurrent(RecurrentFlags):
         return fastrnns.table(rows, self.separator)
 
 
-class SubmitRecurrent(RecurrentFlags):
+class SubmitRecurrent(Queued, RecurrentFlags):
     """Queue a timing of recurrent layers; it has the same flags as `recurrent`."""
-
-    name: RunName = ""
-
-    def cli_cmd(self) -> None:
-        submit(self.spec(), self.name)

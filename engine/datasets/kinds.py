@@ -34,15 +34,16 @@ def recognise(path: Path, roots: Roots = None) -> tuple[Path, DataKind]:
     names = [member.name for member in in_folder(path, roots)]
     pictures = [name for name in names if name.lower().endswith(images.SUFFIXES)]
     depths = {name.count("/") for name in pictures}
-    captions = [name for name in names if _lists_captions(path / name, name, roots)]
+    stems = {_stem(name) for name in pictures}
+    lists = (name for name in names if _stem(name) not in stems)  # a text beside an image is about this image alone
+    captions = [name for name in lists if _lists_captions(path / name, name, roots)]
     if len(captions) > 1:
         raise DataProblem(f"{path} holds several files of captions: give one of {shortened(captions)}")
     if captions:
         return path / captions[0], "coco"
     if len(folders) == 1 and 0 not in depths and (1 not in depths or _says_more(folders[0], roots)):
         return recognise(folders[0], roots)  # a zip often holds one folder that contains everything else
-    stems = {_stem(name) for name in names if name.lower().endswith(TEXTS)}
-    if any(_stem(name) in stems for name in pictures):
+    if any(_stem(name) in stems for name in names if name.lower().endswith(TEXTS)):
         return path, "webdataset"
     if 1 in depths:
         return path, "folder"

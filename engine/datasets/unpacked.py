@@ -4,6 +4,7 @@ import os
 import shutil
 import tarfile
 import tempfile
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from hashlib import sha256
@@ -12,14 +13,16 @@ from pathlib import Path
 from typing import IO
 
 from engine.datasets.base import DataProblem
-from engine.roots import Roots, open_within, stat_within
+from engine.roots import Entry, Roots, open_within, stat_within
 from engine.settings import Settings
 
 CODECS = {".tar.gz": "gzip", ".tgz": "gzip", ".tar.zst": "zstd", ".tar.bz2": "bz2"}
 TARS = (".tar", *CODECS)
 SPARE_BYTES = 1_000_000_000
-"""Bytes that must stay free on the disk of the copies."""
+"""Bytes that must stay free on the disk."""
 CHUNK = 1 << 24
+UNUSED_S = 30 * 86_400
+"""Delete copies that were not opened for this long. A run opens its copies when it starts."""
 
 
 def is_tar(name: str) -> bool:
@@ -37,7 +40,7 @@ def write_tar(files: Iterable[tuple[str, bytes]], copy: IO[bytes]) -> None:
     """Write files, given as (name, content), as a tar. Errors: DataProblem if the disk is nearly full."""
     with tarfile.open(fileobj=copy, mode="w") as archive:
         for name, content in files:
-            _check_room(len(content))
+            check_room(_folder(), len(content))
             info = tarfile.TarInfo(name)
             info.size = len(content)
             archive.addfile(info, BytesIO(content))
@@ -46,15 +49,17 @@ def write_tar(files: Iterable[tuple[str, bytes]], copy: IO[bytes]) -> None:
 def copy_of(path: Path, roots: Roots, write: Callable[[IO[bytes], IO[bytes]], None]) -> Path:
     """Return the plain copy of a packed file. `write(file, copy)` makes it, unless a copy of the unchanged file exists.
 
-    Copies are in `unpacked` in the runs folder and may be deleted while no run uses them. Errors: DataProblem.
+    Copies are in `unpacked` in the runs folder and may be deleted while no run uses them. Making one deletes those that
+    were not opened for UNUSED_S. Errors: DataProblem.
     """
     if (status := stat_within(path, roots)) is None:
         raise DataProblem(f"there is no {path}")
-    key = sha256(f"{os.path.realpath(path)} {status.st_mtime_ns} {status.st_size}".encode()).hexdigest()[:24]
-    copy = _folder() / f"{path.name.partition('.')[0][:60]}-{key}.tar"
+    copy = _copy_path(path, status)
     if copy.is_file():
+        os.utime(copy)  # the time of its last use
         return copy
     copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _delete_unused()
     partial = ""
     try:
         with (
@@ -72,20 +77,39 @@ def copy_of(path: Path, roots: Roots, write: Callable[[IO[bytes], IO[bytes]], No
     return copy
 
 
+def forget_copy(entry: Entry) -> None:
+    """Delete the copy of a packed file, if there is one."""
+    _copy_path(entry.path, entry.status).unlink(missing_ok=True)
+
+
+def _copy_path(path: Path, status: os.stat_result) -> Path:
+    key = sha256(f"{os.path.realpath(path)} {status.st_mtime_ns} {status.st_size}".encode()).hexdigest()[:24]
+    return _folder() / f"{path.name.partition('.')[0][:60]}-{key}.tar"
+
+
+def _delete_unused() -> None:
+    for copy in _folder().glob("*.tar"):
+        with suppress(FileNotFoundError):  # another process may delete it too
+            if copy.stat().st_mtime < time.time() - UNUSED_S:
+                copy.unlink()
+
+
 def _decompress(packed: IO[bytes], copy: IO[bytes], codec: str) -> None:
     import pyarrow  # takes 0.1 s, so only packed data import it
 
     with pyarrow.CompressedInputStream(packed, codec) as stream:
         while chunk := stream.read(CHUNK):
-            _check_room(len(chunk))
+            check_room(_folder(), len(chunk))
             copy.write(chunk)
 
 
-def _check_room(needed: int) -> None:
-    free = shutil.disk_usage(_folder()).free
+def check_room(folder: Path, needed: int) -> None:
+    """Check that a disk keeps SPARE_BYTES free after `needed` bytes are written. Errors: DataProblem."""
+    free = shutil.disk_usage(folder).free
     if free < needed + SPARE_BYTES:
         raise DataProblem(
-            f"{_folder()} has {free:,} bytes free, and {SPARE_BYTES:,} must stay free: make room to unpack"
+            f"{folder} has {free:,} bytes free, {needed:,} are to be written, and {SPARE_BYTES:,} must stay free: "
+            "make room"
         )
 
 

@@ -17,6 +17,7 @@ from engine.datasets import images
 from engine.datasets.base import DataProblem, Unreadable
 from engine.datasets.kinds import TABLES, TEXTS, recognise
 from engine.datasets.members import visible
+from engine.datasets.unpacked import check_room, forget_copy
 from engine.roots import Roots, files_within, open_within, scan_within, stat_within
 from engine.specs.clip import DataKind, split_sources
 from engine.words import shortened
@@ -24,8 +25,6 @@ from engine.words import shortened
 MOST_PACKED = 1_000_000_000
 """Maximum bytes of an upload."""
 LIMITS = Limits(files=100_000, total_bytes=2_000_000_000, file_bytes=50_000_000)
-SPARE_BYTES = 1_000_000_000
-"""Bytes that must stay free on the disk."""
 FORMATS: dict[str, Format] = {
     **{".zip": "zip", ".tar": "tar", ".tgz": "gzip", ".tar.gz": "gzip"},
     **{".csv": "", ".tsv": "", ".json": "", ".parquet": "parquet"},
@@ -56,7 +55,7 @@ def unpack(upload: Path | BinaryIO, name: str, to: Path) -> tuple[Path, DataKind
     partial = Path(tempfile.mkdtemp(prefix=f".{to.name[:50]}-", dir=to.parent))
     try:
         if kind not in ("", "parquet"):
-            _check_room(partial, _look_through(upload, kind, packed, shown_name))
+            check_room(partial, _look_through(upload, kind, packed, shown_name))
             _write(upload, kind, packed, partial)
         else:
             _write_table(upload, packed, partial / (_word(name, ending) + ending))
@@ -111,21 +110,13 @@ def _write(upload: BinaryIO, kind: Format, packed: int, folder: Path) -> None:
 
 
 def _write_table(upload: BinaryIO, packed: int, target: Path) -> None:
-    _check_room(target.parent, packed)
+    check_room(target.parent, packed)
     upload.seek(0)
     with target.open("wb") as file:
         while chunk := upload.read(1 << 20):
             if target.suffix != ".parquet" and b"\0" in chunk:
                 raise DataProblem(f"{target.name} is no text: expected UTF-8")
             file.write(chunk)
-
-
-def _check_room(folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < needed + SPARE_BYTES:
-        raise DataProblem(
-            f"{needed:,} bytes are to be written, and {free:,} are free, of which {SPARE_BYTES:,} stay so: make room"
-        )
 
 
 def _plain(name: str) -> str:
@@ -192,10 +183,15 @@ def kept(uploads: Path, roots: Roots = None) -> list[Kept]:
 
 
 def forget(upload: Kept) -> None:
-    """Delete an upload with all its files. Do nothing if it does not exist any more. Errors: DataProblem."""
+    """Delete an upload with all its files and their copies. Do nothing if it does not exist any more. Errors:
+    DataProblem.
+    """
+    copied = list(files_within(upload.folder, None)) if upload.folder.is_dir() else []
     hidden = upload.folder.with_name(f".{upload.folder.name}")
     try:
         upload.folder.rename(hidden)  # so that half an upload is never offered
+        for entry in copied:
+            forget_copy(entry)
         shutil.rmtree(hidden)
     except FileNotFoundError:
         return

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -61,3 +62,31 @@ def calibrated(timed: pd.DataFrame, work: pd.DataFrame, known: Sequence[Known], 
         if prior.mode == what.get("mode", "inference")
     ]
     return min(fits, key=lambda device: device.median_error)
+
+
+def read_timm(path: Path) -> pd.DataFrame:
+    """Return the timings in a CSV file of timm's benchmark.py: name, image_size, batch_size, seconds per sample.
+
+    Errors: Refused when columns are missing or values are no positive numbers.
+    """
+    try:
+        frame = pd.read_csv(path)
+    except (OSError, ValueError) as error:  # ValueError includes pandas' and Unicode's
+        raise Refused(f"{path} is no CSV file that can be read: {error}") from error
+    for prefix in ("infer_", ""):
+        columns = [f"{prefix}{name}" for name in ("img_size", "batch_size", "samples_per_sec")]
+        if {"model", *columns} <= set(frame.columns):
+            break
+    else:
+        raise Refused(
+            f"{path} lacks columns of timm's benchmark.py: model, infer_img_size, infer_batch_size and "
+            f"infer_samples_per_sec. It has {', '.join(map(str, frame.columns[:8]))}"
+        )
+    numbers = frame[columns].apply(pd.to_numeric, errors="coerce")
+    frame, numbers = frame[numbers.notna().all(axis=1)], numbers.dropna()  # failed models have no speed
+    if not len(numbers) or not (np.isfinite(numbers) & (numbers > 0)).all(axis=None):
+        raise Refused(f"{path}: {', '.join(columns)} must be positive numbers in at least one line")
+    size, batch, rate = (numbers[column] for column in columns)
+    names = "timm:" + frame["model"].astype(str).str.partition(".")[0]
+    sizes = size.astype(int).astype(str)
+    return pd.DataFrame({"name": names, "image_size": sizes, "batch_size": batch.astype(int), "seconds": 1 / rate})

@@ -37,6 +37,8 @@ class Known(BaseModel):
     torch: str = ""
     mode: Literal["inference", "training"] = "inference"
     source: str
+    name: str = ""
+    """Label of a setting that was timed here or imported."""
     models: int
     """Number of timed models."""
     median_error: float
@@ -58,6 +60,8 @@ class Known(BaseModel):
     @property
     def label(self) -> str:
         """Return a label such as `NVIDIA GeForce RTX 4090, amp, channels_last, eager, torch 2.4.0`."""
+        if self.name:
+            return self.name
         parts = [self.device, self.precision, "channels_last" if self.memory_format == "channels_last" else ""]
         parts += ["compiled" if self.compiled else "eager", f"torch {self.torch}" if self.torch else ""]
         parts += ["training"] if self.mode == "training" else []

@@ -38,25 +38,36 @@ def loss(name: ModelName, output: Any) -> torch.Tensor:
 def optimizer(kind: str, model: torch.nn.Module, rate: float = LEARNING_RATE) -> torch.optim.Optimizer:
     """Return an optimizer of all parameters of a model. kind: `sgd` or `adamw` of torch, or `timm/NAME`.
 
-    Errors: Refused for an optimizer that timm does not have, that cannot be made here, or that needs second
-    derivatives.
+    Errors: those of `timm_optimizer`.
     """
     if kind == "sgd":
         return torch.optim.SGD(model.parameters(), lr=rate)
     if kind == "adamw":
         return torch.optim.AdamW(model.parameters(), lr=rate)
+    return timm_optimizer(kind, model, lr=rate)
+
+
+def timm_optimizer(kind: str, model: torch.nn.Module, **settings: Any) -> torch.optim.Optimizer:
+    """Return an optimizer of timm. kind: `timm/NAME`. settings: lr, and others under timm's names.
+
+    Errors: Refused for an optimizer that timm does not have, that cannot be made here, that does not take one of the
+    settings, or that needs second derivatives.
+    """
     from timm.optim import create_optimizer_v2, get_optimizer_info, list_optimizers  # type: ignore[attr-defined]
 
     name = kind.removeprefix("timm/")
     try:
-        second_order = get_optimizer_info(name.removeprefix("lookahead_")).second_order
-        made: torch.optim.Optimizer = create_optimizer_v2(model, name, lr=rate)
-    except (ValueError, TypeError, AssertionError, ImportError, RuntimeError) as error:
+        info = get_optimizer_info(name.removeprefix("lookahead_"))
+        if missing := [setting for setting in settings if not getattr(info, f"has_{setting}", True)]:
+            raise Refused(f"{kind} takes no {' and no '.join(missing)}: leave it out")
+        if info.second_order:
+            raise Refused(f"{kind} needs second derivatives, which a step here does not compute: take another")
+        return create_optimizer_v2(model, name, **settings)
+    except (TypeError, AssertionError, ImportError, RuntimeError, ValueError) as error:
+        if isinstance(error, Refused):
+            raise
         known = ", ".join(map(str, list_optimizers()))
-        raise Refused(f"optimizer {kind} cannot be made here ({error}). timm has {known}") from error
-    if second_order:
-        raise Refused(f"optimizer {kind} needs second derivatives, which a step here does not compute: take another")
-    return made
+        raise Refused(f"{kind} cannot be made here ({error}); timm has {known}") from error
 
 
 def check_optimizer(kind: str) -> None:

@@ -21,6 +21,7 @@ from engine.results import (
 )
 from engine.results.answers import Hit
 from engine.results.clip import EvaluateRow, TrainRow
+from engine.roots import open_within
 from engine.specs.building import OPTIONS
 from engine.store.model import Run
 
@@ -263,16 +264,12 @@ def runs(runs: Iterable[Run], now: datetime | None = None) -> pd.DataFrame:
 
 
 def read_modules(run_dir: Path, name: str) -> pd.DataFrame | None:
-    """Return the modules in the detail artifact `name`, as from `modules`. None if there is no such file.
-
-    Errors: ValueError when the name leads out of the run's folder.
-    """
-    path = (run_dir / name).resolve()
-    if not path.is_relative_to(run_dir.resolve()):
-        raise ValueError(f"{name!r} lies outside the run's folder")
-    if not path.is_file():
+    """Return the modules in the detail artifact `name`, as from `modules`. None if there is no such file."""
+    try:
+        with open_within(run_dir / name, (run_dir.resolve(),)) as file:
+            return modules(ModuleCount.model_validate(item) for item in json.load(file))
+    except FileNotFoundError:
         return None
-    return modules(ModuleCount.model_validate(item) for item in json.loads(path.read_text(encoding="utf-8")))
 
 
 def machine_facts(machine: Machine) -> dict[str, str]:

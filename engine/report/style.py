@@ -1,6 +1,7 @@
 """Define the style of all charts: colours, shapes, margins, axes, and the format of numbers and names."""
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
@@ -63,13 +64,16 @@ def horizontal(figure: go.Figure, names: list[str], axis: str, *, row_px: int = 
     figure.update_yaxes(automargin=True, autorange="reversed", categoryorder="array", categoryarray=names)
 
 
-def write_beside(figure: go.Figure, labels: Iterable[dict[str, Any]]) -> None:
-    """Write a text to the right of each bar or point. labels: x, y, text and any other options of an annotation.
+def write_beside(figure: go.Figure, labels: Sequence[tuple[float, str, str]], xshift: int = 5) -> float:
+    """Write a text to the right of each bar or point. Return the end of an axis from 0 that has room for the texts.
 
-    All are added at once: plotly checks every annotation again for each new one, so that 300 bars took seconds.
+    labels: end of the bar, name and text. All are added at once: plotly checks every annotation again for each new one,
+    so that 300 bars took seconds.
     """
-    look = {"showarrow": False, "xanchor": "left"}
-    figure.update_layout(annotations=[*figure.layout.annotations, *(look | label for label in labels)])
+    look = {"showarrow": False, "xanchor": "left", "xshift": xshift}
+    annotations = [look | {"x": x, "y": y, "text": text} for x, y, text in labels]
+    figure.update_layout(annotations=[*figure.layout.annotations, *annotations])
+    return max((_room(x, text) for x, _, text in labels), default=0.0) or 1.0
 
 
 def log(name: str, values: "pd.Series[Any]") -> dict[str, Any]:
@@ -79,6 +83,6 @@ def log(name: str, values: "pd.Series[Any]") -> dict[str, Any]:
     return {"title_text": name, "type": "log", "tickformat": ",~g", **ticks}
 
 
-def room(end: float, written: str) -> float:
+def _room(end: float, written: str) -> float:
     """Return the end of an axis that begins at 0, with room for the text beside a bar of length `end`."""
-    return end / (1 - min(0.7, (len(written) + 12) * LETTER))
+    return end / (1 - min(0.7, (len(re.sub("<.*?>", "", written)) + 8) * LETTER))

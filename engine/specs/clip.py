@@ -6,12 +6,13 @@ import os
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
-from pydantic_settings import NoDecode
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
+from pydantic_settings import CliSuppress, NoDecode
 from typing_extensions import TypeAliasType
 
 from engine.specs.base import MAX_CONTEXT, SIZE
 from engine.specs.model_name import ModelName
+from engine.specs.profile import Configs
 
 DIGITS_MODEL = "digits-clip"
 """Our own small configuration, which fits scikit-learn's handwritten digits (engine/models/clip_configs/)."""
@@ -36,15 +37,7 @@ JsonSplit = Literal["auto", "train", "val", "test"]
 ClipPrecision = Literal["fp32", "bf16", "fp16", "amp", "amp_bf16"]
 TrainPrecision = Literal["auto", "fp32", "bf16", "fp16", "amp", "amp_bf16"]
 
-# Fields that both specs have, each with its bounds; the specs set the defaults.
 MODEL = r"^[\w.:/@-]{1,200}$"
-ClipModel = Annotated[
-    str,
-    Field(
-        pattern=MODEL,
-        description="An open_clip model, digits-clip, or config:NAME for your own configuration.",
-    ),
-]
 
 
 def run_number(weights: str) -> str:
@@ -62,59 +55,6 @@ Pretrained = Annotated[
         "run. Default: none.",
     ),
 ]
-Data = Annotated[
-    str,
-    Field(
-        min_length=1,
-        max_length=4000,
-        description="digits, synthetic, or the path of a CSV, Parquet, captions JSON, folder or shards {00..07}.tar.",
-    ),
-]
-Kind = Annotated[DataKind, Field(description="Format of the data. auto: recognise it by the path.")]
-Split = Annotated[
-    JsonSplit,
-    Field(description="The split of a Karpathy JSON to use. auto: train and restval to train on, val held out."),
-]
-Separator = Annotated[
-    str, Field(max_length=4, description="Character between a CSV's columns. Default: from its header.")
-]
-ImageColumn = Annotated[
-    str,
-    Field(
-        max_length=200,
-        description="Column of a CSV or Parquet with the images. Default: filepath, filename, image or a similar name.",
-    ),
-]
-CaptionColumn = Annotated[
-    str,
-    Field(
-        max_length=200,
-        description="Column of a CSV or Parquet with the captions. Default: title, caption, text or a similar name.",
-    ),
-]
-ClassColumn = Annotated[
-    str,
-    Field(max_length=200, description="Column of a CSV or Parquet with the class names, for zero-shot. Default: none."),
-]
-ClassSeparator = Annotated[
-    str,
-    Field(
-        max_length=4,
-        description="Separator between classes in a cell of the class column, such as ; or |. Zero-shot then reports "
-        "the mean average precision.",
-    ),
-]
-Samples = Annotated[
-    int | None,
-    Field(ge=1, le=100_000_000, description="Most pairs to use. For synthetic data, the number of pairs to make."),
-]
-ClipImageSize = Annotated[
-    SIZE | None, NoDecode, Field(description="Image size, N or HxW in pixels. Default: the model's own.")
-]
-ContextLength = Annotated[
-    int | None, Field(ge=1, le=MAX_CONTEXT, description="Tokens per text. Default: the model's own.")
-]
-Workers = Annotated[int, Field(ge=0, le=64, description="Processes that load images. 0: the main process loads them.")]
 
 
 def split_lines(value: Any) -> Any:
@@ -143,22 +83,6 @@ Line = Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
 # Named aliases, because their names are what `--help` shows.
 LINES = TypeAliasType("LINES", Annotated[tuple[Line, ...], BeforeValidator(split_lines), Field(max_length=MAX_CLASSES)])
 TEMPLATES = TypeAliasType("TEMPLATES", Annotated[LINES, AfterValidator(with_place_or_set)])
-Templates = Annotated[
-    TEMPLATES,
-    NoDecode,
-    Field(
-        description="Prompts with {} for the class name, or openai-80 or openai-7. Default: openai-80 for the classes "
-        "imagenet; else the data's templates, or openai-7."
-    ),
-]
-Classes = Annotated[
-    LINES,
-    NoDecode,
-    Field(
-        description="Class names for zero-shot, or the word imagenet for ImageNet's names, which are found by synset, "
-        "number or name. Default: the data's names."
-    ),
-]
 
 
 def parse_class_prompts(given: Any) -> str:
@@ -201,6 +125,70 @@ ClassPrompts = Annotated[
         '{"cat": ["a photo of a cat, a small animal."], ...}. Every class needs a prompt.'
     ),
 ]
+
+
+class ClipFields(BaseModel):
+    """The fields that a training and an evaluation have in common, except for those with other defaults."""
+
+    data: str = Field(
+        "digits",
+        min_length=1,
+        max_length=4000,
+        description="digits, synthetic, or the path of a CSV, Parquet, captions JSON, folder or shards {00..07}.tar.",
+    )
+    data_kind: DataKind = Field("auto", description="Format of the data. auto: recognise it by the path.")
+    json_split: JsonSplit = Field(
+        "auto",
+        description="The split of a Karpathy JSON to use. auto: train and restval to train on, val held out.",
+    )
+    csv_separator: str = Field(
+        "", max_length=4, description="Character between a CSV's columns. Default: from its header."
+    )
+    csv_img_key: str = Field(
+        "",
+        max_length=200,
+        description="Column of a CSV or Parquet with the images. Default: filepath, filename, image or a similar name.",
+    )
+    csv_caption_key: str = Field(
+        "",
+        max_length=200,
+        description="Column of a CSV or Parquet with the captions. Default: title, caption, text or a similar name.",
+    )
+    csv_class_key: str = Field(
+        "",
+        max_length=200,
+        description="Column of a CSV or Parquet with the class names, for zero-shot. Default: none.",
+    )
+    samples: int | None = Field(
+        None,
+        ge=1,
+        le=100_000_000,
+        description="Most pairs to use. For synthetic data, the number of pairs to make.",
+    )
+    classes: Annotated[LINES, NoDecode] = Field(
+        (),
+        description="Class names for zero-shot, or the word imagenet for ImageNet's names, which are found by synset, "
+        "number or name. Default: the data's names.",
+    )
+    templates: Annotated[TEMPLATES, NoDecode] = Field(
+        (),
+        description="Prompts with {} for the class name, or openai-80 or openai-7. Default: openai-80 for the classes "
+        "imagenet; else the data's templates, or openai-7.",
+    )
+    model: str = Field(
+        DIGITS_MODEL,
+        pattern=MODEL,
+        description="An open_clip model, digits-clip, or config:NAME for your own configuration.",
+    )
+    configs: CliSuppress[Configs] = Field(default_factory=dict)
+    image_size: Annotated[SIZE | None, NoDecode] = Field(
+        None, description="Image size, N or HxW in pixels. Default: the model's own."
+    )
+    context_length: int | None = Field(
+        None, ge=1, le=MAX_CONTEXT, description="Tokens per text. Default: the model's own."
+    )
+
+
 WARMUP = TypeAliasType("WARMUP", Annotated[str, BeforeValidator(lambda value: str(value).strip())])
 """A number of steps such as `200`, or a share of them such as `10%`."""
 
@@ -226,6 +214,18 @@ def registered(*models: str) -> tuple[ModelName, ...]:
 def split_sources(data: str) -> list[str]:
     """Return the sources of mixed data, which are separated by `::`."""
     return [part.strip() for part in data.split("::") if part.strip()]
+
+
+def short_name(path: str) -> str:
+    """Return the last part of each path in a text such as `a::b`: `run 7: best.pt` for a checkpoint of a run."""
+    if path.isdecimal():
+        return f"run {path}"
+    parts = split_sources(path)
+    checkpoints = [re.search(r"/(\d+)/checkpoints/([^/]+)$", part) for part in parts]
+    return "::".join(
+        f"run {found[1]}: {found[2]}" if found else part.rstrip("/").rpartition("/")[2] or part
+        for part, found in zip(parts, checkpoints, strict=True)
+    )
 
 
 def same_sources(one: str, other: str) -> bool:

@@ -4,38 +4,23 @@ import re
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field
-from pydantic_settings import CliSuppress, NoDecode
+from pydantic_settings import NoDecode
 from typing_extensions import TypeAliasType
 
 from engine.specs.base import RealDevice, Spec
 from engine.specs.clip import (
-    DIGITS_MODEL,
     MODEL,
     SAME_PAIRS,
-    CaptionColumn,
-    ClassColumn,
-    Classes,
     ClassPrompts,
-    ClassSeparator,
-    ClipImageSize,
-    ClipModel,
+    ClipFields,
     ClipPrecision,
-    ContextLength,
-    Data,
-    ImageColumn,
-    Kind,
     Line,
     Pretrained,
-    Samples,
-    Separator,
-    Split,
-    Templates,
-    Workers,
     registered,
     same_sources,
+    short_name,
     split_lines,
 )
-from engine.specs.profile import Configs
 from engine.specs.timed import Threads, split_words
 
 EvaluationTask = Literal["retrieval", "zeroshot", "linear-probe"]
@@ -92,7 +77,7 @@ C_VALUES = TypeAliasType(
 )
 
 
-class EvaluateSpec(Spec):
+class EvaluateSpec(ClipFields, Spec):
     """Evaluate CLIP: retrieval, zero-shot classification, linear probe. Each model is evaluated on each data set."""
 
     kind: ClassVar[str] = "evaluate"
@@ -105,29 +90,22 @@ class EvaluateSpec(Spec):
         *("model", "configs", "checkpoint", "image_size", "context_length", "device", "precision"),
     )
 
-    model: ClipModel = DIGITS_MODEL
-    configs: CliSuppress[Configs] = Field(default_factory=dict)
     checkpoint: Annotated[Pretrained, Field(validation_alias=AliasChoices("pretrained", "checkpoint"))] = ""
     more_models: Annotated[MODELS, NoDecode] = Field(
         (),
         description="Further models, one per line: MODEL, MODEL,CHECKPOINT, or the number of a training run. The "
         "settings apply to all models.",
     )
-    image_size: ClipImageSize = None
-    context_length: ContextLength = None
 
-    data: Data = "digits"
     more_data: Annotated[SOURCES, NoDecode] = Field(
         (), description="Further data sets, one per line. All settings, such as column names, apply to every data set."
     )
-    data_kind: Kind = "auto"
-    json_split: Split = "auto"
-    csv_separator: Separator = ""
-    csv_img_key: ImageColumn = ""
-    csv_caption_key: CaptionColumn = ""
-    csv_class_key: ClassColumn = ""
-    csv_class_separator: ClassSeparator = ""
-    samples: Samples = None
+    csv_class_separator: str = Field(
+        "",
+        max_length=4,
+        description="Separator between classes in a cell of the class column, such as ; or |. Zero-shot then reports "
+        "the mean average precision.",
+    )
     held_out: bool = Field(
         True, description="If one of the models was trained on the data, use only the pairs that its training held out."
     )
@@ -143,8 +121,6 @@ class EvaluateSpec(Spec):
         ("retrieval", "zeroshot"), description="Tasks: retrieval, zeroshot, linear-probe; comma-separated."
     )
     recall_k: Annotated[RANKS, NoDecode] = Field(RECALLS, description="Ranks k of recall at k, comma-separated.")
-    classes: Classes = ()
-    templates: Templates = ()
     class_prompts: ClassPrompts = ""
     probe_data: str = Field(
         "",
@@ -163,7 +139,7 @@ class EvaluateSpec(Spec):
     device: RealDevice = Field("cpu", description="Device to run on: cpu, cuda, cuda:0, mps, ...")
     precision: ClipPrecision = Field("fp32", description="fp32, mixed precision (amp), or half (bf16, fp16).")
     batch_size: int = Field(64, ge=1, le=65_536, description="Images or texts per forward pass.")
-    workers: Workers = 0
+    workers: int = Field(0, ge=0, le=64, description="Processes that load images. 0: the main process loads them.")
     threads: Threads = None
     reuse_features: bool = Field(
         True,
@@ -208,7 +184,7 @@ class EvaluateSpec(Spec):
 
     @property
     def summary(self) -> str:
-        start = f" from {self.checkpoint}" if self.checkpoint else ""
+        start = f" from {short_name(self.checkpoint)}" if self.checkpoint else ""
         models = f"{self.model}{start}" if len(self.subjects) == 1 else f"{len(self.subjects)} models"
-        data = self.data if len(self.sources) == 1 else f"{len(self.sources)} data sets"
+        data = short_name(self.data) if len(self.sources) == 1 else f"{len(self.sources)} data sets"
         return f"{models} on {data}: {', '.join(self.tasks)} ({self.device})"

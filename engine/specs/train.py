@@ -4,35 +4,23 @@ import math
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
-from pydantic_settings import CliSuppress, NoDecode
+from pydantic_settings import NoDecode
 
 from engine.specs import images
 from engine.specs.base import RealDevice, Spec, numbered
 from engine.specs.clip import (
-    DIGITS_MODEL,
     SAME_PAIRS,
     WARMUP,
-    CaptionColumn,
-    ClassColumn,
-    Classes,
-    ClipImageSize,
-    ClipModel,
-    ContextLength,
-    Data,
-    ImageColumn,
-    Kind,
+    ClipFields,
     Pretrained,
-    Samples,
-    Separator,
-    Split,
-    Templates,
     TrainPrecision,
     registered,
+    short_name,
     split_sources,
     warmup_steps,
 )
-from engine.specs.profile import Configs
 from engine.specs.timed import Threads
+from engine.words import plural
 
 SCRATCH_LR, FINE_TUNE_LR = 1e-3, 1e-5
 EPOCHS = 15
@@ -43,7 +31,7 @@ Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 TowerRate = Annotated[float | None, Field(gt=0, le=100, allow_inf_nan=False)]
 
 
-class TrainSpec(Spec):
+class TrainSpec(ClipFields, Spec):
     """Train or fine-tune CLIP for a short while, on images with captions."""
 
     kind: ClassVar[str] = "train"
@@ -55,57 +43,30 @@ class TrainSpec(Spec):
         *("workers", "threads"),
     )
     meaning: ClassVar[tuple[str, ...]] = (
-        *SAME_PAIRS,
-        "val_data",
-        "zeroshot_data",
-        "loss",
-        "batch_size",
-        "accum_freq",
-        "nproc",
-        "overfit",
+        *(*SAME_PAIRS, "val_data", "zeroshot_data", "loss", "batch_size", "accum_freq", "nproc", "overfit"),
     )
     needs: ClassVar[tuple[str, ...]] = (
-        *(
-            "model",
-            "configs",
-            "pretrained",
-            "pretrained_image",
-            "pretrained_text",
-            "image_size",
-            "context_length",
-            "patch_dropout",
-        ),
+        *("model", "configs", "pretrained", "pretrained_image", "pretrained_text"),
+        *("image_size", "context_length", "patch_dropout"),
         *("lock_image", "lock_image_unlocked_groups", "lock_image_freeze_bn_stats"),
         *("lock_text", "lock_text_unlocked_layers", "lock_text_freeze_layer_norm"),
         *("loss", "distill_model", "distill_pretrained", "grad_checkpointing", "channels_last"),
         *("accum_freq", "nproc", "device", "precision", "use_bn_sync"),
     )
 
-    data: Data = "digits"
-    data_kind: Kind = "auto"
-    json_split: Split = "auto"
-    csv_separator: Separator = ""
-    csv_img_key: ImageColumn = ""
-    csv_caption_key: CaptionColumn = ""
-    csv_class_key: ClassColumn = ""
     data_weights: images.Numbers = Field(
         (), description="Weight of each of several sources (::), relative to its size. Default: 1 each."
     )
     resampled: bool = Field(False, description="Draw pairs with replacement. An epoch has as many pairs as the data.")
-    samples: Samples = None
     val_data: str = Field("", max_length=4000, description="Data of the held-out pairs. Default: a share of the data.")
     val_fraction: Share = Field(0.2, description="Share of the data that is held out if val_data is empty.")
     zeroshot_data: str = Field(
         "",
         max_length=4000,
-        description="Labelled data for zero-shot: class folders, shards with classnames.txt, or a CSV with the class "
+        description="Labelled data for zero-shot: class folders, shards with classnames.txt, or a CSV with a class "
         "column. Default: the held-out pairs, if they have classes.",
     )
-    classes: Classes = ()
-    templates: Templates = ()
 
-    model: ClipModel = DIGITS_MODEL
-    configs: CliSuppress[Configs] = Field(default_factory=dict)
     pretrained: Pretrained = ""
     pretrained_image: bool = Field(
         False, description="Initialise the image tower with timm's weights. Needs a timm tower."
@@ -113,8 +74,6 @@ class TrainSpec(Spec):
     pretrained_text: bool = Field(
         False, description="Initialise the text tower with its Hugging Face weights. Needs a Hugging Face tower."
     )
-    image_size: ClipImageSize = None
-    context_length: ContextLength = None
     patch_dropout: Share = Field(0, description="Share of image patches left out in training.")
     lock_image: bool = Field(False, description="Do not train the image tower.")
     lock_image_unlocked_groups: int = Field(
@@ -333,5 +292,8 @@ class TrainSpec(Spec):
 
     @property
     def summary(self) -> str:
-        start = f" from {self.pretrained}" if self.pretrained else ""
-        return f"{self.model}{start} on {self.data} ({self.device})"
+        start = f" from {short_name(self.pretrained)}" if self.pretrained else ""
+        settings = [f"lr {self.lr:g}"] if self.lr else []
+        settings += [f"batch {self.batch_size:,}"] if self.batch_size else []
+        settings += [plural(count, what) for count, what in ((self.epochs, "epoch"), (self.steps, "step")) if count]
+        return f"{', '.join([f'{self.model}{start} on {short_name(self.data)}', *settings])} ({self.device})"

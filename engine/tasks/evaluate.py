@@ -33,7 +33,6 @@ from engine.training.evaluation.encode import (
     Encoded,
     Reader,
     assemble,
-    classified,
     directions,
     features,
     followed,
@@ -69,7 +68,6 @@ class Subject:
     classes: tuple[str, ...]
     notes: list[str]
     """Grows when a probe encodes more pairs."""
-    classify: Callable[[], Classification]
     directions: Callable[[], torch.Tensor]
     probe: Callable[[], Generator[Event, None, dict[str, Any]]]
 
@@ -200,7 +198,6 @@ def _encoded(
         encoded=found,
         classes=classes,
         notes=notes,
-        classify=lambda: classified(loaded.made.model, found, classes, templates, loaded.reader, by_class),
         directions=lambda: directions(loaded.made.model, classes, templates, loaded.reader, by_class),
         probe=probe,
     )
@@ -229,10 +226,6 @@ def _probe(
         learned, judged = (yield from encoded(rest, LEARNED, captions=False)), found
     else:
         learned, judged = (subset(found, part) for part in datasets.split(found.pairs, spec.val_fraction, spec.seed))
-        notes.append(
-            f"the probe was trained on {len(learned.pairs):,} of the images and tested on the other "
-            f"{len(judged.pairs):,}: give probe_data to test it on all"
-        )
     if learned.labels is None or judged.labels is None:
         raise Refused(f"a linear probe needs a class per image: {NO_CLASSES}")
     labels = classification.renumbered(learned.labels, learned.pairs.classes, judged.pairs.classes)
@@ -240,6 +233,11 @@ def _probe(
     if spec.shots:
         chosen = classification.few_shot(labels, spec.shots, spec.seed, classes)
         images, labels = images[chosen], labels[chosen]
+    if judged is not found:
+        notes.append(
+            f"the probe was trained on {len(images):,} images and tested on {len(judged.pairs):,} others: give "
+            "probe_data to test it on all"
+        )
     probed = classification.probe(
         *(images, labels, judged.images, judged.labels, spec.seed),
         strengths=spec.probe_c,
@@ -265,7 +263,7 @@ def _result(
             return (yield from _average_precision(subject, subject.encoded.targets, run_dir, prefix))
         if subject.encoded.labels is None or not subject.classes:
             raise Refused(f"zero-shot needs a class per image: {NO_CLASSES}")
-        found = subject.classify()
+        found = classification.results(subject.encoded.images, subject.encoded.labels, subject.directions())
     else:
         more = yield from subject.probe()
         found = more.pop("found")

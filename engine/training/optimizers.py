@@ -8,13 +8,9 @@ import torch
 from open_clip.transformer import VisionTransformer
 from timm.models import Eva, NaFlexVit
 from timm.models import VisionTransformer as TimmVisionTransformer
-from timm.optim import (  # type: ignore[attr-defined]
-    create_optimizer_v2,
-    get_optimizer_info,
-    list_optimizers,
-)
 from torch import nn
 
+from engine.models.steps import timm_optimizer
 from engine.specs import Refused
 from engine.specs.train import TrainSpec
 
@@ -32,7 +28,11 @@ def create(model: nn.Module, spec: TrainSpec) -> torch.optim.Optimizer:
     """
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise Refused("every parameter is locked: leave a tower, or some of its layers, unlocked")
-    optimizer = _adamw(model, spec) if spec.opt == "adamw" else _of_timm(model, spec)
+    optimizer = (
+        _adamw(model, spec)
+        if spec.opt == "adamw"
+        else timm_optimizer(spec.opt, model, lr=spec.peak_lr, weight_decay=spec.wd, **_settings(spec))
+    )
     if spec.lr_scales:
         _split_by_tower(optimizer, model)
     return optimizer
@@ -91,23 +91,6 @@ def _adamw(model: nn.Module, spec: TrainSpec) -> torch.optim.Optimizer:
         # fused: one pass over weights, moments and gradients, many times as fast on a CPU for a large token embedding
         fused=all(parameter.device.type in FUSED for _, parameter in trained),
     )
-
-
-def _of_timm(model: nn.Module, spec: TrainSpec) -> torch.optim.Optimizer:
-    name = spec.opt.removeprefix("timm/")
-    given = _settings(spec)
-    try:
-        takes = get_optimizer_info(name.removeprefix("lookahead_"))
-        if missing := [setting for setting in given if not getattr(takes, f"has_{setting}")]:
-            raise Refused(f"{spec.opt} takes no {' and no '.join(missing)}: leave it out")
-        if takes.second_order:
-            raise Refused(f"{spec.opt} needs second derivatives, which a step here does not compute: take another")
-        return create_optimizer_v2(model, name, lr=spec.peak_lr, weight_decay=spec.wd, **given)
-    except Refused:
-        raise
-    except (ValueError, TypeError, AssertionError, ImportError, RuntimeError) as error:
-        available = ", ".join(map(str, list_optimizers()))
-        raise Refused(f"{spec.opt} cannot be made here ({error}); timm has {available}") from error
 
 
 def _settings(spec: TrainSpec) -> Mapping[str, Any]:

@@ -8,7 +8,8 @@ from dataclasses import replace
 from engine.results import Event, Progress
 from engine.results.clip import Retrieval
 from engine.specs import Refused
-from engine.training.evaluation.encode import classified, encode, followed, generative_loss, retrieved
+from engine.training.evaluation import classification
+from engine.training.evaluation.encode import directions, encode, followed, generative_loss, retrieved
 from engine.training.setup import Setup
 
 log = logging.getLogger("engine.training")
@@ -56,7 +57,8 @@ def validate(
         if encoded.notes:
             held = setup.pairs = replace(held, zeroshot=encoded.pairs, notes=(*held.notes, *encoded.notes))
     if zeroshot and held.classes and encoded is not None and encoded.labels is not None:
-        result = classified(setup.model, encoded, held.classes, held.templates, setup.reader)
+        weights = directions(setup.model, held.classes, held.templates, setup.reader)
+        result = classification.results(encoded.images, encoded.labels, weights)
         name = f"{'digits' if (spec.zeroshot_data or spec.data) == 'digits' else 'own'}-zeroshot-val"
         found[f"{name}-top1"] = result.acc1
         if result.acc5 is not None:

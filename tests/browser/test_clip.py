@@ -50,10 +50,11 @@ def wait(until: Callable[[], bool], seconds: float = LONG_S) -> None:
 
 
 def test_digits_trained_stopped_resumed_and_evaluated(page: Page, tmp_path: Path) -> None:
+    """A minute and more: CLIP learns the digits in three epochs, validated four times."""
     with serve(tmp_path) as server:
-        page.goto(f"{server.url}/train?train_epochs=5")
+        page.goto(f"{server.url}/train?train_epochs=3")
         expect(page.get_by_text("1,438 pairs to train on, 359 held out")).to_be_visible()
-        expect(page.get_by_text("110 steps of 64 pairs")).to_be_visible()
+        expect(page.get_by_text("66 steps of 64 pairs")).to_be_visible()
         run_id = start(page, "Train")
         wait(lambda: stored(server, run_id)[0].done > 22)
         page.reload()
@@ -63,17 +64,17 @@ def test_digits_trained_stopped_resumed_and_evaluated(page: Page, tmp_path: Path
         run, _ = stored(server, run_id)
         assert run.state is State.CANCELLED
         before = run.done
-        assert 22 < before < 110
+        assert 22 < before < 66
 
         page.get_by_role("button", name="Resume", exact=True).click()
         wait(lambda: stored(server, run_id)[0].state is State.FINISHED)
         run, rows = stored(server, run_id)
         epochs = [row for row in rows if isinstance(row, TrainRow)]
-        assert [row.epoch for row in epochs] == list(range(6)), "epoch 0 is the initial weights"
+        assert [row.epoch for row in epochs] == list(range(4)), "epoch 0 is the initial weights"
         assert epochs[-1].zeroshot_top1 > 0.5  # type: ignore[operator]  # ten classes: chance is 0.1
         assert any("continued from" in note for note in epochs[-1].notes)
 
-        expect(page.get_by_text("110 of 110 done in")).to_be_visible()
+        expect(page.get_by_text("66 of 66 done in")).to_be_visible()
         page.wait_for_function(DRAWN)  # what is taken away below is drawn after that line
         with downloaded(page, "CSV", "Download epochs").open() as file:
             losses = [line["train_loss"] for line in csv.DictReader(file)]

@@ -135,6 +135,7 @@ def test_a_run_whose_scheduler_died_before_it_had_a_folder_is_started_by_the_nex
 def test_a_run_whose_supervisor_had_no_room_for_a_record_is_not_starting_for_ever(
     house: House, cancelled: bool
 ) -> None:
+    """Half a minute: an attempt is given up after several leases of silence, 2 s each."""
     house = House(house.settings.model_copy(update={"lease_s": 2.0}), house.store, house.kinds)
     jobs.ensure_scheduler(house.settings)
     warm = house.warm()

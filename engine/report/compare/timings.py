@@ -147,30 +147,11 @@ def over(pairs: Sequence[tuple[Timed, Timed]], figure: str, *, seed: int) -> pd.
     Otherwise their processes are paired in order, extra processes are left out, and the interval does not include the
     differences between runs. Without samples, the ratio is that of the medians, without an interval.
     """
-    read = _Reader()
+    read = samples.Reader()
     return pd.DataFrame([_line(baseline, other, figure, read, seed) for baseline, other in pairs], columns=COLUMNS)
 
 
-class _Reader:
-    """Read files of samples, each only once."""
-
-    def __init__(self) -> None:
-        self.files: dict[tuple[int, str], pd.DataFrame | None] = {}
-
-    def phases(self, timed: Timed, figure: str) -> list[list[float]]:
-        """Return a row's times in ms, one list per process; empty without kept samples. Errors: ValueError, OSError."""
-        place = (timed.run, timed.row.samples_file)
-        if place not in self.files:
-            self.files[place] = samples.read(timed.folder, timed.row)
-        frame = self.files[place]
-        if frame is None:
-            return []
-        name = samples.TOTAL if figure == PER_SAMPLE else figure
-        share = _share(timed.row, figure)
-        return [[ms / share for ms in process] for process in samples.phase(frame, samples.place(timed.row), name)]
-
-
-def _line(baseline: Timed, other: Timed, figure: str, read: _Reader, seed: int) -> dict[str, Any]:
+def _line(baseline: Timed, other: Timed, figure: str, read: samples.Reader, seed: int) -> dict[str, Any]:
     row, differs = other.row, _differences(baseline.row, other.row, figure)
     line = {name: getattr(row, name, None) for name in ("model", "library", *SHOWN)}
     line |= {
@@ -212,10 +193,19 @@ def _ratio_of_runs(baseline: Timed, other: Timed, figure: str) -> tuple[statisti
     return statistics.ratio_of_runs(*sides), f"of {len(sides[0])} and {len(sides[1])} runs"
 
 
-def _ratio(baseline: Timed, other: Timed, figure: str, read: _Reader, seed: int) -> tuple[statistics.Ratio | None, str]:
+def _phases(timed: Timed, figure: str, read: samples.Reader) -> list[list[float]]:
+    """Return a row's times in ms, one list per process; empty without kept samples. Errors: ValueError, OSError."""
+    share = _share(timed.row, figure)
+    name = samples.TOTAL if figure == PER_SAMPLE else figure
+    return [[ms / share for ms in process] for process in read.phase(timed.folder, timed.row, name) or ()]
+
+
+def _ratio(
+    baseline: Timed, other: Timed, figure: str, read: samples.Reader, seed: int
+) -> tuple[statistics.Ratio | None, str]:
     """Return the ratio of two timings with its interval and verdict, and a note."""
     try:
-        baseline_ms, other_ms = read.phases(baseline, figure), read.phases(other, figure)
+        baseline_ms, other_ms = (_phases(timed, figure, read) for timed in (baseline, other))
     except (ValueError, OSError) as error:
         return None, f"no interval: {error}"
     without = [timed.run for timed, times in ((baseline, baseline_ms), (other, other_ms)) if not times]

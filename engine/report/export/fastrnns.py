@@ -9,8 +9,6 @@ import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import pandas as pd
-
 from engine.report.export.tables import guard
 from engine.report.timings import samples
 from engine.results import RecurrentRow
@@ -71,28 +69,23 @@ def pep(rows: Sequence[RecurrentRow], run_dir: Path) -> str:
 
     Errors: Refused; LookupError when a row's samples were not kept; ValueError and OSError as samples.read.
     """
-    files: dict[str, pd.DataFrame] = {}
+    read = samples.Reader()
     lines = []
     for group, members in _groups(rows).items():
         for metric, phase in ((group, "forward_ms"), (f"{group}-backward", "backward_ms")):
             for row in members:
-                if row.samples_file not in files:
-                    files[row.samples_file] = _samples(run_dir, row)
+                drawn = read.phase(run_dir, row, phase)
+                if drawn is None:
+                    raise LookupError(
+                        f"the samples of {row.model} are not here: {row.samples_file!r} was not kept with its run"
+                    )
                 observed = {"type": "NET", "metric": f"{metric}-{row.model}", "unit": "ms"}
-                drawn = samples.phase(files[row.samples_file], samples.place(row), phase)
                 lines += [
                     f"Caffe2Observer {json.dumps(observed | {'value': str(ms)})}\n"
                     for process in drawn
                     for ms in process
                 ]
     return "".join(lines)
-
-
-def _samples(run_dir: Path, row: RecurrentRow) -> pd.DataFrame:
-    frame = samples.read(run_dir, row)
-    if frame is None:
-        raise LookupError(f"the samples of {row.model} are not here: {row.samples_file!r} was not kept with its run")
-    return frame
 
 
 def _groups(rows: Sequence[RecurrentRow]) -> dict[str, list[RecurrentRow]]:

@@ -6,7 +6,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from engine.report.figures.speed import times
-from engine.report.style import COLOURS, digits, horizontal, room, text, write_beside
+from engine.report.style import COLOURS, digits, horizontal, text, write_beside
 
 EACH = 26
 """Height of a bar in pixels."""
@@ -25,7 +25,7 @@ def bars(
 
     frame: rows of one metric, from compare.values.beside. described: text per subject, for hovers.
     """
-    figure, widest, beside = go.Figure(), 0.0, []
+    figure, beside = go.Figure(), []
     whats = list(frame["what"])
     names = {(what, subject): _named(what, subject, len(whats)) for what in whats for subject in subjects}
     for place, subject in enumerate(subjects):
@@ -45,12 +45,11 @@ def bars(
         for label, value, base in zip(labels, drawn[subject], drawn[baseline], strict=True):
             value_text = digits(value)
             value_text += f"  <i>{times(value / base)}</i>" if ratio and subject != baseline and base else ""
-            beside.append({"x": max(value, 0), "y": label, "text": value_text, "xshift": 5, "font": {"size": 12}})
-            widest = max(widest, room(value, value_text))
-    write_beside(figure, beside)
+            beside.append((max(value, 0), label, value_text))
+    widest = write_beside(figure, beside)
     horizontal(figure, [names[what, subject] for what in whats for subject in subjects], text(title), row_px=EACH)
     figure.update_layout(barmode="overlay", showlegend=len(whats) > 1)
-    figure.update_xaxes(range=[min(0.0, float(frame[list(subjects)].min().min())), widest or 1.0])
+    figure.update_xaxes(range=[min(0.0, float(frame[list(subjects)].min().min())), widest])
     return figure
 
 

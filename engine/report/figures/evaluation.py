@@ -47,21 +47,25 @@ def read_predictions(path: Path, roots: Roots = None) -> pd.DataFrame:
     Errors: as read_confusion.
     """
     words = dict.fromkeys(("source", "true", "predicted"), str)
-    with open_within(path, roots) as file:
-        frame = pd.read_csv(file, dtype=words, keep_default_na=False)
-    if missing := [name for name in PREDICTIONS if name not in frame]:
-        raise ValueError(f"{path.name} lacks the columns {', '.join(missing)}")
+    frame = _table(path, roots, PREDICTIONS, dtype=words)
     frame = frame.astype({"index": int, "confidence": float})
     return frame.assign(right=frame["true"] == frame["predicted"])
 
 
 def read_average_precision(path: Path, roots: Roots = None) -> pd.DataFrame:
     """Read class, images and average_precision, the best first. Errors: as read_confusion."""
-    with open_within(path, roots) as file:
-        frame = pd.read_csv(file, dtype={"class": str}, keep_default_na=False, na_values={"average_precision": ["nan"]})
-    if missing := [name for name in ("class", "images", "average_precision") if name not in frame]:
-        raise ValueError(f"{path.name} lacks the columns {', '.join(missing)}")
+    columns, missing = ("class", "images", "average_precision"), {"average_precision": ["nan"]}
+    frame = _table(path, roots, columns, dtype={"class": str}, na_values=missing)
     return frame.sort_values("average_precision", ascending=False, kind="stable")
+
+
+def _table(path: Path, roots: Roots, columns: Sequence[str], **options: Any) -> pd.DataFrame:
+    """Read a CSV in which empty texts are no missing values. Errors: as read_confusion."""
+    with open_within(path, roots) as file:
+        frame: pd.DataFrame = pd.read_csv(file, keep_default_na=False, **options)
+    if missing := [name for name in columns if name not in frame]:
+        raise ValueError(f"{path.name} lacks the columns {', '.join(missing)}")
+    return frame
 
 
 def confusion(counts: pd.DataFrame, *, source: str = "") -> go.Figure:
@@ -88,7 +92,7 @@ def confusion(counts: pd.DataFrame, *, source: str = "") -> go.Figure:
             texttemplate="%{text}" if written else None,
             hovertext=hovers,
             hovertemplate=f"%{{hovertext}} (%{{z:.1%}})<br>{text(source)}<extra></extra>",
-            colorscale=[[0, "rgba(0,114,178,0.04)"], [1, COLOURS[0]]],
+            colorscale=[[0, "#EDF2F6"], [1, COLOURS[0]]],  # opaque, or Plotly writes dark on dark in the dark theme
             zmin=0,
             zmax=1,
             xgap=1,
@@ -121,21 +125,13 @@ def mistakes(counts: pd.DataFrame, most: int = 10) -> pd.DataFrame:
     counts: from read_confusion.
     """
     values = counts.to_numpy()
-    totals, wrong = values.sum(axis=1), values.copy()
+    wrong = values.copy()
     np.fill_diagonal(wrong, 0)
     order = np.argsort(-wrong, axis=None, kind="stable")[:most]
+    order = order[wrong.ravel()[order] > 0]
     rows, columns = np.unravel_index(order, wrong.shape)
-    lines = [
-        {
-            "true": counts.index[row],
-            "predicted": counts.columns[column],
-            "count": int(wrong[row, column]),
-            "share": float(wrong[row, column] / totals[row]),
-        }
-        for row, column in zip(rows, columns, strict=True)
-        if wrong[row, column]
-    ]
-    return pd.DataFrame(lines, columns=["true", "predicted", "count", "share"])
+    found = {"true": counts.index[rows], "predicted": counts.columns[columns], "count": wrong[rows, columns]}
+    return pd.DataFrame({**found, "share": wrong[rows, columns] / values.sum(axis=1)[rows]})
 
 
 def prompts(classes: Sequence[str], templates: Sequence[str], most: int = 6) -> tuple[list[str], int]:

@@ -5,7 +5,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from engine.report.quantities import QUANTITIES, title
-from engine.report.style import COLOURS, INK, LEGEND, MARGIN, SHAPES, TOWER_COLOURS, digits, text, write_beside
+from engine.report.style import COLOURS, GREY, INK, LEGEND, MARGIN, SHAPES, TOWER_COLOURS, digits, text, write_beside
 
 
 def bars(frame: pd.DataFrame, column: str, *, source: str = "") -> go.Figure:
@@ -27,8 +27,7 @@ def bars(frame: pd.DataFrame, column: str, *, source: str = "") -> go.Figure:
             marker_color=TOWER_COLOURS.get(tower, COLOURS[0]),
             hovertemplate=f"<b>%{{y}}</b><br>{tower} %{{x:,.3~r}} {unit}<br>{text(source)}<extra></extra>",
         )
-    ends = zip(names, drawn[column], strict=True)
-    write_beside(figure, [{"x": value, "y": name, "text": digits(value), "xshift": 4} for name, value in ends])
+    write_beside(figure, [(value, name, digits(value)) for name, value in zip(names, drawn[column], strict=True)])
     figure.update_layout(
         barmode="stack",
         height=70 + 26 * len(drawn),
@@ -135,13 +134,16 @@ def treemap(modules: pd.DataFrame, column: str) -> go.Figure:
                 f"<b>%{{customdata[3]}}</b><br>%{{customdata[0]}}, called %{{customdata[2]}} times<br>"
                 f"{QUANTITIES[column].label} %{{customdata[1]}} {unit}<extra></extra>"
             ),
-            marker={"cornerradius": 2},
+            # Plotly fades outer modules into the background; names on a faded strip cannot be read in the dark theme.
+            marker={"depthfade": False, "line": {"width": 1, "color": INK}},
+            root_color=GREY,
+            textfont_color=INK,
             tiling={"pad": 1},
         )
     )
-    figure.update_layout(
-        height=460, margin={"l": 0, "r": 0, "t": 0, "b": 0}, uirevision=column, treemapcolorway=list(COLOURS)
-    )
+    light = [COLOURS[4], *COLOURS[1:4], COLOURS[5]]  # all but the blue that is too dark for INK
+    margin = {"l": 0, "r": 0, "t": 0, "b": 0}
+    figure.update_layout(height=460, margin=margin, uirevision=column, treemapcolorway=light)
     return figure
 
 

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from engine.report.compare.timings import SIZES
-from engine.report.figures.speed import DASHES, labels
+from engine.report.figures.speed import DASHES, labels, with_flags
 from engine.report.style import (
     COLOURS,
     GREY,
@@ -19,7 +19,6 @@ from engine.report.style import (
     family_styles,
     horizontal,
     log,
-    room,
     text,
     write_beside,
 )
@@ -38,18 +37,15 @@ def bars(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
     figure = go.Figure()
     for part, colour in _PARTS:
         figure.add_bar(**_bar(drawn, part, colour, source))
-    widest, beside = 0.0, []
+    beside = []
     for row in drawn.to_dict("records"):
         label = " + ".join(digits(row[f"{part}_ms"]) for part, _ in _PARTS if pd.notna(row[f"{part}_ms"])) + " ms"
-        flags = text(words(row["flags"].split("; ")))
-        label, written = label + (f"  <i>{flags}</i>" if flags else ""), f"{label} {flags}"
         end = float(np.nanmax([_ends(row, part)[1] for part, _ in _PARTS]))
-        beside.append({"x": end, "y": row["label"], "text": label, "xshift": 5})
-        widest = max(widest, room(end, written))
-    write_beside(figure, beside)
+        beside.append((end, row["label"], with_flags(label, row["flags"])))
+    widest = write_beside(figure, beside)
     horizontal(figure, list(drawn["label"]), "Median time per call (ms)", row_px=38)
     figure.update_layout(barmode="group", bargap=0.25, showlegend=True)
-    figure.update_xaxes(range=[0, widest or 1.0])
+    figure.update_xaxes(range=[0, widest])
     return figure
 
 

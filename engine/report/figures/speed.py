@@ -21,7 +21,6 @@ from engine.report.style import (
     family_styles,
     horizontal,
     log,
-    room,
     text,
     write_beside,
 )
@@ -91,17 +90,20 @@ def latency(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
             ),
         )
     figure.add_scatter(**_process_ticks(drawn))
-    widest, beside = 0.0, []
-    for row in drawn.to_dict("records"):
-        flags = words(row["flags"].split("; ")) if row["flags"] else ""
-        label = f"{digits(row['latency_ms'])} ms" + (f"  <i>{text(flags)}</i>" if flags else "")
-        beside.append({"x": _end(row), "y": row["label"], "text": label, "xshift": 5})
-        widest = max(widest, room(_end(row), flags))
-    write_beside(figure, beside)
+    records: list[dict[Any, Any]] = drawn.to_dict("records")
+    widest = write_beside(
+        figure,
+        [(_end(row), row["label"], with_flags(f"{digits(row['latency_ms'])} ms", row["flags"])) for row in records],
+    )
     horizontal(figure, list(drawn["label"]), title("latency_ms"))
     figure.update_layout(showlegend=True, barmode="overlay")
-    figure.update_xaxes(range=[0, widest or 1.0])  # leaves room for the texts beside the bars
+    figure.update_xaxes(range=[0, widest])  # leaves room for the texts beside the bars
     return figure
+
+
+def with_flags(value: str, flags: str) -> str:
+    """Return the text beside a bar: a value, and in italics the row's flags as words."""
+    return value + (f"  <i>{text(words(flags.split('; ')))}</i>" if flags else "")
 
 
 def _end(row: Mapping[Any, Any]) -> float:
@@ -148,8 +150,8 @@ def speedups(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
     for row in drawn.to_dict("records"):
         label = f"{times(row['speedup'])}  <i>{row['verdict']}</i>"
         label += f" (up to {times(row['speedup_high'])})" if row["speedup_high"] > last else ""
-        beside.append({"x": row["end"], "y": row["label"], "text": label, "xshift": 9})
-    write_beside(figure, beside)
+        beside.append((row["end"], row["label"], label))
+    write_beside(figure, beside, xshift=9)
     figure.add_vrect(
         x0=1 - statistics.MARGIN, x1=1 + statistics.MARGIN, fillcolor=GREY, opacity=0.25, line_width=0, layer="below"
     )

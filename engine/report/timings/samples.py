@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from engine.results import BenchmarkRow, RecurrentRow, TimedRow
+from engine.roots import open_within
 
 ALWAYS = ("process", "round", "calls")
 TOTAL = "ms"
@@ -25,14 +26,15 @@ def read(run_dir: Path, row: TimedRow) -> pd.DataFrame | None:
     """Return all samples in a row's file, including variants timed side by side. None if the file was not kept.
 
     Columns: ALWAYS, those of `place`, the phases, which end in `_ms` and are in ms per call, and TOTAL: their sum.
-    Errors: ValueError when the name leads out of the run's folder or the file is no table of samples; OSError.
+    Errors: ValueError when the file is no table of samples; OSError.
     """
-    path = (run_dir / row.samples_file).resolve()
-    if not path.is_relative_to(run_dir.resolve()):
-        raise ValueError(f"{row.samples_file!r} lies outside the run's folder")
-    if not row.samples_file or not path.is_file():
+    if not row.samples_file:
         return None
-    frame = pd.read_csv(path)
+    try:
+        with open_within(run_dir / row.samples_file, (run_dir.resolve(),)) as file:
+            frame = pd.read_csv(file)
+    except FileNotFoundError:
+        return None
     if missing := {*ALWAYS, *place(row)} - set(frame.columns):
         raise ValueError(f"{row.samples_file!r} lacks the columns {', '.join(sorted(missing))}")
     phases = [column for column in frame.columns if column.endswith("_ms")]
@@ -49,9 +51,22 @@ def of(frame: pd.DataFrame, where: Mapping[str, str]) -> pd.DataFrame:
     return selected.sort_values(["process", "round"], ignore_index=True)
 
 
-def phase(frame: pd.DataFrame, where: Mapping[str, str], name: str = TOTAL) -> list[list[float]]:
-    """Return the ms per call of the selected samples in one phase, one list per process; empty without that phase."""
-    if name not in frame:
-        return []
-    drawn = of(frame, where).dropna(subset=[name])
-    return [[float(value) for value in part[name]] for _, part in drawn.groupby("process")]
+class Reader:
+    """Reads files of samples, each only once."""
+
+    def __init__(self) -> None:
+        self._files: dict[Path, pd.DataFrame | None] = {}
+
+    def phase(self, run_dir: Path, row: TimedRow, name: str = TOTAL) -> list[list[float]] | None:
+        """Return a row's ms per call in one phase, one list per process; empty without that phase.
+
+        None if the file was not kept. Errors: those of `read`.
+        """
+        path = run_dir / row.samples_file
+        if path not in self._files:
+            self._files[path] = read(run_dir, row)
+        frame = self._files[path]
+        if frame is None or name not in frame:
+            return None if frame is None else []
+        drawn = of(frame, place(row)).dropna(subset=[name])
+        return [[float(value) for value in part[name]] for _, part in drawn.groupby("process")]

@@ -15,8 +15,7 @@ from engine.results import Event
 from engine.specs import Refused
 from engine.specs.evaluate import RECALLS
 from engine.training.batches import Tokenize, Transform
-from engine.training.evaluation import classification, retrieval
-from engine.training.evaluation.classification import Classification
+from engine.training.evaluation import retrieval
 from engine.training.objectives import caption_loss
 from engine.words import shortened
 
@@ -263,24 +262,6 @@ def retrieved(encoded: Encoded, batch_size: int, recalls: Sequence[int] = RECALL
     return found | {"clip_val_loss": loss}
 
 
-def classified(
-    model: nn.Module,
-    encoded: Encoded,
-    classes: Sequence[str],
-    templates: Sequence[str],
-    reader: Reader,
-    class_prompts: Mapping[str, Sequence[str]] | None = None,
-) -> Classification:
-    """Return the zero-shot classification of labelled images, with prompts made of class names and templates.
-
-    class_prompts: the prompts of each class, which replace those of templates. Errors: Refused if a class has none.
-    """
-    assert encoded.labels is not None, "zero-shot classification needs labels"
-    return classification.results(
-        encoded.images, encoded.labels, directions(model, classes, templates, reader, class_prompts)
-    )
-
-
 def directions(
     model: nn.Module,
     classes: Sequence[str],
@@ -291,8 +272,8 @@ def directions(
     """Return the zero-shot classifier, (D, C) float32 on the CPU: the normalised mean of the features of each class's
     prompts.
 
-    model: in evaluation mode. templates: prompts with {} for the class name; class_prompts and errors: as in
-    `classified`.
+    model: in evaluation mode. templates: prompts with {} for the class name. class_prompts: the prompts of each class,
+    which replace those of templates. Errors: Refused if a class has none.
     """
     if missing := [name for name in classes if class_prompts and name not in class_prompts]:
         raise Refused(f"{len(missing)} of {len(classes)} classes have no prompts: {shortened(tuple(missing))}")

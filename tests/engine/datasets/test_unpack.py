@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from engine import archives
-from engine.datasets import DataProblem, look, open_pairs, unpack, uploads
+from engine.datasets import DataProblem, look, open_pairs, unpack, unpacked, uploads
 from tests.engine.datasets.test_images import bomb
 from tests.support.data import encoded, write_tar
 
@@ -268,8 +268,8 @@ def test_a_full_disk_and_a_folder_in_use(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "file").write_text("mine")
     refused(upload, "cannot be written to .*not empty", "used")
-    monkeypatch.setattr(uploads, "SPARE_BYTES", 10**18)
-    with pytest.raises(DataProblem, match=r"are to be written, and .* are free.* make room"):
+    monkeypatch.setattr(unpacked, "SPARE_BYTES", 10**18)
+    with pytest.raises(DataProblem, match=r"has .* bytes free, .* are to be written, and .* must stay free: make room"):
         unpack(upload, "a.zip", tmp_path / "made")
     assert not (tmp_path / "made").exists()
 

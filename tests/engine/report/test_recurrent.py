@@ -198,10 +198,9 @@ def test_any_two_are_compared_as_a_task_compares_them(tmp_path: Path) -> None:
     rows = [recurrent_row(name) for name in ("aten", "py", "aten_layernorm")]
     ways = {name: (forward[name], backward[name]) for name in forward} | {"aten_layernorm": (around(11), [])}
     write_recurrent_samples(tmp_path, rows[0], **ways)
-    drawn = samples.read(tmp_path, rows[0])
-    assert drawn is not None
-    assert samples.phase(drawn, samples.place(rows[1]), "backward_ms") == backward["py"]
-    assert samples.phase(drawn, samples.place(rows[2]), "backward_ms") == []
+    read = samples.Reader()
+    assert read.phase(tmp_path, rows[1], "backward_ms") == backward["py"]
+    assert read.phase(tmp_path, rows[2], "backward_ms") == []
 
     def over_py(phase: str) -> pd.DataFrame:
         kept = [Timed(1, tmp_path, row) for row in rows]

@@ -216,6 +216,7 @@ def check_against_samples(row: RecurrentRow, folder: Path) -> None:
 
 @pytest.mark.slow
 def test_compiled_and_scripted_tell_their_times_apart(tmp_path: Path) -> None:
+    """Half a minute: two processes load PyTorch's compiler, the first with an empty cache."""
     _, _, script, compiled = events(tmp_path, "jit,compile_cell", replicates=2)
     assert isinstance(script, RecurrentRow)
     assert isinstance(compiled, RecurrentRow)

@@ -1,0 +1,168 @@
+"""The commands estimate and calibrate: speeds of models that nobody has timed."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
+from pydantic_settings import CliSuppress, NoDecode
+from typing_extensions import TypeAliasType
+
+from engine.cli.here import run_here, store_here, tell_failures
+from engine.cli.output import TableFile, note, show_table
+from engine.names import resolve
+from engine.results import BenchmarkRow
+from engine.settings import Settings
+from engine.specs import BenchmarkSpec, Refused
+from engine.specs.base import PATTERNS, RealDevice
+from engine.specs.timed import Threads
+from engine.specs.variant import RunPrecision
+
+if TYPE_CHECKING:
+    from engine.estimate.devices import Known
+
+SHOWN = ["model", "image_size", "device", "batch_size", "samples_per_s", "latency_ms", "latency_ms_low"]
+SHOWN += ["latency_ms_high", "source", "in_range"]
+UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+
+
+def _seconds(text: Any) -> Any:
+    """Return a duration such as `90`, `90s` or `5m` in seconds. Errors: ValueError."""
+    if not isinstance(text, str):
+        return text
+    if not (match := re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())):
+        raise ValueError(f"{text!r} is no duration: write seconds or minutes, such as 90s or 5m")
+    return float(match[1]) * UNITS[match[2]]
+
+
+DURATION = TypeAliasType("DURATION", Annotated[float, BeforeValidator(_seconds), Field(ge=10, le=86_400)])
+
+
+def folder(settings: Settings) -> Path:
+    """Return the folder of devices calibrated from files."""
+    return settings.runs_dir / "devices"
+
+
+class Estimate(BaseModel):
+    """Estimate the speed of models, measured values first, on this machine and on published devices.
+
+    Without --device, all known devices are listed side by side. A device timed here is known once 16 models are timed
+    in one setting; `calibrate` times them.
+    """
+
+    models: Annotated[PATTERNS, NoDecode] = Field(description="Names, wildcards, library:name, family:NAME or all.")
+    device: str = Field("", description="Words of a known device's name, such as '4090 compiled'. Default: all.")
+    batch_size: int | None = Field(None, ge=1, le=65_536, description="Images per call. Default: the device's usual.")
+    rates: bool = Field(False, description="Print the error and the effective rates of the devices instead.")
+    output: TableFile | None = Field(None, description="Write all columns to this .csv, .json or .parquet file.")
+
+    def cli_cmd(self) -> None:
+        import pandas as pd
+
+        from engine import shipped
+        from engine.estimate import devices, work
+        from engine.report.timings import estimates
+
+        settings = Settings()
+        names = resolve(self.models, shipped.families(settings.catalog_dir))
+        counted = work.read(settings.catalog_dir)
+        with store_here() as store:
+            known = estimates.available(estimates.timings(store), counted, folder(settings))
+        chosen = [estimates.find(known, self.device)] if self.device else known
+        for device in chosen if self.device else ():
+            note(error_of(device.known))
+        if self.rates:
+            parts = [devices.rates(device.known).assign(device=device.known.label) for device in chosen]
+            table = pd.concat(parts)[["device", "kind", "rate", "unit"]]
+            show_table(table, table, self.output)
+            return
+        rows = counted[counted.index.get_level_values("name").isin(names)]
+        if missing := sorted(set(names) - set(rows.index.get_level_values("name"))):
+            note(f"no estimate, because the catalogue has no complete count: {', '.join(missing[:10])}")
+        table = estimates.side_by_side(chosen, rows, self.batch_size)
+        show_table(table, table[SHOWN] if len(table) else table, self.output)
+
+
+def error_of(known: "Known") -> str:
+    """Return the held-out error of a device as a sentence."""
+    return (
+        f"{known.label}: error on unseen families {known.median_error:.1%} (median), {known.p90_error:.1%} (90th "
+        f"percentile); {known.coverage:.0%} of them inside their 90 % interval; {known.models:,} models, {known.source}"
+    )
+
+
+class Calibrate(BaseModel):
+    """Time 24 to 48 quick models, so that the speed of all others can be estimated on this machine.
+
+    The timings are a benchmark like any other, and all timings in the same setting count. Latency (batch size 1) and
+    throughput (a large batch) are separate settings. With --from, no models are timed.
+    """
+
+    device: RealDevice = Field("cpu", description="Device to calibrate: cpu, cuda:0, mps, ...")
+    precision: RunPrecision = Field("float32", description="Precision to time in.")
+    batch_size: int = Field(1, ge=1, le=4096, description="Images per call.")
+    threads: Threads = None
+    budget: Annotated[DURATION, NoDecode] = Field(300, description="Sampled time in all, such as 90s or 5m.")
+    from_: Path | None = Field(
+        None, alias="from", description="A CSV file of timm's benchmark.py with timings made elsewhere."
+    )
+    name: str = Field("", max_length=80, pattern=r"^[\w .+-]*$", description="Name of the device in that file.")
+    seed: CliSuppress[int] = 0
+
+    @model_validator(mode="after")
+    def _named(self) -> "Calibrate":
+        if bool(self.from_) != bool(self.name.strip()):
+            raise ValueError("--from and --name belong together: the name of the device that the file was timed on")
+        return self
+
+    def cli_cmd(self) -> None:
+        from engine.estimate import calibrate, devices, work
+        from engine.report.timings import estimates, stored
+        from engine.report.timings.rates import computes_in
+
+        settings, counted = Settings(), work.read(Settings().catalog_dir)
+        published = devices.shipped()
+        if self.from_:
+            known = calibrate.calibrated(calibrate.read_timm(self.from_), counted, published, **self._imported)
+            to = folder(settings)
+            settings.make_runs_dir()
+            to.mkdir(exist_ok=True)
+            (to / f"{self.name.strip()}.json").write_text(known.model_dump_json(indent=1))
+            note(error_of(known))
+            return
+        near = estimates.near(published, self.device)[0]
+        models = calibrate.choose(counted, near, self.batch_size, self.budget, self.seed)
+        each = self.budget / len(models)
+        spec = BenchmarkSpec(
+            models=tuple(models),
+            device=self.device,
+            precision=(self.precision,),
+            batch_size=self.batch_size,
+            threads=self.threads,
+            replicates=1,
+            min_seconds=each,
+            max_seconds=3 * each,
+        )
+        with store_here() as store:
+            run, rows = run_here(store, spec, BenchmarkRow, name="calibration")
+            timed = estimates.timings(store)
+        done = next((row for row in rows if row.status == "ok"), None)
+        for setting in stored.settings(timed):
+            at = (setting.device, setting.host, setting.batch_size, setting.variant, setting.dtype)
+            if done and at == (
+                self.device,
+                run.host,
+                self.batch_size,
+                done.variant,
+                computes_in(done),
+            ):
+                found = estimates.own(timed, setting, counted, published)
+                if not found:
+                    raise Refused(f"fewer than {devices.FEWEST} models could be timed: see `runs show {run.id}`")
+                note(error_of(found.known))
+                break
+        tell_failures(run, rows, lambda row: row.name)
+
+    @property
+    def _imported(self) -> dict[str, str]:
+        return {"device": self.name.strip(), "name": self.name.strip(), "precision": self.precision}

@@ -1,0 +1,150 @@
+"""The commands estimate and calibrate, and the catalogue's choice by accuracy and speed."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from engine.__main__ import main
+from engine.estimate import calibrate, devices, work
+from engine.published import speeds
+from engine.report.catalog import choose
+from engine.report.timings import estimates, stored
+from engine.report.timings.stored import Setting
+from engine.settings import Settings
+from engine.store import Store
+
+
+@pytest.fixture(scope="module")
+def counted() -> pd.DataFrame:
+    return work.read(Settings().catalog_dir)
+
+
+@pytest.mark.slow
+def test_estimates_are_written_with_interval_source_and_range(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "estimates.csv"
+    asked = ["estimate", "--models", "timm:resnet50,open_clip:ViT-B-32", "--device", "4090 eager 2.9"]
+    assert main([*asked, "--output", str(file)]) == 0
+    assert "error on unseen families" in capsys.readouterr().err
+    rows = pd.read_csv(file).set_index(["model", "image_size"])
+    assert rows.loc[("timm:resnet50", 224), "source"] == "published"
+    clip = rows.loc[("open_clip:ViT-B-32", 224)]
+    assert clip["source"] == "estimated"
+    assert clip["latency_ms_low"] < clip["latency_ms"] < clip["latency_ms_high"]
+    assert clip["samples_per_s"] == pytest.approx(1000 * clip["batch_size"] / clip["latency_ms"])
+    assert main([*asked, "--batch-size", "1", "--output", str(file)]) == 0
+    rows = pd.read_csv(file)
+    assert set(rows["source"]) == {"estimated"}
+    assert not rows["in_range"].any(), "published timings of this GPU start at batch 4"
+
+
+@pytest.mark.slow
+def test_the_catalogue_is_chosen_by_accuracy_and_latency(store: Store, tmp_path: Path) -> None:
+    file = tmp_path / "choice.csv"
+    limits = ["--min-accuracy", "80", "--max-gmacs", "5", "--max-latency-ms", "50", "--device", "i7"]
+    assert main(["catalog", "--accuracy", "imagenet_top1", *limits, "--front", "--output", str(file)]) == 0
+    rows = pd.read_csv(file).sort_values("latency_ms")
+    assert len(rows) > 3
+    assert rows["imagenet_top1_percent"].is_monotonic_increasing
+    assert rows["gmacs"].max() <= 5
+    assert rows["latency_ms"].max() <= 50
+    assert set(rows["source"]) <= {"published", "estimated"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["catalog", "--front"], "need an --accuracy"),
+        (["catalog", "--max-latency-ms", "5"], "need a --device"),
+        (["catalog", "--accuracy", "top1"], "no published accuracy 'top1'; there are imagenet_top1"),
+        (["estimate", "--models", "timm:resnet18", "--device", "abacus"], "no known device has 'abacus'"),
+        (["calibrate", "--budget", "soon"], "no duration: write seconds or minutes"),
+        (["calibrate", "--name", "laptop"], "--from and --name belong together"),
+        (["calibrate", "--budget", "10s", "--batch-size", "4096"], "give a longer budget or a smaller batch size"),
+    ],
+)
+def test_bad_usage_is_named(
+    store: Store, capsys: pytest.CaptureFixture[str], arguments: list[str], answer: str
+) -> None:
+    assert main(arguments) == 2
+    assert answer in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_file_of_timms_benchmark_becomes_a_device(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The i7's published timings under another name, with a failed line: the prior is another CPU or the i7 itself."""
+    published = speeds.read().query("device.str.contains('i7') and mode == 'inference'").sample(60, random_state=3)
+    columns = {"image_size": "infer_img_size", "batch_size": "infer_batch_size"}
+    table = published.rename(columns={**columns, "samples_per_s": "infer_samples_per_sec"})
+    table[["model", *columns.values(), "infer_samples_per_sec"]].to_csv(tmp_path / "bench.csv", index=False)
+    with (tmp_path / "bench.csv").open("a") as file:
+        file.write("broken_model,,,\n")
+    assert main(["calibrate", "--from", str(tmp_path / "bench.csv"), "--name", "my laptop"]) == 0
+    assert "my laptop: error on unseen families" in capsys.readouterr().err
+    assert main(["estimate", "--models", "timm:resnet18", "--device", "my laptop"]) == 0
+    assert "estimated" in capsys.readouterr().out
+    (tmp_path / "bench.csv").write_text("name,speed\na,1\n")
+    assert main(["calibrate", "--from", str(tmp_path / "bench.csv"), "--name", "x"]) == 2
+    assert "lacks columns of timm's benchmark.py" in capsys.readouterr().err
+
+
+def test_a_timing_setting_becomes_a_device_that_shows_measured_values_first(counted: pd.DataFrame) -> None:
+    near = devices.find(devices.shipped(), "i7")
+    few = counted.sample(30, random_state=2)
+    truth = devices.estimate(near, few, 1)["latency_ms"] * 2
+    setting = Setting(device="cpu", device_name="Slow CPU", threads=2)
+    lines = [
+        (name, size, None, "cpu", "Slow CPU", "", 2, "eager", 1, "float32", "hot", False, False, ms, 1e3 / ms, "", "")
+        for (name, size), ms in truth.items()
+    ]
+    timed = stored.latest([lines])
+    slow = estimates.available(timed, counted, Path("nowhere"))[0]
+    assert slow.known.label == setting.label
+    found = slow.speeds(counted)
+    assert found.loc[few.index, "source"].eq("measured").all()
+    assert found.loc[few.index, "latency_ms"].to_numpy() == pytest.approx(truth.to_numpy())
+    assert found.loc[few.index, "latency_ms_low"].isna().all()
+    others = found.drop(few.index)
+    assert others["source"].eq("estimated").all()
+    expected = devices.estimate(near, counted, 1)["latency_ms"].drop(few.index) * 2
+    assert (others["latency_ms"] / expected).median() == pytest.approx(1, abs=0.02)
+    assert estimates.own(timed.head(devices.FEWEST - 1), setting, counted, [near]) is None
+
+
+def test_what_is_worth_measuring_could_enter_the_front() -> None:
+    frame = pd.DataFrame(
+        {
+            **{"name": list("abcd"), "quality": [80.0, 80.0, 80.0, 70.0], "latency_ms": [10.0, 12.0, 20.0, 15.0]},
+            **{"latency_ms_low": [None, 8.0, 16.0, 9.0], "source": ["measured", "estimated", "estimated", "estimated"]},
+        }
+    )
+    ranked = estimates.worth_measuring(frame, "quality")
+    assert list(ranked["name"]) == ["b", "d"], "b by 10 / 8, d by 10 / 9; c is slower than a even at its best"
+    assert list(ranked["gain"]) == [1.25, pytest.approx(10 / 9)]
+
+
+def test_the_largest_batch_holds_weights_once_and_leaves_a_tenth() -> None:
+    rows = pd.DataFrame({"weights_mb": [400.0, 4000.0, 10_000.0], "inference_peak_mb": [410.0, 4500.0, 10_100.0]})
+    assert list(estimates.largest_batch(rows, 8)) == [680, 6, 0]
+
+
+@pytest.mark.slow
+def test_latencies_of_one_device_have_one_batch_size(counted: pd.DataFrame) -> None:
+    device = estimates.find(estimates.available(stored.latest([]), counted, Path("nowhere")), "5090 eager")
+    frame = counted.reset_index()[["name", "image_size"]]
+    filled = estimates.fill(frame, device, counted)
+    assert filled["batch_size"].nunique() == 1
+    assert {"published", "estimated"} == set(filled["source"])
+    assert choose.front(filled.assign(gmacs=1.0), "latency_ms", "gmacs").any()
+
+
+def test_only_numbers_of_timms_file_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "b.csv"
+    file.write_text("model,img_size,batch_size,samples_per_sec\nresnet18.a1_in1k,224,2,100\n")
+    assert calibrate.read_timm(file).to_dict("records") == [
+        {"name": "timm:resnet18", "image_size": "224", "batch_size": 2, "seconds": 0.01}
+    ]
