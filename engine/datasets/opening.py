@@ -68,6 +68,24 @@ def columns_of(data: str, kind: DataKind = "auto", *, separator: str = "", roots
     return tables.header(path, separator, roots) if kind == "csv" else []
 
 
+def columns_used(spec: Any, roots: Roots = None) -> dict[str, str]:
+    """Return the columns of a CSV or Parquet that a request leaves to their names, by its fields; empty for other data.
+
+    spec: a TrainSpec or EvaluateSpec. Errors: DataProblem.
+    """
+    names = columns_of(spec.data, spec.data_kind, separator=spec.csv_separator, roots=roots)
+    common = {"csv_img_key": tables.IMAGE_NAMES, "csv_caption_key": tables.CAPTION_NAMES}
+    return {field: getattr(spec, field) or tables.recognised(names, known) for field, known in common.items() if names}
+
+
+def class_column_of(data: str, given: str = "", *, separator: str = "", roots: Roots = None) -> str:
+    """Return the class column of zero-shot data: the given one, else one with a common name; empty if there is none.
+
+    Errors: DataProblem.
+    """
+    return given or tables.recognised(columns_of(data, separator=separator, roots=roots), tables.CLASS_NAMES)
+
+
 def _open(source: str, kind: DataKind, table: Mapping[DataKind, Open], synthetic: Synthetic, roots: Roots) -> Pairs:
     if kind == "auto" and source in EMBEDDED:
         kind = "digits" if source == "digits" else "synthetic"

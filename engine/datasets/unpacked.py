@@ -4,6 +4,7 @@ import os
 import shutil
 import tarfile
 import tempfile
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from hashlib import sha256
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from engine.datasets.base import DataProblem
-from engine.roots import Roots, open_within, stat_within
+from engine.roots import Entry, Roots, open_within, stat_within
 from engine.settings import Settings
 
 CODECS = {".tar.gz": "gzip", ".tgz": "gzip", ".tar.zst": "zstd", ".tar.bz2": "bz2"}
@@ -20,6 +21,8 @@ TARS = (".tar", *CODECS)
 SPARE_BYTES = 1_000_000_000
 """Bytes that must stay free on the disk."""
 CHUNK = 1 << 24
+UNUSED_S = 30 * 86_400
+"""Delete copies that were not opened for this long. A run opens its copies when it starts."""
 
 
 def is_tar(name: str) -> bool:
@@ -46,15 +49,17 @@ def write_tar(files: Iterable[tuple[str, bytes]], copy: IO[bytes]) -> None:
 def copy_of(path: Path, roots: Roots, write: Callable[[IO[bytes], IO[bytes]], None]) -> Path:
     """Return the plain copy of a packed file. `write(file, copy)` makes it, unless a copy of the unchanged file exists.
 
-    Copies are in `unpacked` in the runs folder and may be deleted while no run uses them. Errors: DataProblem.
+    Copies are in `unpacked` in the runs folder and may be deleted while no run uses them. Making one deletes those that
+    were not opened for UNUSED_S. Errors: DataProblem.
     """
     if (status := stat_within(path, roots)) is None:
         raise DataProblem(f"there is no {path}")
-    key = sha256(f"{os.path.realpath(path)} {status.st_mtime_ns} {status.st_size}".encode()).hexdigest()[:24]
-    copy = _folder() / f"{path.name.partition('.')[0][:60]}-{key}.tar"
+    copy = _copy_path(path, status)
     if copy.is_file():
+        os.utime(copy)  # the time of its last use
         return copy
     copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _delete_unused()
     partial = ""
     try:
         with (
@@ -70,6 +75,23 @@ def copy_of(path: Path, roots: Roots, write: Callable[[IO[bytes], IO[bytes]], No
         with suppress(OSError):
             Path(partial).unlink()
     return copy
+
+
+def forget_copy(entry: Entry) -> None:
+    """Delete the copy of a packed file, if there is one."""
+    _copy_path(entry.path, entry.status).unlink(missing_ok=True)
+
+
+def _copy_path(path: Path, status: os.stat_result) -> Path:
+    key = sha256(f"{os.path.realpath(path)} {status.st_mtime_ns} {status.st_size}".encode()).hexdigest()[:24]
+    return _folder() / f"{path.name.partition('.')[0][:60]}-{key}.tar"
+
+
+def _delete_unused() -> None:
+    for copy in _folder().glob("*.tar"):
+        with suppress(FileNotFoundError):  # another process may delete it too
+            if copy.stat().st_mtime < time.time() - UNUSED_S:
+                copy.unlink()
 
 
 def _decompress(packed: IO[bytes], copy: IO[bytes], codec: str) -> None:

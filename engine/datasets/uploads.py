@@ -17,7 +17,7 @@ from engine.datasets import images
 from engine.datasets.base import DataProblem, Unreadable
 from engine.datasets.kinds import TABLES, TEXTS, recognise
 from engine.datasets.members import visible
-from engine.datasets.unpacked import check_room
+from engine.datasets.unpacked import check_room, forget_copy
 from engine.roots import Roots, files_within, open_within, scan_within, stat_within
 from engine.specs.clip import DataKind, split_sources
 from engine.words import shortened
@@ -183,10 +183,15 @@ def kept(uploads: Path, roots: Roots = None) -> list[Kept]:
 
 
 def forget(upload: Kept) -> None:
-    """Delete an upload with all its files. Do nothing if it does not exist any more. Errors: DataProblem."""
+    """Delete an upload with all its files and their copies. Do nothing if it does not exist any more. Errors:
+    DataProblem.
+    """
+    copied = list(files_within(upload.folder, None)) if upload.folder.is_dir() else []
     hidden = upload.folder.with_name(f".{upload.folder.name}")
     try:
         upload.folder.rename(hidden)  # so that half an upload is never offered
+        for entry in copied:
+            forget_copy(entry)
         shutil.rmtree(hidden)
     except FileNotFoundError:
         return

@@ -8,12 +8,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from hashlib import file_digest
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
+from engine.datasets import DataProblem, columns_used
 from engine.jobs import failures, references
 from engine.jobs.supervisor import supervise
 from engine.names import refuse_code
@@ -189,11 +190,14 @@ def _events(run: Run, files: RunFiles, settings: Settings, stop: Stop) -> Genera
 
 
 def _used_settings(settings: Settings, spec: Spec) -> dict[str, Any]:
-    """Return the values of empty settings, as far as the spec determines them, and the hashes of a request's files.
+    """Return the values of empty settings, as far as the spec and its data determine them, and the hashes of its files.
 
     Folders and shards are not hashed, because that would read all of their images.
     """
     values = spec.resolved
+    if spec.kind in ("train", "evaluate"):
+        with suppress(DataProblem):  # the task reports it
+            values |= columns_used(spec, settings.roots)
     for name, path in references.named_paths(spec):
         what = f"SHA-256 of {name.replace('_', ' ')}"
         if file_within(expand_home(path), settings.roots):

@@ -16,6 +16,9 @@ FLAGS: dict[Flag, str] = {
 }
 """The meaning of each flag, as shown to users."""
 
+SPOILING: tuple[Flag, ...] = ("unstable", "contended", "drifting", "throttled")
+"""Flags of values that may be wrong. The other flags say that less was measured than a quotable result needs."""
+
 Verdict = Literal[
     "faster", "slower", "no difference", "undecided", "not comparable", "needs 3 processes", "needs 3 runs"
 ]

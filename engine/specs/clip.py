@@ -216,6 +216,18 @@ def split_sources(data: str) -> list[str]:
     return [part.strip() for part in data.split("::") if part.strip()]
 
 
+def short_name(path: str) -> str:
+    """Return the last part of each path in a text such as `a::b`: `run 7: best.pt` for a checkpoint of a run."""
+    if path.isdecimal():
+        return f"run {path}"
+    parts = split_sources(path)
+    checkpoints = [re.search(r"/(\d+)/checkpoints/([^/]+)$", part) for part in parts]
+    return "::".join(
+        f"run {found[1]}: {found[2]}" if found else part.rstrip("/").rpartition("/")[2] or part
+        for part, found in zip(parts, checkpoints, strict=True)
+    )
+
+
 def same_sources(one: str, other: str) -> bool:
     """Return whether two texts name the same data, even if the paths are written differently."""
     parts = [[part if part in EMBEDDED else os.path.realpath(part) for part in split_sources(d)] for d in (one, other)]

@@ -18,6 +18,7 @@ from engine.specs.clip import (
     Pretrained,
     registered,
     same_sources,
+    short_name,
     split_lines,
 )
 from engine.specs.timed import Threads, split_words
@@ -183,7 +184,7 @@ class EvaluateSpec(ClipFields, Spec):
 
     @property
     def summary(self) -> str:
-        start = f" from {self.checkpoint}" if self.checkpoint else ""
+        start = f" from {short_name(self.checkpoint)}" if self.checkpoint else ""
         models = f"{self.model}{start}" if len(self.subjects) == 1 else f"{len(self.subjects)} models"
-        data = self.data if len(self.sources) == 1 else f"{len(self.sources)} data sets"
+        data = short_name(self.data) if len(self.sources) == 1 else f"{len(self.sources)} data sets"
         return f"{models} on {data}: {', '.join(self.tasks)} ({self.device})"

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from engine.specs.clip import warmup_steps
 from engine.specs.train import EPOCHS, TrainSpec
 
-LEAST_STEPS, MOST_BATCH = 16, 256
-"""Limits of the default batch size: it leaves at least LEAST_STEPS steps per epoch and is at most MOST_BATCH."""
+LEAST_STEPS, LEAST_BATCH, MOST_BATCH = 16, 16, 256
+"""Limits of the default batch size: it leaves LEAST_STEPS steps per epoch, unless that makes it less than LEAST_BATCH.
+
+Each pair is told apart from the others of its batch, so a batch of a few pairs teaches little."""
 
 
 @dataclass(frozen=True)
@@ -63,5 +65,9 @@ def schedule(spec: TrainSpec, pairs: int) -> Schedule:
 
 
 def default_batch(pairs: int) -> int:
-    """Return the largest power of two from 2 to MOST_BATCH that leaves LEAST_STEPS steps per epoch."""
-    return max(2, min(MOST_BATCH, 1 << int(math.log2(max(2, pairs / LEAST_STEPS)))))
+    """Return the largest power of two up to MOST_BATCH that leaves LEAST_STEPS steps an epoch or is within LEAST_BATCH.
+
+    It is not larger than the number of pairs, unless that is 1.
+    """
+    most = max(pairs / LEAST_STEPS, min(pairs, LEAST_BATCH))
+    return min(MOST_BATCH, 1 << int(math.log2(max(2, most))))

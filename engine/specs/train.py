@@ -15,10 +15,12 @@ from engine.specs.clip import (
     Pretrained,
     TrainPrecision,
     registered,
+    short_name,
     split_sources,
     warmup_steps,
 )
 from engine.specs.timed import Threads
+from engine.words import plural
 
 SCRATCH_LR, FINE_TUNE_LR = 1e-3, 1e-5
 EPOCHS = 15
@@ -41,26 +43,11 @@ class TrainSpec(ClipFields, Spec):
         *("workers", "threads"),
     )
     meaning: ClassVar[tuple[str, ...]] = (
-        *SAME_PAIRS,
-        "val_data",
-        "zeroshot_data",
-        "loss",
-        "batch_size",
-        "accum_freq",
-        "nproc",
-        "overfit",
+        *(*SAME_PAIRS, "val_data", "zeroshot_data", "loss", "batch_size", "accum_freq", "nproc", "overfit"),
     )
     needs: ClassVar[tuple[str, ...]] = (
-        *(
-            "model",
-            "configs",
-            "pretrained",
-            "pretrained_image",
-            "pretrained_text",
-            "image_size",
-            "context_length",
-            "patch_dropout",
-        ),
+        *("model", "configs", "pretrained", "pretrained_image", "pretrained_text"),
+        *("image_size", "context_length", "patch_dropout"),
         *("lock_image", "lock_image_unlocked_groups", "lock_image_freeze_bn_stats"),
         *("lock_text", "lock_text_unlocked_layers", "lock_text_freeze_layer_norm"),
         *("loss", "distill_model", "distill_pretrained", "grad_checkpointing", "channels_last"),
@@ -76,7 +63,7 @@ class TrainSpec(ClipFields, Spec):
     zeroshot_data: str = Field(
         "",
         max_length=4000,
-        description="Labelled data for zero-shot: class folders, shards with classnames.txt, or a CSV with the class "
+        description="Labelled data for zero-shot: class folders, shards with classnames.txt, or a CSV with a class "
         "column. Default: the held-out pairs, if they have classes.",
     )
 
@@ -305,5 +292,8 @@ class TrainSpec(ClipFields, Spec):
 
     @property
     def summary(self) -> str:
-        start = f" from {self.pretrained}" if self.pretrained else ""
-        return f"{self.model}{start} on {self.data} ({self.device})"
+        start = f" from {short_name(self.pretrained)}" if self.pretrained else ""
+        settings = [f"lr {self.lr:g}"] if self.lr else []
+        settings += [f"batch {self.batch_size:,}"] if self.batch_size else []
+        settings += [plural(count, what) for count, what in ((self.epochs, "epoch"), (self.steps, "step")) if count]
+        return f"{', '.join([f'{self.model}{start} on {short_name(self.data)}', *settings])} ({self.device})"

@@ -226,10 +226,6 @@ def _probe(
         learned, judged = (yield from encoded(rest, LEARNED, captions=False)), found
     else:
         learned, judged = (subset(found, part) for part in datasets.split(found.pairs, spec.val_fraction, spec.seed))
-        notes.append(
-            f"the probe was trained on {len(learned.pairs):,} of the images and tested on the other "
-            f"{len(judged.pairs):,}: give probe_data to test it on all"
-        )
     if learned.labels is None or judged.labels is None:
         raise Refused(f"a linear probe needs a class per image: {NO_CLASSES}")
     labels = classification.renumbered(learned.labels, learned.pairs.classes, judged.pairs.classes)
@@ -237,6 +233,11 @@ def _probe(
     if spec.shots:
         chosen = classification.few_shot(labels, spec.shots, spec.seed, classes)
         images, labels = images[chosen], labels[chosen]
+    if judged is not found:
+        notes.append(
+            f"the probe was trained on {len(images):,} images and tested on {len(judged.pairs):,} others: give "
+            "probe_data to test it on all"
+        )
     probed = classification.probe(
         *(images, labels, judged.images, judged.labels, spec.seed),
         strengths=spec.probe_c,

@@ -139,7 +139,9 @@ def hold(spec: TrainSpec, run_dir: Path, roots: Roots = None) -> Held:
         train, val = datasets.own_parts(pairs)[0], None
     zeroshot: Pairs | None = None
     if spec.zeroshot_data:
-        found = opened(spec.zeroshot_data, kind="auto", class_column=spec.csv_class_key)
+        options: Any = {"separator": spec.csv_separator, "roots": roots}
+        classes_in = datasets.class_column_of(spec.zeroshot_data, spec.csv_class_key, **options)
+        found = opened(spec.zeroshot_data, kind="auto", class_column=classes_in)
         zeroshot, zeroshot_notes = readable(found, run_dir, "zeroshot_data", spec.resume, roots)
         note = f"zero-shot accuracy is measured on {len(zeroshot):,} images of {spec.zeroshot_data}"
         notes = (*notes, note, *zeroshot.notes, *zeroshot_notes)

@@ -13,6 +13,7 @@ from engine.report.catalog import choose as catalog_choose
 from engine.report.catalog.choose import in_unit
 from engine.report.quantities import MEASURED, QUANTITIES, title
 from engine.report.timings.stored import Setting
+from engine.results.flags import SPOILING
 from pages.shared.form import presets
 
 BIND: Final = "query-params"
@@ -86,12 +87,11 @@ def limit(column: str) -> tuple[str, float | None]:
 
 def unit() -> bool:
     """Draw the choice between MACs and FLOPs and return True for FLOPs. Changing the choice converts the limit."""
-    chosen = st.segmented_control(
+    chosen = st.selectbox(
         "Unit",
         ["MACs", "FLOPs"],
-        default="MACs",
-        required=True,
         key="catalog_unit",
+        width=110,
         bind=BIND,
         on_change=_convert,
         help="Unit of work. 1 MAC, a multiply-add, is 2 FLOPs.",
@@ -219,8 +219,8 @@ class Axes:
     """Show work in FLOPs instead of MACs."""
     front: bool
     """Draw the Pareto front. False if both axes are costs, because a cheap model is small in both."""
-    flagged: bool
-    """Allow rows with flagged timings on the front. True if no axis is a timing."""
+    spoiled: bool
+    """Allow rows with spoiled timings on the front. True if no axis is a timing."""
 
     @property
     def published(self) -> list[str]:
@@ -261,7 +261,7 @@ def draw_axes(everything: pd.DataFrame) -> Axes:
         log_y = st.toggle("Log Y", value=True, key=f"{PREFIX}_log_y", bind=BIND)
         front_help = "Draw the Pareto front: models that no other model beats in both axes."
         front = st.toggle("Front", value=True, key=f"{PREFIX}_front", bind=BIND, help=front_help)
-        flagged = not (front and {x, y} & set(MEASURED)) or _flagged()
+        spoiled = not (front and {x, y} & set(MEASURED)) or _spoiled()
     presets.draw(place, PREFIX, PRESETS, {"x": x, "y": y, "log_x": log_x, "log_y": log_y})
     colour_by, size_by = [
         None if column in ("family", "equal") else catalog_choose.in_unit(column, flops) for column in (colour, size)
@@ -269,10 +269,10 @@ def draw_axes(everything: pd.DataFrame) -> Axes:
     has_front = any(column in MEASURED or QUANTITIES[column].better == "larger" for column in (x, y))
     x, y = catalog_choose.in_unit(x, flops), catalog_choose.in_unit(y, flops)
     front = front and has_front and x != y
-    return Axes(x, y, colour_by, size_by, log_x=log_x, log_y=log_y, flops=flops, front=front, flagged=flagged)
+    return Axes(x, y, colour_by, size_by, log_x=log_x, log_y=log_y, flops=flops, front=front, spoiled=spoiled)
 
 
-def _flagged() -> bool:
-    """Draw the switch that allows flagged timings on the front."""
-    help = "Allow flagged timings on the front, such as timings made while other programs used the CPUs."
+def _spoiled() -> bool:
+    """Draw the switch that allows spoiled timings on the front."""
+    help = f"Allow timings on the front that are {', '.join(SPOILING[:-1])} or {SPOILING[-1]}."
     return st.toggle("Flagged", key=f"{PREFIX}_flagged", bind=BIND, help=help)

@@ -71,7 +71,7 @@ def selected(frame: pd.DataFrame, axes: Axes, filters: Filters) -> pd.DataFrame:
     """
     kept = filters.kept(frame)
     if axes.front:
-        kept = choose.ranked(kept, axes.x, axes.y, with_flagged=axes.flagged)
+        kept = choose.ranked(kept, axes.x, axes.y, with_spoiled=axes.spoiled)
     return choose.ordered(kept, filters.sort) if filters.sort else kept
 
 

@@ -82,7 +82,7 @@ if selected.empty:
     raise PageEnd
 
 front = list(selected.index[selected["front"]]) if axes.front else []
-left_off = 0 if axes.flagged else int(choose.flagged(selected.dropna(subset=[axes.x, axes.y])).sum())
+left_off = 0 if axes.spoiled else int(choose.spoiled(selected.dropna(subset=[axes.x, axes.y])).sum())
 chosen = data.chosen(selected)
 chart(
     scatter.scatter(
@@ -121,7 +121,10 @@ results_table(
     height="auto" if len(selected) < 15 else 520,
     selected=chosen,
     on_select=data.choose_rows,
-    config={"flags": st.column_config.TextColumn("Flags", help=FLAGS_HELP, width="medium")},
+    config={
+        "family": st.column_config.TextColumn("Family", width=130),
+        "flags": st.column_config.TextColumn("Flags", help=FLAGS_HELP, width="medium"),
+    },
 )
 failed = (selected["status"] != "ok").sum()
 incomplete = selected["remark"].str.startswith("incomplete").sum()

@@ -15,6 +15,7 @@ from engine.datasets import (
     Look,
     Pairs,
     Unreadable,
+    class_column_of,
     columns_of,
     look,
     open_pairs,
@@ -123,10 +124,13 @@ def source(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def zeroshot_source(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `open_pairs` for zeroshot_data, or for the pairs if it is empty."""
+    """Return the arguments of `open_pairs` for zeroshot_data, or for the pairs if it is empty. Errors: DataProblem."""
     if not (own := values.get("zeroshot_data")):
         return source(values)
-    return source({**values, "data": own, "data_kind": "auto", "samples": None, "zeroshot_data": ""})
+    separator, given = values.get("csv_separator") or "", values.get("csv_class_key") or ""
+    column = class_column_of(own, given, separator=separator, roots=backend.settings().roots)
+    own_fields = {"data": own, "data_kind": "auto", "csv_class_key": column, "samples": None, "zeroshot_data": ""}
+    return source({**values, **own_fields})
 
 
 def stamp(data: str) -> int:

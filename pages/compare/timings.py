@@ -19,8 +19,8 @@ from pages.shared.text import plain
 
 ALIKE, ALL = "matching rows", "all with one row"
 COLUMNS = (
-    *("what", "model", "mode", "variant", "batch_size", "run", "ms", "baseline_ms", "speedup", "speedup_low"),
-    *("speedup_high", "verdict", "differs_in", "flags", "note"),
+    *("what", "model", "run", "variant", "ms", "baseline_ms", "speedup", "speedup_low", "speedup_high", "verdict"),
+    *("mode", "batch_size", "differs_in", "flags", "note"),
 )
 SPEEDUP = "The speed-up is the ratio of the medians of all samples, baseline / other row, averaged over the processes."
 BETWEEN = (
@@ -39,7 +39,7 @@ def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:
         st.info("These runs have no timings to compare yet.", icon=":material/timer_off:")
         return
     st.header("Speed", anchor=False)
-    with st.container(horizontal=True, vertical_alignment="bottom"):
+    with st.container(horizontal=True):
         how = _how(len(runs))
         metric = st.selectbox("Metric", metrics, format_func=FIGURES.__getitem__, key="compare_figure", bind=BIND)
         if how == ALIKE:

@@ -51,7 +51,7 @@ def draw_peaks(rates: pd.DataFrame) -> None:
     shown = timings_rates.readable(rates)
     places = list(rates["where"].unique())
     event = st.dataframe(
-        shown[["what", "rate", "at", "date", "run", "flags", *(["where"] if len(places) > 1 else [])]],
+        shown[["what", "rate", "at", "date", "flags", *(["where"] if len(places) > 1 else [])]],
         key="device_peaks",
         on_select="rerun",
         selection_mode="single-row",
@@ -62,8 +62,7 @@ def draw_peaks(rates: pd.DataFrame) -> None:
             "rate": st.column_config.TextColumn("Rate", alignment="right"),
             "at": st.column_config.TextColumn("At size", alignment="right"),
             "where": st.column_config.TextColumn("Device"),
-            "date": st.column_config.DatetimeColumn("Measured (UTC)", format="YYYY-MM-DD HH:mm", timezone="UTC"),
-            "run": st.column_config.NumberColumn("Run", format="%d", width="small"),
+            "date": st.column_config.DatetimeColumn("Measured", format="YYYY-MM-DD", timezone="UTC"),
             "flags": st.column_config.TextColumn("Flags"),
         },
     )
@@ -88,7 +87,7 @@ def describe(spec: DeviceSpec) -> str:
 @st.fragment
 def form() -> None:
     """Draw the form."""
-    columns = st.columns([3, 5, 2, 2])
+    columns = st.columns([2, 5, 2, 2])
     values: dict[str, Any] = {}
     choices = {"device": launch.devices()}
     for column, name in zip(columns, ("device", "dtypes", "seconds", "threads"), strict=True):
@@ -139,7 +138,7 @@ def draw_roofline(rates: pd.DataFrame, models: pd.DataFrame) -> None:
 st.title("Device", anchor=False)
 st.caption("This machine's hardware, its measured peak rates, and the share of them that models reach.")
 rates, models = read(str(backend.settings().runs_dir), backend.store().revision())
-left, right = st.columns([2, 3], gap="large")
+left, right = st.columns([3, 5], gap="medium")
 with left:
     draw_machine()
 with right:

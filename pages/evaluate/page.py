@@ -8,7 +8,7 @@ from engine import datasets
 from engine.datasets import DataProblem
 from engine.jobs import references
 from engine.report.figures.evaluation import prompts
-from engine.specs.clip import class_prompts
+from engine.specs.clip import class_prompts, short_name
 from engine.specs.evaluate import EvaluateSpec
 from engine.store import Run
 from engine.words import plural, shortened
@@ -138,7 +138,7 @@ def describe(spec: EvaluateSpec) -> str:
     assert isinstance(definite, EvaluateSpec)
     part = "the held-out share of " if definite.part("", "", definite.data).held_out else ""
     more = f" and {plural(len(spec.sources) - 1, 'other data set')}" if len(spec.sources) > 1 else ""
-    return f"Evaluates {subject} on {part}{spec.data}{more}: {', '.join(spec.tasks)} on {spec.device}{time}"
+    return f"Evaluates {subject} on {part}{short_name(spec.data)}{more}: {', '.join(spec.tasks)} on {spec.device}{time}"
 
 
 @st.fragment

@@ -36,17 +36,17 @@ SHARES = {
     "mean_per_class_recall": "Mean per class",
     "mean_average_precision": "mAP",
     "image_to_text_r1": "Image → text R@1",
-    "image_to_text_r5": "R@5",
-    "image_to_text_r10": "R@10",
+    "image_to_text_r5": "Image → text R@5",
+    "image_to_text_r10": "Image → text R@10",
     "text_to_image_r1": "Text → image R@1",
-    "text_to_image_r5": "R@5",
-    "text_to_image_r10": "R@10",
+    "text_to_image_r5": "Text → image R@5",
+    "text_to_image_r10": "Text → image R@10",
 }
 NUMBERS = {
-    "image_to_text_mean_rank": "Image → text: mean rank",
-    "image_to_text_median_rank": "median rank",
-    "text_to_image_mean_rank": "Text → image: mean rank",
-    "text_to_image_median_rank": "median rank",
+    "image_to_text_mean_rank": "Image → text mean rank",
+    "image_to_text_median_rank": "Image → text median rank",
+    "text_to_image_mean_rank": "Text → image mean rank",
+    "text_to_image_median_rank": "Text → image median rank",
     "clip_val_loss": "CLIP loss",
 }
 HELP = {
@@ -156,7 +156,7 @@ def _metrics(row: EvaluateRow) -> None:
                 st.metric(title, f"{100 * value:.1f} %", width="content")
             for name, title in NUMBERS.items():
                 if (value := getattr(row, name)) is not None:
-                    st.metric(title[0].upper() + title[1:], digits(value), width="content", help=HELP.get(name))
+                    st.metric(title, digits(value), width="content", help=HELP.get(name))
         parts = [
             f"{row.images:,} images" if row.images else "",
             count_captions(row.captions, row.distinct_captions) if row.captions else "",
@@ -239,7 +239,7 @@ def _predictions(run: Run, row: EvaluateRow) -> None:
     except (OSError, ValueError) as error:
         _draw_read_error(row.predictions_file, error)
         return
-    with st.container(horizontal=True, vertical_alignment="bottom"):
+    with st.container(horizontal=True):
         options: dict[str, Any] = {"required": True, "key": f"kind_{run.id}"}
         default = KINDS[0] if (~predictions["right"]).any() else KINDS[2]
         kind = st.segmented_control("Show", KINDS, default=default, **options)

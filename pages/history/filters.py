@@ -75,7 +75,7 @@ def fields(store: Store) -> Filter | None:
         "tags": tags.multiselect("Tags", all_tags, key=key("tags"), placeholder="any", **shared),
         "states": states.multiselect("State", list(OUTCOMES), key=key("states"), placeholder="any", **shared),
     }
-    with st.container(horizontal=True, vertical_alignment="bottom", horizontal_alignment="distribute"):
+    with st.container(horizontal=True, horizontal_alignment="distribute"):
         options: dict[str, Any] = {"selection_mode": "multi", "wrap": True, **shared}
         values["kinds"] = st.pills("Kind", sorted(kinds()), key=key("kinds"), **options)
         order = st.selectbox(
@@ -86,10 +86,10 @@ def fields(store: Store) -> Filter | None:
             help="Order over all pages. Runs without the value come last.",
             **shared,
         )
-        for name in (*values, "order"):
-            rerun.hold(key(name))
-        if any(values.values()):
-            st.button("Clear filters", icon=":material/filter_alt_off:", key=key("clear"), on_click=clear)
+    for name in (*values, "order"):
+        rerun.hold(key(name))
+    if any(values.values()):
+        st.button("Clear filters", icon=":material/filter_alt_off:", key=key("clear"), on_click=clear)
     try:
         return Filter(
             kinds=tuple(values["kinds"]),

@@ -22,19 +22,8 @@ from pages.shared.table import download, download_rows, from_rows, results_table
 from pages.shared.text import plain
 
 COLUMNS = (
-    *(
-        "model",
-        "library",
-        *OPTIONS,
-        "image_size",
-        "batch_size",
-        "mparams",
-        "gmacs",
-        "macts",
-        "image_gmacs",
-        "text_gmacs",
-        "fvcore_gmacs",
-    ),
+    *("model", "image_size", "gmacs", "mparams"),  # visible on a phone
+    *("batch_size", "macts", "image_gmacs", "text_gmacs", "fvcore_gmacs", "library", *OPTIONS),
     *("intensity", "weights_mb", "inference_peak_mb", "training_peak_mb", "status", "error", "notes", "seconds"),
 )
 BARS = ("gmacs", "mparams", "macts")

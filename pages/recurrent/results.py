@@ -205,7 +205,7 @@ def _curves(run: Run, rows: Sequence[RecurrentRow]) -> None:
 
 
 def _samples(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
-    with st.container(horizontal=True, vertical_alignment="bottom"):
+    with st.container(horizontal=True):
         members = groups[_choose(run, "samples", list(groups))]
         phase = _pass("samples", run)
     frame = timed.read(run, members[0])

@@ -13,7 +13,7 @@ from engine.report.checks import training
 from engine.report.checks.training import Data
 from engine.results.answers import Augmented
 from engine.specs import Refused, Spec, images, sweep
-from engine.specs.clip import DIGITS_MODEL
+from engine.specs.clip import DIGITS_MODEL, short_name
 from engine.specs.questions import Augment
 from engine.specs.schedule import schedule
 from engine.specs.train import FINE_TUNE_LR, SCRATCH_LR, TrainSpec
@@ -34,7 +34,7 @@ PRESETS: presets.Presets = {
         {"data": "digits", "data_kind": "auto", "model": DIGITS_MODEL, **DEFAULTS, **TRAINED_WHOLE},
     ),
     "Fine-tune gently": presets.Preset(
-        "Train for a few epochs at a low learning rate with the image tower locked. For pretrained models.",
+        "Train for a few epochs at a low learning rate with the image tower locked. Choose initial weights as well.",
         {"lr": FINE_TUNE_LR, "epochs": 5, "steps": None, "warmup": "10%", **TRAINED_WHOLE, "lock_image": True},
     ),
     "One batch, to check": presets.Preset(
@@ -52,16 +52,10 @@ SCRATCH = "none: train from scratch; or choose, or type a tag"
 SWEEP_LABELS = {"lr": "Learning rates", "wd": "Weight decays", "seed": "Seeds"}
 FURTHER = {
     "Model": ("image_size", "context_length", "patch_dropout"),
-    "Images": ("image_mean", "image_std", "image_interpolation", "image_resize_mode"),
-    "Augmentation": (
-        *("aug_scale", "aug_color_jitter", "aug_color_jitter_prob", "aug_gray_scale_prob", "aug_use_timm"),
-        *("aug_ratio", "aug_auto_augment", "aug_re_prob", "aug_re_count"),
-    ),
     "Pretrained towers": ("pretrained_image", "pretrained_text"),
     "Locked image tower": ("lock_image", "lock_image_unlocked_groups", "lock_image_freeze_bn_stats"),
     "Locked text tower": ("lock_text", "lock_text_unlocked_layers", "lock_text_freeze_layer_norm"),
     "Loss": ("loss", "local_loss", "gather_with_grad"),
-    "CoCa and distillation": ("coca_contrastive_weight", "coca_caption_weight", "distill_model", "distill_pretrained"),
     "Optimizer": ("opt", "wd", "eps", "beta1", "beta2", "momentum"),
     "Learning rates of the towers": ("lr_image", "lr_text"),
     "Gradients": ("grad_clip_norm", "accum_freq", "grad_checkpointing"),
@@ -70,6 +64,12 @@ FURTHER = {
     "Validation": ("val_frequency", "zeroshot_frequency", "val_every_steps", "val_at_start"),
     "Best and early stopping": ("best_metric", "patience"),
     "Checkpoints": ("save_frequency", "save_every_steps", "keep_last", "resume"),
+    "Images": ("image_mean", "image_std", "image_interpolation", "image_resize_mode"),
+    "Augmentation": (
+        *("aug_scale", "aug_color_jitter", "aug_color_jitter_prob", "aug_gray_scale_prob", "aug_use_timm"),
+        *("aug_ratio", "aug_auto_augment", "aug_re_prob", "aug_re_count"),
+    ),
+    "CoCa and distillation": ("coca_contrastive_weight", "coca_caption_weight", "distill_model", "distill_pretrained"),
     "Logs": ("log_every_n_steps", "tensorboard"),
     "Weights & Biases": ("wandb", "wandb_project_name", "wandb_name", "wandb_notes"),
     "Execution": ("nproc", "use_bn_sync", "workers", "threads", "channels_last", "compile", "seed"),
@@ -169,7 +169,7 @@ def describe(spec: TrainSpec, counts: Data) -> str:
     plan = schedule(spec, counts.train)
     promise = durations.promise(references.resolve(backend.store(), backend.settings(), spec), plan.steps)
     time = f", {promise}" if promise else ""
-    start = f" from {spec.pretrained}" if spec.pretrained else ""
+    start = f" from {short_name(spec.pretrained)}" if spec.pretrained else ""
     return f"Trains {spec.model}{start} for {plan.steps:,} steps on {spec.device}{time}"
 
 
@@ -190,7 +190,7 @@ def count_pairs(values: dict[str, Any], preview: data.Preview) -> tuple[Data | N
     try:
         labelled = data.pairs(data.zeroshot_source(valid))
     except DataProblem as problem:
-        return None, f"Zero-shot data: {problem}"
+        return None, f"Zero-shot data: {problem}. Choose its class column, or leave Zero-shot data empty"
     return replace(counts, classes=labelled.classes, zeroshot=len(labelled)), ""
 
 

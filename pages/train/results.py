@@ -120,7 +120,7 @@ def _curves(run: Run, points: pd.DataFrame, best: TrainRow | None) -> None:
     """Draw loss and accuracy as large charts and the other metrics as small ones, with other trainings overlaid."""
     if points.empty:
         return
-    with st.container(horizontal=True, vertical_alignment="bottom"):
+    with st.container(horizontal=True):
         others = _others(run)
         smooth = st.segmented_control(
             "Average over points", list(SMOOTH), default="no", required=True, key=f"smooth_{run.id}"
@@ -201,7 +201,9 @@ def _downloads(run: Run, rows: Sequence[TrainRow], points: pd.DataFrame) -> None
     with st.container(horizontal=True, vertical_alignment="bottom"):
         if checkpoints:
             help = "Open the form to evaluate this training on its held-out pairs or on other data."
-            form_link(_evaluation(run), "Evaluate", icon=":material/fact_check:", key=f"evaluate_{run.id}", help=help)
+            form_link(
+                _evaluation(run, rows), "Evaluate", icon=":material/fact_check:", key=f"evaluate_{run.id}", help=help
+            )
             help = "Open the form to train the best model of this run further, on the same or other data."
             further: dict[str, Any] = {"icon": ":material/model_training:", "key": f"further_{run.id}", "help": help}
             form_link(_further(run), "Train on from this", **further)
@@ -222,13 +224,17 @@ def _downloads(run: Run, rows: Sequence[TrainRow], points: pd.DataFrame) -> None
         export.draw(run, rows, chosen)
 
 
-def _evaluation(run: Run) -> EvaluateSpec:
-    """Return the spec that evaluates the best model of a run on its held-out pairs."""
+def _evaluation(run: Run, rows: Sequence[TrainRow]) -> EvaluateSpec:
+    """Return the spec that evaluates the best model of a run on its held-out pairs, without zero-shot if they have no
+    classes.
+    """
     spec = run.spec
     assert isinstance(spec, TrainSpec)
     names: tuple[str, ...] = ("data_kind", "json_split", "csv_separator", "csv_img_key", "csv_caption_key")
     names = (*names, "device") if spec.zeroshot_data else (*names, "classes", "templates", "device")
     shared = {name: getattr(spec, name) for name in names} | {"csv_class_key": spec.pairs_class_key}
+    if rows and (spec.zeroshot_data or all(row.zeroshot_top1 is None for row in rows)):
+        shared["tasks"] = ("retrieval",)
     if spec.precision != "auto":  # an older or imported run may not be resolved
         shared["precision"] = spec.precision
     held = {"data": spec.val_data, "held_out": False} if spec.val_data else {"data": spec.data, "samples": spec.samples}
@@ -248,7 +254,8 @@ def _checkpoint(run: Run, checkpoints: Sequence[Path]) -> str:
     """
     names = [path.name for path in checkpoints]
     first = names.index("best.pt") if "best.pt" in names else 0
-    chosen = st.selectbox("Checkpoint", names, first, key=f"checkpoint_{run.id}", width=160)
+    key = f"checkpoint_{run.id}" if "best.pt" in names else f"newest_of_{run.id}"  # so that the best is proposed later
+    chosen = st.selectbox("Checkpoint", names, first, key=key, width=160)
     path = checkpoints[names.index(chosen)]
     size = path.stat().st_size
     if size > LARGEST_DOWNLOAD:

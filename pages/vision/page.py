@@ -87,7 +87,7 @@ def form() -> None:
     place = st.container()
     models = launch.models_field(BenchmarkSpec, PREFIX, groups=("suite",))
     files.draw_copied_configurations(PREFIX)
-    columns = st.columns([5, 3, 4, 2])
+    columns = st.columns([4, 3, 5, 2])
     choices = {"variants": VARIANTS, "batch_size": BATCHES, "mode": None, "device": launch.devices()}
     values: dict[str, Any] = {}
     for column, (name, options) in zip(columns, choices.items(), strict=True):
@@ -106,7 +106,7 @@ def form() -> None:
         except Refused as refusal:
             problems.append(str(refusal))
         if not any(variant.precision in HALF for variant in spec.plan):
-            beside += f" {advice}" if (advice := launch.bf16_advice(spec.device, "Precision bfloat16")) else ""
+            beside = "\n".join(filter(None, [beside, launch.bf16_advice(spec.device, "Precision bfloat16")]))
     button: dict[str, Any] = {"key": "benchmark_go", "label": "Time", "icon": ":material/timer:"}
     launch.launch(spec, problems, sentence=sentence, beside=beside, doubtful="will not fit" in beside, **button)
 

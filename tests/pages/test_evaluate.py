@@ -135,9 +135,9 @@ def test_figures_stand_in_rows_and_all_can_be_taken_away(store: Store, settings:
     app = open_page(PAGE, run=str(run_id))
     assert not app.exception
     figures = [(metric.label, metric.value) for metric in app.metric]
-    assert figures[:2] == [("Image → text R@1", "91.0 %"), ("R@5", "95.0 %")]
-    assert ("Image → text: mean rank", "1.5") in figures
-    assert ("Median rank", "12") in figures
+    assert figures[:2] == [("Image → text R@1", "91.0 %"), ("Image → text R@5", "95.0 %")]
+    assert ("Image → text mean rank", "1.5") in figures
+    assert ("Text → image median rank", "12") in figures
     assert ("Top-1", "93.4 %") in figures
     assert ("Top-5", "99.8 %") in figures
     assert sum(label == "Top-5" for label, _ in figures) == 1, "of two tasks, one has none"

@@ -63,6 +63,7 @@ def test_the_first_visit_shows_the_digits_and_all_that_will_be_done(store: Store
     assert "Trains digits-clip for 330 steps on cpu" in said
     assert verbatim(app)[0] == "python -m engine train"
     assert app.selectbox(key="train_model").options[:2] == ["digits-clip", "ViT-B-32"]
+    assert app.number_input(key="train_lr").step == 1e-5
     app.button(key="train_go").click().run()
     assert not app.exception
     assert store.runs()[0].spec == TrainSpec(precision="fp32")
@@ -81,7 +82,7 @@ def test_presets_fill_the_form(store: Store) -> None:
     app.button(key="train_preset_Fine-tune gently").click().run()
     assert not app.exception
     said = plainly(app)
-    assert "the image tower is locked but has no trained weights" in said.replace("The image", "the image")
+    assert "The image tower is locked but has no trained weights: it stays random. Choose initial weights" in said
     assert "rises to 1e-05" in said
     app.button(key="train_go").click().run()
     spec = store.runs()[0].spec
@@ -176,6 +177,10 @@ def test_an_uploaded_zip_becomes_the_data(store: Store, settings: Settings) -> N
     spec = store.runs()[0].spec
     assert isinstance(spec, TrainSpec)
     assert (spec.data, spec.data_kind) == (str(folder), "folder")
+    assert app.number_input(key="train_batch_size").placeholder == "default: 16", "not 2, although there are few pairs"
+    app.button(key="train_preset_Digits in a minute").click().run()
+    messages = [toast.value.replace("\\", "") for toast in app.toast]
+    assert messages == [f"Data changed to digits. Before: {folder.name}"]
 
 
 def test_an_uploaded_json_of_captions_or_a_parquet_becomes_the_data(store: Store) -> None:
@@ -270,6 +275,15 @@ def test_the_best_row_is_marked_and_all_can_be_taken_away(store: Store, settings
     assert not [button for button in app.button if button.key == "retry_1"]
 
 
+def test_an_evaluation_of_pairs_without_classes_is_retrieval_alone(store: Store, settings: Settings) -> None:
+    run_id = queue_train(store)
+    write_checkpoints(RunFiles(settings.runs_dir, run_id).dir, "best.pt")
+    record(store, run_id, [train_row(1, zeroshot_top1=None)])
+    app = open_page(PAGE, run=str(run_id))
+    link = next(link for link in app.get("page_link") if link.proto.label == "Evaluate")
+    assert link.proto.query_string == "evaluate_model=1&evaluate_tasks=retrieval"
+
+
 @pytest.mark.slow
 def test_other_trainings_are_laid_over(store: Store) -> None:
     for epochs in (1, 2):
@@ -278,7 +292,7 @@ def test_other_trainings_are_laid_over(store: Store) -> None:
     app = open_page(PAGE, run="2")
     app.multiselect(key="others_2").set_value([1]).run()
     assert not app.exception
-    assert "run 1: digits-clip on digits (cpu)" in app.multiselect(key="others_2").options
+    assert "run 1: digits-clip on digits, 1 epoch (cpu)" in app.multiselect(key="others_2").options
     assert "run 1: training" in str(charts(app)[0])
     app.get_by_key("smooth_2").set_value("5").run()
     assert not app.exception

@@ -10,6 +10,7 @@ from engine.published.match import Matched
 from engine.published.publishers import FIGURES
 from engine.report.quantities import COMPARABLE, MEASURED, QUANTITIES, title
 from engine.report.timings import stored
+from engine.results.flags import SPOILING
 
 FLOPS = {"gmacs": "gflops", "image_gmacs": "image_gflops", "text_gmacs": "text_gflops"}
 """Columns in FLOPs, by the same column in MACs."""
@@ -75,18 +76,23 @@ def flagged(frame: pd.DataFrame) -> "pd.Series[bool]":
     return frame["flags"] != ""
 
 
+def spoiled(frame: pd.DataFrame) -> "pd.Series[bool]":
+    """Return which rows have a timing with a flag of SPOILING. A timing in a single process is a value all the same."""
+    return frame["flags"].str.contains("|".join(SPOILING))
+
+
 def sentence(
     frame: pd.DataFrame, kept: pd.DataFrame, x: str, y: str, front: int, selected: int, left_off: int = 0
 ) -> str:
     """Return how many rows are shown, lack a value, are on the front and are selected.
 
-    kept: rows within the limits. left_off: how many rows with flagged timings were kept off the front.
+    kept: rows within the limits. left_off: how many rows with spoiled timings were kept off the front.
     """
     lacking = int(kept[[x, y]].isna().any(axis=1).sum())
     parts = [f"**{len(kept) - lacking:,}** of {len(frame):,} shown"]
     parts += [f"{lacking:,} {'has' if lacking == 1 else 'have'} no value for this plot"] if lacking else []
     parts += [f"**{front:,}** on the Pareto front"] if front else []
-    parts += [f"{left_off:,} flagged left off it"] if left_off else []
+    parts += [f"{left_off:,} spoiled left off it"] if left_off else []
     parts += [f"**{selected:,}** selected"] if selected else []
     return "; ".join(parts)
 
@@ -120,13 +126,13 @@ def front(frame: pd.DataFrame, x: str, y: str) -> "pd.Series[bool]":
     return on.reindex(frame.index, fill_value=False)
 
 
-def ranked(frame: pd.DataFrame, x: str, y: str, *, with_flagged: bool = True) -> pd.DataFrame:
+def ranked(frame: pd.DataFrame, x: str, y: str, *, with_spoiled: bool = True) -> pd.DataFrame:
     """Return the rows in order of interest, with the column `front`.
 
     Rows on the front come first, sorted by x, then all others by y and x, both best first. Rows without a value come
-    last. with_flagged: allow rows with flagged timings on the front.
+    last. with_spoiled: allow rows with spoiled timings on the front.
     """
-    considered = frame if with_flagged else frame[~flagged(frame)]
+    considered = frame if with_spoiled else frame[~spoiled(frame)]
     on = front(considered, x, y).reindex(frame.index, fill_value=False)
     keys = pd.DataFrame({"x": -_goodness(frame, x), "y": -_goodness(frame, y)}, index=frame.index)
     first = keys[on].sort_values(["x", "y"], kind="stable").index

@@ -124,10 +124,8 @@ def _validation(spec: TrainSpec, data: Data) -> list[Check]:
     except DataProblem as problem:
         return [Check("error", f"Classes: {problem}.")]
     if spec.zeroshot_data and not classes:
-        text = (
-            f"Zero-shot needs a class for each image, which {spec.zeroshot_data} does not have: choose its class column"
-        )
-        return [Check("error", f"{text}, or leave Zero-shot data empty.")]
+        text = f"Zero-shot needs a class for each image, which {spec.zeroshot_data} does not have"
+        return [Check("error", f"{text}: type its class column under Columns, or leave Zero-shot data empty.")]
     if not (data.held or data.zeroshot):
         return []
     if (data.classes or data.zeroshot) and spec.zeroshot_frequency:
@@ -158,9 +156,10 @@ def _doubts(spec: TrainSpec) -> list[Check]:
         )
         results.append(Check("warning", text))
     locked = [name for name, is_locked in (("image", spec.lock_image), ("text", spec.lock_text)) if is_locked]
-    if locked and not spec.pretrained and not spec.resume:
-        towers = " and ".join(locked)
-        results.append(Check("warning", f"The {towers} tower is locked but has no trained weights: it stays random."))
+    random = [name for name in locked if not getattr(spec, f"pretrained_{name}")]
+    if random and not spec.pretrained and not spec.resume:
+        text = f"The {' and '.join(random)} tower is locked but has no trained weights: it stays random. Choose initial"
+        results.append(Check("warning", f"{text} weights, or do not lock it."))
     if len(locked) == 2 and not spec.lock_image_unlocked_groups and not spec.lock_text_unlocked_layers:
         results.append(Check("warning", "Both towers are locked, so almost nothing is trained."))
     return results

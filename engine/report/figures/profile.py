@@ -5,7 +5,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from engine.report.quantities import QUANTITIES, title
-from engine.report.style import COLOURS, INK, LEGEND, MARGIN, SHAPES, TOWER_COLOURS, digits, text, write_beside
+from engine.report.style import COLOURS, GREY, INK, LEGEND, MARGIN, SHAPES, TOWER_COLOURS, digits, text, write_beside
 
 
 def bars(frame: pd.DataFrame, column: str, *, source: str = "") -> go.Figure:
@@ -134,13 +134,16 @@ def treemap(modules: pd.DataFrame, column: str) -> go.Figure:
                 f"<b>%{{customdata[3]}}</b><br>%{{customdata[0]}}, called %{{customdata[2]}} times<br>"
                 f"{QUANTITIES[column].label} %{{customdata[1]}} {unit}<extra></extra>"
             ),
-            marker={"cornerradius": 2},
+            # Plotly fades outer modules into the background; names on a faded strip cannot be read in the dark theme.
+            marker={"depthfade": False, "line": {"width": 1, "color": INK}},
+            root_color=GREY,
+            textfont_color=INK,
             tiling={"pad": 1},
         )
     )
-    figure.update_layout(
-        height=460, margin={"l": 0, "r": 0, "t": 0, "b": 0}, uirevision=column, treemapcolorway=list(COLOURS)
-    )
+    light = [COLOURS[4], *COLOURS[1:4], COLOURS[5]]  # all but the blue that is too dark for INK
+    margin = {"l": 0, "r": 0, "t": 0, "b": 0}
+    figure.update_layout(height=460, margin=margin, uirevision=column, treemapcolorway=light)
     return figure
 
 

@@ -15,7 +15,7 @@ from engine.report.style import COLOURS, GREY, MARGIN, SHAPES, Style, bandwidth,
 from engine.results import DeviceRow
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-MARKER = {"size": 8, "line": {"width": 0.5, "color": "rgba(128,128,128,0.6)"}}
+MARKER = {"size": 8, "line": {"width": 1, "color": "rgba(128,128,128,0.6)"}}
 FUSED = "intensity of eager: what a compiler fuses moves less memory, so the true point lies further right"
 WIDE, HIGH = 0.6, 0.12
 """Width and height of a label, in decades. Labels closer than this would overlap."""
@@ -158,7 +158,10 @@ def _label(x: float, y: float, label: str, **more: Any) -> dict[str, Any]:
 def sizes(rows: Sequence[DeviceRow]) -> go.Figure:
     """Return the rate of matrix products at every size tried, one line per data type."""
     figure = go.Figure()
-    for place, row in enumerate(row for row in rows if row.operation == "matmul" and row.rates):
+    products = [row for row in rows if row.operation == "matmul" and row.rates]
+    best = [max(row.rates.values()) for row in products]
+    for place, row in enumerate(products):
+        up = "bottom" if len(best) > 1 and best[place] == min(best) else "top"  # away from the other lines
         sides, rates = [int(side) for side in row.rates], list(row.rates.values())
         figure.add_scatter(
             x=sides,
@@ -169,7 +172,7 @@ def sizes(rows: Sequence[DeviceRow]) -> go.Figure:
                 f"{row.dtype} {compute(rate)}" if side == row.size else ""
                 for side, rate in zip(sides, rates, strict=True)
             ],
-            textposition=["top left" if side == max(sides) and len(sides) > 1 else "top right" for side in sides],
+            textposition=[f"{up} left" if side == max(sides) and len(sides) > 1 else f"{up} right" for side in sides],
             cliponaxis=False,
             line={"color": COLOURS[place % len(COLOURS)], "width": 1.6},
             marker={"symbol": SHAPES[place % len(SHAPES)], "size": 7},

@@ -69,11 +69,14 @@ def _group(
     if heading:
         st.caption(heading)
     for row in (names[place : place + 3] for place in range(0, len(names), 3)):
-        for column, name in zip(st.columns(3, vertical_alignment="bottom"), row, strict=False):
+        toggles = {name for name in row if isinstance(spec.model_fields[name].default, bool)}
+        for column, name in zip(st.columns(3), row, strict=False):
+            if name in toggles and len(toggles) < len(row):
+                column.space("small")  # the height of the labels beside it
             if st.session_state.get(key(prefix, name)) is Undrawn.YET:
                 del st.session_state[key(prefix, name)]
             with column:
-                values[name] = field(spec, name, prefix, choices.get(name), hint=hints.get(name))
+                values[name] = field(spec, name, prefix, choices.get(name), hint=hints.get(name), narrow=True)
     return values
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import streamlit as st
 
+from engine.specs.clip import short_name
+from pages.shared import rerun
 from pages.shared.form import spec_form
 
 TICKED = ":material/check:"
@@ -27,7 +29,10 @@ Presets = Mapping[str, Preset]
 
 
 def prefill(prefix: str, preset: Preset) -> None:
-    """Put the values of a preset into the fields."""
+    """Put the values of a preset into the fields. Keep a message for `draw` if they replace other data."""
+    data, other = st.session_state.get(spec_form.key(prefix, "data")), preset.fields.get("data")
+    if other and data and data != other:
+        st.session_state[f"{prefix}_replaced"] = f"Data changed to {other}. Before: {short_name(data)}"
     for field, value in preset.fields.items():
         st.session_state[spec_form.key(prefix, field)] = value
 
@@ -39,6 +44,8 @@ def draw(place: Any, prefix: str, presets: Presets, values: Mapping[str, Any]) -
     set by the server sends the old selection with the next typed character. Streamlit would treat that as a click and
     overwrite the typed text.
     """
+    if message := st.session_state.pop(f"{prefix}_replaced", ""):
+        rerun.show(message, ":material/swap_horiz:")
     with place, st.container(horizontal=True, vertical_alignment="center"):
         st.caption("Presets", width="content")
         for name, preset in presets.items():

@@ -28,6 +28,10 @@ LISTS = ("classes", "templates", "more_models", "more_data", "held_out_data")
 """Fields that hold a list of texts and are typed one per line."""
 AREAS = (*LISTS, "batch_size_list")
 """Fields with an area of several lines, so that a pasted file keeps its lines."""
+MOST_SEGMENTS, MOST_LETTERS = 6, 26
+"""Draw at most this many words side by side, in a narrow place with this many letters. More would be cut."""
+STEPS = dict.fromkeys(("lr", "lr_image", "lr_text", "lr_cooldown_end"), 1e-5) | {"eps": 1e-7}
+"""Step of the buttons + and - of small numbers. Streamlit's own is 0.01."""
 UNIONS = (types.UnionType, Union)
 
 
@@ -45,14 +49,15 @@ def field(
     pills: bool = False,
     free: bool = False,
     hint: str | None = None,
+    narrow: bool = False,
 ) -> Any:
     """Draw the widget of one field and return its value.
 
     choices: values offered for a text, a list, or a number that may also be a word. The first is the default if the
-    field has a default. pills: show all words of a list as pills. free: allow typing a value that is not among the
-    choices. hint: placeholder of the empty field; without it, the default from DEFAULTS.
+    field has a default. pills: show all words of a list as pills. free: allow typing other values than the choices.
+    hint: placeholder of the empty field; without it, the default from DEFAULTS. narrow: in a third of the width.
     """
-    value = _widget(spec, name, prefix, choices, pills, free, hint)
+    value = _widget(spec, name, prefix, choices, pills, free, hint, narrow)
     rerun.hold(key(prefix, name))
     return value
 
@@ -65,6 +70,7 @@ def _widget(
     pills: bool,
     free: bool,
     hint: str | None,
+    narrow: bool,
 ) -> Any:
     info = spec.model_fields[name]
     annotation, optional = _without_none(info.annotation)
@@ -77,9 +83,10 @@ def _widget(
     if name in AREAS:
         return st.text_area(label, placeholder=hint or "one per line", height=90, **shared)
     if get_origin(annotation) is Literal:
-        return st.segmented_control(
-            label, get_args(annotation), default=info.default, required=True, width="stretch", **shared
-        )
+        words = get_args(annotation)
+        if len(words) > MOST_SEGMENTS or (narrow and sum(map(len, words)) > MOST_LETTERS):
+            return st.selectbox(label, words, words.index(info.default), **shared)
+        return st.segmented_control(label, words, default=info.default, required=True, width="stretch", **shared)
     if is_number_list(spec, name):
         typed = ",".join(str(item) for item in info.default)
         return st.text_input(label, typed, placeholder=default_hint(spec, name), **shared)
@@ -91,7 +98,8 @@ def _widget(
     if annotation is bool:
         return st.toggle(label, value=info.default, **shared)
     if annotation in (int, float):
-        return _number(label, info, annotation, hint, shared)
+        step = 1.0 if annotation is int else STEPS.get(name)
+        return _number(label, info, annotation, step, hint, shared)
     if choices is not None and (free or info.default == ""):
         # Keep a typed or linked value even if it is not offered (any more). The engine checks it.
         typed = st.session_state.get(shared["key"], st.query_params.get(shared["key"]))
@@ -117,13 +125,14 @@ def _words(
     return st.multiselect(label, options, default=list(default), accept_new_options=fixed is None, **shared)
 
 
-def _number(label: str, info: FieldInfo, kind: type, hint: str | None, shared: dict[str, Any]) -> float | None:
+def _number(
+    label: str, info: FieldInfo, kind: type, step: float | None, hint: str | None, shared: dict[str, Any]
+) -> float | None:
     """Draw a number. Integers use a float field too, because a link with 1e400 makes Streamlit's integer field fail.
 
     The widget has no bounds: a browser does not send a number out of bounds, and the form would use the previous one.
     """
     default: Any = None if info.default is None else float(info.default)
-    step = 1.0 if kind is int else None
     value = st.number_input(label, None, None, default, step=step, format="%g", placeholder=hint, **shared)
     return int(value) if kind is int and value is not None and value % 1 == 0 else value
 

@@ -1,6 +1,7 @@
 """Compressed tars, Parquet and JSON of captions give the same pairs as the plain files."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from pyarrow import parquet
 
 from engine.datasets import DataProblem, Mixed, Pairs, columns_of, open_pairs, sample, split
+from engine.datasets.uploads import Kept, forget
 from engine.training import setup
 from tests.support.data import encoded, write_image, write_tar
 from tests.support.training import tiny
@@ -45,9 +47,25 @@ def test_compressed_shards_are_unpacked_once(tmp_path: Path, runs: Path, ending:
     assert captions(pairs) == [("no 10",), ("no 20",), ("no 30",)]
     assert pairs.source(1) == f"{packed}/20.png"
     (copy,) = (runs / "unpacked").iterdir()
-    made = copy.stat().st_mtime_ns
+    made = copy.stat().st_ino
+    os.utime(copy, (0, 0))
     assert reds(open_pairs(str(packed))) == [10, 20, 30]
-    assert copy.stat().st_mtime_ns == made
+    assert copy.stat().st_ino == made
+    assert copy.stat().st_mtime > 0, "the time of its last use"
+
+
+def test_copies_of_packed_files_do_not_stay_for_ever(tmp_path: Path, runs: Path) -> None:
+    upload, other = runs / "uploads" / "mine", tmp_path / "other.tar.gz"
+    upload.mkdir(parents=True)
+    files = {f"{red}.{kind}": content for (red, *_), kind, content in _members()}
+    for path in (other, upload / "a.tgz", tmp_path / "b.tgz"):
+        open_pairs(str(write_tar(path, files, "w:gz")))
+        names = {copy.name.partition("-")[0] for copy in (runs / "unpacked").iterdir()}
+        for copy in (runs / "unpacked").glob("other-*"):
+            os.utime(copy, (0, 0))
+    assert names == {"a", "b"}, "other was not opened for long when a was unpacked"
+    forget(Kept(upload, upload / "a.tgz", "webdataset", 0))
+    assert [copy.name.partition("-")[0] for copy in (runs / "unpacked").iterdir()] == ["b"]
 
 
 def _members() -> list[tuple[tuple[int, int, int], str, bytes]]:

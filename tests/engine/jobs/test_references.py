@@ -265,3 +265,13 @@ def test_a_run_stores_the_hashes_of_its_files(store: Store, settings: Settings) 
     spec = evaluate(store, settings, checkpoint=str(run_id))
     digest = hashlib.sha256(b"weights").hexdigest()
     assert worker._used_settings(settings, spec) == {"SHA-256 of checkpoint": digest}
+
+
+def test_a_run_stores_the_columns_that_it_found_by_their_names(settings: Settings) -> None:
+    table = settings.runs_dir / "pets.csv"
+    table.parent.mkdir(parents=True, exist_ok=True)
+    table.write_text("filename,caption,label\na.png,a cat,cat\n")
+    found = {"csv_img_key": "filename", "csv_caption_key": "caption"}
+    for given in ({}, {"csv_img_key": "filename"}):
+        used = worker._used_settings(settings, TrainSpec.model_validate({"data": str(table), **given}))
+        assert used.items() >= found.items()

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.questions import Search
+from engine.specs.schedule import schedule
 from engine.specs.train import TrainSpec
 
 
@@ -101,3 +102,18 @@ def test_an_evaluation_is_one_of_each_model_on_each_data_set() -> None:
     nested = EvaluateSpec.model_validate({"class_prompts": {"imagenet1k": {"cat": ["a cat."]}}})
     assert nested.class_prompts == '{"cat": ["a cat."]}'
     assert EvaluateSpec.model_validate_json(nested.model_dump_json()) == nested
+
+
+def test_a_summary_begins_with_the_model_and_has_no_long_paths() -> None:
+    best = "/srv/runs/7/checkpoints/best.pt"
+    tuned = TrainSpec(pretrained=best, data="/srv/data/cats.csv::/srv/dogs/", lr=1e-5, epochs=3)
+    assert tuned.summary == "digits-clip from run 7: best.pt on cats.csv::dogs, lr 1e-05, 3 epochs (cpu)"
+    assert TrainSpec().summary == "digits-clip on digits (cpu)"
+    assert EvaluateSpec(checkpoint=best, data="/srv/cats.csv").summary.startswith(
+        "digits-clip from run 7: best.pt on cats.csv: retrieval"
+    )
+
+
+def test_the_default_batch_of_few_pairs_is_not_tiny() -> None:
+    batches = {pairs: schedule(TrainSpec(), pairs).batch_size for pairs in (2, 7, 38, 200, 512, 1438, 10**6)}
+    assert batches == {2: 2, 7: 4, 38: 16, 200: 16, 512: 32, 1438: 64, 10**6: 256}

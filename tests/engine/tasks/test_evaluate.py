@@ -76,7 +76,10 @@ def test_a_share_is_held_out_only_of_data_that_were_trained_on(rows: Evaluate) -
     fields = {"samples": 50, "tasks": ("linear-probe", "retrieval")}
     probe, whole = rows(**fields)
     assert (whole.images, probe.images, probe.probe_images) == (50, 10, 40)
-    assert "trained on 40 of the images" in probe.notes[-1]
+    assert "trained on 40 images and tested on 10 others" in probe.notes[-1]
+    (few,) = rows(shots=2, samples=50, tasks=("linear-probe",))
+    assert few.notes[-1].startswith(f"the probe was trained on {few.probe_images} images and tested on 10 others")
+    assert few.probe_images == 20
     probe, held = rows(held_out_data=("digits",), **fields)
     assert (held.images, probe.images, probe.probe_images) == (10, 10, 40)
     assert rows(held_out_data=("digits",), held_out=False, **fields)[1].images == 50

@@ -319,6 +319,9 @@ def test_zero_shot_has_data_of_its_own_beside_the_held_out_pairs(tmp_path: Path)
     assert row.zeroshot_top1 == pytest.approx(right.float().mean().item())
     with pytest.raises(Refused, match="zero-shot needs a class for each image"):
         setup.hold(tiny(**{**fields, "zeroshot_data": str(table)}), tmp_path / "other")
+    (tmp_path / "labelled.csv").write_text("filename,label\nclasses/the_0/0.png,zero\nclasses/the_1/1.png,one\n")
+    held = setup.hold(tiny(**{**fields, "zeroshot_data": str(tmp_path / "labelled.csv")}), tmp_path / "found")
+    assert held.classes == ("one", "zero"), "the column of classes is found by its common name"
 
 
 @pytest.mark.slow
