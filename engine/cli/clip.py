@@ -26,18 +26,8 @@ if TYPE_CHECKING:
 
 TRAINED = ["epoch", "step", "train_loss", "clip_val_loss", "zeroshot_top1", "image_to_text_r1", "text_to_image_r1"]
 TRAINED += ["samples_per_s", "seconds", "checkpoint", "best", "status"]
-EVALUATED = [
-    "model",
-    "checkpoint",
-    "data",
-    "task",
-    "acc1",
-    "acc5",
-    "mean_per_class_recall",
-    "mean_average_precision",
-    "image_to_text_r1",
-    "image_to_text_r5",
-]
+EVALUATED = ["model", "checkpoint", "data", "task", "acc1", "acc5", "mean_per_class_recall", "mean_average_precision"]
+EVALUATED += ["image_to_text_r1", "image_to_text_r5"]
 EVALUATED += ["text_to_image_r1", "text_to_image_r5", "clip_val_loss", "images", "classes", "status"]
 FOUND = ["index", "source", "label", "similarity"]
 """The columns printed on a terminal; a file has all columns."""

@@ -43,26 +43,11 @@ class TrainSpec(ClipFields, Spec):
         *("workers", "threads"),
     )
     meaning: ClassVar[tuple[str, ...]] = (
-        *SAME_PAIRS,
-        "val_data",
-        "zeroshot_data",
-        "loss",
-        "batch_size",
-        "accum_freq",
-        "nproc",
-        "overfit",
+        *(*SAME_PAIRS, "val_data", "zeroshot_data", "loss", "batch_size", "accum_freq", "nproc", "overfit"),
     )
     needs: ClassVar[tuple[str, ...]] = (
-        *(
-            "model",
-            "configs",
-            "pretrained",
-            "pretrained_image",
-            "pretrained_text",
-            "image_size",
-            "context_length",
-            "patch_dropout",
-        ),
+        *("model", "configs", "pretrained", "pretrained_image", "pretrained_text"),
+        *("image_size", "context_length", "patch_dropout"),
         *("lock_image", "lock_image_unlocked_groups", "lock_image_freeze_bn_stats"),
         *("lock_text", "lock_text_unlocked_layers", "lock_text_freeze_layer_norm"),
         *("loss", "distill_model", "distill_pretrained", "grad_checkpointing", "channels_last"),

@@ -119,25 +119,9 @@ def _lost(run_dir: Path, own: Path) -> list[str]:
 
 
 PATHS = ("data", "val_data", "zeroshot_data", "pretrained", "distill_pretrained")
-SCHEDULE = (
-    "epochs",
-    "steps",
-    "lr",
-    "warmup",
-    "lr_scheduler",
-    "epochs_cooldown",
-    "lr_cooldown_power",
-    "lr_cooldown_end",
-)
 NOTED = (
-    *SCHEDULE,
-    "patience",
-    "grad_clip_norm",
-    "device",
-    "precision",
-    "compile",
-    "grad_checkpointing",
-    "channels_last",
+    *("epochs", "steps", "lr", "warmup", "lr_scheduler", "epochs_cooldown", "lr_cooldown_power", "lr_cooldown_end"),
+    *("patience", "grad_clip_norm", "device", "precision", "compile", "grad_checkpointing", "channels_last"),
 )
 """Fields that may change when a training continues. They affect the steps to come, so each change is noted."""
 FREE = (
