@@ -42,6 +42,11 @@ class Settings(BaseSettings):
     public: bool = Field(False, description="Serve other machines too: only behind a proxy that authenticates users.")
 
     @property
+    def device_dir(self) -> Path:
+        """Return the folder of devices that were calibrated from files."""
+        return self.runs_dir / "devices"
+
+    @property
     def roots(self) -> tuple[Path, ...]:
         """Return the folders that may be read: data_roots, the runs folder, and the shipped data."""
         folders = [Path(root).expanduser() for root in self.data_roots.split(os.pathsep) if root] or [Path.home()]

@@ -104,7 +104,7 @@ class Catalog(BaseModel):
     def _table(self) -> "pd.DataFrame":
         """Return the catalogue, with a row per pretrained tag if an accuracy is asked for, and a device's speeds."""
         from engine import shipped
-        from engine.cli.estimates import error_of, folder
+        from engine.cli.estimates import error_of
         from engine.estimate import work
         from engine.published import match as accuracies
         from engine.published import update as accuracy_import
@@ -123,7 +123,7 @@ class Catalog(BaseModel):
         if self.device:
             counted = work.read(settings.catalog_dir)
             with store_here() as store:
-                known = estimates.available(estimates.timings(store), counted, folder(settings))
+                known = estimates.available(estimates.timings(store), counted, settings.device_dir)
             device = estimates.find(known, self.device)
             note(error_of(device.known))
             frame = estimates.fill(frame, device, counted, self.batch_size)

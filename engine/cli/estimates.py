@@ -38,11 +38,6 @@ def _seconds(text: Any) -> Any:
 DURATION = TypeAliasType("DURATION", Annotated[float, BeforeValidator(_seconds), Field(ge=10, le=86_400)])
 
 
-def folder(settings: Settings) -> Path:
-    """Return the folder of devices calibrated from files."""
-    return settings.runs_dir / "devices"
-
-
 class Estimate(BaseModel):
     """Estimate the speed of models, measured values first, on this machine and on published devices.
 
@@ -67,7 +62,7 @@ class Estimate(BaseModel):
         names = resolve(self.models, shipped.families(settings.catalog_dir))
         counted = work.read(settings.catalog_dir)
         with store_here() as store:
-            known = estimates.available(estimates.timings(store), counted, folder(settings))
+            known = estimates.available(estimates.timings(store), counted, settings.device_dir)
         chosen = [estimates.find(known, self.device)] if self.device else known
         for device in chosen if self.device else ():
             note(error_of(device.known))
@@ -124,7 +119,7 @@ class Calibrate(BaseModel):
         published = devices.shipped()
         if self.from_:
             known = calibrate.calibrated(calibrate.read_timm(self.from_), counted, published, **self._imported)
-            to = folder(settings)
+            to = settings.device_dir
             settings.make_runs_dir()
             to.mkdir(exist_ok=True)
             (to / f"{self.name.strip()}.json").write_text(known.model_dump_json(indent=1))

@@ -77,8 +77,9 @@ class Store(BaseModel):
 
 
 def _show(counts: Mapping[str, int]) -> None:
+    print(f"{'table':12} {'rows':>12}  copy")
     for name, count in counts.items():
-        print(f"{name:12} {count:>12,} rows, equal")
+        print(f"{name:12} {count:>12,}  equal")
 
 
 class Health(BaseModel):

@@ -31,6 +31,7 @@ FEATURES = (
 )
 """What a sample is charged for: GFLOPs and GB of a kind, and its share of the batch's calls."""
 KEY = ["name", "image_size"]
+OPERATORS = "operators.csv.gz"
 COLUMNS = "library model image_size family gflops macts weights_mb complete status".split()
 
 
@@ -47,7 +48,7 @@ def read(catalog_dir: Path) -> pd.DataFrame:
     models.insert(0, "name", models["library"] + ":" + models["model"])
     models = models.drop_duplicates(KEY).set_index("name")
 
-    operators = pd.read_csv(catalog_dir / "operators.csv.gz", dtype={"image_size": str})
+    operators = pd.read_csv(catalog_dir / OPERATORS, dtype={"image_size": str})
     operators["name"] = operators["library"] + ":" + operators["model"]
     flops, calls = _sums(operators, "flops", FLOPS) / 1e9, _sums(operators, "calls", CALLS)
     reads, writes = _sums(operators, "read_bytes", BYTES) / 1e9, _sums(operators, "written_bytes", BYTES) / 1e9

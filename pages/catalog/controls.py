@@ -33,6 +33,8 @@ class Filters:
     """Column of the published accuracy to show and to set a limit on."""
     setting: Setting
     """Timing setting whose timings are shown."""
+    device: str = ""
+    """Label of the device whose speeds are shown, measured or estimated; empty for the timings of `setting`."""
     sort: Sequence[str] = ()
     """Columns to sort by, the first one first, with a leading `-` for descending order."""
     bounds: dict[str, float | None] = field(default_factory=dict)
@@ -55,6 +57,7 @@ def reset() -> None:
     for name in [name for name in st.session_state if str(name).startswith(("catalog_max_", "catalog_min_"))]:
         st.session_state[name] = None
     st.session_state["catalog_library"] = st.session_state["catalog_figure"] = None
+    st.session_state["catalog_device"] = None
     st.session_state["catalog_families"] = st.session_state["catalog_sizes"] = st.session_state["catalog_sort"] = []
 
 
@@ -106,8 +109,8 @@ def _convert() -> None:
         st.session_state[macs] = None if before is None else before / 2
 
 
-def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], flops: bool) -> Filters:
-    """Draw the filters and return their values. settings: timing settings to choose from."""
+def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], devices: Sequence[str], flops: bool) -> Filters:
+    """Draw the filters and return their values. settings, devices: timing settings and devices to choose from."""
     with st.sidebar:
         search = st.text_input(
             "Search",
@@ -154,11 +157,25 @@ def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], flops: b
             bind=BIND,
             help="Show only timings made with these settings. Use the page Vision speed to time with other settings.",
         )
+        device = (
+            None
+            if not devices
+            else st.selectbox(
+                "Estimate speed on",
+                devices,
+                index=None,
+                key="catalog_device",
+                bind=BIND,
+                placeholder="timings of this machine only",
+                help="Show the speed of every model on this device: measured where it is, otherwise estimated from the "
+                "counted operators. `python -m engine calibrate` adds this machine.",
+            )
+        )
         bounds |= _limits(MEASURED)
         st.button(
             "Reset filters", key="catalog_reset", on_click=reset, icon=":material/filter_alt_off:", type="tertiary"
         )
-    return Filters(search or "", library, families, sizes, accuracy, labels[label], sort, bounds)
+    return Filters(search or "", library, families, sizes, accuracy, labels[label], device or "", sort, bounds)
 
 
 def _limits(columns: Sequence[str]) -> dict[str, float | None]:

@@ -11,12 +11,11 @@ from engine.published import match, publishers, update
 from engine.published.match import Matched
 from engine.published.publishers import FIGURES
 from engine.report.catalog import catalog, choose
-from engine.report.timings import stored
-from engine.report.timings.stored import MOST_RUNS, Line, Setting
+from engine.report.timings import estimates, stored
+from engine.report.timings.stored import Setting
 from engine.specs import Refused
-from engine.store import Run
 from pages.catalog.controls import Axes, Filters
-from pages.shared import backend
+from pages.shared import backend, speeds
 from pages.shared.rerun import fold
 from pages.shared.table import results_table
 from pages.shared.text import plain
@@ -36,28 +35,6 @@ def _matched(catalog_dir: Path, imports: Path, counted: Stamp, imported: Stamp) 
     return match.match(match.read(imports), backend.catalogue(), shipped.versions(catalog_dir))
 
 
-def timed() -> pd.DataFrame:
-    """Return the latest timing of every model, image size and timing setting. A run is read again when it changes."""
-    store = backend.settings().store_url
-    runs = _benchmarks(store, backend.store().revision())
-    return _timed(store, tuple((run.id, run.revision) for run in runs), runs)
-
-
-@st.cache_resource(max_entries=2, show_spinner=False)
-def _benchmarks(store: str, revision: int) -> list[Run]:
-    return backend.store().runs(kind="benchmark", limit=MOST_RUNS)
-
-
-@st.cache_data(max_entries=2, show_spinner="Reading the timings")
-def _timed(store: str, revisions: tuple[tuple[int, int], ...], _runs: list[Run]) -> pd.DataFrame:
-    return stored.latest(_lines(store, run.id, run.revision, run) for run in _runs)
-
-
-@st.cache_resource(max_entries=2 * MOST_RUNS, show_spinner=False)
-def _lines(store: str, run_id: int, revision: int, _run: Run) -> list[Line]:
-    return stored.of_run(_run, backend.store().rows(run_id))
-
-
 def accuracies(axes: Axes, filters: Filters) -> list[str]:
     """Return the columns of published accuracies that the page shows."""
     sorted_by = [key.removeprefix("-") for key in filters.sort]
@@ -66,15 +43,25 @@ def accuracies(axes: Axes, filters: Filters) -> list[str]:
 
 
 def table(axes: Axes, filters: Filters) -> pd.DataFrame:
-    """Return the whole catalogue with published accuracies and timings: see choose.table."""
-    return choose.table(
+    """Return the whole catalogue with published accuracies and timings: see choose.table.
+
+    With a device, its speeds take the place of the timings: see estimates.instead_of_timings.
+    """
+    frame = choose.table(
         backend.catalogue(),
         published(),
         accuracies(axes, filters),
-        stored.within(timed(), filters.setting),
+        stored.within(speeds.timed(), filters.setting),
         catalog.describe(shipped.versions(backend.settings().catalog_dir)),
         filters.setting.label,
     )
+    work = speeds.work()
+    device = (
+        next((one for one in speeds.devices(speeds.timed()) if one.known.label == filters.device), None)
+        if filters.device
+        else None
+    )
+    return frame if device is None or work is None else estimates.instead_of_timings(frame, device, work)
 
 
 def selected(frame: pd.DataFrame, axes: Axes, filters: Filters) -> pd.DataFrame:

@@ -1,5 +1,6 @@
 """Draw the catalogue: cost, published accuracy and speed of every model, as a plot and a table of the same rows."""
 
+from dataclasses import replace
 from functools import partial
 
 import streamlit as st
@@ -14,7 +15,7 @@ from engine.results import FLAGS
 from engine.specs import ProfileSpec, Refused
 from engine.words import plural
 from pages.catalog import controls, data, measure
-from pages.shared import backend, comparison_link, tour
+from pages.shared import backend, comparison_link, speeds, tour
 from pages.shared.chart.chart import chart
 from pages.shared.chart.verbatim import verbatim
 from pages.shared.form.link import form_link
@@ -29,6 +30,9 @@ COSTS = (
 
 OPEN_HELP = "Open the page of this model: modules, memory, published accuracies, timings and commands."
 FLAGS_HELP = "  \n".join(f"**{readable.words([flag])}**: {meaning}" for flag, meaning in FLAGS.items())
+
+# What hollow points are, without and with a device whose speed is estimated.
+HOLLOW = ("flagged timings", "estimates, and those outside the fitted range are left off the front")
 
 st.title("What does a vision model cost?", anchor=False)
 counted_with = shipped.versions(backend.settings().catalog_dir)
@@ -54,8 +58,10 @@ if not backend.store().runs(limit=1):
 
 axes = controls.draw_axes(everything)
 count, bar, status = st.container(), st.container(horizontal=True, vertical_alignment="center"), st.container()
-timed = data.timed()
-filters = controls.draw_filters(everything, data.settings(timed), axes.flops)
+timed = speeds.timed()
+filters = controls.draw_filters(
+    everything, data.settings(timed), [device.known.label for device in speeds.devices(timed)], axes.flops
+)
 accuracies = data.accuracies(axes, filters)
 frame = data.table(axes, filters)
 try:
@@ -127,13 +133,15 @@ st.caption(
     (remarks if failed or incomplete else "")
     + f"The plot labels the {'Pareto front' if axes.front else 'extremes of each axis'}"
     + ("" if axes.colour else f"; its legend lists the {SHOWN_FAMILIES} largest families")
-    + (". Hollow points are flagged timings; the table lists the flags" if axes.timings else "")
+    + (f". Hollow points are {HOLLOW[bool(filters.device)]}; the table says which" if axes.timings else "")
     + ". Costs do not depend on the pretrained tag. Models are listed at their own image size and at the sizes of "
     "published accuracies."
 )
 data.draw_import()
 
-plan = measure.plan(selected, selected.loc[chosen], axes, filters.setting)
+# With a device, the table shows its speeds, and only rows without a timing of this machine are timed.
+timed_here = data.table(axes, replace(filters, device="")).reindex(selected.index) if filters.device else selected
+plan = measure.plan(timed_here, timed_here.loc[chosen], axes, filters.setting)
 hint = "" if chosen else "Select points (drag or click) or rows to open, compare, profile or save them."
 with count:
     counts = choose.sentence(frame, selected, axes.x, axes.y, len(front), len(chosen), left_off)

@@ -127,8 +127,11 @@ def zeroshot_source(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of `open_pairs` for zeroshot_data, or for the pairs if it is empty. Errors: DataProblem."""
     if not (own := values.get("zeroshot_data")):
         return source(values)
-    separator, given = values.get("csv_separator") or "", values.get("csv_class_key") or ""
-    column = class_column_of(own, given, separator=separator, roots=backend.settings().roots)
+    options: dict[str, Any] = {"separator": values.get("csv_separator") or "", "roots": backend.settings().roots}
+    column = class_column_of(own, values.get("csv_class_key") or "", **options)
+    if not column and columns_of(own, **options):
+        common = ", ".join(tables.CLASS_NAMES)
+        raise DataProblem(f"{own} has no class column with a common name ({common}): type its name in Class column")
     own_fields = {"data": own, "data_kind": "auto", "csv_class_key": column, "samples": None, "zeroshot_data": ""}
     return source({**values, **own_fields})
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 import streamlit as st
 
@@ -11,16 +12,22 @@ from engine.report.compare import models
 from engine.report.compare import values as compare_values
 from engine.report.compare.timings import Timed
 from engine.report.quantities import COMPARABLE
+from engine.report.timings import estimates
 from engine.report.timings.stored import Setting
 from engine.specs import BenchmarkSpec, ModelName
 from pages.compare import timings
 from pages.compare import values as values_view
-from pages.shared import backend, launch
+from pages.shared import backend, launch, speeds
 from pages.shared.comparison_link import BIND
 from pages.shared.form.link import form_link
+from pages.shared.rerun import fold
 from pages.shared.table import results_table
 from pages.shared.text import plain
 
+DEVICES = (
+    *("model", "device", "batch_size", "samples_per_s", "samples_per_s_low", "samples_per_s_high", "latency_ms"),
+    *("source", "in_range", "per_joule", "per_price"),
+)
 PUBLISHED = ("model", "pretrained", "image_size", "percent", "source")
 
 
@@ -33,6 +40,53 @@ def draw(names: Sequence[str]) -> None:
     baseline = _costs(names)
     _published(names)
     _timings(names, baseline)
+    _devices(names)
+
+
+def _devices(names: Sequence[str]) -> None:
+    """Draw the models on all known devices side by side, with images per joule and per unit of price as typed."""
+    section = fold("Which device?", icon=":material/developer_board:", key="compare_devices")
+    work = speeds.work()
+    if section is None or work is None:
+        return
+    with section:
+        known = speeds.devices(speeds.timed())
+        own = backend.catalogue().drop_duplicates("name").set_index("name")["image_size"]
+        keys = [(name, str(own[name])) for name in names if name in own.index]
+        frame = estimates.side_by_side(known, work[work.index.isin(keys)])
+        if frame.empty:
+            st.caption("The catalogue has no complete count of these models.")
+            return
+        cells = st.data_editor(
+            pd.DataFrame({"device": [one.known.label for one in known], "watts": np.nan, "price": np.nan}),
+            key="compare_power",
+            hide_index=True,
+            disabled=["device"],
+            column_config={
+                "device": "Device",
+                "watts": st.column_config.NumberColumn("Power (W)", min_value=1.0),
+                "price": st.column_config.NumberColumn("Price", min_value=0.01, help="Per hour, or to buy."),
+            },
+        )
+        frame = frame.merge(cells, on="device")
+        frame["per_joule"], frame["per_price"] = (frame["samples_per_s"] / frame[by] for by in ("watts", "price"))
+        results_table(
+            frame.sort_values(["model", "samples_per_s"], ascending=[True, False], kind="stable"),
+            key="compare_devices_table",
+            alt="Speed of each model on each device",
+            columns=[name for name in DEVICES if frame[name].notna().any()],
+            config={
+                "samples_per_s_low": st.column_config.NumberColumn("Low", format="%.4g"),
+                "samples_per_s_high": st.column_config.NumberColumn("High", format="%.4g"),
+                "in_range": st.column_config.CheckboxColumn("In range"),
+                "per_joule": st.column_config.NumberColumn("Images/J", format="%.3g"),
+                "per_price": st.column_config.NumberColumn("Images/s per price", format="%.4g"),
+            },
+        )
+        st.caption(
+            "Measured here or published by timm's authors where there is a timing, otherwise estimated, with a 90 % "
+            "interval. Estimates outside the fitted range may be far off."
+        )
 
 
 def _costs(names: Sequence[str]) -> str:

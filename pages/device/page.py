@@ -87,7 +87,7 @@ def describe(spec: DeviceSpec) -> str:
 @st.fragment
 def form() -> None:
     """Draw the form."""
-    columns = st.columns([2, 5, 2, 2])
+    columns = st.columns([3, 7, 3, 4])
     values: dict[str, Any] = {}
     choices = {"device": launch.devices()}
     for column, name in zip(columns, ("device", "dtypes", "seconds", "threads"), strict=True):

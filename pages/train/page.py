@@ -190,7 +190,7 @@ def count_pairs(values: dict[str, Any], preview: data.Preview) -> tuple[Data | N
     try:
         labelled = data.pairs(data.zeroshot_source(valid))
     except DataProblem as problem:
-        return None, f"Zero-shot data: {problem}. Choose its class column, or leave Zero-shot data empty"
+        return None, f"Zero-shot data: {problem}, or leave Zero-shot data empty"
     return replace(counts, classes=labelled.classes, zeroshot=len(labelled)), ""
 
 

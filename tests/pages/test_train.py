@@ -481,6 +481,18 @@ def test_further_settings_are_drawn_once_they_are_chosen_or_set(store: Store) ->
     assert run.spec == TrainSpec(wd=0.25, precision="fp32")
 
 
+def test_zero_shot_data_find_their_classes_or_ask_for_the_column(roots: Path, store: Store) -> None:
+    write_images(roots, "a.png", "b.png")
+    for column in ("colour", "label"):
+        (roots / f"{column}.csv").write_text(f"filename,{column}\na.png,red\nb.png,blue\n")
+    app = open_page(PAGE, train_zeroshot_data=str(roots / "colour.csv"))
+    (message,) = (error.value.replace("\\", "") for error in app.error)
+    assert "colour.csv has no class column with a common name (class, label" in message
+    assert "type its name in Class column, or leave Zero-shot data empty" in message
+    app = open_page(PAGE, train_zeroshot_data=str(roots / "label.csv"))
+    assert "Zero-shot accuracy on 2 images of 2 classes is measured during training." in plainly(app)
+
+
 def test_a_preset_sets_further_settings(store: Store) -> None:
     app = open_page(PAGE)
     app.button(key="train_preset_One batch, to check").click().run()

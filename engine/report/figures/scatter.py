@@ -38,7 +38,7 @@ def scatter(
 
     frame: name, model, family, image_size and the requested quantities. An optional column `provenance` has each row's
     sources, as lines. An optional column `flags` has reasons for caution about the timing; points with flags are hollow
-    if the plot shows a timing.
+    if the plot shows a timing, and so are those whose optional column `source` says `estimated`.
     colour: a quantity shown as a colour scale, grey for rows without a value. None colours by family, with the largest
     families in the legend and the others in grey. Rows without a `size` are small. Each point has its row label in
     `customdata[0]`, which a selection returns.
@@ -52,6 +52,8 @@ def scatter(
     hollow = np.zeros(len(drawn), dtype=bool)
     if "flags" in drawn and {*MEASURED} & {*quantities}:
         hollow = drawn["flags"].to_numpy(object) != ""
+        if "source" in drawn:
+            hollow |= (drawn["source"] == "estimated").to_numpy()
     traces = [
         {
             "type": "scatter",

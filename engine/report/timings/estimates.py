@@ -17,6 +17,7 @@ from engine.store import Store
 
 SPEEDS = ["samples_per_s", "latency_ms"]
 COLUMNS = ["batch_size", *(f"{name}{end}" for name in SPEEDS for end in ("", "_low", "_high")), "source", "in_range"]
+OUT_OF_RANGE = "estimate outside the fitted range"
 FACTS = ["device", "precision", "memory_format", "compiled", "torch", "mode"]
 
 
@@ -59,11 +60,12 @@ def available(timed: pd.DataFrame, work: pd.DataFrame, folder: Path) -> list[Dev
     published = devices.shipped()
     here = [own(timed, setting, work, published) for setting in stored.settings(timed)]
     imported = [Known.model_validate_json(path.read_bytes()) for path in sorted(folder.glob("*.json"))]
+    measured = speeds.read()
     nothing = pd.DataFrame(columns=[*KEY, "batch_size", *SPEEDS])
     return [
         *(device for device in here if device),
         *(Device(known, nothing, "measured") for known in imported),
-        *(Device(known, _published(known), "published") for known in published if known.mode == "inference"),
+        *(Device(known, _published(known, measured), "published") for known in published if known.mode == "inference"),
     ]
 
 
@@ -88,8 +90,7 @@ def near(published: Sequence[Known], device: str) -> list[Known]:
     ]
 
 
-def _published(known: Known) -> pd.DataFrame:
-    frame = speeds.read()
+def _published(known: Known, frame: pd.DataFrame) -> pd.DataFrame:
     keep = np.logical_and.reduce([frame[fact] == getattr(known, fact) for fact in FACTS])
     frame = frame[keep]
     latency = 1000 * frame["batch_size"] / frame["samples_per_s"]
@@ -124,6 +125,23 @@ def fill(frame: pd.DataFrame, device: Device, work: pd.DataFrame, batch_size: in
     """
     frame = frame.drop(columns=[name for name in COLUMNS if name in frame])
     return frame.join(device.speeds(work, batch_size or device.known.typical_batch), on=KEY)
+
+
+def instead_of_timings(frame: pd.DataFrame, device: Device, work: pd.DataFrame) -> pd.DataFrame:
+    """Return a table of `choose.table` with the speeds of a device in place of those timed here.
+
+    `measured` states the source and the interval of an estimate. Estimates outside the fitted range have a flag.
+    """
+    filled = fill(frame, device, work)
+    estimated = filled["source"] == "estimated"
+    interval = "estimated, 90 % interval " + filled["latency_ms_low"].map("{:.3g} to ".format)
+    interval += filled["latency_ms_high"].map("{:.3g} ms".format)
+    measured = filled["source"].fillna("").mask(estimated, interval)
+    flags = pd.Series("", index=filled.index).mask(
+        estimated & ~filled["in_range"].fillna(False).astype(bool), OUT_OF_RANGE
+    )
+    sources = filled["provenance"] + "\nlatency of " + device.known.label + ": " + measured
+    return filled.assign(measured=measured, flags=flags, provenance=sources.where(measured != "", filled["provenance"]))
 
 
 def largest_batch(frame: pd.DataFrame, memory_gb: float) -> "pd.Series[int]":

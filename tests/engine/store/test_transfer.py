@@ -98,7 +98,7 @@ def test_only_an_unused_store_moves_and_only_to_an_empty_one(
         assert f"is open in process {reader.pid} (tail -f" in refused()
         reader.kill()
     assert main(["store", "copy", "--to", f"sqlite:///{other}"]) == 0
-    assert f"{RUNS - 1:>12} rows, equal" in capsys.readouterr().out
+    assert f"runs {RUNS - 1:>20}  equal" in capsys.readouterr().out
     assert f"the store {other} is not empty (table runs: {RUNS - 1} rows): name an empty one" in refused()
     with pytest.raises(Refused, match=r"is in .* already"):
         transfer.move(filled, f"sqlite:///{filled.runs_dir / 'vitals.sqlite'}")

@@ -1,0 +1,66 @@
+"""Read the work of all models and the devices whose speed can be estimated, once per server."""
+
+from pathlib import Path
+
+import pandas as pd
+import streamlit as st
+
+from engine.estimate import work as counted
+from engine.report.timings import estimates, stored
+from engine.report.timings.estimates import Device
+from engine.report.timings.stored import MOST_RUNS, Line
+from engine.store import Run
+from pages.shared import backend
+
+Stamp = tuple[int, ...]
+
+
+def work() -> pd.DataFrame | None:
+    """Return the work of every counted model; None if the catalogue has no table of operators."""
+    files = backend.settings().catalog_dir
+    return _work(files, backend.stamp(files)) if (files / counted.OPERATORS).is_file() else None
+
+
+@st.cache_resource(max_entries=2, show_spinner="Reading the counted operators")
+def _work(files: Path, stamp: Stamp) -> pd.DataFrame:
+    return counted.read(files)
+
+
+def timed() -> pd.DataFrame:
+    """Return the latest timing of every model, image size and timing setting. A run is read again when it changes."""
+    store = backend.settings().store_url
+    runs = _benchmarks(store, backend.store().revision())
+    return _timed(store, tuple((run.id, run.revision) for run in runs), runs)
+
+
+@st.cache_resource(max_entries=2, show_spinner=False)
+def _benchmarks(store: str, revision: int) -> list[Run]:
+    return backend.store().runs(kind="benchmark", limit=MOST_RUNS)
+
+
+@st.cache_data(max_entries=2, show_spinner="Reading the timings")
+def _timed(store: str, revisions: tuple[tuple[int, int], ...], _runs: list[Run]) -> pd.DataFrame:
+    return stored.latest(_lines(store, run.id, run.revision, run) for run in _runs)
+
+
+@st.cache_resource(max_entries=2 * MOST_RUNS, show_spinner=False)
+def _lines(store: str, run_id: int, revision: int, _run: Run) -> list[Line]:
+    return stored.of_run(_run, backend.store().rows(run_id))
+
+
+def devices(timed: pd.DataFrame) -> list[Device]:
+    """Return the devices whose speed can be estimated. timed: from `timed`, they are refitted when it changes."""
+    settings = backend.settings()
+    if work() is None:
+        return []
+    return _devices(timed, backend.stamp(settings.catalog_dir), settings.device_dir, _folder_stamp(settings.device_dir))
+
+
+@st.cache_resource(max_entries=2, show_spinner="Fitting the devices timed here")
+def _devices(timed: pd.DataFrame, counted: Stamp, folder: Path, imported: Stamp) -> list[Device]:
+    table = work()
+    return [] if table is None else estimates.available(timed, table, folder)
+
+
+def _folder_stamp(folder: Path) -> Stamp:
+    return tuple(path.stat().st_mtime_ns for path in sorted(folder.glob("*.json")))
