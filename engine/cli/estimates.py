@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
-from pydantic_settings import CliSuppress, NoDecode
+from pydantic_settings import NoDecode
 from typing_extensions import TypeAliasType
 
 from engine.cli.here import run_here, store_here, tell_failures
@@ -102,7 +102,6 @@ class Calibrate(BaseModel):
         None, alias="from", description="A CSV file of timm's benchmark.py with timings made elsewhere."
     )
     name: str = Field("", max_length=80, pattern=r"^[\w .+-]*$", description="Name of the device in that file.")
-    seed: CliSuppress[int] = 0
 
     @model_validator(mode="after")
     def _named(self) -> "Calibrate":
@@ -118,7 +117,8 @@ class Calibrate(BaseModel):
         settings, counted = Settings(), work.read(Settings().catalog_dir)
         published = devices.shipped()
         if self.from_:
-            known = calibrate.calibrated(calibrate.read_timm(self.from_), counted, published, **self._imported)
+            candidates = [known for known in published if known.mode == "inference"]
+            known = calibrate.calibrated(calibrate.read_timm(self.from_), counted, candidates, **self._imported)
             to = settings.device_dir
             settings.make_runs_dir()
             to.mkdir(exist_ok=True)
@@ -126,7 +126,7 @@ class Calibrate(BaseModel):
             note(error_of(known))
             return
         near = estimates.near(published, self.device)[0]
-        models = calibrate.choose(counted, near, self.batch_size, self.budget, self.seed)
+        models = calibrate.choose(counted, near, self.batch_size, self.budget)
         each = self.budget / len(models)
         spec = BenchmarkSpec(
             models=tuple(models),

@@ -53,14 +53,16 @@ def choose(work: pd.DataFrame, near: Known, batch_size: int, budget_s: float, se
 def calibrated(timed: pd.DataFrame, work: pd.DataFrame, known: Sequence[Known], **what: str | bool) -> Known:
     """Return a device fitted to its timings, with the known device as prior that has the smallest held-out error.
 
-    timed: name, image_size, batch_size, seconds. known: candidates. what: fields of Known. Errors: Refused with too few
+    timed: name, image_size, batch_size, seconds. known: candidates, at least one. what: fields of Known. Errors: Refused with too few
     timings.
     """
-    fits = [
-        fitted(timed, work, partial(adapted, prior.vector), **what, source=f"timed here; prior {prior.label}")[0]
-        for prior in known
-        if prior.mode == what.get("mode", "inference")
-    ]
+    fits = []
+    for prior in known:
+        how = partial(adapted, prior.vector)
+        device, _ = fitted(timed, work, how, **what, source=f"timed here; prior {prior.label}")
+        # A few quick models scale the prior's costs, which hold over the range that the prior was fitted to.
+        most = {name: max(value, prior.most.get(name, 0.0)) for name, value in device.most.items()}
+        fits.append(device.model_copy(update={"most": most}))
     return min(fits, key=lambda device: device.median_error)
 
 
