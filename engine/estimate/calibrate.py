@@ -53,8 +53,8 @@ def choose(work: pd.DataFrame, near: Known, batch_size: int, budget_s: float, se
 def calibrated(timed: pd.DataFrame, work: pd.DataFrame, known: Sequence[Known], **what: str | bool) -> Known:
     """Return a device fitted to its timings, with the known device as prior that has the smallest held-out error.
 
-    timed: name, image_size, batch_size, seconds. known: candidates, at least one. what: fields of Known. Errors: Refused with too few
-    timings.
+    timed: name, image_size, batch_size, seconds. known: candidates, at least one. what: fields of Known. Errors:
+    Refused with too few timings.
     """
     fits = []
     for prior in known:
