@@ -156,6 +156,10 @@ class Calibrate(BaseModel):
                     raise Refused(f"fewer than {devices.FEWEST} models could be timed: see `runs show {run.id}`")
                 note(error_of(found.known))
                 break
+        if contended := sum("contended" in row.flags for row in rows):
+            note(
+                f"{contended} of {len(rows)} timings were contended: calibrate again while nothing else uses the machine"
+            )
         tell_failures(run, rows, lambda row: row.name)
 
     @property
