@@ -157,9 +157,7 @@ class Calibrate(BaseModel):
                 note(error_of(found.known))
                 break
         if contended := sum("contended" in row.flags for row in rows):
-            note(
-                f"{contended} of {len(rows)} timings were contended: calibrate again while nothing else uses the machine"
-            )
+            note(f"{contended} of {len(rows)} timings were contended: calibrate again on a quiet machine")
         tell_failures(run, rows, lambda row: row.name)
 
     @property
