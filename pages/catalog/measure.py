@@ -1,6 +1,6 @@
 """Time models of the catalogue: find the rows without a timing, estimate the duration, and submit the runs."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -17,6 +17,8 @@ from pages.shared import backend, durations
 from pages.shared.text import plain, span
 
 SENT = "catalog_sent"
+MOST = 20
+"""Models that the button times when none is selected and a device has estimates."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,12 @@ class Plan:
     """Runs that repeat the flagged timings of the selected rows, or of all plotted ones if none is selected."""
 
 
-def plan(shown: pd.DataFrame, chosen: pd.DataFrame, axes: Axes, setting: Setting) -> Plan:
-    """Return the runs that time the chosen rows, or the front if none is chosen.
+def plan(
+    shown: pd.DataFrame, chosen: pd.DataFrame, axes: Axes, setting: Setting, promising: Sequence[str] | None = None
+) -> Plan:
+    """Return the runs that time the chosen rows. If none is chosen: the first of the promising ones, or the front.
+
+    promising: labels of rows that could enter the front by a timing, most promising first; None without estimates.
 
     Rows that are already timed in this setting, or queued, are left out.
     """
@@ -46,12 +52,19 @@ def plan(shown: pd.DataFrame, chosen: pd.DataFrame, axes: Axes, setting: Setting
     repetitions = _specs(_without(flagged[choose.flagged(flagged)], waiting), setting)
     if chosen.empty and not axes.front:
         return Plan((), "", repetitions=repetitions)
-    rows = chosen if len(chosen) else choose.to_measure(shown, axes.x, axes.y)
+    if len(chosen):
+        subject, rows = "Selection", chosen
+    elif promising is None:
+        subject, rows = "Pareto front", choose.to_measure(shown, axes.x, axes.y)
+    else:
+        subject, rows = (
+            "Estimated to be near the front",
+            shown.loc[list(promising)].drop_duplicates(["name", "image_size"]).head(MOST),
+        )
     rows = rows[rows["status"] == "ok"].drop_duplicates(["name", "image_size"])
     untimed = rows[rows["latency_ms"].isna()]
     to_time = _without(untimed, waiting)
     specs = _specs(to_time, setting)
-    subject = "Selection" if len(chosen) else "Pareto front"
     sentence = f"{subject}: {_progress(len(rows), len(untimed), len(untimed) - len(to_time))}."
     estimate = ""
     if specs:
@@ -93,8 +106,9 @@ def buttons(plan: Plan) -> None:
         icon=":material/timer:",
         key="catalog_measure",
         disabled=not models,
-        help="Time the selected rows, or the Pareto front if none is selected, at their image sizes and with the "
-        "timing setting in the sidebar. Models with a timing are not timed again.",
+        help="Time the selected rows at their image sizes and with the timing setting in the sidebar. If none is "
+        f"selected: the Pareto front, or with estimated speeds the {MOST} models that could change the front most. "
+        "Models with a timing are not timed again.",
     )
     specs = plan.specs if pressed else ()
     if flagged := sum(len(spec.models) for spec in plan.repetitions):

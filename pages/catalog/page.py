@@ -6,11 +6,13 @@ from functools import partial
 import streamlit as st
 
 from engine import shipped
+from engine.published.publishers import FIGURES
 from engine.report.catalog import catalog, choose
 from engine.report.figures import scatter
 from engine.report.figures.scatter import SHOWN_FAMILIES
 from engine.report.quantities import MEASURED, title
 from engine.report.timings import readable
+from engine.report.timings.estimates import worth_measuring
 from engine.results import FLAGS
 from engine.specs import ProfileSpec, Refused
 from engine.words import plural
@@ -141,7 +143,8 @@ data.draw_import()
 
 # With a device, the table shows its speeds, and only rows without a timing of this machine are timed.
 timed_here = data.table(axes, replace(filters, device="")).reindex(selected.index) if filters.device else selected
-plan = measure.plan(timed_here, timed_here.loc[chosen], axes, filters.setting)
+promising = list(worth_measuring(selected, axes.y).index) if filters.device and axes.y in FIGURES else None
+plan = measure.plan(timed_here, timed_here.loc[chosen], axes, filters.setting, promising)
 hint = "" if chosen else "Select points (drag or click) or rows to open, compare, profile or save them."
 with count:
     counts = choose.sentence(frame, selected, axes.x, axes.y, len(front), len(chosen), left_off)

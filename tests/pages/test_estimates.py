@@ -1,5 +1,7 @@
 """Estimated speeds on the pages, with the shipped catalogue: measured first, and estimates told apart."""
 
+import re
+
 import pytest
 
 from engine.settings import ROOT
@@ -38,6 +40,10 @@ def test_the_catalogue_shows_a_device_that_is_not_here() -> None:
     assert any(mark.endswith("-open") for mark in marks)
     assert any(not mark.endswith("-open") for mark in marks)
     assert "on the Pareto front" in texts(app)
+    promising = re.search(r"Estimated to be near the front\\: (\d+) models not timed yet", texts(app))
+    assert promising
+    assert 1 < int(promising[1]) <= 20
+    assert app.button(key="catalog_measure").label.startswith(f"Time {promising[1]} models on this machine")
 
 
 def _symbols(trace: dict) -> list[str]:

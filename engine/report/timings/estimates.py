@@ -144,16 +144,6 @@ def instead_of_timings(frame: pd.DataFrame, device: Device, work: pd.DataFrame) 
     return filled.assign(measured=measured, flags=flags, provenance=sources.where(measured != "", filled["provenance"]))
 
 
-def largest_batch(frame: pd.DataFrame, memory_gb: float) -> "pd.Series[int]":
-    """Return the largest batch whose estimated float32 inference peak fits the memory, 0 if one image does not.
-
-    frame: rows of the catalogue. Weights are held once, everything else once per image. 10 % of the memory is left to
-    the allocator and the context of the device.
-    """
-    per_image = (frame["inference_peak_mb"] - frame["weights_mb"]).clip(lower=1e-3)
-    return ((900 * memory_gb - frame["weights_mb"]) / per_image).fillna(0).clip(lower=0).astype(int)
-
-
 def worth_measuring(frame: pd.DataFrame, quality: str) -> pd.DataFrame:
     """Return the estimated rows that could enter the Pareto front of latency and `quality`, the largest gain first.
 

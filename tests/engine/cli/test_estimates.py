@@ -127,11 +127,6 @@ def test_what_is_worth_measuring_could_enter_the_front() -> None:
     assert list(ranked["gain"]) == [1.25, pytest.approx(10 / 9)]
 
 
-def test_the_largest_batch_holds_weights_once_and_leaves_a_tenth() -> None:
-    rows = pd.DataFrame({"weights_mb": [400.0, 4000.0, 10_000.0], "inference_peak_mb": [410.0, 4500.0, 10_100.0]})
-    assert list(estimates.largest_batch(rows, 8)) == [680, 6, 0]
-
-
 @pytest.mark.slow
 def test_latencies_of_one_device_have_one_batch_size(counted: pd.DataFrame) -> None:
     device = estimates.find(estimates.available(stored.latest([]), counted, Path("nowhere")), "5090 eager")

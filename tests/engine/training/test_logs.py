@@ -62,7 +62,7 @@ def test_losses_in_brackets_are_means_of_the_epoch_so_far(tmp_path: Path, caplog
 def test_params_txt_has_what_the_defaults_have_come_to(tmp_path: Path) -> None:
     train(tiny(batch_size=None, epochs=1, lr_text=2e-4), tmp_path)
     params = dict(line.split(": ", 1) for line in (tmp_path / "params.txt").read_text().splitlines())
-    wanted = {"batch_size": "2", "steps": "16", "warmup": "2", "lr": "0.001", "lr_image": "0.001", "lr_text": "0.0002"}
+    wanted = {"batch_size": "16", "steps": "2", "warmup": "1", "lr": "0.001", "lr_image": "0.001", "lr_text": "0.0002"}
     wanted |= {"beta1": "0.9", "beta2": "0.98", "eps": "1e-06", "precision": "fp32", "image_size": "[32, 32]"}
     wanted |= {"context_length": "8", "best_metric": "zeroshot_top1", "train_pairs": "32", "val_pairs": "8"}
     assert {name: params[name] for name in wanted} == wanted
