@@ -52,7 +52,7 @@ EVERY_KIND = [
     ),
     (
         EvaluateSpec(samples=64, templates=("a {}", "one {}"), held_out=False, seed=7),
-        "evaluate --samples 64 --no-held-out --templates 'a {}\none {}' --seed 7",
+        "evaluate --samples 64 --templates 'a {}\none {}' --no-held-out --seed 7",
     ),
 ]
 """Requests, and the words after `python -m engine` that ask for the same."""
