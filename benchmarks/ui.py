@@ -72,7 +72,7 @@ def table_visible(browser: Browser, url: str) -> float:
 def filter_answered(page: Page, search: str, answer: str) -> float:
     """From the last key in the search field until the answer is there.
 
-    answer: the label of the download button. Its count is the last thing either page's script sends, after table and chart.
+    answer: the label of the download button, the last thing that either page's script sends, after table and chart.
     """
     field = page.get_by_test_id("stTextInputField").first
     return answered(page, lambda: field.fill(search), says(answer))
