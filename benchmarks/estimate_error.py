@@ -1,4 +1,4 @@
-"""How far estimated speeds are from published ones, on families of models that the fit has not seen.
+"""Errors of estimated speeds, compared with published ones, on families of models that the fit has not seen.
 
     python -m benchmarks.estimate_error [--ship]
 

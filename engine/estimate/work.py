@@ -29,7 +29,7 @@ FEATURES = (
     *(f"{kind}:call" for kind in (*CALLS, OTHER)),
     "batch:call",
 )
-"""What a sample is charged for: GFLOPs and GB of a kind, and its share of the batch's calls."""
+"""Work that a sample is charged for: GFLOPs and GB of a kind, and its share of the batch's calls."""
 KEY = ["name", "image_size"]
 OPERATORS = "operators.csv.gz"
 COLUMNS = "library model image_size family gflops macts weights_mb complete status".split()

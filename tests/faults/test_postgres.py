@@ -105,7 +105,7 @@ def test_a_reader_sees_one_state_of_the_store(house: House) -> None:
 
 
 def test_a_writer_that_stops_in_mid_write_holds_up_the_others_for_a_limited_time(house: House) -> None:
-    """As a stopped process or a lost host does; its transaction is undone."""
+    """A writer that is silent, as a stopped process or a lost host is; its transaction is undone."""
     stuck = Database(house.settings.store_url, busy_s=0.5)
 
     def write_slowly() -> None:
