@@ -78,6 +78,8 @@ def test_health_knows_whether_runs_wait_in_vain(settings: Settings, store: Store
     assert (answer.status_code, stated(answer)) == (200, {"status": "ok", "store": "ok", "scheduler": "working"})
     assert (answer.json()["queued"], answer.json()["disk"]) == (1, "ok")
     assert 0 < answer.json()["lease_left_s"] <= 60
+    numbers = {"queued", "active", "oldest_wait_s", "lease_left_s", "free_gb"}
+    assert set(answer.json()) == {"status", "store", "scheduler", "disk", "devices", *numbers}, "no paths, no names"
 
 
 def test_health_says_in_plain_words_what_is_wrong_with_the_store(settings: Settings, store: Store) -> None:

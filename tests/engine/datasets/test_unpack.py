@@ -105,6 +105,12 @@ def test_a_json_that_lists_no_captions_leaves_class_folders_as_they_are(tmp_path
     assert unpack(zipped(tmp_path / "a.zip", files), "a.zip", tmp_path / "made")[1] == "folder"
 
 
+def test_a_json_beside_its_image_is_no_list_of_captions(tmp_path: Path) -> None:
+    about = json.dumps({"images": 1, "caption": "one"}).encode()
+    path = zipped(tmp_path / "a.zip", {"1.png": encoded(), "1.json": about})
+    assert unpack(path, "a.zip", tmp_path / "made")[1] == "webdataset"
+
+
 @pytest.mark.parametrize("name", ["a.zip", "my pairs.parquet"])
 def test_parquet_alone_or_with_its_images(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITALS_RUNS_DIR", str(tmp_path / "runs"))
