@@ -37,20 +37,20 @@ def spread(
         while waiting or at_work:
             while waiting and len(at_work) < processes:
                 ours, its = spawn.Pipe()
-                process = spawn.Process(target=_serve, args=(its, work), daemon=True)
+                process: BaseProcess = spawn.Process(target=_serve, args=(its, work), daemon=True)
                 process.start()
                 its.close()  # else its end would never be seen
                 started.append(process)
                 at_work[ours] = process, _send(ours, pieces, waiting)
             if not (ready := wait(list(at_work), TICK_S)):
                 yield None
-            for ours in ready:
-                assert isinstance(ours, Connection)
-                process, place = at_work.pop(ours)
+            for connection in ready:
+                assert isinstance(connection, Connection)
+                process, place = at_work.pop(connection)
                 try:
-                    result: Result | Ended = ours.recv()
+                    result: Result | Ended = connection.recv()
                 except (EOFError, OSError):
-                    ours.close()
+                    connection.close()
                     process.join(END_S)
                     deaths[place] += 1
                     if deaths[place] < TRIES:
@@ -60,15 +60,15 @@ def spread(
                     result = ended(code, killed_for_memory=oom_kills() > kills)
                 else:
                     if waiting:
-                        at_work[ours] = process, _send(ours, pieces, waiting)
+                        at_work[connection] = process, _send(connection, pieces, waiting)
                     else:
-                        ours.close()  # the process ends
+                        connection.close()  # the process ends
                 yield place, result
     finally:
-        for process in started:
-            process.kill()
-        for process in started:
-            process.join()
+        for one in started:
+            one.kill()
+        for one in started:
+            one.join()
 
 
 def _send(connection: Connection, pieces: Sequence[Piece], waiting: deque[int]) -> int:
