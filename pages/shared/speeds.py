@@ -98,7 +98,7 @@ def table(
             "error_percent": column.NumberColumn(
                 "Typical error (%)",
                 help="Median error of this device's estimates, cross-validated: on families of models that were not "
-                "fitted.",
+                "fitted. A calibration times quick models only, so it may be larger for large models.",
                 format="%.2g",
             ),
             **(config or {}),
