@@ -62,6 +62,7 @@ def _devices(names: Sequence[str]) -> None:
             key="compare_power",
             hide_index=True,
             disabled=["device"],
+            placeholder="–",
             column_config={
                 "device": "Device",
                 "watts": st.column_config.NumberColumn("Power (W)", min_value=1.0),
@@ -92,9 +93,10 @@ def _rates() -> None:
     with section:
         known = {device.known.label: device.known for device in speeds.devices(speeds.timed())}
         label = st.selectbox("Device", list(known), key="compare_rates_device")
-        rates = rates_of(known[label]).pivot(index="kind", columns="unit", values="rate")
+        rates = rates_of(known[label])
+        by_unit = rates.pivot(index="kind", columns="unit", values="rate")
         results_table(
-            rates.reindex(columns=list(UNITS.values())).reset_index(),
+            by_unit.reindex(index=rates["kind"].unique(), columns=list(UNITS.values())).reset_index(),
             key="compare_rates_table",
             alt="Effective rate of each kind of operator",
             pinned="kind",
