@@ -319,5 +319,5 @@ def test_devices_of_the_cluster_are_offered_once_one_is_configured(
     monkeypatch.setattr(backend, "settings", lambda: settings.model_copy(update={"ray_address": "http://127.0.0.1:1"}))
     assert launch.devices() == ["cpu", "cluster:cpu", "cluster:gpu:H100"]
     assert "cluster:meta" in launch.cluster_devices()
-    app = unfold(open_page(PAGE), "Batch, precision")
-    assert app.selectbox(key="profile_device").options == ["meta", "cluster:meta", *launch.devices()]
+    (device,) = (box for box in open_page(PAGE).selectbox if box.label == "Device")
+    assert device.options == ["meta", "cluster:meta", *launch.devices()]
