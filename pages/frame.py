@@ -96,11 +96,12 @@ st.set_page_config(page_title=f"{page.title} – Model Vitals")
 sign_in.draw(backend.settings())
 if (warning := backend.settings().public_warning) and not sign_in.configured():
     st.sidebar.warning(plain(warning), icon=":material/public:")
-link.fill_from_run(page.url_path)
+waits = link.fill_from_run(page.url_path)
 parameters, top = links.parameters(), st.container()
 with suppress(PageEnd):
-    page.run()
+    if not waits:
+        page.run()
 with top:
     links.report(parameters, page.url_path)
 rerun.show_waiting()
-history.merge_entries()
+history.merge_entries(report=waits)

@@ -10,10 +10,11 @@ from typing_extensions import TypeAliasType
 
 from engine.cli.here import run_here, store_here, tell_failures
 from engine.cli.output import TableFile, note, show_table
+from engine.estimate import BUDGET_S
 from engine.names import resolve
 from engine.results import BenchmarkRow
 from engine.settings import Settings
-from engine.specs import BenchmarkSpec, Refused
+from engine.specs import Refused
 from engine.specs.base import PATTERNS, RealDevice
 from engine.specs.timed import Threads
 from engine.specs.variant import RunPrecision
@@ -97,7 +98,7 @@ class Calibrate(BaseModel):
     precision: RunPrecision = Field("float32", description="Precision to time in.")
     batch_size: int = Field(1, ge=1, le=4096, description="Images per call.")
     threads: Threads = None
-    budget: Annotated[DURATION, NoDecode] = Field(300, description="Sampled time in all, such as 90s or 5m.")
+    budget: Annotated[DURATION, NoDecode] = Field(BUDGET_S, description="Sampled time in all, such as 90s or 5m.")
     from_: Path | None = Field(
         None, alias="from", description="A CSV file of timm's benchmark.py with timings made elsewhere."
     )
@@ -118,28 +119,25 @@ class Calibrate(BaseModel):
         published = devices.shipped()
         if self.from_:
             candidates = [known for known in published if known.mode == "inference"]
-            known = calibrate.calibrated(calibrate.read_timm(self.from_), counted, candidates, **self._imported)
+            timed = calibrate.read_timm(self.from_)
+            known = calibrate.calibrated(timed, counted, candidates, **self._imported)
             to = settings.device_dir
             settings.make_runs_dir()
             to.mkdir(exist_ok=True)
+            timed.to_csv(to / f"{self.name.strip()}.csv", index=False)
             (to / f"{self.name.strip()}.json").write_text(known.model_dump_json(indent=1))
             note(error_of(known))
             return
-        near = estimates.near(published, self.device)[0]
-        models = calibrate.choose(counted, near, self.batch_size, self.budget)
-        each = self.budget / len(models)
-        spec = BenchmarkSpec(
-            models=tuple(models),
-            device=self.device,
-            precision=(self.precision,),
+        spec = estimates.calibration(
+            counted,
+            self.device,
+            precision=self.precision,
             batch_size=self.batch_size,
             threads=self.threads,
-            replicates=1,
-            min_seconds=each,
-            max_seconds=3 * each,
+            budget_s=self.budget,
         )
         with store_here() as store:
-            run, rows = run_here(store, spec, BenchmarkRow, name="calibration")
+            run, rows = run_here(store, spec, BenchmarkRow, name=estimates.CALIBRATION)
             timed = estimates.timings(store)
         done = next((row for row in rows if row.status == "ok"), None)
         for setting in stored.settings(timed):
@@ -162,4 +160,5 @@ class Calibrate(BaseModel):
 
     @property
     def _imported(self) -> dict[str, str]:
-        return {"device": self.name.strip(), "name": self.name.strip(), "precision": self.precision}
+        name = self.name.strip()
+        return {"device": name, "name": name, "precision": self.precision, "timed": "imported"}

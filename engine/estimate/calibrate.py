@@ -50,16 +50,18 @@ def choose(work: pd.DataFrame, near: Known, batch_size: int, budget_s: float, se
     return [str(name) for name in models.index.get_level_values("name")[places]]
 
 
-def calibrated(timed: pd.DataFrame, work: pd.DataFrame, known: Sequence[Known], **what: str | bool) -> Known:
+def calibrated(
+    timings: pd.DataFrame, work: pd.DataFrame, known: Sequence[Known], *, timed: str = "timed here", **what: str | bool
+) -> Known:
     """Return a device fitted to its timings, with the known device as prior that has the smallest held-out error.
 
-    timed: name, image_size, batch_size, seconds. known: candidates, at least one. what: fields of Known. Errors:
-    Refused with too few timings.
+    timings: name, image_size, batch_size, seconds. known: candidates, at least one. timed: source of the timings. what:
+    fields of Known. Errors: Refused with too few timings.
     """
     fits = []
     for prior in known:
         how = partial(adapted, prior.vector)
-        device, _ = fitted(timed, work, how, **what, source=f"timed here; prior {prior.label}")
+        device, _ = fitted(timings, work, how, **what, source=f"{timed}; prior {prior.label}")
         # A few quick models scale the prior's costs, which hold over the range that the prior was fitted to.
         most = {name: max(value, prior.most.get(name, 0.0)) for name, value in device.most.items()}
         fits.append(device.model_copy(update={"most": most}))

@@ -53,7 +53,7 @@ def reports(job: Job, environment: Mapping[str, str], deadline: float) -> Genera
         if time.monotonic() >= deadline:
             yield Ended("timeout", f"the time limit of {job.spec.time_limit:g} s is over")
         elif code := process.wait():
-            yield _ended(code, killed_for_memory=oom_kills() > kills)
+            yield ended(code, killed_for_memory=oom_kills() > kills)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -78,7 +78,8 @@ def _lines(fileno: int, deadline: float) -> Iterator[bytes]:
         yield from filter(None, lines)
 
 
-def _ended(code: int, *, killed_for_memory: bool) -> Ended:
+def ended(code: int, *, killed_for_memory: bool) -> Ended:
+    """Return the failure of a process with this exit code; negative: the number of the signal that killed it."""
     if code == -signal.SIGKILL and killed_for_memory:
         return Ended("out_of_memory", "the kernel killed the process: the machine was out of memory")
     how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -4,9 +4,7 @@ import csv
 import gzip
 import io
 import json
-import multiprocessing
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,9 +14,11 @@ import torch
 from engine import atomic, names
 from engine.measure import environment
 from engine.models import library
+from engine.replicates.child import Ended
 from engine.results import OperatorCount, ProfileRow, Progress
 from engine.specs import ModelName, ProfileSpec, Refused
-from engine.tasks.profile import profile
+from engine.tasks.profile import lost, profile
+from engine.tasks.shards import spread
 
 FIGURES = """
 library model family image_size test_size context_length image_width text_width embed_dim
@@ -57,16 +57,25 @@ def build(models: Sequence[str], out_dir: Path, workers: int) -> Iterator[Progre
 
 def counted(wanted: Sequence[Wanted], workers: int) -> Iterator[tuple[Wanted, ProfileRow]]:
     """Count models in worker processes, and yield each with its row as soon as it is counted."""
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        counting = {pool.submit(count, *model): model for model in wanted}
-        for future in as_completed(counting):
-            yield counting[future], future.result()
+    for found in spread(_count, wanted, workers):
+        if found:
+            place, row = found
+            name, image_size = wanted[place]
+            yield wanted[place], lost(ModelName(name), _spec(name, image_size), row) if isinstance(row, Ended) else row
 
 
 def count(name: str, image_size: str = "") -> ProfileRow:
     """Return the row of one model: on meta, with a batch of one and float32. image_size: its own by default."""
-    return profile(name, ProfileSpec.model_validate({"models": (name,), "image_size": image_size or None})).row
+    return profile(name, _spec(name, image_size)).row
+
+
+def _count(wanted: Wanted) -> ProfileRow:
+    torch.set_num_threads(1)
+    return count(*wanted)
+
+
+def _spec(name: str, image_size: str) -> ProfileSpec:
+    return ProfileSpec.model_validate({"models": (name,), "image_size": image_size or None})
 
 
 def catalogue_row(row: ProfileRow) -> dict[str, str]:

@@ -2,8 +2,10 @@
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,19 @@ from engine.measure.flops import Count
 from engine.measure.live import state, tensor_bytes
 from engine.models import library
 from engine.models.built import Built, Wanted, out_of_memory
+from engine.replicates.child import Ended
 from engine.results import Artifact, Event, ModuleCount, ProfileRow, Progress, detail_name
 from engine.specs import ModelName, ProfileSpec, format_image_size
 from engine.specs.building import OPTIONS, keywords_of
+from engine.tasks.shards import TRIES, spread
 
 Builder = Callable[[str, Wanted], Built]
+Place = tuple[str, int]
+"""A model, and the number of one of the spec's points."""
+MODELS_EACH = 16
+"""Fewest models per process. A process imports the libraries for about as long as it takes to count so many."""
+MOST_PROCESSES = 16
+"""Most processes of one run: with so many, the whole catalogue takes about a minute."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +45,47 @@ def run(spec: ProfileSpec, run_dir: Path) -> Iterator[Event]:
     # the worker has refused modules of the user's own in queued runs
     models = names.select(spec, library.families(), runs_code=True)
     yield environment.current(spec.device)
-    todo = [(model, point) for model in models for point in spec.points]
-    for done, (model, point) in enumerate(todo):
+    todo = [(model, number) for model in models for number in range(len(spec.points))]
+    if (processes := _processes(spec, len(todo))) > 1:
+        yield from _in_processes(spec, todo, processes, run_dir)
+        return
+    for done, (model, number) in enumerate(todo):
         yield Progress(done=done, total=len(todo), note=model)
-        profiled = profile(model, point)
-        if profiled.modules:
-            yield _write_detail(profiled, run_dir)
-        yield profiled.row
+        yield from _events(profile(model, spec.points[number]), run_dir)
     yield Progress(done=len(todo), total=len(todo))
+
+
+def _processes(spec: ProfileSpec, models: int) -> int:
+    """Return how many processes count. On a real device it is one, because more would hold as many models' weights."""
+    if spec.device != "meta":
+        return 1
+    return max(1, min(environment.threads(), MOST_PROCESSES, models // MODELS_EACH))
+
+
+def _in_processes(spec: ProfileSpec, todo: Sequence[Place], processes: int, run_dir: Path) -> Iterator[Event]:
+    """Yield rows in the order in which they are counted, and progress at least once a second, to let the run stop."""
+    yield (progress := Progress(done=0, total=len(todo), note=f"counting in {processes} processes"))
+    with closing(spread(partial(_count, spec), todo, processes)) as found:
+        for one in found:
+            if one:
+                (model, number), counted = todo[one[0]], one[1]
+                if isinstance(counted, Ended):
+                    counted = Profiled(lost(ModelName(model), spec.points[number], counted))
+                yield from _events(counted, run_dir)
+                progress = progress.model_copy(update={"done": progress.done + 1})
+            yield progress
+
+
+def _count(spec: ProfileSpec, place: Place) -> Profiled:
+    torch.set_num_threads(1)  # one of several processes
+    model, number = place
+    return profile(model, spec.points[number])
+
+
+def _events(profiled: Profiled, run_dir: Path) -> Iterator[Event]:
+    if profiled.modules:
+        yield _write_detail(profiled, run_dir)
+    yield profiled.row
 
 
 def profile(model: str, spec: ProfileSpec, build: Builder = library.build) -> Profiled:
@@ -61,18 +104,7 @@ def profile(model: str, spec: ProfileSpec, build: Builder = library.build) -> Pr
 
 
 def _attempt(name: ModelName, spec: ProfileSpec, device: str, build: Builder) -> Profiled:
-    asked: dict[str, Any] = {
-        "library": name.library,
-        "model": name.model,
-        "counter": spec.counter,
-        "device": spec.device,
-        "device_used": device,
-        "batch_size": spec.batch_size[0],
-        "precision": spec.precision,
-        **{option: getattr(spec, option) for option in OPTIONS},
-    }
-    if spec.image_size:
-        asked["image_size"] = format_image_size(spec.image_size[0])
+    asked = _asked(name, spec, device)
     figures: dict[str, Any] = {}
     started = time.perf_counter()
     try:
@@ -86,6 +118,29 @@ def _attempt(name: ModelName, spec: ProfileSpec, device: str, build: Builder) ->
     if modules:
         fields["detail_file"] = detail_name(name.library, name.model, fields["image_size"], fields["batch_size"])
     return Profiled(ProfileRow(**fields, seconds=round(time.perf_counter() - started, 3)), modules)
+
+
+def lost(name: ModelName, spec: ProfileSpec, end: Ended) -> ProfileRow:
+    """Return the row of a model whose processes died. spec: as in profile."""
+    error = f"{end.error} ({TRIES} processes died of this model)"
+    return ProfileRow(**_asked(name, spec, spec.device), status=end.status, error=error)
+
+
+def _asked(name: ModelName, spec: ProfileSpec, device: str) -> dict[str, Any]:
+    """Return the fields of a row that are known before anything is counted."""
+    asked: dict[str, Any] = {
+        "library": name.library,
+        "model": name.model,
+        "counter": spec.counter,
+        "device": spec.device,
+        "device_used": device,
+        "batch_size": spec.batch_size[0],
+        "precision": spec.precision,
+        **{option: getattr(spec, option) for option in OPTIONS},
+    }
+    if spec.image_size:
+        asked["image_size"] = format_image_size(spec.image_size[0])
+    return asked
 
 
 def _steps(name: ModelName, spec: ProfileSpec, device: str, build: Builder) -> Iterator[dict[str, Any]]:

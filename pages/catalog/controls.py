@@ -14,6 +14,7 @@ from engine.report.catalog.choose import in_unit
 from engine.report.quantities import MEASURED, QUANTITIES, title
 from engine.report.timings.stored import Setting
 from engine.results.flags import SPOILING
+from pages.shared import calibrate
 from pages.shared.form import presets
 
 BIND: Final = "query-params"
@@ -168,9 +169,10 @@ def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], devices:
                 bind=BIND,
                 placeholder="timings of this machine only",
                 help="Show the speed of every model on this device: measured where it is, otherwise estimated from the "
-                "counted operators. `python -m engine calibrate` adds this machine.",
+                "counted operators. Calibrate this machine to add it.",
             )
         )
+        calibrate.draw("catalog_calibrate")
         bounds |= _limits(MEASURED)
         st.button(
             "Reset filters", key="catalog_reset", on_click=reset, icon=":material/filter_alt_off:", type="tertiary"

@@ -7,6 +7,8 @@ import pandas as pd
 import streamlit as st
 
 from engine import shipped
+from engine.estimate.devices import UNITS
+from engine.estimate.devices import rates as rates_of
 from engine.report.catalog import catalog, model
 from engine.report.compare import models
 from engine.report.compare import values as compare_values
@@ -17,17 +19,13 @@ from engine.report.timings.stored import Setting
 from engine.specs import BenchmarkSpec, ModelName
 from pages.compare import timings
 from pages.compare import values as values_view
-from pages.shared import backend, launch, speeds
+from pages.shared import backend, calibrate, launch, speeds
 from pages.shared.comparison_link import BIND
 from pages.shared.form.link import form_link
 from pages.shared.rerun import fold
 from pages.shared.table import results_table
 from pages.shared.text import plain
 
-DEVICES = (
-    *("model", "device", "batch_size", "samples_per_s", "samples_per_s_low", "samples_per_s_high", "latency_ms"),
-    *("source", "in_range", "per_joule", "per_price"),
-)
 PUBLISHED = ("model", "pretrained", "image_size", "percent", "source")
 
 
@@ -41,6 +39,8 @@ def draw(names: Sequence[str]) -> None:
     _published(names)
     _timings(names, baseline)
     _devices(names)
+    if speeds.work() is not None:
+        _rates()
 
 
 def _devices(names: Sequence[str]) -> None:
@@ -62,6 +62,7 @@ def _devices(names: Sequence[str]) -> None:
             key="compare_power",
             hide_index=True,
             disabled=["device"],
+            placeholder="–",
             column_config={
                 "device": "Device",
                 "watts": st.column_config.NumberColumn("Power (W)", min_value=1.0),
@@ -70,22 +71,42 @@ def _devices(names: Sequence[str]) -> None:
         )
         frame = frame.merge(cells, on="device")
         frame["per_joule"], frame["per_price"] = (frame["samples_per_s"] / frame[by] for by in ("watts", "price"))
-        results_table(
+        speeds.table(
             frame.sort_values(["model", "samples_per_s"], ascending=[True, False], kind="stable"),
+            known,
             key="compare_devices_table",
             alt="Speed of each model on each device",
-            columns=[name for name in DEVICES if frame[name].notna().any()],
+            further=("per_joule", "per_price"),
             config={
-                "samples_per_s_low": st.column_config.NumberColumn("Low", format="%.4g"),
-                "samples_per_s_high": st.column_config.NumberColumn("High", format="%.4g"),
-                "in_range": st.column_config.CheckboxColumn("In range"),
                 "per_joule": st.column_config.NumberColumn("Images/J", format="%.3g"),
                 "per_price": st.column_config.NumberColumn("Images/s per price", format="%.4g"),
             },
         )
+        calibrate.draw("compare_calibrate")
+
+
+def _rates() -> None:
+    """Draw the effective rates of the kinds of operators on one device."""
+    section = fold("Effective rates of a device", icon=":material/bolt:", key="compare_rates")
+    if section is None:
+        return
+    with section:
+        known = {device.known.label: device.known for device in speeds.devices(speeds.timed())}
+        label = st.selectbox("Device", list(known), key="compare_rates_device")
+        rates = rates_of(known[label])
+        by_unit = rates.pivot(index="kind", columns="unit", values="rate")
+        results_table(
+            by_unit.reindex(index=rates["kind"].unique(), columns=list(UNITS.values())).reset_index(),
+            key="compare_rates_table",
+            alt="Effective rate of each kind of operator",
+            pinned="kind",
+            config={
+                unit: st.column_config.NumberColumn(unit.replace("us", "µs"), format="%.3g") for unit in UNITS.values()
+            },
+        )
         st.caption(
-            "Measured here or published by timm's authors where there is a timing, otherwise estimated, with a 90 % "
-            "interval. Estimates outside the fitted range may be far off."
+            "Fitted to the timings of whole models: the work of each kind of operator per second, and the cost of a "
+            "call. FLOPs and bytes are those of float32. A kind that few models use may have an odd rate."
         )
 
 

@@ -13,6 +13,8 @@ from pages.shared.chart.chart import chart
 from pages.shared.table import results_table
 from pages.shared.text import plain, size
 
+GIVEN_HELP = "Memory of another device, such as 24, to find the largest batch size that should fit into it."
+
 
 def draw(name: str, sizes: pd.DataFrame) -> None:
     """Draw the memory tab. sizes: from model.sizes, one row per image size."""
@@ -23,11 +25,14 @@ def draw(name: str, sizes: pd.DataFrame) -> None:
     with st.container(horizontal=True):
         mode = st.segmented_control("Mode", list(memory.WAYS), default="inference", required=True, key="model_way")
         image_size = st.selectbox("Image size (px)", list(counted["image_size"]), key="model_memory_size", width=160)
+        given = st.number_input(
+            "Given memory (GB)", 0.1, value=None, key="model_memory_gb", width=160, placeholder="none", help=GIVEN_HELP
+        )
     row = counted[counted["image_size"] == image_size].head(1)
     estimated = memory.estimate(row, mode)
     peaks = memory.peaks(history.timings(name))
     peaks = peaks[(peaks["way"] == mode) & (peaks["image_size"] == image_size)]
-    available = _available_gb()
+    available = _available_gb() | ({"given": given} if given else {})
     chart(memory.figure(estimated, peaks, available), key="model_memory", alt="Memory by batch size and data type")
     for device, gb in available.items():
         fits = memory.largest(estimated, gb)
@@ -38,7 +43,8 @@ def draw(name: str, sizes: pd.DataFrame) -> None:
     st.caption(
         "Lines are estimates from the catalogue's counts: weights, and activations that grow with the batch. Training "
         "adds gradients, the optimizer's state and, as a guess, twice the activations. PyTorch's own memory is not "
-        "included."
+        "included. In amp on GPUs of 24 and 32 GB, the largest batch size was within one step (such as 384 to 512) of "
+        "the estimated one for 9 of 10 eager models, and for 6 of 10 compiled ones."
     )
     formats: dict[str, Any] = {
         precision: st.column_config.NumberColumn(f"{precision} (GB)", format="%.3g") for precision in memory.PRECISIONS

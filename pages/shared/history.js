@@ -13,4 +13,6 @@ if (!window.entriesMerged) {
   };
 }
 
-export default function () {}
+export default function ({ data, setStateValue }) {
+  if (data.report) setStateValue("merging", true);
+}

@@ -5,8 +5,14 @@ from pathlib import Path
 import streamlit as st
 
 _draw = st.components.v2.component("history", js=Path(__file__).with_suffix(".js").read_text(encoding="utf-8"))
+KEY = "history"
 
 
-def merge_entries() -> None:
-    """Merge the entries that one click makes. Draws nothing."""
-    _draw(key="history")
+def merging() -> bool:
+    """Return whether the browser has reported that it merges entries."""
+    return bool(st.session_state.get(KEY, {}).get("merging"))
+
+
+def merge_entries(*, report: bool = False) -> None:
+    """Merge the entries that one click makes. Draws nothing. report: have the browser report it, in a rerun."""
+    _draw(key=KEY, data={"report": report and not merging()}, on_merging_change=lambda: None)

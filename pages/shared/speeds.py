@@ -1,6 +1,8 @@
-"""Read the work of all models and the devices whose speed can be estimated, once per server."""
+"""Read the devices whose speed can be estimated, once per server, and draw speeds measured or estimated on them."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -11,6 +13,7 @@ from engine.report.timings.estimates import Device
 from engine.report.timings.stored import MOST_RUNS, Line
 from engine.store import Run
 from pages.shared import backend
+from pages.shared.table import results_table
 
 Stamp = tuple[int, ...]
 
@@ -64,3 +67,44 @@ def _devices(timed: pd.DataFrame, counted: Stamp, folder: Path, imported: Stamp)
 
 def _folder_stamp(folder: Path) -> Stamp:
     return tuple(path.stat().st_mtime_ns for path in sorted(folder.glob("*.json")))
+
+
+COLUMNS = ("model", "device", "batch_size", "latency_ms", "samples_per_s", "source", "interval", "error_percent")
+
+
+def table(
+    frame: pd.DataFrame,
+    devices: Sequence[Device],
+    *,
+    key: str,
+    alt: str,
+    further: Sequence[str] = (),
+    config: dict[str, Any] | None = None,
+) -> None:
+    """Draw speeds on devices, each with its source, and what the sources mean. frame: from estimates.side_by_side.
+
+    further: columns to add, if they have values. config: as for results_table.
+    """
+    shown = estimates.marked(frame, devices)
+    column = st.column_config
+    results_table(
+        shown,
+        key=key,
+        alt=alt,
+        columns=[name for name in (*COLUMNS, *further) if name in shown and shown[name].notna().any()],
+        config={
+            "device": column.TextColumn("Device", width=350),
+            "interval": column.TextColumn("90 % interval (ms)", help="Of an estimated latency.", width=140),
+            "error_percent": column.NumberColumn(
+                "Typical error (%)",
+                help="Median error of this device's estimates, cross-validated: on families of models that were not "
+                "fitted. A calibration times quick models only, so it may be larger for large models.",
+                format="%.2g",
+            ),
+            **(config or {}),
+        },
+    )
+    st.caption(
+        "Measured here or in an imported file, or published by timm's authors, where there is a timing; otherwise "
+        "estimated from the counted operators. Estimates outside the fitted range may be far off."
+    )

@@ -11,7 +11,7 @@ import streamlit as st
 from engine.published.publishers import FIGURES
 from engine.report import frames
 from engine.report.export import tables
-from engine.report.quantities import QUANTITIES, title
+from engine.report.quantities import MEASURED, QUANTITIES, title
 from engine.store import Run
 from pages.shared import backend
 
@@ -38,7 +38,7 @@ def column_config(frame: pd.DataFrame, pinned: str) -> dict[str, Any]:
                 help=QUANTITIES[column].help,
                 format="%.2f" if column in FIGURES else "%.3g",  # publishers give accuracies with two decimals or more
                 alignment="right",
-                width=130 if column in FIGURES else None,  # their headers are long
+                width=130 if column in (*FIGURES, *MEASURED) else None,  # their headers are long
             )
         elif column in HELP:
             config[column] = st.column_config.Column(title(column), help=HELP[column])

@@ -21,6 +21,7 @@ TIMEOUT_S = 1500
     "steps", [["rates", "recurrent"], pytest.param(list(gpu.STEPS), marks=pytest.mark.soak)], ids=["two", "all"]
 )
 def test_every_step_runs_with_the_device_swapped_and_a_cut_off_run_goes_on(tmp_path: Path, steps: list[str]) -> None:
+    """Half a minute: the benchmark starts twice, and times each step in fresh processes."""
     output = tmp_path / "results" / "gpu.json"
     command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--quick", "--output", str(output)]
 

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from engine.specs import BenchmarkSpec
+from engine.store import open_store
 from tests.support.browser import DRAWN, PATIENCE_S, select_rows, serve
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -49,7 +51,7 @@ def test_bad_links_are_answered_with_a_message(page: Page, tmp_path: Path) -> No
         assert "Traceback" not in server.log.read_text()
 
 
-def test_a_link_is_one_entry_of_the_history_and_back_restores_the_filters(page: Page, tmp_path: Path) -> None:
+def test_a_link_is_one_entry_of_the_history_and_back_restores_the_view(page: Page, tmp_path: Path) -> None:
     with serve(tmp_path, preload="") as server:
         page.goto(server.url)
         search = page.get_by_label("Search", exact=True)
@@ -65,3 +67,17 @@ def test_a_link_is_one_entry_of_the_history_and_back_restores_the_filters(page: 
         page.go_forward()
         expect(page.get_by_role("heading", name="Compare", exact=True)).to_be_visible()
         expect(page).to_have_url(re.compile(r"/compare\?compare_models=timm"))
+
+        spec = BenchmarkSpec(models="timm:resnet18", batch_size=32)
+        store = open_store(server.settings)
+        run_id = store.enqueue(spec)
+        store.close()
+        page.goto(f"{server.url}/runs")
+        expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
+        page.goto(f"{server.url}/vision?run={run_id}")  # bare: the address is completed from the run
+        expect(page).to_have_url(re.compile(r"benchmark_batch_size=32"))
+        expect(page.get_by_role("button", name=re.compile("^Remove .*resnet18"))).to_be_visible()
+        expect(page.get_by_text(f"Run {run_id}", exact=True).first).to_be_visible()
+        page.wait_for_function(DRAWN)
+        page.go_back()
+        expect(page).to_have_url(f"{server.url}/runs")

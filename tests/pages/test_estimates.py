@@ -2,10 +2,15 @@
 
 import re
 
+import pandas as pd
 import pytest
 
+from engine.estimate import devices
+from engine.report.timings import estimates
 from engine.settings import ROOT
-from tests.support.page import charts, open_page, texts, unfold
+from engine.specs import BenchmarkSpec
+from engine.store import Store
+from tests.support.page import benchmark_row, charts, finish, open_page, queue_benchmark, texts, unfold
 
 pytestmark = [
     pytest.mark.slow,
@@ -29,6 +34,7 @@ def test_the_catalogue_shows_a_device_that_is_not_here() -> None:
     assert not app.exception
     shown = app.dataframe[0].value
     assert shown["latency_ms"].notna().mean() > 0.9
+    assert list(shown.columns)[3:6] == ["samples_per_s", "batch_size", "measured"], "the source is beside the values"
     sources = shown["measured"].str.partition(",")[0]
     assert set(sources[shown["latency_ms"].notna()]) == {"published", "estimated"}
     assert (shown["flags"] == "estimate outside the fitted range").any()
@@ -55,7 +61,40 @@ def test_models_are_compared_on_all_devices() -> None:
     app = open_page("compare/page.py", compare_models="timm:resnet50,open_clip:ViT-B-32")
     unfold(app, "Which device?")
     assert not app.exception
-    table = next(frame.value for frame in app.dataframe if "samples_per_s_low" in frame.value)
+    table = next(frame.value for frame in app.dataframe if "error_percent" in frame.value)
     assert table.groupby("model")["device"].nunique().eq(12).all()
     assert set(table[table["model"] == "timm:resnet50"]["source"]) == {"published"}
-    assert set(table[table["model"] == "open_clip:ViT-B-32"]["source"]) == {"estimated"}
+    assert table[table["model"] == "open_clip:ViT-B-32"]["source"].str.startswith("estimated").all()
+    unfold(app, "Effective rates")
+    rates = next(frame.value for frame in app.dataframe if "GFLOP/s" in frame.value).set_index("kind")
+    known = devices.shipped()[0]
+    assert rates.loc["convolution", "GFLOP/s"] == pytest.approx(1 / known.costs["convolution:gflop"])
+
+
+def test_a_models_page_shows_measured_speeds_first(store: Store) -> None:
+    row = benchmark_row("ViT-B-32", library="open_clip", latency_ms=70.0)
+    finish(store, queue_benchmark(store, "open_clip:ViT-B-32"), [row])
+    app = open_page("model/page.py", name="open_clip:ViT-B-32", model_part="Speed")
+    assert not app.exception
+    shown = next(frame.value for frame in app.dataframe if "error_percent" in frame.value)
+    first, others = shown.iloc[0], shown.iloc[1:]
+    assert (first["source"], first["latency_ms"], first["batch_size"]) == ("measured", 70.0, 8)
+    assert pd.isna(first["interval"])
+    assert len(others) == 12
+    assert others["source"].str.startswith("estimated").all()
+    assert others["interval"].str.match(r"[\d.e+]+ to [\d.e+]+$").all()
+    assert others["error_percent"].between(5, 15).all()
+
+
+def test_this_machine_is_calibrated_from_the_page(store: Store) -> None:
+    app = open_page("model/page.py", name="timm:resnet50", model_part="Speed")
+    app.session_state["model_calibrate"] = True  # the menu is open
+    app.run()
+    app.button(key="model_calibrate_go").click().run()
+    assert not app.exception
+    (run,) = store.runs()
+    assert isinstance(run.spec, BenchmarkSpec)
+    assert (run.name, run.spec.batch_size, len(run.spec.models)) == (estimates.CALIBRATION, 1, 48)
+    assert "next in the queue" in texts(app)
+    assert [link.proto.label for link in app.get("page_link")].count("Calibration: run 1") == 1
+    assert not [button for button in app.button if button.key == "model_calibrate_go"], "one calibration at a time"

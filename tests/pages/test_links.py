@@ -345,13 +345,3 @@ def test_every_empty_number_field_names_its_default() -> None:
     optional = [(spec, name) for spec, name in fields if spec.model_fields[name].default is None]
     assert len(optional) > 20
     assert [f"{spec.kind}.{name}" for spec, name in optional if default_hint(spec, name) is None] == []
-
-
-@pytest.mark.slow
-def test_a_bare_link_to_a_run_fills_the_form_with_its_request(store: Store) -> None:
-    run_id = queue_benchmark(store, "timm:resnet18", batch_size=32)
-    app = open_page("vision/page.py", run=str(run_id))
-    assert not app.exception
-    assert app.multiselect(key="benchmark_models").value == ["timm:resnet18"]
-    assert app.selectbox(key="benchmark_batch_size").value == "32"
-    assert f"Run {run_id}" in texts(app)

@@ -15,7 +15,7 @@ WAYS: dict[str, dict[str, str]] = {
     "training, SGD": {"mode": "training", "optimizer": "sgd"},
     "training, AdamW": {"mode": "training", "optimizer": "adamw"},
 }
-BATCHES = tuple(2**power for power in range(9))
+BATCHES = tuple(2**power for power in range(13))
 PRECISIONS = ("float32", "amp", "bfloat16", "float16")
 MEASURED = ["run", "date", "way", "image_size", "batch_size", "variant", "precision", "where", "what", "peak_gb"]
 WHAT = {"device_peak_mb": "allocated on the device", "process_peak_mb": "whole process, with PyTorch itself"}

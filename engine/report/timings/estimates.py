@@ -7,17 +7,21 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from engine.estimate import calibrate, devices
+from engine.estimate import BUDGET_S, calibrate, devices
 from engine.estimate.devices import Known
 from engine.estimate.work import KEY
 from engine.published import speeds
 from engine.report.timings import stored
 from engine.report.timings.stored import MOST_RUNS, Setting
+from engine.specs import BenchmarkSpec
+from engine.specs.variant import RunPrecision
 from engine.store import Store
 
 SPEEDS = ["samples_per_s", "latency_ms"]
 COLUMNS = ["batch_size", *(f"{name}{end}" for name in SPEEDS for end in ("", "_low", "_high")), "source", "in_range"]
 OUT_OF_RANGE = "estimate outside the fitted range"
+CALIBRATION = "calibration"
+"""Name of a run that calibrates a device."""
 FACTS = ["device", "precision", "memory_format", "compiled", "torch", "mode"]
 
 
@@ -29,7 +33,7 @@ class Device:
     measured: pd.DataFrame
     """KEY, batch_size, samples_per_s, latency_ms."""
     source: str
-    """`measured` here, or `published` by others."""
+    """`measured` here or in an imported file, or `published` by others."""
 
     def speeds(self, work: pd.DataFrame, batch_size: int | None = None) -> pd.DataFrame:
         """Return COLUMNS for each row of `work` (see work.read). A measured value has no interval.
@@ -52,6 +56,30 @@ def timings(store: Store) -> pd.DataFrame:
     return stored.latest(stored.of_run(run, store.rows(run.id)) for run in runs)
 
 
+def calibration(
+    work: pd.DataFrame,
+    device: str = "cpu",
+    *,
+    precision: RunPrecision = "float32",
+    batch_size: int = 1,
+    threads: int | None = None,
+    budget_s: float = BUDGET_S,
+) -> BenchmarkSpec:
+    """Return the benchmark that calibrates a device. Errors: Refused when the budget is too short."""
+    models = calibrate.choose(work, near(devices.shipped(), device)[0], batch_size, budget_s)
+    each = budget_s / len(models)
+    return BenchmarkSpec(
+        models=tuple(models),
+        device=device,
+        precision=(precision,),
+        batch_size=batch_size,
+        threads=threads,
+        replicates=1,
+        min_seconds=each,
+        max_seconds=3 * each,
+    )
+
+
 def available(timed: pd.DataFrame, work: pd.DataFrame, folder: Path) -> list[Device]:
     """Return the devices timed here, those calibrated from files in `folder`, and the published ones.
 
@@ -59,14 +87,19 @@ def available(timed: pd.DataFrame, work: pd.DataFrame, folder: Path) -> list[Dev
     """
     published = devices.shipped()
     here = [own(timed, setting, work, published) for setting in stored.settings(timed)]
-    imported = [Known.model_validate_json(path.read_bytes()) for path in sorted(folder.glob("*.json"))]
     measured = speeds.read()
-    nothing = pd.DataFrame(columns=[*KEY, "batch_size", *SPEEDS])
     return [
         *(device for device in here if device),
-        *(Device(known, nothing, "measured") for known in imported),
+        *(_imported(path) for path in sorted(folder.glob("*.json"))),
         *(Device(known, _published(known, measured), "published") for known in published if known.mode == "inference"),
     ]
+
+
+def _imported(path: Path) -> Device:
+    """Return a device that `calibrate --from` has written, with its timings beside it. path: of its costs."""
+    timed = pd.read_csv(path.with_suffix(".csv"), dtype={"image_size": str})
+    timed = timed.assign(samples_per_s=1 / timed["seconds"], latency_ms=1000 * timed["batch_size"] * timed["seconds"])
+    return Device(Known.model_validate_json(path.read_bytes()), timed[[*KEY, "batch_size", *SPEEDS]], "measured")
 
 
 def own(timed: pd.DataFrame, setting: Setting, work: pd.DataFrame, published: Sequence[Known]) -> Device | None:
@@ -117,6 +150,51 @@ def side_by_side(available: Sequence[Device], work: pd.DataFrame, batch_size: in
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
+def of_model(
+    available: Sequence[Device], timed: pd.DataFrame, work: pd.DataFrame, name: str, image_size: str
+) -> pd.DataFrame:
+    """Return the speed of one model: first where it is timed in a setting that has no estimates, then as side_by_side.
+
+    timed: from stored.latest.
+    """
+    rows = timed[(timed["name"] == name) & (timed["image_size"] == image_size)]
+    known = {device.known.label for device in available}
+    parts = [
+        stored.within(rows, setting)
+        .head(1)
+        .assign(device=setting.label, batch_size=setting.batch_size, source="measured", in_range=True)
+        for setting in stored.settings(rows)
+        if setting.label not in known
+    ]
+    key = (name, image_size)
+    parts += [side_by_side(available, work.loc[[key]])] if key in work.index else []
+    columns = ["device", *COLUMNS]
+    found = [part.reindex(columns=columns) for part in parts]
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=columns)
+
+
+def marked(frame: pd.DataFrame, available: Sequence[Device]) -> pd.DataFrame:
+    """Return speeds with words for readers.
+
+    frame: device and COLUMNS. `source` names estimates outside the fitted range. For estimates, `interval` is that of
+    the latency, and `error_percent` the device's median error on families that were not fitted.
+    """
+    estimated = frame["source"] == "estimated"
+    errors = frame["device"].map({device.known.label: 100 * device.known.median_error for device in available})
+    outside = estimated & ~frame["in_range"].astype(bool)
+    return frame.assign(
+        interval=_intervals(frame).where(estimated, None),
+        error_percent=errors.where(estimated),
+        source=frame["source"].mask(outside, "estimated, outside the fitted range"),
+    )
+
+
+def _intervals(frame: pd.DataFrame) -> "pd.Series[str]":
+    """Return the intervals of estimated latencies, such as `3.1 to 4.7`."""
+    low, high = (frame[f"latency_ms_{end}"].map("{:.3g}".format) for end in ("low", "high"))
+    return low + " to " + high
+
+
 def fill(frame: pd.DataFrame, device: Device, work: pd.DataFrame, batch_size: int | None = None) -> pd.DataFrame:
     """Return rows of the catalogue with the speeds of a device: COLUMNS; empty where a model has no complete count.
 
@@ -134,8 +212,7 @@ def instead_of_timings(frame: pd.DataFrame, device: Device, work: pd.DataFrame) 
     """
     filled = fill(frame, device, work)
     estimated = filled["source"] == "estimated"
-    interval = "estimated, 90 % interval " + filled["latency_ms_low"].map("{:.3g} to ".format)
-    interval += filled["latency_ms_high"].map("{:.3g} ms".format)
+    interval = "estimated, 90 % interval " + _intervals(filled) + " ms"
     measured = filled["source"].fillna("").mask(estimated, interval)
     flags = pd.Series("", index=filled.index).mask(
         estimated & ~filled["in_range"].fillna(False).astype(bool), OUT_OF_RANGE
@@ -148,10 +225,11 @@ def worth_measuring(frame: pd.DataFrame, quality: str) -> pd.DataFrame:
     """Return the estimated rows that could enter the Pareto front of latency and `quality`, the largest gain first.
 
     frame: from `fill`. The column `gain` says how many times faster than all rows of at least this quality the row is
-    at the low end of its interval.
+    at the low end of its interval. Estimates outside the fitted range beat no row.
     """
     rows = frame.dropna(subset=[quality, "latency_ms"]).sort_values(quality, ascending=False, kind="stable")
-    fastest = rows.groupby(quality, sort=False)["latency_ms"].min().cummin()
+    trusted = rows["latency_ms"].where(rows["in_range"].astype(bool))
+    fastest = trusted.groupby(rows[quality], sort=False).min().cummin().ffill().fillna(np.inf)
     gain = rows[quality].map(fastest) / rows["latency_ms_low"]
     rows = rows.assign(gain=gain)[(rows["source"] == "estimated") & (gain > 1)]
     return rows.sort_values("gain", ascending=False, kind="stable")

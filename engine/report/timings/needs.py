@@ -107,7 +107,8 @@ def _bytes(spec: BenchmarkSpec, row: Mapping[Any, Any], batch: int) -> float:
     wide = max(_bytes_each(variant.precision) for variant in spec.plan) / 4
     weights = row["weights_mb"] * sum(_bytes_each(variant.precision) for variant in spec.plan) / 4
     if "training" in spec.modes:
-        activations = KEPT * row["macts"] * 4 * batch * area * wide
+        kept = max(_kept_bytes(variant.precision) for variant in spec.plan)
+        activations = KEPT * row["macts"] * kept * batch * area
         return 1e6 * float(weights * (2 + STATES.get(spec.optimizer, MOST_STATES)) + activations)
     return 1e6 * float(weights + (row["inference_peak_mb"] - row["weights_mb"]) * batch * area * wide)
 
@@ -115,6 +116,15 @@ def _bytes(spec: BenchmarkSpec, row: Mapping[Any, Any], batch: int) -> float:
 def _bytes_each(precision: str | None) -> int:
     """Return the bytes of a value. With amp it is 4, because float32 copies are kept."""
     return 2 if precision in ("float16", "bfloat16") else 4
+
+
+def _kept_bytes(precision: str | None) -> int:
+    """Return the bytes of a value that is kept for the backward pass. With amp, about half of them have 2.
+
+    With 3 instead of 4 bytes, the largest batch size that fits is found within one step for 94 % of models instead of
+    76 % (benchmarks/largest_batch.py).
+    """
+    return 3 if precision and precision.startswith("amp") else _bytes_each(precision)
 
 
 def _area_factor(spec: BenchmarkSpec, row: Mapping[Any, Any]) -> float:

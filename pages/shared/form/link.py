@@ -5,7 +5,7 @@ from typing import Any
 import streamlit as st
 
 from engine.specs import Spec
-from pages.shared import backend
+from pages.shared import backend, history
 from pages.shared.form import spec_form
 from pages.shared.kinds import PAGES, form_page
 
@@ -27,21 +27,25 @@ def form_link(spec: Spec, label: str, *, icon: str, key: str, help: str | None =
 FILLED = "form_filled_from"
 
 
-def fill_from_run(page: str) -> None:
+def fill_from_run(page: str) -> bool:
     """Fill the form of a page once with the request of a run, for a bare link such as `/vision?run=4`.
 
-    page: path of the page in its address.
+    Return True if the page must not be drawn yet: the browser first has to merge entries of its history, so that Back
+    leaves the page, and a drawn form could not be filled. page: path of the page in its address.
     """
     run = backend.linked_run()
     if run is None or PAGES[run.kind] != page or list(st.query_params) != ["run"]:
-        return
+        return False
     submitted = st.session_state.get(f"{run.kind}_sent", {}).get("run")
     if run.id in (submitted, st.session_state.get(FILLED)):
-        return
+        return False
+    if not history.merging():
+        return True
     st.session_state[FILLED] = run.id
     put_aside(run.kind, run.spec)
     if query := address(run.kind, run.spec):
         st.switch_page(form_page(type(run.spec)), query_params=query | {"run": str(run.id)})
+    return False
 
 
 def address(prefix: str, spec: Spec) -> dict[str, str | list[str]]:

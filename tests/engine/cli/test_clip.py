@@ -137,7 +137,10 @@ def test_search_the_images_of_an_evaluation(
 
 @pytest.mark.slow
 def test_a_killed_training_goes_on_from_its_checkpoint(store: Store, tmp_path: Path, tiny_model: list[str]) -> None:
-    """The worker is killed in mid-run: its second attempt tells the same curve as a training that nobody has killed."""
+    """The second attempt of a killed run has the same curve as a run that nobody killed.
+
+    Half a minute: three processes load PyTorch and train, one after the other.
+    """
     never = ["--val-frequency", "0", "--zeroshot-frequency", "0"]
     flags = [*tiny_model, "--epochs", "15", "--save-every-steps", "2", *never]
     whole = engine("train", *flags)

@@ -87,6 +87,12 @@ def test_a_file_of_timms_benchmark_becomes_a_device(
     assert "my laptop: error on unseen families" in capsys.readouterr().err
     assert main(["estimate", "--models", "timm:resnet18", "--device", "my laptop"]) == 0
     assert "estimated" in capsys.readouterr().out
+    timed, answer = published.iloc[0], tmp_path / "answer.csv"
+    asked = ["estimate", "--models", f"timm:{timed['model']}", "--device", "my laptop", "--output", str(answer)]
+    assert main(asked) == 0
+    row = pd.read_csv(answer).set_index("image_size").loc[int(timed["image_size"])]
+    assert row["source"] == "measured"
+    assert row["samples_per_s"] == pytest.approx(timed["samples_per_s"])
     (tmp_path / "bench.csv").write_text("name,speed\na,1\n")
     assert main(["calibrate", "--from", str(tmp_path / "bench.csv"), "--name", "x"]) == 2
     assert "lacks columns of timm's benchmark.py" in capsys.readouterr().err
@@ -120,11 +126,15 @@ def test_what_is_worth_measuring_could_enter_the_front() -> None:
         {
             **{"name": list("abcd"), "quality": [80.0, 80.0, 80.0, 70.0], "latency_ms": [10.0, 12.0, 20.0, 15.0]},
             **{"latency_ms_low": [None, 8.0, 16.0, 9.0], "source": ["measured", "estimated", "estimated", "estimated"]},
+            "in_range": True,
         }
     )
     ranked = estimates.worth_measuring(frame, "quality")
     assert list(ranked["name"]) == ["b", "d"], "b by 10 / 8, d by 10 / 9; c is slower than a even at its best"
     assert list(ranked["gain"]) == [1.25, pytest.approx(10 / 9)]
+    wild = pd.DataFrame({"name": ["e"], "quality": 90.0, "latency_ms": 1.0, "latency_ms_low": 0.5, "in_range": False})
+    ranked = estimates.worth_measuring(pd.concat([frame, wild.assign(source="estimated")]), "quality")
+    assert list(ranked["name"]) == ["e", "b", "d"], "an estimate outside the fitted range hides no other"
 
 
 @pytest.mark.slow

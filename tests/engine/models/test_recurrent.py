@@ -154,7 +154,10 @@ def test_what_is_captured_passes_its_check(name: str, shape: dict[str, Any], mon
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "shape"), cases(["compile_loop"], ["two-layers"]))
 def test_what_is_compiled_passes_its_check(name: str, shape: dict[str, Any]) -> None:
-    """A compiled cell passes its check in the task's own test, `test_compiled_and_scripted_tell_their_times_apart`."""
+    """Half a minute: a C++ compiler builds the generated code of two layers.
+
+    A compiled cell passes its check in the task's own test, `test_compiled_and_scripted_tell_their_times_apart`.
+    """
     check_compiled(name, shape | {"seq_length": 2})
 
 

@@ -133,13 +133,14 @@ def test_requests_find_the_figures_of_a_model_again() -> None:
         ("inference", "amp", 100 + 50 * 4),
         ("inference", "bfloat16", (100 + 50 * 4) / 2),
         ("training, SGD", "float32", 100 * 2 + 2 * 5 * 4 * 4),  # weights, gradients; activations twice, 4 bytes each
+        ("training, SGD", "amp", 100 * 2 + 2 * 5 * 4 * 3),  # about half of the kept values in half precision
         ("training, AdamW", "float32", 100 * 4 + 2 * 5 * 4 * 4),
         ("training, AdamW", "float16", (100 * 4 + 2 * 5 * 4 * 4) / 2),
     ],
 )
 def test_memory_is_estimated_by_batch_size_and_data_type(way: str, precision: str, mb: float) -> None:
     estimated = memory.estimate(ROW, way).set_index("batch_size")
-    assert list(estimated.index) == [1, 2, 4, 8, 16, 32, 64, 128, 256]
+    assert list(estimated.index) == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
     assert estimated.loc[4, precision] == pytest.approx(mb / 1000)
 
 

@@ -92,6 +92,7 @@ def events(tmp_path: Path, **fields: Any) -> list[Event]:
 
 @pytest.mark.slow
 def test_the_whole_way(tmp_path: Path) -> None:
+    """Half a minute: two processes build a CLIP model, time it, and the first traces it."""
     found = events(tmp_path, models="open_clip:ViT-S-32-alt", replicates=2, trace=True)
     assert isinstance(found[0], Environment)
     assert [type(each) for each in found if not isinstance(each, Progress)][1:] == [Artifact, Artifact, BenchmarkRow]
@@ -109,6 +110,7 @@ def test_the_whole_way(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_compiled_beside_eager_with_cold_and_warm_compilation(tmp_path: Path) -> None:
+    """A minute: two processes load PyTorch's compiler, and each compiles twice."""
     found = events(tmp_path, models=OWN, variants="eager,compile", replicates=2, time_limit=900)
     eager, compiled = (each for each in found if isinstance(each, BenchmarkRow))
     assert (eager.status, compiled.status) == ("ok", "ok"), compiled.error
@@ -149,7 +151,10 @@ for event in run(BenchmarkSpec.model_validate_json(sys.argv[2]), Path(sys.argv[3
 
 @pytest.mark.slow
 def test_a_real_want_of_memory_on_the_cpu_is_a_row(tmp_path: Path) -> None:
-    """128 images in double precision and their features do not fit into what 1.2 GB leave beside torch itself."""
+    """128 images in double precision and their features do not fit into what 1.2 GB leave beside torch itself.
+
+    Half a minute: every smaller batch is tried in a process of its own, as the task does.
+    """
     asked = BenchmarkSpec(**REAL | {"models": OWN, "batch_size": 128})
     done = subprocess.run(
         [sys.executable, "-c", LIMITED, str(1_200_000_000), asked.model_dump_json(), str(tmp_path)],

@@ -1,0 +1,89 @@
+"""Spread independent pieces of work over processes. A process that dies loses only the piece it was at."""
+
+import multiprocessing
+import signal
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import TypeVar
+
+from engine.process import die_with_parent, oom_kills
+from engine.replicates.child import TICK_S, Ended, ended
+
+Piece = TypeVar("Piece")
+Result = TypeVar("Result")
+
+TRIES = 2
+"""Processes that may die of one piece before it is given up."""
+END_S = 5.0
+"""Wait at most this many seconds for a process that has closed its connection."""
+
+
+def spread(
+    work: Callable[[Piece], Result], pieces: Sequence[Piece], processes: int
+) -> Generator[tuple[int, Result | Ended] | None]:
+    """Yield the place of every piece with its result, as soon as it is known; None about once a second without any.
+
+    work: a function of a module, which is called in fresh processes. A piece whose process dies is tried again after
+    the others, and its result is Ended if that process dies too. Closing this generator kills the processes.
+    """
+    spawn = multiprocessing.get_context("spawn")
+    waiting, deaths, kills = deque(range(len(pieces))), Counter[int](), oom_kills()
+    started: list[BaseProcess] = []
+    at_work: dict[Connection, tuple[BaseProcess, int]] = {}
+    try:
+        while waiting or at_work:
+            while waiting and len(at_work) < processes:
+                ours, its = spawn.Pipe()
+                process: BaseProcess = spawn.Process(target=_serve, args=(its, work), daemon=True)
+                process.start()
+                its.close()  # else its end would never be seen
+                started.append(process)
+                at_work[ours] = process, _send(ours, pieces, waiting)
+            if not (ready := wait(list(at_work), TICK_S)):
+                yield None
+            for connection in ready:
+                assert isinstance(connection, Connection)
+                process, place = at_work.pop(connection)
+                try:
+                    result: Result | Ended = connection.recv()
+                except (EOFError, OSError):
+                    connection.close()
+                    process.join(END_S)
+                    deaths[place] += 1
+                    if deaths[place] < TRIES:
+                        waiting.append(place)
+                        continue
+                    code = process.exitcode if process.exitcode is not None else -signal.SIGKILL
+                    result = ended(code, killed_for_memory=oom_kills() > kills)
+                else:
+                    if waiting:
+                        at_work[connection] = process, _send(connection, pieces, waiting)
+                    else:
+                        connection.close()  # the process ends
+                yield place, result
+    finally:
+        for one in started:
+            one.kill()
+        for one in started:
+            one.join()
+
+
+def _send(connection: Connection, pieces: Sequence[Piece], waiting: deque[int]) -> int:
+    """Send the next waiting piece, and return its place."""
+    place = waiting.popleft()
+    with suppress(OSError):  # the process has died already, which its connection shows
+        connection.send(pieces[place])
+    return place
+
+
+def _serve(connection: Connection, work: Callable[[Piece], Result]) -> None:
+    """Work on pieces in a process of its own until the connection is closed."""
+    die_with_parent()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # they are for the process that spreads the work, which ends this one
+    with suppress(EOFError):
+        while True:
+            connection.send(work(connection.recv()))

@@ -1,0 +1,27 @@
+"""Draw the speed of a model on this machine and on the published devices: measured first, otherwise estimated."""
+
+import pandas as pd
+import streamlit as st
+
+from engine.report.timings import estimates
+from pages.shared import calibrate, speeds, table
+
+
+def draw(name: str, sizes: pd.DataFrame) -> None:
+    """Draw the tab of speeds. sizes: from model.sizes, one row per image size."""
+    work = speeds.work()
+    if work is None:
+        st.caption("The catalogue has no table of operators, so no speed can be estimated.")
+        return
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        image_size = st.selectbox("Image size (px)", list(sizes["image_size"]), key="model_speed_size", width=160)
+        calibrate.draw("model_calibrate")
+    timed = speeds.timed()
+    devices = speeds.devices(timed)
+    frame = estimates.of_model(devices, timed, work, name, image_size)
+    if frame.empty:
+        st.caption("This model is not timed here, and without a complete count its speed cannot be estimated.")
+        return
+    speeds.table(frame, devices, key="model_speed", alt="Speed on each device")
+    with st.container(horizontal=True):
+        table.download_table(lambda: frame, f"{name.partition(':')[2]}-speeds", key="model_speed_file")

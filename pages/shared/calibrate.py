@@ -1,0 +1,78 @@
+"""Offer to calibrate this machine: to time the models from which the speed of all others is estimated."""
+
+import streamlit as st
+
+from engine.jobs import submit
+from engine.report.timings import estimates
+from engine.specs import Refused
+from engine.store import Run, State
+from engine.words import plural
+from pages.shared import backend, durations, launch, rerun, run_view, speeds
+from pages.shared.text import plain, span
+
+BATCHES = {1: "Latency (batch 1)", 64: "Throughput (batch 64)"}
+
+
+def draw(key: str) -> None:
+    """Draw the menu that queues a calibration. While one waits or runs, draw its progress instead."""
+    if speeds.work() is None:
+        return
+    run = _unfinished()
+    tick = run_view.TIMING_TICK_S if run else None
+    st.fragment(_draw, run_every=tick, key=f"{key}_part")(key, run.id if run else None)
+
+
+def _unfinished() -> Run | None:
+    states = [state for state in State if not state.ended]
+    runs = backend.store().runs(kind="benchmark", states=states)
+    return next((run for run in runs if run.name == estimates.CALIBRATION), None)
+
+
+def _draw(key: str, run_id: int | None) -> None:
+    if run_id is None:
+        menu = st.popover("Calibrate this machine", icon=":material/speed:", key=key, on_change="rerun")
+        if menu.open:
+            with menu:
+                _form(key)
+        return
+    run = backend.store().run(run_id)
+    if run.state.ended:
+        rerun.show_later(f"Calibration, run {run_id}: {run.outcome}", ":material/speed:")
+        rerun.page()  # redraw once with the calibrated device and without the timer
+    st.page_link(
+        "run/page.py", label=f"Calibration: run {run_id}", icon=":material/speed:", query_params={"run": str(run_id)}
+    )
+    st.caption(plain(run_view.sentence(run, backend.store())))
+    run_view.progress(run)
+
+
+def _form(key: str) -> None:
+    """Draw the choice of what to time, and the button."""
+    work = speeds.work()
+    assert work is not None, "the menu is drawn only with counted operators"
+    batch = st.segmented_control(
+        "Speed to estimate",
+        list(BATCHES),
+        format_func=BATCHES.__getitem__,
+        default=1,
+        required=True,
+        key=f"{key}_batch",
+    )
+    device = st.selectbox("Device", launch.devices(), key=f"{key}_device")
+    try:
+        spec = estimates.calibration(work, device, batch_size=batch)
+    except Refused as refusal:
+        st.error(plain(str(refusal)), icon=":material/error:")
+        return
+    st.caption(
+        f"One run that times {plural(len(spec.models), 'quick model')} of different families, eager and in float32, on "
+        "a quiet machine. All timings in the same setting count, so estimates improve as you time more models."
+    )
+    label = f"Calibrate ({span(durations.benchmark_s(spec, spec.models))})"
+    if st.button(label, key=f"{key}_go", icon=":material/timer:"):
+        try:
+            submit(backend.store(), backend.settings(), spec, name=estimates.CALIBRATION)
+        except Refused as refusal:
+            st.error(plain(str(refusal)), icon=":material/error:")
+            return
+        st.rerun()

@@ -1,0 +1,84 @@
+"""From an empty store to a calibrated machine, to a Pareto front over latency, to the devices for a shortlist."""
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from engine.estimate import devices, work
+from engine.jobs import submit
+from engine.report.timings import estimates
+from engine.settings import ROOT
+from engine.specs import BenchmarkSpec
+from engine.store import State, Store, open_store
+from tests.support.browser import PATIENCE_S, Server, select_rows, serve
+from tests.support.page import benchmark_row, finish
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
+expect.set_options(timeout=PATIENCE_S * 1000)
+SYMBOLS = """charts => charts.flatMap(chart => chart._fullData).flatMap(trace => [trace.marker?.symbol].flat())"""
+
+
+def timed_by_hand(store: Store) -> None:
+    """Store a calibration whose models take twice as long as on the published i7."""
+    counted = work.read(ROOT / "data" / "catalog")
+    spec = estimates.calibration(counted)
+    known = devices.find(devices.shipped(), "i7")
+    own = counted.reset_index().drop_duplicates("name").set_index(work.KEY)
+    latency = 2 * devices.estimate(known, own, 1)["latency_ms"]
+    rows = [
+        benchmark_row(
+            name.partition(":")[2], image_size=size, batch_size=1, latency_ms=ms, samples_per_s=1000 / ms, flags=()
+        )
+        for (name, size), ms in latency.items()
+        if name in spec.models
+    ]
+    finish(store, store.enqueue(spec, name=estimates.CALIBRATION), rows)
+
+
+def timed_here(server: Server, page: Page, store: Store) -> None:
+    """Queue a calibration of ten seconds of samples, and wait for it: about two minutes."""
+    spec = estimates.calibration(work.read(ROOT / "data" / "catalog"), budget_s=10)
+    run_id = submit(store, server.settings, spec, name=estimates.CALIBRATION)
+    while not store.run(run_id).state.ended:
+        page.wait_for_timeout(500)
+    assert store.run(run_id).state is State.FINISHED, store.run(run_id).error
+
+
+@pytest.mark.parametrize("really", [False, pytest.param(True, marks=pytest.mark.soak)])
+def test_from_an_empty_store_to_a_front_and_the_devices_of_a_shortlist(
+    page: Page, tmp_path: Path, *, really: bool
+) -> None:
+    with serve(tmp_path) as server:
+        page.set_viewport_size({"width": 1440, "height": 1600})
+        page.goto(server.url)
+        page.get_by_role("button", name="Calibrate this machine").click()
+        page.get_by_role("button", name=re.compile(r"^Calibrate \(.* to .*\)")).click()
+        expect(page.get_by_role("link", name="Calibration: run 1")).to_be_visible()
+        store = open_store(server.settings)
+        (run,) = store.runs()
+        assert isinstance(run.spec, BenchmarkSpec)
+        assert len(run.spec.models) == 48
+        store.request_cancel(run.id)  # it would take ten minutes
+        expect(page.get_by_role("button", name="Calibrate this machine")).to_be_visible()
+
+        timed_here(server, page, store) if really else timed_by_hand(store)
+        store.close()
+        page.reload()
+        page.get_by_role("button", name="ImageNet against latency here").click()
+        page.get_by_role("combobox", name="Estimate speed on").click()
+        page.get_by_role("option", name=re.compile("^eager, batch 1, float32 on")).click()
+        expect(page.get_by_text(re.compile(r"shown; .* on the Pareto front"))).to_be_visible()
+        expect(page.get_by_text("Hollow points are estimates")).to_be_visible()
+        symbols = page.locator(".js-plotly-plot").evaluate_all(SYMBOLS)
+        hollow = [symbol for symbol in symbols if symbol and symbol.endswith("-open")]
+        assert len(hollow) > 1000
+        assert any(symbol and not symbol.endswith("-open") for symbol in symbols), "measured points are filled"
+
+        select_rows(page.get_by_test_id("stDataFrame"), 0, 1)
+        page.get_by_test_id("stMain").get_by_role("link", name="Compare", exact=True).click()
+        page.get_by_text("Which device?").click()
+        table = page.get_by_role("region", name="Speed of each model on each device")
+        expect(table).to_contain_text("estimated")
+        expect(table).to_contain_text("published")

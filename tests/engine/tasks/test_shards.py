@@ -1,0 +1,69 @@
+"""Work spread over real processes, some of which are killed."""
+
+import os
+import signal
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+
+from engine.jobs.foreground import run_here
+from engine.measure import environment
+from engine.replicates.child import Ended
+from engine.results import Event, Progress, Row
+from engine.settings import Settings
+from engine.specs import ProfileSpec
+from engine.store import State, Store
+from engine.tasks.profile import MODELS_EACH, profile
+from engine.tasks.shards import spread
+
+MODELS = tuple(f"timm:{name}" for name in ("test_resnet", "test_vit", "test_convnext", "test_efficientnet"))
+
+
+def square(folder: Path, number: int) -> int:
+    """Die at 3 in the first process that comes to it, and at 5 in every process."""
+    if number == 5 or (number == 3 and not (folder / "seen").exists()):
+        (folder / "seen").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number**2
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_loses_only_its_piece_which_is_tried_again(tmp_path: Path) -> None:
+    found = [one for one in spread(partial(square, tmp_path), range(8), processes=2) if one]
+    assert sorted(place for place, _ in found) == list(range(8))
+    results = dict(found)
+    lost = results.pop(5)
+    assert isinstance(lost, Ended)
+    assert (lost.status, "SIGKILL" in lost.error) == ("error", True)
+    assert results == {number: number**2 for number in range(8) if number != 5}
+
+
+@pytest.mark.slow
+def test_a_count_in_processes_survives_a_kill_and_equals_one_process(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "threads", lambda: 2)
+    batches = tuple(range(1, 1 + 2 * MODELS_EACH // len(MODELS)))
+    spec = ProfileSpec(models=MODELS, batch_size=batches)
+    seen: list[Event] = []
+
+    def kill_one(event: Event) -> None:
+        seen.append(event)
+        if len([row for row in seen if isinstance(row, Row)]) == 3 and isinstance(event, Row):
+            counting = [child for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())]
+            assert len(counting) == 2
+            counting[0].kill()
+
+    run_id = run_here(store, settings, spec, kill_one)
+    assert store.run(run_id).state is State.FINISHED
+    rows = {(row.model, row.batch_size): row for row in store.rows(run_id)}
+    assert len(rows) == len(store.rows(run_id)) == len(MODELS) * len(batches)
+    last = [event for event in seen if isinstance(event, Progress)][-1]
+    assert (last.done, last.total, last.note) == (len(rows), len(rows), "counting in 2 processes")
+    for model in MODELS:
+        for point in spec.points:
+            alone = profile(model, point).row
+            row = rows[alone.model, alone.batch_size]
+            assert row.model_copy(update={"seconds": 0.0}) == alone.model_copy(update={"seconds": 0.0})
