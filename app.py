@@ -24,6 +24,7 @@ from engine.jobs.log import FailureLog
 from engine.settings import Settings
 from engine.specs import Refused
 from engine.store import ACTIVE, Filter, State, open_store
+from pages.shared import sign_in
 
 log = logging.getLogger(__name__)
 
@@ -76,13 +77,15 @@ async def lifespan(_app: st.App) -> AsyncIterator[None]:
     outlive the server.
     """
     settings = Settings()
-    refuse_strangers(settings, st.get_option("server.address"))
+    sign_in.check(settings)
+    signed_in = sign_in.configured()
+    refuse_strangers(settings, st.get_option("server.address"), signed_in=signed_in)
     if settings.cluster_refusal:
         raise Refused(settings.cluster_refusal)
     # To check the origin of a WebSocket, Streamlit would ask the internet for this machine's address and block all
     # pages meanwhile. Other addresses are allowed only by browser.serverAddress and server.corsAllowedOrigins.
     net_util.get_internal_ip = net_util.get_external_ip = lambda: None
-    for warning in filter(None, (settings.public_warning, settings.sharing_warning)):
+    for warning in filter(None, ("" if signed_in else settings.public_warning, settings.sharing_warning)):
         log.warning(warning)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_keep_scheduler, settings)
@@ -90,9 +93,12 @@ async def lifespan(_app: st.App) -> AsyncIterator[None]:
         tasks.cancel_scope.cancel()
 
 
-def refuse_strangers(settings: Settings, address: str | None) -> None:
-    """Refuse to serve an address that other machines can reach, because the pages have no login. Errors: Refused."""
-    if settings.public or address == "localhost":
+def refuse_strangers(settings: Settings, address: str | None, *, signed_in: bool) -> None:
+    """Refuse to serve an address that other machines can reach without sign-in. Errors: Refused.
+
+    signed_in: sign-in is configured.
+    """
+    if signed_in or settings.public or address == "localhost":
         return
     try:
         local = ip_address(address or "0.0.0.0").is_loopback  # noqa: S104  no address means all of them
@@ -100,8 +106,9 @@ def refuse_strangers(settings: Settings, address: str | None) -> None:
         local = False
     if not local:
         raise Refused(
-            f"the address {address or 'of all interfaces'} can be reached from other machines, and these pages have no "
-            "login: keep 127.0.0.1, or set VITALS_PUBLIC=1 behind a proxy that has a login"
+            f"the address {address or 'of all interfaces'} can be reached from other machines, and sign-in is not "
+            "configured: configure it (docs/deploy.md), keep 127.0.0.1, or set VITALS_PUBLIC=1 behind a proxy that "
+            "authenticates users"
         )
 
 

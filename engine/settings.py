@@ -1,11 +1,12 @@
 """Settings from `VITALS_*` environment variables: folders, database, and how runs are started."""
 
 import os
+import re
 import shlex
 import stat
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,6 +27,7 @@ class Settings(BaseSettings):
         "", description="Ray cluster that takes runs too: its dashboard, http://HOST:8265; empty: none."
     )
     queue_limit: int = Field(500, ge=1, description="Most runs that may wait.")
+    user_queue_limit: int = Field(50, ge=1, description="Most runs of one signed-in user that may wait.")
     lease_s: float = Field(15, gt=0, description="Seconds of silence after which a scheduler or worker counts as lost.")
     idle_exit_s: float = Field(
         900, gt=0, description="Seconds without work and browsers after which a scheduler exits."
@@ -42,7 +44,22 @@ class Settings(BaseSettings):
     )
     log_limit_mb: float = Field(10, gt=0, description="Size at which a run's log is cut, in MB (1e6 bytes).")
 
-    public: bool = Field(False, description="Serve other machines too: only behind a proxy that authenticates users.")
+    public: bool = Field(
+        False, description="Serve other machines without sign-in: only behind a proxy that authenticates users."
+    )
+    admins: str = Field("", description="Who may change the runs of all users: e-mails and @domains, comma-separated.")
+    runners: str = Field("", description="Who may start runs and change their own: e-mails and @domains.")
+    viewers: str = Field("", description="Who may only look: e-mails and @domains.")
+
+    @field_validator("admins", "runners", "viewers")
+    @classmethod
+    def _check_names(cls, text: str) -> str:
+        """Return the e-mails and domains in lower case and without spaces. Errors: ValueError."""
+        names = [name.strip().lower() for name in text.split(",") if name.strip()]
+        for name in names:
+            if not re.fullmatch(r"[!-)+-?A-~]*@[a-z0-9.-]+", name):
+                raise ValueError(f"{name!r} is neither an e-mail such as ann@example.org nor a domain as @example.org")
+        return ",".join(names)
 
     @property
     def device_dir(self) -> Path:
@@ -57,12 +74,12 @@ class Settings(BaseSettings):
 
     @property
     def public_warning(self) -> str:
-        """Return a warning, for log and pages, about what visitors of a public server may do; empty unless `public`."""
+        """Return a warning, for log and pages, about what visitors may do without sign-in; empty unless `public`."""
         if not self.public:
             return ""
         warning = (
-            "VITALS_PUBLIC=1, and this server has no sign-in of its own: whoever reaches it can run models, delete "
-            "runs and read the data folders."
+            "VITALS_PUBLIC=1, and sign-in is not configured: whoever reaches this server can run models, delete runs "
+            "and read the data folders."
         )
         if not any(self.data_roots.split(os.pathsep)):
             warning += " VITALS_DATA_ROOTS is empty, so these include the whole home folder."

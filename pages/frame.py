@@ -5,7 +5,8 @@ from pathlib import Path
 
 import streamlit as st
 
-from pages.shared import backend, history, links, rerun
+from engine.store import Role
+from pages.shared import backend, history, links, rerun, sign_in
 from pages.shared.form import link
 from pages.shared.rerun import PageEnd
 from pages.shared.text import plain
@@ -88,10 +89,12 @@ page = st.navigation(
                 help="Compare runs or models side by side: their settings and their results.",
             ),
         ],
-    }
+    },
+    position="sidebar" if backend.user().role > Role.NONE else "hidden",
 )
 st.set_page_config(page_title=f"{page.title} – Model Vitals")
-if warning := backend.settings().public_warning:
+sign_in.draw(backend.settings())
+if (warning := backend.settings().public_warning) and not sign_in.configured():
     st.sidebar.warning(plain(warning), icon=":material/public:")
 waits = link.fill_from_run(page.url_path)
 parameters, top = links.parameters(), st.container()

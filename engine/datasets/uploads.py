@@ -18,13 +18,15 @@ from engine.datasets.base import DataProblem, Unreadable
 from engine.datasets.kinds import TABLES, TEXTS, recognise
 from engine.datasets.members import visible
 from engine.datasets.unpacked import check_room, forget_copy
-from engine.roots import Roots, files_within, open_within, scan_within, stat_within
+from engine.roots import Roots, file_within, files_within, open_within, scan_within, stat_within
 from engine.specs.clip import DataKind, split_sources
 from engine.words import shortened
 
 MOST_PACKED = 1_000_000_000
 """Maximum bytes of an upload."""
 LIMITS = Limits(files=100_000, total_bytes=2_000_000_000, file_bytes=50_000_000)
+OWNER = ".owner"
+"""File in an upload's folder with the e-mail of its owner, if it has one. Hidden files count as no data."""
 FORMATS: dict[str, Format] = {
     **{".zip": "zip", ".tar": "tar", ".tgz": "gzip", ".tar.gz": "gzip"},
     **{".csv": "", ".tsv": "", ".json": "", ".parquet": "parquet"},
@@ -32,15 +34,16 @@ FORMATS: dict[str, Format] = {
 """Format that a file with this ending must have, recognised by its first bytes."""
 
 
-def unpack(upload: Path | BinaryIO, name: str, to: Path) -> tuple[Path, DataKind]:
+def unpack(upload: Path | BinaryIO, name: str, to: Path, owner: str = "") -> tuple[Path, DataKind]:
     """Unpack an upload called `name` into the new folder `to`. Return the path of its data and their kind.
 
+    owner: e-mail of its owner; empty without sign-in.
     Only images, texts and tables are taken from an archive. Errors: DataProblem if the upload is not what its name
     says, is too large, or contains a path outside its folder; then no folder is made.
     """
     if isinstance(upload, Path):
         with open_within(upload, None) as file:
-            return unpack(file, name, to)
+            return unpack(file, name, to, owner)
     shown_name = name[:200]
     ending = next((ending for ending in FORMATS if name.lower().endswith(ending)), None)
     packed = upload.seek(0, SEEK_END)
@@ -60,6 +63,8 @@ def unpack(upload: Path | BinaryIO, name: str, to: Path) -> tuple[Path, DataKind
         else:
             _write_table(upload, packed, partial / (_word(name, ending) + ending))
         path, data_kind = _recognised(partial, shown_name)
+        if owner:
+            (partial / OWNER).write_text(owner)
         partial.replace(to)
     except OSError as error:
         raise DataProblem(f"{shown_name!r} cannot be written to {to}: {error.strerror or error}") from error
@@ -169,6 +174,8 @@ class Kept:
     kind: DataKind
     size: int
     """Bytes of all files."""
+    owner: str = ""
+    """E-mail of its owner; empty if it was uploaded without sign-in."""
 
     def of(self, data: str) -> bool:
         """Return whether any of these data, as named in requests, is in the folder."""
@@ -205,4 +212,5 @@ def _look(folder: Path, roots: Roots) -> Kept:
         data, kind = recognise(folder, roots)
     except DataProblem:  # the folder was changed by hand
         data, kind = folder, "auto"
-    return Kept(folder, data, kind, size)
+    owner = folder / OWNER
+    return Kept(folder, data, kind, size, owner.read_text() if file_within(owner, roots) else "")

@@ -95,7 +95,7 @@ def declare_gone(store: Store, settings: Settings, host: str) -> OpenHost:
     If the host does come back, its workers cannot write to these attempts any more.
     host: its name, or its id when several hosts have that name.
     Errors: Refused when the host has no attempts, is this host, reported within the last few leases, or shares its
-    name.
+    name, and when it has runs that the store's user may not change.
     """
     hosts = open_hosts(store)
     matches = [one for one in hosts if host in (one.id, one.name)]
@@ -113,6 +113,7 @@ def declare_gone(store: Store, settings: Settings, host: str) -> OpenHost:
             f"{lost.name} reported {abs(lost.silent_s):.0f} s ago, so it is there; a host can be declared gone after "
             f"{needed:.0f} s of silence. Cancel its runs instead"
         )
+    store.check_owner(*lost.run_ids)
     for attempt in attempts.open_attempts(store.database):
         if attempt.host == lost.id:
             close_lost(store, attempt, f"its host {lost.name} was declared gone")

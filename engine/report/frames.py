@@ -233,7 +233,7 @@ def _parent(path: str, known: set[str]) -> str | None:
 
 RUN_COLUMNS = (
     *("id", "kind", "what", "state", "created", "train_loss", "zeroshot_top1", "latency_ms", "flags", "duration_s"),
-    *("device", "tags", "error", "cause", "progress"),
+    *("device", "tags", "error", "owner", "cause", "progress"),
 )
 
 
@@ -246,6 +246,7 @@ def runs(runs: Iterable[Run], now: datetime | None = None) -> pd.DataFrame:
             "what": run.name or run.spec.summary,
             "state": run.outcome,
             "tags": list(run.tags),
+            "owner": run.owner,
             "progress": run.done / run.total if run.total else None,
             "created": run.created_at,
             "duration_s": run.seconds(now),

@@ -1,5 +1,6 @@
 """The database layer, and the only place with SQL: runs, their attempts and results, on SQLite or PostgreSQL."""
 
+from engine.store.access import Role, User
 from engine.store.database import Busy, Damaged, Unavailable
 from engine.store.find import Filter
 from engine.store.model import (
@@ -28,11 +29,13 @@ __all__ = [
     "Exit",
     "Filter",
     "QueueFull",
+    "Role",
     "Run",
     "StaleAttempt",
     "State",
     "Store",
     "StoredArtifact",
     "Unavailable",
+    "User",
     "open_store",
 ]

@@ -17,6 +17,7 @@ from engine.results import Row
 from engine.roots import file_within, open_within
 from engine.settings import Settings
 from engine.specs import Refused
+from engine.store.access import Role
 from engine.store.attempts import insert_event
 from engine.store.bundle_format import (
     FORMAT,
@@ -77,8 +78,10 @@ def export_bundle(store: Store, settings: Settings, run_id: int) -> bytes:
 def import_bundle(store: Store, settings: Settings, path: Path) -> int:
     """Import a bundle and return the id of its run. A second import of the same bundle returns the first one's run.
 
-    Errors: Refused when the file is not a bundle, is damaged, or has contents that no run can have.
+    Errors: Refused when the user may not start runs, or the file is not a bundle, is damaged, or has contents that no
+    run can have.
     """
+    store.user.require(Role.RUNNER)
     try:
         with path.open("rb") as file:
             members = _read(file, path.stat().st_size)
@@ -204,6 +207,7 @@ def _take_in(store: Store, settings: Settings, members: dict[str, bytes]) -> int
     columns |= {"environment": record.environment.model_dump_json() if record.environment else None}
     # One attempt was made elsewhere. A retry gets the next number, so it keeps the imported files.
     columns |= {"attempt": 1, "tries_left": 0}
+    columns |= {"owner": store.user.email}
     key = "bundle:" + sha256(b"\0".join(members[name] for name in sorted(members))).hexdigest()
 
     with store.database.write() as connection:

@@ -107,6 +107,8 @@ class Run:
     revision: int
     """Increases with every stored event and every change of state."""
     notes: str = ""
+    owner: str = ""
+    """E-mail of the user who submitted it; empty without sign-in and from the command line."""
     tags: tuple[str, ...] = ()
     estimated_s_left: float | None = None
     """Seconds left as the task estimates them; None if it does not."""

@@ -17,9 +17,19 @@ from engine.store.tables import attempts, runs, slots
 DAMAGED = "the store no longer holds which devices this run needs: its file is damaged"
 
 
-def enqueue(database: Database, spec: Spec, *, name: str, key: str | None, limit: int) -> int:
+_OWN = runs.alias("own")
+_TURN = func.row_number().over(partition_by=runs.c.owner, order_by=runs.c.id)
+_LAST_START = select(func.max(_OWN.c.attempt_id)).where(_OWN.c.owner == runs.c.owner).scalar_subquery()
+TURNS = (_TURN, func.coalesce(_LAST_START, 0), runs.c.id)
+"""The order of queued runs: owners take turns, who started a run longest ago first; each owner's oldest run first."""
+
+
+def enqueue(
+    database: Database, spec: Spec, *, name: str, key: str | None, limit: int, owner: str = "", owner_limit: int
+) -> int:
     """Queue a run and return its id, or the id of the run made earlier with the same key.
 
+    owner_limit: most waiting runs of this owner; a run without an owner has no such limit.
     Errors: QueueFull; Refused when the name is too long.
     """
     with database.write() as connection:
@@ -29,21 +39,23 @@ def enqueue(database: Database, spec: Spec, *, name: str, key: str | None, limit
         waiting = connection.scalar(select(func.count()).where(runs.c.state == State.QUEUED)) or 0
         if waiting >= limit:
             raise QueueFull(f"{waiting} runs are waiting and {limit} may: cancel some or try later")
-        return insert_run(connection, spec, name, key=key)
+        _check_own(connection, owner, owner_limit)
+        return insert_run(connection, spec, name, key=key, owner=owner)
 
 
 def claim(
     database: Database, host: str, run_id: int | None = None, offers: Mapping[str, Sequence[str]] | None = None
 ) -> Attempt | None:
-    """Start an attempt of the oldest queued run whose slots are free (or of run_id). Return None when there is none.
+    """Start an attempt of the first queued run by TURNS whose slots are free (or of run_id). Return None when there is
+    none.
 
-    A waiting run reserves its slots against younger runs, so that no run waits for ever.
+    A waiting run reserves its slots against those behind it, so that no run waits for ever.
     offers: for a node of the cluster, the slots that serve each device. Another host serves its own devices.
     """
     queued = runs.c.state == State.QUEUED
-    waiting = select(runs.c.id, runs.c.devices, runs.c.exclusive).where(queued).order_by(runs.c.id)
+    waiting = select(runs.c.id, runs.c.devices, runs.c.exclusive).where(queued).order_by(*TURNS)
     with database.read() as connection:  # usually nothing waits, and then no write lock is needed
-        if connection.execute(waiting.limit(1)).first() is None:
+        if connection.execute(select(runs.c.id).where(queued).limit(1)).first() is None:
             return None
     with database.claiming(host) as connection:
         taken, alone = _taken(connection, host)
@@ -97,13 +109,10 @@ def waiting(database: Database) -> tuple[int, float | None]:
     return count, None if since is None else max(0.0, _now() - since)
 
 
-def position(database: Database, run_id: int) -> int | None:
-    """Return a run's position in the queue, 1 for the next one; None if it does not wait."""
+def order(database: Database) -> list[int]:
+    """Return the ids of the queued runs, the next one first."""
     with database.read() as connection:
-        state = connection.scalar(select(runs.c.state).where(runs.c.id == run_id))
-        if state != State.QUEUED:
-            return None
-        return connection.scalar(select(func.count()).where(runs.c.state == State.QUEUED, runs.c.id <= run_id))
+        return list(connection.scalars(select(runs.c.id).where(runs.c.state == State.QUEUED).order_by(*TURNS)))
 
 
 def request_cancel(database: Database, run_id: int) -> None:
@@ -115,12 +124,13 @@ def request_cancel(database: Database, run_id: int) -> None:
             change_run(connection, this, runs.c.state.in_(ACTIVE), cancel_requested=True)
 
 
-def retry(database: Database, run: Run) -> bool:
+def retry(database: Database, run: Run, owner_limit: int) -> bool:
     """Queue a failed or cancelled run again with all its tries; return False when it is in another state.
 
-    Its rows stay until the next attempt begins.
+    Its rows stay until the next attempt begins. Errors: QueueFull when owner_limit runs of its owner wait.
     """
     with database.write() as connection:
+        _check_own(connection, run.owner, owner_limit)
         anew = {"state": State.QUEUED, "cause": None, "error": "", "ended_at": None, "cancel_requested": False}
         tries = {"tries_left": run.spec.attempts}
         return change_run(connection, runs.c.id == run.id, runs.c.state.in_(RETRYABLE), **UNSTARTED, **anew, **tries)
@@ -133,6 +143,13 @@ def insert_run(connection: Connection, spec: Spec, name: str, **columns: Any) ->
     insert_listing(connection, run_id, spec, name, columns.get("notes", ""))
     change_run(connection, runs.c.id == run_id)
     return run_id
+
+
+def _check_own(connection: Connection, owner: str, limit: int) -> None:
+    """Check that one more run of an owner may wait. Errors: QueueFull."""
+    own = select(func.count()).where(runs.c.state == State.QUEUED, runs.c.owner == owner)
+    if owner and (waiting := connection.scalar(own) or 0) >= limit:
+        raise QueueFull(f"{waiting} runs of {owner} are waiting and {limit} may: cancel some or try later")
 
 
 def _taken(connection: Connection, host: str) -> tuple[set[str], bool]:

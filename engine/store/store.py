@@ -15,6 +15,7 @@ from engine.settings import Settings
 from engine.specs import Refused, Spec
 from engine.specs.base import CLUSTER
 from engine.store import find, migrations, queue
+from engine.store.access import LOCAL, Role, User
 from engine.store.database import Damaged, Database, Unavailable
 from engine.store.find import Filter
 from engine.store.listing import searchable
@@ -43,19 +44,38 @@ def open_store(settings: Settings, *, on_failure: Callable[[Unavailable], object
     except BaseException:
         database.close()
         raise
-    return Store(database, queue_limit=settings.queue_limit)
+    return Store(database, queue_limit=settings.queue_limit, user_queue_limit=settings.user_queue_limit)
 
 
 class Store:
-    """Runs and their results. Threads may share it; a forked process must open its own."""
+    """Runs and their results, as one user may change them. Threads may share it; a forked process must open its own.
 
-    def __init__(self, database: Database, queue_limit: int) -> None:
+    Every method that changes a run raises Refused when its user may not.
+    """
+
+    def __init__(self, database: Database, queue_limit: int, user_queue_limit: int = 50, user: User = LOCAL) -> None:
         self.database = database
         self.queue_limit = queue_limit
+        self.user_queue_limit = user_queue_limit
+        self.user = user
+
+    def acting_as(self, user: User) -> "Store":
+        """Return this store for another user."""
+        return Store(self.database, self.queue_limit, self.user_queue_limit, user)
+
+    def check_owner(self, *run_ids: int) -> None:
+        """Check that the user may change all these runs. Errors: Refused."""
+        if self.user.role is Role.ADMIN:
+            return
+        with self.database.read() as connection:
+            for run in connection.execute(select(runs.c.id, runs.c.owner).where(runs.c.id.in_(run_ids))):
+                self.user.check_owner(run.owner, f"run {run.id}")
 
     def enqueue(self, spec: Spec, *, name: str = "", key: str | None = None) -> int:
         """Return the id of a new queued run, or of the earlier run with this key. Errors: QueueFull, Refused."""
-        return queue.enqueue(self.database, spec, name=name, key=key, limit=self.queue_limit)
+        self.user.require(Role.RUNNER)
+        limits = {"limit": self.queue_limit, "owner_limit": self.user_queue_limit}
+        return queue.enqueue(self.database, spec, name=name, key=key, owner=self.user.email, **limits)
 
     def run(self, run_id: int) -> Run:
         """Return a run. Errors: LookupError, Damaged."""
@@ -95,12 +115,15 @@ class Store:
 
     def set_tags(self, run_id: int, tags: Iterable[str]) -> None:
         """Replace the tags of a run. Errors: LookupError, Refused."""
+        self.check_owner(run_id)
         stored = [tag(text) for text in tags]
         with self.database.write() as connection:
             _replace_tags(connection, run_id, stored)
 
     def change_tags(self, run_ids: Iterable[int], *, add: Iterable[str] = (), remove: Iterable[str] = ()) -> None:
         """Add and remove tags of several runs, all or none. Errors: LookupError, Refused."""
+        run_ids = list(run_ids)
+        self.check_owner(*run_ids)
         added, removed = [tag(text) for text in add], {tag(text) for text in remove}
         with self.database.write() as connection:
             for run_id in run_ids:
@@ -109,6 +132,7 @@ class Store:
 
     def set_notes(self, run_id: int, text: str) -> None:
         """Replace the notes of a run. Errors: LookupError, Refused."""
+        self.check_owner(run_id)
         if len(text) > LONGEST_NOTES:
             raise Refused(f"notes have at most {LONGEST_NOTES:,} characters, these {len(text):,}")
         stored = storable(text)
@@ -120,20 +144,31 @@ class Store:
 
     def position(self, run_id: int) -> int | None:
         """Return a run's position in the queue, 1 for the next one; None if it does not wait."""
-        return queue.position(self.database, run_id)
+        order = self.queue_order()
+        return order.index(run_id) + 1 if run_id in order else None
+
+    def queue_order(self) -> list[int]:
+        """Return the ids of the queued runs, the next one first."""
+        return queue.order(self.database)
 
     def request_cancel(self, run_id: int) -> None:
-        """Cancel a queued run at once; request the end of an active one; leave an ended one unchanged."""
+        """Cancel a queued run at once; request the end of an active one; leave an ended one unchanged.
+
+        Errors: Refused.
+        """
+        self.check_owner(run_id)
         queue.request_cancel(self.database, run_id)
 
     def retry(self, run_id: int) -> None:
         """Queue a failed or cancelled run again. Errors: LookupError, Refused."""
+        self.check_owner(run_id)
         run = self.run(run_id)
-        if not queue.retry(self.database, run):
+        if not queue.retry(self.database, run, self.user_queue_limit):
             raise Refused(f"run {run_id} is {run.state}: only a failed or cancelled run can be tried again")
 
     def delete(self, run_id: int) -> None:
         """Delete an ended run with its results. The caller deletes its files. Errors: LookupError, Refused."""
+        self.check_owner(run_id)
         unclosed = select(attempts.c.id).where(attempts.c.run_id == run_id, attempts.c.closed_at.is_(None))
         with self.database.write() as connection:
             state = connection.scalar(select(runs.c.state).where(runs.c.id == run_id))

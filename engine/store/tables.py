@@ -2,7 +2,7 @@
 
 from sqlalchemy import BigInteger, Boolean, Column, Float, ForeignKey, Index, Integer, MetaData, String, Table, Text
 
-HEAD = "0003"
+HEAD = "0004"
 """The newest migration. Kept here so that opening an up-to-date store does not import Alembic."""
 
 metadata = MetaData()
@@ -39,9 +39,11 @@ runs = Table(
     Column("seconds_left", Float),  # as the task itself estimates it
     Column("environment", Text),
     Column("notes", Text, nullable=False, server_default=""),
+    Column("owner", String(320), nullable=False, server_default=""),  # an e-mail; empty: submitted without sign-in
     Column("revision", Integer, nullable=False, default=0),
     Index("runs_by_state", "state", "id", "kind", "devices"),  # both indexes cover the common filters, so that
     Index("runs_by_kind", "kind", "id", "state", "devices"),  # counts read no specs
+    Index("runs_by_owner", "owner", "attempt_id"),  # an owner's latest start, which decides whose turn it is
     sqlite_autoincrement=True,  # the number of a deleted run is never reused
 )
 

@@ -11,6 +11,7 @@ from engine.report.catalog import choose
 from engine.report.timings import needs, stored
 from engine.report.timings.stored import Setting
 from engine.specs import BenchmarkSpec, Refused
+from engine.store import Role
 from engine.words import plural
 from pages.catalog.controls import Axes
 from pages.shared import backend, durations
@@ -105,7 +106,7 @@ def buttons(plan: Plan) -> None:
         f"Time {plural(models, 'model')} on this machine{estimate}" if models else "Time on this machine",
         icon=":material/timer:",
         key="catalog_measure",
-        disabled=not models,
+        disabled=not models or backend.user().role < Role.RUNNER,
         help="Time the selected rows at their image sizes and with the timing setting in the sidebar. If none is "
         f"selected: the Pareto front, or with estimated speeds the {MOST} models that could change the front most. "
         "Models with a timing are not timed again.",

@@ -108,6 +108,7 @@ chart(
 timings_shown = [column for column in MEASURED if selected[column].notna().any()]
 columns = [
     *("model", *(axis for axis in (axes.y, axes.x) if selected[axis].notna().any())),  # visible on a phone
+    *([*timings_shown, "batch_size", "measured"] if filters.device else []),  # no estimate without its mark
     *(["front"] if axes.front else []),
     *(*(["pretrained"] if accuracies else []), "image_size", "library", "family"),
     *(*accuracies, *timings_shown, *(["flags"] if choose.flagged(selected).any() else [])),
@@ -126,6 +127,7 @@ results_table(
     config={
         "family": st.column_config.TextColumn("Family", width=130),
         "flags": st.column_config.TextColumn("Flags", help=FLAGS_HELP, width="medium"),
+        **({"measured": st.column_config.TextColumn("Source of the speed", width=270)} if filters.device else {}),
     },
 )
 failed = (selected["status"] != "ok").sum()

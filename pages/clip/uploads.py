@@ -8,10 +8,12 @@ from typing import Any
 
 import streamlit as st
 
-from engine.datasets import DataProblem, unpack
+from engine.datasets import unpack
 from engine.datasets.kinds import recognise
 from engine.datasets.uploads import Kept, forget, kept
+from engine.specs import Refused
 from engine.specs.clip import EMBEDDED
+from engine.store import Role
 from pages.shared import backend
 from pages.shared.form import spec_form
 from pages.shared.rerun import fold
@@ -55,6 +57,8 @@ def take_in(prefix: str) -> None:
 def draw(prefix: str) -> None:
     """Draw the upload field, the problem with the last upload, and the earlier uploads."""
     key = f"{prefix}_upload"
+    if backend.user().role < Role.RUNNER:
+        return
     st.file_uploader(
         "Or upload data (.csv, .parquet, .json, .zip, .tar)",
         type=["csv", "tsv", "parquet", "json", "zip", "tar", "tgz", "gz"],
@@ -76,9 +80,11 @@ def draw(prefix: str) -> None:
 def _line(prefix: str, upload: Kept) -> None:
     key = f"{prefix}_kept_{upload.folder.name}"
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.text(f"{upload.folder.name}, {size(upload.size / 1e9)}", width="stretch")
+        owner = f", by {upload.owner}" if upload.owner else ""
+        st.text(f"{upload.folder.name}, {size(upload.size / 1e9)}{owner}", width="stretch")
         st.button("Use", key=f"{key}_use", on_click=_use, args=(prefix, upload.data, upload.kind))
-        if st.button("Delete", key=f"{key}_delete", icon=":material/delete:", type="tertiary"):
+        options: dict[str, Any] = {"icon": ":material/delete:", "type": "tertiary"}
+        if backend.user().may_change(upload.owner) and st.button("Delete", key=f"{key}_delete", **options):
             _confirm(prefix, upload)
 
 
@@ -100,8 +106,9 @@ def _confirm(prefix: str, upload: Kept) -> None:
 
 def _forget(prefix: str, upload: Kept) -> None:
     try:
+        backend.user().check_owner(upload.owner, upload.folder.name)
         forget(upload)
-    except DataProblem as problem:
+    except Refused as problem:
         st.session_state[f"{prefix}_upload_problem"] = str(problem)
         return
     if upload.of(st.session_state.get(spec_form.key(prefix, "data")) or ""):
@@ -118,13 +125,17 @@ def _use(prefix: str, path: Path, kind: str) -> None:
 
 
 def _unpacked(prefix: str, file: Any) -> str:
-    """Unpack a file into a folder named by its content and use it as data. Return the error message, if any."""
-    digest = sha256(file.getbuffer()).hexdigest()[:16]
+    """Unpack a file into a folder named by content and owner, and use it as data. Return the error message, if any."""
+    owner = backend.user().email
+    digest = sha256(owner.encode())  # each user has a copy, so that nobody deletes another one's data
+    digest.update(file.getbuffer())
     stem = re.sub(r"[^\w-]+", "_", Path(file.name).stem)[:40]
-    target = folder() / f"{stem}-{digest}"
+    target = folder() / f"{stem}-{digest.hexdigest()[:16]}"
+    roots = backend.settings().roots
     try:
-        path, kind = recognise(target, backend.settings().roots) if target.is_dir() else unpack(file, file.name, target)
-    except DataProblem as problem:
+        backend.user().require(Role.RUNNER)
+        path, kind = recognise(target, roots) if target.is_dir() else unpack(file, file.name, target, owner)
+    except Refused as problem:
         return str(problem)
     _use(prefix, path, kind)
     return ""

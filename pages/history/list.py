@@ -8,7 +8,7 @@ from engine.report import frames
 from engine.report.export import bulk
 from engine.store import Filter, Run, State
 from pages.history.filters import BIND, clear, go_to_first_page, key
-from pages.shared import backend, rerun, run_actions, tour
+from pages.shared import backend, rerun, run_actions, sign_in, tour
 from pages.shared.table import download_table, results_table
 
 SIZES = (25, 50, 100, 200)
@@ -53,7 +53,7 @@ def _choose_columns() -> None:
             "Columns",
             [name for name in frames.RUN_COLUMNS if name in config],
             selection_mode="multi",
-            default=list(SHOWN[1:]),
+            default=[name for name in SHOWN if name in config],
             key=key("columns"),
             bind=BIND,
             format_func=lambda name: config[name]["label"],
@@ -104,16 +104,16 @@ def _table(runs: list[Run]) -> list[int]:
     frame = frames.runs(runs)  # not cached, because the duration of a running run changes
     frame["state"] = [f"{_mark(run)} {run.outcome}" for run in runs]
     shown = frame.assign(id=frame["id"].astype(str)).set_index(frame["id"].rename("run"))
-    chosen = st.session_state.get(key("columns"), SHOWN)
+    chosen, config = st.session_state.get(key("columns"), SHOWN), _config()
     return [
         int(run)
         for run in results_table(
-            shown[["id", *(name for name in frames.RUN_COLUMNS if name in chosen)]],
+            shown[["id", *(name for name in frames.RUN_COLUMNS if name in chosen and name in config)]],
             key=key("table"),
             alt="Runs on this page",
             pinned="id",
             selectable=True,
-            config=_config() | {"id": _number()},
+            config=config | {"id": _number()},
         )
     ]
 
@@ -130,7 +130,8 @@ def _number() -> Any:
 
 def _config() -> dict[str, Any]:
     column = st.column_config
-    return {
+    owner = {"owner": column.TextColumn("Owner", width="small")} if sign_in.configured() else {}
+    return owner | {
         "kind": column.TextColumn("Kind", width="small"),
         "what": column.TextColumn("Request", width=250),
         "state": column.TextColumn("State", width=110),

@@ -2,12 +2,13 @@
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import streamlit as st
 
 from engine import jobs
 from engine.specs import Refused
-from engine.store import ACTIVE, ENDED, Filter, Run, State
+from engine.store import ACTIVE, ENDED, Filter, Role, Run, State
 from engine.store.bundle import import_bundle
 from pages.history import filters
 from pages.history import list as history_list
@@ -49,7 +50,8 @@ def draw_run(run: Run) -> None:
             st.text(f"{run.id}  {run.name or run.spec.summary}: {sentence(run, backend.store())}", width="stretch")
         with right, st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="right"):
             st.page_link("run/page.py", label="Open", icon=":material/open_in_new:", query_params={"run": str(run.id)})
-            if st.button("Cancel", key=f"runs_cancel_{run.id}", icon=":material/stop:", disabled=run.cancel_requested):
+            options: dict[str, Any] = {"icon": ":material/stop:", "disabled": run.cancel_requested}
+            if backend.may_change(run) and st.button("Cancel", key=f"runs_cancel_{run.id}", **options):
                 backend.store().request_cancel(run.id)
                 st.rerun()
         progress(run)
@@ -105,7 +107,8 @@ last_ended = next((run.id for run in store.runs(states=ENDED, limit=1)), None)
 st.fragment(draw_open, run_every=TICK_S if busy else None, key="runs_now")(busy, last_ended)
 listing()
 storage()
-importer()
+if backend.user().role >= Role.RUNNER:
+    importer()
 if last_ended and tour.open_steps() and (section := fold("First steps", icon=":material/explore:", key="runs_tour")):
     with section:
         tour.draw()

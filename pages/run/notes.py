@@ -16,6 +16,7 @@ def draw(run_id: int) -> None:
     """Draw the fields for tags and notes."""
     store = backend.store()
     run = store.run(run_id)
+    fixed = not backend.may_change(run)
     left, right = st.columns(2)
     left.multiselect(
         "Tags",
@@ -27,6 +28,7 @@ def draw(run_id: int) -> None:
         placeholder="Type or choose",
         on_change=_save_tags,
         args=(run.id,),
+        disabled=fixed,
     )
     right.text_area(
         "Notes",
@@ -37,6 +39,7 @@ def draw(run_id: int) -> None:
         placeholder="Purpose and findings of this run",
         on_change=_save_notes,
         args=(run.id,),
+        disabled=fixed,
     )
     if problem := st.session_state.pop(PROBLEM, ""):
         st.error(plain(problem), icon=":material/error:")

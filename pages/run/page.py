@@ -80,13 +80,14 @@ st.set_page_config(page_title=f"Run {run.id} – Model Vitals")
 with st.container(horizontal=True, vertical_alignment="center"):
     st.title(f"Run {run.id}", anchor=False, width="content")
     st.page_link("history/page.py", label="All runs", icon=":material/arrow_back:")
-st.text(f"{run.kind}: {run.name or run.spec.summary}")
+owner = f", by {run.owner}" if run.owner else ""
+st.text(f"{run.kind}{owner}: {run.name or run.spec.summary}")
 run_view.follow(run)
 notes.draw(run.id)
 
 st.fragment(draw_details, run_every=None if run.state.ended else TICK_S, key="run_about_now")(run.id)
 with st.container(horizontal=True):
-    if run.state.ended:
+    if run.state.ended and backend.may_change(run):  # a bundle holds checkpoints
         download(
             "Export bundle",
             partial(export_bundle, backend.store(), backend.settings(), run.id),
@@ -95,6 +96,6 @@ with st.container(horizontal=True):
             help="Download request, environment, rows, metrics, log, tags and notes as a file that another machine can "
             "import.",
         )
-    if run.state.ended and st.button("Delete", icon=":material/delete:", key="run_delete"):
+    if run.state.ended and backend.may_change(run) and st.button("Delete", icon=":material/delete:", key="run_delete"):
         run_actions.request([run.id])
 run_actions.draw_dialog()

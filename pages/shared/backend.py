@@ -14,8 +14,9 @@ from engine.report.catalog import catalog
 from engine.report.style import Style, family_styles
 from engine.roots import stat_within
 from engine.settings import Settings
-from engine.store import Run, Store, Unavailable, open_store
+from engine.store import Run, Store, Unavailable, User, open_store
 from engine.store.files import RunFiles
+from pages.shared import sign_in
 from pages.shared.text import plain
 
 LONGEST_ID = 18
@@ -32,10 +33,20 @@ def _settings(environment: tuple[tuple[str, str], ...]) -> Settings:
     return Settings()  # cached, because a page asks for them a dozen times and each call reads all sources
 
 
+def user() -> User:
+    """Return who uses this page."""
+    return sign_in.user(settings())
+
+
+def may_change(run: Run) -> bool:
+    """Return whether the user of this page may change a run and take its checkpoints."""
+    return user().may_change(run.owner)
+
+
 def store() -> Store:
-    """Return the store, which all sessions share. If it is or becomes unusable, the page shows the reason and stops."""
+    """Return the store for the user of this page. If it is or becomes unusable, the page shows the reason and stops."""
     try:
-        return _open(settings())
+        return _open(settings()).acting_as(user())
     except Unavailable as failure:
         _stop(failure)
         raise

@@ -85,7 +85,9 @@ def start_of(run: Run) -> str:
     """Return when a queued run is likely to start: `starts in 40 s to 2 min 10 s`, or `starts after run 7`."""
     store = backend.store()
     found = store.find(Filter(states=(State.QUEUED, *ACTIVE), order="oldest"), limit=MOST_AHEAD)
-    ahead = [other for other in found if other.state is not State.QUEUED or other.id < run.id]
+    order = store.queue_order()
+    before = order[: order.index(run.id)] if run.id in order else []
+    ahead = [other for other in found if other.state is not State.QUEUED or other.id in before]
     ahead = [other for other in ahead if other.id != run.id and _excludes(other, run)]
     if not ahead:
         return "starts in a moment"

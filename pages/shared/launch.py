@@ -14,6 +14,7 @@ from engine.report.checks import training
 from engine.report.timings import rates
 from engine.specs import ModelName, Refused, Spec
 from engine.specs.base import device_there
+from engine.store import Role
 from pages.shared import backend, comparison_link, rerun, run_view
 from pages.shared.chart.verbatim import verbatim
 from pages.shared.form import spec_form
@@ -126,14 +127,16 @@ def launch(
     button = st.container(horizontal=True, vertical_alignment="center")
     for problem in problems:
         st.error(plain(problem), icon=":material/error:")
-    ready = spec is not None and not problems
+    runner = backend.user().role >= Role.RUNNER
+    ready = runner and spec is not None and not problems
+    sentence = sentence if runner else "Viewers cannot start runs."
     with button:
         pressed = st.button(label, type="primary", icon=icon, disabled=not ready, key=key)
         if not problems:
             st.text(f"{sentence}\n{beside}" if beside and not doubtful else sentence, width="stretch")
     if doubtful and not problems:
         st.warning(plain(beside), icon=":material/memory:")
-    if spec is not None and ready:
+    if spec is not None and not problems:
         verbatim(command(spec, sweep or ()), key=f"{key}_command")
         if pressed and sweep:
             start_sweep(sweep)

@@ -9,7 +9,7 @@ from engine import jobs
 from engine.jobs import hosts
 from engine.specs import BenchmarkSpec, RecurrentSpec, Refused, Spec
 from engine.specs.timed import QUOTABLE
-from engine.store import RETRYABLE, Cause, Run, State, Store
+from engine.store import RETRYABLE, Cause, Role, Run, State, Store
 from engine.words import plural
 from pages.shared import backend, durations, rerun
 from pages.shared.form.link import form_link
@@ -49,21 +49,26 @@ def _draw(run_id: int, ticking: bool, beside_form: bool) -> None:
 
 
 def actions(run: Run, beside_form: bool) -> None:
-    """Draw the actions of a run: cancel, restart, run again, edit a copy."""
-    if not run.state.ended and st.button(
-        "Stopping" if run.cancel_requested else "Cancel",
-        key=f"cancel_{run.id}",
-        icon=":material/stop:",
-        disabled=run.cancel_requested,
-        help="Stop this run. Its finished rows are kept.",
+    """Draw the actions that the user may take on a run: cancel, restart, run again, edit a copy."""
+    mine, runner = backend.may_change(run), backend.user().role >= Role.RUNNER
+    if (
+        mine
+        and not run.state.ended
+        and st.button(
+            "Stopping" if run.cancel_requested else "Cancel",
+            key=f"cancel_{run.id}",
+            icon=":material/stop:",
+            disabled=run.cancel_requested,
+            help="Stop this run. Its finished rows are kept.",
+        )
     ):
         backend.store().request_cancel(run.id)
         st.rerun(scope="fragment")
-    if run.state in RETRYABLE:
+    if mine and run.state in RETRYABLE:
         _retries(run)
-    elif run.all_failed:
+    if runner and (run.state in RETRYABLE or run.all_failed):
         _again(run)
-    if run.state in (State.VANISHED, State.STOPPING):
+    if mine and run.state in (State.VANISHED, State.STOPPING):
         _declare_gone(run)
     if not beside_form:
         form_link(run.spec, "Edit a copy", icon=":material/content_copy:", key=f"clone_{run.id}", help=COPY_HELP)
@@ -94,7 +99,6 @@ def _retries(run: Run) -> None:
     label, icon, help = RESUME if run.kind == "train" else RESTART
     if st.button(label, key=f"retry_{run.id}", icon=icon, help=help):
         _retry(run.id)
-    _again(run)
 
 
 def _again(run: Run) -> None:

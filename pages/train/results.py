@@ -220,7 +220,7 @@ def _downloads(run: Run, rows: Sequence[TrainRow], points: pd.DataFrame) -> None
         st.caption("Path of the checkpoint")
         path = next(path for path in checkpoints if path.name == chosen)
         verbatim(str(path), key=f"checkpoint_path_{run.id}")
-    if checkpoints and run.state.ended:
+    if checkpoints and run.state.ended and backend.may_change(run):
         export.draw(run, rows, chosen)
 
 
@@ -248,15 +248,17 @@ def _further(run: Run) -> TrainSpec:
 
 
 def _checkpoint(run: Run, checkpoints: Sequence[Path]) -> str:
-    """Draw the choice and download of a checkpoint, which `open_clip.create_model(name, pretrained=path)` loads.
+    """Draw the choice of a checkpoint, which `open_clip.create_model(name, pretrained=path)` loads. Return its name.
 
-    Return its name.
+    Its owner and admins also get its download.
     """
     names = [path.name for path in checkpoints]
     first = names.index("best.pt") if "best.pt" in names else 0
     key = f"checkpoint_{run.id}" if "best.pt" in names else f"newest_of_{run.id}"  # so that the best is proposed later
     chosen = st.selectbox("Checkpoint", names, first, key=key, width=160)
     path = checkpoints[names.index(chosen)]
+    if not backend.may_change(run):
+        return chosen
     size = path.stat().st_size
     if size > LARGEST_DOWNLOAD:
         st.caption(f"{size / 1e9:.1f} GB, too large to download here. Copy the file.")

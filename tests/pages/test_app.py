@@ -30,14 +30,15 @@ from tests.support.store import overwrite, table_pages
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
 def test_this_machine_is_served(address: str) -> None:
-    refuse_strangers(Settings(), address)
+    refuse_strangers(Settings(), address, signed_in=False)
 
 
 @pytest.mark.parametrize("address", [None, "", "0.0.0.0", "::", "192.168.0.7", "8.8.8.8", "example.org"])
 def test_other_machines_are_not_unless_something_in_front_asks_who_is_there(address: str | None) -> None:
-    with pytest.raises(Refused, match="these pages have no login"):
-        refuse_strangers(Settings(), address)
-    refuse_strangers(Settings(public=True), address)
+    with pytest.raises(Refused, match="sign-in is not configured"):
+        refuse_strangers(Settings(), address, signed_in=False)
+    refuse_strangers(Settings(public=True), address, signed_in=False)
+    refuse_strangers(Settings(), address, signed_in=True)
 
 
 def asked() -> Response:
@@ -188,7 +189,7 @@ def test_the_scheduler_is_woken_while_a_browser_is_connected(
 def test_a_public_server_is_warned_of() -> None:
     assert Settings().public_warning == ""
     warning = Settings(public=True, data_roots="/data").public_warning
-    assert "no sign-in of its own" in warning
+    assert "sign-in is not configured" in warning
     assert "home folder" not in warning
     for roots in ("", os.pathsep):
         assert "the whole home folder" in Settings(public=True, data_roots=roots).public_warning

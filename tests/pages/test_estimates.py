@@ -34,6 +34,7 @@ def test_the_catalogue_shows_a_device_that_is_not_here() -> None:
     assert not app.exception
     shown = app.dataframe[0].value
     assert shown["latency_ms"].notna().mean() > 0.9
+    assert list(shown.columns)[3:6] == ["samples_per_s", "batch_size", "measured"], "the source is beside the values"
     sources = shown["measured"].str.partition(",")[0]
     assert set(sources[shown["latency_ms"].notna()]) == {"published", "estimated"}
     assert (shown["flags"] == "estimate outside the fitted range").any()

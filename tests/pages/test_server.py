@@ -155,6 +155,6 @@ def test_a_start_on_all_interfaces_looks_no_address_up(record: Path) -> None:
 
 def test_a_public_server_and_a_shared_folder_are_warned_of(server: Server) -> None:
     log = server.log.read_text()
-    assert "this server has no sign-in of its own: whoever reaches it can run models" in log
+    assert "sign-in is not configured: whoever reaches this server can run models" in log
     assert "VITALS_DATA_ROOTS is empty, so these include the whole home folder" in log
     assert f"Other users of this machine have access to the runs folder {server.settings.runs_dir} (mode 755)" in log

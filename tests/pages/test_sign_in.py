@@ -1,0 +1,173 @@
+"""Pages with sign-in, where the test says who has signed in; a browser signs in itself in tests/browser."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import streamlit as st
+from streamlit import config
+from streamlit.runtime.secrets import Secrets
+from streamlit.testing.v1 import AppTest
+
+from engine.datasets.uploads import kept
+from engine.settings import ROOT, Settings
+from engine.specs import ProfileSpec, Refused
+from engine.store import Role, State, Store, User
+from pages.shared import backend, run_actions, sign_in
+from tests.support.page import finish, open_page, profile_row, texts
+
+ANN = User("ann@x.org", Role.RUNNER)
+ONE = "run/page.py"
+
+
+@pytest.fixture
+def signed_in(monkeypatch: pytest.MonkeyPatch, own_world: None) -> None:
+    monkeypatch.setattr(sign_in, "configured", lambda: True)
+    for name, value in {"ADMINS": "root@x.org", "RUNNERS": "ann@x.org,bob@x.org", "VIEWERS": "eve@x.org"}.items():
+        monkeypatch.setenv(f"VITALS_{name}", value)
+
+
+def page_of(email: str, path: str, **query: str) -> AppTest:
+    """The page as somebody sees it who has signed in."""
+    app = AppTest.from_file(str(ROOT / "pages" / "frame.py"), default_timeout=30)
+    app.user = {"is_logged_in": True, "email": email, "email_verified": True}
+    app.run()
+    app.switch_page(path)
+    for name, value in query.items():
+        app.query_params[name] = value
+    app.run()
+    assert not app.exception
+    return app
+
+
+def buttons(app: AppTest) -> set[str]:
+    """The buttons that can be pressed."""
+    return {button.label for button in app.button if not button.disabled} | {
+        button.proto.label for button in app.get("download_button")
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("signed_in")
+def test_whoever_has_no_role_sees_nothing(monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
+    monkeypatch.setattr(sign_in, "_providers", lambda: ["default"])
+    run_id = finish_one(store)
+    for user in ({}, {"is_logged_in": False, "email": "root@x.org", "email_verified": True}):
+        app = AppTest.from_file(str(ROOT / "pages" / "frame.py"), default_timeout=30)
+        app.user, app.query_params["run"] = user, str(run_id)
+        assert (texts(app.run()), buttons(app), len(app.dataframe)) == ("Model Vitals", {"Sign in"}, 0)
+    app.user = {"is_logged_in": True, "email": "mallory@x.org", "email_verified": True}
+    assert "mallory" in texts(app.run())
+    assert (buttons(app), len(app.dataframe)) == ({"Sign out"}, 0)
+
+
+def finish_one(store: Store) -> int:
+    run_id = store.acting_as(ANN).enqueue(ProfileSpec(models=("resnet18",)))
+    finish(store, run_id, [profile_row("resnet18")])
+    return run_id
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("signed_in")
+@pytest.mark.parametrize("email", ["ann@x.org", "root@x.org", "bob@x.org", "eve@x.org"])
+def test_only_owner_and_admin_get_the_actions_of_a_run(store: Store, email: str) -> None:
+    ended, waiting = finish_one(store), store.acting_as(ANN).enqueue(ProfileSpec(models=("resnet50",)))
+    mine = email in ("ann@x.org", "root@x.org")
+    app = page_of(email, ONE, run=str(ended))
+    assert "by ann@x.org" in texts(app)
+    assert ({"Delete", "Export bundle"} & buttons(app) == {"Delete", "Export bundle"}) == mine
+    assert app.text_area[0].disabled != mine
+    assert ("Cancel" in buttons(page_of(email, ONE, run=str(waiting)))) == mine
+    app = page_of(email, "profile/page.py", profile_models="resnet18")
+    assert app.button(key="profile_go").disabled == (email == "eve@x.org")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("signed_in")
+def test_a_request_past_the_buttons_is_refused(store: Store) -> None:
+    run_id = finish_one(store)
+    app = page_of("bob@x.org", ONE, run=str(run_id))
+    app.session_state[run_actions.REQUESTED] = [run_id]
+    app.run()
+    app.text_input(key="runs_delete_number").set_value(str(run_id)).run()
+    app.button(key="runs_delete_sure").click().run()
+    assert "belongs to ann" in app.toast[0].value.replace("\\", "")
+    assert store.run(run_id).state is State.FINISHED
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("signed_in")
+def test_a_run_and_an_upload_belong_to_whoever_sent_them(store: Store, settings: Settings) -> None:
+    app = page_of("bob@x.org", "profile/page.py", profile_models="resnet18")
+    app.button(key="profile_go").click().run()
+    assert store.runs()[0].owner == "bob@x.org"
+    table = b"filepath,title\na.png,one\n"
+    for email in ("ann@x.org", "bob@x.org"):
+        app = page_of(email, "train/page.py")
+        app.file_uploader(key="train_upload").upload("pairs.csv", table)
+        app.run()
+    uploads = {upload.owner: upload for upload in kept(settings.runs_dir / "uploads")}
+    assert set(uploads) == {"ann@x.org", "bob@x.org"}
+
+
+AUTH = """
+[auth]
+redirect_uri = "http://127.0.0.1:{port}/oauth2callback"
+cookie_secret = "canary-cookie"
+client_id = "vitals"
+client_secret = "canary-client"
+server_metadata_url = "http://127.0.0.1:1/.well-known/openid-configuration"
+"""
+
+
+@pytest.fixture
+def secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Path]]:
+    """Write the file of secrets as an operator would."""
+    path = tmp_path / "secrets" / "secrets.toml"
+    path.parent.mkdir()
+    before = config.get_option("secrets.files")
+    config.set_option("secrets.files", [str(path)])
+
+    def write(text: str) -> Path:
+        path.write_text(text)
+        monkeypatch.setattr(st, "secrets", Secrets())
+        monkeypatch.setattr("streamlit.auth_util.secrets_singleton", st.secrets)
+        sign_in.configured.cache_clear()
+        return path
+
+    yield write
+    config.set_option("secrets.files", before)
+    sign_in.configured.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "message"),
+    [
+        (AUTH, {}, "nobody has a role: name yourself in VITALS_ADMINS"),
+        (AUTH, {"admins": "a@b.c", "data_roots": "{folder}"}, "runs may read the secrets in .* in a data folder"),
+        (
+            AUTH.replace("client_secret", "other"),
+            {"admins": "a@b.c"},
+            r"missing the following keys: \['client_secret'\]",
+        ),
+        ("[auth]\n", {"admins": "a@b.c"}, "redirect_uri"),
+        ("[auth\ncanary", {"admins": "a@b.c"}, "Error parsing secrets file"),
+    ],
+)
+def test_a_server_does_not_start_without_working_sign_in(
+    secrets: Callable[[str], Path], text: str, settings: dict[str, str], message: str
+) -> None:
+    folder = str(secrets(text).parent)
+    chosen = {"data_roots": "/nowhere"} | {name: value.format(folder=folder) for name, value in settings.items()}
+    with pytest.raises(Refused, match=message) as refused:
+        sign_in.check(Settings.model_validate(chosen))
+    assert "canary" not in str(refused.value)
+
+
+def test_sign_in_stays_configured_when_its_file_vanishes(secrets: Callable[[str], Path]) -> None:
+    path = secrets(AUTH)
+    sign_in.check(Settings(admins="a@b.c", data_roots="/nowhere"))
+    path.unlink()
+    st.secrets._reset()
+    assert backend.user() == sign_in.NOBODY
+    assert not open_page().dataframe
