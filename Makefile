@@ -109,7 +109,7 @@ $(VENV)/.setup-cluster: $(VENV)/.setup-dev requirements-cluster.txt
 cluster: export RAY_AUTH_MODE := token
 cluster: setup-cluster
 	@test -n "$$VITALS_DATABASE_URL" || { echo "Set VITALS_DATABASE_URL to a PostgreSQL database: docs/deploy.md"; exit 1; }
-	$(BIN)/ray get-auth-token --generate >/dev/null
+	umask 077; $(BIN)/ray get-auth-token --generate >/dev/null
 	$(BIN)/ray start --head --dashboard-host 127.0.0.1 --dashboard-port 8265 --disable-usage-stats
 	@echo "Start the app with RAY_AUTH_MODE=token VITALS_RAY_ADDRESS=http://127.0.0.1:8265. End: $(BIN)/ray stop"
 
