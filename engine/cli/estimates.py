@@ -82,8 +82,9 @@ class Estimate(BaseModel):
 def error_of(known: "Known") -> str:
     """Return the held-out error of a device as a sentence."""
     return (
-        f"{known.label}: error on unseen families {known.median_error:.1%} (median), {known.p90_error:.1%} (90th "
-        f"percentile); {known.coverage:.0%} of them inside their 90 % interval; {known.models:,} models, {known.source}"
+        f"{known.label}: error on unseen families of the timed models {known.median_error:.1%} (median), "
+        f"{known.p90_error:.1%} (90th percentile); {known.coverage:.0%} of them inside their 90 % interval; "
+        f"{known.models:,} models, {known.source}"
     )
 
 

@@ -5,14 +5,18 @@ from pathlib import Path
 import streamlit as st
 
 _draw = st.components.v2.component("history", js=Path(__file__).with_suffix(".js").read_text(encoding="utf-8"))
-KEY = "history"
+MERGING = "history_merging"
 
 
 def merging() -> bool:
     """Return whether the browser has reported that it merges entries."""
-    return bool(st.session_state.get(KEY, {}).get("merging"))
+    return MERGING in st.session_state
 
 
 def merge_entries(*, report: bool = False) -> None:
     """Merge the entries that one click makes. Draws nothing. report: have the browser report it, in a rerun."""
-    _draw(key=KEY, data={"report": report and not merging()}, on_merging_change=lambda: None)
+    _draw(key="history", data={"report": report}, on_merging_change=_note)
+
+
+def _note() -> None:
+    st.session_state[MERGING] = True

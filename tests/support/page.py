@@ -26,6 +26,7 @@ from engine.specs.questions import Question
 from engine.specs.runners import RUNNERS
 from engine.store import Exit, State, Store, attempts
 from engine.store import queue as queueing
+from pages.shared import history
 
 CATALOGUE = """library,model,family,image_size,context_length,mparams,gmacs,gflops,macts,weights_mb,\
 inference_peak_mb,complete,uncounted,notes,status,error
@@ -99,6 +100,7 @@ def open_page(path: str = "", **query: str | list[str]) -> AppTest:
         app.switch_page(path)
     for name, value in query.items():
         app.query_params[name] = value
+    app.session_state[history.MERGING] = True  # as a browser reports it
     return app.run()
 
 

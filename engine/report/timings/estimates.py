@@ -96,8 +96,13 @@ def available(timed: pd.DataFrame, work: pd.DataFrame, folder: Path) -> list[Dev
 
 
 def _imported(path: Path) -> Device:
-    """Return a device that `calibrate --from` has written, with its timings beside it. path: of its costs."""
-    timed = pd.read_csv(path.with_suffix(".csv"), dtype={"image_size": str})
+    """Return a device that `calibrate --from` has written, with its timings beside it. path: of its costs.
+
+    Earlier versions kept no timings.
+    """
+    table = path.with_suffix(".csv")
+    kept = pd.DataFrame(columns=[*KEY, "batch_size", "seconds"])
+    timed = pd.read_csv(table, dtype={"image_size": str}) if table.is_file() else kept
     timed = timed.assign(samples_per_s=1 / timed["seconds"], latency_ms=1000 * timed["batch_size"] * timed["seconds"])
     return Device(Known.model_validate_json(path.read_bytes()), timed[[*KEY, "batch_size", *SPEEDS]], "measured")
 

@@ -93,6 +93,9 @@ def test_a_file_of_timms_benchmark_becomes_a_device(
     row = pd.read_csv(answer).set_index("image_size").loc[int(timed["image_size"])]
     assert row["source"] == "measured"
     assert row["samples_per_s"] == pytest.approx(timed["samples_per_s"])
+    (Settings().device_dir / "my laptop.csv").unlink()  # earlier versions kept no timings
+    assert main(asked) == 0
+    assert pd.read_csv(answer)["source"].eq("estimated").all()
     (tmp_path / "bench.csv").write_text("name,speed\na,1\n")
     assert main(["calibrate", "--from", str(tmp_path / "bench.csv"), "--name", "x"]) == 2
     assert "lacks columns of timm's benchmark.py" in capsys.readouterr().err
