@@ -64,7 +64,7 @@ def draw(settings: Settings) -> None:
         return
     me = user(settings)
     if me.role > Role.NONE:
-        st.sidebar.caption(plain(f"{me.email} ({me.role.word})"))
+        st.sidebar.text(f"{me.email} ({me.role.word})")
         st.sidebar.button("Sign out", icon=":material/logout:", key="sign_out", on_click=st.logout, type="tertiary")
         return
     st.title("Model Vitals", anchor=False)

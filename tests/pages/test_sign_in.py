@@ -13,7 +13,9 @@ from engine.datasets.uploads import kept
 from engine.settings import ROOT, Settings
 from engine.specs import ProfileSpec, Refused
 from engine.store import Role, State, Store, User
+from engine.store.files import RunFiles
 from pages.shared import backend, run_actions, sign_in
+from tests.support.clip import queue_train, record, train_row, write_checkpoints
 from tests.support.page import finish, open_page, profile_row, texts
 
 ANN = User("ann@x.org", Role.RUNNER)
@@ -80,6 +82,22 @@ def test_only_owner_and_admin_get_the_actions_of_a_run(store: Store, email: str)
     assert ("Cancel" in buttons(page_of(email, ONE, run=str(waiting)))) == mine
     app = page_of(email, "profile/page.py", profile_models="resnet18")
     assert app.button(key="profile_go").disabled == (email == "eve@x.org")
+    app = page_of(email, "history/page.py")
+    assert app.dataframe[0].value["owner"].tolist() == ["ann@x.org", "ann@x.org"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("signed_in")
+def test_only_owner_and_admin_get_checkpoints(store: Store, settings: Settings) -> None:
+    run_id = queue_train(store.acting_as(ANN))
+    record(store, run_id, [train_row(1, step=1, best=True)])
+    write_checkpoints(RunFiles(settings.runs_dir, run_id).dir, "best.pt")
+    for email in ("ann@x.org", "root@x.org", "bob@x.org", "eve@x.org"):
+        app = page_of(email, ONE, run=str(run_id))
+        keys = {element.key for element in (*app.get("download_button"), *app.button)}
+        weights = {f"checkpoint_file_{run_id}", f"export_{run_id}_best_step_1"}
+        assert weights & keys == (weights if email in ("ann@x.org", "root@x.org") else set())
+        assert f"rows_{run_id}_csv" in keys
 
 
 @pytest.mark.slow

@@ -53,9 +53,10 @@ def free_port() -> int:
 
 
 @contextmanager
-def serve(folder: Path, *, probed: bool = True, **settings: str) -> Iterator[Server]:
+def serve(folder: Path, *, probed: bool = True, secrets: Path | None = None, **settings: str) -> Iterator[Server]:
     """`streamlit run app.py` with its runs in `folder`; ended, with its scheduler, afterwards.
 
+    secrets: file that configures sign-in.
     probed: the store knows this machine already, so that the scheduler starts no probe, which imports torch.
     """
     port, log = free_port(), folder / "server.log"
@@ -67,6 +68,7 @@ def serve(folder: Path, *, probed: bool = True, **settings: str) -> Iterator[Ser
         store.close()
     env = {f"VITALS_{name.upper()}": value for name, value in {"runs_dir": str(folder / "runs"), **settings}.items()}
     command = [sys.executable, "-m", "streamlit", "run", "app.py"]
+    command += ["--secrets.files", str(secrets)] if secrets else []
     with log.open("wb") as out:
         server = subprocess.Popen(
             [*command, "--server.port", str(port)],

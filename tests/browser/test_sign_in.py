@@ -1,0 +1,86 @@
+"""People sign in at a provider and meet each other's runs."""
+
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from engine.settings import Settings
+from engine.store import State, open_store
+from engine.store.bundle import export_bundle
+from tests.support.browser import PATIENCE_S, Server, serve
+from tests.support.oidc import provide
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
+expect.set_options(timeout=PATIENCE_S * 1000)
+
+CANARIES = ["canary-of-the-client-8d1f", "canary-of-the-cookies-27c4"]
+
+
+def sign_in(browser: Browser, server: Server, email: str) -> Page:
+    """A browser of its own in which somebody has signed in."""
+    page = browser.new_context(viewport={"width": 1440, "height": 1400}).new_page()
+    page.set_default_timeout(PATIENCE_S * 1000)
+    page.goto(server.url)
+    expect(page.get_by_test_id("stSidebarNav")).to_have_count(0)
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_label("E-mail").fill(email)
+    page.get_by_role("button", name="Continue").click()
+    return page
+
+
+def open_run(page: Page, server: Server, run_id: int) -> None:
+    page.goto(f"{server.url}/run?run={run_id}")
+    expect(page.get_by_role("heading", name=f"Run {run_id}")).to_be_visible()
+    expect(page.get_by_text("by ann@x.org")).to_be_visible()
+
+
+def test_runners_leave_each_others_runs_alone_and_no_secret_is_written(browser: Browser, tmp_path: Path) -> None:
+    folder = tmp_path / "served"
+    folder.mkdir()
+    roles = {"admins": "root@x.org", "runners": "ann@x.org,bob@x.org", "data_roots": str(folder)}
+    with provide(CANARIES[0]) as provider:
+        secrets = tmp_path / "secrets.toml"
+        secrets.write_text(f'{provider.secrets_toml}cookie_secret = "{CANARIES[1]}"\n')
+        with serve(folder, preload="", secrets=secrets, **roles) as server:
+            store = open_store(Settings(runs_dir=folder / "runs"))
+            ann = sign_in(browser, server, "Ann@X.org")
+            expect(ann.get_by_text("ann@x.org (runner)")).to_be_visible()
+            ann.goto(f"{server.url}/profile?profile_models=timm:*")
+            ann.get_by_role("button", name="Count", exact=True).click()
+            expect(ann.get_by_role("button", name="Cancel")).to_be_visible()
+            assert [(run.id, run.owner) for run in store.runs()] == [(1, "ann@x.org")]
+
+            bob = sign_in(browser, server, "bob@x.org")
+            expect(bob.get_by_text("bob@x.org (runner)")).to_be_visible()
+            open_run(bob, server, 1)
+            expect(bob.get_by_role("link", name="Edit a copy")).to_be_visible()
+            expect(bob.get_by_role("button", name="Cancel")).to_have_count(0)
+
+            root = sign_in(browser, server, "root@x.org")
+            expect(root.get_by_text("root@x.org (admin)")).to_be_visible()
+            open_run(root, server, 1)
+            root.get_by_role("button", name="Cancel").click()
+            expect(root.get_by_text("stopped on request")).to_be_visible()
+            assert store.run(1).state is State.CANCELLED
+
+            expect(bob.get_by_text("stopped on request")).to_be_visible()
+            for name in ("Delete", "Restart", "Export bundle"):
+                expect(bob.get_by_role("button", name=name)).to_have_count(0)
+            bob.get_by_role("button", name="Sign out").click()
+            expect(bob.get_by_role("button", name="Sign in")).to_be_visible()
+
+            mallory = sign_in(browser, server, "mallory@evil-x.org")
+            expect(mallory.get_by_text("has no role here")).to_be_visible()
+            replayed = f"{server.url}/oauth2callback?code={provider.issued[0]}&state=forged"
+            assert mallory.request.get(replayed).status == 200  # back to the page that asks to sign in
+
+            exported = export_bundle(store, server.settings, 1) + urlopen(f"{server.url}/health").read()
+            (folder / "exported").write_bytes(exported)
+            store.close()
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        assert {"server.log", "scheduler.log", "vitals.sqlite", "exported"} <= {path.name for path in files}
+        hidden = [secret.encode() for secret in (*CANARIES, *provider.issued)]
+        assert len(hidden) == 2 + 4 * 3
+        assert [path for path in files if any(secret in path.read_bytes() for secret in hidden)] == []
