@@ -36,10 +36,14 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 2.0
 """Seconds between two looks at the nodes."""
+RETRY_S = 15.0
+"""Seconds after a look that failed. Nothing is asked meanwhile, because each request may take ANSWER_S."""
 ANSWER_S = 5.0
 """Wait at most this many seconds for an answer of the cluster, because the scheduler looks after other runs too."""
 MOST_NODES = 1000
-WORKER_SETTINGS = ("runs_dir", "catalog_dir", "lease_s", "min_free_gb", "data_roots", "log_limit_mb")
+WORKER_SETTINGS = ("ray_address", "runs_dir", "catalog_dir", "lease_s", "min_free_gb", "data_roots", "log_limit_mb")
+LONGEST_REASON = 300
+"""Last characters of Ray's message that are shown. Its end names the error, after up to 20,000 characters of a log."""
 LOG_LINES = 20
 """Lines of Ray's log that explain why a job failed before its worker began."""
 
@@ -113,7 +117,7 @@ class Executor:
         self._client: Client | None = None
         self._nodes: dict[str, Node] | None = None
         """The nodes by host, dead ones too; None while the cluster cannot be reached."""
-        self._looked = -LOOK_S
+        self._next_look = 0.0
         self._known: tuple[Device, ...] | None = None
         """The devices that the store has last been told of."""
 
@@ -124,14 +128,14 @@ class Executor:
 
     def tend(self) -> None:
         """Look at the nodes now and then. Errors: any of Ray's, which the scheduler logs before it tries again."""
-        if time.monotonic() - self._looked < LOOK_S:
+        if time.monotonic() < self._next_look:
             return
-        self._looked, self._nodes = time.monotonic(), None
+        self._nodes, self._next_look = None, time.monotonic() + RETRY_S
         if self._client is None:
             refuse_open_cluster(self._settings.ray_address)
             self._client = Client(self._settings.ray_address)
         self._nodes = {node.host: node for node in nodes_of(self._settings.ray_address)}
-        self._looked = time.monotonic()
+        self._next_look = time.monotonic() + LOOK_S
         living = [node for node in self._nodes.values() if node.alive]
         if (devices := devices_of(living)) != self._known:
             self._store.save_machine(cluster_machine(living, devices))
@@ -195,15 +199,15 @@ class Executor:
 
     def _stop(self, attempt: Attempt) -> None:
         try:
-            if self._client:
+            if self._client and self._nodes is not None:
                 self._client.stop_job(self._job_id(attempt))
         except (OSError, RuntimeError) as error:
             log.warning("run %d could not be stopped: %s", attempt.run_id, error)
 
     def _job(self, attempt: Attempt) -> JobDetails | None:
         """Return the attempt's job; None if the cluster has none. Errors: OSError, RuntimeError without an answer."""
-        if self._client is None:
-            raise ConnectionError("the cluster has not been reached yet")
+        if self._client is None or self._nodes is None:
+            raise ConnectionError("the cluster cannot be reached")
         try:
             return self._client.get_job_info(self._job_id(attempt))
         except RuntimeError as error:
@@ -220,7 +224,8 @@ class Executor:
                 file.writelines(f"{line}\n" for line in lines)
         except (OSError, RuntimeError) as error:
             log.warning("the log of run %d cannot be read: %s", attempt.run_id, error)
-        return f"{JobStatus(job.status).value.lower()}, {job.message or 'without a reason'}"
+        message = " ".join((job.message or "without a reason").split())
+        return f"{JobStatus(job.status).value.lower()}, {message[-LONGEST_REASON:]}"
 
     def _job_id(self, attempt: Attempt) -> str:
         """Return the job's id. Several stores may use one cluster: each has a runs folder of its own."""
