@@ -51,10 +51,10 @@ def run(spec: ProfileSpec, run_dir: Path) -> Iterator[Event]:
     todo = [(model, number) for model in models for number in range(len(spec.points))]
     count = partial(_count, spec)
     if on_cluster:
-        yield from _in_shards(spec, todo, spread_on_cluster(count, todo), "counting on the cluster", run_dir)
+        yield from _in_shards(spec, todo, spread_on_cluster(count, todo), "on the cluster", run_dir)
         return
     if (processes := _processes(spec, len(todo))) > 1:
-        yield from _in_shards(spec, todo, spread(count, todo, processes), f"counting in {processes} processes", run_dir)
+        yield from _in_shards(spec, todo, spread(count, todo, processes), f"in {processes} processes", run_dir)
         return
     for done, (model, number) in enumerate(todo):
         yield Progress(done=done, total=len(todo), note=model)
