@@ -37,7 +37,16 @@ class Cluster:
         self.address = f"http://127.0.0.1:{dashboard}"
         self.nodes: list[subprocess.Popen[bytes]] = []
         head = ["--head", "--port", str(self._gcs), "--dashboard-port", str(dashboard), "--temp-dir", str(folder)]
-        self._start(*head, "--num-cpus", "1", "--num-gpus", "0", "--disable-usage-stats")
+        self._start(
+            *head,
+            "--num-cpus",
+            "1",
+            "--num-gpus",
+            "0",
+            "--disable-usage-stats",
+            "--ray-client-server-port",
+            str(free_port()),
+        )
 
     def add_node(self) -> None:
         """Start a node that says it has two GPUs of a type. Ray reserves them without looking for them."""
@@ -53,7 +62,8 @@ class Cluster:
 
     def _start(self, *arguments: str) -> None:
         small = ["--object-store-memory", "80000000", "--block"]
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", *arguments, *small]
+        agent = ["--dashboard-agent-listen-port", str(free_port())]  # takes jobs; other clusters here have the default
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", *arguments, *agent, *small]
         with (self._folder / f"node-{len(self.nodes)}.log").open("wb") as log:
             started = subprocess.Popen(command, cwd=self._folder, env=self._environment, stdout=log, stderr=log)
         self.nodes.append(started)
