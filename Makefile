@@ -2,7 +2,8 @@
 #
 #   make run      set up, start the app on http://127.0.0.1:8501 and open it
 #   make test     set up with the development requirements and a browser, then run all tests but the following:
-#   make test-cluster   the tests that need a database server (PostgreSQL from the system's packages)
+#   make test-cluster   the tests that need a database server (PostgreSQL from the system's packages) or Ray
+#   make cluster  start the head of a Ray cluster on this machine, which docs/deploy.md explains
 #   make setup    the set-up alone; does nothing when nothing changed
 #   make check    format, lint, types, import contracts, fast tests
 #   make faults   the long forms of faults: locks of minutes, hundreds of random addresses
@@ -20,7 +21,7 @@
 # from the folder what they lack. make gpu ARGS="--steps models --append" and the like are for benchmarks/gpu.py.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-cluster faults setup setup-dev setup-cluster check format gpu gpu-site wheels stop plotly lock clean
+.PHONY: help run test test-cluster cluster faults setup setup-dev setup-cluster check format gpu gpu-site wheels stop plotly lock clean
 SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
@@ -33,7 +34,7 @@ export UV_COMPILE_BYTECODE := 1
 TORCH_OWN := ^(torch|torchvision|triton|cuda-[a-z]+|nvidia-(cu|nccl|nvjit|nvshmem|nvtx)[a-z0-9-]*)==
 
 help:
-	@sed -n '3,16s/^# \{0,1\}//p' Makefile
+	@sed -n '3,17s/^# \{0,1\}//p' Makefile
 
 run: setup
 	$(BIN)/streamlit run app.py --server.port $(PORT)
@@ -103,6 +104,14 @@ $(VENV)/.setup-dev: $(VENV)/.setup requirements-dev.txt
 $(VENV)/.setup-cluster: $(VENV)/.setup-dev requirements-cluster.txt
 	$(BIN)/uv pip install --python $(BIN)/python -r requirements-cluster.txt
 	@touch $@
+
+# Ray's processes must see the token and the store's URL: the shell has both, or the environment file of a service.
+cluster: export RAY_AUTH_MODE := token
+cluster: setup-cluster
+	@test -n "$$VITALS_DATABASE_URL" || { echo "Set VITALS_DATABASE_URL to a PostgreSQL database: docs/deploy.md"; exit 1; }
+	umask 077; $(BIN)/ray get-auth-token --generate >/dev/null
+	$(BIN)/ray start --head --dashboard-host 127.0.0.1 --dashboard-port 8265 --disable-usage-stats
+	@echo "Start the app with RAY_AUTH_MODE=token VITALS_RAY_ADDRESS=http://127.0.0.1:8265. End: $(BIN)/ray stop"
 
 # Beside a machine's own packages, which may warn of what ours do not, warnings are no errors.
 GPU_SITE := .gpu-site

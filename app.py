@@ -80,6 +80,8 @@ async def lifespan(_app: st.App) -> AsyncIterator[None]:
     sign_in.check(settings)
     signed_in = sign_in.configured()
     refuse_strangers(settings, st.get_option("server.address"), signed_in=signed_in)
+    if settings.cluster_refusal:
+        raise Refused(settings.cluster_refusal)
     # To check the origin of a WebSocket, Streamlit would ask the internet for this machine's address and block all
     # pages meanwhile. Other addresses are allowed only by browser.serverAddress and server.corsAllowedOrigins.
     net_util.get_internal_ip = net_util.get_external_ip = lambda: None

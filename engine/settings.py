@@ -23,6 +23,9 @@ class Settings(BaseSettings):
         "", repr=False, description="Store: postgresql://USER:PASSWORD@HOST/DATABASE; empty: SQLite in runs_dir."
     )
     executor: str = Field("local", description="Module of engine.jobs.executors that starts runs.")
+    ray_address: str = Field(
+        "", description="Ray cluster that takes runs too: its dashboard, http://HOST:8265; empty: none."
+    )
     queue_limit: int = Field(500, ge=1, description="Most runs that may wait.")
     user_queue_limit: int = Field(50, ge=1, description="Most runs of one signed-in user that may wait.")
     lease_s: float = Field(15, gt=0, description="Seconds of silence after which a scheduler or worker counts as lost.")
@@ -105,6 +108,16 @@ class Settings(BaseSettings):
         """
         if not self.runs_dir.is_dir():
             self.runs_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    @property
+    def cluster_refusal(self) -> str:
+        """Return why these settings cannot serve a cluster; empty if they can, or need not."""
+        if not self.ray_address or self.database_url:
+            return ""
+        return (
+            f"VITALS_RAY_ADDRESS is {self.ray_address}, but the store is SQLite, whose file must be on a local disk: "
+            "nodes of a cluster cannot write to it. Set VITALS_DATABASE_URL to a PostgreSQL database (docs/deploy.md)"
+        )
 
     @property
     def store_url(self) -> str:

@@ -17,7 +17,8 @@ from engine.jobs.wake import nudge
 from engine.jobs.worker import OnEvent, Stop, execute, patiently
 from engine.results import Progress
 from engine.settings import Settings
-from engine.specs import Spec
+from engine.specs import Refused, Spec
+from engine.specs.base import CLUSTER
 from engine.store import Attempt, Exit, Store, attempts, queue
 from engine.store.files import RunFiles
 
@@ -31,6 +32,8 @@ def run_here(store: Store, settings: Settings, spec: Spec, on_event: OnEvent, *,
     after the current model, the second at once. Ctrl-C while waiting for slots raises KeyboardInterrupt, and no run is
     recorded. Errors: ModelNotFound, Refused, as in `submit`.
     """
+    if any(device.startswith(CLUSTER) for device in spec.devices):
+        raise Refused(f"runs on the cluster are queued: python -m engine submit {spec.kind}")
     spec = resolve(store, settings, spec)
     check(store, settings, spec, runs_code=True)
     attempt = _claim(store, settings, spec, name, on_event)

@@ -18,6 +18,8 @@ from engine.store import Attempt, Cause, Exit, Store, attempts
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PID_NAMESPACE = Path("/proc/self/ns/pid")
+NODE = "#ray:"
+"""Between address and id in the name of a host that is a node of the Ray cluster."""
 GIVE_UP_LEASES = 4
 """Leases without a heartbeat after which a worker is killed, and after which its host may be declared gone."""
 

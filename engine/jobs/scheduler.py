@@ -6,12 +6,13 @@ import signal
 import time
 from contextlib import closing
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 import psutil
 
 from engine.jobs import failures
 from engine.jobs.executors.local import Executor
-from engine.jobs.hosts import GIVE_UP_LEASES, close_lost, host_name, this_host
+from engine.jobs.hosts import GIVE_UP_LEASES, NODE, close_lost, host_name, this_host
 from engine.jobs.lifecycle import at_work, detach, fingerprint, lease_name, start_engine
 from engine.jobs.log import FailureLog
 from engine.jobs.processes import Identity
@@ -19,6 +20,9 @@ from engine.jobs.wake import Wake, nudge
 from engine.settings import Settings
 from engine.specs import Spec
 from engine.store import Attempt, Busy, Damaged, Exit, Store, attempts, leases, open_store, queue
+
+if TYPE_CHECKING:
+    from engine.jobs.executors.ray import Executor as Cluster  # imports ray
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +47,9 @@ def main(settings: Settings) -> None:
         return
     log.info("scheduler %d of %s", os.getpid(), name)
     executor = import_module(f"engine.jobs.executors.{settings.executor}").Executor(settings)
+    cluster = import_module("engine.jobs.executors.ray").Executor(settings, store) if settings.ray_address else None
     try:
-        Scheduler(store, executor, settings, code).serve()
+        Scheduler(store, executor, settings, code, cluster).serve()
     finally:
         executor.close()
         leases.release(store.database, name, str(Identity.mine()))
@@ -52,11 +57,14 @@ def main(settings: Settings) -> None:
 
 
 class Scheduler:
-    """The main loop. Its state is in the store and with the executor, so a successor can take over."""
+    """The main loop. Its state is in the store and with the executors, so a successor can take over."""
 
-    def __init__(self, store: Store, executor: Executor, settings: Settings, code: str) -> None:
+    def __init__(
+        self, store: Store, executor: Executor, settings: Settings, code: str, cluster: "Cluster | None" = None
+    ) -> None:
         self._store = store
         self._executor = executor
+        self._cluster = cluster
         self._settings = settings
         self._code = code
         self._name = lease_name(settings)
@@ -99,6 +107,9 @@ class Scheduler:
         with self._failures.catching():
             self._executor.tend()
         with self._failures.catching():
+            if self._cluster:
+                self._cluster.tend()
+        with self._failures.catching():
             busy = self._watch()
         with self._failures.catching():
             busy = self._claim() or busy
@@ -128,24 +139,34 @@ class Scheduler:
 
     def _claim(self) -> bool:
         claimed = False
-        while attempt := queue.claim(self._store.database, self._host):
-            log.info("run %d, attempt %d", attempt.run_id, attempt.number)
-            try:
-                self._executor.start(attempt)
-            except OSError as error:
-                log.exception("run %d, attempt %d could not be started", attempt.run_id, attempt.number)
-                self._give_up(attempt, error, "it could not be started")
-            claimed = True
+        nodes = self._cluster.offers if self._cluster else {}
+        for host in (self._host, *nodes):
+            while attempt := queue.claim(self._store.database, host, offers=nodes.get(host)):
+                log.info("run %d, attempt %d on %s", attempt.run_id, attempt.number, host)
+                executor = self._executor_of(attempt)
+                assert executor
+                try:
+                    executor.start(attempt)
+                except OSError as error:
+                    log.exception("run %d, attempt %d could not be started", attempt.run_id, attempt.number)
+                    self._give_up(attempt, error, "it could not be started")
+                claimed = True
         return claimed
 
+    def _executor_of(self, attempt: Attempt) -> "Executor | Cluster | None":
+        """Return the executor that sees an attempt's processes; None if they are on another host."""
+        if NODE in attempt.host:
+            return self._cluster
+        return self._executor if attempt.host == self._host else None
+
     def _watch(self) -> bool:
-        """Watch every open attempt. Return whether any of them is on this host."""
+        """Watch every open attempt. Return whether any of them is on this host or the cluster."""
         current = attempts.open_attempts(self._store.database)
         self._note_heartbeats(current)
         for attempt in current:
             try:
-                if attempt.host == self._host:
-                    self._look_after(attempt)
+                if executor := self._executor_of(attempt):
+                    self._look_after(attempt, executor)
                 else:
                     self._look_at_lost(attempt)
             except Busy:
@@ -153,7 +174,7 @@ class Scheduler:
             except Exception as error:  # noqa: BLE001  one attempt that cannot be watched must not stop the others
                 with self._failures.catching():
                     self._give_up_unreadable(attempt, error)
-        return any(attempt.host == self._host for attempt in current)
+        return any(self._executor_of(attempt) for attempt in current)
 
     def _note_heartbeats(self, found: list[Attempt]) -> None:
         """Note which attempts reported since the last turn. Only changes count, because clocks differ and may jump."""
@@ -171,19 +192,19 @@ class Scheduler:
         """Return the seconds watched since an attempt's last new heartbeat."""
         return self._watched - self._heard[attempt.token][1]
 
-    def _look_after(self, attempt: Attempt) -> None:
+    def _look_after(self, attempt: Attempt, executor: "Executor | Cluster") -> None:
         silence, lease_s = self._silence(attempt), self._settings.lease_s
-        if end := self._executor.exit(attempt):
+        if end := executor.exit(attempt):
             self._close(attempt, end)
-        elif not self._executor.alive(attempt):
+        elif not executor.alive(attempt):
             if silence > lease_s:
                 self._close(attempt, Exit(note="its process never started"))
         elif attempt.cancel_requested:
-            self._cancel(attempt)
+            self._cancel(attempt, executor)
         elif attempt.begun_at is not None and silence > lease_s:
             attempts.mark_vanished(self._store.database, attempt)
             if silence > GIVE_UP_LEASES * lease_s:
-                self._executor.stop(attempt, force=True)
+                executor.stop(attempt, force=True)
 
     def _look_at_lost(self, attempt: Attempt) -> None:
         """Handle an attempt whose processes we cannot see: on another host, or on this host before it restarted."""
@@ -207,12 +228,12 @@ class Scheduler:
         log.error("run %d, attempt %d is closed: its records cannot be read", attempt.run_id, attempt.number)
         self._give_up(attempt, error, "its records cannot be read")
 
-    def _cancel(self, attempt: Attempt) -> None:
+    def _cancel(self, attempt: Attempt, executor: "Executor | Cluster") -> None:
         if attempt.stop_at is None:
             attempts.mark_stopping(self._store.database, attempt)
-            self._executor.stop(attempt, force=False)
+            executor.stop(attempt, force=False)
         elif self._watched - self._asked.setdefault(attempt.token, self._watched) > self._settings.stop_grace_s:
-            self._executor.stop(attempt, force=True)
+            executor.stop(attempt, force=True)
 
     def _close(self, attempt: Attempt, end: Exit) -> None:
         cause, error = failures.of_exit(end, self._spec(attempt))

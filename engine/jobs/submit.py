@@ -9,6 +9,7 @@ from engine.jobs.lifecycle import ensure_scheduler
 from engine.names import ModelNotFound, select
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec, Refused, Spec
+from engine.specs.base import CLUSTER
 from engine.store import RETRYABLE, QueueFull, Store
 from engine.store.files import RunFiles
 
@@ -91,12 +92,25 @@ def _check_machine(store: Store, settings: Settings, spec: Spec, *, runs_code: b
     if spec.device_refusal:
         raise Refused(spec.device_refusal)
     _check_models(settings, spec, runs_code=runs_code)
+    if spec.devices[0].startswith(CLUSTER):
+        _check_cluster(store, settings, spec.devices[0])
+        return
     if (machine := store.machine()) is None:
         return  # not probed yet: the worker will check
     available = ["meta", *(device.name for device in machine.devices)]
     for device in spec.devices:
         if device not in available:
             raise Refused(f"{machine.host} has no device {device!r}; it has {', '.join(available)}")
+
+
+def _check_cluster(store: Store, settings: Settings, device: str) -> None:
+    """Check that the cluster has a device. Errors: Refused."""
+    if not settings.ray_address:
+        raise Refused(f"{device!r} is a device of a Ray cluster, and none is configured: set VITALS_RAY_ADDRESS")
+    cluster = store.cluster()
+    available = [known.name for known in cluster.devices] if cluster else []
+    if device not in available:
+        raise Refused(f"the cluster has no device {device!r}; it has {', '.join(available) or 'none yet'}")
 
 
 def _check_models(settings: Settings, spec: Spec, *, runs_code: bool) -> None:

@@ -22,6 +22,7 @@ from engine.results import Artifact, Environment, Event, Progress, Row
 from engine.roots import expand_home, file_within, open_within
 from engine.settings import Settings
 from engine.specs import Refused, Spec
+from engine.specs.base import CLUSTER, device_there
 from engine.store import Attempt, Busy, Cause, Run, StaleAttempt, State, Store, StoredArtifact, attempts, open_store
 from engine.store.files import RunFiles
 
@@ -176,13 +177,17 @@ def _events(run: Run, files: RunFiles, settings: Settings, stop: Stop) -> Genera
     When the task's generator is closed, its `finally` block saves its work.
     """
     task = import_module(f"engine.tasks.{run.spec.kind}")
+    spec = run.spec
+    device = getattr(spec, "device", "")
+    if device.startswith(CLUSTER) and device != f"{CLUSTER}meta":  # which the task spreads over the cluster
+        spec = spec.model_copy(update={"device": device_there(device)})
     if torch := sys.modules.get("torch"):  # a fork of the warm process may have other CPUs, and torch does not notice
         torch.set_num_threads(import_module("engine.measure.environment").threads())
     used = None
-    with closing(task.run(run.spec, files.dir)) as events:
+    with closing(task.run(spec, files.dir)) as events:
         for event in events:
             if isinstance(event, Environment):
-                used = _used_settings(settings, run.spec) if used is None else used
+                used = _used_settings(settings, spec) if used is None else used
                 event = event.model_copy(update={"settings": used | event.settings})
             yield _stored(event, files.dir) if isinstance(event, Artifact) else event
             if stop:

@@ -23,6 +23,9 @@ ACCELERATORS = ("cuda", "mps", "xpu", "npu", "hpu", "mtia")
 UNNUMBERED = ("cpu", "mps")
 """Kinds of device of which torch has only one."""
 DEVICE = re.compile(rf"cpu|({'|'.join(ACCELERATORS)})(:\d{{1,3}})?")
+CLUSTER = "cluster:"
+"""Prefix of the devices of a Ray cluster: `cluster:cpu`, `cluster:gpu`, `cluster:gpu:H100`; `cluster:meta` to count."""
+CLUSTER_DEVICE = re.compile(rf"{CLUSTER}(cpu|gpu(:[A-Za-z0-9][\w.-]{{0,39}})?)")
 
 
 class Refused(ValueError):
@@ -141,7 +144,7 @@ Precision = Literal["float32", "float16", "bfloat16", "float64"]
 
 def known_device(device: str) -> str:
     """Return the numbered name of a device, or meta. Errors: ValueError for a name that torch cannot have."""
-    return device if device == "meta" else _real_device(device, "meta, ")
+    return device if device in ("meta", f"{CLUSTER}meta") else _real_device(device, "meta, ")
 
 
 def real_device(device: str) -> str:
@@ -154,10 +157,24 @@ def real_device(device: str) -> str:
 
 
 def _real_device(device: str, also: str = "") -> str:
+    if CLUSTER_DEVICE.fullmatch(device):
+        return device
     if not DEVICE.fullmatch(device):
         accelerators = ", ".join(f"{kind}[:i]" for kind in ACCELERATORS)
-        raise ValueError(f"device {device!r} is not one of {also}cpu, {accelerators}")
+        on_cluster = f"{CLUSTER} before one of {also}cpu, gpu[:TYPE]"
+        raise ValueError(f"device {device!r} is not one of {also}cpu, {accelerators}, nor {on_cluster}")
     return numbered(device)
+
+
+def device_there(device: str) -> str:
+    """Return the name that a device of the cluster has on its node, such as `cuda:0` for `cluster:gpu`.
+
+    Ray shows a worker only the GPUs that it reserved for it, so the first one is its own. Other names stay unchanged.
+    """
+    if not device.startswith(CLUSTER):
+        return device
+    kind = device.removeprefix(CLUSTER)
+    return "cuda:0" if kind.startswith("gpu") else kind
 
 
 def numbered(device: str) -> str:

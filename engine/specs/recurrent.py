@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode
 from typing_extensions import TypeAliasType
 
-from engine.specs.base import SIZE, RealDevice, Spec, format_image_size
+from engine.specs.base import SIZE, RealDevice, Spec, device_there, format_image_size
 from engine.specs.runners import RUNNERS, Family, Group, of_group
 from engine.specs.timed import Floors, MinSeconds, Publishable, Replicates, Threads, TimeLimit, split_words
 from engine.words import shortened
@@ -147,7 +147,7 @@ class RecurrentSpec(Floors, Spec):
     @property
     def left_out(self) -> tuple[str, ...]:
         """Return the groups' runners that need cuDNN when the device is no GPU. Runners requested by name stay."""
-        if self.device.startswith("cuda"):
+        if device_there(self.device).startswith("cuda"):
             return ()
         return tuple(name for name in self._grouped if RUNNERS[name].needs_cudnn and name not in self.runners)
 
@@ -207,7 +207,7 @@ class RecurrentSpec(Floors, Spec):
 
     @property
     def device_refusal(self) -> str:
-        if self.precision != "tf32" or self.device.startswith("cuda"):
+        if self.precision != "tf32" or device_there(self.device).startswith("cuda"):
             return ""
         return f"tf32 needs an NVIDIA GPU: choose another precision, or another device than {self.device}"
 

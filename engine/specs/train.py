@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 from pydantic_settings import NoDecode
 
 from engine.specs import images
-from engine.specs.base import RealDevice, Spec, numbered
+from engine.specs.base import CLUSTER, RealDevice, Spec, numbered
 from engine.specs.clip import (
     SAME_PAIRS,
     WARMUP,
@@ -207,6 +207,8 @@ class TrainSpec(ClipFields, Spec):
 
     def model_post_init(self, _context: Any) -> None:
         images.check(self)
+        if self.nproc > 1 and self.device.startswith(CLUSTER):
+            raise ValueError(f"a training on the cluster is one process on one node: {self.nproc} were asked for")
         if self.nproc > 1 and self.device.startswith("mps"):
             raise ValueError(f"there is one mps device, for one process: {self.nproc} were asked for")
         if self.nproc > 1 and numbered(self.device) != self.devices[0]:

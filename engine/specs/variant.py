@@ -10,6 +10,8 @@ from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict
 
+from engine.specs.base import device_there
+
 Execution = Literal["eager", "compile", "trace", "export", "cudagraphs"]
 RunPrecision = Literal["float32", "tf32", "float16", "bfloat16", "amp", "amp_float16", "amp_bfloat16"]
 """Precisions of a run. amp: autocast in the device's own type (float16 on CUDA, bfloat16 on CPU), which the row
@@ -72,7 +74,7 @@ class Variant(BaseModel):
     def refusal(self, device: str) -> str:
         """Return why a device cannot run this variant; empty if no reason is known."""
         graphs = "cudagraphs" in (self.execution, self.backend) or self.compile_mode == "reduce-overhead"
-        if device.startswith("cuda") or not (graphs or self.precision == "tf32"):
+        if device_there(device).startswith("cuda") or not (graphs or self.precision == "tf32"):
             return ""
         needed = "CUDA graphs, which only NVIDIA's and AMD's GPUs have" if graphs else "an NVIDIA GPU"
         return f"{self.label} needs {needed}: leave it out, or choose another device than {device}"

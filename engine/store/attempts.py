@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, case, delete, exists, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, case, delete, exists, func, insert, literal, select, update
 
 from engine.results import Environment, Event, Metric, Progress, Row
 from engine.store.database import Database
@@ -19,7 +19,7 @@ from engine.store.records import ATTEMPTS, UNSTARTED, change_run, storable, to_a
 from engine.store.tables import artifacts, attempts, metrics, rows, runs, slots
 
 MOST_STARTS = 10
-"""Most attempts of a run whose process died before it began. Such attempts do not use up a try."""
+"""Most attempts of a run whose process died before it began, or whose host was lost. These do not use up a try."""
 
 
 def open_attempts(database: Database) -> list[Attempt]:
@@ -124,7 +124,7 @@ def close(database: Database, attempt: Attempt, exit: Exit, cause: Cause, error:
     """Close an attempt whose process has ended: free its slots, and set the run's state unless the worker has set it.
 
     The run is cancelled if that was requested. It is queued again if it was killed from outside and has tries left.
-    Otherwise it fails.
+    Otherwise it fails. The loss of a host uses up no try.
     """
     now = time.time()
     with database.write() as connection:
@@ -135,7 +135,8 @@ def close(database: Database, attempt: Attempt, exit: Exit, cause: Cause, error:
         connection.execute(delete(slots).where(slots.c.attempt_id == attempt.token))
         active = (*_mine(attempt), runs.c.state.in_(ACTIVE))
         never_begun = exists().where(attempts.c.id == attempt.token, attempts.c.begun_at.is_(None))
-        again = (runs.c.tries_left > 0) & (~never_begun | (runs.c.attempt < MOST_STARTS))
+        has_tries = (runs.c.tries_left > 0) | literal(exit.host_lost)
+        again = has_tries & (~(never_begun | literal(exit.host_lost)) | (runs.c.attempt < MOST_STARTS))
         if change_run(connection, *active, runs.c.cancel_requested, state=State.CANCELLED, ended_at=now):
             set_results(connection, attempt.run_id)
             return

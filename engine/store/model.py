@@ -183,6 +183,8 @@ class Exit:
     out_of_memory: bool = False
     """True if the kernel killed a process for lack of memory during the attempt."""
     note: str = ""
+    host_lost: bool = False
+    """True if the whole host ended, which is no fault of the run and uses up no try."""
 
 
 class StoredArtifact(Artifact):

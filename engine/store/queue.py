@@ -1,12 +1,13 @@
 """The queue: runs wait in order, and an attempt takes a run when all slots that it needs are free."""
 
-import json
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, func, insert, select
 
 from engine.specs import Spec
+from engine.specs.base import CLUSTER
 from engine.store.database import Database
 from engine.store.listing import insert_listing
 from engine.store.model import ACTIVE, RETRYABLE, Attempt, Cause, QueueFull, Run, State
@@ -42,11 +43,14 @@ def enqueue(
         return insert_run(connection, spec, name, key=key, owner=owner)
 
 
-def claim(database: Database, host: str, run_id: int | None = None) -> Attempt | None:
+def claim(
+    database: Database, host: str, run_id: int | None = None, offers: Mapping[str, Sequence[str]] | None = None
+) -> Attempt | None:
     """Start an attempt of the first queued run by TURNS whose slots are free (or of run_id). Return None when there is
     none.
 
     A waiting run reserves its slots against those behind it, so that no run waits for ever.
+    offers: for a node of the cluster, the slots that serve each device. Another host serves its own devices.
     """
     queued = runs.c.state == State.QUEUED
     waiting = select(runs.c.id, runs.c.devices, runs.c.exclusive).where(queued).order_by(*TURNS)
@@ -61,14 +65,16 @@ def claim(database: Database, host: str, run_id: int | None = None) -> Attempt |
                 damaged = {"state": State.FAILED, "cause": Cause.ERROR, "error": DAMAGED, "ended_at": _now()}
                 change_run(connection, runs.c.id == run.id, queued, **damaged)
                 continue
-            fits = not alone and not taken & devices and not (run.exclusive and taken)
+            if not (held := _slots(devices, offers, taken)):
+                continue  # another host has these devices
+            fits = not alone and not taken & held and not (run.exclusive and taken)
             if fits and run_id in (None, run.id):
                 # on PostgreSQL, another host may be claiming it at this moment, or has claimed it since
                 this = select(runs.c.id).where(runs.c.id == run.id, queued).with_for_update(skip_locked=True)
                 if connection.execute(this).first() is None:
                     continue
-                return _occupy(connection, host, run.id)
-            taken |= devices
+                return _occupy(connection, host, run.id, held)
+            taken |= held
             alone = alone or run.exclusive
         return None
 
@@ -79,7 +85,7 @@ def claim_new(database: Database, host: str, spec: Spec, *, name: str) -> Attemp
         taken, alone = _taken(connection, host)
         if alone or taken & set(spec.devices) or (spec.exclusive and taken):
             return None
-        return _occupy(connection, host, insert_run(connection, spec, name, tries_left=1))
+        return _occupy(connection, host, insert_run(connection, spec, name, tries_left=1), set(spec.devices))
 
 
 def holders(database: Database, host: str) -> dict[str, int]:
@@ -152,16 +158,25 @@ def _taken(connection: Connection, host: str) -> tuple[set[str], bool]:
     return {slot.device for slot in held}, any(slot.exclusive for slot in held)
 
 
-def _occupy(connection: Connection, host: str, run_id: int) -> Attempt:
+def _slots(devices: set[str], offers: Mapping[str, Sequence[str]] | None, taken: set[str]) -> set[str]:
+    """Return the slots that a run with these devices takes, free ones first; none if the host lacks the devices."""
+    if offers is None:
+        return set() if any(device.startswith(CLUSTER) for device in devices) else devices
+    if not devices <= offers.keys():
+        return set()
+    return {min(offers[device], key=lambda slot: slot in taken) for device in devices}
+
+
+def _occupy(connection: Connection, host: str, run_id: int, devices: set[str]) -> Attempt:
     """Start an attempt of a queued run. Each statement checks its precondition, although there is only one writer."""
-    run = connection.execute(select(runs.c.attempt, runs.c.devices, runs.c.exclusive).where(runs.c.id == run_id)).one()
+    run = connection.execute(select(runs.c.attempt, runs.c.exclusive).where(runs.c.id == run_id)).one()
     values = {"run_id": run_id, "number": run.attempt + 1, "host": host, "created_at": _now(), "heartbeat_at": _now()}
     token = connection.execute(insert(attempts).values(values).returning(attempts.c.id)).scalar_one()
     waiting = (runs.c.id == run_id, runs.c.state == State.QUEUED)
     taken = change_run(connection, *waiting, state=State.STARTING, attempt_id=token, attempt=run.attempt + 1)
     assert taken, f"run {run_id} was not queued"
     holder = {"host": host, "attempt_id": token, "run_id": run_id, "exclusive": run.exclusive}
-    connection.execute(insert(slots), [holder | {"device": device} for device in json.loads(run.devices)])
+    connection.execute(insert(slots), [holder | {"device": device} for device in sorted(devices)])
     return to_attempt(connection.execute(ATTEMPTS.where(attempts.c.id == token)).one())
 
 

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, Select, delete, func, insert, select, update
 
 from engine import results
 from engine.results import Machine, Metric, Row
 from engine.settings import Settings
 from engine.specs import Refused, Spec
+from engine.specs.base import CLUSTER
 from engine.store import find, migrations, queue
 from engine.store.access import LOCAL, Role, User
 from engine.store.database import Damaged, Database, Unavailable
@@ -26,8 +27,11 @@ from engine.store.tables import artifacts, attempts, changes, machines, metrics,
 def open_store(settings: Settings, *, on_failure: Callable[[Unavailable], object] | None = None) -> "Store":
     """Open the store of these settings; create or migrate it first if needed.
 
-    on_failure: called with each Unavailable before it is raised. Errors: Unavailable.
+    on_failure: called with each Unavailable before it is raised. Errors: Unavailable; Refused when SQLite is to serve a
+    cluster.
     """
+    if settings.cluster_refusal:
+        raise Refused(settings.cluster_refusal)
     try:
         settings.make_runs_dir()
     except OSError as error:
@@ -208,9 +212,16 @@ class Store:
     def machine(self) -> Machine | None:
         """Return the last probe of this host, else the latest of any (the scheduler may be elsewhere), if any."""
         own_first = (machines.c.host == socket.gethostname()).desc()
-        query = select(machines.c.payload).order_by(own_first, machines.c.probed_at.desc()).limit(1)
+        known = select(machines.c.payload).where(machines.c.host != CLUSTER)
+        return self._machine(known.order_by(own_first, machines.c.probed_at.desc()))
+
+    def cluster(self) -> Machine | None:
+        """Return the devices of the Ray cluster as the scheduler has last seen them, if ever."""
+        return self._machine(select(machines.c.payload).where(machines.c.host == CLUSTER))
+
+    def _machine(self, query: Select[Any]) -> Machine | None:
         with self.database.read() as connection:
-            payload = connection.scalar(query)
+            payload = connection.scalar(query.limit(1))
         try:
             return Machine.model_validate_json(payload) if payload else None
         except UNREADABLE:  # damaged; the next probe replaces it

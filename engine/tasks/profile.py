@@ -20,8 +20,9 @@ from engine.models.built import Built, Wanted, out_of_memory
 from engine.replicates.child import Ended
 from engine.results import Artifact, Event, ModuleCount, ProfileRow, Progress, detail_name
 from engine.specs import ModelName, ProfileSpec, format_image_size
+from engine.specs.base import CLUSTER, device_there
 from engine.specs.building import OPTIONS, keywords_of
-from engine.tasks.shards import TRIES, spread
+from engine.tasks.shards import Shards, spread, spread_on_cluster
 
 Builder = Callable[[str, Wanted], Built]
 Place = tuple[str, int]
@@ -44,10 +45,16 @@ def run(spec: ProfileSpec, run_dir: Path) -> Iterator[Event]:
     """Yield the environment, then per model its progress and row. Errors: Refused, before anything is counted."""
     # the worker has refused modules of the user's own in queued runs
     models = names.select(spec, library.families(), runs_code=True)
+    on_cluster = spec.device == f"{CLUSTER}meta"
+    spec = spec.model_copy(update={"device": device_there(spec.device)})
     yield environment.current(spec.device)
     todo = [(model, number) for model in models for number in range(len(spec.points))]
+    count = partial(_count, spec)
+    if on_cluster:
+        yield from _in_shards(spec, todo, spread_on_cluster(count, todo), "on the cluster", run_dir)
+        return
     if (processes := _processes(spec, len(todo))) > 1:
-        yield from _in_processes(spec, todo, processes, run_dir)
+        yield from _in_shards(spec, todo, spread(count, todo, processes), f"in {processes} processes", run_dir)
         return
     for done, (model, number) in enumerate(todo):
         yield Progress(done=done, total=len(todo), note=model)
@@ -62,10 +69,12 @@ def _processes(spec: ProfileSpec, models: int) -> int:
     return max(1, min(environment.threads(), MOST_PROCESSES, models // MODELS_EACH))
 
 
-def _in_processes(spec: ProfileSpec, todo: Sequence[Place], processes: int, run_dir: Path) -> Iterator[Event]:
+def _in_shards(
+    spec: ProfileSpec, todo: Sequence[Place], found: Shards[Profiled], note: str, run_dir: Path
+) -> Iterator[Event]:
     """Yield rows in the order in which they are counted, and progress at least once a second, to let the run stop."""
-    yield (progress := Progress(done=0, total=len(todo), note=f"counting in {processes} processes"))
-    with closing(spread(partial(_count, spec), todo, processes)) as found:
+    yield (progress := Progress(done=0, total=len(todo), note=note))
+    with closing(found):
         for one in found:
             if one:
                 (model, number), counted = todo[one[0]], one[1]
@@ -122,8 +131,9 @@ def _attempt(name: ModelName, spec: ProfileSpec, device: str, build: Builder) ->
 
 def lost(name: ModelName, spec: ProfileSpec, end: Ended) -> ProfileRow:
     """Return the row of a model whose processes died. spec: as in profile."""
-    error = f"{end.error} ({TRIES} processes died of this model)"
-    return ProfileRow(**_asked(name, spec, spec.device), status=end.status, error=error)
+    return ProfileRow(
+        **_asked(name, spec, spec.device), status=end.status, error=f"{end.error} (when tried again, too)"
+    )
 
 
 def _asked(name: ModelName, spec: ProfileSpec, device: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from engine.process import die_with_parent, oom_kills
 from engine.replicates.child import TICK_S, Ended, ended
@@ -17,14 +17,18 @@ Result = TypeVar("Result")
 
 TRIES = 2
 """Processes that may die of one piece before it is given up."""
+CLUSTER_TRIES = 5
+"""As TRIES, on a cluster, where a piece also loses its process when a node ends."""
 END_S = 5.0
 """Wait at most this many seconds for a process that has closed its connection."""
 
 
-def spread(
-    work: Callable[[Piece], Result], pieces: Sequence[Piece], processes: int
-) -> Generator[tuple[int, Result | Ended] | None]:
-    """Yield the place of every piece with its result, as soon as it is known; None about once a second without any.
+Shards = Generator[tuple[int, Result | Ended] | None]
+"""The place of a piece with its result; None about once a second while there is none."""
+
+
+def spread(work: Callable[[Piece], Result], pieces: Sequence[Piece], processes: int) -> Shards[Result]:
+    """Yield every piece's result as soon as it is known.
 
     work: a function of a module, which is called in fresh processes. A piece whose process dies is tried again after
     the others, and its result is Ended if that process dies too. Closing this generator kills the processes.
@@ -69,6 +73,41 @@ def spread(
             one.kill()
         for one in started:
             one.join()
+
+
+def spread_on_cluster(work: Callable[[Piece], Result], pieces: Sequence[Piece]) -> Shards[Result]:
+    """Do as `spread` on all free cores of the Ray cluster that this process is a job of. Ray repeats lost pieces."""
+    import ray
+
+    handler = signal.getsignal(signal.SIGTERM)
+    ray.init(address="auto", log_to_driver=False)
+    signal.signal(signal.SIGTERM, handler)  # Ray sets one of its own, which exits
+    try:
+        call = ray.remote(num_cpus=1, max_retries=CLUSTER_TRIES - 1, scheduling_strategy="SPREAD")(_call)
+        shared = ray.put(work)
+        most = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))  # one waits for each core
+        waiting = deque(range(len(pieces)))
+        at_work: dict[Any, int] = {}
+        while waiting or at_work:
+            while waiting and len(at_work) < most:
+                place = waiting.popleft()
+                at_work[call.remote(shared, pieces[place])] = place
+            ready, _ = ray.wait(list(at_work), timeout=TICK_S)
+            if not ready:
+                yield None
+            for reference in ready:
+                try:
+                    result: Result | Ended = ray.get(reference)
+                except ray.exceptions.RayError as error:
+                    memory = isinstance(error, ray.exceptions.OutOfMemoryError)
+                    result = Ended("out_of_memory" if memory else "error", f"{type(error).__name__}: {error}")
+                yield at_work.pop(reference), result
+    finally:
+        ray.shutdown()
+
+
+def _call(work: Callable[[Piece], Result], piece: Piece) -> Result:
+    return work(piece)
 
 
 def _send(connection: Connection, pieces: Sequence[Piece], waiting: deque[int]) -> int:

@@ -20,6 +20,7 @@ from engine.results.answers import Needed, Prospect
 from engine.roots import Roots
 from engine.settings import Settings
 from engine.specs import Refused
+from engine.specs.base import device_there
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.questions import Outlook
 from engine.specs.train import TrainSpec
@@ -137,9 +138,10 @@ def _temporaries(spec: TrainSpec, trained: Sequence[int]) -> int:
     foreach form, which holds the square roots of all second moments at once. On a CPU they go weight by weight, with
     three temporaries of its size.
     """
-    if spec.opt == "adamw" and spec.device.partition(":")[0] in optimizers.FUSED:
+    device = device_there(spec.device)
+    if spec.opt == "adamw" and device.partition(":")[0] in optimizers.FUSED:
         return 0
-    return 3 * max(trained, default=0) if spec.device == "cpu" else sum(trained)
+    return 3 * max(trained, default=0) if device == "cpu" else sum(trained)
 
 
 def _step(spec: TrainSpec, roots: Roots) -> tuple[Any, int]:

@@ -6,6 +6,7 @@ import streamlit as st
 
 from engine.names import select
 from engine.specs import ProfileSpec, Refused
+from engine.specs.base import device_there
 from engine.specs.building import OPTIONS
 from engine.words import plural, shortened
 from pages.shared import durations, launch
@@ -23,7 +24,8 @@ CPU = ". fvcore traces the real model: it runs on the CPU with its weights in me
 
 def devices(counter: str) -> list[str]:
     """Return the devices to count on. Only the counter torch can use meta, which allocates no weights."""
-    return launch.devices() if counter != "torch" else ["meta", *launch.devices()]
+    weightless = ["meta", *(device for device in launch.cluster_devices() if device_there(device) == "meta")]
+    return launch.devices() if counter != "torch" else [*weightless, *launch.devices()]
 
 
 def describe(spec: ProfileSpec) -> str:

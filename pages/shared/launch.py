@@ -13,6 +13,7 @@ from engine.names import LIBRARIES
 from engine.report.checks import training
 from engine.report.timings import rates
 from engine.specs import ModelName, Refused, Spec
+from engine.specs.base import device_there
 from engine.store import Role
 from pages.shared import backend, comparison_link, rerun, run_view
 from pages.shared.chart.verbatim import verbatim
@@ -36,9 +37,16 @@ def families() -> dict[ModelName, str]:
 
 
 def devices() -> list[str]:
-    """Return the devices of this machine from the last probe."""
+    """Return the devices of this machine from the last probe, and those of the cluster, on which something runs."""
     machine = backend.store().machine()
-    return [device.name for device in machine.devices] if machine else ["cpu"]
+    own = [device.name for device in machine.devices] if machine else ["cpu"]
+    return own + [device for device in cluster_devices() if device_there(device) != "meta"]
+
+
+def cluster_devices() -> list[str]:
+    """Return the devices of the Ray cluster; none if no cluster is configured."""
+    cluster = backend.store().cluster() if backend.settings().ray_address else None
+    return [device.name for device in cluster.devices] if cluster else []
 
 
 def device_memory_gb(device: str) -> float | None:

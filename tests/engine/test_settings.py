@@ -1,6 +1,12 @@
 """The settings and what the documents say about them."""
 
+from pathlib import Path
+
+import pytest
+
 from engine.settings import ROOT, Settings
+from engine.specs import Refused
+from engine.store import open_store
 
 
 def test_the_documents_list_every_setting_with_its_default() -> None:
@@ -11,3 +17,10 @@ def test_the_documents_list_every_setting_with_its_default() -> None:
         lines.append(f"| `VITALS_{name.upper()}` | {shown} | {field.description} |")
     table = (ROOT / "docs" / "deploy.md").read_text().partition("| variable | default | meaning |\n|---|---|---|\n")[2]
     assert table.splitlines() == lines
+
+
+def test_sqlite_is_refused_with_a_cluster(tmp_path: Path) -> None:
+    settings = Settings(runs_dir=tmp_path, ray_address="http://127.0.0.1:8265")
+    with pytest.raises(Refused, match=r"the store is SQLite.*Set VITALS_DATABASE_URL to a PostgreSQL database"):
+        open_store(settings)
+    assert list(tmp_path.iterdir()) == []

@@ -8,9 +8,12 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from engine.results import Device, Machine
+from engine.settings import Settings
 from engine.specs import ProfileSpec
+from engine.specs.base import CLUSTER
 from engine.store import Store, attempts
 from engine.store import queue as queueing
+from pages.shared import backend, launch
 from pages.shared.form.command import command
 from pages.shared.form.link import address
 from tests.support.page import (
@@ -301,3 +304,20 @@ def test_classes_channels_and_keywords_reach_the_run(store: Store) -> None:
     assert ProfileSpec.model_validate(
         {name.removeprefix("profile_"): value for name, value in copied.items()} | {"models": "resnet18"}
     ) == spec_of(store)
+
+
+def test_devices_of_the_cluster_are_offered_once_one_is_configured(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices = tuple(Device(name=f"{CLUSTER}{name}", model="on 2 nodes") for name in ("cpu", "gpu:H100", "meta"))
+    known = {"platform": "", "cpu": "", "threads": 2, "memory_gb": 1, "date": ""}
+    store.save_machine(Machine(host=CLUSTER, devices=devices, **known))
+    monkeypatch.setattr(backend, "store", lambda: store)  # on SQLite, which is refused with a cluster otherwise
+    monkeypatch.setattr(backend, "settings", lambda: settings)
+    assert launch.devices() == ["cpu"]
+    assert launch.cluster_devices() == []
+    monkeypatch.setattr(backend, "settings", lambda: settings.model_copy(update={"ray_address": "http://127.0.0.1:1"}))
+    assert launch.devices() == ["cpu", "cluster:cpu", "cluster:gpu:H100"]
+    assert "cluster:meta" in launch.cluster_devices()
+    (device,) = (box for box in open_page(PAGE).selectbox if box.label == "Device")
+    assert device.options == ["meta", "cluster:meta", *launch.devices()]

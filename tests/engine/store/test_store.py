@@ -89,6 +89,35 @@ def test_a_run_goes_its_way(store: Store) -> None:
     assert store.rows(run_id) == [row("a")]
 
 
+def test_a_node_of_the_cluster_takes_runs_for_its_devices_and_no_others(store: Store) -> None:
+    gpus = ("gpu 0", "gpu 1")
+    offers = {"cluster:cpu": ("cpu",), "cluster:gpu": gpus, "cluster:gpu:H100": gpus}
+    local = store.enqueue(spec())
+    cluster = [store.enqueue(spec(device)) for device in ("cluster:gpu", "cluster:gpu:H100", "cluster:gpu")]
+    assert store.enqueue(spec("cluster:gpu:A100"))
+    claimed = [queue.claim(store.database, "a node", offers=offers) for _ in range(3)]
+    assert [attempt and attempt.run_id for attempt in claimed] == [*cluster[:2], None], "it has two GPUs"
+    assert set(queue.holders(store.database, "a node")) == set(gpus)
+    claimed = [queue.claim(store.database, HOST) for _ in range(2)]
+    assert [attempt and attempt.run_id for attempt in claimed] == [local, None]
+    another = queue.claim(store.database, "another node", offers=offers)
+    assert another is not None
+    assert another.run_id == cluster[2]
+
+
+def test_a_lost_host_uses_up_no_try_but_not_for_ever(store: Store) -> None:
+    run_id = store.enqueue(spec())  # a count has one try
+    for number in range(1, attempts.MOST_STARTS + 1):
+        assert store.run(run_id).state is State.QUEUED
+        attempt = queue.claim(store.database, HOST)
+        assert attempt is not None
+        assert attempt.number == number
+        attempts.begin(store.database, attempt)
+        attempts.close(store.database, attempt, Exit(host_lost=True), Cause.KILLED, "its node left the cluster")
+    run = store.run(run_id)
+    assert (run.state, run.cause, run.error) == (State.FAILED, Cause.KILLED, "its node left the cluster")
+
+
 def test_one_key_is_one_run(store: Store) -> None:
     first = store.enqueue(spec(), key="click")
     assert store.enqueue(spec(), key="click") == first

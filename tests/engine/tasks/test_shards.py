@@ -61,7 +61,7 @@ def test_a_count_in_processes_survives_a_kill_and_equals_one_process(
     rows = {(row.model, row.batch_size): row for row in store.rows(run_id)}
     assert len(rows) == len(store.rows(run_id)) == len(MODELS) * len(batches)
     last = [event for event in seen if isinstance(event, Progress)][-1]
-    assert (last.done, last.total, last.note) == (len(rows), len(rows), "counting in 2 processes")
+    assert (last.done, last.total, last.note) == (len(rows), len(rows), "in 2 processes")
     for model in MODELS:
         for point in spec.points:
             alone = profile(model, point).row

@@ -1,0 +1,293 @@
+"""Run attempts as Ray Jobs. Imported only if a cluster is configured.
+
+A node of the cluster is a host of the store: its slots are claimed like those of any host, and a timing takes all of
+it. Ray only starts the worker there, tells whether it lives, and ends it. Rows and states travel through the store,
+logs and artifacts through the runs folder, which every node mounts.
+"""
+
+import logging
+import shlex
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any
+
+import requests
+from ray import __version__ as ray_version
+from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
+from ray.util.state import list_nodes
+
+from engine.jobs.hosts import NODE
+from engine.jobs.lifecycle import environment
+from engine.jobs.processes import read_json
+from engine.results import Device, Machine
+from engine.settings import Settings
+from engine.specs import Refused, Spec
+from engine.specs.base import CLUSTER
+from engine.store import Attempt, Exit, Store
+from engine.store.files import RunFiles
+from engine.words import plural
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 2.0
+"""Seconds between two looks at the nodes."""
+RETRY_S = 15.0
+"""Seconds after a look that failed. Nothing is asked meanwhile, because each request may take ANSWER_S."""
+ANSWER_S = 5.0
+"""Wait at most this many seconds for an answer of the cluster, because the scheduler looks after other runs too."""
+MOST_NODES = 1000
+WORKER_SETTINGS = ("ray_address", "runs_dir", "catalog_dir", "lease_s", "min_free_gb", "data_roots", "log_limit_mb")
+LONGEST_REASON = 300
+"""Last characters of Ray's message that are shown. Its end names the error, after up to 20,000 characters of a log."""
+LOG_LINES = 20
+"""Lines of Ray's log that explain why a job failed before its worker began."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of the cluster."""
+
+    id: str
+    alive: bool
+    head: bool
+    address: str
+    cpus: int
+    gpus: int
+    accelerator: str
+    """Ray's name of its GPUs, such as H100; empty without GPUs, or if Ray does not know them."""
+    memory_gb: float
+
+    @property
+    def host(self) -> str:
+        """Return the name of this node as a host of the store."""
+        return f"{self.address}{NODE}{self.id}"
+
+    @property
+    def offers(self) -> dict[str, tuple[str, ...]]:
+        """Return the slots that serve each device.
+
+        Counts are spread over the cluster by a process on the head, because without its head the cluster ends anyway.
+        """
+        kinds = [*(["meta"] if self.head else []), *(["cpu"] if self.cpus else [])]
+        served: dict[str, tuple[str, ...]] = {f"{CLUSTER}{kind}": (f"{CLUSTER}{kind}",) for kind in kinds}
+        if not self.cpus:
+            return served
+        if gpus := tuple(f"{CLUSTER}gpu {number}" for number in range(self.gpus)):
+            served[f"{CLUSTER}gpu"] = gpus
+            if self.accelerator:
+                served[f"{CLUSTER}gpu:{self.accelerator}"] = gpus
+        return served
+
+    def reserved(self, spec: Spec) -> dict[str, Any]:
+        """Return the resources that a run reserves with Ray: the whole node for a timing.
+
+        A run on the CPU leaves a core for each GPU. A count reserves cores for its shards only, which may be elsewhere:
+        its own process waits for them.
+        """
+        if spec.exclusive:
+            return {"entrypoint_num_cpus": self.cpus, "entrypoint_num_gpus": self.gpus}
+        device = spec.devices[0].removeprefix(CLUSTER)
+        if device == "meta":
+            return {"entrypoint_resources": {f"node:{self.address}": 0.001}}
+        cpus = max(1, self.cpus - self.gpus) if device == "cpu" else 1
+        return {"entrypoint_num_cpus": cpus, "entrypoint_num_gpus": int(device.startswith("gpu"))}
+
+
+class Client(JobSubmissionClient):  # type: ignore[misc]  # Ray's client has no types here
+    """Ray's client with a time limit for every request, which it lacks."""
+
+    def _do_request(self, *arguments: Any, **options: Any) -> Any:
+        return super()._do_request(*arguments, **{"timeout": ANSWER_S} | options)
+
+
+class Executor:
+    """Starts, watches and ends attempts on the cluster.
+
+    It finds everything about an attempt by its run, number and host, so that a new scheduler can take over.
+    """
+
+    def __init__(self, settings: Settings, store: Store) -> None:
+        self._settings = settings
+        self._store = store
+        self._client: Client | None = None
+        self._nodes: dict[str, Node] | None = None
+        """The nodes by host, dead ones too; None while the cluster cannot be reached."""
+        self._next_look = 0.0
+        self._known: tuple[Device, ...] | None = None
+        """The devices that the store has last been told of."""
+
+    @property
+    def offers(self) -> dict[str, dict[str, tuple[str, ...]]]:
+        """Return what the living nodes offer, by host."""
+        return {host: node.offers for host, node in (self._nodes or {}).items() if node.alive}
+
+    def tend(self) -> None:
+        """Look at the nodes now and then. Errors: any of Ray's, which the scheduler logs before it tries again."""
+        if time.monotonic() < self._next_look:
+            return
+        self._nodes, self._next_look = None, time.monotonic() + RETRY_S
+        if self._client is None:
+            refuse_open_cluster(self._settings.ray_address)
+            self._client = Client(self._settings.ray_address)
+        self._nodes = {node.host: node for node in nodes_of(self._settings.ray_address)}
+        self._next_look = time.monotonic() + LOOK_S
+        living = [node for node in self._nodes.values() if node.alive]
+        if (devices := devices_of(living)) != self._known:
+            self._store.save_machine(cluster_machine(living, devices))
+            self._known = devices
+
+    def start(self, attempt: Attempt) -> None:
+        """Submit the attempt's worker to its node. An attempt that cannot be submitted has no job, and is seen so."""
+        files = self._files(attempt)
+        if attempt.number == 1:
+            files.prepare()
+        else:
+            files.dir.mkdir(parents=True, exist_ok=True)
+        node = (self._nodes or {}).get(attempt.host)
+        if self._client is None or node is None:
+            return
+        try:
+            self._client.submit_job(
+                # run_id is a number: nothing that a user has typed reaches the node's shell
+                entrypoint=shlex.join([sys.executable, "-m", "engine", "work", str(int(attempt.run_id))]),
+                submission_id=self._job_id(attempt),
+                runtime_env={"env_vars": variables(self._settings)},
+                entrypoint_label_selector={"ray.io/node-id": node.id},
+                **node.reserved(self._store.run(attempt.run_id).spec),
+            )
+        except (OSError, RuntimeError):
+            log.exception("run %d, attempt %d could not be submitted", attempt.run_id, attempt.number)
+
+    def alive(self, attempt: Attempt) -> bool:
+        """Return whether its job waits or runs, or may do so as far as is known."""
+        try:
+            job = self._job(attempt)
+        except (OSError, RuntimeError):
+            return True
+        return job is not None and not job.status.is_terminal()
+
+    def exit(self, attempt: Attempt) -> Exit | None:
+        """Return the end of an attempt, once it is known."""
+        if record := read_json(self._files(attempt).exit(attempt.number)):
+            return Exit(record["code"], record["out_of_memory"], record.get("note", ""))
+        node = (self._nodes or {}).get(attempt.host)
+        if node and not node.alive:
+            return Exit(note=f"its node {node.address} left the cluster", host_lost=True)
+        try:
+            job = self._job(attempt)
+        except (OSError, RuntimeError):
+            return None
+        if job is None:
+            lost = "the cluster was restarted and no longer knows its job"
+            return Exit(note=lost, host_lost=True) if attempt.begun_at else None
+        if not job.status.is_terminal():
+            return None
+        return Exit(note=f"its job on the cluster ended: {self._reason(attempt, job)}")
+
+    def stop(self, attempt: Attempt, *, force: bool) -> None:
+        """End the job with force, or if its worker has not begun. A worker that has begun sees a request by itself."""
+        if force or attempt.begun_at is None:
+            self._stop(attempt)
+
+    def close(self) -> None:
+        """Do nothing: jobs keep running."""
+
+    def _stop(self, attempt: Attempt) -> None:
+        try:
+            if self._client and self._nodes is not None:
+                self._client.stop_job(self._job_id(attempt))
+        except (OSError, RuntimeError) as error:
+            log.warning("run %d could not be stopped: %s", attempt.run_id, error)
+
+    def _job(self, attempt: Attempt) -> JobDetails | None:
+        """Return the attempt's job; None if the cluster has none. Errors: OSError, RuntimeError without an answer."""
+        if self._client is None or self._nodes is None:
+            raise ConnectionError("the cluster cannot be reached")
+        try:
+            return self._client.get_job_info(self._job_id(attempt))
+        except RuntimeError as error:
+            if "status code 404" in str(error):
+                return None
+            raise
+
+    def _reason(self, attempt: Attempt, job: JobDetails) -> str:
+        """Return why a job ended without a record of its worker, and append the end of Ray's log to the run's log."""
+        try:
+            assert self._client
+            lines = self._client.get_job_logs(self._job_id(attempt)).splitlines()[-LOG_LINES:]
+            with self._files(attempt).log.open("a") as file:
+                file.writelines(f"{line}\n" for line in lines)
+        except (OSError, RuntimeError) as error:
+            log.warning("the log of run %d cannot be read: %s", attempt.run_id, error)
+        message = " ".join((job.message or "without a reason").split())
+        return f"{JobStatus(job.status).value.lower()}, {message[-LONGEST_REASON:]}"
+
+    def _job_id(self, attempt: Attempt) -> str:
+        """Return the job's id. Several stores may use one cluster: each has a runs folder of its own."""
+        store = sha256(str(self._settings.runs_dir.resolve()).encode()).hexdigest()[:12]
+        return f"vitals-{store}-{attempt.run_id}-{attempt.number}"
+
+    def _files(self, attempt: Attempt) -> RunFiles:
+        return RunFiles(self._settings.runs_dir, attempt.run_id)
+
+
+def refuse_open_cluster(address: str) -> None:
+    """Check that the cluster takes no requests without its token. Errors: Refused; OSError if it does not answer."""
+    if requests.get(f"{address.rstrip('/')}/api/jobs/", timeout=ANSWER_S).ok:
+        raise Refused(
+            f"the Ray cluster at {address} takes jobs from everybody who reaches it: start each node with "
+            "RAY_AUTH_MODE=token, and the scheduler too"
+        )
+
+
+def variables(settings: Settings) -> dict[str, str]:
+    """Return the variables of a worker: the settings that it needs, but no secrets, which Ray would store and show.
+
+    The database's URL is in the environment that `ray start` was given on each node.
+    """
+    shared = environment(settings)
+    return {name: shared[name] for name in ("PYTHONPATH", *(f"VITALS_{name.upper()}" for name in WORKER_SETTINGS))}
+
+
+def nodes_of(address: str) -> list[Node]:
+    """Return the nodes of the cluster, dead ones too. Errors: any of Ray's when it cannot be asked."""
+    found = list_nodes(address=address, detail=True, limit=MOST_NODES, timeout=int(ANSWER_S))
+    return [_node(state) for state in found]
+
+
+def _node(state: Any) -> Node:
+    total = state.resources_total
+    return Node(
+        id=state.node_id,
+        alive=state.state == "ALIVE",
+        head=state.is_head_node,
+        address=state.node_ip,
+        cpus=int(total.get("CPU", 0)),
+        gpus=int(total.get("GPU", 0)),
+        accelerator=state.labels.get("ray.io/accelerator-type", ""),
+        memory_gb=total.get("memory", 0) / 1e9,
+    )
+
+
+def devices_of(nodes: Iterable[Node]) -> tuple[Device, ...]:
+    """Return the devices that any node offers, with the number of nodes that have each."""
+    counts = Counter(device for node in nodes for device in node.offers)
+    return tuple(Device(name=name, model=f"on {plural(count, 'node')}") for name, count in sorted(counts.items()))
+
+
+def cluster_machine(nodes: list[Node], devices: tuple[Device, ...]) -> Machine:
+    """Return the cluster as a machine of the store, which forms and submissions read."""
+    return Machine(
+        host=CLUSTER,
+        platform=f"Ray {ray_version}",
+        cpu="",
+        threads=sum(node.cpus for node in nodes),
+        memory_gb=sum(node.memory_gb for node in nodes),
+        devices=devices,
+        date=datetime.now(UTC).isoformat(),
+    )

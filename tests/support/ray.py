@@ -1,0 +1,77 @@
+"""A throwaway Ray cluster of several nodes on this machine, for the tests marked `cluster`."""
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+TOKEN = secrets.token_hex(32)
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Cluster:
+    """A head that takes jobs on a loopback port, and as many further nodes as are started."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        """Start the head. environment: additional variables of every node, as a service's environment file has them."""
+        self._folder = folder
+        self.variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
+        # no variables of the test but these, so that it does not take a node for a process of ours
+        self._environment = {"PATH": os.environ["PATH"], "HOME": str(folder), **self.variables, **environment}
+        self._gcs, dashboard = free_port(), free_port()
+        self.address = f"http://127.0.0.1:{dashboard}"
+        self.nodes: list[subprocess.Popen[bytes]] = []
+        head = ["--head", "--port", str(self._gcs), "--dashboard-port", str(dashboard), "--temp-dir", str(folder)]
+        self._start(*head, "--num-cpus", "1", "--num-gpus", "0", "--disable-usage-stats")
+
+    def add_node(self) -> None:
+        """Start a node that says it has two GPUs of a type. Ray reserves them without looking for them."""
+        gpus = ["--num-gpus", "2", "--labels", "ray.io/accelerator-type=H100"]
+        self._start("--address", f"127.0.0.1:{self._gcs}", "--num-cpus", "3", *gpus)
+
+    def kill_node(self, number: int) -> None:
+        """End a node as a power cut does: all its processes at once."""
+        process = psutil.Process(self.nodes[number].pid)
+        for one in [process, *process.children(recursive=True)]:
+            one.send_signal(signal.SIGKILL)
+        self.nodes[number].wait()
+
+    def _start(self, *arguments: str) -> None:
+        small = ["--object-store-memory", "80000000", "--block"]
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", *arguments, *small]
+        with (self._folder / f"node-{len(self.nodes)}.log").open("wb") as log:
+            started = subprocess.Popen(command, cwd=self._folder, env=self._environment, stdout=log, stderr=log)
+        self.nodes.append(started)
+
+    def stop(self) -> None:
+        """End every node."""
+        for number, node in enumerate(self.nodes):
+            if node.poll() is None:
+                self.kill_node(number)
+
+
+@contextmanager
+def cluster(environment: Mapping[str, str]) -> Iterator[Cluster]:
+    """Run a cluster with one node, its head, and remove all of it afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="vitals-ray-", dir="/tmp"))  # Ray's sockets need a short path
+    running = Cluster(folder, environment)
+    try:
+        yield running
+    finally:
+        running.stop()
+        shutil.rmtree(folder, ignore_errors=True)
