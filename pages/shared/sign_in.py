@@ -17,6 +17,8 @@ from engine.store.access import LOCAL, user_of
 from pages.shared.text import plain
 
 NOBODY = User("", Role.NONE)
+SHORTEST_SECRET = 32
+"""Fewest characters of the secret that signs cookies: 128 bits in hexadecimal. Streamlit only warns of a short one."""
 
 
 @cache
@@ -37,6 +39,11 @@ def check(settings: Settings) -> None:
             validate_auth_credentials(provider)
     except (StreamlitAuthError, StreamlitSecretNotFoundError) as error:
         raise Refused(f"sign-in is not configured well: {' '.join(str(error).split())}") from None
+    if len(str(st.secrets["auth"]["cookie_secret"])) < SHORTEST_SECRET:
+        raise Refused(
+            f"auth.cookie_secret has fewer than {SHORTEST_SECRET} characters, so cookies could be forged: take "
+            "one from `python -c 'import secrets; print(secrets.token_hex(32))'`"
+        )
     if not (settings.admins or settings.runners or settings.viewers):
         raise Refused("sign-in is configured, but nobody has a role: name yourself in VITALS_ADMINS")
     for path in _files():

@@ -15,7 +15,7 @@ from tests.support.oidc import provide
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 expect.set_options(timeout=PATIENCE_S * 1000)
 
-CANARIES = ["canary-of-the-client-8d1f", "canary-of-the-cookies-27c4"]
+CANARIES = ["canary-of-the-client-8d1f", "canary-of-the-cookies-27c4-5b0e9d"]
 
 
 def sign_in(browser: Browser, server: Server, email: str) -> Page:

@@ -131,7 +131,7 @@ def test_a_run_and_an_upload_belong_to_whoever_sent_them(store: Store, settings:
 AUTH = """
 [auth]
 redirect_uri = "http://127.0.0.1:{port}/oauth2callback"
-cookie_secret = "canary-cookie"
+cookie_secret = "canary-cookie-0123456789abcdef0123"
 client_id = "vitals"
 client_secret = "canary-client"
 server_metadata_url = "http://127.0.0.1:1/.well-known/openid-configuration"
@@ -168,6 +168,7 @@ def secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
             {"admins": "a@b.c"},
             r"missing the following keys: \['client_secret'\]",
         ),
+        (AUTH.replace("-0123456789abcdef0123", ""), {"admins": "a@b.c"}, "fewer than 32 characters"),
         ("[auth]\n", {"admins": "a@b.c"}, "redirect_uri"),
         ("[auth\ncanary", {"admins": "a@b.c"}, "Error parsing secrets file"),
     ],
