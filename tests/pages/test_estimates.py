@@ -82,7 +82,7 @@ def test_a_models_page_shows_measured_speeds_first(store: Store) -> None:
     assert pd.isna(first["interval"])
     assert len(others) == 12
     assert others["source"].str.startswith("estimated").all()
-    assert others["interval"].str.match(r"[\d.e+]+ to [\d.e+]+$").all()
+    assert others["interval"].str.match(r"[\d.,]+ to [\d.,]+$").all()
     assert others["error_percent"].between(5, 15).all()
 
 

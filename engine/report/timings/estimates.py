@@ -11,6 +11,7 @@ from engine.estimate import BUDGET_S, calibrate, devices
 from engine.estimate.devices import Known
 from engine.estimate.work import KEY
 from engine.published import speeds
+from engine.report.style import digits
 from engine.report.timings import stored
 from engine.report.timings.stored import MOST_RUNS, Setting
 from engine.specs import BenchmarkSpec
@@ -196,7 +197,7 @@ def marked(frame: pd.DataFrame, available: Sequence[Device]) -> pd.DataFrame:
 
 def _intervals(frame: pd.DataFrame) -> "pd.Series[str]":
     """Return the intervals of estimated latencies, such as `3.1 to 4.7`."""
-    low, high = (frame[f"latency_ms_{end}"].map("{:.3g}".format) for end in ("low", "high"))
+    low, high = (frame[f"latency_ms_{end}"].map(digits) for end in ("low", "high"))
     return low + " to " + high
 
 
