@@ -1,4 +1,4 @@
-"""How well estimated memory tells the largest batch size that fits, against batch sizes that ran out of memory.
+"""Compare the largest batch size that estimated memory allows with published ones, and with those that did not fit.
 
     python -m benchmarks.largest_batch [--output FILE]
 

@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 TRIES = 2
 """Processes that may die of one piece before it is given up."""
 CLUSTER_TRIES = 5
-"""As TRIES, on a cluster, where a piece also loses its process when a node ends."""
+"""TRIES on a cluster, where a process also dies when its node ends."""
 END_S = 5.0
 """Wait at most this many seconds for a process that has closed its connection."""
 
