@@ -198,6 +198,7 @@ def test_sequences_run_one_by_one_may_add_up_rounding_errors_one_by_one(name: st
     ],
 )
 def test_every_eager_or_scripted_runner_passes_in_half_precision(name: str, precision: str) -> None:
+    """Up to half a minute for a scripted ResNet, which is checked against float64 on the CPU."""
     small = {"image_size": 64, "mini_batch": 2} if RUNNERS[name].family == "resnet" else {}
     assert errors_of(name, lambda _: None, precision=precision, **small).ok
 
