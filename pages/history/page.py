@@ -117,7 +117,7 @@ st.title("Runs", anchor=False)
 store = backend.store()
 busy = bool(store.runs(states=OPEN, limit=1))
 last_ended = _last_ended(store)
-st.fragment(draw_open, run_every=TICK_S if busy else None, key="runs_now")(busy, last_ended)
+st.fragment(rerun.in_turn(draw_open), run_every=TICK_S if busy else None, key="runs_now")(busy, last_ended)
 listing()
 storage()
 if backend.user().role >= Role.RUNNER:
