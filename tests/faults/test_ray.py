@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.cluster
 
+OUTAGE_S = 8.0
+"""Longer than the leases of the tests (5 s)."""
 MODELS = tuple(f"timm:{name}" for name in ("test_resnet", "test_vit", "test_convnext", "test_efficientnet"))
 
 
@@ -120,6 +123,42 @@ def test_a_timing_holds_its_node_alone(two_nodes: House) -> None:
     with house.store.database.read() as connection:
         used = connection.exec_driver_sql(f"SELECT host FROM attempts WHERE run_id IN {tuple(others)}").scalars()
         assert alone not in set(used)
+
+
+def test_no_run_is_lost_when_the_database_restarts(two_nodes: House, postgres: "Server") -> None:
+    house = two_nodes
+    trials = [house.submit(steps=100, seconds=0.1, device="cluster:cpu") for _ in range(4)]
+    spec = ProfileSpec(models=MODELS, batch_size=tuple(range(1, 26)), device="cluster:meta")
+    count = jobs.submit(house.store, house.settings, spec)
+    house.steps(count, 3)
+    for run_id in trials[:2]:
+        open_attempt(house, run_id)
+    postgres.stop()
+    time.sleep(OUTAGE_S)
+    postgres.start()
+    for run_id, rows in [*((trial, 100) for trial in trials), (count, len(MODELS) * 25)]:
+        run = house.end(run_id)
+        assert (run.state, run.attempt, run.error) == (State.FINISHED, 1, "")
+        assert len({row.model_dump_json() for row in house.store.rows(run_id)}) == rows == len(house.store.rows(run_id))
+
+
+def test_a_cluster_without_a_token_is_refused(ray: "Cluster") -> None:
+    from engine.jobs.executors.ray import refuse_open_cluster
+    from tests.support.ray import cluster
+
+    def refused(address: str) -> bool | None:
+        try:
+            refuse_open_cluster(address)
+        except Refused:
+            return True
+        except OSError:  # it does not answer yet
+            return None
+        return False
+
+    with cluster({"RAY_AUTH_MODE": "disabled"}) as unguarded:
+        until(lambda: refused(unguarded.address) is not None, "the cluster")
+        assert refused(unguarded.address)
+    assert refused(ray.address) is False
 
 
 def test_no_run_is_lost_with_a_node(two_nodes: House, ray: "Cluster") -> None:
