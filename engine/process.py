@@ -1,6 +1,7 @@
 """What our processes share: end with the parent, keep stdout for messages, count kills for memory, join a cluster."""
 
 import ctypes
+import logging
 import os
 import signal
 import sys
@@ -29,11 +30,15 @@ def die_with_parent() -> None:
 
 @contextmanager
 def joined_cluster(*, log_to_driver: bool) -> Iterator[Any]:
-    """Join the Ray cluster that this process is a job of, and yield the module `ray`."""
+    """Join the Ray cluster that this process is a job of, and yield the module `ray`.
+
+    log_to_driver: also print what the processes print that Ray starts for this one.
+    """
+    os.environ |= {"RAY_COLOR_PREFIX": "0", "RAY_DEDUP_LOGS": "0"}  # a log of plain text, with every line
     import ray
 
     handler = signal.getsignal(signal.SIGTERM)
-    ray.init(address="auto", log_to_driver=log_to_driver)
+    ray.init(address="auto", log_to_driver=log_to_driver, logging_level=logging.WARNING)
     signal.signal(signal.SIGTERM, handler)  # Ray sets one of its own, which exits
     try:
         yield ray

@@ -190,7 +190,7 @@ def _places(
 def _near(free: list[Place], count: int) -> list[Place]:
     """Return up to `count` free slots. Several are on as few hosts as possible: those with most free slots."""
     by_host = Counter(host for host, _ in free)
-    return (free if count == 1 else sorted(free, key=lambda place: (-by_host[place[0]], place)))[:count]
+    return (free if count == 1 else sorted(free, key=lambda place: -by_host[place[0]]))[:count]
 
 
 def _occupy(connection: Connection, run_id: int, held: list[Place]) -> Attempt:

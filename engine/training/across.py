@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import socket
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ log = logging.getLogger(__name__)
 
 ANSWER_S = 120.0
 """Wait at most this many seconds for the answer of a node after a failure. Ray finds a dead one in about a minute."""
+LOOK_S = 1.0
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
@@ -134,16 +136,19 @@ class Across:
 
     def _check_nodes(self) -> None:
         """Wait until every further node has answered. Errors: HostLost if one is dead."""
-        try:
-            self._ray.get([agent.address.remote() for agent in self._agents], timeout=ANSWER_S)
-        except self._ray.exceptions.RayError as error:
-            dead = [
-                node["NodeManagerAddress"]
-                for node in self._ray.nodes()
-                if node["NodeID"] in self._shares and not node["Alive"]
-            ]
-            if dead:
-                raise HostLost(f"{plural(len(dead), 'node')} left the cluster: {', '.join(dead)}") from error
+        deadline = time.monotonic() + ANSWER_S
+        while True:
+            try:
+                self._ray.get([agent.address.remote() for agent in self._agents], timeout=LOOK_S)
+                return
+            except self._ray.exceptions.RayError as error:
+                dead = [node for node in self._ray.nodes() if node["NodeID"] in self._shares and not node["Alive"]]
+                if dead:
+                    names = ", ".join(node["NodeManagerAddress"] for node in dead)
+                    raise HostLost(f"{plural(len(dead), 'node')} left the cluster: {names}") from error
+                if isinstance(error, self._ray.exceptions.ActorDiedError) or time.monotonic() > deadline:
+                    return  # one that died while its node lives was killed
+            time.sleep(LOOK_S)
 
 
 def _address() -> str:

@@ -128,8 +128,9 @@ class Executor:
 
     @property
     def offers(self) -> dict[str, dict[str, tuple[str, ...]]]:
-        """Return what the living nodes offer, by host."""
-        return {host: node.offers for host, node in (self._nodes or {}).items() if node.alive}
+        """Return what the living nodes offer, by host; first the head, because without it every run ends anyway."""
+        living = [node for node in (self._nodes or {}).values() if node.alive]
+        return {node.host: node.offers for node in sorted(living, key=lambda node: (not node.head, node.host))}
 
     def tend(self) -> None:
         """Look at the nodes now and then. Errors: any of Ray's, which the scheduler logs before it tries again."""
