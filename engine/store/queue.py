@@ -110,7 +110,7 @@ def holders(database: Database, host: str) -> dict[str, int]:
         }
 
 
-def places(database: Database, attempt: Attempt) -> Counter[str]:
+def places_of(database: Database, attempt: Attempt) -> Counter[str]:
     """Return how many slots an attempt holds on each host."""
     mine = select(slots.c.host, func.count()).where(slots.c.attempt_id == attempt.token).group_by(slots.c.host)
     with database.read() as connection:
@@ -180,7 +180,7 @@ def _taken(connection: Connection, hosts: list[str]) -> tuple[set[Place], set[st
 
 def _places(
     devices: list[str], host: str, nodes: Mapping[str, Mapping[str, Sequence[str]]] | None
-) -> list[tuple[str, str]]:
+) -> list[Place]:
     """Return the slots of which a run with these devices takes as many as it names devices."""
     if nodes is not None:
         return [(node, slot) for node, offers in nodes.items() for slot in offers.get(devices[0], ())]

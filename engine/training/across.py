@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 ANSWER_S = 120.0
 """Wait at most this many seconds for the answer of a node after a failure. Ray finds a dead one in about a minute."""
 LOOK_S = 1.0
+"""Seconds between two looks at the nodes after a failure."""
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 

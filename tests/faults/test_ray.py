@@ -211,7 +211,7 @@ def test_no_run_of_the_pages_is_lost_with_a_node(two_nodes: House, ray: "Cluster
     until(lambda: len(losses(house, training)) > 5 and house.store.rows(count), "step 6 and a count", 2 * LONG_S)
     first = attempts.current(house.store.database, training)
     assert first
-    assert len(queue.places(house.store.database, first)) == 2, "one process on each node"
+    assert len(queue.places_of(house.store.database, first)) == 2, "one process on each node"
     ray.kill_node(-1)
     ray.add_node()
     for run_id in (count, timing, training):

@@ -2,8 +2,8 @@
 
 A node of the cluster is a host of the store: its slots are claimed like those of any host, and a timing takes all of
 it. A training of several processes may take slots of several nodes. Ray only starts the worker on the first one, tells
-whether it lives, and ends it. Rows and states travel through the store,
-logs and artifacts through the runs folder, which every node mounts.
+whether it lives, and ends it. Rows and states travel through the store, logs and artifacts through the runs folder,
+which every node mounts.
 """
 
 import json
@@ -100,7 +100,7 @@ class Node:
             return {"num_cpus": 0, "num_gpus": 0}
         if device == "cpu":
             return {"num_cpus": max(1, self.cpus - self.gpus), "num_gpus": 0}
-        return {"num_cpus": processes, "num_gpus": processes}
+        return {"num_cpus": min(processes, self.cpus), "num_gpus": processes}
 
 
 class Client(JobSubmissionClient):  # type: ignore[misc]  # Ray's client has no types here
@@ -154,7 +154,7 @@ class Executor:
             files.prepare()
         else:
             files.dir.mkdir(parents=True, exist_ok=True)
-        places = queue.places(self._store.database, attempt)
+        places = queue.places_of(self._store.database, attempt)
         nodes = {host: node for host, node in (self._nodes or {}).items() if host in places and node.alive}
         if self._client is None or nodes.keys() != places.keys():
             return

@@ -127,11 +127,11 @@ def test_a_training_takes_slots_of_several_nodes_and_waits_for_all_of_them(store
         attempts.close(store.database, attempt, Exit(0), Cause.ERROR, "")
     (training,) = started(three)
     assert training.host == "large", "with most slots"
-    assert queue.places(store.database, training) == {"large": 2, "small": 1}
+    assert queue.places_of(store.database, training) == {"large": 2, "small": 1}
     attempts.close(store.database, training, Exit(0), Cause.ERROR, "")
     assert [attempt.host for attempt in started(behind)] == ["small"]
     (two,) = started(store.enqueue(TrainSpec(device="cluster:gpu", nproc=2)))
-    assert queue.places(store.database, two) == {"large": 2}
+    assert queue.places_of(store.database, two) == {"large": 2}
 
 
 def test_a_lost_host_uses_up_no_try_but_not_for_ever(store: Store) -> None:
