@@ -178,9 +178,7 @@ def _taken(connection: Connection, hosts: list[str]) -> tuple[set[Place], set[st
     return {(slot.host, slot.device) for slot in held}, {slot.host for slot in held if slot.exclusive}
 
 
-def _places(
-    devices: list[str], host: str, nodes: Mapping[str, Mapping[str, Sequence[str]]] | None
-) -> list[Place]:
+def _places(devices: list[str], host: str, nodes: Mapping[str, Mapping[str, Sequence[str]]] | None) -> list[Place]:
     """Return the slots of which a run with these devices takes as many as it names devices."""
     if nodes is not None:
         return [(node, slot) for node, offers in nodes.items() for slot in offers.get(devices[0], ())]
