@@ -136,11 +136,19 @@ def fitted(
     """Fit a device, and return it with the held-out predictions: KEY, family, seconds, predicted.
 
     timed: KEY, batch_size, seconds per sample. work: from work.read. prior: a device whose costs are adapted, for few
-    timings. what: fields of Known. Errors: Refused with fewer than FEWEST models.
+    timings. what: fields of Known. Errors: Refused with fewer than FEWEST models or with one family.
     """
     timed = timed.drop_duplicates(KEY).set_index(KEY).join(work, how="inner")
     if len(timed) < FEWEST:
-        raise Refused(f"{len(timed)} counted models are timed, at least {FEWEST} are needed to fit a device")
+        raise Refused(
+            f"{len(timed)} counted models are timed, at least {FEWEST} are needed to fit a device: time more, or run "
+            "`python -m engine calibrate`"
+        )
+    if timed["family"].nunique() < 2:
+        raise Refused(
+            f"all {len(timed)} timed models are of the family {timed['family'].iloc[0]}, so the error on others "
+            "is unknown: time models of at least 2 families"
+        )
     seconds, batches = timed["seconds"].to_numpy(), timed["batch_size"].to_numpy(dtype=float)
     charged = features(timed, batches)
     family = timed["family"].to_numpy()

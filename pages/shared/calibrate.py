@@ -5,7 +5,7 @@ import streamlit as st
 from engine.jobs import submit
 from engine.report.timings import estimates
 from engine.specs import Refused
-from engine.store import Run, State
+from engine.store import Role, Run, State
 from engine.words import plural
 from pages.shared import backend, durations, launch, rerun, run_view, speeds
 from pages.shared.text import plain, span
@@ -30,8 +30,10 @@ def _unfinished() -> Run | None:
 
 def _draw(key: str, run_id: int | None) -> None:
     if run_id is None:
-        menu = st.popover("Calibrate this machine", icon=":material/speed:", key=key, on_change="rerun")
-        if menu.open:
+        viewer = backend.user().role < Role.RUNNER
+        icon = ":material/speed:"
+        menu = st.popover("Calibrate this machine", icon=icon, key=key, on_change="rerun", disabled=viewer)
+        if menu.open and not viewer:
             with menu:
                 _form(key)
         return
@@ -70,8 +72,11 @@ def _form(key: str) -> None:
     )
     label = f"Calibrate ({span(durations.benchmark_s(spec, spec.models))})"
     if st.button(label, key=f"{key}_go", icon=":material/timer:"):
+        latest = backend.store().runs(kind="benchmark", limit=1)
+        once = f"{estimates.CALIBRATION} after {latest[0].id if latest else 0}"  # one run of two presses at a time
         try:
-            submit(backend.store(), backend.settings(), spec, name=estimates.CALIBRATION)
+            if _unfinished() is None:
+                submit(backend.store(), backend.settings(), spec, name=estimates.CALIBRATION, key=once)
         except Refused as refusal:
             st.error(plain(str(refusal)), icon=":material/error:")
             return
