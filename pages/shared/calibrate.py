@@ -1,4 +1,4 @@
-"""Offer to calibrate this machine: to time the models from which the speed of all others is estimated."""
+"""Draw the menu that queues a calibration: timings from which the speed of all other models is estimated."""
 
 import streamlit as st
 
@@ -67,8 +67,8 @@ def _form(key: str) -> None:
         st.error(plain(str(refusal)), icon=":material/error:")
         return
     st.caption(
-        f"One run that times {plural(len(spec.models), 'quick model')} of different families, eager and in float32, on "
-        "a quiet machine. All timings in the same setting count, so estimates improve as you time more models."
+        f"One run times {plural(len(spec.models), 'quick model')} of different families, eager and in float32. Leave "
+        "the machine alone meanwhile. Every later timing in this setting also improves the estimates."
     )
     label = f"Calibrate ({span(durations.benchmark_s(spec, spec.models))})"
     if st.button(label, key=f"{key}_go", icon=":material/timer:"):

@@ -34,7 +34,7 @@ class Device:
     measured: pd.DataFrame
     """KEY, batch_size, samples_per_s, latency_ms; of timings made here also `measured` and `flags`, as in stored."""
     source: str
-    """`measured` here or in an imported file, or `published` by others."""
+    """Source of `measured`: `measured` (here or in an imported file) or `published` (by others)."""
 
     def speeds(self, work: pd.DataFrame, batch_size: int | None = None) -> pd.DataFrame:
         """Return COLUMNS for each row of `work` (see work.read). A measured value has no interval.
@@ -84,7 +84,7 @@ def calibration(
 def available(timed: pd.DataFrame, work: pd.DataFrame, folder: Path) -> list[Device]:
     """Return the devices timed here, those calibrated from files in `folder`, and the published ones.
 
-    timed: from stored.latest. A setting needs devices.FEWEST timed models of the catalogue.
+    timed: from stored.latest. Settings with too few timed models of the catalogue are left out.
     """
     published = devices.shipped()
     here = [own(timed, setting, work, published) for setting in stored.settings(timed)]
@@ -97,9 +97,9 @@ def available(timed: pd.DataFrame, work: pd.DataFrame, folder: Path) -> list[Dev
 
 
 def _imported(path: Path) -> Device:
-    """Return a device that `calibrate --from` has written, with its timings beside it. path: of its costs.
+    """Return the device in a file that `calibrate --from` wrote, with the timings from the CSV file beside it.
 
-    Earlier versions kept no timings.
+    Files of earlier versions have no timings.
     """
     table = path.with_suffix(".csv")
     kept = pd.DataFrame(columns=[*KEY, "batch_size", "seconds"])
@@ -111,7 +111,7 @@ def _imported(path: Path) -> Device:
 def own(timed: pd.DataFrame, setting: Setting, work: pd.DataFrame, published: Sequence[Known]) -> Device | None:
     """Return the device of a timing setting; None if too few models or one family of the catalogue are timed in it."""
     found = stored.within(timed, setting).assign(batch_size=setting.batch_size).drop_duplicates(KEY)
-    # One call at a time is a latency. Larger batches are for throughput, where an accelerator's calls queue up.
+    # At batch 1, latency is used. For larger batches it is throughput, because an accelerator queues its calls.
     per_call = found["latency_ms"] / 1000 / setting.batch_size
     found["seconds"] = per_call if setting.batch_size == 1 else (1 / found["samples_per_s"]).fillna(per_call)
     counted = work.index.intersection(pd.MultiIndex.from_frame(found[KEY]))
@@ -123,7 +123,7 @@ def own(timed: pd.DataFrame, setting: Setting, work: pd.DataFrame, published: Se
 
 
 def near(published: Sequence[Known], device: str) -> list[Known]:
-    """Return the published devices of the same kind, CPU or accelerator, as a device of torch."""
+    """Return the published devices of the same kind, CPU or accelerator, as torch's `device`."""
     return [
         known
         for known in published
@@ -161,7 +161,7 @@ def side_by_side(available: Sequence[Device], work: pd.DataFrame, batch_size: in
 def of_model(
     available: Sequence[Device], timed: pd.DataFrame, work: pd.DataFrame, name: str, image_size: str
 ) -> pd.DataFrame:
-    """Return the speed of one model: first where it is timed in a setting that has no estimates, then as side_by_side.
+    """Return the speeds of one model: first timings in settings without estimates, then all devices as side_by_side.
 
     timed: from stored.latest.
     """
@@ -182,7 +182,7 @@ def of_model(
 
 
 def marked(frame: pd.DataFrame, available: Sequence[Device]) -> pd.DataFrame:
-    """Return speeds with words for readers.
+    """Return speeds with the columns that a reader sees: source, interval, error_percent.
 
     frame: device and COLUMNS. `source` names estimates outside the fitted range. For estimates, `interval` is that of
     the latency, and `error_percent` the device's median error on families that were not fitted.
@@ -214,7 +214,7 @@ def fill(frame: pd.DataFrame, device: Device, work: pd.DataFrame, batch_size: in
 
 
 def instead_of_timings(frame: pd.DataFrame, device: Device, work: pd.DataFrame) -> pd.DataFrame:
-    """Return a table of `choose.table` with the speeds of a device in place of those timed here.
+    """Return a table of `choose.table` with its timings replaced by the speeds of a device.
 
     `measured` states the source: run, date and flags of a timing made here, the interval of an estimate. `flags` are
     those of timings made here, or that an estimate is outside the fitted range.
