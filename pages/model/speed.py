@@ -12,7 +12,8 @@ def draw(name: str, sizes: pd.DataFrame) -> None:
     work = speeds.work()
     if work is None:
         st.caption(
-            "The catalogue has no table of operators, so no speed can be estimated. Run `python -m engine catalog-build` to count them."
+            "The catalogue has no table of operators, so speeds cannot be estimated. Run `python -m engine catalog-build` to "
+            "count them."
         )
         return
     with st.container(horizontal=True, vertical_alignment="bottom"):
@@ -23,7 +24,8 @@ def draw(name: str, sizes: pd.DataFrame) -> None:
     frame = estimates.of_model(devices, timed, work, name, image_size)
     if frame.empty:
         st.caption(
-            "This model is not timed here, and without a complete count its speed cannot be estimated. Time it on the page Vision speed."
+            "This model is not timed here, and without a complete count its speed cannot be estimated. Time it on "
+            "the page Vision speed."
         )
         return
     speeds.table(frame, devices, key="model_speed", alt="Speed on each device")
