@@ -12,8 +12,8 @@ def draw(name: str, sizes: pd.DataFrame) -> None:
     work = speeds.work()
     if work is None:
         st.caption(
-            "The catalogue has no table of operators, so speeds cannot be estimated. Run `python -m engine catalog-build` to "
-            "count them."
+            "The catalogue has no table of operators, so speeds cannot be estimated. Run "
+            "`python -m engine catalog-build` to count them."
         )
         return
     with st.container(horizontal=True, vertical_alignment="bottom"):
