@@ -2,11 +2,11 @@
 
     python -m benchmarks.calibration_error [--budget 5m] [--models 40] [--threads N] [--output FILE]
 
-Run it on a quiet machine; it takes about half an hour. An empty store is calibrated (24 models in 5 minutes of samples)
-and the latency of every other timm model is estimated. Then a random choice of these is timed at batch size 1, spread
-over as many families as possible; models estimated above SLOWEST_S are left out. Between them, REPEATED models of the
-calibration are timed again: their change is what the machine alone adds. `first_24` are the errors after a calibration
-with its first 24 models, and `flops_alone` those of the calibrated models' median FLOP rate, both on the same models.
+Run it on a quiet machine; it takes about half an hour. It calibrates an empty store (48 models in 5 minutes of samples)
+and estimates every other timm model. Then it times `--models` of these at batch size 1, chosen at random over as many
+families as possible; models above SLOWEST_S are left out. REPEATED calibrated models are timed again, to show how much
+the machine itself varies. `first_24` are the errors after a calibration with only the first 24 models, `flops_alone`
+those of the median FLOP rate, both on the same models.
 """
 
 import argparse
@@ -28,7 +28,9 @@ from engine.store import open_store
 
 RESULTS = Path(__file__).parent / "results" / "calibration_error.json"
 SLOWEST_S = 2.0
+"""Time only models estimated to take at most this long per image, in seconds."""
 REPEATED = 8
+"""Calibrated models that are timed again."""
 KEPT = ["name", "image_size", "family", "latency_ms", "estimated_ms", "low_ms", "high_ms", "in_range", "flags"]
 
 

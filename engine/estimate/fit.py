@@ -1,7 +1,8 @@
 """Fit the costs of work to measured times, and find the error on families of models that the fit has not seen.
 
-The model is linear with non-negative costs: seconds per sample = sum of work x cost. Least absolute relative errors,
-because a few published times are outliers. Non-linear models of the residuals gained nothing on unseen families.
+The model is linear with non-negative costs: seconds per sample = sum of work x cost. It minimises absolute relative
+errors, because a few published times are outliers. Non-linear models of the residuals gained nothing on
+unseen families.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,13 +14,13 @@ from engine.estimate.work import FEATURES, Floats
 
 FOLDS = 8
 ROUNDS = 8
-"""Reweighted least squares changes the errors by less than 0.1 % after this many rounds."""
+"""Rounds of reweighting. More change the errors by less than 0.1 %."""
 SMALLEST = 0.03
-"""Relative errors below this weigh equally. It keeps the weights finite."""
+"""Relative errors below this weigh equally, so that the weights stay finite."""
 STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 """Strengths with which the costs of a device are pulled together: from next to none to as strongly as 30 models."""
 TOLERANCE = 1.05
-"""Factor by which the error of a stronger pull may exceed the smallest."""
+"""Factor by which the error of a stronger pull may exceed the smallest error."""
 
 
 def fit(work: Floats, seconds: Floats, families: npt.ArrayLike, strengths: Sequence[float] = STRENGTHS) -> Floats:
@@ -97,8 +98,8 @@ def adapted(prior: Floats, work: Floats, seconds: Floats) -> Floats:
 
 
 def folds(families: npt.ArrayLike, number: int = FOLDS) -> npt.NDArray[np.int64]:
-    """Return the fold of each model. A family is in one fold; the largest families are placed first, where it is
-    emptiest.
+    """Return the fold of each model. A family is in one fold only. The largest families are placed first, each in the
+    fold with the fewest models.
     """
     names, members, counts = np.unique(np.asarray(families), return_inverse=True, return_counts=True)
     fold_of, sizes = np.zeros(len(names), dtype=np.int64), np.zeros(number)

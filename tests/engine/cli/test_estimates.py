@@ -152,7 +152,7 @@ def test_latencies_of_one_device_have_one_batch_size(counted: pd.DataFrame) -> N
 
 def test_only_numbers_of_timms_file_are_read(tmp_path: Path) -> None:
     file = tmp_path / "b.csv"
-    file.write_text("model,img_size,batch_size,samples_per_sec\nresnet18.a1_in1k,224,2,100\n")
+    file.write_text("model,img_size,batch_size,samples_per_sec\nresnet18.a1_in1k,224,2,100\nresnet34,224,2,0\n")
     assert calibrate.read_timm(file).to_dict("records") == [
         {"name": "timm:resnet18", "image_size": "224", "batch_size": 2, "seconds": 0.01}
     ]

@@ -119,6 +119,9 @@ def test_intervals_hold_what_they_claim() -> None:
 def test_too_few_timings_are_refused(table: pd.DataFrame) -> None:
     with pytest.raises(Refused, match="5 counted models are timed, at least 16"):
         devices.fitted(timings(table.head(5), TRUE), table, device="GPU", precision="amp", source="test")
+    one = table[table["family"] == "resnet"]
+    with pytest.raises(Refused, match=r"are of the family resnet.* at least 2 families"):
+        devices.fitted(timings(one, TRUE), table, device="GPU", precision="amp", source="test")
 
 
 def test_shipped_devices_name_their_error_and_cover_every_published_setting() -> None:
