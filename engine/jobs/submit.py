@@ -93,7 +93,7 @@ def _check_machine(store: Store, settings: Settings, spec: Spec, *, runs_code: b
         raise Refused(spec.device_refusal)
     _check_models(settings, spec, runs_code=runs_code)
     if spec.devices[0].startswith(CLUSTER):
-        _check_cluster(store, settings, spec.devices[0])
+        _check_cluster(store, settings, spec.devices)
         return
     if (machine := store.machine()) is None:
         return  # not probed yet: the worker will check
@@ -103,14 +103,20 @@ def _check_machine(store: Store, settings: Settings, spec: Spec, *, runs_code: b
             raise Refused(f"{machine.host} has no device {device!r}; it has {', '.join(available)}")
 
 
-def _check_cluster(store: Store, settings: Settings, device: str) -> None:
-    """Check that the cluster has a device. Errors: Refused."""
+def _check_cluster(store: Store, settings: Settings, devices: tuple[str, ...]) -> None:
+    """Check that the cluster has enough of a device. devices: its name, once for each process. Errors: Refused."""
+    device = devices[0]
     if not settings.ray_address:
         raise Refused(f"{device!r} is a device of a Ray cluster, and none is configured: set VITALS_RAY_ADDRESS")
     cluster = store.cluster()
-    available = [known.name for known in cluster.devices] if cluster else []
+    available = {known.name: known for known in cluster.devices} if cluster else {}
     if device not in available:
         raise Refused(f"the cluster has no device {device!r}; it has {', '.join(available) or 'none yet'}")
+    if (count := available[device].count) < len(devices):
+        raise Refused(
+            f"{len(devices)} processes need a {device} each, and the cluster has {count} {available[device].model}: "
+            "ask for fewer processes"
+        )
 
 
 def _check_models(settings: Settings, spec: Spec, *, runs_code: bool) -> None:
