@@ -97,7 +97,7 @@ def _subject(store: Store, settings: Settings, spec: EvaluateSpec, model: str, c
     if not isinstance(trained, TrainSpec):
         raise Refused(f"run {run.id} is a {run.kind}, and only a training has a model to evaluate")
     if model not in (number, trained.model, DIGITS_MODEL):
-        raise Refused(f"run {run.id} trained {trained.model}, not {model}: leave the model out")
+        raise Refused(f"run {run.id} trained {trained.model}, not {model}: choose {trained.model} as the model")
     built = {name: getattr(trained, name) for name in ("configs", "image_size", "context_length")}
     trainings = ((f"run {run.id}", trained), *_trainings(settings, spec, trained.pretrained))
     path = checkpoint if checkpoint not in ("", number) else str(best_checkpoint(settings, run.id))

@@ -34,6 +34,8 @@ LARGEST_DOWNLOAD = 1_000_000_000
 OTHERS = 50
 """Offer at most this many other trainings for an overlay."""
 BEST = "★ best"
+BEST_BY = ("zeroshot_top1", "image_to_text_r1", "train_loss")
+"""Metrics that select the best model by default: the first that was measured (engine/training/validation.py)."""
 COLUMNS = (
     *("epoch", "mark", "step", "train_loss", "clip_val_loss", "val_generative_loss"),
     *("zeroshot_top1", "zeroshot_top5", "image_to_text_r1"),
@@ -43,7 +45,7 @@ COLUMNS = (
 SHARES = (
     "zeroshot_top1",
     "zeroshot_top5",
-    *(f"{way}_r{k}" for way in ("image_to_text", "text_to_image") for k in (1, 5)),
+    *(f"{way}_r{k}" for way in ("image_to_text", "text_to_image") for k in (1, 5, 10)),
 )
 
 
@@ -58,6 +60,8 @@ def draw(run: Run, rows: Sequence[TrainRow]) -> None:
     best = best_epoch(rows)
     _values(run, rows, best, points)
     _curves(run, points, best)
+    if rows and (batches := _loss_batches(rows[-1])):
+        st.caption(batches)
     if rows:
         _table(run, rows, best)
     _downloads(run, rows, points)
@@ -82,9 +86,11 @@ def _values(run: Run, rows: Sequence[TrainRow], best: TrainRow | None, points: p
             if last is not None and getattr(last, name) is not None:
                 _metric(CLIP_LABELS[name], name, last, before)
         if best is not None:
-            name = "zeroshot_top1" if best.zeroshot_top1 is not None else "image_to_text_r1"
+            name = run.spec.best_metric or next(name for name in BEST_BY if getattr(best, name) is not None)
             label = f"Best (step {best.step:,})" if run.spec.val_every_steps else f"Best (epoch {best.epoch})"
-            _metric(label, name, best, before if before and before.step == 0 else None)
+            why = f" The best model is chosen by {CLIP_LABELS[name].lower()}"
+            why += "; held-out loss decides between equal values." if name != "clip_val_loss" else "."
+            _metric(label, name, best, before if before and before.step == 0 else None, why)
         if last is not None and last.samples_per_s is not None:
             waiting = (
                 ""
@@ -96,11 +102,11 @@ def _values(run: Run, rows: Sequence[TrainRow], best: TrainRow | None, points: p
             st.metric("Training time", duration(last.seconds), width="content")
 
 
-def _metric(label: str, name: str, row: TrainRow, before: TrainRow | None) -> None:
-    """Draw a value of a row and its change since the row `before`."""
+def _metric(label: str, name: str, row: TrainRow, before: TrainRow | None, why: str = "") -> None:
+    """Draw a value of a row and its change since the row `before`. why: last sentence of the help text."""
     value, earlier = getattr(row, name), getattr(before, name) if before else None
     if value is None:
-        st.metric(label, "–", width="content", help=CLIP_LABELS[name])
+        st.metric(label, "–", width="content", help=f"{CLIP_LABELS[name]}.{why}")
         return
     share = name in SHARES
     change = None if earlier is None else value - earlier
@@ -108,12 +114,20 @@ def _metric(label: str, name: str, row: TrainRow, before: TrainRow | None) -> No
     text = f"{100 * value:.1f} %" if share else digits(value)
     since = "the initial weights" if before and before.step == 0 else "the row before"
     change_text = "." if earlier is None else f", and its change since {since}."
-    help = f"{CLIP_LABELS[name]} at step {row.step:,}{change_text}"
+    help = f"{CLIP_LABELS[name]} at step {row.step:,}{change_text}{why}"
     colour: Any = "normal" if share else "inverse"
     if delta is not None and not float(delta.split()[0]):
         delta = "no change"
     same: Any = {"delta_color": "off", "delta_arrow": "off"} if delta == "no change" else {"delta_color": colour}
     st.metric(label, text, delta, width="content", help=help, **same)
+
+
+def _loss_batches(row: TrainRow) -> str:
+    """Return a sentence on the batch sizes of both losses; empty when one is unknown."""
+    if not row.step or not row.val_batch_size:
+        return ""
+    sizes = f"training {row.samples_seen // row.step:,} pairs, held out {row.val_batch_size:,}"
+    return f"A contrastive loss grows with its batch size: {sizes}."
 
 
 def _curves(run: Run, points: pd.DataFrame, best: TrainRow | None) -> None:
@@ -123,7 +137,7 @@ def _curves(run: Run, points: pd.DataFrame, best: TrainRow | None) -> None:
     with st.container(horizontal=True):
         others = _others(run)
         smooth = st.segmented_control(
-            "Average over points", list(SMOOTH), default="no", required=True, key=f"smooth_{run.id}"
+            "Smoothing (points)", list(SMOOTH), default="off", required=True, key=f"smooth_{run.id}"
         )
     marks = {run.id: best.step} if best else {}
     marks |= {other.id: step for other in others if (step := _best(other.id, other.revision))}
@@ -219,7 +233,7 @@ def _downloads(run: Run, rows: Sequence[TrainRow], points: pd.DataFrame) -> None
             )
             help = "Open the form to train the best model of this run further, on the same or other data."
             further: dict[str, Any] = {"icon": ":material/model_training:", "key": f"further_{run.id}", "help": help}
-            form_link(_further(run), "Train on from this", **further)
+            form_link(_further(run), "Train on from this", source=str(run.id), **further)
         if rows:
             download_rows(run, frames.train, label="epochs")
         if len(points):

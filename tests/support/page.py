@@ -76,6 +76,7 @@ def write_catalogue(folder: Path) -> Path:
     for library in ("open_clip", "timm"):
         rows = [line for line in lines[1:] if line.startswith(f"{library},")]
         (folder / f"{library}.csv").write_text("".join([lines[0], *rows]))
+    (folder / "open_clip_weights.json").write_text('{"ViT-B-32": ["openai", "laion2b_e16"]}')
     (folder / "versions.json").write_text('{"torch": "0.0.1", "counted_on": "2026-11-20"}')
     return folder
 
