@@ -665,7 +665,7 @@ def test_a_run_is_trained_on_from_its_page(store: Store, settings: Settings, roo
     assert str(best) in verbatim(app), "a path to copy"
     app = followed(app, "Train on from this")
     (toast,) = (toast.value.replace("\\", "") for toast in app.toast)
-    assert "Filled from run 1: initial weights, epochs. The learning rate is the default for initial weights" in toast
+    assert "Filled from run 1: Initial weights, Epochs. The learning rate is the default for initial weights" in toast
     assert "filled_from" not in app.query_params
     assert app.selectbox(key="train_pretrained").value == "best of run 1"
     assert "best of run 1" in app.selectbox(key="train_pretrained").options

@@ -8,7 +8,7 @@ from engine.specs import Spec
 from pages.shared import backend, history
 from pages.shared.backend import LONGEST_ID
 from pages.shared.form import spec_form
-from pages.shared.form.labels import name_in_sentence
+from pages.shared.form.labels import heading
 from pages.shared.kinds import PAGES, form_page
 
 IN_LINK = 40
@@ -39,7 +39,7 @@ def filled_from(spec: type[Spec]) -> str:
     fields = [name for name in spec.model_fields if spec_form.key(spec.kind, name) in st.query_params]
     if not run.isdecimal() or not fields:
         return ""
-    return f"Filled from run {run[:LONGEST_ID]}: {', '.join(name_in_sentence(spec, name) for name in fields)}."
+    return f"Filled from run {run[:LONGEST_ID]}: {', '.join(heading(spec, name) for name in fields)}."
 
 
 FILLED = "form_filled_from"

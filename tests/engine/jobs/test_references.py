@@ -256,7 +256,9 @@ def test_one_name_takes_a_run_in_train_and_evaluate(store: Store, settings: Sett
     assert tuned.pretrained == best
     for name in ("pretrained", "checkpoint"):
         assert evaluate(store, settings, **{name: str(run_id)}).checkpoint == best
-    with pytest.raises(Refused, match=f"run {run_id} trained digits-clip, not ViT-B-32: choose digits-clip as the model"):
+    with pytest.raises(
+        Refused, match=f"run {run_id} trained digits-clip, not ViT-B-32: choose digits-clip as the model"
+    ):
         references.resolve(store, settings, TrainSpec(model="ViT-B-32", pretrained=str(run_id)))
 
 
