@@ -59,9 +59,7 @@ def draw(run: Run, rows: Sequence[TrainRow]) -> None:
         return
     best = best_epoch(rows)
     _values(run, rows, best, points)
-    _curves(run, points, best)
-    if rows and (batches := _loss_batches(rows[-1])):
-        st.caption(batches)
+    _curves(run, points, best, _loss_batches(rows[-1]) if rows else "")
     if rows:
         _table(run, rows, best)
     _downloads(run, rows, points)
@@ -130,8 +128,11 @@ def _loss_batches(row: TrainRow) -> str:
     return f"A contrastive loss grows with its batch size: {sizes}."
 
 
-def _curves(run: Run, points: pd.DataFrame, best: TrainRow | None) -> None:
-    """Draw loss and accuracy as large charts and the other metrics as small ones, with other trainings overlaid."""
+def _curves(run: Run, points: pd.DataFrame, best: TrainRow | None, note: str) -> None:
+    """Draw loss and accuracy as large charts and the other metrics as small ones, with other trainings overlaid.
+
+    note: caption of the large charts.
+    """
     if points.empty:
         return
     with st.container(horizontal=True):
@@ -151,6 +152,8 @@ def _curves(run: Run, points: pd.DataFrame, best: TrainRow | None) -> None:
     for column, (title, figure) in zip(st.columns(max(1, len(large))), large.items(), strict=False):
         with column:
             chart(figure, key=f"curve_{title}_{run.id}", alt=f"{title} over optimizer steps")
+    if note:
+        st.caption(note)
     if training.small(points) and (section := fold(FOLDED, key=f"more_{run.id}")):
         with section:
             for titles, figure in _make_figures(*key, small=True).items():
