@@ -4,6 +4,7 @@ import json
 import os
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from engine.specs.clip import DIGITS_MODEL, EMBEDDED, default_precision, same_so
 from engine.specs.evaluate import split_subject
 from engine.specs.questions import EMBEDDINGS, Match, Search
 from engine.specs.train import TrainSpec
-from engine.store import Run, Store
+from engine.store import Run, Store, mirror
 from engine.store.files import RunFiles
 
 CHECKPOINTS = "checkpoints"
@@ -32,6 +33,7 @@ def resolve(store: Store, settings: Settings, spec: Spec) -> Spec:
     evaluated on the pairs that its training held out. The precision `auto` of a training becomes the default of its
     device. Errors: LookupError when there is no such run; Refused when it cannot be evaluated.
     """
+    _bring(store, settings, spec)
     if isinstance(spec, TrainSpec) and spec.pretrained.isdecimal():
         first = _subject(store, settings, EvaluateSpec(held_out=False), spec.model, spec.pretrained)
         update = {"model": first.model, "pretrained": first.checkpoint, "configs": first.built["configs"]}
@@ -100,7 +102,7 @@ def _subject(store: Store, settings: Settings, spec: EvaluateSpec, model: str, c
         raise Refused(f"run {run.id} trained {trained.model}, not {model}: leave the model out")
     built = {name: getattr(trained, name) for name in ("configs", "image_size", "context_length")}
     trainings = ((f"run {run.id}", trained), *_trainings(settings, spec, trained.pretrained))
-    path = checkpoint if checkpoint not in ("", number) else str(best_checkpoint(settings, run.id))
+    path = checkpoint if checkpoint not in ("", number) else str(best_checkpoint(settings, run))
     return _Subject(trained.model, path, trainings, built)
 
 
@@ -208,15 +210,42 @@ def continued(path: Path) -> TrainSpec:
         raise Refused(f"the manifest of {path} does not tell what was asked for: {error}") from error
 
 
-def best_checkpoint(settings: Settings, run_id: int) -> Path:
-    """Return a training's best checkpoint, else its newest. Errors: Refused when it has none yet."""
-    folder = RunFiles(settings.runs_dir, run_id).dir / CHECKPOINTS
-    if (folder / BEST).is_file():
-        return folder / BEST
-    steps = {path: _manifest(Path(f"{path}{MANIFEST}"), settings.roots).get("step", 0) for path in folder.glob("*.pt")}
-    if not steps:
-        raise Refused(f"run {run_id} has no checkpoint yet")
-    return max(steps, key=lambda path: steps[path])
+def best_checkpoint(settings: Settings, run: Run) -> Path:
+    """Return a training's best checkpoint, else its newest. Errors: Refused when it has none yet; Unreachable."""
+    mirror.fetch(settings, run)  # the manifests
+    paths = [path for path in _checkpoint_files(settings, run) if path.suffix == ".pt"]
+    if not paths:
+        raise Refused(f"run {run.id} has no checkpoint yet")
+    steps = {path: _manifest(Path(f"{path}{MANIFEST}"), settings.roots).get("step", 0) for path in paths}
+    best = max(paths, key=lambda path: (path.name == BEST, steps[path]))
+    fetch_checkpoint(settings, run, best.name)
+    return best
+
+
+def complete_checkpoints(settings: Settings, run: Run) -> dict[Path, int]:
+    """Return the paths and sizes of a training's complete checkpoints, newest first. `fetch_checkpoint` brings them
+    here. Errors: Unreachable."""
+    files = _checkpoint_files(settings, run)
+    complete = [path for path in files if path.suffix == ".pt" and Path(f"{path}{MANIFEST}") in files]
+    newest_first = sorted(complete, key=lambda path: files[path].modified_ns, reverse=True)
+    return {path: files[path].size for path in newest_first}
+
+
+def fetch_checkpoint(settings: Settings, run: Run, name: str) -> None:
+    """Fetch a checkpoint of a training that another machine has made. name: its file name. Errors: Unreachable."""
+    mirror.fetch(settings, run, f"{CHECKPOINTS}/{name}".__eq__)
+
+
+def _checkpoint_files(settings: Settings, run: Run) -> dict[Path, mirror.Version]:
+    """Return the versions of all files among a training's checkpoints, here or on the machine that has made them."""
+    folder = RunFiles(settings.runs_dir, run.id).dir / CHECKPOINTS
+    copies = mirror.look(settings, run)
+    files = {folder.parent / name: version for name, version in copies.files.items()} if copies else {}
+    files = {path: version for path, version in files.items() if path.parent == folder}
+    for path in folder.glob("*"):
+        with suppress(FileNotFoundError):  # the training has removed this old checkpoint since
+            files[path] = mirror.version(path.stat())
+    return files
 
 
 def check_resumable(store: Store, settings: Settings, run: Run) -> None:
@@ -228,7 +257,7 @@ def check_resumable(store: Store, settings: Settings, run: Run) -> None:
         return
     steps = max([run.done, *(row.step for row in store.rows(run.id) if isinstance(row, TrainRow))])
     folder = RunFiles(settings.runs_dir, run.id).dir / CHECKPOINTS
-    if steps and not any(Path(f"{path}{MANIFEST}").is_file() for path in folder.glob("*.pt")):
+    if steps and not complete_checkpoints(settings, run):
         raise Refused(
             f"run {run.id} stopped after {steps:,} steps, and {folder} has no checkpoint to continue from: the run "
             "stopped before the first checkpoint, or was imported: bundles lack checkpoints of unfinished trainings. "
@@ -246,25 +275,37 @@ def _manifest(path: Path, roots: Roots) -> dict[str, Any]:
     return manifest if isinstance(manifest, dict) else {}
 
 
-def check_paths(settings: Settings, spec: Spec) -> None:
+def _bring(store: Store, settings: Settings, spec: Spec) -> None:
+    """Fetch the files of other runs that a spec names and other machines have made. Errors: Unreachable."""
+    for _, text in named_paths(spec) if settings.artifacts_url else ():
+        path, runs_dir = expand_home(text).absolute(), settings.runs_dir.absolute()
+        if path.is_relative_to(runs_dir) and (parts := path.relative_to(runs_dir).parts):
+            with suppress(LookupError, ValueError, OverflowError):  # it is not the folder of a run
+                run, name = store.run(int(parts[0])), "/".join(parts[1:])
+                mirror.fetch(settings, run, lambda file, name=name: mirror.is_light(file) or file.startswith(name))
+
+
+def check_paths(store: Store, settings: Settings, spec: Spec) -> None:
     """Check that all files of a spec lie below the readable roots.
 
-    Errors: Refused, with the same message for absent and forbidden files, so that it does not reveal which files exist.
+    Errors: Unreachable; Refused, with the same message for absent and forbidden files, so that it does not reveal which
+    files exist.
     """
+    _bring(store, settings, spec)
     for name, path in named_paths(spec):
         if not _readable(settings, path):
             roots = ", ".join(str(root) for root in settings.roots)
             raise Refused(f"{name}: nothing can be read at {path!r}. Readable folders: {roots}")
 
 
-def check_again(settings: Settings, run: Run) -> None:
+def check_again(store: Store, settings: Settings, run: Run) -> None:
     """Check the files of a stored run as `check_paths` does for a new one. Errors: Refused, as there.
 
     A stored run may have been imported, and links and roots may have changed since its submission. A training with its
     own checkpoints resumes from them, so its original `resume` path is not checked.
     """
-    began = any((RunFiles(settings.runs_dir, run.id).dir / CHECKPOINTS).glob("*.pt"))
-    check_paths(settings, run.spec.model_copy(update={"resume": ""}) if began else run.spec)
+    began = any(path.suffix == ".pt" for path in _checkpoint_files(settings, run))
+    check_paths(store, settings, run.spec.model_copy(update={"resume": ""}) if began else run.spec)
 
 
 SOURCES = ("data", "val_data", "zeroshot_data", "probe_data", "more_data")
@@ -310,31 +351,37 @@ def match_question(
     if not isinstance(spec, EvaluateSpec):
         raise Refused(f"run {run.id} is a {run.kind}, which has no CLIP model")
     model = {name: getattr(spec, name) for name in spec.needs}
-    check_paths(settings, subject := EvaluateSpec.model_validate(model))
+    check_paths(store, settings, subject := EvaluateSpec.model_validate(model))
     return Match(spec=subject, image=b64encode(image), texts=tuple(texts), templates=tuple(templates))
 
 
 def checkpoint_file(settings: Settings, run: Run, name: str) -> tuple[Path, int]:
     """Return the path and the step of a training's checkpoint. name: its file name; empty for the best one.
 
+    Only the best one is fetched; `fetch_checkpoint` fetches another one.
+
     Errors: Refused when the run is no training or has no such checkpoint.
     """
     if not isinstance(run.spec, TrainSpec):
         raise Refused(f"run {run.id} is a {run.kind}, and only a training has checkpoints")
-    folder = RunFiles(settings.runs_dir, run.id).dir / CHECKPOINTS
-    names = sorted(path.name for path in folder.glob("*.pt"))
+    path = RunFiles(settings.runs_dir, run.id).dir / CHECKPOINTS / name
+    names = sorted(path.name for path in _checkpoint_files(settings, run) if path.suffix == ".pt")
     if name and name not in names:
         raise Refused(f"run {run.id} has no checkpoint {name!r}; it has {', '.join(names) or 'none'}")
-    path = folder / name if name else best_checkpoint(settings, run.id)
+    mirror.fetch(settings, run)
+    path = path if name else best_checkpoint(settings, run)
     return path, int(_manifest(Path(f"{path}{MANIFEST}"), settings.roots).get("step", 0))
 
 
-def search_question(settings: Settings, run: Run, text: str, top: int, file: str = EMBEDDINGS) -> Search:
+def search_question(store: Store, settings: Settings, run: Run, text: str, top: int, file: str = EMBEDDINGS) -> Search:
     """Return the question that asks which images of a run are nearest to a text. file: with the images' embeddings.
 
     Errors: Refused when the run is not an evaluation, or its checkpoint is missing or may not be read; ValidationError.
     """
     if not isinstance(run.spec, EvaluateSpec):
         raise Refused(f"run {run.id} is a {run.kind}, and only an evaluation's images can be searched")
-    check_paths(settings, run.spec.model_copy(update={"data": EMBEDDED[0]}))  # the stored embeddings replace the data
+    mirror.fetch(settings, run)
+    check_paths(
+        store, settings, run.spec.model_copy(update={"data": EMBEDDED[0]})
+    )  # the stored embeddings replace the data
     return Search(spec=run.spec, folder=RunFiles(settings.runs_dir, run.id).dir, file=file, text=text, top=top)

@@ -2,9 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import streamlit as st
@@ -45,20 +43,10 @@ def models(own: Iterable[str] = ()) -> list[str]:
 def weights() -> list[str]:
     """Return the weights of trainings to offer: the best of each run, then the paths of other checkpoints."""
     runs = [run for run in backend.store().runs(kind=TrainSpec.kind, limit=MOST_RUNS) if run.done]
-    files = {run.id: complete_checkpoints(backend.folder(run)) for run in runs}
+    files = {run.id: backend.checkpoints(run) for run in runs}
     best = [f"best of run {number}" for number, paths in files.items() if paths]
     others = (str(path) for paths in files.values() for path in paths if path.name != references.BEST)
     return [*best, *islice(others, MOST_RUNS)]
-
-
-def complete_checkpoints(folder: Path) -> list[Path]:
-    """Return the complete checkpoints of a run, newest first. folder: of the run."""
-    times = {}
-    for path in (folder / references.CHECKPOINTS).glob("*.pt"):
-        with suppress(FileNotFoundError):  # the training has removed this old checkpoint since
-            if path.with_name(f"{path.name}.json").is_file():
-                times[path] = path.stat().st_mtime_ns
-    return sorted(times, key=times.__getitem__, reverse=True)
 
 
 def data(
@@ -101,7 +89,7 @@ def checks(spec: TrainSpec | EvaluateSpec, batch_size: int) -> tuple[list[Check]
         assert isinstance(definite, TrainSpec | EvaluateSpec)
         parts = definite.subject_parts if isinstance(definite, EvaluateSpec) else (definite,)
         questions = [Outlook.of(part, batch_size) for part in parts]
-        references.check_paths(backend.settings(), definite)
+        references.check_paths(backend.store(), backend.settings(), definite)
     except (Refused, LookupError) as error:
         return [Check("error", str(error))], False
     answers = backend.answers()

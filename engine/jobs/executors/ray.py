@@ -2,7 +2,7 @@
 
 A node of the cluster is a host of the store: its slots are claimed like those of any host, and a timing takes all of
 it. Ray only starts the worker there, tells whether it lives, and ends it. Rows and states travel through the store,
-logs and artifacts through the runs folder, which every node mounts.
+logs and artifacts through the runs folder, which every node mounts, or through VITALS_ARTIFACTS_URL.
 """
 
 import logging
@@ -28,7 +28,7 @@ from engine.results import Device, Machine
 from engine.settings import Settings
 from engine.specs import Refused, Spec
 from engine.specs.base import CLUSTER
-from engine.store import Attempt, Exit, Store
+from engine.store import Attempt, Damaged, Exit, Store, mirror
 from engine.store.files import RunFiles
 from engine.words import plural
 
@@ -41,7 +41,18 @@ RETRY_S = 15.0
 ANSWER_S = 5.0
 """Wait at most this many seconds for an answer of the cluster, because the scheduler looks after other runs too."""
 MOST_NODES = 1000
-WORKER_SETTINGS = ("ray_address", "runs_dir", "catalog_dir", "lease_s", "min_free_gb", "data_roots", "log_limit_mb")
+WORKER_SETTINGS = (
+    *(
+        "ray_address",
+        "artifacts_url",
+        "runs_dir",
+        "catalog_dir",
+        "lease_s",
+        "min_free_gb",
+        "data_roots",
+        "log_limit_mb",
+    ),
+)
 LONGEST_REASON = 300
 """Last characters of Ray's message that are shown. Its end names the error, after up to 20,000 characters of a log."""
 LOG_LINES = 20
@@ -144,7 +155,7 @@ class Executor:
     def start(self, attempt: Attempt) -> None:
         """Submit the attempt's worker to its node. An attempt that cannot be submitted has no job, and is seen so."""
         files = self._files(attempt)
-        if attempt.number == 1:
+        if attempt.number == 1 and not self._settings.artifacts_url:
             files.prepare()
         else:
             files.dir.mkdir(parents=True, exist_ok=True)
@@ -187,7 +198,16 @@ class Executor:
             return Exit(note=lost, host_lost=True) if attempt.begun_at else None
         if not job.status.is_terminal():
             return None
-        return Exit(note=f"its job on the cluster ended: {self._reason(attempt, job)}")
+        return self._copied_exit(attempt) or Exit(note=f"its job on the cluster ended: {self._reason(attempt, job)}")
+
+    def _copied_exit(self, attempt: Attempt) -> Exit | None:
+        """Return the end of an attempt as its node has recorded it, if its runs folder is its own."""
+        try:
+            index = mirror.look(self._settings, self._store.run(attempt.run_id))
+        except (Refused, Damaged) as error:
+            log.warning("the end of run %d cannot be read: %s", attempt.run_id, error)
+            return None
+        return Exit(**index.exit) if index and index.attempt == attempt.number and index.exit else None
 
     def stop(self, attempt: Attempt, *, force: bool) -> None:
         """End the job with force, or if its worker has not begun. A worker that has begun sees a request by itself."""
@@ -251,7 +271,10 @@ def variables(settings: Settings) -> dict[str, str]:
     The database's URL is in the environment that `ray start` was given on each node.
     """
     shared = environment(settings)
-    return {name: shared[name] for name in ("PYTHONPATH", *(f"VITALS_{name.upper()}" for name in WORKER_SETTINGS))}
+    names = ["PYTHONPATH", *(f"VITALS_{name.upper()}" for name in WORKER_SETTINGS)]
+    if settings.artifacts_url:  # each node's environment names the runs folder on its own disk
+        names.remove("VITALS_RUNS_DIR")
+    return {name: shared[name] for name in names}
 
 
 def nodes_of(address: str) -> list[Node]:
