@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from engine.store.files import RunFiles
 CHECKPOINTS = "checkpoints"
 BEST = "best.pt"
 MANIFEST = ".json"
+RUN_FOLDER = re.compile(r"[1-9]\d{0,17}", re.ASCII)
 WEIGHTS = (".pt", ".pth", ".bin", ".safetensors", ".ckpt")
 
 
@@ -278,11 +281,17 @@ def _manifest(path: Path, roots: Roots) -> dict[str, Any]:
 def _bring(store: Store, settings: Settings, spec: Spec) -> None:
     """Fetch the files of other runs that a spec names and other machines have made. Errors: Unreachable."""
     for _, text in named_paths(spec) if settings.artifacts_url else ():
-        path, runs_dir = expand_home(text).absolute(), settings.runs_dir.absolute()
-        if path.is_relative_to(runs_dir) and (parts := path.relative_to(runs_dir).parts):
-            with suppress(LookupError, ValueError, OverflowError):  # it is not the folder of a run
-                run, name = store.run(int(parts[0])), "/".join(parts[1:])
-                mirror.fetch(settings, run, lambda file, name=name: mirror.is_light(file) or file.startswith(name))
+        path = expand_home(text).absolute()
+        if path.is_relative_to(settings.runs_dir.absolute()):
+            number, _, name = path.relative_to(settings.runs_dir.absolute()).as_posix().partition("/")
+            if RUN_FOLDER.fullmatch(number):
+                with suppress(LookupError):
+                    mirror.fetch(settings, store.run(int(number)), partial(_belongs, name))
+
+
+def _belongs(name: str, file: str) -> bool:
+    """Return whether a file of a run belongs to its file or folder `name`."""
+    return mirror.is_light(file) or file.startswith(name)
 
 
 def check_paths(store: Store, settings: Settings, spec: Spec) -> None:

@@ -279,9 +279,9 @@ class _Place:
             except FileNotFoundError:
                 return None
 
-    def _has(self, name: str, version: Version) -> bool:
+    def _has(self, name: str, wanted: Version) -> bool:
         try:
-            return version((self.files.dir / name).stat()) == version
+            return version((self.files.dir / name).stat()) == wanted
         except (FileNotFoundError, NotADirectoryError):
             return False
 
