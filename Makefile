@@ -2,7 +2,7 @@
 #
 #   make run      set up, start the app on http://127.0.0.1:8501 and open it
 #   make test     set up with the development requirements and a browser, then run all tests but the following:
-#   make test-cluster   the tests that need a database server (PostgreSQL from the system's packages) or Ray
+#   make test-cluster   the tests that need PostgreSQL, nginx (both from the system's packages) or Ray
 #   make cluster  start the head of a Ray cluster on this machine, which docs/deploy.md explains
 #   make setup    the set-up alone; does nothing when nothing changed
 #   make check    format, lint, types, import contracts, fast tests
@@ -47,6 +47,7 @@ test: setup-dev
 	$(BIN)/pytest -n 3 --dist worksteal --durations 20 -m "not gpu and not soak and not cluster"
 
 test-cluster: setup-cluster
+	scripts/find_browser.sh
 	$(BIN)/pytest -n 2 --dist worksteal --durations 20 -m cluster
 
 faults: setup-dev

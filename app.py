@@ -79,7 +79,8 @@ async def lifespan(_app: st.App) -> AsyncIterator[None]:
     settings = Settings()
     sign_in.check(settings)
     signed_in = sign_in.configured()
-    refuse_strangers(settings, st.get_option("server.address"), signed_in=signed_in)
+    for address in (st.get_option("server.address"), *(st.get_option("server.allowedHosts") or ["*"])):
+        refuse_strangers(settings, address, signed_in=signed_in)
     if settings.cluster_refusal:
         raise Refused(settings.cluster_refusal)
     # To check the origin of a WebSocket, Streamlit would ask the internet for this machine's address and block all
@@ -96,7 +97,7 @@ async def lifespan(_app: st.App) -> AsyncIterator[None]:
 def refuse_strangers(settings: Settings, address: str | None, *, signed_in: bool) -> None:
     """Refuse to serve an address that other machines can reach without sign-in. Errors: Refused.
 
-    signed_in: sign-in is configured.
+    address: one to listen on, or one that a proxy in front answers to. signed_in: sign-in is configured.
     """
     if signed_in or settings.public or address == "localhost":
         return

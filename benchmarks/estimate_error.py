@@ -2,18 +2,18 @@
 
     python -m benchmarks.estimate_error [--ship]
 
-Every published device is fitted to timm's published speeds, in 8 folds; no family of models is in two of them. Beside
-it, in the same folds: a rate of FLOPs alone, and the linear baseline (relative least squares over FLOPs of six kinds
-and bytes of 30, counted at batch 1). Calibration is simulated: a device is fitted to 24 of its quicker models with
-another device as prior, and tested on the families of which none was timed, over ten random choices of the families;
-once with models chosen as `calibrate` does, once with those that a D-optimal design chooses. --ship writes the fitted
-devices to data/estimates/devices.json.
+Every published device is fitted to timm's published speeds, in 8 folds; no family of models is in two of them. How
+strongly costs are pulled together is chosen anew for each fold, in folds of the other families. Beside it, in the same
+folds: a rate of FLOPs alone, and the linear baseline (relative least squares over FLOPs of six kinds and bytes of 30,
+counted at batch 1). Calibration is simulated: a device is fitted to 24 of its quicker models with another device as
+prior, and tested on the families of which none was timed, over ten random choices of the families; once with models
+chosen as `calibrate` does, once with those that a D-optimal design chooses. --ship writes the fitted devices to
+data/estimates/devices.json.
 """
 
 import argparse
 import json
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from pydantic import TypeAdapter
 
 from engine.estimate import calibrate, devices, work
 from engine.estimate.devices import Known
-from engine.estimate.fit import adapted, fit, splits
+from engine.estimate.fit import adapted, splits
 from engine.estimate.work import BYTES, FEATURES, FLOPS, Floats
 from engine.published import speeds
 from engine.settings import ROOT
@@ -141,8 +141,7 @@ def main() -> None:
     arguments = parser.parse_args()
     table, known, timed_on, rows = work.read(ROOT / "data" / "catalog"), [], {}, []
     for setting, timed in published():
-        how = partial(fit, strength=10 if setting["mode"] == "inference" else 0.1)
-        device, _ = devices.fitted(timed, table, how, **setting, source=speeds.PUBLISHER)
+        device, _ = devices.fitted(timed, table, **setting, source=speeds.PUBLISHER)
         known.append(device)
         timed_on[device.label] = timed
         rows.append(compared(device, timed, table))

@@ -1,7 +1,6 @@
 """Choose the models that calibrate a device, and fit the device to its timings with a known device as prior."""
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,6 @@ import numpy.typing as npt
 import pandas as pd
 
 from engine.estimate.devices import Known, estimate, fitted
-from engine.estimate.fit import adapted
 from engine.specs import Refused
 
 FEWEST_CHOSEN, MOST_CHOSEN = 24, 48
@@ -60,8 +58,7 @@ def calibrated(
     """
     fits = []
     for prior in known:
-        how = partial(adapted, prior.vector)
-        device, _ = fitted(timings, work, how, **what, source=f"{timed}; prior {prior.label}")
+        device, _ = fitted(timings, work, prior, **what, source=f"{timed}; prior {prior.label}")
         # A few quick models scale the prior's costs, which hold over the range that the prior was fitted to.
         most = {name: max(value, prior.most.get(name, 0.0)) for name, value in device.most.items()}
         fits.append(device.model_copy(update={"most": most}))

@@ -1,14 +1,15 @@
 """Describe devices by the fitted costs of their work, and estimate the latency of models on them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from engine.estimate.fit import fit, splits
+from engine.estimate.fit import adapted, fit, splits
 from engine.estimate.work import FEATURES, KEY, Floats, features
 from engine.settings import ROOT
 from engine.specs import Refused
@@ -129,29 +130,35 @@ def rates(known: Known) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["kind", "rate", "unit"])
 
 
-Fit = Callable[[Floats, Floats], Floats]
-
-
-def fitted(timed: pd.DataFrame, work: pd.DataFrame, how: Fit = fit, **what: str | bool) -> tuple[Known, pd.DataFrame]:
+def fitted(
+    timed: pd.DataFrame, work: pd.DataFrame, prior: Known | None = None, **what: str | bool
+) -> tuple[Known, pd.DataFrame]:
     """Fit a device, and return it with the held-out predictions: KEY, family, seconds, predicted.
 
-    timed: KEY, batch_size, seconds per sample. work: from work.read. how: gets the features and seconds
-    of the models to fit. what: fields of Known. Errors: Refused with fewer than FEWEST models.
+    timed: KEY, batch_size, seconds per sample. work: from work.read. prior: a device whose costs are adapted, for few
+    timings. what: fields of Known. Errors: Refused with fewer than FEWEST models.
     """
     timed = timed.drop_duplicates(KEY).set_index(KEY).join(work, how="inner")
     if len(timed) < FEWEST:
         raise Refused(f"{len(timed)} counted models are timed, at least {FEWEST} are needed to fit a device")
     seconds, batches = timed["seconds"].to_numpy(), timed["batch_size"].to_numpy(dtype=float)
     charged = features(timed, batches)
+    family = timed["family"].to_numpy()
+
+    def fitted_to(chosen: npt.NDArray[np.bool_]) -> Floats:
+        if prior:
+            return adapted(prior.vector, charged[chosen], seconds[chosen])
+        return fit(charged[chosen], seconds[chosen], family[chosen])
+
     predicted, fold = np.zeros(len(timed)), np.zeros(len(timed), dtype=int)
-    for index, (train, test) in enumerate(splits(list(timed["family"]))):
-        predicted[test], fold[test] = charged[test] @ how(charged[train], seconds[train]), index
+    for index, (train, test) in enumerate(splits(family)):
+        predicted[test], fold[test] = charged[test] @ fitted_to(train), index
     ratio, error = seconds / predicted, np.abs(predicted / seconds - 1)
     inside = np.zeros(len(timed), dtype=bool)
     for index in np.unique(fold):  # each fold's intervals come from the other folds
         low, high = interval(ratio[fold != index])
         inside[fold == index] = (low <= ratio[fold == index]) & (ratio[fold == index] <= high)
-    costs = how(charged, seconds)
+    costs = fitted_to(np.ones(len(timed), dtype=bool))
     low, high = interval(ratio)
     known = Known.model_validate(
         {

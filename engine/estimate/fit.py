@@ -16,15 +16,32 @@ ROUNDS = 8
 """Reweighted least squares changes the errors by less than 0.1 % after this many rounds."""
 SMALLEST = 0.03
 """Relative errors below this weigh equally. It keeps the weights finite."""
+STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+"""Strengths with which the costs of a device are pulled together: from next to none to as strongly as 30 models."""
+TOLERANCE = 1.05
+"""Factor by which the error of a stronger pull may exceed the smallest."""
 
 
-def fit(work: Floats, seconds: Floats, strength: float = 10) -> Floats:
+def fit(work: Floats, seconds: Floats, families: npt.ArrayLike, strengths: Sequence[float] = STRENGTHS) -> Floats:
     """Return the non-negative cost of each feature with the least absolute relative error.
 
-    work: (samples, features). seconds: per sample. Costs are pulled with this strength (see `scaled`) towards one cost
-    per group of COARSE, so that a kind of operator that few families use does not follow those alone. One strength
-    suits inference on all published devices; training has fewer timings per kind and wants next to none.
+    work: (samples, features). seconds: per sample. Costs are pulled (see `scaled`) towards one cost per group of
+    COARSE, so that a kind of operator that few families use does not follow those alone. The strength is the largest
+    whose median error, in folds of these families, is at most TOLERANCE times the smallest: smoother costs are steadier
+    and serve other devices better as a prior. A family that the costs are then tested on takes no part in the choice.
     """
+    errors = []
+    for strength in strengths if len(strengths) > 1 else ():
+        predicted = np.zeros(len(seconds))
+        for train, test in splits(families):
+            predicted[test] = work[test] @ _pulled(work[train], seconds[train], strength)
+        errors.append(float(np.median(np.abs(predicted / seconds - 1))))
+    near = [strength for strength, error in zip(strengths, errors, strict=False) if error <= TOLERANCE * min(errors)]
+    return _pulled(work, seconds, max(near, default=strengths[0]))
+
+
+def _pulled(work: Floats, seconds: Floats, strength: float) -> Floats:
+    """Return the costs of `fit` for one strength."""
     units = np.array([feature.partition(":")[2] for feature in FEATURES])
     equal = float(np.median(seconds)) / np.array([work[:, units == unit].sum(axis=1).mean() for unit in units])
     prior = np.maximum(scaled(equal, work, seconds, COARSE, 0.1), 1e-3 * equal)
@@ -79,7 +96,7 @@ def adapted(prior: Floats, work: Floats, seconds: Floats) -> Floats:
     return scaled(scaled(prior, work, seconds, COARSE, 0.3), work, seconds, EACH, 10)
 
 
-def folds(families: Sequence[str], number: int = FOLDS) -> npt.NDArray[np.int64]:
+def folds(families: npt.ArrayLike, number: int = FOLDS) -> npt.NDArray[np.int64]:
     """Return the fold of each model. A family is in one fold; the largest families are placed first, where it is
     emptiest.
     """
@@ -92,7 +109,7 @@ def folds(families: Sequence[str], number: int = FOLDS) -> npt.NDArray[np.int64]
 
 
 def splits(
-    families: Sequence[str], number: int = FOLDS
+    families: npt.ArrayLike, number: int = FOLDS
 ) -> Iterator[tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]]:
     """Yield the masks of the models to fit and to test, a pair per fold. No family is in both."""
     fold = folds(families, number)

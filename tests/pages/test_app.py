@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.testclient import TestClient
+from streamlit import get_option
 
 import app
 from app import _keep_scheduler, health, refuse_strangers
@@ -39,6 +40,19 @@ def test_other_machines_are_not_unless_something_in_front_asks_who_is_there(addr
         refuse_strangers(Settings(), address, signed_in=False)
     refuse_strangers(Settings(public=True), address, signed_in=False)
     refuse_strangers(Settings(), address, signed_in=True)
+
+
+@pytest.mark.parametrize("hosts", [["localhost", "vitals.example.org"], ["*"], []])
+def test_a_name_of_a_proxy_counts_as_such_an_address(hosts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = {"server.address": "127.0.0.1", "server.allowedHosts": hosts}
+    monkeypatch.setattr(app.st, "get_option", lambda name: chosen.get(name, get_option(name)))
+
+    async def start() -> None:
+        async with app.lifespan(app.app):
+            pass
+
+    with pytest.raises(Refused, match="sign-in is not configured"):
+        anyio.run(start)
 
 
 def asked() -> Response:

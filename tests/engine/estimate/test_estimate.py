@@ -1,6 +1,5 @@
 """Estimated speeds: known costs are recovered, families stay whole, and the range of a fit is respected."""
 
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -54,10 +53,22 @@ def test_work_at_another_size_grows_with_the_counted_flops(table: pd.DataFrame) 
 
 
 def test_the_fit_recovers_known_costs(table: pd.DataFrame) -> None:
-    timed = timings(table, TRUE)
-    found = fit(work.features(table, 64), timed["seconds"].to_numpy(), strength=1e-6)
+    seconds = timings(table, TRUE)["seconds"].to_numpy()
+    found = fit(work.features(table, 64), seconds, table["family"], [1e-6])
     large = np.flatnonzero(TRUE)
     assert found[large] == pytest.approx(TRUE[large], rel=0.02)
+
+
+def test_costs_are_pulled_together_as_strongly_as_lowers_the_error_on_other_families(table: pd.DataFrame) -> None:
+    charged, family = work.features(table, 64), table["family"]
+    seconds = charged @ TRUE
+    assert (fit(charged, seconds, family, [100.0, 0.01]) == fit(charged, seconds, family, [0.01])).all()
+    random = np.random.default_rng(0)
+    few = random.choice(len(table), 60, replace=False)
+    alike = np.array([1e-3, 1e-3, 1e-3, 5e-3, 1e-5])[np.array(COARSE)]
+    noisy = charged[few] @ alike * random.lognormal(0, 0.3, len(few))
+    pulled = fit(charged[few], noisy, family.iloc[few], [0.01, 100.0])
+    assert (pulled == fit(charged[few], noisy, family.iloc[few], [100.0])).all()
 
 
 def test_scaling_a_known_device_recovers_a_device_that_is_faster_by_group(table: pd.DataFrame) -> None:
@@ -82,13 +93,13 @@ def test_no_family_is_on_both_sides_of_a_split(table: pd.DataFrame) -> None:
 def test_estimates_of_a_fitted_device_and_their_range(table: pd.DataFrame) -> None:
     small = table[table["flop:convolution"] < table["flop:convolution"].quantile(0.8)]
     what = {"device": "GPU", "precision": "amp", "source": "test"}
-    known, held_out = devices.fitted(timings(small, TRUE), small, partial(fit, strength=1e-3), **what)
+    known, held_out = devices.fitted(timings(small, TRUE), small, **what)
     assert known.median_error < 0.05
     assert set(held_out["family"]) == set(small["family"])
     found = devices.estimate(known, table, 64)
     truth = 64e3 * work.features(table, 64) @ TRUE
     inside = found["in_range"].to_numpy()
-    assert np.median(np.abs(found["latency_ms"] / truth - 1)[inside]) < 0.05
+    assert np.median(np.abs(found["latency_ms"] / truth - 1)[inside]) < 0.1
     assert (found["latency_ms_low"] <= found["latency_ms_high"]).all()
     assert found["samples_per_s"].to_numpy() == pytest.approx(64e3 / found["latency_ms"].to_numpy())
     largest = table["flop:convolution"].idxmax()
