@@ -294,13 +294,11 @@ def _belongs(name: str, file: str) -> bool:
     return mirror.is_light(file) or file.startswith(name)
 
 
-def check_paths(store: Store, settings: Settings, spec: Spec) -> None:
+def check_paths(settings: Settings, spec: Spec) -> None:
     """Check that all files of a spec lie below the readable roots.
 
-    Errors: Unreachable; Refused, with the same message for absent and forbidden files, so that it does not reveal which
-    files exist.
+    Errors: Refused, with the same message for absent and forbidden files, so that it does not reveal which files exist.
     """
-    _bring(store, settings, spec)
     for name, path in named_paths(spec):
         if not _readable(settings, path):
             roots = ", ".join(str(root) for root in settings.roots)
@@ -314,7 +312,9 @@ def check_again(store: Store, settings: Settings, run: Run) -> None:
     own checkpoints resumes from them, so its original `resume` path is not checked.
     """
     began = any(path.suffix == ".pt" for path in _checkpoint_files(settings, run))
-    check_paths(store, settings, run.spec.model_copy(update={"resume": ""}) if began else run.spec)
+    spec = run.spec.model_copy(update={"resume": ""}) if began else run.spec
+    _bring(store, settings, spec)
+    check_paths(settings, spec)
 
 
 SOURCES = ("data", "val_data", "zeroshot_data", "probe_data", "more_data")
@@ -360,7 +360,8 @@ def match_question(
     if not isinstance(spec, EvaluateSpec):
         raise Refused(f"run {run.id} is a {run.kind}, which has no CLIP model")
     model = {name: getattr(spec, name) for name in spec.needs}
-    check_paths(store, settings, subject := EvaluateSpec.model_validate(model))
+    _bring(store, settings, subject := EvaluateSpec.model_validate(model))
+    check_paths(settings, subject)
     return Match(spec=subject, image=b64encode(image), texts=tuple(texts), templates=tuple(templates))
 
 
@@ -390,7 +391,7 @@ def search_question(store: Store, settings: Settings, run: Run, text: str, top: 
     if not isinstance(run.spec, EvaluateSpec):
         raise Refused(f"run {run.id} is a {run.kind}, and only an evaluation's images can be searched")
     mirror.fetch(settings, run)
-    check_paths(
-        store, settings, run.spec.model_copy(update={"data": EMBEDDED[0]})
-    )  # the stored embeddings replace the data
+    needed = run.spec.model_copy(update={"data": EMBEDDED[0]})  # the stored embeddings replace the data
+    _bring(store, settings, needed)
+    check_paths(settings, needed)
     return Search(spec=run.spec, folder=RunFiles(settings.runs_dir, run.id).dir, file=file, text=text, top=top)

@@ -85,7 +85,7 @@ def check(store: Store, settings: Settings, spec: Spec, *, runs_code: bool = Fal
     Errors: ModelNotFound; Refused for absent devices, unreadable files and modules of the user's own.
     """
     _check_machine(store, settings, spec, runs_code=runs_code)
-    references.check_paths(store, settings, spec)
+    references.check_paths(settings, spec)
 
 
 def _check_machine(store: Store, settings: Settings, spec: Spec, *, runs_code: bool = False) -> None:

@@ -89,7 +89,7 @@ def checks(spec: TrainSpec | EvaluateSpec, batch_size: int) -> tuple[list[Check]
         assert isinstance(definite, TrainSpec | EvaluateSpec)
         parts = definite.subject_parts if isinstance(definite, EvaluateSpec) else (definite,)
         questions = [Outlook.of(part, batch_size) for part in parts]
-        references.check_paths(backend.store(), backend.settings(), definite)
+        references.check_paths(backend.settings(), definite)
     except (Refused, LookupError) as error:
         return [Check("error", str(error))], False
     answers = backend.answers()

@@ -151,7 +151,7 @@ def draw_augmented(spec: TrainSpec) -> None:
     """Draw some images of the data as the training would augment them."""
     question = Augment.of(spec)
     try:
-        references.check_paths(backend.store(), backend.settings(), question.spec)
+        references.check_paths(backend.settings(), question.spec)
     except Refused as refused:
         st.error(plain(str(refused)), icon=":material/error:")
         return

@@ -237,7 +237,7 @@ def test_what_different_trainings_hold_out_is_not_mixed(store: Store, settings: 
     few = trained(store, settings, samples=50)
     with pytest.raises(Refused, match="trained with samples 50, which would apply to every data set"):
         evaluate(store, settings, model=str(few), more_data=("synthetic",))
-    before = str(references.best_checkpoint(settings, first))
+    before = str(references.best_checkpoint(settings, store.run(first)))
     tuned = trained(store, settings, data="synthetic", pretrained=before)
     assert evaluate(store, settings, model=str(tuned)).held_out_data == ("digits",), "its initial weights know digits"
 
