@@ -136,8 +136,10 @@ def upload(settings: Settings, run: Run) -> None:
         return
     place = _Place(settings, run)
     known = place.read()
-    if not run.state.ended or not place.files.dir.is_dir():
-        raise Refused(f"run {run.id} is {run.state}, or {place.files.dir} is not there: nothing to copy")
+    if not run.state.ended:
+        raise Refused(f"run {run.id} is {run.state}: its files are copied when it ends")
+    if not place.files.dir.is_dir() or (not place.made_here(run.attempt) and place.remote()):
+        raise Refused(f"the files of run {run.id} were not made here")
     if known is None or known.attempt != run.attempt:
         place.write(Index(attempt=run.attempt))
     push(settings, run, run.attempt, (known and known.exit) or {"code": None})
@@ -241,7 +243,7 @@ class _Place:
         seen_at, failure = _looks.get(self.url, (-FAILED_S, ""))
         if time.monotonic() - seen_at > (FAILED_S if failure else LOOK_S):
             try:
-                found, failure = self._remote(), ""
+                found, failure = self.remote(), ""
             except Unreachable as error:
                 found, failure = None, str(error)
             _looks[self.url] = time.monotonic(), failure
@@ -272,7 +274,8 @@ class _Place:
             if index := self.look(latest):
                 self._download(index, wanted)
 
-    def _remote(self) -> Index | None:
+    def remote(self) -> Index | None:
+        """Return the snapshot at the URL, if there is one. Errors: Unreachable."""
         with self.reaching() as remote:
             try:
                 return Index.model_validate_json(remote.cat_file(f"{self.root}/index.json"))
@@ -311,10 +314,10 @@ class _Place:
                 for parent in {path.rpartition("/")[0] for path in (index, *objects)}:
                     remote.makedirs(parent, exist_ok=True)
             remote.put([str(held / name) for name in names], objects)
-            latest = self._remote()
+            latest = self.remote()
             if latest and latest.attempt > new.attempt:
                 log.warning("attempt %d writes to %s now: later files of this one stay here", latest.attempt, self.url)
-                (self.files.dir / INDEX).unlink()
+                self.write(Index(attempt=0, files=old.files))  # a copy from now on
                 return
             remote.pipe_file(index, new.model_dump_json().encode())
             self.write(new)
