@@ -1,4 +1,4 @@
-"""An S3 server of this process on a free loopback port, for the tests marked `cluster`. It can go away and come back."""
+"""An S3 server on a free loopback port, for the tests marked `cluster`. It can go away and come back."""
 
 import logging
 from collections.abc import Iterator
