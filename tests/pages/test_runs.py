@@ -1,12 +1,14 @@
 """The list of runs and the page of one run, in every state a run can have."""
 
+from pathlib import Path
+
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec, DeviceSpec, ProfileSpec, RecurrentSpec, Spec, TrainSpec
 from engine.specs.evaluate import EvaluateSpec
-from engine.store import Attempt, Cause, Exit, State, Store, attempts
+from engine.store import Attempt, Cause, Exit, State, Store, attempts, mirror
 from engine.store import queue as queueing
 from engine.store.bundle import export_bundle
 from engine.store.files import RunFiles
@@ -207,6 +209,30 @@ def test_a_run_shows_what_was_asked_where_it_ran_and_what_it_printed(store: Stor
     app.run()
     assert not app.exception
     assert {"version of torch", "host"} <= set(app.dataframe[-1].value["what"])
+
+
+@pytest.mark.slow
+def test_a_run_of_another_machine_shows_its_log_or_says_why_not(
+    store: Store, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = bring_to(store, State.FINISHED)
+    attempts.warn(store.database, attempts.get(store.database, 1), "its files are only there")
+    copies = tmp_path / "copies"
+    there = settings.model_copy(update={"runs_dir": tmp_path / "elsewhere", "artifacts_url": str(copies)})
+    files = RunFiles(there.runs_dir, run_id)
+    files.prepare()
+    files.log.write_text("printed elsewhere\n")
+    mirror.upload(there, store.run(run_id))
+    monkeypatch.setenv("VITALS_ARTIFACTS_URL", str(copies))
+    copies.rename(tmp_path / "aside")
+    copies.write_text("no folder")
+    app = open_page(ONE, run=str(run_id))
+    assert [warning.value[:8] for warning in app.warning] == ["its file", "Log\\, sa"]
+    copies.unlink()
+    (tmp_path / "aside").rename(copies)
+    monkeypatch.setattr(mirror, "FAILED_S", 0.0)
+    assert "printed elsewhere\n" in verbatim(app.run())
+    assert len(app.warning) == 1
 
 
 @pytest.mark.slow
