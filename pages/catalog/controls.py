@@ -1,7 +1,7 @@
 """Draw what the catalogue's plot shows (axes, colour, unit) and which models it keeps (filters)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pandas as pd
@@ -186,6 +186,7 @@ def _limits(columns: Sequence[str]) -> dict[str, float | None]:
 
 
 PREFIX = "catalog"
+LATENCY_HERE = "ImageNet against latency here"
 PRESETS: presets.Presets = {
     "Cost": presets.Preset(
         "Plot MACs against parameters.", {"x": "gmacs", "y": "mparams", "log_x": True, "log_y": True}
@@ -198,8 +199,8 @@ PRESETS: presets.Presets = {
         "Plot the published zero-shot average over 38 data sets of every pretrained CLIP model against its MACs.",
         {"x": "gmacs", "y": "zeroshot_average_38", "log_x": True, "log_y": False},
     ),
-    "ImageNet against latency here": presets.Preset(
-        "Plot published top-1 accuracy against latency measured on this machine.",
+    LATENCY_HERE: presets.Preset(
+        "Plot published top-1 accuracy against latency on this machine: measured, or estimated if it is calibrated.",
         {"x": "latency_ms", "y": "imagenet_top1", "log_x": True, "log_y": False},
     ),
 }
@@ -239,8 +240,11 @@ class Axes:
         return self.x, self.y, self.colour, self.size
 
 
-def draw_axes(everything: pd.DataFrame) -> Axes:
-    """Draw the presets and the settings of the plot, and return the settings."""
+def draw_axes(everything: pd.DataFrame, settings: Sequence[Setting], devices: Sequence[str]) -> Axes:
+    """Draw the presets and the settings of the plot, and return the settings.
+
+    settings, devices: as for `draw_filters`. If this machine is calibrated, the preset of its latency estimates it.
+    """
     place, row = st.container(), st.container(horizontal=True, vertical_alignment="bottom")
     options = catalog_choose.offered(everything)
     with row:
@@ -264,7 +268,12 @@ def draw_axes(everything: pd.DataFrame) -> Axes:
         front_help = "Draw the Pareto front: models that no other model beats in both axes."
         front = st.toggle("Front", value=True, key=f"{PREFIX}_front", bind=BIND, help=front_help)
         spoiled = not (front and {x, y} & set(MEASURED)) or _spoiled()
-    presets.draw(place, PREFIX, PRESETS, {"x": x, "y": y, "log_x": log_x, "log_y": log_y})
+    here = st.session_state.get(f"{PREFIX}_setting") or settings[0].label
+    offered, device = dict(PRESETS), st.session_state.get(f"{PREFIX}_device")
+    if here in devices:  # a device of this machine has the label of the setting in which it was timed
+        preset = PRESETS[LATENCY_HERE]
+        offered[LATENCY_HERE] = replace(preset, fields={**preset.fields, "device": here})
+    presets.draw(place, PREFIX, offered, {"x": x, "y": y, "log_x": log_x, "log_y": log_y, "device": device})
     colour_by, size_by = [
         None if column in ("family", "equal") else catalog_choose.in_unit(column, flops) for column in (colour, size)
     ]

@@ -58,12 +58,11 @@ if different := shipped.mismatches(counted_with):
 if not backend.store().runs(limit=1):
     tour.draw()
 
-axes = controls.draw_axes(everything)
-count, bar, status = st.container(), st.container(horizontal=True, vertical_alignment="center"), st.container()
 timed = speeds.timed()
-filters = controls.draw_filters(
-    everything, data.settings(timed), [device.known.label for device in speeds.devices(timed)], axes.flops
-)
+settings, devices = data.settings(timed), [device.known.label for device in speeds.devices(timed)]
+axes = controls.draw_axes(everything, settings, devices)
+count, bar, status = st.container(), st.container(horizontal=True, vertical_alignment="center"), st.container()
+filters = controls.draw_filters(everything, settings, devices, axes.flops)
 accuracies = data.accuracies(axes, filters)
 frame = data.table(axes, filters)
 try:

@@ -143,7 +143,7 @@ def _bars(run: Run, rows: Sequence[RecurrentRow]) -> None:
         )
     st.caption(
         "Bars show the median of the processes' medians, whiskers the fastest and the slowest process. A row "
-        "with a spread above 5 % is flagged unstable. Flags are written beside the bar."
+        "with a spread above 5 % is flagged unstable. Hatched bars have flags, written beside them."
     )
 
 

@@ -38,14 +38,14 @@ def column_config(frame: pd.DataFrame, pinned: str) -> dict[str, Any]:
                 help=QUANTITIES[column].help,
                 format="%.2f" if column in FIGURES else "%.3g",  # publishers give accuracies with two decimals or more
                 alignment="right",
-                width=130 if column in (*FIGURES, *MEASURED) else None,  # their headers are long
+                width=18 + round(5.4 * len(title(column))) if column in (*FIGURES, *MEASURED) else None,  # the header
             )
         elif column in HELP:
             config[column] = st.column_config.Column(title(column), help=HELP[column])
         elif column in ("image_size", "calls", "batch_size", "processes", "samples", "rate", "at"):
             config[column] = st.column_config.Column(title(column), alignment="right")
         else:
-            width: Any = "medium" if column in ("model", "error") else None
+            width: Any = {"model": 180, "error": "medium"}.get(column)
             config[column] = st.column_config.Column(title(column), pinned=column == pinned, width=width)
     return config
 

@@ -135,7 +135,7 @@ def _latency(run: Run, frame: pd.DataFrame) -> None:
     )
     st.caption(
         "Bars show the median of the processes' medians, whiskers the p90 (needs 64 samples), ticks the median of each "
-        "process. Flags are written beside the bar."
+        "process. Hatched bars have flags, written beside them."
     )
 
 

@@ -6,35 +6,18 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from engine.estimate import devices, work
+from engine.estimate import work
 from engine.jobs import submit
 from engine.report.timings import estimates
 from engine.settings import ROOT
 from engine.specs import BenchmarkSpec
 from engine.store import State, Store, open_store
 from tests.support.browser import PATIENCE_S, Server, select_rows, serve
-from tests.support.page import benchmark_row, finish
+from tests.support.page import calibrated_by_hand
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
 expect.set_options(timeout=PATIENCE_S * 1000)
 SYMBOLS = """charts => charts.flatMap(chart => chart._fullData).flatMap(trace => [trace.marker?.symbol].flat())"""
-
-
-def timed_by_hand(store: Store) -> None:
-    """Store a calibration whose models take twice as long as on the published i7."""
-    counted = work.read(ROOT / "data" / "catalog")
-    spec = estimates.calibration(counted)
-    known = devices.find(devices.shipped(), "i7")
-    own = counted.reset_index().drop_duplicates("name").set_index(work.KEY)
-    latency = 2 * devices.estimate(known, own, 1)["latency_ms"]
-    rows = [
-        benchmark_row(
-            name.partition(":")[2], image_size=size, batch_size=1, latency_ms=ms, samples_per_s=1000 / ms, flags=()
-        )
-        for (name, size), ms in latency.items()
-        if name in spec.models
-    ]
-    finish(store, store.enqueue(spec, name=estimates.CALIBRATION), rows)
 
 
 def timed_here(server: Server, page: Page, store: Store) -> None:
@@ -63,7 +46,7 @@ def test_from_an_empty_store_to_a_front_and_the_devices_of_a_shortlist(
         store.request_cancel(run.id)  # it would take ten minutes
         expect(page.get_by_role("button", name="Calibrate this machine")).to_be_visible()
 
-        timed_here(server, page, store) if really else timed_by_hand(store)
+        timed_here(server, page, store) if really else calibrated_by_hand(store)
         store.close()
         page.reload()
         page.get_by_role("button", name="ImageNet against latency here").click()

@@ -10,7 +10,17 @@ from engine.report.timings import estimates
 from engine.settings import ROOT
 from engine.specs import BenchmarkSpec
 from engine.store import Store
-from tests.support.page import benchmark_row, charts, finish, open_page, queue_benchmark, texts, unfold
+from tests.support.page import (
+    benchmark_row,
+    calibrated_by_hand,
+    charts,
+    finish,
+    open_page,
+    queue_benchmark,
+    texts,
+    ticked,
+    unfold,
+)
 
 pytestmark = [
     pytest.mark.slow,
@@ -50,6 +60,20 @@ def test_the_catalogue_shows_a_device_that_is_not_here() -> None:
     assert promising
     assert 1 < int(promising[1]) <= 20
     assert app.button(key="catalog_measure").label.startswith(f"Time {promising[1]} models on this machine")
+
+
+def test_the_preset_of_latency_here_estimates_on_a_calibrated_machine(store: Store) -> None:
+    calibrated_by_hand(store)
+    app = open_page()
+    app.button(key="catalog_preset_ImageNet against latency here").click().run()
+    assert not app.exception
+    assert app.selectbox(key="catalog_device").value == app.selectbox(key="catalog_setting").value
+    sources = app.dataframe[0].value["measured"].str.partition(",")[0].value_counts()
+    assert sources["estimated"] > 1000
+    assert sources["measured"] >= 20
+    assert ticked(app) == ["ImageNet against latency here"]
+    app.selectbox(key="catalog_device").set_value(None).run()
+    assert ticked(app) == []
 
 
 def _symbols(trace: dict) -> list[str]:

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from engine.report.compare.timings import SIZES
-from engine.report.figures.speed import DASHES, labels, with_flags
+from engine.report.figures.speed import DASHES, hatched, labels, with_flags
 from engine.report.style import (
     COLOURS,
     GREY,
@@ -56,7 +56,7 @@ def _bar(drawn: pd.DataFrame, part: str, colour: str, source: str) -> dict[str, 
         "y": drawn["label"],
         "orientation": "h",
         "name": part,
-        "marker_color": colour,
+        "marker": {"color": colour, "pattern": hatched(drawn)},
         "error_x": {
             "array": [high - ms for (_, high), ms in zip(ends, medians, strict=True)],
             "arrayminus": [ms - low for (low, _), ms in zip(ends, medians, strict=True)],

@@ -64,8 +64,8 @@ def labels(frame: pd.DataFrame) -> "pd.Series[str]":
 
 
 def latency(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
-    """Return a bar up to each median, a whisker to p90 if there are enough samples, and a tick per process. Flags are
-    written as text.
+    """Return a bar up to each median, a whisker to p90 if there are enough samples, and a tick per process. Bars with
+    flags are hatched, with the flags as text.
 
     frame: from frames.benchmark.
     """
@@ -79,7 +79,7 @@ def latency(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
             orientation="h",
             name=text(variant),
             showlegend=False,  # each bar's label has its variant
-            marker_color=COLOURS[place % len(COLOURS)],
+            marker={"color": COLOURS[place % len(COLOURS)], "pattern": hatched(rows)},
             error_x={"array": whisker.fillna(0), "arrayminus": [0] * len(rows), "thickness": 1.2, "color": GREY},
             customdata=np.stack(
                 [rows["samples"], rows["processes"], rows["flags"].str.split("; ").map(words)], axis=-1
@@ -104,6 +104,11 @@ def latency(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
 def with_flags(value: str, flags: str) -> str:
     """Return the text beside a bar: a value, and in italics the row's flags as words."""
     return value + (f"  <i>{text(words(flags.split('; ')))}</i>" if flags else "")
+
+
+def hatched(rows: pd.DataFrame) -> dict[str, Any]:
+    """Return the pattern of the rows' bars: hatched where a row has flags."""
+    return {"shape": ["/" if flags else "" for flags in rows["flags"]], "fillmode": "overlay", "size": 6}
 
 
 def _end(row: Mapping[Any, Any]) -> float:

@@ -57,7 +57,7 @@ def test_a_file_of_batch_sizes_is_part_of_the_request(
     assert run.spec == BenchmarkSpec(models=("timm:resnet18",), batch_size_list="resnet18 8, resnet50 4")
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # half a minute when busy: the compiler is loaded before it looks for the backend
 def test_a_variant_that_fails_is_a_row_and_exit_code_1(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

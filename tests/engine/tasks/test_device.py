@@ -1,8 +1,6 @@
 """What a device can do: the rates against their samples, the rows against what was asked, the reading side by hand."""
 
 import csv
-import subprocess
-import sys
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
@@ -14,13 +12,13 @@ import pytest
 import torch
 from sqlalchemy import func, select, update
 
+from engine.__main__ import main
 from engine.measure import environment, rates
 from engine.measure.plan import Plan
 from engine.report import frames
 from engine.report.figures.roofline import roofline, sizes
 from engine.report.timings import rates as timings_rates
 from engine.results import BenchmarkRow, Device, DeviceRow, Environment, Machine, Progress, Row
-from engine.settings import ROOT, Settings
 from engine.specs import BenchmarkSpec, DeviceSpec, Spec
 from engine.store import Exit, State, Store, attempts, tables
 from engine.store import queue as queueing
@@ -28,6 +26,12 @@ from engine.tasks import device as task
 from tests.support.page import ENVIRONMENT
 
 BRIEF = Plan(min_samples=3, min_seconds=0.01, warmup_calls=1, warmup_seconds=0.01)
+
+
+@pytest.fixture
+def small_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copy a few megabytes: with caches of a server, a copy moves gigabytes and takes seconds."""
+    monkeypatch.setattr(environment, "caches", lambda: {"L2": 1_000_000})
 
 
 @pytest.mark.slow
@@ -72,6 +76,7 @@ def test_a_copy_that_does_not_fit_is_out_of_memory(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_caches")
 def test_the_task_gives_a_row_for_everything_asked_and_leaves_the_threads_alone(tmp_path: Path) -> None:
     before = torch.get_num_threads()
     spec = DeviceSpec(dtypes=("tf32", "float32", "tf32"), seconds=0.05, threads=1)
@@ -103,14 +108,13 @@ def test_a_data_type_that_cannot_be_multiplied_is_that_types_row(monkeypatch: py
 
 
 @pytest.mark.slow
-def test_the_command_line_measures_here_and_now_and_tells_of_failures(settings: Settings, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("settings", "small_caches")
+def test_the_command_line_measures_here_and_now_and_tells_of_failures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "rates.csv"
-    words = ["device", "--dtypes", "tf32", "--seconds", "0.05", "--output", str(out)]
-    done = subprocess.run(
-        [sys.executable, "-m", "engine", *words], cwd=ROOT, capture_output=True, text=True, timeout=240
-    )
-    assert done.returncode == 1
-    assert "matmul tf32 failed (error)" in done.stderr
+    assert main(["device", "--dtypes", "tf32", "--seconds", "0.05", "--output", str(out)]) == 1
+    assert "matmul tf32 failed (error)" in capsys.readouterr().err
     tf32, copied = csv.DictReader(out.read_text().splitlines())
     assert (tf32["status"], tf32["gflop_per_s"]) == ("error", "")
     assert (copied["status"], float(copied["gb_per_s"]) > 0) == ("ok", True)
