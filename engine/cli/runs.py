@@ -140,13 +140,13 @@ class ExportModel(OneRun):
     checkpoint: str = Field("", max_length=200, description="Name of the checkpoint. Default: the best one.")
 
     def cli_cmd(self) -> None:
-        from engine.jobs.references import checkpoint_file, fetch_checkpoint
+        from engine.jobs import checkpoints
         from engine.report.export import model_card
 
         with store_here() as store:
             run, rows = store.run(self.run_id), store.rows(self.run_id)
-        path, step = checkpoint_file(Settings(), run, self.checkpoint)
-        fetch_checkpoint(Settings(), run, path.name)
+        path, step = checkpoints.named(Settings(), run, self.checkpoint)
+        checkpoints.fetch(Settings(), run, path.name)
         question = model_card.export(run, rows, path, step, self.folder)
         exported = import_module("engine.training.export").answer(question)
         for name, size in exported.files.items():
@@ -207,7 +207,7 @@ class Resume(BaseModel):
 
     def cli_cmd(self) -> None:
         from engine import jobs
-        from engine.jobs.references import continued
+        from engine.jobs.checkpoints import continued
 
         if not self.what.isdecimal():
             submit(continued(Path(self.what)), "")

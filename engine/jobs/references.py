@@ -1,6 +1,5 @@
 """Resolve the references of a CLIP request at submission: a run's checkpoint, files below the data roots."""
 
-import json
 import os
 import re
 from base64 import b64encode
@@ -11,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from engine.results import TrainRow
-from engine.roots import Roots, expand_home, open_within, stat_within
+from engine.jobs import checkpoints
+from engine.roots import expand_home, stat_within
 from engine.settings import Settings
 from engine.specs import EvaluateSpec, Refused, Spec
 from engine.specs.clip import DIGITS_MODEL, EMBEDDED, default_precision, same_sources, split_sources
@@ -22,9 +21,6 @@ from engine.specs.train import TrainSpec
 from engine.store import Run, Store, mirror
 from engine.store.files import RunFiles
 
-CHECKPOINTS = "checkpoints"
-BEST = "best.pt"
-MANIFEST = ".json"
 RUN_FOLDER = re.compile(r"[1-9]\d{0,17}", re.ASCII)
 WEIGHTS = (".pt", ".pth", ".bin", ".safetensors", ".ckpt")
 
@@ -105,7 +101,7 @@ def _subject(store: Store, settings: Settings, spec: EvaluateSpec, model: str, c
         raise Refused(f"run {run.id} trained {trained.model}, not {model}: leave the model out")
     built = {name: getattr(trained, name) for name in ("configs", "image_size", "context_length")}
     trainings = ((f"run {run.id}", trained), *_trainings(settings, spec, trained.pretrained))
-    path = checkpoint if checkpoint not in ("", number) else str(best_checkpoint(settings, run))
+    path = checkpoint if checkpoint not in ("", number) else str(checkpoints.best(settings, run))
     return _Subject(trained.model, path, trainings, built)
 
 
@@ -152,7 +148,7 @@ def _trained(settings: Settings, checkpoint: str, *, held_out: bool) -> TrainSpe
     """
     if not checkpoint or not _readable(settings, checkpoint):
         return None
-    fields = _manifest(Path(f"{expand_home(checkpoint)}{MANIFEST}"), settings.roots).get("spec")
+    fields = checkpoints.manifest(Path(f"{expand_home(checkpoint)}{checkpoints.MANIFEST}"), settings.roots).get("spec")
     try:
         return None if fields is None else TrainSpec.model_validate(fields)
     except ValueError as error:
@@ -196,88 +192,6 @@ def _split(trained: TrainSpec, spec: EvaluateSpec, data: str, what: str) -> dict
     return split | kept | {"json_split": trained.json_split}
 
 
-def continued(path: Path) -> TrainSpec:
-    """Return a training request that continues from one of our checkpoints, or from the newest in a training's folder.
-
-    Errors: Refused when there is no checkpoint with a manifest, or when the manifest has no readable spec.
-    """
-    folder = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
-    manifests = [Path(f"{path}{MANIFEST}")] if path.is_file() else list(folder.glob(f"*.pt{MANIFEST}"))
-    contents = [_manifest(manifest, None) for manifest in manifests if manifest.is_file()]
-    if not contents:
-        raise Refused(f"{path} is neither a checkpoint with its manifest ({MANIFEST}) nor a folder of such checkpoints")
-    newest = max(contents, key=lambda manifest: manifest.get("step", 0))
-    try:
-        return TrainSpec.model_validate({**newest["spec"], "resume": str(path.resolve())})
-    except (KeyError, ValueError) as error:
-        raise Refused(f"the manifest of {path} does not tell what was asked for: {error}") from error
-
-
-def best_checkpoint(settings: Settings, run: Run) -> Path:
-    """Return a training's best checkpoint, else its newest. Errors: Refused when it has none yet; Unreachable."""
-    mirror.fetch(settings, run)  # the manifests
-    paths = [path for path in _checkpoint_files(settings, run) if path.suffix == ".pt"]
-    if not paths:
-        raise Refused(f"run {run.id} has no checkpoint yet")
-    steps = {path: _manifest(Path(f"{path}{MANIFEST}"), settings.roots).get("step", 0) for path in paths}
-    best = max(paths, key=lambda path: (path.name == BEST, steps[path]))
-    fetch_checkpoint(settings, run, best.name)
-    return best
-
-
-def complete_checkpoints(settings: Settings, run: Run) -> dict[Path, int]:
-    """Return the paths and sizes of a training's complete checkpoints, newest first. `fetch_checkpoint` brings them
-    here. Errors: Unreachable."""
-    files = _checkpoint_files(settings, run)
-    complete = [path for path in files if path.suffix == ".pt" and Path(f"{path}{MANIFEST}") in files]
-    newest_first = sorted(complete, key=lambda path: files[path].modified_ns, reverse=True)
-    return {path: files[path].size for path in newest_first}
-
-
-def fetch_checkpoint(settings: Settings, run: Run, name: str) -> None:
-    """Fetch a checkpoint of a training that another machine has made. name: its file name. Errors: Unreachable."""
-    mirror.fetch(settings, run, f"{CHECKPOINTS}/{name}".__eq__)
-
-
-def _checkpoint_files(settings: Settings, run: Run) -> dict[Path, mirror.Version]:
-    """Return the versions of all files among a training's checkpoints, here or on the machine that has made them."""
-    folder = RunFiles(settings.runs_dir, run.id).dir / CHECKPOINTS
-    copies = mirror.look(settings, run)
-    files = {folder.parent / name: version for name, version in copies.files.items()} if copies else {}
-    files = {path: version for path, version in files.items() if path.parent == folder}
-    for path in folder.glob("*"):
-        with suppress(FileNotFoundError):  # the training has removed this old checkpoint since
-            files[path] = mirror.version(path.stat())
-    return files
-
-
-def check_resumable(store: Store, settings: Settings, run: Run) -> None:
-    """Check that a training can resume.
-
-    Errors: Refused when it took steps and has no checkpoint, because it would start again at step 0.
-    """
-    if not isinstance(run.spec, TrainSpec) or run.spec.resume:
-        return
-    steps = max([run.done, *(row.step for row in store.rows(run.id) if isinstance(row, TrainRow))])
-    folder = RunFiles(settings.runs_dir, run.id).dir / CHECKPOINTS
-    if steps and not complete_checkpoints(settings, run):
-        raise Refused(
-            f"run {run.id} stopped after {steps:,} steps, and {folder} has no checkpoint to continue from: the run "
-            "stopped before the first checkpoint, or was imported: bundles lack checkpoints of unfinished trainings. "
-            'Train from the start as a new run ("Run again" on the page of the run), or put its checkpoints there'
-        )
-
-
-def _manifest(path: Path, roots: Roots) -> dict[str, Any]:
-    """Return the manifest of a checkpoint; {} when it cannot be read."""
-    try:
-        with open_within(path, roots) as file:
-            manifest = json.load(file)
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return manifest if isinstance(manifest, dict) else {}
-
-
 def _bring(store: Store, settings: Settings, spec: Spec) -> None:
     """Fetch the files of other runs that a spec names and other machines have made. Errors: Unreachable."""
     for _, text in named_paths(spec) if settings.artifacts_url else ():
@@ -311,7 +225,7 @@ def check_again(store: Store, settings: Settings, run: Run) -> None:
     A stored run may have been imported, and links and roots may have changed since its submission. A training with its
     own checkpoints resumes from them, so its original `resume` path is not checked.
     """
-    began = any(path.suffix == ".pt" for path in _checkpoint_files(settings, run))
+    began = any(path.suffix == ".pt" for path in checkpoints.versions(settings, run))
     spec = run.spec.model_copy(update={"resume": ""}) if began else run.spec
     _bring(store, settings, spec)
     check_paths(settings, spec)
@@ -363,24 +277,6 @@ def match_question(
     _bring(store, settings, subject := EvaluateSpec.model_validate(model))
     check_paths(settings, subject)
     return Match(spec=subject, image=b64encode(image), texts=tuple(texts), templates=tuple(templates))
-
-
-def checkpoint_file(settings: Settings, run: Run, name: str) -> tuple[Path, int]:
-    """Return the path and the step of a training's checkpoint. name: its file name; empty for the best one.
-
-    Only the best one is fetched; `fetch_checkpoint` fetches another one.
-
-    Errors: Refused when the run is no training or has no such checkpoint.
-    """
-    if not isinstance(run.spec, TrainSpec):
-        raise Refused(f"run {run.id} is a {run.kind}, and only a training has checkpoints")
-    path = RunFiles(settings.runs_dir, run.id).dir / CHECKPOINTS / name
-    names = sorted(path.name for path in _checkpoint_files(settings, run) if path.suffix == ".pt")
-    if name and name not in names:
-        raise Refused(f"run {run.id} has no checkpoint {name!r}; it has {', '.join(names) or 'none'}")
-    mirror.fetch(settings, run)
-    path = path if name else best_checkpoint(settings, run)
-    return path, int(_manifest(Path(f"{path}{MANIFEST}"), settings.roots).get("step", 0))
 
 
 def search_question(store: Store, settings: Settings, run: Run, text: str, top: int, file: str = EMBEDDINGS) -> Search:

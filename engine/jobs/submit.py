@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Mapping
 
 from engine import shipped
-from engine.jobs import references
+from engine.jobs import checkpoints, references
 from engine.jobs.lifecycle import ensure_scheduler
 from engine.names import ModelNotFound, select
 from engine.roots import expand_home
@@ -62,7 +62,7 @@ def retry(store: Store, settings: Settings, run_id: int) -> None:
         raise Refused(problem)
     run = store.run(run_id)
     if run.state in RETRYABLE:
-        references.check_resumable(store, settings, run)
+        checkpoints.check_resumable(store, settings, run)
     store.retry(run_id)
     ensure_scheduler(settings, store)
 

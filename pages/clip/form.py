@@ -8,6 +8,7 @@ from typing import Any
 import streamlit as st
 
 from engine.jobs import references
+from engine.jobs.checkpoints import BEST
 from engine.report.checks import prospects
 from engine.report.checks.training import Check
 from engine.results.answers import Prospect
@@ -45,7 +46,7 @@ def weights() -> list[str]:
     runs = [run for run in backend.store().runs(kind=TrainSpec.kind, limit=MOST_RUNS) if run.done]
     files = {run.id: backend.checkpoints(run) for run in runs}
     best = [f"best of run {number}" for number, paths in files.items() if paths]
-    others = (str(path) for paths in files.values() for path in paths if path.name != references.BEST)
+    others = (str(path) for paths in files.values() for path in paths if path.name != BEST)
     return [*best, *islice(others, MOST_RUNS)]
 
 

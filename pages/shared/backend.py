@@ -8,8 +8,8 @@ import pandas as pd
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from engine.jobs import references
 from engine.jobs.answers import Answers
+from engine.jobs.checkpoints import complete
 from engine.published import match, speeds, update
 from engine.report.catalog import catalog
 from engine.report.style import Style, family_styles
@@ -107,9 +107,9 @@ def fetch_problem(run: Run) -> str:
 
 
 def checkpoints(run: Run) -> dict[Path, int]:
-    """Return what `complete_checkpoints` does; nothing while another machine's cannot be reached, as its page says."""
+    """Return what `complete` does; nothing while another machine's cannot be reached, as its page says."""
     try:
-        return references.complete_checkpoints(settings(), run)
+        return complete(settings(), run)
     except mirror.Unreachable:
         return {}
 

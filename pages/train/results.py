@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
-from engine.jobs.references import fetch_checkpoint
+from engine.jobs.checkpoints import fetch
 from engine.report import frames
 from engine.report.figures import training
 from engine.report.quantities import CLIP_LABELS
@@ -267,7 +267,7 @@ def _checkpoint(run: Run, checkpoints: Mapping[Path, int]) -> str:
     label = f"{chosen} ({size / 1e6:,.1f} MB)"
 
     def content() -> bytes:
-        fetch_checkpoint(backend.settings(), run, chosen)
+        fetch(backend.settings(), run, chosen)
         return path.read_bytes()
 
     download(label, content, f"train-{run.id}-{chosen}", key=f"checkpoint_file_{run.id}", help=help)

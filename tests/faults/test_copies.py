@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from engine import jobs
-from engine.jobs import references, supervisor
+from engine.jobs import checkpoints, supervisor
 from engine.jobs.log import BoundedLog
 from engine.settings import Settings
 from engine.specs import TrainSpec
@@ -184,7 +184,7 @@ class TestOnACluster:
         folders = [nodes / name / str(run_id) for run_id in ids for name in ("head", "node")]
         until(lambda: sum(folder.is_dir() for folder in folders) == 2, "a training on each node")
         lost, kept = sorted(ids, key=lambda run_id: (nodes / "head" / str(run_id)).is_dir())
-        until(lambda: references.complete_checkpoints(house.settings, house.store.run(lost)), "a copied checkpoint")
+        until(lambda: checkpoints.complete(house.settings, house.store.run(lost)), "a copied checkpoint")
         ray.kill_node(-1)
         found = [(ended(run_id).state, ended(run_id).attempt) for run_id in (kept, lost)]
         assert found == [(State.FINISHED, 1), (State.FINISHED, 2)]
@@ -201,9 +201,9 @@ class TestOnACluster:
         ends = []
         for run_id in (kept, lost):
             run = house.store.run(run_id)
-            path = next(path for path in references.complete_checkpoints(house.settings, run) if path.name != "best.pt")
+            path = next(path for path in checkpoints.complete(house.settings, run) if path.name != "best.pt")
             assert not path.exists(), "checkpoints are not fetched unasked"
-            references.fetch_checkpoint(house.settings, run, path.name)
+            checkpoints.fetch(house.settings, run, path.name)
             ends.append(torch.load(path, weights_only=True))
         assert [state["vitals"]["done"]["step"] for state in ends] == [STEPS, STEPS]
         weights, others = (state["state_dict"] for state in ends)

@@ -15,7 +15,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from engine import jobs
 from engine.__main__ import main
-from engine.jobs import references
+from engine.jobs import checkpoints, references
 from engine.settings import Settings
 from engine.specs import EvaluateSpec, Refused, TrainSpec
 from engine.store import Attempt, Cause, Exit, Run, State, Store, attempts, mirror, open_store, queue
@@ -135,7 +135,7 @@ def test_another_machine_reads_what_a_run_has_made(here: Settings, there: Settin
     assert (copy.dir / "samples[1]*.csv").stat().st_mtime_ns == (files.dir / "samples[1]*.csv").stat().st_mtime_ns
     assert not list(copy.dir.glob("*/*.pt")), "checkpoints are large: they come one by one"
     assert not copy.process().exists()
-    assert [path.name for path in references.complete_checkpoints(there, run)] == ["best.pt", "epoch_1.pt"]
+    assert [path.name for path in checkpoints.complete(there, run)] == ["best.pt", "epoch_1.pt"]
     spec = references.resolve(store, there, EvaluateSpec(model=str(run.id)))
     assert isinstance(spec, EvaluateSpec)
     assert Path(spec.checkpoint).read_bytes() == b"one"
@@ -159,7 +159,7 @@ def test_another_machine_reads_what_a_run_has_made(here: Settings, there: Settin
     assert [path.name for path in copy.dir.glob("checkpoints/*")] == ["best.pt.json"], (
         "what was replaced or removed is gone"
     )
-    references.fetch_checkpoint(there, run, "best.pt")
+    checkpoints.fetch(there, run, "best.pt")
     assert is_whole(there, run, "best.pt")
     requests = Bucket.requests
     mirror.fetch(there, run)
