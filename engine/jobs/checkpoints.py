@@ -24,7 +24,7 @@ def best(settings: Settings, run: Run) -> Path:
     paths = [path for path in versions(settings, run) if path.suffix == ".pt"]
     if not paths:
         raise Refused(f"run {run.id} has no checkpoint yet")
-    steps = {path: manifest(Path(f"{path}{MANIFEST}"), settings.roots).get("step", 0) for path in paths}
+    steps = {path: read_manifest(Path(f"{path}{MANIFEST}"), settings.roots).get("step", 0) for path in paths}
     path = max(paths, key=lambda path: (path.name == BEST, steps[path]))
     fetch(settings, run, path.name)
     return path
@@ -72,7 +72,7 @@ def named(settings: Settings, run: Run, name: str) -> tuple[Path, int]:
         raise Refused(f"run {run.id} has no checkpoint {name!r}; it has {', '.join(names) or 'none'}")
     mirror.fetch(settings, run)
     path = path if name else best(settings, run)
-    return path, int(manifest(Path(f"{path}{MANIFEST}"), settings.roots).get("step", 0))
+    return path, int(read_manifest(Path(f"{path}{MANIFEST}"), settings.roots).get("step", 0))
 
 
 def continued(path: Path) -> TrainSpec:
@@ -82,7 +82,7 @@ def continued(path: Path) -> TrainSpec:
     """
     folder = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
     manifests = [Path(f"{path}{MANIFEST}")] if path.is_file() else list(folder.glob(f"*.pt{MANIFEST}"))
-    contents = [manifest(manifest, None) for manifest in manifests if manifest.is_file()]
+    contents = [read_manifest(file, None) for file in manifests if file.is_file()]
     if not contents:
         raise Refused(f"{path} is neither a checkpoint with its manifest ({MANIFEST}) nor a folder of such checkpoints")
     newest = max(contents, key=lambda manifest: manifest.get("step", 0))
@@ -109,7 +109,7 @@ def check_resumable(store: Store, settings: Settings, run: Run) -> None:
         )
 
 
-def manifest(path: Path, roots: Roots) -> dict[str, Any]:
+def read_manifest(path: Path, roots: Roots) -> dict[str, Any]:
     """Return the manifest of a checkpoint; {} when it cannot be read."""
     try:
         with open_within(path, roots) as file:

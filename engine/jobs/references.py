@@ -148,7 +148,9 @@ def _trained(settings: Settings, checkpoint: str, *, held_out: bool) -> TrainSpe
     """
     if not checkpoint or not _readable(settings, checkpoint):
         return None
-    fields = checkpoints.manifest(Path(f"{expand_home(checkpoint)}{checkpoints.MANIFEST}"), settings.roots).get("spec")
+    fields = checkpoints.read_manifest(Path(f"{expand_home(checkpoint)}{checkpoints.MANIFEST}"), settings.roots).get(
+        "spec"
+    )
     try:
         return None if fields is None else TrainSpec.model_validate(fields)
     except ValueError as error:
