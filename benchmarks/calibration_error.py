@@ -2,11 +2,11 @@
 
     python -m benchmarks.calibration_error [--budget 5m] [--models 40] [--threads N] [--output FILE]
 
-Run it on a quiet machine; it takes about half an hour. An empty store is calibrated (24 models in 5 minutes of samples)
-and the latency of every other timm model is estimated. Then a random choice of these is timed at batch size 1, spread
-over as many families as possible; models estimated above SLOWEST_S are left out. Between them, REPEATED models of the
-calibration are timed again: their change is what the machine alone adds. `first_24` are the errors after a calibration
-with its first 24 models, and `flops_alone` those of the calibrated models' median FLOP rate, both on the same models.
+Run it on a quiet machine; it takes about half an hour. It calibrates an empty store (48 models in 5 minutes of samples)
+and estimates every other timm model. Then it times `--models` of these at batch size 1, chosen at random over as many
+families as possible; models above SLOWEST_S are left out. REPEATED calibrated models are timed again, to show how much
+the machine itself varies. `first_24` are the errors after a calibration with only the first 24 models, `flops_alone`
+those of the median FLOP rate, both on the same models.
 """
 
 import argparse
@@ -28,7 +28,9 @@ from engine.store import open_store
 
 RESULTS = Path(__file__).parent / "results" / "calibration_error.json"
 SLOWEST_S = 2.0
+"""Time only models estimated to take at most this long per image, in seconds."""
 REPEATED = 8
+"""Calibrated models that are timed again."""
 KEPT = ["name", "image_size", "family", "latency_ms", "estimated_ms", "low_ms", "high_ms", "in_range", "flags"]
 
 
@@ -50,10 +52,10 @@ def errors(rows: pd.DataFrame, column: str = "estimated_ms") -> dict[str, float]
     return {"models": len(rows), **{key: round(value, 1) for key, value in found.items()}}
 
 
-def fewer(timed: pd.DataFrame, counted: pd.DataFrame, number: int) -> "pd.Series[float]":
+def estimate_with_first(timed: pd.DataFrame, counted: pd.DataFrame, number: int) -> "pd.Series[float]":
     """Return the latencies in ms that a calibration with the first `number` models estimates, with the index KEY."""
     first = timed.head(number)
-    device = estimates.own(first, stored.settings(first)[0], counted, devices.shipped())
+    device = estimates.device_of_setting(first, stored.settings(first)[0], counted, devices.shipped())
     assert device is not None, "enough models were timed"
     return device.speeds(counted, 1)["latency_ms"]
 
@@ -77,7 +79,7 @@ def main() -> None:
 
         others = estimated[estimated["name"].str.startswith("timm:") & ~estimated["name"].isin(timed["name"])]
         others = others[others["latency_ms"] < 1000 * SLOWEST_S].drop_duplicates("name")
-        places = calibrate.representative(list(others["family"]), arguments.models, arguments.seed)
+        places = calibrate.choose_representative(list(others["family"]), arguments.models, arguments.seed)
         names = [*others["name"].iloc[places], *timed["name"].sample(REPEATED, random_state=arguments.seed)]
         names = list(pd.Series(names).sample(frac=1, random_state=arguments.seed))
         quick = ("--replicates", "1", "--min-seconds", "5", "--max-seconds", "15")
@@ -91,7 +93,7 @@ def main() -> None:
     rows = rows[~rows["name"].isin(timed["name"])]
     per_gflop = (before["latency_ms"] / before["flops"]).median()
     rows["flops_ms"] = per_gflop * rows["flops"]
-    rows = rows.join(fewer(timed, counted, 24).rename("estimated_24_ms"), on=work.KEY)
+    rows = rows.join(estimate_with_first(timed, counted, 24).rename("estimated_24_ms"), on=work.KEY)
     quiet = ~rows["flags"].str.contains("contended")
     inside = rows["latency_ms"].between(rows["low_ms"], rows["high_ms"])
     summary = {

@@ -1,21 +1,49 @@
-"""Functions that our processes share: end with the parent, keep stdout for messages, count kills for memory."""
+"""What our processes share: end with the parent, keep stdout for messages, count kills for memory, join a cluster."""
 
 import ctypes
+import logging
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 PR_SET_PDEATHSIG = 1
 CGROUPS = Path("/sys/fs/cgroup")
 VMSTAT = Path("/proc/vmstat")
+NODES = "VITALS_NODES"
+"""Environment variable of a worker on a cluster, set if its run has further nodes: JSON with the processes, CPUs and
+GPUs on each of them, by Ray's id of the node."""
+
+
+class HostLost(RuntimeError):
+    """Another host of this run is gone: the run may continue on others."""
 
 
 def die_with_parent() -> None:
     """Ask the kernel to kill the calling process when its parent ends for any reason. Does nothing outside Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+@contextmanager
+def joined_cluster(*, log_to_driver: bool) -> Iterator[Any]:
+    """Join the Ray cluster that this process is a job of, and yield the module `ray`.
+
+    log_to_driver: also print what the processes print that Ray starts for this one.
+    """
+    os.environ |= {"RAY_COLOR_PREFIX": "0", "RAY_DEDUP_LOGS": "0"}  # a log of plain text, with every line
+    import ray
+
+    handler = signal.getsignal(signal.SIGTERM)
+    ray.init(address="auto", log_to_driver=log_to_driver, logging_level=logging.WARNING)
+    signal.signal(signal.SIGTERM, handler)  # Ray sets one of its own, which exits
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
 
 
 def own_stdout() -> TextIO:

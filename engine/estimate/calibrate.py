@@ -7,36 +7,40 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from engine.estimate.devices import Known, estimate, fitted
+from engine.estimate.devices import Known, estimate, fit_device
 from engine.specs import Refused
 
 FEWEST_CHOSEN, MOST_CHOSEN = 24, 48
+"""Models to time: fewer fit a device badly, and more add little."""
 QUICKEST = 0.7
-"""Calibrate with models among this share of the quickest: larger ones use up the budget and add little."""
+"""Calibrate only with this share of the models, the quickest: slower ones use up the budget and add little."""
 CALLS = 15
-"""Calls that a timing needs at least: 10 samples and a warm-up."""
+"""Fewest calls per timing: 10 samples and a warm-up."""
 
 
-def representative(families: Sequence[str], number: int, seed: int = 0) -> npt.NDArray[np.int64]:
-    """Return the places of a random choice of models, spread over as many families as possible.
+def choose_representative(families: Sequence[str], number: int, seed: int = 0) -> npt.NDArray[np.int64]:
+    """Return the positions of randomly chosen models, spread over as many families as possible.
 
     A D-optimal design is no better between published devices (benchmarks/estimate_error.py): it takes extreme models,
-    whose time a linear model explains least.
+    which a linear model explains least.
     """
     order = pd.Series(np.random.default_rng(seed).permutation(len(families)))
-    turn = order.groupby(np.asarray(families)[order]).cumcount()  # the first of each family, then the second, ...
-    return order.iloc[np.argsort(turn.to_numpy(), kind="stable")].to_numpy()[:number]
+    rank_in_family = order.groupby(
+        np.asarray(families)[order]
+    ).cumcount()  # the first of each family, then the second, ...
+    return order.iloc[np.argsort(rank_in_family.to_numpy(), kind="stable")].to_numpy()[:number]
 
 
 def choose(work: pd.DataFrame, near: Known, batch_size: int, budget_s: float, seed: int = 0) -> list[str]:
-    """Return the names of models to time. near: a device that is about as fast.
+    """Return the names of models to time. near: a device of about the same speed, whose estimates
+    say which models are quick.
 
     budget_s: seconds of samples in total. Errors: Refused when it is too short for FEWEST_CHOSEN models.
     """
     models = work.reset_index().drop_duplicates("name").set_index(work.index.names)  # at their own size
     models = models[models.index.get_level_values("name").str.startswith("timm:")]
     seconds = estimate(near, models, batch_size)["latency_ms"] / 1000
-    number = int(np.clip(budget_s / 5, FEWEST_CHOSEN, MOST_CHOSEN))
+    number = int(np.clip(budget_s / 5, FEWEST_CHOSEN, MOST_CHOSEN))  # about 5 s of samples per model
     quick = seconds <= min(float(seconds.quantile(QUICKEST)), budget_s / number / CALLS)
     if quick.sum() < FEWEST_CHOSEN:
         raise Refused(
@@ -44,22 +48,22 @@ def choose(work: pd.DataFrame, near: Known, batch_size: int, budget_s: float, se
             f"{FEWEST_CHOSEN} are needed: give a longer budget or a smaller batch size"
         )
     models = models[quick]
-    places = representative(list(models["family"]), number, seed)
-    return [str(name) for name in models.index.get_level_values("name")[places]]
+    positions = choose_representative(list(models["family"]), number, seed)
+    return [str(name) for name in models.index.get_level_values("name")[positions]]
 
 
-def calibrated(
+def calibrate_device(
     timings: pd.DataFrame, work: pd.DataFrame, known: Sequence[Known], *, timed: str = "timed here", **what: str | bool
 ) -> Known:
-    """Return a device fitted to its timings, with the known device as prior that has the smallest held-out error.
+    """Return a device fitted to timings. Each known device is tried as prior; the one with the smallest error is kept.
 
-    timings: name, image_size, batch_size, seconds. known: candidates, at least one. timed: source of the timings. what:
+    timings: name, image_size, batch_size, seconds. known: at least one. timed: source of the timings. what:
     fields of Known. Errors: Refused with too few timings.
     """
     fits = []
     for prior in known:
-        device, _ = fitted(timings, work, prior, **what, source=f"{timed}; prior {prior.label}")
-        # A few quick models scale the prior's costs, which hold over the range that the prior was fitted to.
+        device, _ = fit_device(timings, work, prior, **what, source=f"{timed}; prior {prior.label}")
+        # Few quick models only scale the prior's costs, so the range that it was fitted to still holds.
         most = {name: max(value, prior.most.get(name, 0.0)) for name, value in device.most.items()}
         fits.append(device.model_copy(update={"most": most}))
     return min(fits, key=lambda device: device.median_error)
@@ -68,7 +72,7 @@ def calibrated(
 def read_timm(path: Path) -> pd.DataFrame:
     """Return the timings in a CSV file of timm's benchmark.py: name, image_size, batch_size, seconds per sample.
 
-    Errors: Refused when columns are missing or values are no positive numbers.
+    Lines without positive numbers are left out. Errors: Refused when columns are missing or no line is left.
     """
     try:
         frame = pd.read_csv(path)
@@ -84,9 +88,10 @@ def read_timm(path: Path) -> pd.DataFrame:
             f"infer_samples_per_sec. It has {', '.join(map(str, frame.columns[:8]))}"
         )
     numbers = frame[columns].apply(pd.to_numeric, errors="coerce")
-    frame, numbers = frame[numbers.notna().all(axis=1)], numbers.dropna()  # failed models have no speed
-    if not len(numbers) or not (np.isfinite(numbers) & (numbers > 0)).all(axis=None):
+    timed = (np.isfinite(numbers) & (numbers > 0)).all(axis=1)  # failed models have no speed, or 0
+    if not timed.any():
         raise Refused(f"{path}: {', '.join(columns)} must be positive numbers in at least one line")
+    frame, numbers = frame[timed], numbers[timed]
     size, batch, rate = (numbers[column] for column in columns)
     names = "timm:" + frame["model"].astype(str).str.partition(".")[0]
     sizes = size.astype(int).astype(str)

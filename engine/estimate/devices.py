@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from engine.estimate.fit import adapted, fit, splits
+from engine.estimate.fit import adapt_costs, fit, splits
 from engine.estimate.work import FEATURES, KEY, Floats, features
 from engine.settings import ROOT
 from engine.specs import Refused
@@ -18,11 +18,12 @@ SHIPPED = ROOT / "data" / "estimates" / "devices.json"
 LEVEL = 0.9
 """Share of new models that an interval should hold."""
 SLACK = 1.25
-"""A model may exceed the largest fitted value of a feature by this factor. Costs are linear, so a little is safe."""
+"""Factor above the largest fitted value of a feature up to which a model is in range. Costs are linear, so a little
+extrapolation is safe."""
 MATTERS = 0.05
-"""Share of the estimated time from which a feature outside its fitted range puts the estimate out of range."""
+"""An estimate is out of range if features outside their fitted range make up at least this share of its time."""
 FEWEST = 16
-"""Fewest timed models to fit a device to: below, a factor per group follows single models."""
+"""Fewest timed models to fit a device to. With fewer, the factor of a group would follow single models."""
 UNITS = {"gflop": "GFLOP/s", "gb": "GB/s", "call": "us per call"}
 
 
@@ -48,7 +49,7 @@ class Known(BaseModel):
     coverage: float
     """Share of unseen models inside their interval."""
     low: float
-    """Interval of measured / estimated seconds, which holds LEVEL of unseen models."""
+    """`low` to `high`: interval of measured / estimated seconds that holds LEVEL of unseen models."""
     high: float
     batch_sizes: tuple[int, int]
     """Smallest and largest timed batch size."""
@@ -80,7 +81,7 @@ def shipped(path: Path = SHIPPED) -> list[Known]:
 
 
 def find(known: Sequence[Known], name: str) -> Known:
-    """Return the first device whose label has all these words. Errors: Refused, with the labels."""
+    """Return the first device whose label has all words of `name`. Errors: Refused, with the labels."""
     words = name.lower().replace(",", " ").split()
     for device in known:
         if all(word in device.label.lower() for word in words):
@@ -90,7 +91,7 @@ def find(known: Sequence[Known], name: str) -> Known:
 
 
 def estimate(known: Known, work: pd.DataFrame, batch_size: int | None = None) -> pd.DataFrame:
-    """Return the estimated speed of each model, with the index of `work` (see work.read).
+    """Return the estimated speed of each model, indexed as `work` (see work.read).
 
     Columns: batch_size, samples_per_s and latency_ms, each with _low and _high, and in_range. batch_size: the device's
     typical one if None.
@@ -100,7 +101,7 @@ def estimate(known: Known, work: pd.DataFrame, batch_size: int | None = None) ->
     parts = charged * known.vector
     seconds = parts.sum(axis=1)
     limit = SLACK * np.array([known.most.get(feature, 0.0) for feature in FEATURES])
-    # a feature without a cost may be new to the fit: its work then counts as a share of all work of its unit
+    # a feature without a cost may be new to the fit; its work is then weighed by its share of all work in the same unit
     outside = np.where(charged > limit, np.maximum(parts / seconds[:, None], _shares(charged)), 0).sum(axis=1)
     low, high = known.batch_sizes
     table = pd.DataFrame(index=work.index).assign(batch_size=batch)
@@ -122,7 +123,8 @@ def _shares(charged: Floats) -> Floats:
 
 
 def rates(known: Known) -> pd.DataFrame:
-    """Return the effective rate of each kind of operator: kind, rate, unit. FLOPs and bytes are those of float32."""
+    """Return the effective rate of each kind of operator: kind, rate, unit. In any precision, FLOPs and bytes are those
+    of float32."""
     rows = []
     for feature, cost in known.costs.items():
         kind, _, unit = feature.partition(":")
@@ -130,24 +132,32 @@ def rates(known: Known) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["kind", "rate", "unit"])
 
 
-def fitted(
+def fit_device(
     timed: pd.DataFrame, work: pd.DataFrame, prior: Known | None = None, **what: str | bool
 ) -> tuple[Known, pd.DataFrame]:
     """Fit a device, and return it with the held-out predictions: KEY, family, seconds, predicted.
 
     timed: KEY, batch_size, seconds per sample. work: from work.read. prior: a device whose costs are adapted, for few
-    timings. what: fields of Known. Errors: Refused with fewer than FEWEST models.
+    timings. what: fields of Known. Errors: Refused with fewer than FEWEST models or with one family.
     """
     timed = timed.drop_duplicates(KEY).set_index(KEY).join(work, how="inner")
     if len(timed) < FEWEST:
-        raise Refused(f"{len(timed)} counted models are timed, at least {FEWEST} are needed to fit a device")
+        raise Refused(
+            f"{len(timed)} counted models are timed, at least {FEWEST} are needed to fit a device: time more, or run "
+            "`python -m engine calibrate`"
+        )
+    if timed["family"].nunique() < 2:
+        raise Refused(
+            f"all {len(timed)} timed models are of the family {timed['family'].iloc[0]}, so the error on others "
+            "is unknown: time models of at least 2 families"
+        )
     seconds, batches = timed["seconds"].to_numpy(), timed["batch_size"].to_numpy(dtype=float)
     charged = features(timed, batches)
     family = timed["family"].to_numpy()
 
     def fitted_to(chosen: npt.NDArray[np.bool_]) -> Floats:
         if prior:
-            return adapted(prior.vector, charged[chosen], seconds[chosen])
+            return adapt_costs(prior.vector, charged[chosen], seconds[chosen])
         return fit(charged[chosen], seconds[chosen], family[chosen])
 
     predicted, fold = np.zeros(len(timed)), np.zeros(len(timed), dtype=int)

@@ -26,6 +26,8 @@ EXIT_CODES = {
 """Exit codes of a worker by cause, which record the cause even when the store cannot be reached."""
 AFTER_OUTAGE = "what was stored before is kept, so try again once it answers"
 STALE = 75
+HOST_LOST = 77
+"""Exit code of a worker that has lost another node of its run."""
 KILLED_BY_CONTAINER = 137
 """128 + SIGKILL, as container runtimes report it; in practice the kernel ran out of memory."""
 
@@ -72,6 +74,8 @@ def of_exit(end: Exit, spec: Spec | None) -> tuple[Cause, str]:
         return Cause.OUT_OF_MEMORY, "the system killed the worker when its memory ran out" + advice
     if code is None:
         return Cause.KILLED, end.note or "the worker is gone and nobody saw it end"
+    if code == HOST_LOST:
+        return Cause.KILLED, "another node of its training was lost; its log names it"
     if code < 0:
         return Cause.KILLED, f"killed by {_signal_name(-code)}"
     return Cause.ERROR, f"the worker left with code {code} and no last word; see its log"

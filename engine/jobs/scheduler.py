@@ -19,6 +19,7 @@ from engine.jobs.processes import Identity
 from engine.jobs.wake import Wake, nudge
 from engine.settings import Settings
 from engine.specs import Spec
+from engine.specs.base import CLUSTER
 from engine.store import Attempt, Busy, Damaged, Exit, Store, attempts, leases, open_store, queue
 
 if TYPE_CHECKING:
@@ -140,9 +141,9 @@ class Scheduler:
     def _claim(self) -> bool:
         claimed = False
         nodes = self._cluster.offers if self._cluster else {}
-        for host in (self._host, *nodes):
-            while attempt := queue.claim(self._store.database, host, offers=nodes.get(host)):
-                log.info("run %d, attempt %d on %s", attempt.run_id, attempt.number, host)
+        for host, its_nodes in [(self._host, None), *([(CLUSTER, nodes)] if nodes else [])]:
+            while attempt := queue.claim(self._store.database, host, nodes=its_nodes):
+                log.info("run %d, attempt %d on %s", attempt.run_id, attempt.number, attempt.host)
                 executor = self._executor_of(attempt)
                 assert executor
                 try:

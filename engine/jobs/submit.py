@@ -105,14 +105,20 @@ def _check_machine(store: Store, settings: Settings, spec: Spec, *, runs_code: b
 
 
 def _check_cluster(store: Store, settings: Settings, spec: Spec) -> None:
-    """Check that the cluster has a spec's device and can read its data. Errors: Refused."""
-    device = spec.devices[0]
+    """Check that the cluster has enough of a spec's device, and can read its data. Errors: Refused."""
+    devices = spec.devices  # a device's name, once for each process
+    device = devices[0]
     if not settings.ray_address:
         raise Refused(f"{device!r} is a device of a Ray cluster, and none is configured: set VITALS_RAY_ADDRESS")
     cluster = store.cluster()
-    available = [known.name for known in cluster.devices] if cluster else []
+    available = {known.name: known for known in cluster.devices} if cluster else {}
     if device not in available:
         raise Refused(f"the cluster has no device {device!r}; it has {', '.join(available) or 'none yet'}")
+    if (count := available[device].count) < len(devices):
+        raise Refused(
+            f"{len(devices)} processes need a {device} each, and the cluster has {count} {available[device].model}: "
+            "ask for fewer processes"
+        )
     uploads = (settings.runs_dir / "uploads").resolve()
     for name, path in references.named_paths(spec) if settings.artifacts_url else ():
         if expand_home(path).resolve().is_relative_to(uploads):

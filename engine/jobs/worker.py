@@ -19,6 +19,7 @@ from engine.jobs import failures, references
 from engine.jobs.hosts import NODE
 from engine.jobs.supervisor import Copies, supervise
 from engine.names import refuse_code
+from engine.process import HostLost
 from engine.results import Artifact, Environment, Event, Progress, Row
 from engine.roots import expand_home, file_within, open_within
 from engine.settings import Settings
@@ -155,6 +156,9 @@ def execute(
     except StaleAttempt as stale:
         log.warning("%s", stale)
         return failures.STALE
+    except HostLost as lost:  # the run is queued again, or cancelled, when this attempt is closed
+        log.warning("%s", lost)
+        return failures.HOST_LOST
     except BaseException as error:  # noqa: BLE001  any exception of a task, SystemExit too, fails its run
         return _fail(store, attempt, run, error, stop)
 

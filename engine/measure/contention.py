@@ -75,8 +75,8 @@ def contended(found: Contention) -> list[str]:
     reasons = []
     if found.cpu_share is not None and found.cpu_share < LEAST_CPU_SHARE:
         reasons.append(
-            f"the threads ran {found.cpu_share:.1%} of the time (at least {LEAST_CPU_SHARE:.0%}): they waited for "
-            "others, or the model is too small for so many"
+            f"the threads ran {found.cpu_share:.1%} of the time (at least {LEAST_CPU_SHARE:.0%}): other "
+            "processes took the CPUs, or the model is too small for so many threads"
         )
     if found.neighbour_share is not None and found.neighbour_share > MOST_NEIGHBOUR_SHARE:
         reasons.append(f"others used {found.neighbour_share:.1%} of the CPUs (at most {MOST_NEIGHBOUR_SHARE:.0%})")

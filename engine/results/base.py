@@ -98,6 +98,8 @@ class Device(BaseModel):
     driver: str = ""
     bf16: bool = False
     """True if an accelerator computes bfloat16 natively."""
+    count: int = 1
+    """Runs, or processes of a training, that can have such a device at the same time on a cluster."""
 
 
 class Machine(BaseModel):

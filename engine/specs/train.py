@@ -163,7 +163,13 @@ class TrainSpec(ClipFields, Spec):
     precision: TrainPrecision = Field(
         "auto", description="auto: amp_bf16 on a GPU that has bf16, else fp32. Mixed: amp, amp_bf16. Half: bf16, fp16."
     )
-    nproc: int = Field(1, ge=1, le=64, description="Training processes. Each has the full batch size.")
+    nproc: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Training processes. Each has the full batch size. "
+        "On a cluster, each takes a GPU, or a node with cluster:cpu.",
+    )
     workers: int | None = Field(
         None,
         ge=0,
@@ -207,8 +213,6 @@ class TrainSpec(ClipFields, Spec):
 
     def model_post_init(self, _context: Any) -> None:
         images.check(self)
-        if self.nproc > 1 and self.device.startswith(CLUSTER):
-            raise ValueError(f"a training on the cluster is one process on one node: {self.nproc} were asked for")
         if self.nproc > 1 and self.device.startswith("mps"):
             raise ValueError(f"there is one mps device, for one process: {self.nproc} were asked for")
         if self.nproc > 1 and numbered(self.device) != self.devices[0]:
@@ -256,8 +260,10 @@ class TrainSpec(ClipFields, Spec):
     @property
     def devices(self) -> tuple[str, ...]:
         """Return the devices that the run must hold. Several processes use the first `nproc` accelerators of the
-        kind.
+        kind, or any `nproc` of the cluster's.
         """
+        if self.device.startswith(CLUSTER):
+            return (self.device,) * self.nproc
         kind, _, _number = self.device.partition(":")
         if self.nproc == 1 or kind == "cpu":
             return super().devices

@@ -14,7 +14,7 @@ EMAIL = re.compile(r"[!-+\--?A-~]{1,64}@[A-Za-z0-9.-]{1,255}")
 
 
 class Role(IntEnum):
-    """A role may do what the ones below it may."""
+    """Weakest first. Each role may do all that weaker ones may."""
 
     NONE = 0
     """See nothing."""

@@ -1,6 +1,7 @@
 """The queue: runs wait in order, and an attempt takes a run when all slots that it needs are free."""
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ from engine.store.model import ACTIVE, RETRYABLE, Attempt, Cause, QueueFull, Run
 from engine.store.records import ATTEMPTS, UNSTARTED, change_run, devices_of, run_values, to_attempt
 from engine.store.tables import attempts, runs, slots
 
+Place = tuple[str, str]
+"""A slot: host and device."""
 DAMAGED = "the store no longer holds which devices this run needs: its file is damaged"
 
 
@@ -44,13 +47,18 @@ def enqueue(
 
 
 def claim(
-    database: Database, host: str, run_id: int | None = None, offers: Mapping[str, Sequence[str]] | None = None
+    database: Database,
+    host: str,
+    run_id: int | None = None,
+    nodes: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
 ) -> Attempt | None:
     """Start an attempt of the first queued run by TURNS whose slots are free (or of run_id). Return None when there is
     none.
 
     A waiting run reserves its slots against those behind it, so that no run waits for ever.
-    offers: for a node of the cluster, the slots that serve each device. Another host serves its own devices.
+    nodes: the slots that serve each device, by node, if `host` is the cluster. A run that names a device several times
+    takes as many slots, on as few nodes as are free; its attempt is on the first one. Another host serves its own
+    devices.
     """
     queued = runs.c.state == State.QUEUED
     waiting = select(runs.c.id, runs.c.devices, runs.c.exclusive).where(queued).order_by(*TURNS)
@@ -58,34 +66,39 @@ def claim(
         if connection.execute(select(runs.c.id).where(queued).limit(1)).first() is None:
             return None
     with database.claiming(host) as connection:
-        taken, alone = _taken(connection, host)
+        taken, alone = _taken(connection, [host] if nodes is None else list(nodes))
         for run in connection.execute(waiting).all():
-            devices = set(devices_of(run.devices))
+            devices = devices_of(run.devices)
             if not devices:  # every spec names at least one device
                 damaged = {"state": State.FAILED, "cause": Cause.ERROR, "error": DAMAGED, "ended_at": _now()}
                 change_run(connection, runs.c.id == run.id, queued, **damaged)
                 continue
-            if not (held := _slots(devices, offers, taken)):
+            places = _places(devices, host, nodes)
+            if len(places) < len(devices):
                 continue  # another host has these devices
-            fits = not alone and not taken & held and not (run.exclusive and taken)
-            if fits and run_id in (None, run.id):
+            full = alone | ({name for name, _ in taken} if run.exclusive else set())
+            free = [place for place in places if place not in taken and place[0] not in full]
+            held = _near(free, len(devices))
+            if len(held) == len(devices) and run_id in (None, run.id):
                 # on PostgreSQL, another host may be claiming it at this moment, or has claimed it since
                 this = select(runs.c.id).where(runs.c.id == run.id, queued).with_for_update(skip_locked=True)
                 if connection.execute(this).first() is None:
                     continue
-                return _occupy(connection, host, run.id, held)
-            taken |= held
-            alone = alone or run.exclusive
+                return _occupy(connection, run.id, held)
+            taken.update(held)
+            if run.exclusive:
+                alone.update(name for name, _ in places)
         return None
 
 
 def claim_new(database: Database, host: str, spec: Spec, *, name: str) -> Attempt | None:
     """Record a run and start its only attempt at once, ahead of the queue; None when a slot it needs is occupied."""
     with database.write() as connection:
-        taken, alone = _taken(connection, host)
-        if alone or taken & set(spec.devices) or (spec.exclusive and taken):
+        taken, alone = _taken(connection, [host])
+        held = [(host, device) for device in spec.devices]
+        if alone or taken & set(held) or (spec.exclusive and taken):
             return None
-        return _occupy(connection, host, insert_run(connection, spec, name, tries_left=1), set(spec.devices))
+        return _occupy(connection, insert_run(connection, spec, name, tries_left=1), held)
 
 
 def holders(database: Database, host: str) -> dict[str, int]:
@@ -95,6 +108,13 @@ def holders(database: Database, host: str) -> dict[str, int]:
             slot.device: slot.run_id
             for slot in connection.execute(select(slots.c.device, slots.c.run_id).where(slots.c.host == host))
         }
+
+
+def places_of(database: Database, attempt: Attempt) -> Counter[str]:
+    """Return how many slots an attempt holds on each host."""
+    mine = select(slots.c.host, func.count()).where(slots.c.attempt_id == attempt.token).group_by(slots.c.host)
+    with database.read() as connection:
+        return Counter({host: count for host, count in connection.execute(mine)})
 
 
 def waiting(database: Database) -> tuple[int, float | None]:
@@ -152,31 +172,38 @@ def _check_own(connection: Connection, owner: str, limit: int) -> None:
         raise QueueFull(f"{waiting} runs of {owner} are waiting and {limit} may: cancel some or try later")
 
 
-def _taken(connection: Connection, host: str) -> tuple[set[str], bool]:
-    """Return the occupied devices of a host, and whether one holder needs the host exclusively."""
-    held = connection.execute(select(slots.c.device, slots.c.exclusive).where(slots.c.host == host)).all()
-    return {slot.device for slot in held}, any(slot.exclusive for slot in held)
+def _taken(connection: Connection, hosts: list[str]) -> tuple[set[Place], set[str]]:
+    """Return the occupied slots of these hosts, and the hosts that a holder needs exclusively."""
+    held = connection.execute(select(slots).where(slots.c.host.in_(hosts))).all()
+    return {(slot.host, slot.device) for slot in held}, {slot.host for slot in held if slot.exclusive}
 
 
-def _slots(devices: set[str], offers: Mapping[str, Sequence[str]] | None, taken: set[str]) -> set[str]:
-    """Return the slots that a run with these devices takes, free ones first; none if the host lacks the devices."""
-    if offers is None:
-        return set() if any(device.startswith(CLUSTER) for device in devices) else devices
-    if not devices <= offers.keys():
-        return set()
-    return {min(offers[device], key=lambda slot: slot in taken) for device in devices}
+def _places(devices: list[str], host: str, nodes: Mapping[str, Mapping[str, Sequence[str]]] | None) -> list[Place]:
+    """Return the slots of which a run with these devices takes as many as it names devices."""
+    if nodes is not None:
+        return [(node, slot) for node, offers in nodes.items() for slot in offers.get(devices[0], ())]
+    return [] if any(device.startswith(CLUSTER) for device in devices) else [(host, device) for device in devices]
 
 
-def _occupy(connection: Connection, host: str, run_id: int, devices: set[str]) -> Attempt:
-    """Start an attempt of a queued run. Each statement checks its precondition, although there is only one writer."""
+def _near(free: list[Place], count: int) -> list[Place]:
+    """Return up to `count` free slots. Several are on as few hosts as possible: those with most free slots."""
+    by_host = Counter(host for host, _ in free)
+    return (free if count == 1 else sorted(free, key=lambda place: -by_host[place[0]]))[:count]
+
+
+def _occupy(connection: Connection, run_id: int, held: list[Place]) -> Attempt:
+    """Start an attempt of a queued run on the host of its first slot. Each statement checks its precondition, although
+    there is only one writer.
+    """
+    host = held[0][0]
     run = connection.execute(select(runs.c.attempt, runs.c.exclusive).where(runs.c.id == run_id)).one()
     values = {"run_id": run_id, "number": run.attempt + 1, "host": host, "created_at": _now(), "heartbeat_at": _now()}
     token = connection.execute(insert(attempts).values(values).returning(attempts.c.id)).scalar_one()
     waiting = (runs.c.id == run_id, runs.c.state == State.QUEUED)
     taken = change_run(connection, *waiting, state=State.STARTING, attempt_id=token, attempt=run.attempt + 1)
     assert taken, f"run {run_id} was not queued"
-    holder = {"host": host, "attempt_id": token, "run_id": run_id, "exclusive": run.exclusive}
-    connection.execute(insert(slots), [holder | {"device": device} for device in sorted(devices)])
+    holder = {"attempt_id": token, "run_id": run_id, "exclusive": run.exclusive}
+    connection.execute(insert(slots), [holder | {"host": host, "device": device} for host, device in sorted(held)])
     return to_attempt(connection.execute(ATTEMPTS.where(attempts.c.id == token)).one())
 
 

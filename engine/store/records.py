@@ -118,7 +118,7 @@ def run_values(spec: specs.Spec, name: str, now: float) -> dict[str, Any]:
         "name": storable(name),
         "spec": spec.model_dump_json(),
         "summary": storable(spec.summary),
-        "devices": json.dumps(sorted(set(spec.devices))),
+        "devices": json.dumps(sorted(spec.devices)),
         "exclusive": spec.exclusive,
         "error": "",
         "created_at": now,

@@ -198,7 +198,7 @@ class Store:
         with self.database.read() as connection:
             table_rows = connection.execute(query).all()
         with self._parsing(run_id, "a metric"):
-            return [Metric(**row._mapping) for row in table_rows]
+            return [Metric(step=step, name=name, value=value) for step, name, value in table_rows]
 
     def artifacts(self, run_id: int) -> list[StoredArtifact]:
         """Return the artifacts of a run, sorted by name."""

@@ -1,4 +1,4 @@
-"""Copy a whole store to an empty one, on SQLite or PostgreSQL, and compare what has arrived: move, back up, restore.
+"""Move, back up and restore a store: copy all tables to an empty SQLite or PostgreSQL database and compare them.
 
 Only the database is copied. The folders of runs, with logs, checkpoints and other artifacts, stay in the runs folder.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Row, Table, delete, func, insert, inspect, literal_column, select, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DataError, IntegrityError
 
 from engine.atomic import rename, temporary
 from engine.settings import Settings
@@ -25,13 +25,13 @@ from engine.store.tables import attempts, changes, leases, metadata
 BATCH = 1000
 """Rows read and written at once, which limits memory use."""
 TABLES = tuple(metadata.sorted_tables)
-"""All tables; a table comes after those that it refers to."""
+"""All tables, each after the tables that it refers to."""
 Counts = dict[str, int]
 """Rows by table."""
 
 
 def move(settings: Settings, url: str) -> Counts:
-    """Copy the store of these settings to the empty database at a URL. Nobody can write to the store meanwhile.
+    """Copy the store of these settings to the empty database at a URL. The store is locked during the copy.
 
     Errors: Refused when the store is in use, when the target is not empty, or when the copy differs; Unavailable.
     """
@@ -39,9 +39,11 @@ def move(settings: Settings, url: str) -> Counts:
         source = _existing(opened, settings.store_url)
         target = opened.enter_context(closing(Database(url)))
         if target.place == source.place:
-            raise Refused(f"the store is in {source.place} already")
+            raise Refused(f"the store is in {source.place} already: name another database")
+        if target.sqlite and (path := Path(target.place)).parent.is_dir() and not path.exists():
+            _create(path)
         with source.write() as reading:
-            if not source.sqlite:  # the comparison may take longer than a writer may be silent
+            if not source.sqlite:  # the comparison may take longer than a writer may stay idle
                 reading.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
             _refuse_in_use(source, reading)
             return _copy(source, reading, target)
@@ -56,7 +58,8 @@ def back_up(settings: Settings, path: Path) -> Counts:
     with ExitStack() as opened:
         source = _existing(opened, settings.store_url)
         hidden = opened.enter_context(temporary(path))
-        os.close(os.open(hidden, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))  # the store is only for its owner
+        hidden.unlink(missing_ok=True)  # what a backup that was killed left behind
+        _create(hidden)
         target = opened.enter_context(closing(Database(f"sqlite:///{hidden}")))
         with source.read() as reading:
             counts = _copy(source, reading, target)
@@ -68,12 +71,12 @@ def back_up(settings: Settings, path: Path) -> Counts:
 
 
 def restore_backup(settings: Settings, path: Path) -> Counts:
-    """Copy a backup, also one of an earlier version, into the store of these settings, which must be empty.
+    """Copy a backup into the store of these settings, which must be empty. A backup of an earlier version is migrated.
 
     Errors: Refused, also when the file is not a store; Unavailable.
     """
     if not path.is_file():
-        raise Refused(f"there is no backup {path}")
+        raise Refused(f"there is no backup {path}: name a file that `store backup` wrote")
     settings.make_runs_dir()
     with ExitStack() as opened:
         hidden = opened.enter_context(temporary(settings.runs_dir / path.name))
@@ -81,10 +84,17 @@ def restore_backup(settings: Settings, path: Path) -> Counts:
         try:
             source = _existing(opened, f"sqlite:///{hidden}")
         except Unavailable as error:
-            raise Refused(f"{path} cannot be restored: {error.cause}") from error
+            raise Refused(
+                f"{path} cannot be restored: the store {error.cause}. Name a file that `store backup` wrote"
+            ) from error
         target = opened.enter_context(closing(Database(settings.store_url)))
         with source.read() as reading:
             return _copy(source, reading, target)
+
+
+def _create(path: Path) -> None:
+    """Create an empty file that only its owner may read, as for every store. Errors: OSError, also if it exists."""
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 def _existing(opened: ExitStack, url: str) -> Database:
@@ -95,13 +105,15 @@ def _existing(opened: ExitStack, url: str) -> Database:
         with database.read() as connection:
             exists = inspect(connection).has_table("alembic_version")
     if not exists:
-        raise Unavailable(database.place, "is empty", "Look at VITALS_RUNS_DIR and VITALS_DATABASE_URL")
+        raise Unavailable(
+            database.place, "holds no tables of this program", "Look at VITALS_RUNS_DIR and VITALS_DATABASE_URL"
+        )
     migrations.upgrade(database)
     return database
 
 
 def _refuse_in_use(source: Database, connection: Connection) -> None:
-    """Errors: Refused while a scheduler or a worker may still write to the store."""
+    """Refuse to move a store that a scheduler or a worker may still write to. Errors: Refused."""
     held = connection.scalars(select(leases.c.name).where(leases.c.expires_at > time.time())).first()
     if held:
         raise Refused(
@@ -110,8 +122,8 @@ def _refuse_in_use(source: Database, connection: Connection) -> None:
     going = connection.scalars(select(attempts.c.run_id).where(attempts.c.closed_at.is_(None)).distinct()).all()
     if going:
         raise Refused(
-            f"runs {', '.join(map(str, sorted(going)))} of the store {source.place} have not ended: wait for them or "
-            "cancel them, and stop the scheduler afterwards"
+            f"runs {', '.join(map(str, sorted(going)))} of the store {source.place} have not ended. Wait for them or "
+            "cancel them, then run `python -m engine stop`"
         )
 
 
@@ -135,13 +147,14 @@ def _copy(source: Database, reading: Connection, target: Database) -> Counts:
             arrived = _contents(_batches(target, writing, table))
             if arrived != sent[table.name]:
                 raise Refused(
-                    f"the copy differs: table {table.name} has {sent[table.name][0]:,} rows in the source and "
-                    f"{arrived[0]:,} in the copy, or other contents. Nothing was kept in {target.place}"
+                    f"the copy differs from the source in table {table.name} ({sent[table.name][0]:,} rows there, "
+                    f"{arrived[0]:,} in the copy). Nothing was kept in {target.place}"
                 )
     return {name: count for name, (count, _) in sent.items()}
 
 
 def _refuse_filled(target: Database, connection: Connection) -> None:
+    """Refuse a target that has rows. Errors: Refused."""
     for table in TABLES:
         count = connection.scalar(select(func.count()).select_from(table)) or 0
         if count and table is not changes:  # an empty store has one row there
@@ -162,9 +175,7 @@ def _send(batches: Iterator[Sequence[Row[Any]]], writing: Connection, table: Tab
     for batch in batches:
         try:
             writing.execute(insert(table), [dict(row._mapping) for row in batch])
-        except DBAPIError as error:
-            if error.connection_invalidated:
-                raise
+        except (DataError, IntegrityError) as error:
             reason = str(error.orig).partition("\n")[0]
             raise Refused(f"a row of table {table.name} is not accepted: {reason}. Nothing was copied") from error
         more, hashes = _contents([batch])
@@ -183,7 +194,7 @@ def _contents(batches: Iterable[Sequence[Row[Any]]]) -> tuple[int, int]:
 
 
 def _last_id(connection: Connection, table: Table) -> int | None:
-    """Return the highest id ever given in a table, also to a row since deleted; None for a table without such ids."""
+    """Return the highest id that a table has given, also to rows since deleted; None for a table without such ids."""
     if "id" not in table.c:
         return None
     if connection.dialect.name == "sqlite":

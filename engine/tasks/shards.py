@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
-from engine.process import die_with_parent, oom_kills
+from engine.process import die_with_parent, joined_cluster, oom_kills
 from engine.replicates.child import TICK_S, Ended, ended
 
 Piece = TypeVar("Piece")
@@ -77,12 +77,7 @@ def spread(work: Callable[[Piece], Result], pieces: Sequence[Piece], processes: 
 
 def spread_on_cluster(work: Callable[[Piece], Result], pieces: Sequence[Piece]) -> Shards[Result]:
     """Do as `spread` on all free cores of the Ray cluster that this process is a job of. Ray repeats lost pieces."""
-    import ray
-
-    handler = signal.getsignal(signal.SIGTERM)
-    ray.init(address="auto", log_to_driver=False)
-    signal.signal(signal.SIGTERM, handler)  # Ray sets one of its own, which exits
-    try:
+    with joined_cluster(log_to_driver=False) as ray:
         call = ray.remote(num_cpus=1, max_retries=CLUSTER_TRIES - 1, scheduling_strategy="SPREAD")(_call)
         shared = ray.put(work)
         most = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))  # one waits for each core
@@ -102,8 +97,6 @@ def spread_on_cluster(work: Callable[[Piece], Result], pieces: Sequence[Piece]) 
                     memory = isinstance(error, ray.exceptions.OutOfMemoryError)
                     result = Ended("out_of_memory" if memory else "error", f"{type(error).__name__}: {error}")
                 yield at_work.pop(reference), result
-    finally:
-        ray.shutdown()
 
 
 def _call(work: Callable[[Piece], Result], piece: Piece) -> Result:

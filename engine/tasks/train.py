@@ -1,16 +1,18 @@
 """Train CLIP: the task of a TrainSpec."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from engine.measure import environment
 from engine.models import clip_weights
+from engine.process import joined_cluster
 from engine.results import Event
 from engine.settings import Settings
 from engine.specs.train import TrainSpec
-from engine.training import launch, precision
+from engine.training import across, launch, precision
 from engine.training.distributed import Place
 from engine.training.loop import Training
 from engine.training.setup import hold, prepare, resolved, used_settings
@@ -21,7 +23,8 @@ def run(spec: TrainSpec, run_dir: Path) -> Iterator[Event]:
 
     Errors: DeviceNotFound, Refused, errors of torch.
     """
-    spec = resolved(spec)
+    others = across.further_nodes()
+    spec = resolved(spec, spec.nproc - sum(share.processes for share in others.values()))
     precision.set_tf32(spec.device)
     here = environment.current(spec.device, spec.seed)
     yield here
@@ -31,7 +34,11 @@ def run(spec: TrainSpec, run_dir: Path) -> Iterator[Event]:
     yield from clip_weights.fetch(spec, spec.pretrained, roots)
     if spec.loss == "distill":
         yield from clip_weights.fetch(spec.teacher, spec.distill_pretrained, roots)
-    if spec.nproc > 1:
+    if others:
+        with joined_cluster(log_to_driver=True) as ray:
+            start = partial(across.Across, ray, others)
+            yield from launch.together(spec, run_dir, here.device_name, start)
+    elif spec.nproc > 1:
         yield from launch.together(spec, run_dir, here.device_name)
     else:
         if spec.threads:

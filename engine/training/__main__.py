@@ -42,9 +42,14 @@ def main() -> None:
 def _train(job: launch.Job, asked: threading.Event) -> None:
     with joined(job.spec.device) as place:
         logging.getLogger("engine").setLevel(logging.INFO if place.first else logging.WARNING)
-        torch.set_num_threads(job.spec.threads or max(1, environment.threads() // place.world_size))
+        here = int(os.environ["LOCAL_WORLD_SIZE"])  # torchrun sets it
+        torch.set_num_threads(job.spec.threads or max(1, environment.threads() // here))
         training = Training(
-            prepare(job.spec, place, job.run_dir, Settings().roots), job.run_dir, job.device_name, stopped=asked.is_set
+            prepare(job.spec, place, job.run_dir, Settings().roots),
+            job.run_dir,
+            job.device_name,
+            stopped=asked.is_set,
+            notes=job.notes,
         )
         last = None
         for event in training.run():

@@ -1,4 +1,7 @@
-"""Start several training processes with torchrun, and read the events of the first one from a file."""
+"""Start several training processes with torchrun, and read the events of the first one from a file.
+
+`across.py` does the same on several nodes of a cluster.
+"""
 
 import contextlib
 import json
@@ -7,8 +10,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 from pydantic import BaseModel, ConfigDict
@@ -38,14 +42,59 @@ class Job(BaseModel):
     run_dir: Path
     device_name: str
     parent: int
-    """Id of the process that waits for them. When it ends, they end too."""
+    """Id of the process that waits for them on their machine. When it ends, they end too."""
+    notes: tuple[str, ...] = ()
+    """Messages for the log and the rows."""
 
 
 class TrainingFailed(RuntimeError):
     """One of the processes has failed; its error is in the log."""
 
 
-def together(spec: TrainSpec, run_dir: Path, device_name: str) -> Iterator[Event]:
+class Processes(Protocol):
+    """The processes of a training."""
+
+    def poll(self) -> int | None:
+        """Return 0 once all have ended well, another number once one has failed, and None before."""
+
+    def stop(self) -> None:
+        """End those that still run: gracefully, then by force. Return when they have ended."""
+
+
+class Torchrun:
+    """The processes of a training on this machine, started by torchrun."""
+
+    def __init__(self, job: Job, processes: int, *rendezvous: str, name: str = JOB) -> None:
+        """Start them. rendezvous: torchrun's options, if other machines train too. name: the file for the job."""
+        path = job.run_dir / name
+        # fmt: off
+        command = [
+            sys.executable, "-m", "torch.distributed.run", *(rendezvous or ["--standalone"]),
+            "--nproc-per-node", str(processes), "-m", "engine.training", str(path),
+        ]
+        # fmt: on
+        path.write_text(job.model_dump_json())  # a request with many class names is too long for an argument
+        self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, process_group=0)
+        self.poll, self.wait = self._process.poll, self._process.wait
+
+    def stop(self) -> None:
+        """Ask them to stop, wait up to GRACE_S for their checkpoint, and kill what is left."""
+        if self.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self.wait(GRACE_S)
+            except subprocess.TimeoutExpired:
+                _kill(self._process)
+
+
+def on_this_machine(job: Job) -> Processes:
+    """Start all processes of a training here."""
+    return Torchrun(job, job.spec.nproc)
+
+
+def together(
+    spec: TrainSpec, run_dir: Path, device_name: str, start: Callable[[Job], Processes] = on_this_machine
+) -> Iterator[Event]:
     """Start the processes and yield the events of the first one.
 
     While there are no events, its progress is yielded again, so that the caller can close this generator. Closing it
@@ -55,38 +104,26 @@ def together(spec: TrainSpec, run_dir: Path, device_name: str) -> Iterator[Event
     for name in (EVENTS, FAILURE):
         (run_dir / name).unlink(missing_ok=True)
     job = Job(spec=spec, run_dir=run_dir, device_name=device_name, parent=os.getpid())
-    # fmt: off
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(spec.nproc),
-        "-m", "engine.training", str(run_dir / JOB),
-    ]
-    # fmt: on
-    (run_dir / JOB).write_text(job.model_dump_json())  # a request with many class names is too long for an argument
-    launcher = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, process_group=0)
+    processes = start(job)
     progress = Progress(done=0, note=f"starting {spec.nproc} processes")
     yield progress
     read = 0
     try:
         while True:
-            ended = launcher.poll() is not None  # before reading, so that the last events are read
+            code = processes.poll()  # before reading, so that the last events are read
             events, read = _since(events_file, read)
             for event in events:
                 progress = event if isinstance(event, Progress) else progress
                 yield event
-            if ended:
+            if code is not None:
                 break
             if not events:
                 yield progress
                 time.sleep(TICK_S)
-        if launcher.returncode:
+        if code:
             raise _failure(run_dir, spec.nproc)
     finally:
-        if launcher.poll() is None:
-            launcher.send_signal(signal.SIGTERM)
-            try:
-                launcher.wait(GRACE_S)
-            except subprocess.TimeoutExpired:
-                _kill(launcher)
+        processes.stop()
         events_file.unlink(missing_ok=True)
 
 

@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -36,6 +36,7 @@ class Training:
         *,
         stopped: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.perf_counter,
+        notes: Iterable[str] = (),
     ) -> None:
         self.setup, self._run_dir, self._device_name = setup, run_dir, device_name
         self.done, self._saved_at = Done(), -1
@@ -44,7 +45,7 @@ class Training:
         self._meter = Meter(setup, clock)
         self._files: logs.Files | None = None
         self._progress = Progress(done=0, total=setup.plan.steps, note="beginning")
-        self._notes = list(setup.made.notes)
+        self._notes = [*notes, *setup.made.notes]
         if setup.spec.precision == "fp32" and precision.tf32(setup.spec.device):
             self._notes.append(
                 "fp32: matrix products and convolutions are computed in TF32, as open_clip's training does"

@@ -13,12 +13,12 @@ from engine.training.setup import Setup
 from engine.training.step import StepResult
 
 MOST_OVERFLOWED = 40
-"""Maximum steps in a row that may overflow. After 40 halvings, the loss scale of 2^16 is at 2^-24, the smallest
-float16."""
+"""End a training at this many overflowing steps in a row: 40 halvings take the loss scale from 2^16 to 2^-24, the
+smallest float16."""
 
 
 class Diverged(ArithmeticError):
-    """The loss or the gradient norm is not finite, and would stay so."""
+    """The loss or the gradient norm is not finite, and further steps cannot repair it."""
 
 
 @dataclass
@@ -81,8 +81,8 @@ class Meter:
         self._window.step_s += seconds
 
     def _check(self, step: int, loss: float, grad_norm: float) -> None:
-        """Count a step that overflows. A scaler skips it and lowers its scale, so some in a row are allowed. Errors:
-        Diverged."""
+        """Raise Diverged for a step that is not finite. With a loss scaler, some in a row are allowed, because it skips
+        them and lowers its scale."""
         if math.isfinite(loss) and math.isfinite(grad_norm):
             self._overflowed = 0
             return

@@ -170,11 +170,14 @@ def _check_labels(pairs: Pairs, classes: tuple[str, ...], data: str) -> None:
         raise Refused(f"{data} has the label {largest}, but only {len(classes)} class names: give all names")
 
 
-def resolved(spec: TrainSpec) -> TrainSpec:
-    """Return the request with defaults of this machine filled in: the precision and the number of loading processes."""
+def resolved(spec: TrainSpec, processes: int | None = None) -> TrainSpec:
+    """Return the request with defaults of this machine filled in: the precision and the number of loading processes.
+
+    processes: those that train on this machine. Default: all.
+    """
     workers = spec.workers
     if workers is None:
-        workers = default_workers(spec.devices[0], spec.data, environment.threads(), spec.nproc)
+        workers = default_workers(spec.devices[0], spec.data, environment.threads(), processes or spec.nproc)
     return precision.resolved(spec).model_copy(update={"workers": workers})
 
 

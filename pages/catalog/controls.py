@@ -146,7 +146,7 @@ def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], devices:
             key="catalog_figure",
             bind=BIND,
             placeholder="none: one row per model",
-            help="Show this accuracy in the table, with one row per pretrained tag, and set a limit on it.",
+            help="Show this accuracy in the table, with one row per pretrained tag. You can then set a limit on it.",
         )
         if accuracy:
             bounds |= _limits([accuracy])
@@ -168,8 +168,8 @@ def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], devices:
                 key="catalog_device",
                 bind=BIND,
                 placeholder="timings of this machine only",
-                help="Show the speed of every model on this device: measured where it is, otherwise estimated from the "
-                "counted operators. Calibrate this machine to add it.",
+                help="Show the speed of every model on this device: measured if there is a timing, otherwise estimated "
+                "from its operators. Calibrate this machine to add it.",
             )
         )
         calibrate.draw("catalog_calibrate")
@@ -200,7 +200,8 @@ PRESETS: presets.Presets = {
         {"x": "gmacs", "y": "zeroshot_average_38", "log_x": True, "log_y": False},
     ),
     LATENCY_HERE: presets.Preset(
-        "Plot published top-1 accuracy against latency on this machine: measured, or estimated if it is calibrated.",
+        "Plot published top-1 accuracy against latency on this machine. After a calibration, missing latencies are "
+        "estimated.",
         {"x": "latency_ms", "y": "imagenet_top1", "log_x": True, "log_y": False},
     ),
 }
@@ -265,7 +266,7 @@ def draw_axes(everything: pd.DataFrame, settings: Sequence[Setting], devices: Se
         colour, size = choose("Colour", "colour", "family", "family"), choose("Size", "size", "equal", "equal")
         log_x = st.toggle("Log X", value=True, key=f"{PREFIX}_log_x", bind=BIND)
         log_y = st.toggle("Log Y", value=True, key=f"{PREFIX}_log_y", bind=BIND)
-        front_help = "Draw the Pareto front: models that no other model beats in both axes."
+        front_help = "Draw the Pareto front: models that no other model beats on both axes."
         front = st.toggle("Front", value=True, key=f"{PREFIX}_front", bind=BIND, help=front_help)
         spoiled = not (front and {x, y} & set(MEASURED)) or _spoiled()
     here = st.session_state.get(f"{PREFIX}_setting") or settings[0].label

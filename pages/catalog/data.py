@@ -46,23 +46,19 @@ def accuracies(axes: Axes, filters: Filters) -> list[str]:
 def table(axes: Axes, filters: Filters) -> pd.DataFrame:
     """Return the whole catalogue with published accuracies and timings: see choose.table.
 
-    With a device, its speeds take the place of the timings: see estimates.instead_of_timings.
+    With a device, its speeds take the place of the timings: see estimates.replace_timings.
     """
+    work, timed = speeds.work(), speeds.timed()
+    device = next((one for one in speeds.devices(timed) if one.known.label == filters.device), None)
     frame = choose.table(
         backend.catalogue(),
         published(),
         accuracies(axes, filters),
-        stored.within(speeds.timed(), filters.setting),
+        stored.within(timed if device is None else timed.iloc[:0], filters.setting),
         catalog.describe(shipped.versions(backend.settings().catalog_dir)),
         filters.setting.label,
     )
-    work = speeds.work()
-    device = (
-        next((one for one in speeds.devices(speeds.timed()) if one.known.label == filters.device), None)
-        if filters.device
-        else None
-    )
-    return frame if device is None or work is None else estimates.instead_of_timings(frame, device, work)
+    return frame if device is None or work is None else estimates.replace_timings(frame, device, work)
 
 
 def selected(frame: pd.DataFrame, axes: Axes, filters: Filters) -> pd.DataFrame:

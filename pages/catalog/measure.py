@@ -100,13 +100,13 @@ def _progress(models: int, untimed: int, submitted: int) -> str:
 
 def buttons(plan: Plan) -> None:
     """Draw the buttons that submit the runs, and the repetitions of flagged timings."""
-    models = sum(len(spec.models) for spec in plan.specs)
+    models, viewer = sum(len(spec.models) for spec in plan.specs), backend.user().role < Role.RUNNER
     estimate = f" ({plan.estimate})" if plan.estimate else ""
     pressed = st.button(
         f"Time {plural(models, 'model')} on this machine{estimate}" if models else "Time on this machine",
         icon=":material/timer:",
         key="catalog_measure",
-        disabled=not models or backend.user().role < Role.RUNNER,
+        disabled=viewer or not models,
         help="Time the selected rows at their image sizes and with the timing setting in the sidebar. If none is "
         f"selected: the Pareto front, or with estimated speeds the {MOST} models that could change the front most. "
         "Models with a timing are not timed again.",
@@ -114,7 +114,7 @@ def buttons(plan: Plan) -> None:
     specs = plan.specs if pressed else ()
     if flagged := sum(len(spec.models) for spec in plan.repetitions):
         label, help = f"Time {flagged} flagged again", "Repeat the timings that have flags; the table lists the flags."
-        if st.button(label, icon=":material/replay:", key="catalog_again", help=help):
+        if st.button(label, icon=":material/replay:", key="catalog_again", help=help, disabled=viewer):
             specs = plan.repetitions
     if specs:
         try:

@@ -110,7 +110,7 @@ columns = [
     *([*timings_shown, "batch_size", "measured"] if filters.device else []),  # no estimate without its mark
     *(["front"] if axes.front else []),
     *(*(["pretrained"] if accuracies else []), "image_size", "library", "family"),
-    *(*accuracies, *timings_shown, *(["flags"] if choose.flagged(selected).any() else [])),
+    *(*accuracies, *timings_shown, *(["flags"] if (selected["flags"] != "").any() else [])),
     *(choose.in_unit(column, axes.flops) for column in COSTS),
     *(["published"] if accuracies else []),
     *(["measured"] if timings_shown else []),

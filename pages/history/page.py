@@ -8,7 +8,7 @@ import streamlit as st
 
 from engine import jobs
 from engine.specs import Refused
-from engine.store import ACTIVE, ENDED, Filter, Role, Run, State
+from engine.store import ACTIVE, ENDED, Filter, Role, Run, State, Store
 from engine.store.bundle import import_bundle
 from pages.history import filters
 from pages.history import list as history_list
@@ -23,12 +23,25 @@ MOST_ACTIVE, MOST_QUEUED = 50, 10
 OPEN = (State.QUEUED, *ACTIVE)
 
 
+@st.cache_resource(max_entries=4, show_spinner=False)
+def _open_runs(store: str, revision: int) -> tuple[list[Run], list[Run], int, int | None]:
+    """Return the running runs, the first queued ones, how many are queued, and the id of the last run that ended.
+
+    All sessions share them. store: URL of the store; it and the store's revision are keys of the cache.
+    """
+    opened, in_queue = backend.store(), Filter(states=(State.QUEUED,), order="oldest")
+    active = opened.runs(states=ACTIVE, limit=MOST_ACTIVE)
+    return active, opened.find(in_queue, limit=MOST_QUEUED), opened.count(in_queue), _last_ended(opened)
+
+
+def _last_ended(store: Store) -> int | None:
+    return next((run.id for run in store.runs(states=ENDED, limit=1)), None)
+
+
 def draw_open(ticking: bool, last_ended: int | None) -> None:
     """Draw the running and queued runs. If runs have ended since, draw a button that refreshes the list."""
     store = backend.store()
-    active = store.runs(states=ACTIVE, limit=MOST_ACTIVE)
-    in_queue = Filter(states=(State.QUEUED,), order="oldest")
-    queued, count = store.find(in_queue, limit=MOST_QUEUED), store.count(in_queue)
+    active, queued, count, newest_ended = _open_runs(backend.settings().store_url, store.revision())
     if not (active or queued):
         st.caption("No active runs.")
     for run in [*reversed(active), *queued]:
@@ -37,7 +50,7 @@ def draw_open(ticking: bool, last_ended: int | None) -> None:
         st.caption(f"and {count - len(queued)} more in the queue.")
     if ticking and not (active or queued):
         rerun.page()
-    elif last_ended != next((run.id for run in store.runs(states=ENDED, limit=1)), None):
+    elif last_ended != newest_ended:
         st.button("Show runs that have ended", icon=":material/refresh:", key="runs_refresh", on_click=st.rerun)
 
 
@@ -103,8 +116,8 @@ run_actions.take_deleted()
 st.title("Runs", anchor=False)
 store = backend.store()
 busy = bool(store.runs(states=OPEN, limit=1))
-last_ended = next((run.id for run in store.runs(states=ENDED, limit=1)), None)
-st.fragment(draw_open, run_every=TICK_S if busy else None, key="runs_now")(busy, last_ended)
+last_ended = _last_ended(store)
+st.fragment(rerun.in_turn(draw_open), run_every=TICK_S if busy else None, key="runs_now")(busy, last_ended)
 listing()
 storage()
 if backend.user().role >= Role.RUNNER:

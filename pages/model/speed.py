@@ -11,7 +11,10 @@ def draw(name: str, sizes: pd.DataFrame) -> None:
     """Draw the tab of speeds. sizes: from model.sizes, one row per image size."""
     work = speeds.work()
     if work is None:
-        st.caption("The catalogue has no table of operators, so no speed can be estimated.")
+        st.caption(
+            "The catalogue has no table of operators, so speeds cannot be estimated. Run "
+            "`python -m engine catalog-build` to count them."
+        )
         return
     with st.container(horizontal=True, vertical_alignment="bottom"):
         image_size = st.selectbox("Image size (px)", list(sizes["image_size"]), key="model_speed_size", width=160)
@@ -20,7 +23,10 @@ def draw(name: str, sizes: pd.DataFrame) -> None:
     devices = speeds.devices(timed)
     frame = estimates.of_model(devices, timed, work, name, image_size)
     if frame.empty:
-        st.caption("This model is not timed here, and without a complete count its speed cannot be estimated.")
+        st.caption(
+            "This model is not timed here, and without a complete count its speed cannot be estimated. Time it on "
+            "the page Vision speed."
+        )
         return
     speeds.table(frame, devices, key="model_speed", alt="Speed on each device")
     with st.container(horizontal=True):

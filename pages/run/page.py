@@ -8,7 +8,7 @@ from engine.store import Run
 from engine.store.bundle import export_bundle
 from engine.store.files import RunFiles
 from pages.run import notes
-from pages.shared import backend, run_actions, run_view
+from pages.shared import backend, rerun, run_actions, run_view
 from pages.shared.chart.chart import tabs
 from pages.shared.chart.verbatim import verbatim
 from pages.shared.form.command import command
@@ -86,7 +86,7 @@ st.text(f"{run.kind}{owner}: {run.name or run.spec.summary}")
 run_view.follow(run)
 notes.draw(run.id)
 
-st.fragment(draw_details, run_every=None if run.state.ended else TICK_S, key="run_about_now")(run.id)
+st.fragment(rerun.in_turn(draw_details), run_every=None if run.state.ended else TICK_S, key="run_about_now")(run.id)
 with st.container(horizontal=True):
     if run.state.ended and backend.may_change(run):  # a bundle holds checkpoints
         download(

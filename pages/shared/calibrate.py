@@ -1,11 +1,11 @@
-"""Offer to calibrate this machine: to time the models from which the speed of all others is estimated."""
+"""Draw the menu that queues a calibration: timings from which the speed of all other models is estimated."""
 
 import streamlit as st
 
 from engine.jobs import submit
 from engine.report.timings import estimates
 from engine.specs import Refused
-from engine.store import Run, State
+from engine.store import Role, Run, State
 from engine.words import plural
 from pages.shared import backend, durations, launch, rerun, run_view, speeds
 from pages.shared.text import plain, span
@@ -30,8 +30,10 @@ def _unfinished() -> Run | None:
 
 def _draw(key: str, run_id: int | None) -> None:
     if run_id is None:
-        menu = st.popover("Calibrate this machine", icon=":material/speed:", key=key, on_change="rerun")
-        if menu.open:
+        viewer = backend.user().role < Role.RUNNER
+        icon = ":material/speed:"
+        menu = st.popover("Calibrate this machine", icon=icon, key=key, on_change="rerun", disabled=viewer)
+        if menu.open and not viewer:
             with menu:
                 _form(key)
         return
@@ -65,13 +67,16 @@ def _form(key: str) -> None:
         st.error(plain(str(refusal)), icon=":material/error:")
         return
     st.caption(
-        f"One run that times {plural(len(spec.models), 'quick model')} of different families, eager and in float32, on "
-        "a quiet machine. All timings in the same setting count, so estimates improve as you time more models."
+        f"One run times {plural(len(spec.models), 'quick model')} of different families, eager and in float32. Leave "
+        "the machine alone meanwhile. Every later timing in this setting also improves the estimates."
     )
     label = f"Calibrate ({span(durations.benchmark_s(spec, spec.models))})"
     if st.button(label, key=f"{key}_go", icon=":material/timer:"):
+        latest = backend.store().runs(kind="benchmark", limit=1)
+        once = f"{estimates.CALIBRATION} after {latest[0].id if latest else 0}"  # one run of two presses at a time
         try:
-            submit(backend.store(), backend.settings(), spec, name=estimates.CALIBRATION)
+            if _unfinished() is None:
+                submit(backend.store(), backend.settings(), spec, name=estimates.CALIBRATION, key=once)
         except Refused as refusal:
             st.error(plain(str(refusal)), icon=":material/error:")
             return

@@ -1,7 +1,14 @@
 """Redraw a page without losing entered values, toasts and open sections."""
 
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import wraps
+from threading import RLock
+from typing import ParamSpec
+
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from pages.shared.text import plain
 
@@ -29,6 +36,26 @@ def page() -> None:
     drawn = st.session_state.get(HELD, {})
     if all(st.session_state[field] == value for field, value in drawn.items() if field in st.session_state):
         st.rerun()
+
+
+Arguments = ParamSpec("Arguments")
+_TURN = RLock()
+
+
+def in_turn(draw: Callable[Arguments, None]) -> Callable[Arguments, None]:
+    """Return the function of a fragment that updates itself, so that only one session of the server updates at a time.
+
+    Otherwise 50 sessions that follow runs share the interpreter with a page that somebody opens, which takes seconds.
+    The first draw of a fragment, with its page, does not wait.
+    """
+
+    @wraps(draw)
+    def draw_in_turn(*args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
+        context = get_script_run_ctx(suppress_warning=True)
+        with _TURN if context and context.fragment_ids_this_run else nullcontext():
+            draw(*args, **kwargs)
+
+    return draw_in_turn
 
 
 # Streamlit loses a toast that is sent before a rerun, so it is kept and shown after it.

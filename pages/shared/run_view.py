@@ -31,8 +31,8 @@ def follow(run: Run, *, beside_form: bool = False) -> None:
     beside_form: the form is on the same page, so no link to it is drawn.
     """
     active = not run.state.ended
-    tick = TIMING_TICK_S if run.spec.exclusive else TICK_S
-    st.fragment(_draw, run_every=tick if active else None, key=f"run_{run.id}")(run.id, active, beside_form)
+    tick = (TIMING_TICK_S if run.spec.exclusive else TICK_S) if active else None
+    st.fragment(rerun.in_turn(_draw), run_every=tick, key=f"run_{run.id}")(run.id, active, beside_form)
 
 
 def _draw(run_id: int, ticking: bool, beside_form: bool) -> None:

@@ -128,34 +128,38 @@ def _curves(run: Run, points: pd.DataFrame, best: TrainRow | None) -> None:
         )
     marks = {run.id: best.step} if best else {}
     marks |= {other.id: step for other in others if (step := _best(other.id, other.revision))}
-    revisions = tuple((shown.id, shown.revision) for shown in (run, *others))
-    large, small = _make_figures(backend.settings().store_url, revisions, tuple(marks.items()), SMOOTH[smooth])
+    key = (
+        backend.settings().store_url,
+        tuple((shown.id, shown.revision) for shown in (run, *others)),
+        tuple(marks.items()),
+        SMOOTH[smooth],
+    )
+    large = _make_figures(*key, small=False)
     for column, (title, figure) in zip(st.columns(max(1, len(large))), large.items(), strict=False):
         with column:
             chart(figure, key=f"curve_{title}_{run.id}", alt=f"{title} over optimizer steps")
-    for titles, figure in small.items():
-        if section := fold(FOLDED, key=f"more_{run.id}"):
-            with section:
+    if training.small(points) and (section := fold(FOLDED, key=f"more_{run.id}")):
+        with section:
+            for titles, figure in _make_figures(*key, small=True).items():
                 chart(figure, key=f"overview_{run.id}", alt=f"Small charts over optimizer steps: {titles}")
 
 
-@st.cache_resource(max_entries=8, show_spinner=False)
+@st.cache_resource(max_entries=16, show_spinner=False)
 def _make_figures(
-    store: str, revisions: tuple[tuple[int, int], ...], marks: tuple[tuple[int, int], ...], smooth: int
-) -> tuple[dict[str, go.Figure], dict[str, go.Figure]]:
-    """Return the large figures by title, and the overview of the small charts, if any, by all their titles.
+    store: str, revisions: tuple[tuple[int, int], ...], marks: tuple[tuple[int, int], ...], smooth: int, *, small: bool
+) -> dict[str, go.Figure]:
+    """Return the large figures by title, or the overview of the small charts by all their titles.
 
     All sessions that follow these runs share the figures, because making them takes most of an update. Do not change
     them. revisions: (run, revision) pairs. marks: (run, step of its best model) pairs.
     """
     points = pd.concat([points_of(store, *revision) for revision in revisions], ignore_index=True)
     options: dict[str, Any] = {"smooth": smooth, "source": "" if len(revisions) > 1 else f"run {revisions[0][0]}"}
+    if small:
+        panels = training.small(points)
+        return {", ".join(panel.title for panel in panels): training.overview(points, panels, **options)}
     best = {f"run {run_id}": step for run_id, step in marks}
-    panels = training.small(points)
-    return (
-        {panel.title: training.curves(points, panel, best=best, **options) for panel in training.large(points)},
-        {", ".join(panel.title for panel in panels): training.overview(points, panels, **options)} if panels else {},
-    )
+    return {panel.title: training.curves(points, panel, best=best, **options) for panel in training.large(points)}
 
 
 def _others(run: Run) -> list[Run]:
@@ -184,7 +188,7 @@ def _best(run_id: int, revision: int) -> int | None:
 
 def _table(run: Run, rows: Sequence[TrainRow], best: TrainRow | None) -> None:
     """Draw a row per validation, the newest first, with the best one marked."""
-    frame = frames.train(rows)
+    frame = _frame(backend.settings().store_url, run.id, run.revision, len(rows), rows)
     frame["mark"] = [BEST if row is best else "" for row in rows]
     shown, labels = frame.iloc[::-1].dropna(axis=1, how="all"), CLIP_LABELS
     config = {name: st.column_config.NumberColumn(title, format="%.4g") for name, title in labels.items()}
@@ -193,6 +197,15 @@ def _table(run: Run, rows: Sequence[TrainRow], best: TrainRow | None) -> None:
     config |= {name: st.column_config.NumberColumn(labels[name], format="%,d") for name in ("step", "samples_seen")}
     options: dict[str, Any] = {"columns": COLUMNS, "pinned": "epoch", "config": config}
     results_table(shown, key=f"rows_{run.id}", alt="Results of every epoch, newest first", **options)
+
+
+@st.cache_data(max_entries=32, show_spinner=False)
+def _frame(store: str, run_id: int, revision: int, count: int, _rows: Sequence[TrainRow]) -> pd.DataFrame:
+    """Return the rows of a run as a frame, made once for all sessions. The other arguments are keys of the cache.
+
+    count: number of rows, because rows that are read after the run may be newer than its revision.
+    """
+    return frames.train(_rows)
 
 
 def _downloads(run: Run, rows: Sequence[TrainRow], points: pd.DataFrame) -> None:

@@ -3,25 +3,30 @@
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pandas as pd
+import psutil
 import pytest
 
 from engine import jobs
 from engine.jobs.hosts import NODE
+from engine.results import Metric
+from engine.results.clip import TrainRow
 from engine.settings import Settings
 from engine.specs import ProfileSpec, Refused, TrainSpec
-from engine.store import Attempt, State, attempts
+from engine.store import Attempt, Cause, State, attempts, queue
 from engine.tasks.profile import profile
-from tests.faults.conftest import House, until
+from engine.training import checkpoints, launch
+from engine.training.setup import resolved
+from tests.faults.conftest import LONG_S, House, until
 
 if TYPE_CHECKING:
     from tests.support.postgres import Server
     from tests.support.ray import Cluster
 
 pytestmark = pytest.mark.cluster
-
-MODELS = tuple(f"timm:{name}" for name in ("test_resnet", "test_vit", "test_convnext", "test_efficientnet"))
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +48,13 @@ def settings(settings: Settings, database: str, ray: "Cluster", monkeypatch: pyt
     chosen = {"VITALS_DATABASE_URL": database, "VITALS_RAY_ADDRESS": ray.address, **ray.variables}
     for name, value in chosen.items():
         monkeypatch.setenv(name, value)
-    own = {"database_url": database, "ray_address": ray.address, "lease_s": 5.0, "idle_exit_s": 600.0}
+    own = {
+        "database_url": database,
+        "ray_address": ray.address,
+        "lease_s": 5.0,
+        "idle_exit_s": 600.0,
+        "stop_grace_s": 60.0,
+    }
     return settings.model_copy(update=own)
 
 
@@ -104,6 +115,8 @@ def test_two_gpus_of_a_node_take_a_run_each(two_nodes: House) -> None:
         assert house.end(run_id).state is State.CANCELLED
     with pytest.raises(Refused, match="the cluster has no device 'cluster:gpu:A100'; it has cluster:cpu, cluster:gpu,"):
         house.submit(device="cluster:gpu:A100")
+    with pytest.raises(Refused, match="3 processes need a cluster:gpu each, and the cluster has 2 on 1 node: ask for"):
+        jobs.submit(house.store, house.settings, TrainSpec(device="cluster:gpu", nproc=3))
 
 
 def test_a_timing_holds_its_node_alone(two_nodes: House) -> None:
@@ -122,29 +135,109 @@ def test_a_timing_holds_its_node_alone(two_nodes: House) -> None:
         assert alone not in set(used)
 
 
-def test_no_run_is_lost_with_a_node(two_nodes: House, ray: "Cluster") -> None:
+def test_a_run_whose_node_dies_is_queued_again(two_nodes: House, ray: "Cluster") -> None:
     house = two_nodes
-    batches = tuple(range(1, 26))
-    spec = ProfileSpec(models=MODELS, batch_size=batches, device="cluster:meta")
-    training = TrainSpec(steps=3, batch_size=8, device="cluster:cpu", precision="fp32")
     trials = [house.submit(steps=150, seconds=0.1, device="cluster:cpu") for _ in range(2)]
     for run_id in trials:
         open_attempt(house, run_id)
     ray.kill_node(-1)
     ray.add_node()
     assert sorted(house.end(run_id).attempt for run_id in trials) == [1, 2], "one of them was on that node"
-    count = jobs.submit(house.store, house.settings, spec)
-    trained = jobs.submit(house.store, house.settings, training)
-    house.steps(count, 3)
+    for run_id in trials:
+        assert (house.store.run(run_id).state, len(house.store.rows(run_id))) == (State.FINISHED, 150)
+
+
+def submitted(house: House, page: str, **fields: str | list[str]) -> int:
+    """The run that a page has submitted, once its button was clicked. fields: of the form, as its link has them."""
+    from tests.support.page import open_page  # brings streamlit along
+
+    app = open_page(f"{page}/page.py", **fields)
+    assert not app.exception
+    prefix = next(iter(fields)).partition("_")[0]
+    app.button(key=f"{prefix}_go").click().run()
+    assert not app.exception
+    return house.store.runs()[0].id
+
+
+def losses(house: House, run_id: int) -> list[tuple[int, float]]:
+    """(step, loss) of every step so far."""
+    return [(point.step, point.value) for point in house.store.metrics(run_id) if point.name == "train/loss"]
+
+
+def test_a_training_on_two_nodes_stops_as_one_and_fails_as_one(two_nodes: House) -> None:
+    house = two_nodes
+    spec = TrainSpec(nproc=2, device="cluster:cpu", precision="fp32", batch_size=16, samples=400, epochs=10_000)
+    spec = spec.model_copy(update={"val_frequency": 0, "val_at_start": False, "log_every_n_steps": 1, "threads": 1})
+    run_id = jobs.submit(house.store, house.settings, spec)
+    until(lambda: len(losses(house, run_id)) > 2, "step 3")
+    house.store.request_cancel(run_id)
+    assert house.end(run_id).state is State.CANCELLED
+    saved = checkpoints.load_latest(house.files(run_id).dir / "checkpoints")
+    assert saved, "the processes had time to agree on their last step"
+    last = saved[0]["vitals"]["done"]["step"]
+    jobs.retry(house.store, house.settings, run_id)
+    until(lambda: len(losses(house, run_id)) > last, "the first step after it")
+    further = [process for process in house.running() if any("job-1.json" in part for part in process.cmdline())]
+    assert len(further) == 2, "torchrun and its process"
+    max(further, key=psutil.Process.create_time).kill()
+    run = house.end(run_id)
+    assert (run.state, run.cause) == (State.FAILED, Cause.ERROR)
+    assert "TrainingFailed" in run.error
+    log = house.files(run_id).log.read_text()
+    assert f"continued from latest.pt at step {last}" in log
+    assert "(Agent pid=" in log, "what the further node prints, too"
+    until(lambda: not [process for process in further if process.is_running()], "the end of both")
+
+
+@pytest.mark.usefixtures("answers")
+def test_no_run_of_the_pages_is_lost_with_a_node(two_nodes: House, ray: "Cluster", tmp_path: Path) -> None:
+    house = two_nodes
+    catalogue = pd.read_csv(house.settings.catalog_dir / "timm.csv").drop_duplicates("model")
+    models = [f"timm:{name}" for name in catalogue[catalogue.status == "ok"].nsmallest(200, "macts").model]
+    training = submitted(
+        house,
+        "train",
+        **{"train_device": "cluster:cpu", "train_nproc": "2", "train_threads": "1", "train_batch_size": "16"},
+        **{"train_samples": "400", "train_epochs": "8", "train_val_frequency": "4", "train_zeroshot_frequency": "0"},
+        **{"train_log_every_n_steps": "1", "train_save_every_steps": "5", "train_tensorboard": "0"},
+    )
+    count = submitted(house, "profile", profile_device="cluster:meta", profile_models=models)
+    timing = submitted(
+        house,
+        "vision",
+        **{"benchmark_device": "cluster:cpu", "benchmark_models": "timm:test_resnet", "benchmark_batch_size": "1"},
+        **{"benchmark_replicates": "1", "benchmark_max_seconds": "1"},
+    )
+    until(lambda: len(losses(house, training)) > 5 and house.store.rows(count), "step 6 and a count", 2 * LONG_S)
+    first = attempts.current(house.store.database, training)
+    assert first
+    assert len(queue.places_of(house.store.database, first)) == 2, "one process on each node"
     ray.kill_node(-1)
-    for run_id in (*trials, count, trained):
+    ray.add_node()
+    for run_id in (count, timing, training):
         run = house.end(run_id)
         assert (run.state, run.error) == (State.FINISHED, "")
-        assert len(house.store.rows(run_id)) == len({row.model_dump_json() for row in house.store.rows(run_id)})
+    assert house.store.run(training).attempt > 1
     assert house.store.run(count).attempt == 1, "only its shards were on that node"
-    rows = {(row.model, row.batch_size): row for row in house.store.rows(count)}
-    assert len(rows) == len(house.store.rows(count)) == len(MODELS) * len(batches)
-    for model in MODELS:
-        alone = profile(model, ProfileSpec(models=(model,), batch_size=7)).row
-        row = rows[alone.model, 7]
-        assert row.model_copy(update={"seconds": 0.0}) == alone.model_copy(update={"seconds": 0.0})
+
+    spec = house.store.run(training).spec
+    assert isinstance(spec, TrainSpec)
+    here = tmp_path / "here"
+    here.mkdir()
+    alone = list(launch.together(resolved(spec.model_copy(update={"device": "cpu"})), here, "here"))
+    # the sum of two addends does not depend on their order, so the nodes compute exactly what two processes here do
+    assert losses(house, training) == [
+        (event.step, event.value) for event in alone if isinstance(event, Metric) and event.name == "train/loss"
+    ]
+    rows = [row for row in house.store.rows(training) if isinstance(row, TrainRow)]
+    assert any("2 processes on 2 nodes" in note for note in rows[-1].notes)
+    assert any(note.startswith("continued from ") for note in rows[-1].notes)
+    assert (
+        rows[-1].clip_val_loss == next(event for event in reversed(alone) if isinstance(event, TrainRow)).clip_val_loss
+    )
+
+    counted = {f"timm:{row.model}": row for row in house.store.rows(count)}
+    assert (len(house.store.rows(count)), counted.keys()) == (200, set(models))
+    for model in models[::40]:
+        same = profile(model, ProfileSpec(models=(model,))).row
+        assert counted[model].model_copy(update={"seconds": 0.0}) == same.model_copy(update={"seconds": 0.0})

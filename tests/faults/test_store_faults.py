@@ -5,7 +5,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,27 +19,10 @@ from engine.settings import ROOT, Settings
 from engine.specs import ProfileSpec
 from engine.store import Cause, Exit, Filter, State, Store, Unavailable, attempts, leases, open_store, queue
 from tests.faults.conftest import House, until
+from tests.support.claims import race
 from tests.support.store import overwrite, table_pages
 
 pytestmark = pytest.mark.slow
-
-CLAIM = """
-import sys, time
-from engine.settings import Settings
-from engine.store import Cause, Exit, attempts, open_store, queue
-store = open_store(Settings())
-print("ready", flush=True)
-sys.stdin.readline()
-left = int(sys.argv[2])
-while left:
-    if attempt := queue.claim(store.database, sys.argv[1]):
-        left -= 1
-        print(attempt.run_id, attempt.number, attempt.token)
-        attempts.close(store.database, attempt, Exit(-9), Cause.KILLED, "")  # queues it again, up to MOST_STARTS times
-    else:
-        time.sleep(0.01)
-store.close()
-"""
 
 WRITE = """
 import itertools, os, signal, sys
@@ -87,29 +69,10 @@ def test_no_run_is_claimed_twice(
 ) -> None:
     """Each process claims so many times, from a queue that stays short, so that they compete for the same runs."""
     store = open_store(settings.model_copy(update={"database_url": database_url}))
-    spec = ProfileSpec(models=("a",), device="cpu")
-    outputs = [tmp_path / f"{number}.txt" for number in range(claimers)]
-    processes = []
-    for number, path in enumerate(outputs):
-        with path.open("w") as output:
-            pipes = {"stdin": subprocess.PIPE, "stdout": output, "stderr": output}
-            processes.append(python(CLAIM, f"host {number}", str(each), **pipes))
-    until(lambda: all(path.read_text() == "ready\n" for path in outputs), "all to be ready")
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.close()
-    while any(process.poll() is None for process in processes):
-        for _ in range(20 - store.count(Filter(states=(State.QUEUED,)))):
-            store.enqueue(spec)
-        time.sleep(0.05)
-    claimed = []
-    for process, path in zip(processes, outputs, strict=True):
-        assert process.returncode == 0, path.read_text()
-        claimed += [tuple(map(int, line.split())) for line in path.read_text().splitlines()[1:]]
-    assert len(claimed) == claimers * each, "no other line, such as: database is locked"
-    assert len({(run, number) for run, number, _ in claimed}) == len(claimed)
-    assert len({token for _, _, token in claimed}) == len(claimed)
+    raced = race(store, claimers, each, tmp_path)
+    assert raced.problems == []
+    assert len(raced.claims) == claimers * each
+    assert raced.duplicates == 0
     assert store.count(Filter(states=(State.QUEUED, State.FAILED))) == store.count(Filter()), "no run is held"
     store.close()
 

@@ -5,7 +5,7 @@ import re
 import pandas as pd
 import pytest
 
-from engine.estimate import devices
+from engine.estimate import devices, work
 from engine.report.timings import estimates
 from engine.settings import ROOT
 from engine.specs import BenchmarkSpec
@@ -63,14 +63,19 @@ def test_the_catalogue_shows_a_device_that_is_not_here() -> None:
 
 
 def test_the_preset_of_latency_here_estimates_on_a_calibrated_machine(store: Store) -> None:
-    calibrated_by_hand(store)
+    calibrated_by_hand(store, flags=("contended",))
     app = open_page()
     app.button(key="catalog_preset_ImageNet against latency here").click().run()
     assert not app.exception
     assert app.selectbox(key="catalog_device").value == app.selectbox(key="catalog_setting").value
-    sources = app.dataframe[0].value["measured"].str.partition(",")[0].value_counts()
+    shown = app.dataframe[0].value
+    sources = shown["measured"].str.partition(",")[0].value_counts()
     assert sources["estimated"] > 1000
     assert sources["measured"] >= 20
+    timed = shown[shown["measured"].str.startswith("measured")]
+    assert timed["measured"].str.startswith("measured, run 1, ").all()
+    assert (timed["flags"] == "contended").all(), "a timing keeps its flags"
+    assert not timed["front"].any()
     assert ticked(app) == ["ImageNet against latency here"]
     app.selectbox(key="catalog_device").set_value(None).run()
     assert ticked(app) == []
@@ -108,6 +113,18 @@ def test_a_models_page_shows_measured_speeds_first(store: Store) -> None:
     assert others["source"].str.startswith("estimated").all()
     assert others["interval"].str.match(r"[\d.,]+ to [\d.,]+$").all()
     assert others["error_percent"].between(5, 15).all()
+
+
+def test_timings_of_one_family_make_no_device(store: Store) -> None:
+    counted = work.read(ROOT / "data" / "catalog").query("family == 'resnet'").reset_index()
+    names = [name.removeprefix("timm:") for name in counted["name"].unique() if name.startswith("timm:")]
+    assert len(names) > devices.FEWEST
+    sizes = counted.drop_duplicates("name").set_index("name")["image_size"]
+    rows = [benchmark_row(name, image_size=sizes[f"timm:{name}"], batch_size=1, flags=()) for name in names]
+    finish(store, queue_benchmark(store, "family:resnet"), rows)
+    app = open_page()
+    assert not app.exception
+    assert all("NVIDIA" in label or "Intel Core" in label for label in app.selectbox(key="catalog_device").options)
 
 
 def test_this_machine_is_calibrated_from_the_page(store: Store) -> None:

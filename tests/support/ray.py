@@ -27,20 +27,22 @@ def free_port() -> int:
 class Cluster:
     """A head that takes jobs on a loopback port, and as many further nodes as are started."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str], cpus: int) -> None:
         """Start the head. environment: additional variables of every node, as a service's environment file has them."""
         self._folder = folder
         self.variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
         # no variables of the test but these, so that it does not take a node for a process of ours
         self._environment = {"PATH": os.environ["PATH"], "HOME": str(folder), **self.variables, **environment}
         self._gcs, dashboard = free_port(), free_port()
+        self.drivers = self.variables | {"RAY_ADDRESS": f"127.0.0.1:{self._gcs}"}
+        """Variables of a process that connects to the cluster."""
         self.address = f"http://127.0.0.1:{dashboard}"
         self.nodes: list[subprocess.Popen[bytes]] = []
         head = ["--head", "--port", str(self._gcs), "--dashboard-port", str(dashboard), "--temp-dir", str(folder)]
         self._start(
             *head,
             "--num-cpus",
-            "1",
+            str(cpus),
             "--num-gpus",
             "0",
             "--disable-usage-stats",
@@ -80,10 +82,10 @@ class Cluster:
 
 
 @contextmanager
-def cluster(environment: Mapping[str, str]) -> Iterator[Cluster]:
-    """Run a cluster with one node, its head, and remove all of it afterwards."""
+def cluster(environment: Mapping[str, str], *, cpus: int = 1) -> Iterator[Cluster]:
+    """Run a cluster with one node, its head, and remove all of it afterwards. cpus: cores that the head offers."""
     folder = Path(tempfile.mkdtemp(prefix="vitals-ray-", dir="/tmp"))  # Ray's sockets need a short path
-    running = Cluster(folder, environment)
+    running = Cluster(folder, environment, cpus)
     try:
         yield running
     finally:

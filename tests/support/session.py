@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -25,6 +25,8 @@ class Tab:
     """Seconds between two runs of each fragment that has `run_every`."""
     waits_s: list[float] = field(default_factory=list)
     """How long each answer to a tick took."""
+    fields: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """The id of each text field, and of the fragment that it is in, by label."""
     _script: str = ""
     """The hash of the page's script, once the server has sent it."""
 
@@ -34,6 +36,13 @@ class Tab:
         async with asyncio.timeout(PATIENCE_S):
             while await self._finished() != ForwardMsg.FINISHED_SUCCESSFULLY:
                 pass  # a tick that was under way, or a script that asked for another run of itself
+
+    async def type(self, label: str, text: str) -> None:
+        """Type into a text field and wait until its fragment has been drawn. Only for a page without ticks."""
+        widget, fragment = self.fields[label]
+        await self._request(fragment, {widget: text})
+        async with asyncio.timeout(PATIENCE_S):
+            await self._finished()
 
     async def tick(self, seconds: float) -> None:
         """Keep the page open for so long: request each fragment at its interval, whether or not it has answered.
@@ -67,15 +76,17 @@ class Tab:
                 await asyncio.wait_for(answered.wait(), PATIENCE_S)
             reading.cancel()
 
-    async def _request(self, fragment: str = "") -> None:
-        """Ask for a run of the page's script, or of one fragment, as the browser's timer does."""
+    async def _request(self, fragment: str = "", texts: Mapping[str, str] | None = None) -> None:
+        """Ask for a run of the page, or of one fragment: as the browser's timer does, or with changed texts."""
         parts = urlsplit(self.address)
         message = BackMsg()
         run = message.rerun_script
         run.query_string = urlencode(parse_qsl(parts.query))
         run.page_script_hash = self._script
         run.page_name = "" if self._script else parts.path.lstrip("/")
-        run.fragment_id, run.is_auto_rerun = fragment, bool(fragment)
+        run.fragment_id, run.is_auto_rerun = fragment, bool(fragment and not texts)
+        for widget, text in (texts or {}).items():
+            run.widget_states.widgets.add(id=widget, string_value=text)
         await self.socket.send(message.SerializeToString())
 
     async def _finished(self) -> int:
@@ -95,6 +106,9 @@ class Tab:
                     raise RuntimeError(f"there is no page {self.address}")
                 case "delta" if message.delta.new_element.WhichOneof("type") == "exception":
                     raise RuntimeError(f"{self.address}: {message.delta.new_element.exception.message}")
+                case "delta" if message.delta.new_element.WhichOneof("type") == "text_input":
+                    element = message.delta.new_element.text_input
+                    self.fields[element.label] = element.id, message.delta.fragment_id
                 case "script_finished":
                     return int(message.script_finished)
 
@@ -103,7 +117,12 @@ class Tab:
 async def open_tab(url: str, address: str) -> AsyncIterator[Tab]:
     """A session of the server at `url` that shows the page at `address`, such as `/run?run=7`; closed afterwards."""
     socket_url = f"{url.replace('http', 'ws', 1)}/_stcore/stream"
-    options = {"max_size": None, "compression": None, "ping_interval": None}  # a browser sends no pings
+    options = {
+        "max_size": None,
+        "max_queue": None,
+        "compression": None,
+        "ping_interval": None,
+    }  # a browser sends no pings
     async with connect(socket_url, subprotocols=["streamlit"], **options) as socket:
         tab = Tab(socket, address)
         await tab.draw()

@@ -1,10 +1,12 @@
 """Run attempts as Ray Jobs. Imported only if a cluster is configured.
 
 A node of the cluster is a host of the store: its slots are claimed like those of any host, and a timing takes all of
-it. Ray only starts the worker there, tells whether it lives, and ends it. Rows and states travel through the store,
-logs and artifacts through the runs folder, which every node mounts, or through VITALS_ARTIFACTS_URL.
+it. A training of several processes may take slots of several nodes. Ray only starts the worker on the first one, tells
+whether it lives, and ends it. Rows and states travel through the store, logs and artifacts through the runs folder,
+which every node mounts, or through VITALS_ARTIFACTS_URL.
 """
 
+import json
 import logging
 import shlex
 import sys
@@ -21,14 +23,16 @@ from ray import __version__ as ray_version
 from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 from ray.util.state import list_nodes
 
+from engine.jobs import failures
 from engine.jobs.hosts import NODE
 from engine.jobs.lifecycle import environment
 from engine.jobs.processes import read_json
+from engine.process import NODES
 from engine.results import Device, Machine
 from engine.settings import Settings
 from engine.specs import Refused, Spec
 from engine.specs.base import CLUSTER
-from engine.store import Attempt, Damaged, Exit, Store, mirror
+from engine.store import Attempt, Damaged, Exit, Store, mirror, queue
 from engine.store.files import RunFiles
 from engine.words import plural
 
@@ -94,19 +98,20 @@ class Node:
                 served[f"{CLUSTER}gpu:{self.accelerator}"] = gpus
         return served
 
-    def reserved(self, spec: Spec) -> dict[str, Any]:
-        """Return the resources that a run reserves with Ray: the whole node for a timing.
+    def reserved(self, spec: Spec, processes: int) -> dict[str, int]:
+        """Return the resources that `processes` of a run reserve with Ray: the whole node for a timing.
 
         A run on the CPU leaves a core for each GPU. A count reserves cores for its shards only, which may be elsewhere:
         its own process waits for them.
         """
         if spec.exclusive:
-            return {"entrypoint_num_cpus": self.cpus, "entrypoint_num_gpus": self.gpus}
+            return {"num_cpus": self.cpus, "num_gpus": self.gpus}
         device = spec.devices[0].removeprefix(CLUSTER)
         if device == "meta":
-            return {"entrypoint_resources": {f"node:{self.address}": 0.001}}
-        cpus = max(1, self.cpus - self.gpus) if device == "cpu" else 1
-        return {"entrypoint_num_cpus": cpus, "entrypoint_num_gpus": int(device.startswith("gpu"))}
+            return {"num_cpus": 0, "num_gpus": 0}
+        if device == "cpu":
+            return {"num_cpus": max(1, self.cpus - self.gpus), "num_gpus": 0}
+        return {"num_cpus": min(processes, self.cpus), "num_gpus": processes}
 
 
 class Client(JobSubmissionClient):  # type: ignore[misc]  # Ray's client has no types here
@@ -134,8 +139,9 @@ class Executor:
 
     @property
     def offers(self) -> dict[str, dict[str, tuple[str, ...]]]:
-        """Return what the living nodes offer, by host."""
-        return {host: node.offers for host, node in (self._nodes or {}).items() if node.alive}
+        """Return what the living nodes offer, by host; first the head, because without it every run ends anyway."""
+        living = [node for node in (self._nodes or {}).values() if node.alive]
+        return {node.host: node.offers for node in sorted(living, key=lambda node: (not node.head, node.host))}
 
     def tend(self) -> None:
         """Look at the nodes now and then. Errors: any of Ray's, which the scheduler logs before it tries again."""
@@ -159,17 +165,24 @@ class Executor:
             files.prepare()
         else:
             files.dir.mkdir(parents=True, exist_ok=True)
-        node = (self._nodes or {}).get(attempt.host)
-        if self._client is None or node is None:
+        places = queue.places_of(self._store.database, attempt)
+        nodes = {host: node for host, node in (self._nodes or {}).items() if host in places and node.alive}
+        if self._client is None or nodes.keys() != places.keys():
             return
+        spec = self._store.run(attempt.run_id).spec
+        reserved = {host: node.reserved(spec, places[host]) for host, node in nodes.items()}
+        others = {
+            nodes[host].id: {"processes": places[host], **reserved[host]}
+            for host in sorted(nodes.keys() - {attempt.host})
+        }
         try:
             self._client.submit_job(
                 # run_id is a number: nothing that a user has typed reaches the node's shell
                 entrypoint=shlex.join([sys.executable, "-m", "engine", "work", str(int(attempt.run_id))]),
                 submission_id=self._job_id(attempt),
-                runtime_env={"env_vars": variables(self._settings)},
-                entrypoint_label_selector={"ray.io/node-id": node.id},
-                **node.reserved(self._store.run(attempt.run_id).spec),
+                runtime_env={"env_vars": variables(self._settings) | ({NODES: json.dumps(others)} if others else {})},
+                entrypoint_label_selector={"ray.io/node-id": nodes[attempt.host].id},
+                **{f"entrypoint_{resource}": amount for resource, amount in reserved[attempt.host].items()},
             )
         except (OSError, RuntimeError):
             log.exception("run %d, attempt %d could not be submitted", attempt.run_id, attempt.number)
@@ -185,7 +198,7 @@ class Executor:
     def exit(self, attempt: Attempt) -> Exit | None:
         """Return the end of an attempt, once it is known."""
         if record := read_json(self._files(attempt).exit(attempt.number)):
-            return Exit(record["code"], record["out_of_memory"], record.get("note", ""))
+            return _exit(record)
         node = (self._nodes or {}).get(attempt.host)
         if node and not node.alive:
             return Exit(note=f"its node {node.address} left the cluster", host_lost=True)
@@ -198,16 +211,13 @@ class Executor:
             return Exit(note=lost, host_lost=True) if attempt.begun_at else None
         if not job.status.is_terminal():
             return None
-        return self._copied_exit(attempt) or Exit(note=f"its job on the cluster ended: {self._reason(attempt, job)}")
-
-    def _copied_exit(self, attempt: Attempt) -> Exit | None:
-        """Return the end of an attempt as its node has recorded it, if its runs folder is its own."""
         try:
-            index = mirror.look(self._settings, self._store.run(attempt.run_id))
-        except (Refused, Damaged) as error:
-            log.warning("the end of run %d cannot be read: %s", attempt.run_id, error)
-            return None
-        return Exit(**index.exit) if index and index.attempt == attempt.number and index.exit else None
+            copies = mirror.look(self._settings, self._store.run(attempt.run_id))
+            if copies and copies.attempt == attempt.number and copies.exit:
+                return _exit(copies.exit)
+        except (mirror.Unreachable, Damaged) as error:
+            log.warning("the recorded end of run %d cannot be read: %s", attempt.run_id, error)
+        return Exit(note=f"its job on the cluster ended: {self._reason(attempt, job)}")
 
     def stop(self, attempt: Attempt, *, force: bool) -> None:
         """End the job with force, or if its worker has not begun. A worker that has begun sees a request by itself."""
@@ -256,6 +266,12 @@ class Executor:
         return RunFiles(self._settings.runs_dir, attempt.run_id)
 
 
+def _exit(record: dict[str, Any]) -> Exit:
+    """Return the end that a supervisor has recorded."""
+    lost = record["code"] == failures.HOST_LOST
+    return Exit(record["code"], record["out_of_memory"], record.get("note", ""), host_lost=lost)
+
+
 def refuse_open_cluster(address: str) -> None:
     """Check that the cluster takes no requests without its token. Errors: Refused; OSError if it does not answer."""
     if requests.get(f"{address.rstrip('/')}/api/jobs/", timeout=ANSWER_S).ok:
@@ -298,9 +314,16 @@ def _node(state: Any) -> Node:
 
 
 def devices_of(nodes: Iterable[Node]) -> tuple[Device, ...]:
-    """Return the devices that any node offers, with the number of nodes that have each."""
-    counts = Counter(device for node in nodes for device in node.offers)
-    return tuple(Device(name=name, model=f"on {plural(count, 'node')}") for name, count in sorted(counts.items()))
+    """Return the devices that any node offers, with the number of slots and of nodes that have each."""
+    offers = [(device, len(slots)) for node in nodes for device, slots in node.offers.items()]
+    slots = Counter[str]()
+    for device, count in offers:
+        slots[device] += count
+    found = Counter(device for device, _ in offers)
+    return tuple(
+        Device(name=name, model=f"on {plural(count, 'node')}", count=slots[name])
+        for name, count in sorted(found.items())
+    )
 
 
 def cluster_machine(nodes: list[Node], devices: tuple[Device, ...]) -> Machine:

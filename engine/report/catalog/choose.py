@@ -10,6 +10,7 @@ from engine.published.match import Matched
 from engine.published.publishers import FIGURES
 from engine.report.quantities import COMPARABLE, MEASURED, QUANTITIES, title
 from engine.report.timings import stored
+from engine.report.timings.estimates import OUT_OF_RANGE
 from engine.results.flags import SPOILING
 
 FLOPS = {"gmacs": "gflops", "image_gmacs": "image_gflops", "text_gmacs": "text_gflops"}
@@ -72,13 +73,16 @@ def to_measure(frame: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
 
 
 def flagged(frame: pd.DataFrame) -> "pd.Series[bool]":
-    """Return which rows have a timing with flags."""
-    return frame["flags"] != ""
+    """Return which rows have a timing with flags, which can be repeated."""
+    return ~frame["flags"].isin(["", OUT_OF_RANGE])
 
 
 def spoiled(frame: pd.DataFrame) -> "pd.Series[bool]":
-    """Return which rows have a timing with a flag of SPOILING. A timing in a single process is a value all the same."""
-    return frame["flags"].str.contains("|".join(SPOILING))
+    """Return which rows have a timing with a flag of SPOILING, or an estimate outside the fitted range.
+
+    A timing in a single process is a value all the same.
+    """
+    return frame["flags"].str.contains("|".join([*SPOILING, OUT_OF_RANGE]))
 
 
 def sentence(

@@ -15,6 +15,7 @@ from engine.report.style import digits
 from engine.report.timings import stored
 from engine.report.timings.stored import MOST_RUNS, Setting
 from engine.specs import BenchmarkSpec
+from engine.specs.base import device_there
 from engine.specs.variant import RunPrecision
 from engine.store import Store
 
@@ -23,7 +24,6 @@ COLUMNS = ["batch_size", *(f"{name}{end}" for name in SPEEDS for end in ("", "_l
 OUT_OF_RANGE = "estimate outside the fitted range"
 CALIBRATION = "calibration"
 """Name of a run that calibrates a device."""
-FACTS = ["device", "precision", "memory_format", "compiled", "torch", "mode"]
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Device:
 
     known: Known
     measured: pd.DataFrame
-    """KEY, batch_size, samples_per_s, latency_ms."""
+    """KEY, batch_size, samples_per_s, latency_ms; of timings made here also `measured` and `flags`, as in stored."""
     source: str
-    """`measured` here or in an imported file, or `published` by others."""
+    """Source of `measured`: `measured` (here or in an imported file) or `published` (by others)."""
 
     def speeds(self, work: pd.DataFrame, batch_size: int | None = None) -> pd.DataFrame:
         """Return COLUMNS for each row of `work` (see work.read). A measured value has no interval.
@@ -67,7 +67,7 @@ def calibration(
     budget_s: float = BUDGET_S,
 ) -> BenchmarkSpec:
     """Return the benchmark that calibrates a device. Errors: Refused when the budget is too short."""
-    models = calibrate.choose(work, near(devices.shipped(), device)[0], batch_size, budget_s)
+    models = calibrate.choose(work, published_alike(devices.shipped(), device)[0], batch_size, budget_s)
     each = budget_s / len(models)
     return BenchmarkSpec(
         models=tuple(models),
@@ -84,22 +84,22 @@ def calibration(
 def available(timed: pd.DataFrame, work: pd.DataFrame, folder: Path) -> list[Device]:
     """Return the devices timed here, those calibrated from files in `folder`, and the published ones.
 
-    timed: from stored.latest. A setting needs devices.FEWEST timed models of the catalogue.
+    timed: from stored.latest. Settings with too few timed models of the catalogue are left out.
     """
     published = devices.shipped()
-    here = [own(timed, setting, work, published) for setting in stored.settings(timed)]
+    here = [device_of_setting(timed, setting, work, published) for setting in stored.settings(timed)]
     measured = speeds.read()
     return [
         *(device for device in here if device),
-        *(_imported(path) for path in sorted(folder.glob("*.json"))),
+        *(_read_imported(path) for path in sorted(folder.glob("*.json"))),
         *(Device(known, _published(known, measured), "published") for known in published if known.mode == "inference"),
     ]
 
 
-def _imported(path: Path) -> Device:
-    """Return a device that `calibrate --from` has written, with its timings beside it. path: of its costs.
+def _read_imported(path: Path) -> Device:
+    """Return the device in a file that `calibrate --from` wrote, with the timings from the CSV file beside it.
 
-    Earlier versions kept no timings.
+    Files of earlier versions have no timings.
     """
     table = path.with_suffix(".csv")
     kept = pd.DataFrame(columns=[*KEY, "batch_size", "seconds"])
@@ -108,29 +108,33 @@ def _imported(path: Path) -> Device:
     return Device(Known.model_validate_json(path.read_bytes()), timed[[*KEY, "batch_size", *SPEEDS]], "measured")
 
 
-def own(timed: pd.DataFrame, setting: Setting, work: pd.DataFrame, published: Sequence[Known]) -> Device | None:
-    """Return the device of a timing setting; None if too few models of the catalogue are timed in it."""
+def device_of_setting(
+    timed: pd.DataFrame, setting: Setting, work: pd.DataFrame, published: Sequence[Known]
+) -> Device | None:
+    """Return the device of a timing setting; None if too few models or one family of the catalogue are timed in it."""
     found = stored.within(timed, setting).assign(batch_size=setting.batch_size).drop_duplicates(KEY)
-    # One call at a time is a latency. Larger batches are for throughput, where an accelerator's calls queue up.
+    # At batch 1, latency is used. For larger batches it is throughput, because an accelerator queues its calls.
     per_call = found["latency_ms"] / 1000 / setting.batch_size
     found["seconds"] = per_call if setting.batch_size == 1 else (1 / found["samples_per_s"]).fillna(per_call)
-    counted = pd.MultiIndex.from_frame(found[KEY]).isin(work.index)
-    if counted.sum() < devices.FEWEST:
+    counted = work.index.intersection(pd.MultiIndex.from_frame(found[KEY]))
+    if len(counted) < devices.FEWEST or work.loc[counted, "family"].nunique() < 2:
         return None
     what = {"device": setting.device_name or setting.device, "precision": setting.dtype, "name": setting.label}
-    known = calibrate.calibrated(found, work, near(published, setting.device), **what)
-    return Device(known, found[[*KEY, "batch_size", *SPEEDS]], "measured")
+    known = calibrate.calibrate_device(found, work, published_alike(published, setting.device), **what)
+    return Device(known, found[[*KEY, "batch_size", *SPEEDS, "measured", "flags"]], "measured")
 
 
-def near(published: Sequence[Known], device: str) -> list[Known]:
-    """Return the published devices of the same kind, CPU or accelerator, as a device of torch."""
+def published_alike(published: Sequence[Known], device: str) -> list[Known]:
+    """Return the published devices of the same kind, CPU or accelerator, as torch's `device`."""
     return [
-        known for known in published if known.mode == "inference" and ("NVIDIA" in known.device) != (device == "cpu")
+        known
+        for known in published
+        if known.mode == "inference" and ("NVIDIA" in known.device) != (device_there(device) == "cpu")
     ]
 
 
 def _published(known: Known, frame: pd.DataFrame) -> pd.DataFrame:
-    keep = np.logical_and.reduce([frame[fact] == getattr(known, fact) for fact in FACTS])
+    keep = np.logical_and.reduce([frame[fact] == getattr(known, fact) for fact in speeds.SETTING])
     frame = frame[keep]
     latency = 1000 * frame["batch_size"] / frame["samples_per_s"]
     return frame.assign(name="timm:" + frame["model"], latency_ms=latency)[[*KEY, "batch_size", *SPEEDS]]
@@ -159,7 +163,7 @@ def side_by_side(available: Sequence[Device], work: pd.DataFrame, batch_size: in
 def of_model(
     available: Sequence[Device], timed: pd.DataFrame, work: pd.DataFrame, name: str, image_size: str
 ) -> pd.DataFrame:
-    """Return the speed of one model: first where it is timed in a setting that has no estimates, then as side_by_side.
+    """Return the speeds of one model: first timings in settings without estimates, then all devices as side_by_side.
 
     timed: from stored.latest.
     """
@@ -179,8 +183,8 @@ def of_model(
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=columns)
 
 
-def marked(frame: pd.DataFrame, available: Sequence[Device]) -> pd.DataFrame:
-    """Return speeds with words for readers.
+def for_readers(frame: pd.DataFrame, available: Sequence[Device]) -> pd.DataFrame:
+    """Return speeds with the columns that a reader sees: source, interval, error_percent.
 
     frame: device and COLUMNS. `source` names estimates outside the fitted range. For estimates, `interval` is that of
     the latency, and `error_percent` the device's median error on families that were not fitted.
@@ -201,7 +205,7 @@ def _intervals(frame: pd.DataFrame) -> "pd.Series[str]":
     return low + " to " + high
 
 
-def fill(frame: pd.DataFrame, device: Device, work: pd.DataFrame, batch_size: int | None = None) -> pd.DataFrame:
+def with_speeds(frame: pd.DataFrame, device: Device, work: pd.DataFrame, batch_size: int | None = None) -> pd.DataFrame:
     """Return rows of the catalogue with the speeds of a device: COLUMNS; empty where a model has no complete count.
 
     frame: has KEY. Its own latency_ms and samples_per_s are replaced. batch_size: the device's typical one if None; all
@@ -211,27 +215,30 @@ def fill(frame: pd.DataFrame, device: Device, work: pd.DataFrame, batch_size: in
     return frame.join(device.speeds(work, batch_size or device.known.typical_batch), on=KEY)
 
 
-def instead_of_timings(frame: pd.DataFrame, device: Device, work: pd.DataFrame) -> pd.DataFrame:
-    """Return a table of `choose.table` with the speeds of a device in place of those timed here.
+def replace_timings(frame: pd.DataFrame, device: Device, work: pd.DataFrame) -> pd.DataFrame:
+    """Return a table of `choose.table` with its timings replaced by the speeds of a device.
 
-    `measured` states the source and the interval of an estimate. Estimates outside the fitted range have a flag.
+    `measured` states the source: run, date and flags of a timing made here, the interval of an estimate. `flags` are
+    those of timings made here, or that an estimate is outside the fitted range.
     """
-    filled = fill(frame, device, work)
+    filled = with_speeds(frame, device, work)
     estimated = filled["source"] == "estimated"
+    here = device.measured.reindex(columns=[*KEY, "batch_size", "measured", "flags"]).drop_duplicates(KEY)
+    here = here[here["batch_size"] == device.known.typical_batch].set_index(KEY).astype(object)
+    here = filled[KEY].join(here, on=KEY).fillna("")
     interval = "estimated, 90 % interval " + _intervals(filled) + " ms"
-    measured = filled["source"].fillna("").mask(estimated, interval)
-    flags = pd.Series("", index=filled.index).mask(
-        estimated & ~filled["in_range"].fillna(False).astype(bool), OUT_OF_RANGE
-    )
+    source = filled["source"].fillna("")
+    measured = source.where(here["measured"] == "", source + ", " + here["measured"]).mask(estimated, interval)
+    flags = here["flags"].mask(estimated & ~filled["in_range"].fillna(False).astype(bool), OUT_OF_RANGE)
     sources = filled["provenance"] + "\nlatency of " + device.known.label + ": " + measured
     return filled.assign(measured=measured, flags=flags, provenance=sources.where(measured != "", filled["provenance"]))
 
 
 def worth_measuring(frame: pd.DataFrame, quality: str) -> pd.DataFrame:
-    """Return the estimated rows that could enter the Pareto front of latency and `quality`, the largest gain first.
+    """Return the estimated rows that may reach the Pareto front of latency and `quality`, most promising first.
 
-    frame: from `fill`. The column `gain` says how many times faster than all rows of at least this quality the row is
-    at the low end of its interval. Estimates outside the fitted range beat no row.
+    frame: from `with_speeds`. The column `gain` is the best latency among rows of at least this quality / the lower end
+    of the row's interval. Estimates outside the fitted range do not count as best.
     """
     rows = frame.dropna(subset=[quality, "latency_ms"]).sort_values(quality, ascending=False, kind="stable")
     trusted = rows["latency_ms"].where(rows["in_range"].astype(bool))

@@ -55,6 +55,16 @@ def test_the_ranking_has_every_row_once_and_the_front_first(rows: list[tuple[flo
     assert list(lacking) == sorted(lacking)
 
 
+def test_spoiled_timings_and_estimates_out_of_range_are_left_off_the_front() -> None:
+    flags = ["", "single process", "contended", "estimate outside the fitted range"]
+    frame = pd.DataFrame({"latency_ms": [4.0, 3.0, 2.0, 1.0], "imagenet_top1": [80.0] * 4, "flags": flags})
+    strict = choose.ranked(frame, "latency_ms", "imagenet_top1", with_spoiled=False)
+    assert list(strict.index[strict["front"]]) == [1]
+    every = choose.ranked(frame, "latency_ms", "imagenet_top1")
+    assert list(every.index[every["front"]]) == [3]
+    assert list(choose.flagged(frame)) == [False, True, True, False], "an estimate cannot be timed again"
+
+
 def test_a_front_by_hand() -> None:
     frame = pd.DataFrame(
         {

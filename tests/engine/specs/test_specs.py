@@ -82,6 +82,7 @@ def test_each_process_of_a_training_holds_an_accelerator() -> None:
     assert TrainSpec(device="cuda:2").devices == ("cuda:2",)
     assert TrainSpec(device="cuda", nproc=3).devices == ("cuda:0", "cuda:1", "cuda:2")
     assert TrainSpec(device="cpu", nproc=3).devices == ("cpu",)
+    assert TrainSpec(device="cluster:cpu", nproc=2).devices == ("cluster:cpu", "cluster:cpu")
 
 
 def test_a_spec_survives_its_json() -> None:

@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from engine.results import Device, Environment, Event, Machine, Metric, ProfileRow, Progress
 from engine.settings import ROOT, Settings
-from engine.specs import ProfileSpec, Refused
+from engine.specs import ProfileSpec, Refused, TrainSpec
 from engine.store import (
     Attempt,
     Busy,
@@ -89,20 +89,49 @@ def test_a_run_goes_its_way(store: Store) -> None:
     assert store.rows(run_id) == [row("a")]
 
 
-def test_a_node_of_the_cluster_takes_runs_for_its_devices_and_no_others(store: Store) -> None:
+def test_a_cluster_takes_runs_for_its_devices_and_no_others(store: Store) -> None:
     gpus = ("gpu 0", "gpu 1")
     offers = {"cluster:cpu": ("cpu",), "cluster:gpu": gpus, "cluster:gpu:H100": gpus}
     local = store.enqueue(spec())
     cluster = [store.enqueue(spec(device)) for device in ("cluster:gpu", "cluster:gpu:H100", "cluster:gpu")]
     assert store.enqueue(spec("cluster:gpu:A100"))
-    claimed = [queue.claim(store.database, "a node", offers=offers) for _ in range(3)]
+    claimed = [queue.claim(store.database, "cluster:", nodes={"a node": offers}) for _ in range(3)]
     assert [attempt and attempt.run_id for attempt in claimed] == [*cluster[:2], None], "it has two GPUs"
     assert set(queue.holders(store.database, "a node")) == set(gpus)
     claimed = [queue.claim(store.database, HOST) for _ in range(2)]
     assert [attempt and attempt.run_id for attempt in claimed] == [local, None]
-    another = queue.claim(store.database, "another node", offers=offers)
+    another = queue.claim(store.database, "cluster:", nodes={"a node": offers, "another node": offers})
     assert another is not None
-    assert another.run_id == cluster[2]
+    assert (another.run_id, another.host) == (cluster[2], "another node")
+
+
+def test_a_training_takes_slots_of_several_nodes_and_waits_for_all_of_them(store: Store) -> None:
+    offers = {"small": {"cluster:gpu": ("gpu 0",)}, "large": {"cluster:gpu": ("gpu 0", "gpu 1")}}
+
+    def claim() -> Attempt | None:
+        return queue.claim(store.database, "cluster:", nodes=offers)
+
+    def started(*run_ids: int) -> list[Attempt]:
+        claimed = [claim() for _ in run_ids]
+        assert [attempt and attempt.run_id for attempt in claimed] == list(run_ids)
+        assert claim() is None
+        return [attempt for attempt in claimed if attempt]
+
+    store.enqueue(TrainSpec(device="cluster:gpu", nproc=4))  # more than there are: this blocks no other run
+    first, second = started(store.enqueue(spec("cluster:gpu")), store.enqueue(spec("cluster:gpu")))
+    assert (first.host, second.host) == ("small", "large")
+    three = store.enqueue(TrainSpec(device="cluster:gpu", nproc=3))
+    behind = store.enqueue(spec("cluster:gpu"))
+    assert claim() is None, "the free one is kept for the training"
+    for attempt in (first, second):
+        attempts.close(store.database, attempt, Exit(0), Cause.ERROR, "")
+    (training,) = started(three)
+    assert training.host == "large", "with most slots"
+    assert queue.places_of(store.database, training) == {"large": 2, "small": 1}
+    attempts.close(store.database, training, Exit(0), Cause.ERROR, "")
+    assert [attempt.host for attempt in started(behind)] == ["small"]
+    (two,) = started(store.enqueue(TrainSpec(device="cluster:gpu", nproc=2)))
+    assert queue.places_of(store.database, two) == {"large": 2}
 
 
 def test_a_lost_host_uses_up_no_try_but_not_for_ever(store: Store) -> None:
