@@ -15,6 +15,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
@@ -28,7 +29,7 @@ from engine import atomic
 from engine.settings import Settings
 from engine.specs import Refused
 from engine.store.files import RunFiles, is_own_file
-from engine.store.model import Run
+from engine.store.model import Exit, Run
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +143,7 @@ def upload(settings: Settings, run: Run) -> None:
         raise Refused(f"the files of run {run.id} were not made here")
     if known is None or known.attempt != run.attempt:
         place.write(Index(attempt=run.attempt))
-    push(settings, run, run.attempt, (known and known.exit) or {"code": None})
+    push(settings, run, run.attempt, (known and known.exit) or asdict(Exit()))
 
 
 def delete(settings: Settings, run: Run) -> None:
