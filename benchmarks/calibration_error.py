@@ -52,10 +52,10 @@ def errors(rows: pd.DataFrame, column: str = "estimated_ms") -> dict[str, float]
     return {"models": len(rows), **{key: round(value, 1) for key, value in found.items()}}
 
 
-def fewer(timed: pd.DataFrame, counted: pd.DataFrame, number: int) -> "pd.Series[float]":
+def estimate_with_first(timed: pd.DataFrame, counted: pd.DataFrame, number: int) -> "pd.Series[float]":
     """Return the latencies in ms that a calibration with the first `number` models estimates, with the index KEY."""
     first = timed.head(number)
-    device = estimates.own(first, stored.settings(first)[0], counted, devices.shipped())
+    device = estimates.device_of_setting(first, stored.settings(first)[0], counted, devices.shipped())
     assert device is not None, "enough models were timed"
     return device.speeds(counted, 1)["latency_ms"]
 
@@ -79,7 +79,7 @@ def main() -> None:
 
         others = estimated[estimated["name"].str.startswith("timm:") & ~estimated["name"].isin(timed["name"])]
         others = others[others["latency_ms"] < 1000 * SLOWEST_S].drop_duplicates("name")
-        places = calibrate.representative(list(others["family"]), arguments.models, arguments.seed)
+        places = calibrate.choose_representative(list(others["family"]), arguments.models, arguments.seed)
         names = [*others["name"].iloc[places], *timed["name"].sample(REPEATED, random_state=arguments.seed)]
         names = list(pd.Series(names).sample(frac=1, random_state=arguments.seed))
         quick = ("--replicates", "1", "--min-seconds", "5", "--max-seconds", "15")
@@ -93,7 +93,7 @@ def main() -> None:
     rows = rows[~rows["name"].isin(timed["name"])]
     per_gflop = (before["latency_ms"] / before["flops"]).median()
     rows["flops_ms"] = per_gflop * rows["flops"]
-    rows = rows.join(fewer(timed, counted, 24).rename("estimated_24_ms"), on=work.KEY)
+    rows = rows.join(estimate_with_first(timed, counted, 24).rename("estimated_24_ms"), on=work.KEY)
     quiet = ~rows["flags"].str.contains("contended")
     inside = rows["latency_ms"].between(rows["low_ms"], rows["high_ms"])
     summary = {

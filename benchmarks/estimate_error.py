@@ -23,7 +23,7 @@ from pydantic import TypeAdapter
 
 from engine.estimate import calibrate, devices, work
 from engine.estimate.devices import Known
-from engine.estimate.fit import adapted, splits
+from engine.estimate.fit import adapt_costs, splits
 from engine.estimate.work import BYTES, FEATURES, FLOPS, Floats
 from engine.published import speeds
 from engine.settings import ROOT
@@ -98,7 +98,7 @@ def compared(known: Known, timed: pd.DataFrame, table: pd.DataFrame) -> dict[str
     return row
 
 
-def calibrated(prior: Known, timed: pd.DataFrame, table: pd.DataFrame, *, optimal: bool) -> dict[str, float]:
+def simulate_calibration(prior: Known, timed: pd.DataFrame, table: pd.DataFrame, *, optimal: bool) -> dict[str, float]:
     """Return the errors of a simulated calibration on families of which nothing was timed."""
     joined = timed.drop_duplicates(work.KEY).set_index(work.KEY).join(table, how="inner")
     seconds, batches = joined["seconds"].to_numpy(), joined["batch_size"].to_numpy(dtype=float)
@@ -112,8 +112,8 @@ def calibrated(prior: Known, timed: pd.DataFrame, table: pd.DataFrame, *, optima
         if optimal:
             chosen = quick[_d_optimal(charged[quick] * prior.vector, TIMED)]
         else:
-            chosen = quick[calibrate.representative(joined["family"].to_numpy()[quick], TIMED, seed)]
-        costs = adapted(prior.vector, charged[chosen], seconds[chosen])
+            chosen = quick[calibrate.choose_representative(joined["family"].to_numpy()[quick], TIMED, seed)]
+        costs = adapt_costs(prior.vector, charged[chosen], seconds[chosen])
         found.append(errors(charged[held_out] @ costs, seconds[held_out]))
     return {key: round(float(np.mean([one[key] for one in found])), 1) for key in ("median", "p90")}
 
@@ -141,7 +141,7 @@ def main() -> None:
     arguments = parser.parse_args()
     table, known, timed_on, rows = work.read(ROOT / "data" / "catalog"), [], {}, []
     for setting, timed in published():
-        device, _ = devices.fitted(timed, table, **setting, source=speeds.PUBLISHER)
+        device, _ = devices.fit_device(timed, table, **setting, source=speeds.PUBLISHER)
         known.append(device)
         timed_on[device.label] = timed
         rows.append(compared(device, timed, table))
@@ -150,7 +150,7 @@ def main() -> None:
     for name, prior in PAIRS:
         device, other = devices.find(known, name), devices.find(known, prior)
         for optimal in (False, True):
-            found = calibrated(other, timed_on[device.label], table, optimal=optimal)
+            found = simulate_calibration(other, timed_on[device.label], table, optimal=optimal)
             how = "D-optimal" if optimal else "representative"
             calibrations.append({"device": device.label, "prior": other.label, "chosen": how, "timed": TIMED, **found})
             print(calibrations[-1], flush=True)

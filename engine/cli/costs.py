@@ -126,7 +126,7 @@ class Catalog(BaseModel):
                 known = estimates.available(estimates.timings(store), counted, settings.device_dir)
             device = estimates.find(known, self.device)
             note(error_of(device.known))
-            frame = estimates.fill(frame, device, counted, self.batch_size)
+            frame = estimates.with_speeds(frame, device, counted, self.batch_size)
         return frame
 
 

@@ -121,7 +121,7 @@ class Calibrate(BaseModel):
         if self.from_:
             candidates = [known for known in published if known.mode == "inference"]
             timed = calibrate.read_timm(self.from_)
-            known = calibrate.calibrated(timed, counted, candidates, **self._imported)
+            known = calibrate.calibrate_device(timed, counted, candidates, **self._imported)
             to = settings.device_dir
             settings.make_runs_dir()
             to.mkdir(exist_ok=True)
@@ -150,7 +150,7 @@ class Calibrate(BaseModel):
                 done.variant,
                 computes_in(done),
             ):
-                found = estimates.own(timed, setting, counted, published)
+                found = estimates.device_of_setting(timed, setting, counted, published)
                 if not found:
                     raise Refused(f"fewer than {devices.FEWEST} models could be timed: see `runs show {run.id}`")
                 note(error_of(found.known))

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from engine.estimate.devices import Known, estimate, fitted
+from engine.estimate.devices import Known, estimate, fit_device
 from engine.specs import Refused
 
 FEWEST_CHOSEN, MOST_CHOSEN = 24, 48
@@ -18,15 +18,17 @@ CALLS = 15
 """Fewest calls per timing: 10 samples and a warm-up."""
 
 
-def representative(families: Sequence[str], number: int, seed: int = 0) -> npt.NDArray[np.int64]:
+def choose_representative(families: Sequence[str], number: int, seed: int = 0) -> npt.NDArray[np.int64]:
     """Return the positions of randomly chosen models, spread over as many families as possible.
 
     A D-optimal design is no better between published devices (benchmarks/estimate_error.py): it takes extreme models,
     which a linear model explains least.
     """
     order = pd.Series(np.random.default_rng(seed).permutation(len(families)))
-    turn = order.groupby(np.asarray(families)[order]).cumcount()  # the first of each family, then the second, ...
-    return order.iloc[np.argsort(turn.to_numpy(), kind="stable")].to_numpy()[:number]
+    rank_in_family = order.groupby(
+        np.asarray(families)[order]
+    ).cumcount()  # the first of each family, then the second, ...
+    return order.iloc[np.argsort(rank_in_family.to_numpy(), kind="stable")].to_numpy()[:number]
 
 
 def choose(work: pd.DataFrame, near: Known, batch_size: int, budget_s: float, seed: int = 0) -> list[str]:
@@ -46,11 +48,11 @@ def choose(work: pd.DataFrame, near: Known, batch_size: int, budget_s: float, se
             f"{FEWEST_CHOSEN} are needed: give a longer budget or a smaller batch size"
         )
     models = models[quick]
-    places = representative(list(models["family"]), number, seed)
-    return [str(name) for name in models.index.get_level_values("name")[places]]
+    positions = choose_representative(list(models["family"]), number, seed)
+    return [str(name) for name in models.index.get_level_values("name")[positions]]
 
 
-def calibrated(
+def calibrate_device(
     timings: pd.DataFrame, work: pd.DataFrame, known: Sequence[Known], *, timed: str = "timed here", **what: str | bool
 ) -> Known:
     """Return a device fitted to timings. Each known device is tried as prior; the one with the smallest error is kept.
@@ -60,7 +62,7 @@ def calibrated(
     """
     fits = []
     for prior in known:
-        device, _ = fitted(timings, work, prior, **what, source=f"{timed}; prior {prior.label}")
+        device, _ = fit_device(timings, work, prior, **what, source=f"{timed}; prior {prior.label}")
         # Few quick models only scale the prior's costs, so the range that it was fitted to still holds.
         most = {name: max(value, prior.most.get(name, 0.0)) for name, value in device.most.items()}
         fits.append(device.model_copy(update={"most": most}))

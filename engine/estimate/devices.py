@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from engine.estimate.fit import adapted, fit, splits
+from engine.estimate.fit import adapt_costs, fit, splits
 from engine.estimate.work import FEATURES, KEY, Floats, features
 from engine.settings import ROOT
 from engine.specs import Refused
@@ -132,7 +132,7 @@ def rates(known: Known) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["kind", "rate", "unit"])
 
 
-def fitted(
+def fit_device(
     timed: pd.DataFrame, work: pd.DataFrame, prior: Known | None = None, **what: str | bool
 ) -> tuple[Known, pd.DataFrame]:
     """Fit a device, and return it with the held-out predictions: KEY, family, seconds, predicted.
@@ -157,7 +157,7 @@ def fitted(
 
     def fitted_to(chosen: npt.NDArray[np.bool_]) -> Floats:
         if prior:
-            return adapted(prior.vector, charged[chosen], seconds[chosen])
+            return adapt_costs(prior.vector, charged[chosen], seconds[chosen])
         return fit(charged[chosen], seconds[chosen], family[chosen])
 
     predicted, fold = np.zeros(len(timed)), np.zeros(len(timed), dtype=int)

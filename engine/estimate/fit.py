@@ -26,7 +26,7 @@ TOLERANCE = 1.05
 def fit(work: Floats, seconds: Floats, families: npt.ArrayLike, strengths: Sequence[float] = STRENGTHS) -> Floats:
     """Return the non-negative cost of each feature with the least absolute relative error.
 
-    work: (samples, features). seconds: per sample. Costs are pulled (see `scaled`) towards one cost per group of
+    work: (samples, features). seconds: per sample. Costs are pulled (see `scale_costs`) towards one cost per group of
     COARSE, so that a kind of operator that few families use does not follow those alone. The strength is the largest
     whose median error, in folds of these families, is at most TOLERANCE times the smallest: smoother costs are steadier
     and serve other devices better as a prior. A family that the costs are then tested on takes no part in the choice.
@@ -35,21 +35,21 @@ def fit(work: Floats, seconds: Floats, families: npt.ArrayLike, strengths: Seque
     for strength in strengths if len(strengths) > 1 else ():
         predicted = np.zeros(len(seconds))
         for train, test in splits(families):
-            predicted[test] = work[test] @ _pulled(work[train], seconds[train], strength)
+            predicted[test] = work[test] @ _fit_at(work[train], seconds[train], strength)
         errors.append(float(np.median(np.abs(predicted / seconds - 1))))
     near = [strength for strength, error in zip(strengths, errors, strict=False) if error <= TOLERANCE * min(errors)]
-    return _pulled(work, seconds, max(near, default=strengths[0]))
+    return _fit_at(work, seconds, max(near, default=strengths[0]))
 
 
-def _pulled(work: Floats, seconds: Floats, strength: float) -> Floats:
+def _fit_at(work: Floats, seconds: Floats, strength: float) -> Floats:
     """Return the costs of `fit` for one strength."""
     units = np.array([feature.partition(":")[2] for feature in FEATURES])
-    equal = float(np.median(seconds)) / np.array([work[:, units == unit].sum(axis=1).mean() for unit in units])
-    prior = np.maximum(scaled(equal, work, seconds, COARSE, 0.1), 1e-3 * equal)
-    return scaled(prior, work, seconds, EACH, strength)
+    uniform = float(np.median(seconds)) / np.array([work[:, units == unit].sum(axis=1).mean() for unit in units])
+    prior = np.maximum(scale_costs(uniform, work, seconds, COARSE, 0.1), 1e-3 * uniform)
+    return scale_costs(prior, work, seconds, EACH, strength)
 
 
-def scaled(prior: Floats, work: Floats, seconds: Floats, groups: Sequence[int], strength: float) -> Floats:
+def scale_costs(prior: Floats, work: Floats, seconds: Floats, groups: Sequence[int], strength: float) -> Floats:
     """Return the costs of another device, scaled to measured times by one factor per group of features.
 
     The factors are pulled towards the median ratio of measured to predicted times, with `strength` times the group's
@@ -85,16 +85,16 @@ def _coarse(feature: str) -> int:
 
 
 COARSE = tuple(map(_coarse, FEATURES))
-"""Groups of features for `scaled`: dense convolutions, other convolutions, matrix products, bytes, calls."""
+"""Groups of features for `scale_costs`: dense convolutions, other convolutions, matrix products, bytes, calls."""
 EACH = tuple(range(len(FEATURES)))
 
 
-def adapted(prior: Floats, work: Floats, seconds: Floats) -> Floats:
+def adapt_costs(prior: Floats, work: Floats, seconds: Floats) -> Floats:
     """Return the costs of a device with few timings: a known device's, scaled in groups, then feature by feature.
 
     The strengths were chosen between published devices (benchmarks/estimate_error.py).
     """
-    return scaled(scaled(prior, work, seconds, COARSE, 0.3), work, seconds, EACH, 10)
+    return scale_costs(scale_costs(prior, work, seconds, COARSE, 0.3), work, seconds, EACH, 10)
 
 
 def folds(families: npt.ArrayLike, number: int = FOLDS) -> npt.NDArray[np.int64]:

@@ -46,7 +46,7 @@ def accuracies(axes: Axes, filters: Filters) -> list[str]:
 def table(axes: Axes, filters: Filters) -> pd.DataFrame:
     """Return the whole catalogue with published accuracies and timings: see choose.table.
 
-    With a device, its speeds take the place of the timings: see estimates.instead_of_timings.
+    With a device, its speeds take the place of the timings: see estimates.replace_timings.
     """
     work, timed = speeds.work(), speeds.timed()
     device = next((one for one in speeds.devices(timed) if one.known.label == filters.device), None)
@@ -58,7 +58,7 @@ def table(axes: Axes, filters: Filters) -> pd.DataFrame:
         catalog.describe(shipped.versions(backend.settings().catalog_dir)),
         filters.setting.label,
     )
-    return frame if device is None or work is None else estimates.instead_of_timings(frame, device, work)
+    return frame if device is None or work is None else estimates.replace_timings(frame, device, work)
 
 
 def selected(frame: pd.DataFrame, axes: Axes, filters: Filters) -> pd.DataFrame:

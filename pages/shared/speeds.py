@@ -85,7 +85,7 @@ def table(
 
     further: columns to add, if they have values. config: as for results_table.
     """
-    shown = estimates.marked(frame, devices)
+    shown = estimates.for_readers(frame, devices)
     column = st.column_config
     results_table(
         shown,

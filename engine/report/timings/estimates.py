@@ -67,7 +67,7 @@ def calibration(
     budget_s: float = BUDGET_S,
 ) -> BenchmarkSpec:
     """Return the benchmark that calibrates a device. Errors: Refused when the budget is too short."""
-    models = calibrate.choose(work, near(devices.shipped(), device)[0], batch_size, budget_s)
+    models = calibrate.choose(work, published_alike(devices.shipped(), device)[0], batch_size, budget_s)
     each = budget_s / len(models)
     return BenchmarkSpec(
         models=tuple(models),
@@ -87,16 +87,16 @@ def available(timed: pd.DataFrame, work: pd.DataFrame, folder: Path) -> list[Dev
     timed: from stored.latest. Settings with too few timed models of the catalogue are left out.
     """
     published = devices.shipped()
-    here = [own(timed, setting, work, published) for setting in stored.settings(timed)]
+    here = [device_of_setting(timed, setting, work, published) for setting in stored.settings(timed)]
     measured = speeds.read()
     return [
         *(device for device in here if device),
-        *(_imported(path) for path in sorted(folder.glob("*.json"))),
+        *(_read_imported(path) for path in sorted(folder.glob("*.json"))),
         *(Device(known, _published(known, measured), "published") for known in published if known.mode == "inference"),
     ]
 
 
-def _imported(path: Path) -> Device:
+def _read_imported(path: Path) -> Device:
     """Return the device in a file that `calibrate --from` wrote, with the timings from the CSV file beside it.
 
     Files of earlier versions have no timings.
@@ -108,7 +108,9 @@ def _imported(path: Path) -> Device:
     return Device(Known.model_validate_json(path.read_bytes()), timed[[*KEY, "batch_size", *SPEEDS]], "measured")
 
 
-def own(timed: pd.DataFrame, setting: Setting, work: pd.DataFrame, published: Sequence[Known]) -> Device | None:
+def device_of_setting(
+    timed: pd.DataFrame, setting: Setting, work: pd.DataFrame, published: Sequence[Known]
+) -> Device | None:
     """Return the device of a timing setting; None if too few models or one family of the catalogue are timed in it."""
     found = stored.within(timed, setting).assign(batch_size=setting.batch_size).drop_duplicates(KEY)
     # At batch 1, latency is used. For larger batches it is throughput, because an accelerator queues its calls.
@@ -118,11 +120,11 @@ def own(timed: pd.DataFrame, setting: Setting, work: pd.DataFrame, published: Se
     if len(counted) < devices.FEWEST or work.loc[counted, "family"].nunique() < 2:
         return None
     what = {"device": setting.device_name or setting.device, "precision": setting.dtype, "name": setting.label}
-    known = calibrate.calibrated(found, work, near(published, setting.device), **what)
+    known = calibrate.calibrate_device(found, work, published_alike(published, setting.device), **what)
     return Device(known, found[[*KEY, "batch_size", *SPEEDS, "measured", "flags"]], "measured")
 
 
-def near(published: Sequence[Known], device: str) -> list[Known]:
+def published_alike(published: Sequence[Known], device: str) -> list[Known]:
     """Return the published devices of the same kind, CPU or accelerator, as torch's `device`."""
     return [
         known
@@ -181,7 +183,7 @@ def of_model(
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=columns)
 
 
-def marked(frame: pd.DataFrame, available: Sequence[Device]) -> pd.DataFrame:
+def for_readers(frame: pd.DataFrame, available: Sequence[Device]) -> pd.DataFrame:
     """Return speeds with the columns that a reader sees: source, interval, error_percent.
 
     frame: device and COLUMNS. `source` names estimates outside the fitted range. For estimates, `interval` is that of
@@ -203,7 +205,7 @@ def _intervals(frame: pd.DataFrame) -> "pd.Series[str]":
     return low + " to " + high
 
 
-def fill(frame: pd.DataFrame, device: Device, work: pd.DataFrame, batch_size: int | None = None) -> pd.DataFrame:
+def with_speeds(frame: pd.DataFrame, device: Device, work: pd.DataFrame, batch_size: int | None = None) -> pd.DataFrame:
     """Return rows of the catalogue with the speeds of a device: COLUMNS; empty where a model has no complete count.
 
     frame: has KEY. Its own latency_ms and samples_per_s are replaced. batch_size: the device's typical one if None; all
@@ -213,13 +215,13 @@ def fill(frame: pd.DataFrame, device: Device, work: pd.DataFrame, batch_size: in
     return frame.join(device.speeds(work, batch_size or device.known.typical_batch), on=KEY)
 
 
-def instead_of_timings(frame: pd.DataFrame, device: Device, work: pd.DataFrame) -> pd.DataFrame:
+def replace_timings(frame: pd.DataFrame, device: Device, work: pd.DataFrame) -> pd.DataFrame:
     """Return a table of `choose.table` with its timings replaced by the speeds of a device.
 
     `measured` states the source: run, date and flags of a timing made here, the interval of an estimate. `flags` are
     those of timings made here, or that an estimate is outside the fitted range.
     """
-    filled = fill(frame, device, work)
+    filled = with_speeds(frame, device, work)
     estimated = filled["source"] == "estimated"
     here = device.measured.reindex(columns=[*KEY, "batch_size", "measured", "flags"]).drop_duplicates(KEY)
     here = here[here["batch_size"] == device.known.typical_batch].set_index(KEY).astype(object)
@@ -233,10 +235,10 @@ def instead_of_timings(frame: pd.DataFrame, device: Device, work: pd.DataFrame) 
 
 
 def worth_measuring(frame: pd.DataFrame, quality: str) -> pd.DataFrame:
-    """Return the estimated rows that could enter the Pareto front of latency and `quality`, the largest gain first.
+    """Return the estimated rows that may reach the Pareto front of latency and `quality`, most promising first.
 
-    frame: from `fill`. The column `gain` says how many times faster than all rows of at least this quality the row is
-    at the low end of its interval. Estimates outside the fitted range beat no row.
+    frame: from `with_speeds`. The column `gain` is the best latency among rows of at least this quality / the lower end
+    of the row's interval. Estimates outside the fitted range do not count as best.
     """
     rows = frame.dropna(subset=[quality, "latency_ms"]).sort_values(quality, ascending=False, kind="stable")
     trusted = rows["latency_ms"].where(rows["in_range"].astype(bool))

@@ -121,7 +121,7 @@ def test_a_timing_setting_becomes_a_device_that_shows_measured_values_first(coun
     assert others["source"].eq("estimated").all()
     expected = devices.estimate(near, counted, 1)["latency_ms"].drop(few.index) * 2
     assert (others["latency_ms"] / expected).median() == pytest.approx(1, abs=0.02)
-    assert estimates.own(timed.head(devices.FEWEST - 1), setting, counted, [near]) is None
+    assert estimates.device_of_setting(timed.head(devices.FEWEST - 1), setting, counted, [near]) is None
 
 
 def test_what_is_worth_measuring_could_enter_the_front() -> None:
@@ -144,7 +144,7 @@ def test_what_is_worth_measuring_could_enter_the_front() -> None:
 def test_latencies_of_one_device_have_one_batch_size(counted: pd.DataFrame) -> None:
     device = estimates.find(estimates.available(stored.latest([]), counted, Path("nowhere")), "5090 eager")
     frame = counted.reset_index()[["name", "image_size"]]
-    filled = estimates.fill(frame, device, counted)
+    filled = estimates.with_speeds(frame, device, counted)
     assert filled["batch_size"].nunique() == 1
     assert {"published", "estimated"} == set(filled["source"])
     assert choose.front(filled.assign(gmacs=1.0), "latency_ms", "gmacs").any()

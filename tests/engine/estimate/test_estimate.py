@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from engine.estimate import calibrate, devices, work
-from engine.estimate.fit import COARSE, fit, folds, scaled, splits
+from engine.estimate.fit import COARSE, fit, folds, scale_costs, splits
 from engine.estimate.work import FEATURES
 from engine.published import speeds
 from engine.settings import Settings
@@ -74,7 +74,7 @@ def test_costs_are_pulled_together_as_strongly_as_lowers_the_error_on_other_fami
 def test_scaling_a_known_device_recovers_a_device_that_is_faster_by_group(table: pd.DataFrame) -> None:
     factors = np.array([0.5, 1.0, 2.0, 0.8, 1.5])[np.array(COARSE)]
     few = table.sample(30, random_state=0)
-    found = scaled(TRUE, work.features(few, 64), work.features(few, 64) @ (TRUE * factors), COARSE, 1e-6)
+    found = scale_costs(TRUE, work.features(few, 64), work.features(few, 64) @ (TRUE * factors), COARSE, 1e-6)
     held_out = work.features(table, 64)
     assert held_out @ found == pytest.approx(held_out @ (TRUE * factors), rel=0.02)
 
@@ -93,7 +93,7 @@ def test_no_family_is_on_both_sides_of_a_split(table: pd.DataFrame) -> None:
 def test_estimates_of_a_fitted_device_and_their_range(table: pd.DataFrame) -> None:
     small = table[table["flop:convolution"] < table["flop:convolution"].quantile(0.8)]
     what = {"device": "GPU", "precision": "amp", "source": "test"}
-    known, held_out = devices.fitted(timings(small, TRUE), small, **what)
+    known, held_out = devices.fit_device(timings(small, TRUE), small, **what)
     assert known.median_error < 0.05
     assert set(held_out["family"]) == set(small["family"])
     found = devices.estimate(known, table, 64)
@@ -118,10 +118,10 @@ def test_intervals_hold_what_they_claim() -> None:
 
 def test_too_few_timings_are_refused(table: pd.DataFrame) -> None:
     with pytest.raises(Refused, match="5 counted models are timed, at least 16"):
-        devices.fitted(timings(table.head(5), TRUE), table, device="GPU", precision="amp", source="test")
+        devices.fit_device(timings(table.head(5), TRUE), table, device="GPU", precision="amp", source="test")
     one = table[table["family"] == "resnet"]
     with pytest.raises(Refused, match=r"are of the family resnet.* at least 2 families"):
-        devices.fitted(timings(one, TRUE), table, device="GPU", precision="amp", source="test")
+        devices.fit_device(timings(one, TRUE), table, device="GPU", precision="amp", source="test")
 
 
 def test_shipped_devices_name_their_error_and_cover_every_published_setting() -> None:
@@ -165,7 +165,9 @@ def test_a_calibrated_device_names_its_prior(table: pd.DataFrame) -> None:
     known = devices.shipped()
     near = devices.find(known, "i7")
     few = table.sample(40, random_state=1)
-    found = calibrate.calibrated(timings(few, 3 * near.vector, 1), table, known[:3], device="mine", precision="float32")
+    found = calibrate.calibrate_device(
+        timings(few, 3 * near.vector, 1), table, known[:3], device="mine", precision="float32"
+    )
     assert found.source == f"timed here; prior {near.label}"
     assert found.median_error < 0.01
 
