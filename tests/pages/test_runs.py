@@ -1,14 +1,16 @@
 """The list of runs and the page of one run, in every state a run can have."""
 
+import time
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 from streamlit.testing.v1 import AppTest
 
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec, DeviceSpec, ProfileSpec, RecurrentSpec, Spec, TrainSpec
 from engine.specs.evaluate import EvaluateSpec
-from engine.store import Attempt, Cause, Exit, State, Store, attempts, mirror
+from engine.store import Attempt, Cause, Exit, State, Store, attempts, mirror, tables
 from engine.store import queue as queueing
 from engine.store.bundle import export_bundle
 from engine.store.files import RunFiles
@@ -406,6 +408,9 @@ def test_filters_narrow_the_list_down_and_are_in_the_address(store: Store) -> No
     store.set_tags(tagged, ["paper"])
     other = queue(store, "vit_tiny")
     assert listed(open_page(LIST)) == [other, tagged, failed]
+    with store.database.write() as connection:
+        three_days_ago = time.time() - 3 * 86400
+        connection.execute(update(tables.runs).where(tables.runs.c.id == failed).values(created_at=three_days_ago))
     for query, found in (
         ({"runs_states": "failed"}, [failed]),
         ({"runs_device": "cpu"}, [tagged]),
@@ -413,6 +418,8 @@ def test_filters_narrow_the_list_down_and_are_in_the_address(store: Store) -> No
         ({"runs_model": "resnet18"}, [tagged, failed]),
         ({"runs_model": "vit*"}, [other]),
         ({"runs_text": "IT broke"}, [failed]),
+        ({"runs_days": "since yesterday"}, [other, tagged]),
+        ({"runs_days": "last 7 days"}, [other, tagged, failed]),
         ({"runs_kinds": "profile", "runs_order": "oldest first"}, [failed, tagged, other]),
     ):
         app = open_page(LIST, **query)
