@@ -1,6 +1,6 @@
 """Results of a training: values of the last epoch, curves, a row per epoch, and downloads."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
+from engine.jobs.checkpoints import fetch
 from engine.report import frames
 from engine.report.figures import training
 from engine.report.quantities import CLIP_LABELS
@@ -17,7 +18,7 @@ from engine.results.clip import TrainRow, best_epoch
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
 from engine.store import RETRYABLE, Run
-from pages.clip import form, try_it
+from pages.clip import try_it
 from pages.clip.curves import FOLDED, SMOOTH, curve_points, points_of
 from pages.shared import backend
 from pages.shared.chart.chart import chart
@@ -52,7 +53,7 @@ SHARES = (
 def draw(run: Run, rows: Sequence[TrainRow]) -> None:
     """Draw the results so far."""
     points = curve_points(run)
-    if run.state in RETRYABLE and (checkpoints := form.complete_checkpoints(backend.folder(run))):
+    if run.state in RETRYABLE and (checkpoints := backend.checkpoints(run)):
         st.caption(plain(f"Resume continues from a checkpoint: {', '.join(path.name for path in checkpoints)}"))
     if points.empty and not rows:
         st.caption("No results yet. Curves appear after the first steps, a row after each epoch.")
@@ -65,7 +66,7 @@ def draw(run: Run, rows: Sequence[TrainRow]) -> None:
     _downloads(run, rows, points)
     for note in dict.fromkeys(note for row in rows for note in row.notes):
         st.caption(plain(note))
-    if run.state.ended and form.complete_checkpoints(backend.folder(run)):
+    if run.state.ended and backend.checkpoints(run):
         try_it.draw(run)
 
 
@@ -227,7 +228,7 @@ def _frame(store: str, run_id: int, revision: int, count: int, _rows: Sequence[T
 def _downloads(run: Run, rows: Sequence[TrainRow], points: pd.DataFrame) -> None:
     """Draw the downloads and the link to an evaluation."""
     stem, folder = f"train-{run.id}", backend.folder(run)
-    checkpoints = form.complete_checkpoints(backend.folder(run))
+    checkpoints = backend.checkpoints(run)
     with st.container(horizontal=True, vertical_alignment="bottom"):
         if checkpoints:
             help = "Open the form to evaluate this training on its held-out pairs or on other data."
@@ -277,7 +278,7 @@ def _further(run: Run) -> TrainSpec:
     return run.spec.model_copy(update={"pretrained": f"best of run {run.id}", "lr": None, "resume": ""})
 
 
-def _checkpoint(run: Run, checkpoints: Sequence[Path]) -> str:
+def _checkpoint(run: Run, checkpoints: Mapping[Path, int]) -> str:
     """Draw the choice of a checkpoint, which `open_clip.create_model(name, pretrained=path)` loads. Return its name.
 
     Its owner and admins also get its download.
@@ -286,14 +287,18 @@ def _checkpoint(run: Run, checkpoints: Sequence[Path]) -> str:
     first = names.index("best.pt") if "best.pt" in names else 0
     key = f"checkpoint_{run.id}" if "best.pt" in names else f"newest_of_{run.id}"  # so that the best is proposed later
     chosen = st.selectbox("Checkpoint", names, first, key=key, width=160)
-    path = checkpoints[names.index(chosen)]
+    path, size = list(checkpoints.items())[names.index(chosen)]
     if not backend.may_change(run):
         return chosen
-    size = path.stat().st_size
     if size > LARGEST_DOWNLOAD:
         st.caption(f"{size / 1e9:.1f} GB, too large to download here. Copy the file.")
         return chosen
     help = "Load it with open_clip.create_model(name, pretrained=path)."
     label = f"{chosen} ({size / 1e6:,.1f} MB)"
-    download(label, path.read_bytes, f"train-{run.id}-{chosen}", key=f"checkpoint_file_{run.id}", help=help)
+
+    def content() -> bytes:
+        fetch(backend.settings(), run, chosen)
+        return path.read_bytes()
+
+    download(label, content, f"train-{run.id}-{chosen}", key=f"checkpoint_file_{run.id}", help=help)
     return chosen
